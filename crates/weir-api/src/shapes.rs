@@ -1,0 +1,302 @@
+use serde::{Deserialize, Deserializer, Serialize};
+use weir_share::Weight;
+use weir_units::{BitRate, Bytes};
+
+/// What a class is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A container that a runtime told of.
+    Container,
+    /// A named network namespace.
+    Netns,
+    /// An interface named in the configuration.
+    Interface,
+    /// Processes or host-network containers, known by their cgroup.
+    Cgroup,
+    /// The host's own traffic.
+    Host,
+    /// Traffic nobody claimed.
+    Default,
+    /// ARP, neighbour discovery, DHCP.
+    Control,
+    /// A group: its members share what it gets.
+    Group,
+}
+
+/// Whether a class takes part now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activity {
+    /// Sent or queued something in the last moments.
+    Active,
+    /// Has a class, sends nothing.
+    Idle,
+    /// Its container is not here now; the policy set by hand waits for it.
+    Absent,
+}
+
+/// Who set a value of a policy, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Nobody: the built-in value.
+    Default,
+    /// `[defaults]` of the configuration file.
+    Defaults,
+    /// A label of the container.
+    Label,
+    /// A `[[class]]` of the configuration file.
+    Config,
+    /// `weir set`, or the API.
+    Set,
+}
+
+/// A policy in force, and where each of its values comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Relative share.
+    pub weight: Weight,
+    /// Floor, bit/s.
+    pub min: Option<BitRate>,
+    /// Ceiling, bit/s.
+    pub max: Option<BitRate>,
+    /// Who set the weight.
+    pub weight_origin: Origin,
+    /// Who set the floor.
+    pub min_origin: Origin,
+    /// Who set the ceiling.
+    pub max_origin: Origin,
+}
+
+/// One sharer of the link, as `weir ps` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// The name people use.
+    pub name: String,
+    /// Who told of it: `docker`, `netns`, `config`, `weir`.
+    pub source: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Group it belongs to.
+    pub group: Option<String>,
+    /// The scheduler's class, as tc prints it, e.g. `1:1a`; none while absent.
+    pub handle: Option<String>,
+    /// Host-side interfaces whose traffic is its.
+    pub interfaces: Vec<String>,
+    /// Takes part now?
+    pub activity: Activity,
+    /// Policy in force.
+    pub policy: Policy,
+    /// What it may send now, section 3 of the contract.
+    pub allocation: BitRate,
+    /// What it sent over the last second.
+    pub rate: BitRate,
+    /// What it would send: a rate, or none for "whatever it is given".
+    pub demand: Option<BitRate>,
+    /// Sent over the link since the class exists.
+    pub bytes: Bytes,
+    /// Packets sent over the link (super-packets count their segments).
+    pub packets: u64,
+    /// Packets dropped because the class's queue was full.
+    pub drops: u64,
+    /// Bytes waiting now.
+    pub backlog: Bytes,
+    /// Packets waiting now.
+    pub backlog_packets: u64,
+    /// How long the class has had a queue, ms: the time its senders were held back.
+    pub backpressured_ms: u64,
+    /// Bytes that stayed on this node and are not charged to the link.
+    pub local_bytes: Bytes,
+    /// Does the kernel hold what is configured?
+    pub enforced: bool,
+    /// If not: why, and the way out.
+    pub not_enforced_because: Option<String>,
+}
+
+/// The agent and its link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// weir's version.
+    pub version: String,
+    /// Agent's process id.
+    pub pid: u32,
+    /// Seconds since the agent started.
+    pub uptime_s: u64,
+    /// The device whose egress is shared.
+    pub link: String,
+    /// Its configured capacity.
+    pub capacity: BitRate,
+    /// What all classes sent over the last second.
+    pub rate: BitRate,
+    /// Sum of the floors promised.
+    pub reserved: BitRate,
+    /// What may be promised in all.
+    pub reservable: BitRate,
+    /// What enforces: `htb`.
+    pub engine: String,
+    /// Which allocator: `water-filling`, `credit`, `additive`.
+    pub allocator: String,
+    /// How packets are caught: `tcx` or `clsact`.
+    pub attach: String,
+    /// Classes in all.
+    pub classes: usize,
+    /// Classes active now.
+    pub active: usize,
+    /// Writes to the kernel's scheduler since the start, for "changes nothing when nothing changes".
+    pub class_changes: u64,
+    /// Times that weir found its objects altered and put them right.
+    pub repairs: u64,
+    /// The configuration file.
+    pub config: String,
+    /// If the file changed and the new text was refused: why. The old one is in force.
+    pub config_error: Option<String>,
+    /// What of the configuration is not enforced, and why.
+    pub warnings: Vec<String>,
+}
+
+/// A change to one class's policy: what is left out stays, `null` or `"none"` takes away
+/// what `weir set` had set, so that config, label or default show through.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyChange {
+    /// Which class.
+    pub name: String,
+    /// New weight.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Option<Weight>>,
+    /// New floor.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub min: Option<Option<BitRate>>,
+    /// New ceiling.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub max: Option<Option<BitRate>>,
+}
+
+/// Tells `null` (`Some(None)`) from a field left out (`None`).
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Some)
+}
+
+/// Changes that are applied all together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetPolicies {
+    /// One entry a class.
+    pub changes: Vec<PolicyChange>,
+    /// Keep the policy for a name that is not here now, for when it comes.
+    #[serde(default)]
+    pub allow_absent: bool,
+}
+
+/// Why a class gets what it gets, now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The class.
+    pub class: Class,
+    /// The reasoning, one sentence a line, in the order it was done.
+    pub reasons: Vec<String>,
+    /// Who else shares the link now, with what they get: name, weight, allocation.
+    pub sharers: Vec<Sharer>,
+    /// What was set where, strongest first.
+    pub origins: Vec<String>,
+}
+
+/// One line of [`Explanation::sharers`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sharer {
+    /// Class or group.
+    pub name: String,
+    /// Weight.
+    pub weight: Weight,
+    /// What it may send.
+    pub allocation: BitRate,
+    /// `floor`, `ceiling`, `demand` or `weight`: what decides its allocation.
+    pub bound: String,
+}
+
+/// The result of `weir doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Doctor {
+    /// One line a check.
+    pub checks: Vec<Check>,
+}
+
+/// One check of `weir doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was checked.
+    pub name: String,
+    /// Result.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// If not ok: the way out.
+    pub advice: Option<String>,
+}
+
+/// Result of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, but less well.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// Something that happened, as `weir events` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows by one an event; restarts with the agent.
+    pub seq: u64,
+    /// Milliseconds since the epoch.
+    pub time_ms: u64,
+    /// `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
+    /// `config-refused`, `not-enforced`, `started`, `stopping`.
+    pub what: String,
+    /// The class, if it is about one.
+    pub class: Option<String>,
+    /// A sentence.
+    pub detail: String,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// `unknown-name`, `ambiguous-name`, `bad-request`, `no-capacity`, `engine`.
+    pub code: String,
+    /// What was tried, on what, the numbers, the way out.
+    pub message: String,
+    /// For `no-capacity`: what was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<BitRate>,
+    /// For `no-capacity`: what is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<BitRate>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_tells_null_from_absent() {
+        let change: PolicyChange = serde_json::from_str(r#"{"name":"a","min":null,"max":"20mbit"}"#).unwrap();
+        assert_eq!(change.weight, None);
+        assert_eq!(change.min, Some(None));
+        assert_eq!(change.max, Some(Some(BitRate::mbit(20))));
+        let text = serde_json::to_string(&change).unwrap();
+        assert_eq!(text, r#"{"name":"a","min":null,"max":20000000}"#);
+    }
+
+    #[test]
+    fn a_misspelt_field_is_refused() {
+        assert!(serde_json::from_str::<PolicyChange>(r#"{"name":"a","wieght":3}"#).is_err());
+    }
+}
