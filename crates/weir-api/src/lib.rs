@@ -16,8 +16,10 @@
 //! name says otherwise. An error answers 4xx or 5xx with [`Error`]. A name is a class's
 //! `name`; where two sources know the same name, `source:name`.
 
+mod client;
 mod shapes;
 
+pub use client::{Client, ClientError, Events};
 pub use shapes::*;
 
 /// Where the agent listens unless told otherwise.

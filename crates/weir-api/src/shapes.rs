@@ -1,4 +1,4 @@
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
@@ -173,11 +173,15 @@ pub struct PolicyChange {
     pub max: Option<Option<BitRate>>,
 }
 
-/// Tells `null` (`Some(None)`) from a field left out (`None`).
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+/// Tells `null` and `"none"` (`Some(None)`) from a field left out (`None`).
+fn present<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
-    Option::<T>::deserialize(deserializer).map(Some)
+    let value = serde_json::Value::deserialize(deserializer)?;
+    if value.is_null() || value == "none" {
+        return Ok(Some(None));
+    }
+    T::deserialize(value).map(|value| Some(Some(value))).map_err(serde::de::Error::custom)
 }
 
 /// Changes that are applied all together or not at all.
@@ -257,7 +261,8 @@ pub struct Event {
     /// Milliseconds since the epoch.
     pub time_ms: u64,
     /// `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
-    /// `config-refused`, `not-enforced`, `started`, `stopping`.
+    /// `config-refused`, `not-enforced`, `started`, `stopping`; `lost` if the reader was
+    /// too slow for some.
     pub what: String,
     /// The class, if it is about one.
     pub class: Option<String>,
@@ -269,7 +274,9 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// `unknown-name`, `ambiguous-name`, `bad-request`, `no-capacity`, `engine`.
+    /// From the agent's loop: `unknown-name`, `ambiguous-name`, `bad-request`, `no-capacity`,
+    /// `engine`. From the server in front of it: `bad-request`, `unknown-route`,
+    /// `bad-method`, `too-large`, `busy`, `stopping`.
     pub code: String,
     /// What was tried, on what, the numbers, the way out.
     pub message: String,
@@ -293,6 +300,16 @@ mod tests {
         assert_eq!(change.max, Some(Some(BitRate::mbit(20))));
         let text = serde_json::to_string(&change).unwrap();
         assert_eq!(text, r#"{"name":"a","min":null,"max":20000000}"#);
+    }
+
+    #[test]
+    fn none_in_words_takes_a_value_away_and_other_words_do_not() {
+        let change: PolicyChange =
+            serde_json::from_str(r#"{"name":"a","weight":"none","max":"none"}"#).unwrap();
+        assert_eq!((change.weight, change.min, change.max), (Some(None), None, Some(None)));
+        for bad in [r#"{"name":"a","max":"no"}"#, r#"{"name":"a","weight":0}"#, r#"{"name":"a","min":-1}"#] {
+            assert!(serde_json::from_str::<PolicyChange>(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,0 +1,373 @@
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Method, Request, Response, body::Incoming};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{net::UnixStream, runtime::Runtime, time};
+
+use crate::{Class, Doctor, Error, Event, Explanation, SetPolicies, Status};
+
+/// The most an answer may hold: a hundred thousand classes at some 600 bytes each.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// A class's name is one segment of a path: what is special in a URL is escaped.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
+
+/// Talks to a running agent over its unix socket, one request a connection.
+///
+/// Blocking: each call returns when the answer is here, or after [`Client::TIMEOUT`]. Not
+/// for use inside a tokio runtime, where blocking calls panic. Cheap to clone and to keep;
+/// an agent that restarts in between is simply asked again.
+///
+/// ```no_run
+/// let agent = weir_api::Client::new(weir_api::DEFAULT_SOCKET);
+/// for class in agent.classes()? {
+///     println!("{} sends {}", class.name, class.rate);
+/// }
+/// # Ok::<(), weir_api::ClientError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+    timeout: Duration,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens there.
+    #[error(
+        "cannot reach the agent at {}: is `weir agent` running? start it with \
+         `weir agent --config /etc/weir/weir.toml`, or say where it listens with `--socket`",
+        socket.display()
+    )]
+    Unreachable {
+        /// The socket that was tried.
+        socket: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket is there, but not for this user.
+    #[error("cannot open the agent's socket {}: it needs root or membership of the group weir", socket.display())]
+    Permission {
+        /// The socket that was tried.
+        socket: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The agent answers no request, or not in time.
+    #[error("no answer from the agent at {} within {after:?}: it is alive but busy, or stopped", socket.display())]
+    Timeout {
+        /// The socket that was tried.
+        socket: PathBuf,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The agent understood, and said no.
+    #[error(transparent)]
+    Refused(#[from] Error),
+    /// What came back is not what an agent of this version says.
+    #[error("cannot understand the answer to {request} from {}: {found}", socket.display())]
+    Protocol {
+        /// The socket that was tried.
+        socket: PathBuf,
+        /// Method and path.
+        request: String,
+        /// What came instead.
+        found: String,
+    },
+}
+
+impl Client {
+    /// How long an answer may take.
+    pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// A client for the agent that listens at `socket`; nothing is opened yet.
+    pub fn new(socket: impl Into<PathBuf>) -> Client {
+        Client { socket: socket.into(), timeout: Client::TIMEOUT }
+    }
+
+    /// The same client with another bound on the time an answer may take.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Client {
+        Client { timeout, ..self }
+    }
+
+    /// The socket it talks to.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The agent and its link.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call below.
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get("/v1/status")
+    }
+
+    /// All classes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn classes(&self) -> Result<Vec<Class>, ClientError> {
+        self.get("/v1/classes")
+    }
+
+    /// One class, by `name` or `source:name`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn class(&self, name: &str) -> Result<Class, ClientError> {
+        self.get(&format!("/v1/classes/{}", segment(name)))
+    }
+
+    /// Why a class gets what it gets, now.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn explain(&self, name: &str) -> Result<Explanation, ClientError> {
+        self.get(&format!("/v1/classes/{}/explain", segment(name)))
+    }
+
+    /// Changes policies: all of them, or none. Answers the classes concerned.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] means that the old policies are in force.
+    pub fn set(&self, changes: &SetPolicies) -> Result<Vec<Class>, ClientError> {
+        self.call(Method::PATCH, "/v1/policies", Some(changes))
+    }
+
+    /// Takes away what [`Client::set`] had set for a class.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn unset(&self, name: &str) -> Result<Class, ClientError> {
+        self.call(Method::DELETE, &format!("/v1/policies/{}", segment(name)), None::<&()>)
+    }
+
+    /// What the agent's node can do, and what not.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn doctor(&self) -> Result<Doctor, ClientError> {
+        self.get("/v1/doctor")
+    }
+
+    /// The events that the agent has kept and, with `follow`, those to come.
+    ///
+    /// # Errors
+    /// [`ClientError`] if there is no stream; what goes wrong later comes as an item.
+    pub fn events(&self, follow: bool) -> Result<Events, ClientError> {
+        let path = format!("/v1/events?follow={follow}");
+        let runtime = self.runtime()?;
+        let response = runtime.block_on(self.in_time(self.send(&Method::GET, &path, Vec::new())))?;
+        let wait = if follow { None } else { Some(self.timeout) };
+        Ok(Events {
+            client: self.clone(),
+            runtime,
+            body: response.into_body(),
+            wait,
+            buffer: Vec::new(),
+            done: false,
+        })
+    }
+
+    /// One `GET`.
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.call(Method::GET, path, None::<&()>)
+    }
+
+    /// One request, its answer read to the end.
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
+        let protocol = |found: String| self.protocol(&method, path, found);
+        let body = match body {
+            Some(body) => {
+                serde_json::to_vec(body).map_err(|e| protocol(format!("cannot write the request: {e}")))?
+            }
+            None => Vec::new(),
+        };
+        self.runtime()?.block_on(self.in_time(async {
+            let response = self.send(&method, path, body).await?;
+            let bytes = self.read(&method, path, response).await?;
+            serde_json::from_slice(&bytes).map_err(|e| protocol(format!("{e} (in `{}`)", excerpt(&bytes))))
+        }))
+    }
+
+    fn runtime(&self) -> Result<Runtime, ClientError> {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })
+    }
+
+    /// `work`, or [`ClientError::Timeout`].
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
+        let late = |_| ClientError::Timeout { socket: self.socket.clone(), after: self.timeout };
+        time::timeout(self.timeout, work).await.map_err(late)?
+    }
+
+    /// One request, and the head of its answer if that is a success.
+    async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|source| {
+            let socket = self.socket.clone();
+            match source.kind() {
+                io::ErrorKind::PermissionDenied => ClientError::Permission { socket, source },
+                _ => ClientError::Unreachable { socket, source },
+            }
+        })?;
+        let protocol = |e: &dyn std::error::Error| self.protocol(method, path, chain(e));
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| protocol(&e))?;
+        // Ends with the connection; its error reaches the request too.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "weir")
+            .header("content-type", "application/json")
+            .body(Full::new(hyper::body::Bytes::from(body)))
+            .map_err(|e| protocol(&e))?;
+        let response = sender.send_request(request).await.map_err(|e| protocol(&e))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let bytes = self.read(method, path, response).await?;
+        Err(match serde_json::from_slice::<Error>(&bytes) {
+            Ok(error) => ClientError::Refused(error),
+            Err(_) => self.protocol(method, path, format!("{status} with `{}`", excerpt(&bytes))),
+        })
+    }
+
+    /// The body, to its end.
+    async fn read(
+        &self,
+        method: &Method,
+        path: &str,
+        response: Response<Incoming>,
+    ) -> Result<hyper::body::Bytes, ClientError> {
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        body.map(http_body_util::Collected::to_bytes).map_err(|e| self.protocol(method, path, chain(&*e)))
+    }
+
+    fn protocol(&self, method: &Method, path: &str, found: String) -> ClientError {
+        ClientError::Protocol { socket: self.socket.clone(), request: format!("{method} {path}"), found }
+    }
+}
+
+/// The events of [`Client::events`], in the order they happened; ends when the agent
+/// stops, or after those it has kept.
+#[derive(Debug)]
+pub struct Events {
+    client: Client,
+    runtime: Runtime,
+    body: Incoming,
+    /// How long the next piece may take; none while following.
+    wait: Option<Duration>,
+    buffer: Vec<u8>,
+    done: bool,
+}
+
+impl Events {
+    /// The next whole line without its end, `None` at the end of the stream.
+    fn line(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|&b| b == b'\n') {
+                let rest = self.buffer.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                return Ok(Some(line));
+            }
+            if self.buffer.len() > MAX_ANSWER {
+                return Err(self.error(format!("a line of more than {MAX_ANSWER} bytes")));
+            }
+            let (body, wait) = (&mut self.body, self.wait);
+            let frame = self.runtime.block_on(async {
+                match wait {
+                    Some(wait) => time::timeout(wait, body.frame()).await.map_err(|_| wait),
+                    None => Ok(body.frame().await),
+                }
+            });
+            match frame {
+                Err(after) => {
+                    return Err(ClientError::Timeout { socket: self.client.socket.clone(), after });
+                }
+                Ok(None) if self.buffer.is_empty() => return Ok(None),
+                Ok(None) => return Ok(Some(std::mem::take(&mut self.buffer))),
+                Ok(Some(Err(e))) => return Err(self.error(format!("the stream broke off: {}", chain(&e)))),
+                Ok(Some(Ok(frame))) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.buffer.extend_from_slice(data);
+                    }
+                }
+            }
+        }
+    }
+
+    fn error(&self, found: String) -> ClientError {
+        self.client.protocol(&Method::GET, "/v1/events", found)
+    }
+}
+
+impl Iterator for Events {
+    type Item = Result<Event, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done {
+            let item = match self.line() {
+                Ok(None) => {
+                    self.done = true;
+                    return None;
+                }
+                // An empty line only keeps the connection alive.
+                Ok(Some(line)) if line.is_empty() => continue,
+                Ok(Some(line)) => serde_json::from_slice(&line)
+                    .map_err(|e| self.error(format!("{e} (in `{}`)", excerpt(&line)))),
+                Err(e) => Err(e),
+            };
+            self.done = item.is_err();
+            return Some(item);
+        }
+        None
+    }
+}
+
+fn segment(name: &str) -> impl std::fmt::Display + '_ {
+    utf8_percent_encode(name, SEGMENT)
+}
+
+/// An error and its causes in one line: hyper says little without them.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |e| e.source()).map(|cause| format!(": {cause}"));
+    error.to_string() + &causes.collect::<String>()
+}
+
+/// The beginning of an answer, short enough for an error message.
+fn excerpt(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.into_owned(),
+    }
+}
