@@ -1,1 +1,14 @@
-//! bpf
+//! weir's BPF programs and the maps through which the agent tells them what belongs where.
+//!
+//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`]; the layouts shared with
+//! the programs are asserted against `intf.h` on both sides.
+
+pub mod attach;
+mod classifier;
+
+pub use classifier::{Classifier, Config, Error, LocalPrefix};
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/classify.skel.rs"));
+}

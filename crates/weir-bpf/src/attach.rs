@@ -1,0 +1,100 @@
+//! TCX (kernel 6.6): programs at an interface's hooks, in an order, without a qdisc.
+//!
+//! Programs are attached by themselves rather than through a link object: they stay when
+//! the agent dies, and need no bpffs to be found again. libbpf-rs has no safe form of this.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_sys::{
+    BPF_F_REPLACE, BPF_TCX_INGRESS, bpf_prog_attach_opts, bpf_prog_detach_opts, bpf_prog_query_opts,
+};
+use nix::errno::Errno;
+
+/// Programs at most at one hook, as in the kernel (`BPF_MPROG_MAX`).
+const MOST: usize = 64;
+
+/// Ids of the programs at the interface's TCX ingress, first to run first.
+///
+/// # Errors
+/// `EINVAL` on kernels before 6.6, `ENODEV` if there is no such interface.
+pub fn tcx_ingress(ifindex: u32) -> Result<Vec<u32>, Errno> {
+    let mut ids = [0u32; MOST];
+    // SAFETY: all-zero is a valid value of this plain C struct (integers and null pointers).
+    let mut opts: bpf_prog_query_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of::<bpf_prog_query_opts>() as _;
+    opts.prog_ids = ids.as_mut_ptr();
+    opts.__bindgen_anon_1.prog_cnt = u32::try_from(MOST).unwrap_or(0);
+    // SAFETY: `opts` lives through the call and points to room for `MOST` ids, as it says.
+    let code = unsafe { libbpf_sys::bpf_prog_query_opts(target(ifindex)?, BPF_TCX_INGRESS, &raw mut opts) };
+    check(code)?;
+    // SAFETY: both fields of the union are the same 32-bit count.
+    let count = unsafe { opts.__bindgen_anon_1.prog_cnt } as usize;
+    Ok(ids[..count.min(MOST)].to_vec())
+}
+
+/// Attaches a program at the end of the interface's TCX ingress or, given the program that
+/// is there now, puts it in that one's place with no packet in between.
+///
+/// # Errors
+/// `EINVAL` on kernels before 6.6, `ENODEV`, `EPERM`.
+pub fn attach_tcx_ingress(program: &impl AsFd, ifindex: u32, replace: Option<u32>) -> Result<(), Errno> {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut opts: bpf_prog_attach_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of::<bpf_prog_attach_opts>() as _;
+    let old = replace.map(program_by_id).transpose()?;
+    if let Some(old) = &old {
+        opts.flags = BPF_F_REPLACE;
+        opts.__bindgen_anon_1.replace_prog_fd = old.as_raw_fd();
+    }
+    let program = program.as_fd().as_raw_fd();
+    // SAFETY: both descriptors are open and `opts` lives through the call.
+    check(unsafe { libbpf_sys::bpf_prog_attach_opts(program, target(ifindex)?, BPF_TCX_INGRESS, &raw const opts) })
+}
+
+/// Takes a program away from the interface's TCX ingress.
+///
+/// # Errors
+/// `ENOENT` if it is not there.
+pub fn detach_tcx_ingress(program_id: u32, ifindex: u32) -> Result<(), Errno> {
+    let program = program_by_id(program_id)?;
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut opts: bpf_prog_detach_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of::<bpf_prog_detach_opts>() as _;
+    // SAFETY: the descriptor is open and `opts` lives through the call.
+    check(unsafe {
+        libbpf_sys::bpf_prog_detach_opts(program.as_raw_fd(), target(ifindex)?, BPF_TCX_INGRESS, &raw const opts)
+    })
+}
+
+/// Name of a loaded program (15 characters at most).
+///
+/// # Errors
+/// `ENOENT` if it has gone.
+pub fn program_name(id: u32) -> Result<String, Errno> {
+    let program = program_by_id(id)?;
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut len = u32::try_from(size_of_val(&info)).unwrap_or(0);
+    // SAFETY: the kernel writes at most `len` bytes, the size of `info`.
+    check(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) })?;
+    let bytes: Vec<u8> = info.name.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn program_by_id(id: u32) -> Result<std::os::fd::OwnedFd, Errno> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a plain system call.
+    let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
+    check(fd)?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
+}
+
+fn target(ifindex: u32) -> Result<i32, Errno> {
+    i32::try_from(ifindex).map_err(|_| Errno::ENODEV)
+}
+
+/// libbpf 1.x returns `-errno`.
+fn check(code: i32) -> Result<(), Errno> {
+    if code < 0 { Err(Errno::from_raw(-code)) } else { Ok(()) }
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which class does a packet belong to?
+ *
+ * weir_port runs where a container's packets enter the host, at the ingress of its
+ * host-side veth: before br_netfilter, ip_rcv and NAT, so that the class is known by the
+ * interface (which a container cannot forge) and the packet still belongs to the sender's
+ * socket. It names the class in skb->priority, where HTB looks for it, and sends the
+ * packet through the scheduler on the shared ifb; the ifb then lets it go on where it was.
+ *
+ * weir_uplink runs where packets leave the node and catches what no port has seen: the
+ * host's own traffic, host-network containers (by cgroup), forwarded strangers. It only
+ * classifies; act_mirred behind it does the redirect, because the ifb must know the way
+ * back and bpf_redirect does not tell it at egress (drivers/net/ifb.c, skb_iif).
+ *
+ * Both are fail-open: whatever is not understood goes its way.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "intf.h"
+
+#define NEXT (-1)     /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */
+#define NO_MATCH 0    /* cls_bpf without direct action */
+#define MATCH (-1)
+#define ETH_P_EAPOL 0x888e
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_config);
+} weir_config SEC(".maps");
+
+/* Interface index -> handle of its class. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} weir_ports SEC(".maps");
+
+/* Cgroup id -> handle of its class. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} weir_cgroups SEC(".maps");
+
+/* Destinations on this node. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct weir_prefix);
+	__type(value, __u32);
+} weir_local SEC(".maps");
+
+/* Handle of a class -> what never reached the link. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct weir_counters);
+} weir_counters SEC(".maps");
+
+struct packet {
+	struct weir_prefix to;
+	__u8 is_ip;
+	__u8 is_control; /* ARP, neighbour discovery, DHCP, 802.1X: without these nothing works */
+};
+
+static __always_inline void read_ports(struct __sk_buff *skb, int offset, struct packet *p, int v6)
+{
+	__be16 port[2];
+
+	if (bpf_skb_load_bytes(skb, offset, port, sizeof(port)))
+		return;
+	if (v6)
+		p->is_control = port[1] == bpf_htons(546) || port[1] == bpf_htons(547);
+	else
+		p->is_control = port[1] == bpf_htons(67) || port[1] == bpf_htons(68);
+}
+
+static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
+{
+	__be16 protocol = skb->protocol;
+	int offset = ETH_HLEN;
+
+	__builtin_memset(p, 0, sizeof(*p));
+	if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
+		if (bpf_skb_load_bytes(skb, offset + 2, &protocol, sizeof(protocol)))
+			return;
+		offset += 4;
+	}
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+			return;
+		p->is_ip = 1;
+		p->to.address[10] = 0xff;
+		p->to.address[11] = 0xff;
+		__builtin_memcpy(&p->to.address[12], &ip.daddr, 4);
+		if (ip.protocol == IPPROTO_UDP && !(ip.frag_off & bpf_htons(0x1fff)))
+			read_ports(skb, offset + ip.ihl * 4, p, 0);
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr ip6;
+
+		if (bpf_skb_load_bytes(skb, offset, &ip6, sizeof(ip6)))
+			return;
+		p->is_ip = 1;
+		__builtin_memcpy(p->to.address, &ip6.daddr, 16);
+		if (ip6.nexthdr == IPPROTO_UDP) {
+			read_ports(skb, offset + sizeof(ip6), p, 1);
+		} else if (ip6.nexthdr == IPPROTO_ICMPV6) {
+			__u8 type;
+
+			if (!bpf_skb_load_bytes(skb, offset + sizeof(ip6), &type, 1))
+				p->is_control = type >= 133 && type <= 137; /* RFC 4861 */
+		}
+	} else {
+		p->is_control = protocol == bpf_htons(ETH_P_ARP) || protocol == bpf_htons(ETH_P_EAPOL);
+	}
+	p->to.prefix_len_bits = 128;
+}
+
+static __always_inline const struct weir_config *config(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&weir_config, &zero);
+}
+
+static __always_inline void count_local(struct __sk_buff *skb, __u32 handle)
+{
+	struct weir_counters *c = bpf_map_lookup_elem(&weir_counters, &handle);
+
+	if (c) {
+		c->local_bytes += skb->wire_len;
+		c->local_packets += skb->gso_segs ? skb->gso_segs : 1;
+	}
+}
+
+static __always_inline void classify(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+{
+	skb->priority = handle;
+	skb->tc_index = cfg->cookie;
+}
+
+SEC("tc")
+int weir_port(struct __sk_buff *skb)
+{
+	const struct weir_config *cfg = config();
+	__u32 port = skb->ifindex;
+	struct packet p;
+	__u32 *handle;
+
+	if (!cfg || !cfg->ifb_index)
+		return NEXT;
+	handle = bpf_map_lookup_elem(&weir_ports, &port);
+	if (!handle)
+		return NEXT;
+	parse(skb, &p);
+	if (!cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to)) {
+		count_local(skb, *handle);
+		return NEXT;
+	}
+	classify(skb, cfg, p.is_control ? cfg->control_handle : *handle);
+	return bpf_redirect(cfg->ifb_index, 0);
+}
+
+/* The class of the socket's cgroup or of the nearest one above it that has a class. */
+static __always_inline __u32 host_class(struct __sk_buff *skb, const struct weir_config *cfg)
+{
+	__u32 handle = cfg->host_handle;
+	int level;
+
+	if (!cfg->cgroup_levels)
+		return handle;
+#pragma unroll
+	for (level = 1; level <= WEIR_CGROUP_LEVELS; level++) {
+		__u64 id;
+		__u32 *found;
+
+		if (!(cfg->cgroup_levels & (1u << level)))
+			continue;
+		id = bpf_skb_ancestor_cgroup_id(skb, level);
+		if (!id)
+			break;
+		found = bpf_map_lookup_elem(&weir_cgroups, &id);
+		if (found)
+			handle = *found;
+	}
+	return handle;
+}
+
+SEC("tc")
+int weir_uplink(struct __sk_buff *skb)
+{
+	const struct weir_config *cfg = config();
+	struct packet p;
+
+	if (!cfg || !cfg->ifb_index || skb->tc_index == cfg->cookie)
+		return NO_MATCH;
+	parse(skb, &p);
+	if (p.is_control)
+		classify(skb, cfg, cfg->control_handle);
+	else if (skb->ingress_ifindex)
+		classify(skb, cfg, cfg->default_handle);
+	else
+		classify(skb, cfg, host_class(skb, cfg));
+	return MATCH;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the classifier and user space share. Handles are tc's, major << 16 | minor. */
+#ifndef WEIR_INTF_H
+#define WEIR_INTF_H
+
+#define WEIR_CGROUP_LEVELS 8
+
+struct weir_config { /* written by user space, only read in the kernel */
+	__u32 ifb_index;
+	__u32 control_handle;
+	__u32 host_handle;
+	__u32 default_handle;
+	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
+	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
+	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct weir_config) == 32, "user space maps this layout");
+
+struct weir_prefix { /* key of the longest-prefix map; IPv4 as ::ffff:a.b.c.d */
+	__u32 prefix_len_bits;
+	__u8 address[16];
+};
+_Static_assert(sizeof(struct weir_prefix) == 20, "user space maps this layout");
+
+struct weir_counters { /* one a class and processor */
+	__u64 local_bytes;
+	__u64 local_packets;
+};
+_Static_assert(sizeof(struct weir_counters) == 16, "user space maps this layout");
+
+#endif

@@ -1,0 +1,216 @@
+use std::{
+    mem::MaybeUninit,
+    net::IpAddr,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, OpenObject,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::skeleton::{ClassifySkel, ClassifySkelBuilder};
+
+/// Why a program could not be loaded or a map not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}")]
+pub struct Error {
+    /// What was tried.
+    pub what: &'static str,
+    /// libbpf's words.
+    #[source]
+    pub source: libbpf_rs::Error,
+}
+
+/// `struct weir_config` of intf.h. Handles are tc's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Config {
+    /// The device that carries the scheduler; 0 lets everything pass.
+    pub ifb_index: u32,
+    /// Class of ARP, neighbour discovery, DHCP.
+    pub control_handle: u32,
+    /// Class of the host's own traffic.
+    pub host_handle: u32,
+    /// Class of traffic nobody claimed.
+    pub default_handle: u32,
+    /// 1: node-local traffic is charged to the link too.
+    pub charge_local: u32,
+    /// Bit n: classes exist at depth n of the cgroup tree (1 to 8).
+    pub cgroup_levels: u32,
+    /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
+    pub cookie: u32,
+    /// Zero.
+    pub pad: u32,
+}
+const _: () = assert!(size_of::<Config>() == 32, "intf.h states this size");
+
+impl Config {
+    fn bytes(&self) -> [u8; 32] {
+        let words = [
+            self.ifb_index,
+            self.control_handle,
+            self.host_handle,
+            self.default_handle,
+            self.charge_local,
+            self.cgroup_levels,
+            self.cookie,
+            self.pad,
+        ];
+        let mut bytes = [0; 32];
+        for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+/// Destinations that are on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalPrefix {
+    /// The network.
+    pub network: IpAddr,
+    /// Its length, bits.
+    pub len: u8,
+}
+
+impl LocalPrefix {
+    /// `struct weir_prefix` of intf.h: IPv4 as ::ffff:a.b.c.d.
+    fn key(self) -> [u8; 20] {
+        let (address, len) = match self.network {
+            IpAddr::V4(a) => (a.to_ipv6_mapped(), u32::from(self.len) + 96),
+            IpAddr::V6(a) => (a, u32::from(self.len)),
+        };
+        let mut key = [0; 20];
+        key[..4].copy_from_slice(&len.to_ne_bytes());
+        key[4..].copy_from_slice(&address.octets());
+        key
+    }
+}
+
+/// The loaded programs and their maps.
+///
+/// Dropping it leaves attached programs, and the maps they use, in the kernel.
+pub struct Classifier {
+    skeleton: ClassifySkel<'static>,
+}
+
+impl Classifier {
+    /// The name under which the kernel knows the program at container ports.
+    pub const PORT_PROGRAM: &'static str = "weir_port";
+    /// The name under which the kernel knows the program at the uplink.
+    pub const UPLINK_PROGRAM: &'static str = "weir_uplink";
+
+    /// Loads the programs; nothing is attached yet.
+    ///
+    /// # Errors
+    /// [`Error`] with libbpf's reason: no `CONFIG_BPF_SYSCALL`, no `CAP_BPF`, the verifier.
+    pub fn load() -> Result<Classifier, Error> {
+        let error = |source| Error { what: "load the classifier programs", source };
+        // libbpf's own lines would go to stderr in its format; the error carries the reason.
+        libbpf_rs::set_print(None);
+        // One object a process lifetime: leaked, so that the skeleton needs no self-reference.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let skeleton = ClassifySkelBuilder::default().open(storage).map_err(error)?.load().map_err(error)?;
+        Ok(Classifier { skeleton })
+    }
+
+    /// The program for container ports.
+    #[must_use]
+    pub fn port_program(&self) -> BorrowedFd<'_> {
+        self.skeleton.progs.weir_port.as_fd()
+    }
+
+    /// The program for the uplink, as a number for netlink.
+    #[must_use]
+    pub fn uplink_program(&self) -> RawFd {
+        self.skeleton.progs.weir_uplink.as_fd().as_raw_fd()
+    }
+
+    /// Tells the programs where everything is.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn configure(&self, config: &Config) -> Result<(), Error> {
+        self.skeleton
+            .maps
+            .weir_config
+            .update(&0u32.to_ne_bytes(), &config.bytes(), MapFlags::ANY)
+            .map_err(|source| Error { what: "configure the classifier", source })
+    }
+
+    /// Gives an interface's packets to a class, or to none.
+    ///
+    /// # Errors
+    /// [`Error`]: the map holds 65,536 interfaces.
+    pub fn set_port(&self, ifindex: u32, handle: Option<u32>) -> Result<(), Error> {
+        set(&self.skeleton.maps.weir_ports, &ifindex.to_ne_bytes(), handle, "map an interface to its class")
+    }
+
+    /// Gives the packets of a cgroup (v2, by its id) to a class, or to none.
+    ///
+    /// # Errors
+    /// [`Error`]: the map holds 65,536 cgroups.
+    pub fn set_cgroup(&self, id: u64, handle: Option<u32>) -> Result<(), Error> {
+        set(&self.skeleton.maps.weir_cgroups, &id.to_ne_bytes(), handle, "map a cgroup to its class")
+    }
+
+    /// Declares a destination to be on this node, or no longer.
+    ///
+    /// # Errors
+    /// [`Error`]: the map holds 65,536 prefixes.
+    pub fn set_local(&self, prefix: LocalPrefix, local: bool) -> Result<(), Error> {
+        set(&self.skeleton.maps.weir_local, &prefix.key(), local.then_some(1), "map a local destination")
+    }
+
+    /// Begins to count a class's node-local traffic, or forgets it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn track(&self, handle: u32, on: bool) -> Result<(), Error> {
+        let map = &self.skeleton.maps.weir_counters;
+        let result = if on {
+            let zero = vec![vec![0u8; 16]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
+            map.update_percpu(&handle.to_ne_bytes(), &zero, MapFlags::NO_EXIST)
+        } else {
+            map.delete(&handle.to_ne_bytes())
+        };
+        ignore(result, &[libbpf_rs::ErrorKind::AlreadyExists, libbpf_rs::ErrorKind::NotFound])
+            .map_err(|source| Error { what: "count a class's local traffic", source })
+    }
+
+    /// Bytes of a class that stayed on this node, over all processors.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn local_bytes(&self, handle: u32) -> Result<u64, Error> {
+        let values = self
+            .skeleton
+            .maps
+            .weir_counters
+            .lookup_percpu(&handle.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error { what: "read a class's local traffic", source })?;
+        let bytes = |v: &Vec<u8>| v.get(..8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
+        Ok(values.iter().flatten().map(bytes).sum())
+    }
+}
+
+fn set(
+    map: &impl MapCore,
+    key: &[u8],
+    value: Option<u32>,
+    what: &'static str,
+) -> Result<(), Error> {
+    let result = match value {
+        Some(value) => map.update(key, &value.to_ne_bytes(), MapFlags::ANY),
+        None => ignore(map.delete(key), &[libbpf_rs::ErrorKind::NotFound]),
+    };
+    result.map_err(|source| Error { what, source })
+}
+
+fn ignore(result: Result<(), libbpf_rs::Error>, kinds: &[libbpf_rs::ErrorKind]) -> Result<(), libbpf_rs::Error> {
+    match result {
+        Err(e) if kinds.contains(&e.kind()) => Ok(()),
+        other => other,
+    }
+}

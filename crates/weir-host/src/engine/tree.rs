@@ -1,0 +1,356 @@
+//! Which HTB tree stands for which allocations. Pure.
+//!
+//! HTB gives a class its `rate` first and lends what is left by `quantum`. A class's rate
+//! holds its floor, always, plus as much of its present allocation as fits: the rates of
+//! *all* classes, also of those that sleep, together stay below the capacity. So a floor
+//! is there the moment a class wakes, the link is never oversold, and both remain true if
+//! the agent dies. What is not handed out as rate is lent by quanta in proportion to what
+//! each class's allocation still lacks; with that the shares of backlogged classes are
+//! their allocations exactly:
+//!
+//! ```text
+//! r_i = m_i + beta (a_i - m_i)     beta <= 1 the largest with  sum r_i <= (1 - SLACK) C
+//! q_i ~ a_i - r_i
+//! ```
+//!
+//! (A static tree with rate = floor and quantum = weight gives floor *plus* a weighted
+//! share instead; rates equal to the allocations of active classes alone oversell the
+//! link whenever a sleeper wakes.)
+
+use weir_share::Policy;
+use weir_units::{BitRate, Bytes, TcHandle};
+
+use super::{MAJOR, ROOT};
+use crate::netlink::tc::{HtbClass, Leaf};
+
+/// The part of the capacity that is always lent, never handed out: a class that wakes
+/// without a floor gets its first share from here, before the next allocation.
+const SLACK_PERCENT: u64 = 2;
+
+/// Every class has at least this of its own, so that none starves.
+const LEAST: BitRate = BitRate::kbit(8);
+
+/// Above this capacity packets are not split: the work per packet would cost more than
+/// short turns gain. (A round of 64 KiB quanta takes 8 ms at 1 Gbit/s, 79 ms at 100 Mbit/s,
+/// for weights 1 to 5.)
+const SPLIT_UP_TO: BitRate = BitRate::mbit(500);
+
+/// Ethernet's header.
+const FRAME: u64 = 14;
+
+/// How to build trees for a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// What the link carries.
+    pub capacity: BitRate,
+    /// Split super-packets in the leaf?
+    pub split: bool,
+    /// Largest packet of any port, bytes without the Ethernet header.
+    pub mtu: u32,
+    /// The longest a full queue may take to drain at the class's ceiling, ms.
+    pub delay_ms: u32,
+    /// No queue is shorter than this: it must hold what one socket may have in flight
+    /// (`net.core.wmem_default`), or packets are dropped before the sender feels anything.
+    pub least_queue: Bytes,
+}
+
+impl Shape {
+    /// Whether to split if nobody said so.
+    #[must_use]
+    pub fn split_by_default(capacity: BitRate) -> bool {
+        capacity <= SPLIT_UP_TO
+    }
+
+    /// The largest unit HTB has to move at once.
+    fn unit(&self) -> u64 {
+        let packet = u64::from(self.mtu) + FRAME;
+        // A super-packet is 64 KiB of payload plus a header for each of its segments.
+        if self.split { packet } else { 65_536 + 65_536 / u64::from(self.mtu.max(576)) * 66 + packet }
+    }
+
+    fn burst(&self, rate: BitRate, millis: u64) -> Bytes {
+        let time = std::time::Duration::from_millis(millis);
+        // Unsplit, a bucket holds a super-packet; split, a fresh connection's first window.
+        let least = if self.split { (10 * self.unit()).max(16 * 1024) } else { self.unit() };
+        Bytes(rate.bytes_in(time).0.max(least))
+    }
+
+    fn leaf(&self, ceil: BitRate) -> Leaf {
+        let time = std::time::Duration::from_millis(u64::from(self.delay_ms));
+        let limit = Bytes(ceil.bytes_in(time).0.max(self.least_queue.0).min(u64::from(u32::MAX)));
+        if self.split {
+            // Small super-packets may pass whole: splitting them gains little.
+            Leaf::Split { limit, largest: Bytes((u64::from(self.mtu) + 32).max(9_216)) }
+        } else {
+            Leaf::Fifo { limit }
+        }
+    }
+}
+
+/// A class to be enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its minor.
+    pub minor: u16,
+    /// Index of its group in the slice of groups.
+    pub group: Option<usize>,
+    /// Floor, ceiling, weight.
+    pub policy: Policy,
+    /// What it may send now.
+    pub allocation: BitRate,
+    /// Whether it sends now.
+    pub active: bool,
+    /// Served first if smaller.
+    pub prio: u32,
+}
+
+/// A group to be enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    /// Its minor.
+    pub minor: u16,
+    /// Floor, ceiling, weight.
+    pub policy: Policy,
+    /// What its members may send now.
+    pub allocation: BitRate,
+}
+
+/// An HTB class, and its queue unless it is inner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Node {
+    /// Parameters.
+    pub class: HtbClass,
+    /// The queue.
+    pub leaf: Option<Leaf>,
+}
+
+/// Splits `room` over items of `(base, allocation)`: rates of at least `base`, the rest in
+/// proportion to what the allocations are above it.
+fn hand_out(room: u64, items: impl Iterator<Item = (u64, u64)> + Clone, mut each: impl FnMut(usize, u64)) {
+    let (mut base_sum, mut excess_sum) = (0u128, 0u128);
+    for (base, allocation) in items.clone() {
+        base_sum += u128::from(base);
+        excess_sum += u128::from(allocation.saturating_sub(base));
+    }
+    let room = u128::from(room).saturating_sub(base_sum).min(excess_sum);
+    for (i, (base, allocation)) in items.enumerate() {
+        let excess = u128::from(allocation.saturating_sub(base));
+        let share = (excess * room).checked_div(excess_sum).unwrap_or(0);
+        each(i, base + u64::try_from(share).unwrap_or(u64::MAX));
+    }
+}
+
+/// Builds the tree: root, groups, members, in that order.
+///
+/// Ceilings above the capacity become the capacity. If floors add up to more than the
+/// capacity (which admission prevents), every floor is kept as rate all the same and the
+/// root's ceiling decides.
+pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<Node>) {
+    out.clear();
+    let capacity = shape.capacity;
+    let ceiling = |policy: &Policy| policy.ceiling().min(capacity).max(LEAST);
+    let base = |policy: &Policy| policy.floor().min(capacity).max(LEAST).0;
+
+    let root = HtbClass {
+        handle: TcHandle::new(MAJOR, ROOT),
+        parent: TcHandle::new(MAJOR, 0),
+        rate: capacity,
+        ceil: capacity,
+        burst: shape.burst(capacity, 2),
+        cburst: shape.burst(capacity, 2),
+        quantum: Bytes(shape.unit()),
+        prio: 0,
+    };
+    out.push(Node { class: root, leaf: None });
+
+    // Level one: groups and members without one share the capacity less the slack.
+    let room = capacity.0 - capacity.0 * SLACK_PERCENT / 100;
+    let group_base = |g: usize| {
+        let of_members: u64 = members.iter().filter(|m| m.group == Some(g)).map(|m| base(&m.policy)).sum();
+        of_members.max(base(&groups[g].policy))
+    };
+    let alone = members.iter().filter(|m| m.group.is_none());
+    let top = (0..groups.len())
+        .map(|g| (group_base(g), groups[g].allocation.0))
+        .chain(alone.map(|m| (base(&m.policy), if m.active { m.allocation.0 } else { 0 })));
+    let mut top_rates = Vec::with_capacity(members.len() + groups.len());
+    hand_out(room, top, |_, rate| top_rates.push(rate));
+
+    let mut rates = vec![0u64; members.len()];
+    let mut next = groups.len();
+    for (rate, member) in rates.iter_mut().zip(members) {
+        if member.group.is_none() {
+            *rate = top_rates[next];
+            next += 1;
+        }
+    }
+    // Level two: a group's members share its rate.
+    for (g, group) in groups.iter().enumerate() {
+        let inside: Vec<usize> = (0..members.len()).filter(|&i| members[i].group == Some(g)).collect();
+        let items = inside.iter().map(|&i| {
+            let m = &members[i];
+            (base(&m.policy), if m.active { m.allocation.0 } else { 0 })
+        });
+        hand_out(top_rates[g], items, |i, rate| rates[inside[i]] = rate);
+        let (rate, ceil) = (BitRate(top_rates[g]), ceiling(&group.policy));
+        let class = HtbClass {
+            handle: TcHandle::new(MAJOR, group.minor),
+            parent: TcHandle::new(MAJOR, ROOT),
+            rate: rate.min(ceil),
+            ceil,
+            burst: shape.burst(rate, 10),
+            cburst: shape.burst(ceil, 10),
+            quantum: Bytes(shape.unit()),
+            prio: 1,
+        };
+        out.push(Node { class, leaf: None });
+    }
+
+    // Quanta: what a member's allocation still lacks decides its part of what is lent.
+    let weights: u64 = members.iter().map(|m| u64::from(m.policy.weight().get())).sum::<u64>().max(1);
+    let lacks = |i: usize| {
+        let m = &members[i];
+        let wanted = if m.active { m.allocation } else { capacity.scale(u64::from(m.policy.weight().get()), weights) };
+        wanted.0.saturating_sub(rates[i])
+    };
+    let lacking: u128 = (0..members.len()).filter(|&i| members[i].active).map(|i| u128::from(lacks(i))).sum();
+    let unit = shape.unit();
+    let active = members.iter().filter(|m| m.active).count() as u64;
+    let time = std::time::Duration::from_millis(20);
+    let round = capacity.bytes_in(time).0.max(4 * unit * active.max(1));
+    for (i, member) in members.iter().enumerate() {
+        let ceil = ceiling(&member.policy);
+        let rate = BitRate(rates[i]).min(ceil);
+        let part = u128::from(round) * u128::from(lacks(i)) / lacking.max(1);
+        let quantum = u64::try_from(part).unwrap_or(u64::MAX).clamp(unit, 64 * unit);
+        let class = HtbClass {
+            handle: TcHandle::new(MAJOR, member.minor),
+            parent: TcHandle::new(MAJOR, member.group.map_or(ROOT, |g| groups[g].minor)),
+            rate,
+            ceil,
+            burst: shape.burst(rate, 10),
+            cburst: shape.burst(ceil, 10),
+            quantum: Bytes(quantum),
+            prio: member.prio,
+        };
+        out.push(Node { class, leaf: Some(shape.leaf(ceil)) });
+    }
+}
+
+/// Whether replacing `old` by `new` changes what the class gets: rates by more than 1 %,
+/// the quantum by more than an eighth, anything else at all.
+#[must_use]
+pub fn differs(old: &HtbClass, new: &HtbClass) -> bool {
+    let apart = |a: u64, b: u64, part: u64| a.abs_diff(b) > a.min(b) / part;
+    old.parent != new.parent
+        || old.prio != new.prio
+        || old.ceil != new.ceil
+        || old.cburst != new.cburst
+        || apart(old.rate.0, new.rate.0, 100)
+        || apart(old.quantum.0, new.quantum.0, 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_share::Weight;
+
+    fn shape(capacity: BitRate, split: bool) -> Shape {
+        Shape { capacity, split, mtu: 1500, delay_ms: 50, least_queue: Bytes(278_528) }
+    }
+
+    fn member(minor: u16, weight: u32, min: Option<u64>, max: Option<u64>, mbit: u64) -> Member {
+        let policy =
+            Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit)).unwrap();
+        let allocation = BitRate::mbit(mbit);
+        Member { minor, group: None, policy, allocation, active: mbit > 0, prio: 1 }
+    }
+
+    fn class(nodes: &[Node], minor: u16) -> HtbClass {
+        nodes.iter().find(|n| n.class.handle.minor() == minor).unwrap().class
+    }
+
+    #[test]
+    fn without_floors_rates_are_the_allocations_less_the_slack() {
+        let mut nodes = Vec::new();
+        let members = [member(16, 1, None, None, 25), member(17, 3, None, None, 75)];
+        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        let (a, b) = (class(&nodes, 16), class(&nodes, 17));
+        assert!((a.rate.as_mbit() - 24.5).abs() < 0.1 && (b.rate.as_mbit() - 73.5).abs() < 0.1, "{a:?} {b:?}");
+        // What is lent goes in the same proportion.
+        let ratio = b.quantum.0 as f64 / a.quantum.0 as f64;
+        assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
+    }
+
+    #[test]
+    fn a_sleeping_floor_is_kept_free_and_lent_by_what_each_still_lacks() {
+        let mut nodes = Vec::new();
+        // 30 sleeps; 20 is held at its floor; 70 and 10 go by weight.
+        let members = [
+            member(16, 1, Some(30), None, 0),
+            member(17, 1, Some(20), None, 20),
+            member(18, 7, None, None, 70),
+            member(19, 1, None, None, 10),
+        ];
+        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        assert_eq!(class(&nodes, 16).rate, BitRate::mbit(30));
+        assert_eq!(class(&nodes, 17).rate, BitRate::mbit(20));
+        // The one at its floor gets the smallest turn there is.
+        assert_eq!(class(&nodes, 17).quantum.0, 1514);
+        let lent = |minor, whole| BitRate::mbit(whole).0 - class(&nodes, minor).rate.0;
+        let ratio = lent(18, 70) as f64 / lent(19, 10) as f64;
+        assert!((ratio - 7.0).abs() < 0.02, "{ratio}");
+    }
+
+    #[test]
+    fn a_group_carries_its_members_rates_and_its_own_ceiling() {
+        let mut nodes = Vec::new();
+        let policy = Policy::new(Weight::ONE, None, Some(BitRate::mbit(40))).unwrap();
+        let groups = [Group { minor: 20, policy, allocation: BitRate::mbit(40) }];
+        let mut members =
+            [member(16, 1, None, None, 10), member(17, 3, None, None, 30), member(18, 1, None, None, 60)];
+        members[0].group = Some(0);
+        members[1].group = Some(0);
+        build(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
+        let group = class(&nodes, 20);
+        assert_eq!(group.ceil, BitRate::mbit(40));
+        assert_eq!(class(&nodes, 16).parent, group.handle);
+        assert!(class(&nodes, 16).rate.0 + class(&nodes, 17).rate.0 <= group.rate.0);
+    }
+
+    #[test]
+    fn queues_hold_a_sockets_buffer_and_drain_within_the_delay() {
+        let leaf = |max, split| shape(BitRate::mbit(1000), split).leaf(BitRate::mbit(max));
+        assert_eq!(leaf(1, false), Leaf::Fifo { limit: Bytes(278_528) });
+        assert_eq!(leaf(1000, false), Leaf::Fifo { limit: Bytes(6_250_000) });
+        assert!(matches!(leaf(1, true), Leaf::Split { largest: Bytes(9_216), .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn the_link_is_never_oversold_and_no_floor_or_ceiling_is_touched(
+            capacity in 1_000_000u64..10_000_000_000,
+            parts in prop::collection::vec((1u32..1000, 0u64..60, 0u64..100, any::<bool>()), 1..40),
+            split in any::<bool>(),
+        ) {
+            let n = parts.len() as u64;
+            let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, active), minor)| {
+                let floor = capacity * min / 100 / n;
+                let policy = Policy::new(
+                    Weight::new(w).unwrap(), (floor >= 8_000).then_some(BitRate(floor)), None).unwrap();
+                let allocation = BitRate((capacity * alloc / 100 / n).max(floor));
+                Member { minor, group: None, policy, allocation, active, prio: 1 }
+            }).collect();
+            let mut nodes = Vec::new();
+            build(&shape(BitRate(capacity), split), &[], &members, &mut nodes);
+            let sum: u64 = nodes[1..].iter().map(|n| n.class.rate.0).sum();
+            prop_assert!(sum <= capacity.max(n * LEAST.0), "{sum} of {capacity}");
+            for (node, member) in nodes[1..].iter().zip(&members) {
+                prop_assert!(node.class.rate >= member.policy.floor());
+                prop_assert!(node.class.rate <= node.class.ceil);
+                prop_assert!(node.class.quantum.0 >= 1514);
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+};
+
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, Parseable};
+use netlink_packet_route::{
+    address::{AddressAttribute, AddressMessage},
+    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+    nsid::{NsidAttribute, NsidMessage},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use super::{Attrs, Netlink, NetlinkError, Request};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_GETADDR: u16 = 22;
+const RTM_GETNSID: u16 = 90;
+
+/// A network interface of this namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Link {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// `veth`, `bridge`, `ifb`, ...; none for a real device.
+    pub kind: Option<String>,
+    /// For a veth: its peer's index, in the peer's namespace.
+    pub peer_index: Option<u32>,
+    /// For a veth: the peer's namespace as this namespace numbers it; none if it is this one.
+    pub peer_netnsid: Option<i32>,
+    /// The bridge or bond it belongs to.
+    pub master: Option<u32>,
+    /// Largest packet, bytes without the Ethernet header.
+    pub mtu: u32,
+    /// Administratively up.
+    pub up: bool,
+    /// Alias, free text.
+    pub alias: Option<String>,
+    /// Hardware address.
+    pub mac: Vec<u8>,
+}
+
+/// An address of this node and the length of its network's prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Prefix {
+    /// Interface it is on.
+    pub index: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// Length of the network's prefix, bits.
+    pub len: u8,
+}
+
+fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+impl Netlink {
+    /// All interfaces of this namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        let mut links = Vec::new();
+        let request =
+            Request { kind: RTM_GETLINK, flags: 0, body: ifinfo(0, 0, 0).to_vec(), what: "list links".into() };
+        self.dump(request, |kind, body| {
+            if kind == RTM_NEWLINK
+                && let Some(link) = parse_link(body)
+            {
+                links.push(link);
+            }
+        })?;
+        Ok(links)
+    }
+
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `ENODEV` if there is none.
+    pub fn link(&mut self, name: &str) -> Result<Link, NetlinkError> {
+        const IFLA_IFNAME: u16 = 3;
+        let mut body = Attrs::after(&ifinfo(0, 0, 0));
+        body.put_str(IFLA_IFNAME, name);
+        let what = format!("find device {name}");
+        let answer =
+            self.get(&Request { kind: RTM_GETLINK, flags: 0, body: body.into_bytes(), what: what.clone() })?;
+        parse_link(&answer)
+            .ok_or_else(|| NetlinkError::Garbled { what, detail: "not a link message".into() })
+    }
+
+    /// Addresses of this namespace's interfaces.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn addresses(&mut self) -> Result<Vec<Prefix>, NetlinkError> {
+        let mut prefixes = Vec::new();
+        let request =
+            Request { kind: RTM_GETADDR, flags: 0, body: vec![0; 8], what: "list addresses".into() };
+        self.dump(request, |_, body| {
+            let Ok(message) = AddressMessage::parse(body) else { return };
+            let mut address = None;
+            for attribute in &message.attributes {
+                match attribute {
+                    AddressAttribute::Local(a) => address = Some(*a),
+                    AddressAttribute::Address(a) => address = address.or(Some(*a)),
+                    _ => {}
+                }
+            }
+            if let Some(address) = address {
+                prefixes.push(Prefix {
+                    index: message.header.index,
+                    address,
+                    len: message.header.prefix_len,
+                });
+            }
+        })?;
+        Ok(prefixes)
+    }
+
+    /// The number by which this namespace knows another one (an open namespace file);
+    /// none if it has not been given one, which means that no link leads there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn nsid_of(&mut self, netns: &impl AsFd) -> Result<Option<i32>, NetlinkError> {
+        let mut message = NsidMessage::default();
+        let fd = u32::try_from(netns.as_fd().as_raw_fd()).unwrap_or(u32::MAX);
+        message.attributes.push(NsidAttribute::Fd(fd));
+        let mut body = vec![0; message.buffer_len()];
+        message.emit(&mut body);
+        let what = "ask for a namespace's number".to_owned();
+        let answer = self.get(&Request { kind: RTM_GETNSID, flags: 0, body, what: what.clone() })?;
+        let answer = NsidMessage::parse(&answer)
+            .map_err(|e| NetlinkError::Garbled { what, detail: e.to_string() })?;
+        Ok(answer.attributes.iter().find_map(|a| match a {
+            NsidAttribute::Id(id) if *id >= 0 => Some(*id),
+            _ => None,
+        }))
+    }
+
+    /// Creates an ifb device with one queue, names its purpose in its alias and sets it up.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `EEXIST` if the name is taken, `EOPNOTSUPP` without `CONFIG_IFB`.
+    pub fn add_ifb(&mut self, name: &str, alias: &str) -> Result<u32, NetlinkError> {
+        const IFLA_IFNAME: u16 = 3;
+        const IFLA_LINKINFO: u16 = 18;
+        const IFLA_IFALIAS: u16 = 20;
+        const IFLA_NUM_TX_QUEUES: u16 = 31;
+        const IFLA_INFO_KIND: u16 = 1;
+        let mut body = Attrs::after(&ifinfo(0, 0, 0));
+        body.put_str(IFLA_IFNAME, name).put_u32(IFLA_NUM_TX_QUEUES, 1).nest(IFLA_LINKINFO, |info| {
+            info.put_str(IFLA_INFO_KIND, "ifb");
+        });
+        self.call(Request {
+            kind: RTM_NEWLINK,
+            flags: NLM_F_CREATE | NLM_F_EXCL,
+            body: body.into_bytes(),
+            what: format!("create ifb device {name} (needs CONFIG_IFB, `modprobe ifb`)"),
+        })?;
+        let index = self.link(name)?.index;
+        let up = LinkFlags::Up.bits();
+        let mut body = Attrs::after(&ifinfo(index, up, up));
+        body.put(IFLA_IFALIAS, alias.as_bytes());
+        self.call(Request {
+            kind: RTM_NEWLINK,
+            flags: 0,
+            body: body.into_bytes(),
+            what: format!("set device {name} up"),
+        })?;
+        Ok(index)
+    }
+
+    /// Sets an interface up.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_up(&mut self, index: u32, name: &str) -> Result<(), NetlinkError> {
+        let up = LinkFlags::Up.bits();
+        self.call(Request {
+            kind: RTM_NEWLINK,
+            flags: 0,
+            body: ifinfo(index, up, up).to_vec(),
+            what: format!("set device {name} up"),
+        })
+    }
+
+    /// Deletes an interface; one that is gone already is no error.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn delete_link(&mut self, index: u32, name: &str) -> Result<(), NetlinkError> {
+        let request = Request {
+            kind: RTM_DELLINK,
+            flags: 0,
+            body: ifinfo(index, 0, 0).to_vec(),
+            what: format!("delete device {name}"),
+        };
+        match self.call(request) {
+            Err(e) if e.is_gone() => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn parse_link(body: &[u8]) -> Option<Link> {
+    let message = LinkMessage::parse(body).ok()?;
+    let mut link = Link {
+        index: message.header.index,
+        up: message.header.flags.contains(LinkFlags::Up),
+        ..Link::default()
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Link(peer) => link.peer_index = Some(peer),
+            LinkAttribute::LinkNetNsId(id) => link.peer_netnsid = Some(id),
+            LinkAttribute::Controller(master) => link.master = Some(master),
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
+            LinkAttribute::Address(mac) => link.mac = mac,
+            LinkAttribute::LinkInfo(infos) => {
+                link.kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(InfoKind::Veth) => Some("veth".to_owned()),
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+/// A non-blocking socket that becomes readable when links or addresses change.
+pub struct LinkEvents {
+    socket: Socket,
+}
+
+impl LinkEvents {
+    /// Subscribes to links, addresses and traffic control of this namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Socket`].
+    pub fn open() -> Result<LinkEvents, NetlinkError> {
+        const RTMGRP_LINK: u32 = 1;
+        const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+        const RTMGRP_IPV6_IFADDR: u32 = 0x100;
+        let open = || -> io::Result<Socket> {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind(&SocketAddr::new(0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
+            socket.set_non_blocking(true)?;
+            Ok(socket)
+        };
+        open()
+            .map(|socket| LinkEvents { socket })
+            .map_err(|source| NetlinkError::Socket { what: "watch links".into(), source })
+    }
+
+    /// Reads all that has arrived; true if there was anything. What exactly changed does
+    /// not matter: the agent looks at the whole.
+    pub fn drain(&self) -> bool {
+        let mut any = false;
+        loop {
+            match self.socket.recv_from_full() {
+                Ok(_) => any = true,
+                // Too many events to keep: something changed, certainly.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return any,
+            }
+        }
+    }
+}
+
+impl AsRawFd for LinkEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl AsFd for LinkEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the socket is open as long as `self` lives, which the borrow cannot outlive.
+        unsafe { BorrowedFd::borrow_raw(self.socket.as_raw_fd()) }
+    }
+}
+
+impl Prefix {
+    /// The network: the address with its host bits cleared.
+    #[must_use]
+    pub fn network(&self) -> IpAddr {
+        let len = u32::from(self.len);
+        match self.address {
+            IpAddr::V4(a) => IpAddr::V4(Ipv4Addr::from_bits(
+                a.to_bits() & u32::MAX.checked_shl(32 - len.min(32)).unwrap_or(0),
+            )),
+            IpAddr::V6(a) => IpAddr::V6(Ipv6Addr::from_bits(
+                a.to_bits() & u128::MAX.checked_shl(128 - len.min(128)).unwrap_or(0),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_the_address_without_host_bits() {
+        let prefix = |a: &str, len| Prefix { index: 1, address: a.parse().unwrap(), len }.network().to_string();
+        assert_eq!(prefix("10.1.2.3", 8), "10.0.0.0");
+        assert_eq!(prefix("10.1.2.3", 32), "10.1.2.3");
+        assert_eq!(prefix("10.1.2.3", 0), "0.0.0.0");
+        assert_eq!(prefix("fd00:1:2:3::4", 64), "fd00:1:2:3::");
+    }
+
+    #[test]
+    fn the_loopback_device_is_found() {
+        let mut netlink = Netlink::open().unwrap();
+        let lo = netlink.link("lo").unwrap();
+        assert_eq!(lo.index, 1);
+        assert!(netlink.links().unwrap().contains(&lo));
+        let error = netlink.link("no-such-dev").unwrap_err();
+        assert_eq!(error.errno(), Some(nix::errno::Errno::ENODEV));
+        assert!(error.to_string().starts_with("cannot find device no-such-dev: "), "{error}");
+    }
+}

@@ -1,0 +1,548 @@
+//! Traffic control over rtnetlink: HTB, TBF, bfifo, clsact, cls_bpf with mirred.
+//!
+//! Layouts: linux/pkt_sched.h, linux/pkt_cls.h, linux/tc_act/tc_mirred.h. Rates become
+//! bytes per second and bursts scheduler ticks here and nowhere else.
+
+use std::{os::fd::RawFd, time::Duration};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use weir_units::{BitRate, Bytes, TcHandle};
+
+use super::{
+    Attrs, Netlink, NetlinkError, Request,
+    attrs::{attributes, str_of, u32_of, u64_of},
+};
+
+const RTM_NEWQDISC: u16 = 36;
+const RTM_DELQDISC: u16 = 37;
+const RTM_GETQDISC: u16 = 38;
+const RTM_NEWTCLASS: u16 = 40;
+const RTM_DELTCLASS: u16 = 41;
+const RTM_GETTCLASS: u16 = 42;
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_DELTFILTER: u16 = 45;
+const RTM_GETTFILTER: u16 = 46;
+
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_STATS2: u16 = 7;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
+const TCA_STATS_PKT64: u16 = 8;
+
+/// The kernel counts bursts in ticks of 64 ns (`PSCHED_SHIFT`, include/net/pkt_sched.h).
+const TICK: Duration = Duration::from_nanos(64);
+
+/// A queueing discipline as found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qdisc {
+    /// Its own handle, `major:`; zero for the kernel's defaults.
+    pub handle: TcHandle,
+    /// Where it hangs.
+    pub parent: TcHandle,
+    /// `htb`, `tbf`, `clsact`, ...
+    pub kind: String,
+    /// Its options as the kernel tells them.
+    pub options: Vec<u8>,
+}
+
+/// Parameters of an HTB class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HtbClass {
+    /// `major:minor`.
+    pub handle: TcHandle,
+    /// The class or qdisc above.
+    pub parent: TcHandle,
+    /// What it gets before anyone borrows.
+    pub rate: BitRate,
+    /// What it gets at the most.
+    pub ceil: BitRate,
+    /// Bucket of `rate`.
+    pub burst: Bytes,
+    /// Bucket of `ceil`.
+    pub cburst: Bytes,
+    /// Served at a time when borrowing.
+    pub quantum: Bytes,
+    /// Served first if smaller.
+    pub prio: u32,
+}
+
+/// What a class has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Sent, layer 2.
+    pub bytes: u64,
+    /// Sent; a super-packet counts its segments.
+    pub packets: u64,
+    /// Dropped because the queue was full.
+    pub drops: u64,
+    /// Bytes waiting.
+    pub backlog: u64,
+    /// Packets waiting.
+    pub queued: u64,
+    /// Times the class had to wait for tokens.
+    pub overlimits: u64,
+}
+
+/// An HTB class as found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FoundClass {
+    /// Parameters; bursts are exact to a tick.
+    pub class: HtbClass,
+    /// Major of the leaf qdisc, zero if none or unnamed.
+    pub leaf: TcHandle,
+    /// What it has done.
+    pub counters: Counters,
+}
+
+/// A filter as found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// `bpf`, `u32`, ...
+    pub kind: String,
+    /// Priority.
+    pub pref: u16,
+    /// Handle.
+    pub handle: u32,
+    /// Name of the BPF program, if it is one.
+    pub bpf_name: Option<String>,
+    /// Id of the BPF program, if it is one.
+    pub bpf_id: Option<u32>,
+}
+
+/// Where a filter hangs on a clsact qdisc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// Packets that arrive.
+    Ingress,
+    /// Packets that leave.
+    Egress,
+}
+
+impl Hook {
+    fn parent(self) -> TcHandle {
+        match self {
+            Hook::Ingress => TcHandle(0xffff_fff2),
+            Hook::Egress => TcHandle(0xffff_fff3),
+        }
+    }
+}
+
+/// A leaf queue bounded in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaf {
+    /// `bfifo`.
+    Fifo {
+        /// Most bytes that wait.
+        limit: Bytes,
+    },
+    /// `tbf` at a rate that never holds back: it is there because it is the one qdisc of
+    /// every kernel that splits super-packets (net/sched/sch_tbf.c: `tbf_segment`).
+    Split {
+        /// Most bytes that wait.
+        limit: Bytes,
+        /// Packets above this size are split; at least one full packet.
+        largest: Bytes,
+    },
+}
+
+fn tcmsg(index: u32, handle: TcHandle, parent: TcHandle, info: u32) -> Attrs {
+    let mut header = [0; 20];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&handle.0.to_ne_bytes());
+    header[12..16].copy_from_slice(&parent.0.to_ne_bytes());
+    header[16..20].copy_from_slice(&info.to_ne_bytes());
+    Attrs::after(&header)
+}
+
+/// `struct tc_ratespec`; rates above 32 bits of bytes per second go into a 64-bit attribute
+/// beside it. The link layer is stated, so that no rate table is needed.
+fn ratespec(rate: BitRate) -> [u8; 12] {
+    const TC_LINKLAYER_ETHERNET: u8 = 1;
+    let mut spec = [0; 12];
+    spec[1] = TC_LINKLAYER_ETHERNET;
+    let rate = u32::try_from(rate.bytes_per_sec()).unwrap_or(u32::MAX);
+    spec[8..12].copy_from_slice(&rate.to_ne_bytes());
+    spec
+}
+
+fn ticks(len: Bytes, rate: BitRate) -> u32 {
+    // The kernel's rate is whole bytes: use the same one, so that the burst reads back.
+    let nanos = BitRate(rate.bytes_per_sec().max(1) * 8).time_to_send(len).as_nanos();
+    u32::try_from(nanos.div_ceil(TICK.as_nanos())).unwrap_or(u32::MAX)
+}
+
+fn bytes_of_ticks(ticks: u32, rate: BitRate) -> Bytes {
+    rate.bytes_in(TICK * ticks)
+}
+
+/// Adds an HTB qdisc at the root, replacing whatever default is there.
+#[must_use]
+pub fn add_htb(index: u32, device: &str, handle: TcHandle, default_minor: u16) -> Request {
+    const TCA_HTB_INIT: u16 = 2;
+    let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
+    let mut init = Vec::new();
+    // struct tc_htb_glob: version 3.17 needs "3"; rate2quantum only matters without quanta.
+    for word in [3u32, 10, u32::from(default_minor), 0, 0] {
+        init.extend_from_slice(&word.to_ne_bytes());
+    }
+    body.put_str(TCA_KIND, "htb").nest(TCA_OPTIONS, |o| {
+        o.put(TCA_HTB_INIT, &init);
+    });
+    Request {
+        kind: RTM_NEWQDISC,
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+        body: body.into_bytes(),
+        what: format!("add htb {handle} to {device} (needs CONFIG_NET_SCH_HTB)"),
+    }
+}
+
+/// Adds an HTB class, or changes it in place: packets in its queue stay.
+#[must_use]
+pub fn set_class(index: u32, device: &str, class: &HtbClass) -> Request {
+    const TCA_HTB_PARMS: u16 = 1;
+    const TCA_HTB_RATE64: u16 = 6;
+    const TCA_HTB_CEIL64: u16 = 7;
+    let mut parms = Vec::with_capacity(44);
+    parms.extend_from_slice(&ratespec(class.rate));
+    parms.extend_from_slice(&ratespec(class.ceil));
+    let quantum = u32::try_from(class.quantum.0).unwrap_or(u32::MAX);
+    for word in [ticks(class.burst, class.rate), ticks(class.cburst, class.ceil), quantum, 0, class.prio] {
+        parms.extend_from_slice(&word.to_ne_bytes());
+    }
+    let mut body = tcmsg(index, class.handle, class.parent, 0);
+    body.put_str(TCA_KIND, "htb").nest(TCA_OPTIONS, |o| {
+        for (attribute, rate) in [(TCA_HTB_RATE64, class.rate), (TCA_HTB_CEIL64, class.ceil)] {
+            if rate.bytes_per_sec() > u64::from(u32::MAX) {
+                o.put_u64(attribute, rate.bytes_per_sec());
+            }
+        }
+        o.put(TCA_HTB_PARMS, &parms);
+    });
+    Request {
+        kind: RTM_NEWTCLASS,
+        flags: NLM_F_CREATE,
+        body: body.into_bytes(),
+        what: format!("set class {} of {device} to rate {} ceil {}", class.handle, class.rate, class.ceil),
+    }
+}
+
+/// Deletes a class; its leaf qdisc goes with it.
+#[must_use]
+pub fn delete_class(index: u32, device: &str, handle: TcHandle) -> Request {
+    Request {
+        kind: RTM_DELTCLASS,
+        flags: 0,
+        body: tcmsg(index, handle, TcHandle(0), 0).into_bytes(),
+        what: format!("delete class {handle} of {device}"),
+    }
+}
+
+/// Puts a leaf qdisc below a class, or changes its limit in place if the kind is the same.
+#[must_use]
+pub fn set_leaf(index: u32, device: &str, parent: TcHandle, handle: TcHandle, leaf: Leaf) -> Request {
+    const TCA_TBF_PARMS: u16 = 1;
+    const TCA_TBF_RATE64: u16 = 4;
+    const TCA_TBF_BURST: u16 = 6;
+    // Fast enough never to hold back: a full packet takes 12 ns.
+    const NEVER_BINDS: BitRate = BitRate::gbit(1000);
+    let mut body = tcmsg(index, handle, parent, 0);
+    let word = |b: Bytes| u32::try_from(b.0).unwrap_or(u32::MAX);
+    match leaf {
+        Leaf::Fifo { limit } => {
+            body.put_str(TCA_KIND, "bfifo").put_u32(TCA_OPTIONS, word(limit));
+        }
+        Leaf::Split { limit, largest } => {
+            let mut parms = Vec::with_capacity(36);
+            parms.extend_from_slice(&ratespec(NEVER_BINDS));
+            parms.extend_from_slice(&[0; 12]);
+            for word in [word(limit), ticks(largest, NEVER_BINDS), 0] {
+                parms.extend_from_slice(&word.to_ne_bytes());
+            }
+            body.put_str(TCA_KIND, "tbf").nest(TCA_OPTIONS, |o| {
+                o.put(TCA_TBF_PARMS, &parms)
+                    .put_u64(TCA_TBF_RATE64, NEVER_BINDS.bytes_per_sec())
+                    .put_u32(TCA_TBF_BURST, word(largest));
+            });
+        }
+    }
+    Request {
+        kind: RTM_NEWQDISC,
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+        body: body.into_bytes(),
+        what: format!("set the queue of class {parent} of {device}"),
+    }
+}
+
+/// Adds a clsact qdisc, which only gives filters a place.
+#[must_use]
+pub fn add_clsact(index: u32, device: &str) -> Request {
+    let mut body = tcmsg(index, TcHandle(0xffff_0000), TcHandle::CLSACT, 0);
+    body.put_str(TCA_KIND, "clsact");
+    Request {
+        kind: RTM_NEWQDISC,
+        flags: NLM_F_CREATE | NLM_F_EXCL,
+        body: body.into_bytes(),
+        what: format!("add clsact to {device}"),
+    }
+}
+
+/// Deletes a qdisc.
+#[must_use]
+pub fn delete_qdisc(index: u32, device: &str, handle: TcHandle, parent: TcHandle) -> Request {
+    Request {
+        kind: RTM_DELQDISC,
+        flags: 0,
+        body: tcmsg(index, handle, parent, 0).into_bytes(),
+        what: format!("delete qdisc {handle} of {device}"),
+    }
+}
+
+/// What a BPF filter does with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The program decides (direct action).
+    Program,
+    /// Matching packets go to another device's egress (`act_mirred`).
+    Redirect {
+        /// That device.
+        to: u32,
+    },
+}
+
+/// Adds a BPF filter at a clsact hook; one of the same `pref` and handle is replaced
+/// without a gap.
+#[must_use]
+pub fn set_bpf_filter(
+    index: u32,
+    device: &str,
+    hook: Hook,
+    pref: u16,
+    (program, name): (RawFd, &str),
+    verdict: Verdict,
+) -> Request {
+    const TCA_BPF_ACT: u16 = 1;
+    const TCA_BPF_FD: u16 = 6;
+    const TCA_BPF_NAME: u16 = 7;
+    const TCA_BPF_FLAGS: u16 = 8;
+    const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
+    const TCA_ACT_KIND: u16 = 1;
+    const TCA_ACT_OPTIONS: u16 = 2;
+    const TCA_MIRRED_PARMS: u16 = 2;
+    const TC_ACT_STOLEN: u32 = 4;
+    const TCA_EGRESS_REDIR: u32 = 1;
+    let mut body = tcmsg(index, TcHandle(1), hook.parent(), filter_info(pref));
+    body.put_str(TCA_KIND, "bpf").nest(TCA_OPTIONS, |o| {
+        if let Verdict::Redirect { to } = verdict {
+            // struct tc_mirred: tc_gen{index, capab, action, refcnt, bindcnt}, eaction, ifindex.
+            let mut parms = Vec::with_capacity(28);
+            for word in [0u32, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to] {
+                parms.extend_from_slice(&word.to_ne_bytes());
+            }
+            o.nest(TCA_BPF_ACT, |actions| {
+                actions.nest(1, |action| {
+                    action.put_str(TCA_ACT_KIND, "mirred").nest(TCA_ACT_OPTIONS, |options| {
+                        options.put(TCA_MIRRED_PARMS, &parms);
+                    });
+                });
+            });
+        }
+        o.put(TCA_BPF_FD, &program.to_ne_bytes()).put_str(TCA_BPF_NAME, name);
+        if verdict == Verdict::Program {
+            o.put_u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
+        }
+    });
+    Request {
+        kind: RTM_NEWTFILTER,
+        flags: NLM_F_CREATE,
+        body: body.into_bytes(),
+        what: format!("attach program {name} to {device} (needs CONFIG_NET_CLS_BPF and CONFIG_NET_ACT_MIRRED)"),
+    }
+}
+
+/// Removes the filter that [`set_bpf_filter`] added.
+#[must_use]
+pub fn delete_filter(index: u32, device: &str, hook: Hook, pref: u16) -> Request {
+    let mut body = tcmsg(index, TcHandle(1), hook.parent(), filter_info(pref));
+    body.put_str(TCA_KIND, "bpf");
+    Request {
+        kind: RTM_DELTFILTER,
+        flags: 0,
+        body: body.into_bytes(),
+        what: format!("detach from {device}"),
+    }
+}
+
+/// `tcm_info` of a filter: priority and, in network order, "all protocols".
+fn filter_info(pref: u16) -> u32 {
+    const ETH_P_ALL: u16 = 3;
+    u32::from(pref) << 16 | u32::from(ETH_P_ALL.to_be())
+}
+
+impl Netlink {
+    /// The qdiscs of a device.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn qdiscs(&mut self, index: u32) -> Result<Vec<Qdisc>, NetlinkError> {
+        let mut qdiscs = Vec::new();
+        let body = tcmsg(index, TcHandle(0), TcHandle(0), 0).into_bytes();
+        let request = Request { kind: RTM_GETQDISC, flags: 0, body, what: "list qdiscs".into() };
+        self.dump(request, |kind, body| {
+            // The kernel dumps all devices' qdiscs, whatever index was asked for.
+            if kind != RTM_NEWQDISC || body.len() < 20 || u32_of(&body[4..]) != index {
+                return;
+            }
+            let mut qdisc = Qdisc {
+                handle: TcHandle(u32_of(&body[8..])),
+                parent: TcHandle(u32_of(&body[12..])),
+                kind: String::new(),
+                options: Vec::new(),
+            };
+            for (attribute, value) in attributes(&body[20..]) {
+                match attribute {
+                    TCA_KIND => qdisc.kind = str_of(value),
+                    TCA_OPTIONS => qdisc.options = value.to_vec(),
+                    _ => {}
+                }
+            }
+            qdiscs.push(qdisc);
+        })?;
+        Ok(qdiscs)
+    }
+
+    /// The HTB classes of a device with their counters, into `classes`.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `ENODEV` if the device is gone.
+    pub fn htb_classes(&mut self, index: u32, classes: &mut Vec<FoundClass>) -> Result<(), NetlinkError> {
+        classes.clear();
+        let body = tcmsg(index, TcHandle(0), TcHandle(0), 0).into_bytes();
+        let request = Request { kind: RTM_GETTCLASS, flags: 0, body, what: "list classes".into() };
+        self.dump(request, |kind, body| {
+            if kind == RTM_NEWTCLASS
+                && let Some(class) = parse_class(body)
+            {
+                classes.push(class);
+            }
+        })
+    }
+
+    /// The filters at a hook of a device; none if it has no clsact qdisc.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn filters(&mut self, index: u32, hook: Hook) -> Result<Vec<Filter>, NetlinkError> {
+        const TCA_BPF_NAME: u16 = 7;
+        const TCA_BPF_ID: u16 = 11;
+        let mut filters = Vec::new();
+        let body = tcmsg(index, TcHandle(0), hook.parent(), 0).into_bytes();
+        let request = Request { kind: RTM_GETTFILTER, flags: 0, body, what: "list filters".into() };
+        let result = self.dump(request, |kind, body| {
+            if kind != RTM_NEWTFILTER || body.len() < 20 {
+                return;
+            }
+            let mut filter = Filter {
+                kind: String::new(),
+                pref: (u32_of(&body[16..]) >> 16) as u16,
+                handle: u32_of(&body[8..]),
+                bpf_name: None,
+                bpf_id: None,
+            };
+            for (attribute, value) in attributes(&body[20..]) {
+                match attribute {
+                    TCA_KIND => filter.kind = str_of(value),
+                    TCA_OPTIONS => {
+                        for (option, value) in attributes(value) {
+                            match option {
+                                TCA_BPF_NAME => filter.bpf_name = Some(str_of(value)),
+                                TCA_BPF_ID => filter.bpf_id = Some(u32_of(value)),
+                                _ => {}
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            filters.push(filter);
+        });
+        match result {
+            Err(e) if e.is_gone() => Ok(Vec::new()),
+            Err(e) => Err(e),
+            Ok(()) => Ok(filters),
+        }
+    }
+}
+
+fn parse_class(body: &[u8]) -> Option<FoundClass> {
+    const TCA_HTB_PARMS: u16 = 1;
+    const TCA_HTB_RATE64: u16 = 6;
+    const TCA_HTB_CEIL64: u16 = 7;
+    let header = body.get(..20)?;
+    let mut kind_is_htb = false;
+    let mut class = HtbClass {
+        handle: TcHandle(u32_of(&header[8..])),
+        parent: TcHandle(u32_of(&header[12..])),
+        rate: BitRate::ZERO,
+        ceil: BitRate::ZERO,
+        burst: Bytes(0),
+        cburst: Bytes(0),
+        quantum: Bytes(0),
+        prio: 0,
+    };
+    let (mut rate64, mut ceil64) = (None, None);
+    let (mut buffer, mut cbuffer) = (0, 0);
+    let mut counters = Counters::default();
+    for (attribute, value) in attributes(&body[20..]) {
+        match attribute {
+            TCA_KIND => kind_is_htb = str_of(value) == "htb",
+            TCA_OPTIONS => {
+                for (option, value) in attributes(value) {
+                    match option {
+                        TCA_HTB_PARMS if value.len() >= 44 => {
+                            class.rate = BitRate(u64::from(u32_of(&value[8..])) * 8);
+                            class.ceil = BitRate(u64::from(u32_of(&value[20..])) * 8);
+                            buffer = u32_of(&value[24..]);
+                            cbuffer = u32_of(&value[28..]);
+                            class.quantum = Bytes(u64::from(u32_of(&value[32..])));
+                            class.prio = u32_of(&value[40..]);
+                        }
+                        TCA_HTB_RATE64 => rate64 = Some(BitRate(u64_of(value) * 8)),
+                        TCA_HTB_CEIL64 => ceil64 = Some(BitRate(u64_of(value) * 8)),
+                        _ => {}
+                    }
+                }
+            }
+            TCA_STATS2 => read_stats(value, &mut counters),
+            _ => {}
+        }
+    }
+    class.rate = rate64.unwrap_or(class.rate);
+    class.ceil = ceil64.unwrap_or(class.ceil);
+    class.burst = bytes_of_ticks(buffer, class.rate);
+    class.cburst = bytes_of_ticks(cbuffer, class.ceil);
+    kind_is_htb.then_some(FoundClass { class, leaf: TcHandle(u32_of(&header[16..])), counters })
+}
+
+/// `TCA_STATS2` (linux/gen_stats.h).
+fn read_stats(value: &[u8], counters: &mut Counters) {
+    for (stat, value) in attributes(value) {
+        match stat {
+            TCA_STATS_BASIC if value.len() >= 12 => {
+                counters.bytes = u64_of(value);
+                if counters.packets == 0 {
+                    counters.packets = u64::from(u32_of(&value[8..]));
+                }
+            }
+            TCA_STATS_PKT64 => counters.packets = u64_of(value),
+            // struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits.
+            TCA_STATS_QUEUE if value.len() >= 20 => {
+                counters.queued = u64::from(u32_of(value));
+                counters.backlog = u64::from(u32_of(&value[4..]));
+                counters.drops = u64::from(u32_of(&value[8..]));
+                counters.overlimits = u64::from(u32_of(&value[16..]));
+            }
+            _ => {}
+        }
+    }
+}
