@@ -1,0 +1,110 @@
+use weir_units::BitRate;
+
+use crate::{
+    Bound, Policy, Sharer,
+    sharer::{Claim, Rule},
+};
+
+/// One level of groups around any [`Rule`].
+///
+/// First the groups and the classes outside of them share the capacity, then the members of
+/// each group share what it got. Keeps its memory from call to call.
+#[derive(Debug, Default)]
+pub(crate) struct Nest {
+    /// Claims in the order of their division: classes outside, groups, members group by group.
+    claims: Vec<Claim>,
+    shares: Vec<u64>,
+    bounds: Vec<Bound>,
+    /// Where each class stands in `claims`.
+    places: Vec<usize>,
+    /// For the classes outside, then for each group: the place after its last.
+    ends: Vec<usize>,
+
+    /// What each class may send.
+    pub(crate) allocations: Vec<BitRate>,
+    /// What decided it.
+    pub(crate) allocation_bounds: Vec<Bound>,
+    /// What each group may send.
+    pub(crate) group_allocations: Vec<BitRate>,
+    /// What decided it.
+    pub(crate) group_bounds: Vec<Bound>,
+}
+
+impl Nest {
+    pub(crate) fn allocate(
+        &mut self,
+        rule: &mut dyn Rule,
+        capacity: BitRate,
+        groups: &[Policy],
+        sharers: &[Sharer],
+    ) {
+        let outside = self.place(groups.len(), sharers);
+        let tops = outside + groups.len();
+
+        let mut from = tops;
+        for (g, policy) in groups.iter().enumerate() {
+            let to = self.ends[g + 1];
+            self.claims[outside + g] = Claim::of_group(policy, &self.claims[from..to]);
+            from = to;
+        }
+
+        self.share(rule, capacity.0, 0, tops);
+        let mut from = tops;
+        for g in 0..groups.len() {
+            let to = self.ends[g + 1];
+            self.share(rule, self.shares[outside + g], from, to);
+            from = to;
+        }
+
+        let rates = |shares: &[u64], rates: &mut Vec<BitRate>| {
+            rates.clear();
+            rates.extend(shares.iter().map(|&share| BitRate(share)));
+        };
+        rates(&self.shares[outside..tops], &mut self.group_allocations);
+        self.group_bounds.clear();
+        self.group_bounds.extend_from_slice(&self.bounds[outside..tops]);
+        self.allocations.clear();
+        self.allocations.extend(self.places.iter().map(|&place| BitRate(self.shares[place])));
+        self.allocation_bounds.clear();
+        self.allocation_bounds.extend(self.places.iter().map(|&place| self.bounds[place]));
+    }
+
+    /// Puts every class into its place by counting; returns how many are outside of groups.
+    fn place(&mut self, groups: usize, sharers: &[Sharer]) -> usize {
+        let section = |sharer: &Sharer| sharer.group.map_or(0, |g| g as usize + 1);
+        self.ends.clear();
+        self.ends.resize(groups + 1, 0);
+        for sharer in sharers {
+            assert!(section(sharer) <= groups, "group {:?} of {groups}", sharer.group);
+            self.ends[section(sharer)] += 1;
+        }
+        let outside = self.ends[0];
+        let mut start = 0;
+        for (section, end) in self.ends.iter_mut().enumerate() {
+            let length = *end;
+            *end = start; // grows to the end while the classes are placed
+            start += length + if section == 0 { groups } else { 0 };
+        }
+
+        let all = sharers.len() + groups;
+        self.claims.clear();
+        self.claims.resize(all, Claim::NONE);
+        self.shares.clear();
+        self.shares.resize(all, 0);
+        self.bounds.clear();
+        self.bounds.resize(all, Bound::Idle);
+        self.places.clear();
+        for sharer in sharers {
+            let place = &mut self.ends[section(sharer)];
+            self.claims[*place] = Claim::of(sharer);
+            self.places.push(*place);
+            *place += 1;
+        }
+        outside
+    }
+
+    fn share(&mut self, rule: &mut dyn Rule, capacity: u64, from: usize, to: usize) {
+        let (shares, bounds) = (&mut self.shares[from..to], &mut self.bounds[from..to]);
+        rule.share(capacity, &self.claims[from..to], shares, bounds);
+    }
+}
