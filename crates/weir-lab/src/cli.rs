@@ -1,0 +1,314 @@
+//! `weir lab`: what the weir binary mounts.
+
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::{
+    control::Kind,
+    demo, interrupt,
+    report::{self, Report, table::new_table},
+    run::{self, Options},
+    scenario::{self, Scenario},
+    topology::{self, Mode, check_rights},
+};
+
+/// Experiments with real traffic in network namespaces.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  weir lab list                            which experiments there are
+  sudo weir lab run weights-3              one of them, under weir, tc and no control
+  sudo weir lab run --all --json           all of them, one JSON object a line
+  sudo weir lab run minimum --control weir --mode nat --tso off --seconds 10
+  sudo weir lab run ./mine.toml            one of your own (start from lab/weights-3.toml)
+  sudo weir lab demo                       half a minute of weir at work
+
+Results are written to ./weir-lab-results/SCENARIO/: result.json, table.txt, plot.svg, tc.txt.
+Needs iproute2, iperf3, ethtool, and for nat iptables. Nothing outside of the namespaces that
+it makes is touched; Ctrl-C removes them too.")]
+pub struct LabArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show which scenarios there are
+    List {
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run scenarios; exit 0 only if weir meets every figure of all of them
+    Run(RunArgs),
+    /// Show two results side by side
+    Compare {
+        /// A result.json
+        a: PathBuf,
+        /// Another
+        b: PathBuf,
+    },
+    /// Show three containers sharing a 100 Mbit/s uplink by weight, minimum and maximum
+    Demo(DemoArgs),
+    /// Remove what killed runs left behind
+    Clean,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Names from `weir lab list`, or paths of .toml files
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<String>,
+    /// All built-in scenarios
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// One JSON object a line on standard output, instead of tables
+    #[arg(long)]
+    json: bool,
+    /// As long as in the paper: 60 s a case
+    #[arg(long, conflicts_with = "seconds")]
+    paper: bool,
+    /// Seconds a case, of which the first 2 are left out
+    #[arg(long, value_parser = clap::value_parser!(u64).range(3..=3600))]
+    seconds: Option<u64>,
+    /// What to compare; the verdict concerns weir [default: weir,tc,none]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    control: Vec<Kind>,
+    /// How the containers reach the uplink
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Segmentation offload in the containers
+    #[arg(long)]
+    tso: Option<Switch>,
+    /// Whether bridged packets pass iptables
+    #[arg(long)]
+    br_netfilter: Option<Switch>,
+    /// Of what is random: the resampling of the confidence intervals
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where results are written, in a directory a scenario
+    #[arg(long, default_value = "weir-lab-results", value_name = "DIR")]
+    out: PathBuf,
+    /// The weir program under test [default: this one]
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// What the containers are: Docker's, or network namespaces [default: Docker's if dockerd can run]
+    #[arg(long, value_name = "KIND")]
+    containers: Option<demo::Kind>,
+    /// Seconds of each of the three phases
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(5..=600))]
+    seconds: u64,
+    /// The weir program to show [default: this one]
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
+/// Does what was asked for. 0: done, and passed; 1: a figure falls short; 2: no verdict, since
+/// weir was not among the controls.
+///
+/// # Errors
+/// Missing rights or programs (named), unknown scenarios, an agent that does not start, Ctrl-C.
+pub fn run(args: &LabArgs) -> Result<ExitCode> {
+    interrupt::install();
+    match &args.verb {
+        Verb::List { json } => list(*json),
+        Verb::Run(args) => run_all(args),
+        Verb::Compare { a, b } => {
+            println!("{}", report::compare(&Report::read(a)?, &Report::read(b)?));
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Demo(args) => {
+            check_rights()?;
+            demo::run(&demo::Options {
+                weir: program(args.weir.as_ref())?,
+                containers: args.containers,
+                seconds: args.seconds,
+            })
+        }
+        Verb::Clean => {
+            let removed = topology::clean()?;
+            println!("{} namespaces of dead runs removed", removed.len());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn list(json: bool) -> Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    if json {
+        for s in scenario::built_in() {
+            let line = serde_json::json!({
+                "scenario": s.name, "title": s.title, "source": s.source, "about": s.about.trim(),
+                "cases": s.cases.len(), "seconds": s.seconds,
+            });
+            writeln!(out, "{line}")?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = new_table();
+    table.set_header(["scenario", "source", "cases", "shows"]);
+    for s in scenario::built_in() {
+        table.add_row([s.name, s.source, s.cases.len().to_string(), s.title]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_all(args: &RunArgs) -> Result<ExitCode> {
+    let mut scenarios = if args.all {
+        scenario::built_in()
+    } else {
+        args.names.iter().map(|name| scenario::find(name)).collect::<Result<Vec<_>, _>>()?
+    };
+    for scenario in &mut scenarios {
+        adapt(scenario, args);
+    }
+    check_rights()?;
+    let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed };
+
+    let steps: usize = scenarios.iter().map(|s| s.cases.len() * s.controls.len()).sum();
+    let progress = progress_bar(steps);
+    let mut verdicts = Vec::new();
+    for scenario in &scenarios {
+        let report = run::run(scenario, &options, &mut |step| {
+            progress.set_message(format!("{}, {}: {}", scenario.name, step.control.name(), step.case));
+            progress.inc(1);
+        })
+        .with_context(|| format!("scenario {}", scenario.name))?;
+        let dir = args.out.join(&report.scenario);
+        report.write(&dir)?;
+        progress.suspend(|| -> Result<()> {
+            let mut out = std::io::stdout().lock();
+            if args.json {
+                writeln!(out, "{}", serde_json::to_string(&report)?)?;
+            } else {
+                writeln!(
+                    out,
+                    "{}\n{}\n{}/plot.svg",
+                    report::table(&report),
+                    report::verdict(&report),
+                    dir.display()
+                )?;
+            }
+            Ok(())
+        })?;
+        verdicts.push(report.pass);
+    }
+    progress.finish_and_clear();
+    Ok(if verdicts.contains(&Some(false)) {
+        ExitCode::FAILURE
+    } else if verdicts.contains(&None) {
+        ExitCode::from(2)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// What the command line says goes before what the file says.
+fn adapt(scenario: &mut Scenario, args: &RunArgs) {
+    if args.paper {
+        scenario.seconds = scenario.paper_seconds;
+    }
+    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
+    scenario.mode = args.mode.unwrap_or(scenario.mode);
+    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
+    scenario.br_netfilter = args.br_netfilter.map(Switch::is_on).or(scenario.br_netfilter);
+    if !args.control.is_empty() {
+        scenario.controls.clone_from(&args.control);
+        scenario.controls.sort();
+        scenario.controls.dedup();
+    }
+}
+
+/// The weir program: the one named, else the one that runs this.
+fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
+    match named {
+        Some(path) => {
+            let path =
+                path.canonicalize().with_context(|| format!("no weir program at {}", path.display()))?;
+            if !path.is_file() {
+                bail!("{} is not a program", path.display());
+            }
+            Ok(path)
+        }
+        None => std::env::current_exe().context("cannot find the path of this program (give it by --weir)"),
+    }
+}
+
+/// On a terminal only.
+fn progress_bar(steps: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    }
+    let style =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("a fixed template");
+    ProgressBar::new(steps as u64).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Lab {
+        #[command(flatten)]
+        args: LabArgs,
+    }
+
+    fn run_args(words: &[&str]) -> RunArgs {
+        let lab = Lab::try_parse_from([&["lab", "run"], words].concat()).unwrap();
+        let Verb::Run(args) = lab.args.verb else { panic!("run") };
+        args
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Lab::command().debug_assert();
+    }
+
+    #[test]
+    fn options_override_what_the_file_says() {
+        let mut scenario = scenario::find("minimum").unwrap();
+        adapt(
+            &mut scenario,
+            &run_args(&["minimum", "--control", "none,weir", "--mode", "nat", "--tso", "off"]),
+        );
+        assert_eq!(scenario.controls, [Kind::Weir, Kind::None]);
+        assert_eq!((scenario.mode, scenario.tso, scenario.seconds), (Mode::Nat, false, 5));
+        adapt(&mut scenario, &run_args(&["minimum", "--paper"]));
+        assert_eq!(scenario.seconds, 60);
+    }
+
+    #[test]
+    fn a_run_needs_a_name_or_all_and_enough_seconds() {
+        for words in [&["run"][..], &["run", "--all", "minimum"], &["run", "minimum", "--seconds", "2"]] {
+            assert!(Lab::try_parse_from([&["lab"], words].concat()).is_err(), "{words:?}");
+        }
+        assert!(run_args(&["--all"]).all);
+    }
+}

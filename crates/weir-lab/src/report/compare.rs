@@ -1,0 +1,72 @@
+use comfy_table::CellAlignment;
+
+use super::{Report, table::new_table};
+
+/// The figures of two results side by side; those that only one has are shown as such.
+#[must_use]
+pub fn compare(a: &Report, b: &Report) -> String {
+    let mut text = format!(
+        "A: {} on {} ({}, {} cores, load {})\nB: {} on {} ({}, {} cores, load {})\n",
+        a.scenario,
+        a.kernel,
+        a.machine.cpu,
+        a.machine.cores,
+        a.machine.load,
+        b.scenario,
+        b.kernel,
+        b.machine.cpu,
+        b.machine.cores,
+        b.machine.load,
+    );
+    if a.settings != b.settings {
+        text += &format!("settings differ:\n  A: {:?}\n  B: {:?}\n", a.settings, b.settings);
+    }
+    let mut table = new_table();
+    table.set_header(["figure", "unit", "wanted", "A", "B", "B - A", "change"]);
+    let names =
+        a.figures.iter().chain(b.figures.iter().filter(|f| a.figures.iter().all(|own| own.name != f.name)));
+    for figure in names {
+        let value = |report: &Report| report.figures.iter().find(|f| f.name == figure.name).map(|f| f.value);
+        let (from, to) = (value(a), value(b));
+        let number = |v: Option<f64>| v.map_or("-".to_owned(), |v| format!("{v:.3}"));
+        let difference = from.zip(to).map(|(from, to)| to - from);
+        let change = difference
+            .zip(from)
+            .filter(|(_, from)| *from != 0.0)
+            .map_or("-".to_owned(), |(difference, from)| format!("{:+.1} %", difference / from * 100.0));
+        table.add_row([
+            figure.name.clone(),
+            figure.unit.clone(),
+            number(figure.want),
+            number(from),
+            number(to),
+            difference.map_or("-".to_owned(), |d| format!("{d:+.3}")),
+            change,
+        ]);
+    }
+    for index in 2..7 {
+        table.column_mut(index).expect("seven columns").set_cell_alignment(CellAlignment::Right);
+    }
+    text + &table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    #[test]
+    fn two_results_are_compared_figure_by_figure() {
+        let text = compare(&sample("weights-3", 1.0), &sample("weights-3", 1.02));
+        let line = text.lines().find(|l| l.contains("1:2:3: C3")).unwrap();
+        assert!(line.contains("+2.0 %") && line.contains("45.429") && line.contains("46.338"), "{line}");
+        assert!(!text.contains("settings differ"));
+    }
+
+    #[test]
+    fn a_figure_that_only_one_has_is_shown_as_missing() {
+        let text = compare(&sample("weights-3", 1.0), &sample("combined", 1.0));
+        let line = text.lines().find(|l| l.contains("+ C3 max 15: C3")).unwrap();
+        assert!(line.contains(" - "), "{line}");
+    }
+}
