@@ -1,0 +1,193 @@
+use super::*;
+
+fn config(text: &str) -> Config {
+    let text = format!("[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n{text}");
+    crate::config::parse(&text, std::path::Path::new("test.toml")).unwrap()
+}
+
+fn book(text: &str) -> Book {
+    Book::new(config(text), SetLayers::new(), Minors::new()).unwrap()
+}
+
+fn claim(name: &str) -> Claim {
+    Claim {
+        source: "docker",
+        name: name.to_owned(),
+        kind: Kind::Container,
+        group: None,
+        label: Layer::default(),
+        ports: vec![(7, "veth7".to_owned())],
+        cgroups: Vec::new(),
+        problem: None,
+    }
+}
+
+fn min(name: &str, mbit: u64) -> SetPolicies {
+    let change = PolicyChange { name: name.to_owned(), min: Some(Some(BitRate::mbit(mbit))), ..PolicyChange::default() };
+    SetPolicies { changes: vec![change], allow_absent: false }
+}
+
+fn set(book: &mut Book, changes: &SetPolicies) -> Result<(), Error> {
+    let planned = book.plan(changes)?;
+    book.commit(planned);
+    Ok(())
+}
+
+fn floor(book: &Book, key: &str) -> BitRate {
+    book.entries()[key].effective.policy.floor()
+}
+
+#[test]
+fn a_value_comes_from_its_strongest_origin() {
+    let mut book = book("[defaults]\nweight = 2\n[[class]]\nname = \"web\"\nmax = \"50mbit\"\n");
+    let label = Layer { weight: "5".parse().ok(), min: Some(BitRate::mbit(4)), max: Some(BitRate::mbit(9)) };
+    book.update(vec![Claim { label, ..claim("web") }, claim("db")]);
+    let web = book.entries()["docker:web"].effective;
+    assert_eq!((web.policy.weight().get(), web.policy.floor(), web.policy.ceiling()), (5, BitRate::mbit(4), BitRate::mbit(50)));
+    assert_eq!(web.origins, [Origin::Label, Origin::Label, Origin::Config]);
+    set(&mut book, &min("web", 6)).unwrap();
+    assert_eq!(book.entries()["docker:web"].effective.origins[1], Origin::Set);
+    let db = book.entries()["docker:db"].effective;
+    assert_eq!((db.policy.weight().get(), db.origins[0]), (2, Origin::Defaults));
+}
+
+#[test]
+fn a_class_keeps_its_minor_while_others_come_and_go() {
+    let mut book = book("");
+    book.update(vec![claim("a"), claim("b"), claim("c")]);
+    let minor = |book: &Book, key: &str| book.entries()[key].minor;
+    let (a, c) = (minor(&book, "docker:a"), minor(&book, "docker:c"));
+    let changes = book.update(vec![claim("a"), claim("c")]);
+    assert_eq!(changes, [Change::Removed("docker:b".into())]);
+    book.update(vec![claim("c"), claim("d"), claim("a")]);
+    assert_eq!((minor(&book, "docker:a"), minor(&book, "docker:c")), (a, c));
+    let all: BTreeSet<_> = book.entries().values().map(|e| e.minor).collect();
+    assert_eq!(all.len(), book.entries().len());
+}
+
+#[test]
+fn a_minimum_that_does_not_fit_is_refused_with_numbers_and_changes_nothing() {
+    let mut book = book("");
+    book.update(vec![claim("a"), claim("b")]);
+    set(&mut book, &min("a", 60)).unwrap();
+    let before = book.set_layers().clone();
+    let error = set(&mut book, &min("b", 40)).unwrap_err();
+    assert_eq!((error.code.as_str(), error.asked, error.free), ("no-capacity", Some(BitRate::mbit(40)), Some(BitRate::mbit(35))));
+    assert_eq!(book.set_layers(), &before);
+    assert_eq!(floor(&book, "docker:b"), BitRate::ZERO);
+    set(&mut book, &min("b", 35)).unwrap();
+    assert_eq!(book.reservation().free(), BitRate::ZERO);
+}
+
+#[test]
+fn many_changes_are_all_made_or_none() {
+    let mut book = book("");
+    book.update(vec![claim("a"), claim("b")]);
+    let mut both = min("a", 10);
+    both.changes.extend(min("b", 90).changes);
+    assert_eq!(set(&mut book, &both).unwrap_err().code, "no-capacity");
+    assert_eq!(floor(&book, "docker:a"), BitRate::ZERO);
+    let mut twice = min("a", 10);
+    twice.changes.extend(min("docker:a", 20).changes);
+    assert!(set(&mut book, &twice).unwrap_err().message.contains("twice"));
+}
+
+#[test]
+fn who_came_first_keeps_what_a_label_was_promised() {
+    let mut book = book("");
+    let with = |name, mbit| Claim { label: Layer { min: Some(BitRate::mbit(mbit)), ..Layer::default() }, ..claim(name) };
+    book.update(vec![with("z", 60)]);
+    let changes = book.update(vec![with("a", 60), with("z", 60)]);
+    assert_eq!(floor(&book, "docker:z"), BitRate::mbit(60));
+    assert_eq!(floor(&book, "docker:a"), BitRate::ZERO);
+    let why = book.entries()["docker:a"].refused.clone().unwrap();
+    assert!(why.contains("weir.min is not promised") && why.contains("35mbit are free"), "{why}");
+    assert!(changes.iter().any(|c| matches!(c, Change::Refused { key, .. } if key == "docker:a")));
+    // When the first leaves, the second gets it.
+    book.update(vec![with("a", 60)]);
+    assert_eq!(floor(&book, "docker:a"), BitRate::mbit(60));
+    assert_eq!(book.entries()["docker:a"].refused, None);
+}
+
+#[test]
+fn labels_that_contradict_a_stronger_origin_are_ignored_and_said_to_be() {
+    let mut book = book("[[class]]\nname = \"a\"\nmax = \"10mbit\"\n");
+    let label = Layer { min: Some(BitRate::mbit(20)), ..Layer::default() };
+    book.update(vec![Claim { label, ..claim("a") }]);
+    let entry = &book.entries()["docker:a"];
+    assert_eq!(entry.effective.policy.ceiling(), BitRate::mbit(10));
+    assert!(entry.refused.as_deref().unwrap().contains("minimum 20mbit is above maximum 10mbit"));
+}
+
+#[test]
+fn a_policy_can_wait_for_a_name_that_is_not_here() {
+    let mut book = book("");
+    let mut later = min("web", 20);
+    assert_eq!(set(&mut book, &later).unwrap_err().code, "unknown-name");
+    later.allow_absent = true;
+    set(&mut book, &later).unwrap();
+    assert_eq!(book.entries()["absent:web"].minor, None);
+    // It is reserved for the one who waits.
+    assert_eq!(book.reservation().reserved, BitRate::mbit(20));
+    book.update(vec![claim("web")]);
+    assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
+    assert!(!book.entries().contains_key("absent:web"));
+    assert_eq!(book.reservation().reserved, BitRate::mbit(20));
+}
+
+#[test]
+fn a_name_that_two_sources_know_must_be_qualified() {
+    let mut book = book("");
+    book.update(vec![claim("web"), Claim { source: "netns", kind: Kind::Netns, ..claim("web") }]);
+    let error = set(&mut book, &min("web", 1)).unwrap_err();
+    assert_eq!(error.code, "ambiguous-name");
+    assert!(error.message.contains("docker:web or netns:web"), "{error}");
+    set(&mut book, &min("netns:web", 1)).unwrap();
+    assert_eq!(floor(&book, "netns:web"), BitRate::mbit(1));
+    assert_eq!(floor(&book, "docker:web"), BitRate::ZERO);
+}
+
+#[test]
+fn a_configuration_that_does_not_fit_what_is_in_force_is_refused_whole() {
+    let mut book = book("");
+    book.update(vec![claim("a")]);
+    set(&mut book, &min("a", 60)).unwrap();
+    let bad = config("[defaults]\nweight = 9\n[[class]]\nname = \"b\"\nmin = \"50mbit\"\n");
+    assert_eq!(book.reconfigure(bad).unwrap_err().code, "no-capacity");
+    assert_eq!(book.entries()["docker:a"].effective.policy.weight().get(), 1);
+    let contradiction = config("[[class]]\nname = \"a\"\nmax = \"50mbit\"\n");
+    assert!(book.reconfigure(contradiction).unwrap_err().message.contains("above maximum 50mbit"));
+    book.reconfigure(config("[defaults]\nweight = 9\n")).unwrap();
+    assert_eq!(book.entries()["docker:a"].effective.policy.weight().get(), 9);
+}
+
+#[test]
+fn a_groups_minimum_holds_its_members_minima() {
+    let mut book = book("[[group]]\nname = \"t\"\nmin = \"30mbit\"\n[[class]]\nname = \"a\"\ngroup = \"t\"\n[[class]]\nname = \"b\"\ngroup = \"t\"\n");
+    book.update(vec![claim("a"), claim("b")]);
+    set(&mut book, &min("a", 20)).unwrap();
+    assert_eq!(book.reservation().reserved, BitRate::mbit(30));
+    assert!(set(&mut book, &min("b", 20)).unwrap_err().message.contains("group t"));
+    set(&mut book, &min("t", 40)).unwrap();
+    set(&mut book, &min("b", 20)).unwrap();
+    assert_eq!(book.entries()["docker:a"].claim.group.as_deref(), Some("t"));
+}
+
+#[test]
+fn unset_lets_the_weaker_origins_show_through() {
+    let mut book = book("[[class]]\nname = \"a\"\nmin = \"5mbit\"\n");
+    book.update(vec![claim("a")]);
+    set(&mut book, &min("a", 20)).unwrap();
+    let planned = book.plan_unset("a").unwrap();
+    book.commit(planned);
+    assert_eq!(floor(&book, "docker:a"), BitRate::mbit(5));
+    assert!(book.set_layers().is_empty());
+}
+
+#[test]
+fn the_control_class_cannot_be_changed_and_does_not_use_up_promises() {
+    let mut book = book("");
+    assert!(set(&mut book, &min("control", 20)).unwrap_err().message.contains("weir's own"));
+    assert_eq!(book.reservation().reserved, BitRate::ZERO);
+    assert_eq!(floor(&book, CONTROL_KEY), BitRate::mbit(1));
+}

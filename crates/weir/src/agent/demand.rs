@@ -1,0 +1,220 @@
+//! What a class would send, told from what it sends and what waits. Pure.
+//!
+//! Never guessed from policy: a class with a queue takes whatever it is given; one without
+//! wants about what it sends; one that sends nothing is not active.
+
+use std::time::Duration;
+
+use weir_share::Demand;
+use weir_units::{BitRate, Bytes, Instant};
+
+/// What was seen of a class at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Sent since the class exists.
+    pub(crate) bytes: u64,
+    /// Waiting.
+    pub(crate) backlog: u64,
+}
+
+/// Without a queue for this long, a class is no longer taken to be held back.
+const RELENT: Duration = Duration::from_millis(500);
+/// Without traffic for this long, a class is no longer active.
+const SLEEP: Duration = Duration::from_millis(1500);
+/// Over this time the rate that people see is averaged.
+const SHOWN: Duration = Duration::from_secs(1);
+/// A queue of this many bytes is one: below it, it may be packets in passing.
+const QUEUE: u64 = 3 * 1514;
+/// The least that an active class is taken to want.
+const LEAST: BitRate = BitRate::kbit(64);
+
+/// Follows one class.
+#[derive(Debug, Clone)]
+pub(crate) struct Estimator {
+    last: Option<(Instant, Sample)>,
+    demand: Demand,
+    /// When it last was held back.
+    hungry_at: Option<Instant>,
+    /// When it last sent.
+    sent_at: Option<Instant>,
+    /// The highest rate since `peak_since`, the one of the window before, both without a queue.
+    peak: (BitRate, BitRate),
+    peak_since: Instant,
+    /// Moments and byte counts of the last second, oldest first.
+    window: std::collections::VecDeque<(Instant, u64)>,
+    backpressured: Duration,
+}
+
+impl Estimator {
+    pub(crate) fn new() -> Estimator {
+        Estimator {
+            last: None,
+            demand: Demand::NONE,
+            hungry_at: None,
+            sent_at: None,
+            peak: (BitRate::ZERO, BitRate::ZERO),
+            peak_since: Instant::default(),
+            window: std::collections::VecDeque::new(),
+            backpressured: Duration::ZERO,
+        }
+    }
+
+    /// Takes a sample; `allocation` is what the class was allowed since the last one.
+    pub(crate) fn observe(&mut self, now: Instant, sample: Sample, allocation: BitRate) -> Demand {
+        let (then, before) = *self.last.get_or_insert((now, sample));
+        self.last = Some((now, sample));
+        let elapsed = now.since(then);
+        // Counters begin anew if the class was made anew.
+        let sent = Bytes(sample.bytes.checked_sub(before.bytes).unwrap_or(sample.bytes));
+        self.window.push_back((now, sample.bytes));
+        while self.window.len() > 2 && now.since(self.window[1].0) >= SHOWN {
+            self.window.pop_front();
+        }
+        if before.backlog > 0 {
+            self.backpressured += elapsed;
+        }
+        if elapsed.is_zero() {
+            return self.demand;
+        }
+        let rate = BitRate::of(sent, elapsed);
+        if sent.0 > 0 || sample.backlog > 0 {
+            self.sent_at = Some(now);
+        }
+        let nearly_all = allocation > LEAST && rate.0 >= allocation.0 / 10 * 9;
+        if sample.backlog >= QUEUE || nearly_all {
+            self.hungry_at = Some(now);
+        }
+        if now.since(self.peak_since) >= RELENT {
+            self.peak = (rate, self.peak.0);
+            self.peak_since = now;
+        } else {
+            self.peak.0 = self.peak.0.max(rate);
+        }
+        let within = |at: Option<Instant>, time| at.is_some_and(|at| now.since(at) < time);
+        self.demand = if within(self.hungry_at, RELENT) {
+            Demand::UNLIMITED
+        } else if within(self.sent_at, SLEEP) {
+            let wanted = self.peak.0.max(self.peak.1).scale(5, 4).max(LEAST);
+            match self.demand.get() {
+                // Near enough: nothing changes when nothing changes.
+                old if self.demand.is_active()
+                    && !self.demand.is_unlimited()
+                    && wanted.0 <= old.0
+                    && wanted.0 >= old.0 / 2 =>
+                {
+                    self.demand
+                }
+                _ => Demand::rate(grid(wanted)),
+            }
+        } else {
+            Demand::NONE
+        };
+        self.demand
+    }
+
+    /// What it would send.
+    pub(crate) fn demand(&self) -> Demand {
+        self.demand
+    }
+
+    /// What it sent over the last second.
+    pub(crate) fn rate(&self) -> BitRate {
+        match (self.window.front(), self.window.back()) {
+            (Some(&(t0, b0)), Some(&(t1, b1))) => BitRate::of(Bytes(b1.saturating_sub(b0)), t1.since(t0)),
+            _ => BitRate::ZERO,
+        }
+    }
+
+    /// How long it has had a queue.
+    pub(crate) fn backpressured(&self) -> Duration {
+        self.backpressured
+    }
+}
+
+/// The next step of a scale of four steps an octave at or above `rate`.
+fn grid(rate: BitRate) -> BitRate {
+    let octave = 1u64 << rate.0.max(4).ilog2();
+    let step = octave / 4;
+    BitRate(rate.0.max(4).div_ceil(step) * step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(100);
+
+    /// Feeds `rate` for `ticks` with a queue of `backlog`; returns the last demand.
+    fn feed(e: &mut Estimator, clock: &mut (Instant, u64), ticks: u32, rate: BitRate, backlog: u64) -> Demand {
+        for _ in 0..ticks {
+            clock.0 = clock.0 + TICK;
+            clock.1 += rate.bytes_in(TICK).0;
+            e.observe(clock.0, Sample { bytes: clock.1, backlog }, BitRate::mbit(20));
+        }
+        e.demand()
+    }
+
+    fn started() -> (Estimator, (Instant, u64)) {
+        let mut e = Estimator::new();
+        let clock = (Instant(Duration::from_secs(5)), 1000);
+        e.observe(clock.0, Sample { bytes: 1000, backlog: 0 }, BitRate::mbit(20));
+        (e, clock)
+    }
+
+    #[test]
+    fn a_class_with_a_queue_wants_whatever_it_is_given_at_once() {
+        let (mut e, mut clock) = started();
+        assert_eq!(feed(&mut e, &mut clock, 1, BitRate::mbit(2), 50_000), Demand::UNLIMITED);
+    }
+
+    #[test]
+    fn a_class_that_uses_nearly_all_it_may_wants_more() {
+        let (mut e, mut clock) = started();
+        assert_eq!(feed(&mut e, &mut clock, 1, BitRate::mbit(19), 0), Demand::UNLIMITED);
+    }
+
+    #[test]
+    fn a_class_without_a_queue_wants_a_little_more_than_it_sends() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 1, BitRate::mbit(2), 50_000);
+        let demand = feed(&mut e, &mut clock, 12, BitRate::mbit(4), 0).get();
+        assert!(demand >= BitRate::mbit(5) && demand <= BitRate::mbit(7), "{demand}");
+    }
+
+    #[test]
+    fn small_swings_change_nothing() {
+        let (mut e, mut clock) = started();
+        let first = feed(&mut e, &mut clock, 12, BitRate::mbit(4), 0);
+        for rate in [3_900, 4_100, 3_600, 4_200, 4_000] {
+            assert_eq!(feed(&mut e, &mut clock, 3, BitRate::kbit(rate), 0), first);
+        }
+    }
+
+    #[test]
+    fn silence_ends_activity_and_the_first_packet_begins_it() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 3, BitRate::mbit(4), 0);
+        assert!(feed(&mut e, &mut clock, 10, BitRate::ZERO, 0).is_active());
+        assert_eq!(feed(&mut e, &mut clock, 10, BitRate::ZERO, 0), Demand::NONE);
+        assert!(feed(&mut e, &mut clock, 1, BitRate::kbit(10), 0).is_active());
+    }
+
+    #[test]
+    fn the_time_with_a_queue_is_counted_and_the_rate_is_of_the_last_second() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 10, BitRate::mbit(8), 9_000);
+        assert_eq!(e.backpressured(), TICK * 9);
+        assert_eq!(e.rate(), BitRate::mbit(8));
+        feed(&mut e, &mut clock, 11, BitRate::ZERO, 0);
+        assert_eq!(e.rate(), BitRate::ZERO);
+    }
+
+    #[test]
+    fn a_class_made_anew_does_not_count_backwards() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 2, BitRate::mbit(4), 0);
+        clock.1 = 0;
+        feed(&mut e, &mut clock, 1, BitRate::mbit(4), 0);
+        assert!(e.demand().is_active() && !e.demand().is_unlimited());
+    }
+}

@@ -1,0 +1,396 @@
+//! The configuration file: TOML, every key checked, one error that says where and why.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Deserializer, Serialize};
+use weir_share::{AllocatorKind, Policy, Reservable, Weight};
+use weir_units::BitRate;
+
+/// Parts of a policy; what is left out comes from the next weaker origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Layer {
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: Option<BitRate>,
+    pub(crate) max: Option<BitRate>,
+}
+
+impl Layer {
+    pub(crate) fn policy(self) -> Result<Policy, weir_share::PolicyError> {
+        Policy::new(self.weight.unwrap_or_default(), self.min, self.max)
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self == Layer::default()
+    }
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) link: Link,
+    #[serde(default)]
+    pub(crate) agent: Agent,
+    #[serde(default)]
+    pub(crate) discover: Discover,
+    /// For whoever has no policy of their own.
+    #[serde(default)]
+    pub(crate) defaults: Layer,
+    /// The host's own traffic.
+    #[serde(default)]
+    pub(crate) host: Layer,
+    /// Traffic nobody claimed.
+    #[serde(default)]
+    pub(crate) default: Layer,
+    #[serde(default, rename = "group")]
+    pub(crate) groups: Vec<Group>,
+    #[serde(default, rename = "class")]
+    pub(crate) classes: Vec<Class>,
+}
+
+/// `[link]`
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Link {
+    pub(crate) device: String,
+    pub(crate) capacity: BitRate,
+    #[serde(default)]
+    pub(crate) engine: Engine,
+    #[serde(default)]
+    pub(crate) allocator: AllocatorKind,
+    #[serde(default)]
+    pub(crate) attach: Attach,
+    #[serde(default = "delay_ms")]
+    pub(crate) delay_ms: u32,
+    #[serde(default)]
+    pub(crate) reservable: Reservable,
+    #[serde(default)]
+    pub(crate) local: Vec<Network>,
+    #[serde(default)]
+    pub(crate) charge_local: bool,
+    #[serde(default)]
+    pub(crate) split: Split,
+}
+
+/// `engine = ...`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Engine {
+    /// The best that this kernel runs: today, `htb`.
+    #[default]
+    Auto,
+    Htb,
+}
+
+/// `attach = ...`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Attach {
+    #[default]
+    Auto,
+    Tcx,
+    Clsact,
+}
+
+/// `split = ...`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Split {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// `[agent]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Agent {
+    pub(crate) socket: PathBuf,
+    pub(crate) state: PathBuf,
+}
+
+impl Default for Agent {
+    fn default() -> Agent {
+        Agent { socket: weir_api::DEFAULT_SOCKET.into(), state: "/var/lib/weir".into() }
+    }
+}
+
+/// `[discover]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Discover {
+    #[serde(deserialize_with = "docker")]
+    pub(crate) docker: Option<PathBuf>,
+    #[serde(deserialize_with = "netns")]
+    pub(crate) netns: Option<Vec<String>>,
+}
+
+impl Default for Discover {
+    fn default() -> Discover {
+        Discover { docker: Some(DOCKER_SOCKET.into()), netns: Some(vec!["*".to_owned()]) }
+    }
+}
+
+const DOCKER_SOCKET: &str = "/run/docker.sock";
+
+/// `[[group]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: Option<BitRate>,
+    pub(crate) max: Option<BitRate>,
+}
+
+/// `[[class]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Class {
+    pub(crate) name: String,
+    pub(crate) group: Option<String>,
+    pub(crate) interface: Option<String>,
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: Option<BitRate>,
+    pub(crate) max: Option<BitRate>,
+}
+
+impl Group {
+    pub(crate) fn layer(&self) -> Layer {
+        Layer { weight: self.weight, min: self.min, max: self.max }
+    }
+}
+
+impl Class {
+    pub(crate) fn layer(&self) -> Layer {
+        Layer { weight: self.weight, min: self.min, max: self.max }
+    }
+
+    /// Whether the class says itself where its traffic is, rather than naming a container.
+    pub(crate) fn is_static(&self) -> bool {
+        self.interface.is_some() || self.cgroup.is_some()
+    }
+}
+
+/// A network in CIDR notation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Network {
+    pub(crate) address: IpAddr,
+    pub(crate) len: u8,
+}
+
+impl FromStr for Network {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Network, String> {
+        let error = || format!("cannot read `{text}` as a network: write it as 10.0.0.0/8 or fd00::/8");
+        let (address, len) = match text.split_once('/') {
+            Some((address, len)) => (address, Some(len)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let len = len.map_or(Ok(most), |l| l.parse().map_err(|_| error()))?;
+        if len > most { Err(error()) } else { Ok(Network { address, len }) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+fn delay_ms() -> u32 {
+    50
+}
+
+fn docker<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false or the path of Docker's socket")]
+    enum Raw {
+        Switch(bool),
+        Path(PathBuf),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| DOCKER_SOCKET.into()),
+        Raw::Path(path) => Some(path),
+    })
+}
+
+fn netns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false or a list of namespace names and patterns")]
+    enum Raw {
+        Switch(bool),
+        Names(Vec<String>),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| vec!["*".to_owned()]),
+        Raw::Names(names) => Some(names),
+    })
+}
+
+/// The file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read configuration {path}: {source} (`weir agent --help` shows an example)")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("cannot use configuration {path}: {detail}")]
+    Syntax { path: PathBuf, detail: String },
+    #[error("cannot use configuration {path}: {what}: {detail}")]
+    Value { path: PathBuf, what: String, detail: String },
+}
+
+/// Reads and checks a configuration file.
+pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    parse(&text, path)
+}
+
+/// Checks a configuration text; `path` is for the error.
+pub(crate) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+    let config: Config = toml::from_str(text)
+        .map_err(|e| ConfigError::Syntax { path: path.to_owned(), detail: e.to_string().trim_end().to_owned() })?;
+    check(&config).map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
+    Ok(config)
+}
+
+type Fault = (String, String);
+
+fn fault(what: impl Into<String>, detail: impl ToString) -> Fault {
+    (what.into(), detail.to_string())
+}
+
+fn check(config: &Config) -> Result<(), Fault> {
+    let link = &config.link;
+    if link.device.is_empty() || link.device.len() > 15 || link.device.contains(['/', ' ']) {
+        return Err(fault("[link] device", format!("`{}` is not the name of an interface", link.device)));
+    }
+    if link.capacity < BitRate::kbit(64) || link.capacity > BitRate::MAX {
+        let (least, most) = (BitRate::kbit(64), BitRate::MAX);
+        return Err(fault("[link] capacity", format!("{} is not between {least} and {most}", link.capacity)));
+    }
+    if !(1..=10_000).contains(&link.delay_ms) {
+        return Err(fault("[link] delay_ms", format!("{} is not between 1 and 10000", link.delay_ms)));
+    }
+    for (what, layer) in [("[defaults]", config.defaults), ("[host]", config.host), ("[default]", config.default)] {
+        layer.policy().map_err(|e| fault(what, e))?;
+    }
+    let mut names = BTreeSet::new();
+    for group in &config.groups {
+        let what = format!("[[group]] {}", group.name);
+        check_name(&group.name).map_err(|e| fault(&what, e))?;
+        if !names.insert(group.name.as_str()) {
+            return Err(fault(what, "this group is there twice"));
+        }
+        group.layer().policy().map_err(|e| fault(what, e))?;
+    }
+    let mut classes = BTreeSet::new();
+    let mut interfaces = BTreeMap::new();
+    for class in &config.classes {
+        let what = format!("[[class]] {}", class.name);
+        let bare = class.name.split_once(':').map_or(class.name.as_str(), |(_, name)| name);
+        check_name(bare).map_err(|e| fault(&what, e))?;
+        if !classes.insert(class.name.as_str()) {
+            return Err(fault(what, "this class is there twice"));
+        }
+        if RESERVED.contains(&class.name.as_str()) {
+            return Err(fault(what, "this name is weir's own; set [host] or [default] instead"));
+        }
+        if let Some(group) = &class.group
+            && !names.contains(group.as_str())
+        {
+            return Err(fault(what, format!("there is no [[group]] `{group}`")));
+        }
+        if let Some(interface) = &class.interface
+            && let Some(other) = interfaces.insert(interface.as_str(), class.name.as_str())
+        {
+            return Err(fault(what, format!("interface {interface} belongs to class {other} already")));
+        }
+        class.layer().policy().map_err(|e| fault(what, e))?;
+    }
+    Ok(())
+}
+
+/// Names of the classes that weir makes itself.
+pub(crate) const RESERVED: [&str; 3] = ["host", "default", "control"];
+
+fn check_name(name: &str) -> Result<(), String> {
+    let ok = |c: char| c.is_ascii_alphanumeric() || "_.-@+".contains(c);
+    if name.is_empty() || name.len() > 255 || !name.chars().all(ok) {
+        return Err(format!("`{name}` is not a name: letters, digits and _ . - @ + only, 255 at most"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        super::parse(text, Path::new("weir.toml")).map_err(|e| e.to_string())
+    }
+
+    const LINK: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n";
+
+    #[test]
+    fn the_shortest_configuration_names_a_device_and_its_capacity() {
+        let config = parse(LINK).unwrap();
+        assert_eq!(config.link.capacity, BitRate::mbit(100));
+        assert_eq!(config.discover.docker, Some("/run/docker.sock".into()));
+        assert_eq!(config.discover.netns, Some(vec!["*".to_owned()]));
+        assert_eq!(config.link.allocator, AllocatorKind::WaterFilling);
+    }
+
+    #[test]
+    fn the_example_that_ships_is_valid() {
+        let text = include_str!("../../../docs/weir.toml");
+        let config = parse(text).unwrap();
+        assert!(config.classes.len() >= 3 && config.groups.len() == 1);
+    }
+
+    #[test]
+    fn every_bad_value_is_refused_and_named() {
+        for (text, want) in [
+            ("", "missing field `link`"),
+            ("[link]\ndevice = \"eth0\"\n", "missing field `capacity`"),
+            ("[link]\ndevice = \"eth0\"\ncapacity = \"-5mbit\"\n", "a rate is not negative"),
+            ("[link]\ndevice = \"eth0\"\ncapacity = \"0\"\n", "[link] capacity: 0bit is not between"),
+            ("[link]\ndevice = \"eth0\"\ncapacity = \"999999tbit\"\n", "more than 10000gbit"),
+            ("[link]\ndevice = \"a/b\"\ncapacity = \"1mbit\"\n", "not the name of an interface"),
+            (&format!("{LINK}reservable = 1.5\n"), "cannot promise 1.5 of a link"),
+            (&format!("{LINK}delay_ms = 0\n"), "[link] delay_ms: 0 is not"),
+            (&format!("{LINK}speed = 3\n"), "unknown field `speed`"),
+            (&format!("{LINK}engine = \"cbq\"\n"), "unknown variant `cbq`"),
+            (&format!("{LINK}local = [\"10.0.0.0/99\"]\n"), "cannot read `10.0.0.0/99` as a network"),
+            (&format!("{LINK}[[class]]\nname = \"a\"\nweight = 0\n"), "cannot use `0` as a weight"),
+            (&format!("{LINK}[[class]]\nname = \"a\"\nweight = -1\n"), "cannot use `-1` as a weight"),
+            (&format!("{LINK}[[class]]\nname = \"a\"\nmin = \"5mbit\"\nmax = \"4mbit\"\n"), "minimum 5mbit is above maximum 4mbit"),
+            (&format!("{LINK}[[class]]\nname = \"a\"\nmax = \"0\"\n"), "would cut the class off"),
+            (&format!("{LINK}[[class]]\nname = \"a\"\n[[class]]\nname = \"a\"\n"), "there twice"),
+            (&format!("{LINK}[[class]]\nname = \"a\"\ngroup = \"g\"\n"), "no [[group]] `g`"),
+            (&format!("{LINK}[[class]]\nname = \"host\"\n"), "weir's own"),
+            (&format!("{LINK}[[class]]\nname = \"a b\"\n"), "not a name"),
+            (&format!("{LINK}[discover]\ndocker = 3\n"), "true, false or the path"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(want), "{text}\n---\n{error}");
+        }
+    }
+
+    #[test]
+    fn docker_and_namespaces_can_be_switched_off_or_narrowed() {
+        let config = parse(&format!("{LINK}[discover]\ndocker = false\nnetns = [\"web*\"]\n")).unwrap();
+        assert_eq!(config.discover.docker, None);
+        assert_eq!(config.discover.netns, Some(vec!["web*".to_owned()]));
+    }
+}
