@@ -2,5 +2,6 @@
 //!
 //! **Invariant**: nothing here decides who gets how much; that comes in as allocations.
 
+pub mod discover;
 pub mod engine;
 pub mod netlink;

@@ -1,0 +1,207 @@
+//! Processes known by their cgroup: the v2 hierarchy, also where it stands beside v1.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::{ffi::OsStringExt, fs::MetadataExt},
+    path::{Component, Path, PathBuf},
+};
+
+/// A cgroup cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The kernel mounts no v2 hierarchy here.
+    #[error("no cgroup v2 file system is mounted: `mount -t cgroup2 none /sys/fs/cgroup/unified`")]
+    NotMounted,
+    /// There is none of this name.
+    #[error("there is no cgroup {path} below {mount}", path = path.display(), mount = mount.display())]
+    NoSuchCgroup {
+        /// What was asked for, as a path in the hierarchy.
+        path: PathBuf,
+        /// Where the hierarchy is mounted.
+        mount: PathBuf,
+    },
+    /// A path that leaves the hierarchy.
+    #[error("cgroup {} is not a path below the root without `..`", .0.display())]
+    NotInside(PathBuf),
+    /// The process has ended, or is in another process namespace.
+    #[error("cannot read the cgroup of process {pid}")]
+    NoProcess {
+        /// Its id.
+        pid: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// The process is in no v2 cgroup.
+    #[error("process {pid} is in no cgroup v2")]
+    NotInV2 {
+        /// Its id.
+        pid: u32,
+    },
+    /// The mount table cannot be read.
+    #[error("cannot read the mounts")]
+    Mounts(#[source] io::Error),
+}
+
+/// Where the v2 hierarchy is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup2 {
+    mount: PathBuf,
+    /// The part of the hierarchy that is mounted; `/` outside of containers.
+    root: PathBuf,
+}
+
+/// A cgroup, as BPF programs and sockets know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// The kernel's id of it: the directory's inode number.
+    pub id: u64,
+    /// Its depth: 0 for the root, 1 for `/docker`; what `bpf_skb_ancestor_cgroup_id` takes.
+    pub level: u32,
+}
+
+impl Cgroup2 {
+    /// Finds the mount; of several, the one that shows most of the hierarchy.
+    ///
+    /// # Errors
+    /// [`CgroupError::NotMounted`].
+    pub fn find() -> Result<Cgroup2, CgroupError> {
+        Cgroup2::parse(&fs::read("/proc/self/mountinfo").map_err(CgroupError::Mounts)?)
+    }
+
+    /// Reads `/proc/PID/mountinfo`: `id parent dev root mount options ... - type ...`, proc(5).
+    fn parse(table: &[u8]) -> Result<Cgroup2, CgroupError> {
+        let mounts = table.split(|byte| *byte == b'\n').filter_map(|line| {
+            let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+            let dash = fields.iter().position(|field| *field == b"-")?;
+            let [_, _, _, root, mount, ..] = fields[..dash] else { return None };
+            (*fields.get(dash + 1)? == b"cgroup2")
+                .then(|| Cgroup2 { mount: unescape(mount), root: unescape(root) })
+        });
+        mounts.min_by_key(|found| depth(&found.root)).ok_or(CgroupError::NotMounted)
+    }
+
+    /// Where it is mounted, such as `/sys/fs/cgroup`.
+    #[must_use]
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// The cgroup at a path in the hierarchy, such as `/system.slice/backup.service`.
+    ///
+    /// # Errors
+    /// [`CgroupError`] if there is none.
+    pub fn resolve(&self, path: &Path) -> Result<Cgroup, CgroupError> {
+        if path.components().any(|part| part == Component::ParentDir) {
+            return Err(CgroupError::NotInside(path.to_owned()));
+        }
+        let inside = path.strip_prefix(&self.root).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
+        let dir = self.mount.join(inside);
+        let found = fs::metadata(&dir).ok().filter(fs::Metadata::is_dir);
+        let meta = found
+            .ok_or_else(|| CgroupError::NoSuchCgroup { path: path.to_owned(), mount: self.mount.clone() })?;
+        let level = depth(&self.root) + depth(inside);
+        Ok(Cgroup { dir, id: meta.ino(), level })
+    }
+}
+
+/// The path in the v2 hierarchy of the cgroup that process `pid` is in.
+///
+/// # Errors
+/// [`CgroupError`] if it has none, or there is no such process.
+pub fn of_process(pid: u32) -> Result<PathBuf, CgroupError> {
+    let text =
+        fs::read(format!("/proc/{pid}/cgroup")).map_err(|source| CgroupError::NoProcess { pid, source })?;
+    // The v2 hierarchy is the one whose number is 0 and which has no controllers, cgroups(7).
+    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"0::"));
+    line.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).ok_or(CgroupError::NotInV2 { pid })
+}
+
+/// How many directories a path names.
+fn depth(path: &Path) -> u32 {
+    let names = path.components().filter(|part| matches!(part, Component::Normal(_))).count();
+    u32::try_from(names).unwrap_or(u32::MAX)
+}
+
+/// A path of mountinfo, where a blank is written `\040`.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+25 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 25 0:26 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+40 30 0:36 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw
+41 30 0:36 /docker /mnt/a\\040b rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn the_v2_hierarchy_is_found_beside_v1_and_inside_a_container() {
+        let found = Cgroup2::parse(HYBRID.as_bytes()).expect("is mounted");
+        assert_eq!(found, Cgroup2 { mount: "/sys/fs/cgroup/unified".into(), root: "/".into() });
+        let inner: String =
+            HYBRID.lines().filter(|line| !line.contains("unified")).collect::<Vec<_>>().join("\n");
+        let found = Cgroup2::parse(inner.as_bytes()).expect("is mounted");
+        assert_eq!(found, Cgroup2 { mount: "/mnt/a b".into(), root: "/docker".into() });
+        let none: String = HYBRID.lines().take(3).collect::<Vec<_>>().join("\n");
+        assert!(matches!(Cgroup2::parse(none.as_bytes()), Err(CgroupError::NotMounted)));
+        assert!(matches!(Cgroup2::parse(b"\xff - cgroup2\n - \n-"), Err(CgroupError::NotMounted)));
+    }
+
+    #[test]
+    fn a_cgroup_is_known_by_inode_and_depth_from_the_real_root() {
+        let dir = tempfile::tempdir().expect("can make a directory");
+        let leaf = dir.path().join("a/b");
+        fs::create_dir_all(&leaf).expect("can make directories");
+        let ino = fs::metadata(&leaf).expect("is there").ino();
+        let whole = Cgroup2 { mount: dir.path().into(), root: "/".into() };
+        assert_eq!(
+            whole.resolve(Path::new("/a/b")).expect("is there"),
+            Cgroup { dir: leaf.clone(), id: ino, level: 2 }
+        );
+        assert_eq!(whole.resolve(Path::new("/")).expect("is there").level, 0);
+        let part = Cgroup2 { mount: dir.path().into(), root: "/docker".into() };
+        assert_eq!(
+            part.resolve(Path::new("/docker/a/b")).expect("is there"),
+            Cgroup { dir: leaf, id: ino, level: 3 }
+        );
+    }
+
+    #[test]
+    fn a_cgroup_that_is_not_there_or_outside_is_refused() {
+        let dir = tempfile::tempdir().expect("can make a directory");
+        let whole = Cgroup2 { mount: dir.path().into(), root: "/".into() };
+        let no = whole.resolve(Path::new("/no/such"));
+        assert!(matches!(no, Err(CgroupError::NoSuchCgroup { path, .. }) if path == Path::new("/no/such")));
+        let out = whole.resolve(Path::new("/a/../../etc"));
+        assert!(matches!(out, Err(CgroupError::NotInside(_))));
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_has_no_cgroup() {
+        // Above the kernel's largest process id (PID_MAX_LIMIT).
+        assert!(matches!(of_process(5_000_000), Err(CgroupError::NoProcess { pid: 5_000_000, .. })));
+    }
+}

@@ -1,0 +1,271 @@
+//! The four questions weir asks of Docker's API, over its unix socket.
+//!
+//! A client of our own, because generated ones read every field of an answer into closed
+//! enumerations: one container with a value from a newer Docker would hide all of them. Here only
+//! what is used is read, and an answer is bounded in size and time.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::{net::UnixStream, task::JoinHandle, time::timeout};
+
+use super::Unavailable;
+
+/// The largest answer that is read, bytes: some ten thousand containers in a list.
+const LARGEST: usize = 32 << 20;
+
+/// A daemon that has answered, and the version of the API that it speaks.
+#[derive(Debug)]
+pub(super) struct Api {
+    socket: PathBuf,
+    patience: Duration,
+    /// `/v1.41`; empty if the daemon does not say.
+    version: String,
+}
+
+/// What `GET /containers/ID/json` says, as far as it is used.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Inspected {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) config: Config,
+    pub(super) host_config: HostConfig,
+    pub(super) network_settings: NetworkSettings,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct State {
+    /// True of a paused one too, and of one that waits to be restarted.
+    pub(super) running: bool,
+    /// 0 if it has no process.
+    #[serde(default)]
+    pub(super) pid: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Config {
+    #[serde(default)]
+    pub(super) labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct HostConfig {
+    #[serde(default)]
+    pub(super) network_mode: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct NetworkSettings {
+    #[serde(default)]
+    pub(super) sandbox_key: String,
+    #[serde(default)]
+    pub(super) networks: Option<BTreeMap<String, Endpoint>>,
+}
+
+/// Empty texts where there is no address.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Endpoint {
+    #[serde(rename = "IPAddress", default)]
+    pub(super) v4: String,
+    #[serde(rename = "GlobalIPv6Address", default)]
+    pub(super) v6: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Event {
+    #[serde(default, rename = "Type")]
+    kind: String,
+    #[serde(default)]
+    actor: Actor,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+struct Actor {
+    #[serde(rename = "ID")]
+    id: String,
+    attributes: BTreeMap<String, String>,
+}
+
+/// The body of an error.
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
+impl Api {
+    /// Asks the daemon which version it speaks; `patience` bounds each answer from now on.
+    pub(super) async fn connect(socket: PathBuf, patience: Duration) -> Result<Api, Unavailable> {
+        let mut api = Api { socket, patience, version: String::new() };
+        let (answer, _connection) = within(patience, "/_ping", api.ask("/_ping")).await?;
+        let version = answer.headers().get("api-version").and_then(|version| version.to_str().ok());
+        // It becomes part of paths, so it must look like one.
+        if let Some(version) = version.filter(|v| v.chars().all(|c| c.is_ascii_digit() || c == '.')) {
+            api.version = format!("/v{version}");
+        }
+        Ok(api)
+    }
+
+    /// The ids of the containers that run, paused ones too.
+    pub(super) async fn running(&self) -> Result<Vec<String>, Unavailable> {
+        let listed: Vec<Listed> = self.get("/containers/json", self.patience).await?;
+        Ok(listed.into_iter().map(|container| container.id).collect())
+    }
+
+    /// All about one container; none if it is gone.
+    pub(super) async fn inspect(&self, id: &str) -> Result<Option<Inspected>, Unavailable> {
+        // One that hangs (dockerd holds a lock for each) must not hold up the others for long.
+        match self.get(&format!("/containers/{}/json", encode(id)), self.patience / 4).await {
+            Ok(inspected) => Ok(Some(inspected)),
+            Err(Unavailable::Refused { status: 404, .. }) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// The changes to containers since a moment, seconds since the epoch, and those to come.
+    pub(super) async fn events(&self, since: u64) -> Result<Events, Unavailable> {
+        let filters = r#"{"type":["container","network"],"event":["start","die","destroy","rename","update","connect","disconnect"]}"#;
+        let path = format!("{}/events?since={since}&filters={}", self.version, encode(filters));
+        let (answer, connection) = within(self.patience, "/events", self.ask(&path)).await?;
+        Ok(Events { body: answer.into_body(), buffer: Vec::new(), _connection: connection })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str, patience: Duration) -> Result<T, Unavailable> {
+        let read = async {
+            let (answer, _connection) = self.ask(&format!("{}{path}", self.version)).await?;
+            let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+            let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
+            serde_json::from_slice(&body).map_err(|why| Unavailable::garbled(path, why))
+        };
+        within(patience, path, read).await
+    }
+
+    /// Sends a request; the answer's head, if it is a good one. The body is read while the
+    /// connection lives.
+    async fn ask(&self, path: &str) -> Result<(Response<Incoming>, Connection), Unavailable> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|why| Unavailable::NoConnection { socket: self.socket.clone(), kind: why.kind() })?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|why| Unavailable::broken(path, why))?;
+        let connection = Connection(tokio::spawn(async move {
+            // What breaks it breaks the answer too, which is where it is told.
+            let _ = connection.await;
+        }));
+        let request = Request::get(path)
+            .header("host", "docker")
+            .body(Empty::<Bytes>::new())
+            .map_err(|why| Unavailable::broken(path, why))?;
+        let answer = sender.send_request(request).await.map_err(|why| Unavailable::broken(path, why))?;
+        if answer.status() == StatusCode::OK {
+            return Ok((answer, connection));
+        }
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+        let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
+        let said = match serde_json::from_slice::<Refusal>(&body) {
+            Ok(refusal) => refusal.message,
+            Err(_) => String::from_utf8_lossy(&body).chars().take(200).collect(),
+        };
+        Err(Unavailable::Refused { request: path.to_owned(), status, said })
+    }
+}
+
+async fn within<T>(
+    patience: Duration,
+    request: &str,
+    work: impl Future<Output = Result<T, Unavailable>>,
+) -> Result<T, Unavailable> {
+    let late = Unavailable::TimedOut { request: request.to_owned(), after: patience };
+    timeout(patience, work).await.unwrap_or(Err(late))
+}
+
+/// Drives a connection; the connection closes when this is dropped.
+#[derive(Debug)]
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A stream of changes.
+#[derive(Debug)]
+pub(super) struct Events {
+    body: Incoming,
+    buffer: Vec<u8>,
+    _connection: Connection,
+}
+
+impl Events {
+    /// The id of the next container that changes. Nothing is lost if this is dropped before
+    /// it is ready.
+    pub(super) async fn next(&mut self) -> Result<String, Unavailable> {
+        loop {
+            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                let event: Event =
+                    serde_json::from_slice(&line).map_err(|why| Unavailable::garbled("/events", why))?;
+                if let Some(id) = event.container() {
+                    return Ok(id);
+                }
+            }
+            if self.buffer.len() > LARGEST {
+                return Err(Unavailable::garbled("/events", "a line does not end"));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(why)) => return Err(Unavailable::broken("/events", why)),
+                None => return Err(Unavailable::broken("/events", "the stream ended")),
+            }
+        }
+    }
+}
+
+impl Event {
+    /// Which container it is about.
+    fn container(mut self) -> Option<String> {
+        match self.kind.as_str() {
+            "container" => Some(self.actor.id),
+            "network" => self.actor.attributes.remove("container"),
+            _ => None,
+        }
+    }
+}
+
+/// Percent-encodes what may not stand in a path or query as it is (RFC 3986, 2.3).
+fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

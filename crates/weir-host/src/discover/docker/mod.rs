@@ -1,0 +1,327 @@
+//! Containers that dockerd tells of: a list at first, then a fresh one after each change.
+//!
+//! [`watch`] starts a task; its [`Snapshot`]s come over a channel that keeps the latest. A
+//! daemon that is not there, hangs, restarts or talks nonsense is a state, not a failure: the
+//! containers known before stay, because they run on while dockerd restarts.
+
+mod api;
+mod container;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    fmt, io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::{
+    sync::watch::{self, Receiver, Sender},
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep, timeout_at},
+};
+
+use self::{
+    api::{Api, Events},
+    container::{Entry, Node},
+};
+use super::{Found, Warning};
+
+/// Where Docker's socket is unless the configuration says otherwise.
+pub const SOCKET: &str = "/var/run/docker.sock";
+
+/// How to watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// dockerd's socket.
+    pub socket: PathBuf,
+    /// How long after a change others are awaited, to be answered by one snapshot.
+    pub settle: Duration,
+    /// How long dockerd may take for an answer; for one container's a quarter of it.
+    pub patience: Duration,
+    /// The longest pause between two attempts to reach dockerd.
+    pub pause: Duration,
+    /// How often everything is read anew, in case a change was not told.
+    pub refresh: Duration,
+}
+
+impl Options {
+    /// The usual times, with this socket.
+    #[must_use]
+    pub fn at(socket: impl Into<PathBuf>) -> Options {
+        Options {
+            socket: socket.into(),
+            settle: Duration::from_millis(50),
+            patience: Duration::from_secs(10),
+            pause: Duration::from_secs(2),
+            refresh: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What Docker runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Containers that have a process and a way to catch their packets, by id. While `error`
+    /// is set: those known before.
+    pub containers: Vec<Found>,
+    /// About containers that are not quite as they should be.
+    pub warnings: Vec<Warning>,
+    /// Why `containers` may not be all there are now; none if they are.
+    pub error: Option<Unavailable>,
+}
+
+/// Why Docker does not tell.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// It has been asked, and there was no time for an answer yet.
+    #[error("docker has not answered yet")]
+    NotYet,
+    /// Nobody listens, or not to us.
+    #[error("cannot connect to docker at {}: {}{}", socket.display(), kind, advice(*kind))]
+    NoConnection {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why.
+        kind: io::ErrorKind,
+    },
+    /// No answer in time.
+    #[error("docker did not answer {request} within {} ms", after.as_millis())]
+    TimedOut {
+        /// Path of the request.
+        request: String,
+        /// How long it was given.
+        after: Duration,
+    },
+    /// An answer that is an error.
+    #[error("docker refused {request} with status {status}: {said}")]
+    Refused {
+        /// Path of the request.
+        request: String,
+        /// HTTP status.
+        status: u16,
+        /// Docker's words.
+        said: String,
+    },
+    /// The connection broke, or what came is not HTTP.
+    #[error("the connection to docker broke at {request}: {why}")]
+    Broken {
+        /// Path of the request.
+        request: String,
+        /// How.
+        why: String,
+    },
+    /// An answer that is not what Docker's API says.
+    #[error("cannot understand docker's answer to {request}: {why}")]
+    Garbled {
+        /// Path of the request.
+        request: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => " (is Docker installed and started? `[discover] docker` names its socket)",
+        io::ErrorKind::PermissionDenied => " (the agent needs root or the group docker)",
+        _ => "",
+    }
+}
+
+impl Unavailable {
+    fn broken(request: &str, why: impl fmt::Display) -> Unavailable {
+        Unavailable::Broken { request: request.to_owned(), why: why.to_string() }
+    }
+
+    fn garbled(request: &str, why: impl fmt::Display) -> Unavailable {
+        Unavailable::Garbled { request: request.to_owned(), why: why.to_string() }
+    }
+
+    /// Whether it can be about one container alone.
+    fn is_local(&self) -> bool {
+        !matches!(self, Unavailable::NotYet | Unavailable::NoConnection { .. } | Unavailable::Broken { .. })
+    }
+}
+
+/// A task that watches a daemon, until it is dropped.
+#[derive(Debug)]
+pub struct Watcher {
+    snapshots: Receiver<Snapshot>,
+    task: JoinHandle<Infallible>,
+}
+
+impl Watcher {
+    /// The latest snapshot, and those to come.
+    #[must_use]
+    pub fn snapshots(&self) -> Receiver<Snapshot> {
+        self.snapshots.clone()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Starts to watch the daemon at a socket. Call it inside a tokio runtime.
+#[must_use]
+pub fn watch(options: Options) -> Watcher {
+    watch_on(options, Node::here())
+}
+
+fn watch_on(options: Options, node: Node) -> Watcher {
+    let first = Snapshot { containers: Vec::new(), warnings: Vec::new(), error: Some(Unavailable::NotYet) };
+    let (sender, snapshots) = watch::channel(first);
+    let watch = Watch { options, node, sender, entries: BTreeMap::new(), doubtful: BTreeMap::new() };
+    Watcher { snapshots, task: tokio::spawn(watch.run()) }
+}
+
+/// How many containers are asked about at once.
+const AT_ONCE: usize = 8;
+/// The first pause after dockerd is lost; each next one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How soon a container that could not be read is asked about again.
+const SECOND_TRY: Duration = Duration::from_secs(5);
+
+struct Watch {
+    options: Options,
+    node: Node,
+    sender: Sender<Snapshot>,
+    /// What is known of each running container, by id.
+    entries: BTreeMap<String, Entry>,
+    /// Those whose last reading failed, and how.
+    doubtful: BTreeMap<String, Unavailable>,
+}
+
+impl Watch {
+    async fn run(mut self) -> Infallible {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let Err(why) = self.session().await;
+            if self.sender.borrow().error.is_none() {
+                tracing::warn!("lost docker: {why}");
+                pause = FIRST_PAUSE;
+            }
+            self.sender.send_if_modified(|snapshot| {
+                let new = snapshot.error.as_ref() != Some(&why);
+                snapshot.error = Some(why);
+                new
+            });
+            sleep(pause).await;
+            pause = (pause * 2).min(self.options.pause);
+        }
+    }
+
+    /// Follows a daemon for as long as it answers.
+    async fn session(&mut self) -> Result<Infallible, Unavailable> {
+        // From before the list, so that no change falls between; a second more, as the
+        // daemon's clock is read in whole ones.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let api = Api::connect(self.options.socket.clone(), self.options.patience).await?;
+        let api = Arc::new(api);
+        let mut events = api.events(since.saturating_sub(1)).await?;
+        let mut everything = Instant::now();
+        let mut changed = BTreeSet::new();
+        loop {
+            if everything <= Instant::now() {
+                changed = self.entries.keys().cloned().collect();
+                everything = Instant::now() + self.options.refresh;
+            }
+            self.read(&api, changed).await?;
+            self.publish();
+            let until = if self.doubtful.is_empty() { everything } else { Instant::now() + SECOND_TRY };
+            changed = self.changes(&mut events, until.min(everything)).await?;
+        }
+    }
+
+    /// Waits for a change, no longer than to a moment, then for those that follow closely;
+    /// the ids of what changed.
+    async fn changes(&self, events: &mut Events, until: Instant) -> Result<BTreeSet<String>, Unavailable> {
+        let mut changed = BTreeSet::new();
+        let mut end = until;
+        while let Ok(event) = timeout_at(end, events.next()).await {
+            if changed.is_empty() {
+                end = Instant::now() + self.options.settle;
+            }
+            changed.insert(event?);
+        }
+        Ok(changed)
+    }
+
+    /// Lists the containers, and reads those that are new, changed or doubtful.
+    async fn read(&mut self, api: &Arc<Api>, changed: BTreeSet<String>) -> Result<(), Unavailable> {
+        let running: BTreeSet<String> = api.running().await?.into_iter().collect();
+        self.entries.retain(|id, _| running.contains(id));
+        self.doubtful.retain(|id, _| running.contains(id));
+        let stale = |id: &String| {
+            !self.entries.contains_key(id) || changed.contains(id) || self.doubtful.contains_key(id)
+        };
+        let mut unread: Vec<String> = running.into_iter().filter(stale).collect();
+
+        let mut asked = JoinSet::new();
+        loop {
+            while asked.len() < AT_ONCE
+                && let Some(id) = unread.pop()
+            {
+                let api = api.clone();
+                asked.spawn(async move {
+                    let answer = api.inspect(&id).await;
+                    (id, answer)
+                });
+            }
+            let Some(done) = asked.join_next().await else { break };
+            let (id, answer) = done.expect("asking does not panic, nor is it stopped");
+            self.doubtful.remove(&id);
+            match answer {
+                Ok(Some(inspected)) => {
+                    self.entries.insert(id, Entry::read(inspected, &self.node));
+                }
+                Ok(None) => {
+                    self.entries.remove(&id);
+                }
+                Err(why) if why.is_local() => {
+                    self.doubtful.insert(id, why);
+                }
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let names: BTreeMap<&str, &str> =
+            self.entries.iter().filter_map(|(id, entry)| Some((id.as_str(), entry.name()?))).collect();
+        let mut fresh = Snapshot { containers: Vec::new(), warnings: Vec::new(), error: None };
+        for entry in self.entries.values() {
+            match entry {
+                Entry::NotRunning => {}
+                Entry::Sharer { found, bad } => {
+                    fresh.containers.push(found.as_ref().clone());
+                    fresh.warnings.extend(
+                        bad.iter()
+                            .map(|bad| Warning::Label { container: found.name.clone(), bad: bad.clone() }),
+                    );
+                }
+                Entry::Joined { name, owner } => fresh.warnings.push(Warning::SharesNetwork {
+                    container: name.clone(),
+                    owner: names.get(owner.as_str()).map_or(owner.clone(), |name| (*name).to_owned()),
+                }),
+                Entry::Unplaced(why) => fresh.warnings.push(why.clone()),
+            }
+        }
+        let doubts = self.doubtful.iter();
+        fresh.warnings.extend(doubts.map(|(id, why)| Warning::NoAnswer { id: id.clone(), why: why.clone() }));
+        self.sender.send_if_modified(|snapshot| {
+            let new = *snapshot != fresh;
+            if new {
+                *snapshot = fresh;
+            }
+            new
+        });
+    }
+}
