@@ -8,9 +8,10 @@ use plotters::{
 };
 
 use super::{CaseReport, ContainerReport, Report};
-use crate::control::Kind;
+use crate::control::{Kind, TcForm};
 
-const BAR: i32 = 13;
+/// A bar's width, from crowded to roomy plots.
+const BARS: std::ops::RangeInclusive<i32> = 13..=26;
 const GROUP_GAP: i32 = 15;
 const PANEL_PAD: i32 = 14;
 const LEFT: i32 = 66;
@@ -18,7 +19,11 @@ const RIGHT: i32 = 22;
 const TOP: i32 = 104;
 const PLOT_HEIGHT: i32 = 330;
 const BOTTOM: i32 = 66;
-const LEAST_WIDTH: i32 = 640;
+const LEAST_WIDTH: i32 = 720;
+/// Width of a letter as a fraction of the font's size, generously: there is no font to ask.
+const LETTER: f64 = 0.6;
+const TITLE: u32 = 22;
+const TEXT: u32 = 15;
 
 const INK: RGBColor = RGBColor(33, 37, 41);
 const FAINT: RGBColor = RGBColor(222, 226, 230);
@@ -50,15 +55,20 @@ struct Canvas {
     top: f64,
     /// Distance of the grid's lines.
     tick: f64,
+    /// Bars in a group.
     bars: i32,
+    /// Width of one.
+    bar: i32,
 }
 
 impl Canvas {
     fn new(report: &Report) -> Canvas {
         let bars = i32::try_from(report.controls.len()).unwrap_or(1);
         let groups: i32 = report.cases.iter().map(|case| active(case).count() as i32).sum();
-        let panels = report.cases.len() as i32;
-        let content = groups * (bars * BAR + GROUP_GAP) + panels * 2 * PANEL_PAD;
+        let fixed = groups * GROUP_GAP + report.cases.len() as i32 * 2 * PANEL_PAD;
+        let room = LEAST_WIDTH - LEFT - RIGHT - fixed;
+        let bar = (room / (groups * bars).max(1)).clamp(*BARS.start(), *BARS.end());
+        let content = groups * bars * bar + fixed;
         let highest = report
             .cases
             .iter()
@@ -72,8 +82,9 @@ impl Canvas {
             .into_iter()
             .find(|tick| highest / tick <= 8.0)
             .unwrap_or(10_000.0);
-        let width = (LEFT + content + RIGHT).max(LEAST_WIDTH);
-        Canvas { width, top: (highest / tick * 1.02).ceil() * tick, tick, bars }
+        let title = text_width(&report.title, TITLE);
+        let width = LEFT + content.max(title) + RIGHT;
+        Canvas { width: width.max(LEAST_WIDTH), top: (highest / tick * 1.02).ceil() * tick, tick, bars, bar }
     }
 
     fn y(&self, mbit: f64) -> i32 {
@@ -95,7 +106,7 @@ impl Canvas {
                 let line = vec![(x, TOP), (x, TOP + PLOT_HEIGHT + BOTTOM - 14)];
                 area.draw(&PathElement::new(line, FAINT.stroke_width(1)))?;
             }
-            let name = style("sans-serif", 14, &INK, HPos::Center, VPos::Top);
+            let name = style(TEXT + 1, &INK, HPos::Center, VPos::Top);
             area.draw(&Text::new(case.name.clone(), (x + width / 2, TOP + PLOT_HEIGHT + 32), name))?;
             let mut left = x + (width - groups * self.group_width()) / 2;
             for container in active(case) {
@@ -113,11 +124,11 @@ impl Canvas {
     }
 
     fn group_width(&self) -> i32 {
-        self.bars * BAR + GROUP_GAP
+        self.bars * self.bar + GROUP_GAP
     }
 
     fn draw_head(&self, area: &Area<'_>, report: &Report) -> Result<(), Box<dyn std::error::Error>> {
-        let title = style("sans-serif", 20, &INK, HPos::Left, VPos::Top);
+        let title = style(TITLE, &INK, HPos::Left, VPos::Top);
         area.draw(&Text::new(report.title.clone(), (LEFT, 14), title))?;
         let settings = &report.settings;
         let under = format!(
@@ -129,21 +140,22 @@ impl Canvas {
             if settings.tso { "on" } else { "off" },
             settings.seconds,
         );
-        let small = style("sans-serif", 13, &GREY, HPos::Left, VPos::Top);
+        let small = style(TEXT, &GREY, HPos::Left, VPos::Top);
         area.draw(&Text::new(under, (LEFT, 42), small))?;
 
-        let label = style("sans-serif", 13, &INK, HPos::Left, VPos::Center);
+        let label = style(TEXT, &INK, HPos::Left, VPos::Center);
         let mut x = LEFT;
         let y = 76;
         let entry = |text: &str, x: &mut i32| -> Result<(), Box<dyn std::error::Error>> {
             area.draw(&Text::new(text.to_owned(), (*x + 22, y), label.clone()))?;
-            *x += 22 + text.len() as i32 * 7 + 20;
+            *x += 22 + text_width(text, TEXT) + 14;
             Ok(())
         };
         for &kind in &report.controls {
             area.draw(&Rectangle::new([(x, y - 6), (x + 15, y + 6)], color(kind).filled()))?;
             let text = match kind {
                 Kind::Weir => "weir",
+                Kind::Tc if settings.tc == TcForm::Quantum => "tc, round-robin by quanta",
                 Kind::Tc => "tc HTB by hand",
                 Kind::None => "no control",
             };
@@ -159,7 +171,7 @@ impl Canvas {
     }
 
     fn draw_scale(&self, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
-        let number = style("sans-serif", 13, &GREY, HPos::Right, VPos::Center);
+        let number = style(TEXT, &GREY, HPos::Right, VPos::Center);
         let steps = (self.top / self.tick).round() as i32;
         for step in 0..=steps {
             let value = f64::from(step) * self.tick;
@@ -168,7 +180,7 @@ impl Canvas {
             area.draw(&PathElement::new(vec![(LEFT, y), (self.width - RIGHT, y)], ink.stroke_width(1)))?;
             area.draw(&Text::new(format!("{value}"), (LEFT - 8, y), number.clone()))?;
         }
-        let axis = ("sans-serif", 13)
+        let axis = ("sans-serif", TEXT)
             .into_font()
             .transform(FontTransform::Rotate270)
             .color(&GREY)
@@ -185,15 +197,15 @@ impl Canvas {
         left: i32,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let zero = self.y(0.0);
-        let right = left + self.bars * BAR;
+        let right = left + self.bars * self.bar;
         for (index, kind) in report.controls.iter().enumerate() {
             let Some(measured) = container.measured.get(kind) else { continue };
-            let x = left + index as i32 * BAR;
-            let corners = [(x + 1, self.y(measured.goodput)), (x + BAR - 1, zero)];
+            let x = left + index as i32 * self.bar;
+            let corners = [(x + 1, self.y(measured.goodput)), (x + self.bar - 1, zero)];
             area.draw(&Rectangle::new(corners, color(*kind).filled()))?;
             let (low, high) = (self.y(measured.ci95.0), self.y(measured.ci95.1));
             if low - high > 2 {
-                let middle = x + BAR / 2;
+                let middle = x + self.bar / 2;
                 area.draw(&PathElement::new(vec![(middle, low), (middle, high)], INK.stroke_width(1)))?;
             }
         }
@@ -202,7 +214,7 @@ impl Canvas {
         if let Some(paper) = container.setting.paper {
             area.draw(&diamond((left + right) / 2, self.y(paper)))?;
         }
-        let name = style("sans-serif", 13, &GREY, HPos::Center, VPos::Top);
+        let name = style(TEXT, &GREY, HPos::Center, VPos::Top);
         area.draw(&Text::new(container.name.clone(), ((left + right) / 2, zero + 9), name))?;
         Ok(())
     }
@@ -225,8 +237,12 @@ fn diamond(x: i32, y: i32) -> Polygon<(i32, i32)> {
     Polygon::new(vec![(x, y - 6), (x + 6, y), (x, y + 6), (x - 6, y)], PAPER.filled())
 }
 
-fn style<'a>(font: &'a str, size: u32, color: &'a RGBColor, h: HPos, v: VPos) -> TextStyle<'a> {
-    (font, size).into_font().color(color).pos(Pos::new(h, v))
+fn text_width(text: &str, size: u32) -> i32 {
+    (text.chars().count() as f64 * f64::from(size) * LETTER).ceil() as i32
+}
+
+fn style<'a>(size: u32, color: &'a RGBColor, h: HPos, v: VPos) -> TextStyle<'a> {
+    ("sans-serif", size).into_font().color(color).pos(Pos::new(h, v))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use weir_units::BitRate;
 
 use super::{Report, Rule};
@@ -112,13 +112,6 @@ pub(crate) fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
     table
-}
-
-/// Keeps a column from growing and shrinking while it is redrawn.
-pub(crate) fn fix_width(table: &mut Table, index: usize, width: u16) {
-    if let Some(column) = table.column_mut(index) {
-        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
-    }
 }
 
 #[cfg(test)]

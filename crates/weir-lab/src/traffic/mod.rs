@@ -296,7 +296,7 @@ fn account(
 }
 
 /// Looks at the server's own view of its network, since it is in another namespace.
-fn wait_until_listening(server: &mut Proc, port: u16) -> Result<()> {
+pub(crate) fn wait_until_listening(server: &mut Proc, port: u16) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let tables =
