@@ -5,7 +5,8 @@ use std::{env, ffi::OsString, path::PathBuf, process::Command};
 use libbpf_cargo::SkeletonBuilder;
 
 /// clang-14's code for the kernel's newer features does not load; newest first.
-const COMPILERS: [&str; 7] = ["clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-15"];
+const COMPILERS: [&str; 7] =
+    ["clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-15"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -21,7 +22,8 @@ fn main() {
         panic!("no clang found to compile {source}: install clang-16 or later (`make deps`), or set CLANG")
     };
     // asm/types.h is under the multiarch directory on Debian and Ubuntu.
-    let multiarch = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default());
+    let multiarch =
+        format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default());
     let mut args: Vec<OsString> = vec![format!("-I{multiarch}").into(), "-Wall".into(), "-Werror".into()];
     if let Ok(headers) = env::var("DEP_BPF_INCLUDE") {
         args.push(format!("-I{headers}").into());

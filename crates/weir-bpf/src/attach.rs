@@ -48,7 +48,9 @@ pub fn attach_tcx_ingress(program: &impl AsFd, ifindex: u32, replace: Option<u32
     }
     let program = program.as_fd().as_raw_fd();
     // SAFETY: both descriptors are open and `opts` lives through the call.
-    check(unsafe { libbpf_sys::bpf_prog_attach_opts(program, target(ifindex)?, BPF_TCX_INGRESS, &raw const opts) })
+    check(unsafe {
+        libbpf_sys::bpf_prog_attach_opts(program, target(ifindex)?, BPF_TCX_INGRESS, &raw const opts)
+    })
 }
 
 /// Takes a program away from the interface's TCX ingress.
@@ -62,7 +64,12 @@ pub fn detach_tcx_ingress(program_id: u32, ifindex: u32) -> Result<(), Errno> {
     opts.sz = size_of::<bpf_prog_detach_opts>() as _;
     // SAFETY: the descriptor is open and `opts` lives through the call.
     check(unsafe {
-        libbpf_sys::bpf_prog_detach_opts(program.as_raw_fd(), target(ifindex)?, BPF_TCX_INGRESS, &raw const opts)
+        libbpf_sys::bpf_prog_detach_opts(
+            program.as_raw_fd(),
+            target(ifindex)?,
+            BPF_TCX_INGRESS,
+            &raw const opts,
+        )
     })
 }
 

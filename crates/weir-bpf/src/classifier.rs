@@ -190,17 +190,13 @@ impl Classifier {
             .weir_counters
             .lookup_percpu(&handle.to_ne_bytes(), MapFlags::ANY)
             .map_err(|source| Error { what: "read a class's local traffic", source })?;
-        let bytes = |v: &Vec<u8>| v.get(..8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
+        let bytes =
+            |v: &Vec<u8>| v.get(..8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
         Ok(values.iter().flatten().map(bytes).sum())
     }
 }
 
-fn set(
-    map: &impl MapCore,
-    key: &[u8],
-    value: Option<u32>,
-    what: &'static str,
-) -> Result<(), Error> {
+fn set(map: &impl MapCore, key: &[u8], value: Option<u32>, what: &'static str) -> Result<(), Error> {
     let result = match value {
         Some(value) => map.update(key, &value.to_ne_bytes(), MapFlags::ANY),
         None => ignore(map.delete(key), &[libbpf_rs::ErrorKind::NotFound]),
@@ -208,7 +204,10 @@ fn set(
     result.map_err(|source| Error { what, source })
 }
 
-fn ignore(result: Result<(), libbpf_rs::Error>, kinds: &[libbpf_rs::ErrorKind]) -> Result<(), libbpf_rs::Error> {
+fn ignore(
+    result: Result<(), libbpf_rs::Error>,
+    kinds: &[libbpf_rs::ErrorKind],
+) -> Result<(), libbpf_rs::Error> {
     match result {
         Err(e) if kinds.contains(&e.kind()) => Ok(()),
         other => other,

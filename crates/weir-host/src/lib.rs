@@ -3,5 +3,6 @@
 //! **Invariant**: nothing here decides who gets how much; that comes in as allocations.
 
 pub mod discover;
+pub mod doctor;
 pub mod engine;
 pub mod netlink;

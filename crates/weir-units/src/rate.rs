@@ -24,7 +24,7 @@ pub enum ParseRateError {
     #[error("cannot read `{0}` as a rate: a rate is not negative")]
     Negative(String),
     /// More than [`BitRate::MAX`].
-    #[error("cannot read `{0}` as a rate: more than {max} bit/s", max = BitRate::MAX.0)]
+    #[error("cannot read `{0}` as a rate: more than {max}", max = BitRate::MAX)]
     TooLarge(String),
 }
 

@@ -251,15 +251,17 @@ pub(crate) enum ConfigError {
 
 /// Reads and checks a configuration file.
 pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(&text, path)
 }
 
 /// Checks a configuration text; `path` is for the error.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let config: Config = toml::from_str(text)
-        .map_err(|e| ConfigError::Syntax { path: path.to_owned(), detail: e.to_string().trim_end().to_owned() })?;
+    let config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
+        path: path.to_owned(),
+        detail: e.to_string().trim_end().to_owned(),
+    })?;
     check(&config).map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
     Ok(config)
 }
@@ -282,7 +284,9 @@ fn check(config: &Config) -> Result<(), Fault> {
     if !(1..=10_000).contains(&link.delay_ms) {
         return Err(fault("[link] delay_ms", format!("{} is not between 1 and 10000", link.delay_ms)));
     }
-    for (what, layer) in [("[defaults]", config.defaults), ("[host]", config.host), ("[default]", config.default)] {
+    for (what, layer) in
+        [("[defaults]", config.defaults), ("[host]", config.host), ("[default]", config.default)]
+    {
         layer.policy().map_err(|e| fault(what, e))?;
     }
     let mut names = BTreeSet::new();
@@ -374,7 +378,10 @@ mod tests {
             (&format!("{LINK}local = [\"10.0.0.0/99\"]\n"), "cannot read `10.0.0.0/99` as a network"),
             (&format!("{LINK}[[class]]\nname = \"a\"\nweight = 0\n"), "cannot use `0` as a weight"),
             (&format!("{LINK}[[class]]\nname = \"a\"\nweight = -1\n"), "cannot use `-1` as a weight"),
-            (&format!("{LINK}[[class]]\nname = \"a\"\nmin = \"5mbit\"\nmax = \"4mbit\"\n"), "minimum 5mbit is above maximum 4mbit"),
+            (
+                &format!("{LINK}[[class]]\nname = \"a\"\nmin = \"5mbit\"\nmax = \"4mbit\"\n"),
+                "minimum 5mbit is above maximum 4mbit",
+            ),
             (&format!("{LINK}[[class]]\nname = \"a\"\nmax = \"0\"\n"), "would cut the class off"),
             (&format!("{LINK}[[class]]\nname = \"a\"\n[[class]]\nname = \"a\"\n"), "there twice"),
             (&format!("{LINK}[[class]]\nname = \"a\"\ngroup = \"g\"\n"), "no [[group]] `g`"),

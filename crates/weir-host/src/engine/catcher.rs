@@ -162,16 +162,22 @@ impl Catcher {
                     device: device.to_owned(),
                     how: "tcx",
                     errno,
-                    hint: if errno == Errno::EINVAL { " (tcx needs kernel >= 6.6: use `attach = \"clsact\"`)" } else { "" },
+                    hint: if errno == Errno::EINVAL {
+                        " (tcx needs kernel >= 6.6: use `attach = \"clsact\"`)"
+                    } else {
+                        ""
+                    },
                 };
                 let old = ours_at(index).map_err(error)?;
-                attach::attach_tcx_ingress(&self.classifier.port_program(), index, old.first().copied()).map_err(error)
+                attach::attach_tcx_ingress(&self.classifier.port_program(), index, old.first().copied())
+                    .map_err(error)
             }
             Attach::Clsact => {
                 use std::os::fd::AsRawFd;
                 self.clsact(index, device)?;
                 let program = (self.classifier.port_program().as_raw_fd(), Classifier::PORT_PROGRAM);
-                let filter = tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, Verdict::Program);
+                let filter =
+                    tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, Verdict::Program);
                 Ok(self.netlink.call(filter)?)
             }
         }
@@ -208,7 +214,11 @@ impl Catcher {
 
     /// Takes weir's filter away and, if weir made it and nobody else uses it, the qdisc.
     fn unfilter(&mut self, index: u32, device: &str, hook: Hook) -> Result<(), EngineError> {
-        let ours = self.netlink.filters(index, hook)?.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref()));
+        let ours = self
+            .netlink
+            .filters(index, hook)?
+            .iter()
+            .any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref()));
         if ours {
             self.netlink.call(tc::delete_filter(index, device, hook, PREF))?;
         }

@@ -91,7 +91,11 @@ impl Htb {
     /// Takes over classes that are there, so that they are changed in place, not remade.
     fn adopt(&mut self) -> Result<(), EngineError> {
         self.netlink.htb_classes(self.index, &mut self.found)?;
-        self.applied = self.found.iter().map(|f| (f.class.handle.minor(), tree::Node { class: f.class, leaf: None })).collect();
+        self.applied = self
+            .found
+            .iter()
+            .map(|f| (f.class.handle.minor(), tree::Node { class: f.class, leaf: None }))
+            .collect();
         Ok(())
     }
 
@@ -106,7 +110,9 @@ impl Htb {
         let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
         // A class cannot move in the tree: it is removed and made anew. Members go before groups.
         let root = TcHandle::new(MAJOR, super::ROOT);
-        let stale = |class: &HtbClass| minors.get(&class.handle.minor()).is_none_or(|n| n.class.parent != class.parent);
+        let stale = |class: &HtbClass| {
+            minors.get(&class.handle.minor()).is_none_or(|n| n.class.parent != class.parent)
+        };
         let mut gone: Vec<HtbClass> = self.applied.values().map(|n| n.class).filter(|c| stale(c)).collect();
         gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == super::ROOT));
         for class in &gone {
@@ -116,7 +122,8 @@ impl Htb {
         let removals = requests.len();
         for node in wanted {
             let minor = node.class.handle.minor();
-            let old = self.applied.get(&minor).filter(|_| !gone.iter().any(|c| c.handle == node.class.handle));
+            let old =
+                self.applied.get(&minor).filter(|_| !gone.iter().any(|c| c.handle == node.class.handle));
             if old.is_none_or(|o| tree::differs(&o.class, &node.class)) {
                 requests.push(tc::set_class(self.index, &self.device, &node.class));
                 touched.push((minor, Some(tree::Node { leaf: old.and_then(|o| o.leaf), ..*node })));
@@ -191,9 +198,14 @@ impl Htb {
             };
             seen += 1;
             // The kernel keeps whole bytes per second.
-            let same = |a: weir_units::BitRate, b: weir_units::BitRate| a.bytes_per_sec() == b.bytes_per_sec();
+            let same =
+                |a: weir_units::BitRate, b: weir_units::BitRate| a.bytes_per_sec() == b.bytes_per_sec();
             let (is, set) = (&found.class, &node.class);
-            if !same(is.rate, set.rate) || !same(is.ceil, set.ceil) || is.quantum != set.quantum || is.prio != set.prio {
+            if !same(is.rate, set.rate)
+                || !same(is.ceil, set.ceil)
+                || is.quantum != set.quantum
+                || is.prio != set.prio
+            {
                 node.class = HtbClass { cburst: weir_units::Bytes(0), ..found.class };
                 drift += 1;
             }
@@ -203,7 +215,8 @@ impl Htb {
             }
         }
         if seen < self.applied.len() {
-            let found: std::collections::BTreeSet<u16> = self.found.iter().map(|f| f.class.handle.minor()).collect();
+            let found: std::collections::BTreeSet<u16> =
+                self.found.iter().map(|f| f.class.handle.minor()).collect();
             let before = self.applied.len();
             self.applied.retain(|minor, _| found.contains(minor));
             drift += before - self.applied.len();
@@ -247,7 +260,10 @@ impl Htb {
 /// The scheduler's device: made, or found if it is weir's.
 fn device(netlink: &mut Netlink, link: &str) -> Result<u32, EngineError> {
     match netlink.link(DEVICE) {
-        Ok(found) if found.kind.as_deref() == Some("ifb") && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS)) => {
+        Ok(found)
+            if found.kind.as_deref() == Some("ifb")
+                && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS)) =>
+        {
             if !found.up {
                 netlink.set_up(found.index, DEVICE)?;
             }

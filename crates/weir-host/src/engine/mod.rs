@@ -49,7 +49,9 @@ pub enum EngineError {
         hint: &'static str,
     },
     /// The name weir wants for its device belongs to someone else.
-    #[error("cannot create device {name}: one of this name exists and is not weir's; rename it, or remove it with `ip link del {name}`")]
+    #[error(
+        "cannot create device {name}: one of this name exists and is not weir's; rename it, or remove it with `ip link del {name}`"
+    )]
     NameTaken {
         /// The device.
         name: String,

@@ -210,7 +210,8 @@ pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<
     let weights: u64 = members.iter().map(|m| u64::from(m.policy.weight().get())).sum::<u64>().max(1);
     let lacks = |i: usize| {
         let m = &members[i];
-        let wanted = if m.active { m.allocation } else { capacity.scale(u64::from(m.policy.weight().get()), weights) };
+        let wanted =
+            if m.active { m.allocation } else { capacity.scale(u64::from(m.policy.weight().get()), weights) };
         wanted.0.saturating_sub(rates[i])
     };
     let lacking: u128 = (0..members.len()).filter(|&i| members[i].active).map(|i| u128::from(lacks(i))).sum();
@@ -262,7 +263,8 @@ mod tests {
 
     fn member(minor: u16, weight: u32, min: Option<u64>, max: Option<u64>, mbit: u64) -> Member {
         let policy =
-            Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit)).unwrap();
+            Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit))
+                .unwrap();
         let allocation = BitRate::mbit(mbit);
         Member { minor, group: None, policy, allocation, active: mbit > 0, prio: 1 }
     }
@@ -277,7 +279,10 @@ mod tests {
         let members = [member(16, 1, None, None, 25), member(17, 3, None, None, 75)];
         build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
         let (a, b) = (class(&nodes, 16), class(&nodes, 17));
-        assert!((a.rate.as_mbit() - 24.5).abs() < 0.1 && (b.rate.as_mbit() - 73.5).abs() < 0.1, "{a:?} {b:?}");
+        assert!(
+            (a.rate.as_mbit() - 24.5).abs() < 0.1 && (b.rate.as_mbit() - 73.5).abs() < 0.1,
+            "{a:?} {b:?}"
+        );
         // What is lent goes in the same proportion.
         let ratio = b.quantum.0 as f64 / a.quantum.0 as f64;
         assert!((ratio - 3.0).abs() < 0.05, "{ratio}");

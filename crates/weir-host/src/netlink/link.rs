@@ -71,8 +71,12 @@ impl Netlink {
     /// [`NetlinkError`].
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut links = Vec::new();
-        let request =
-            Request { kind: RTM_GETLINK, flags: 0, body: ifinfo(0, 0, 0).to_vec(), what: "list links".into() };
+        let request = Request {
+            kind: RTM_GETLINK,
+            flags: 0,
+            body: ifinfo(0, 0, 0).to_vec(),
+            what: "list links".into(),
+        };
         self.dump(request, |kind, body| {
             if kind == RTM_NEWLINK
                 && let Some(link) = parse_link(body)
@@ -94,8 +98,7 @@ impl Netlink {
         let what = format!("find device {name}");
         let answer =
             self.get(&Request { kind: RTM_GETLINK, flags: 0, body: body.into_bytes(), what: what.clone() })?;
-        parse_link(&answer)
-            .ok_or_else(|| NetlinkError::Garbled { what, detail: "not a link message".into() })
+        parse_link(&answer).ok_or_else(|| NetlinkError::Garbled { what, detail: "not a link message".into() })
     }
 
     /// Addresses of this namespace's interfaces.
@@ -140,8 +143,8 @@ impl Netlink {
         message.emit(&mut body);
         let what = "ask for a namespace's number".to_owned();
         let answer = self.get(&Request { kind: RTM_GETNSID, flags: 0, body, what: what.clone() })?;
-        let answer = NsidMessage::parse(&answer)
-            .map_err(|e| NetlinkError::Garbled { what, detail: e.to_string() })?;
+        let answer =
+            NsidMessage::parse(&answer).map_err(|e| NetlinkError::Garbled { what, detail: e.to_string() })?;
         Ok(answer.attributes.iter().find_map(|a| match a {
             NsidAttribute::Id(id) if *id >= 0 => Some(*id),
             _ => None,
@@ -318,7 +321,8 @@ mod tests {
 
     #[test]
     fn a_network_is_the_address_without_host_bits() {
-        let prefix = |a: &str, len| Prefix { index: 1, address: a.parse().unwrap(), len }.network().to_string();
+        let prefix =
+            |a: &str, len| Prefix { index: 1, address: a.parse().unwrap(), len }.network().to_string();
         assert_eq!(prefix("10.1.2.3", 8), "10.0.0.0");
         assert_eq!(prefix("10.1.2.3", 32), "10.1.2.3");
         assert_eq!(prefix("10.1.2.3", 0), "0.0.0.0");

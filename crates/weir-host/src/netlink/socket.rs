@@ -1,8 +1,8 @@
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-    NetlinkSerializable,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -124,8 +124,8 @@ impl Netlink {
             let _ = socket.set_cap_ack(true);
             Ok(socket)
         };
-        let socket = open()
-            .map_err(|source| NetlinkError::Socket { what: "open a netlink socket".into(), source })?;
+        let socket =
+            open().map_err(|source| NetlinkError::Socket { what: "open a netlink socket".into(), source })?;
         Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(BATCH_BYTES) })
     }
 
@@ -146,7 +146,9 @@ impl Netlink {
             self.buffer.clear();
             let first = self.sequence.wrapping_add(1);
             let mut count = 0;
-            while count < rest.len() && (count == 0 || self.buffer.len() + rest[count].body.len() < BATCH_BYTES) {
+            while count < rest.len()
+                && (count == 0 || self.buffer.len() + rest[count].body.len() < BATCH_BYTES)
+            {
                 self.push(&rest[count], NLM_F_ACK);
                 count += 1;
             }

@@ -356,7 +356,9 @@ pub fn set_bpf_filter(
         kind: RTM_NEWTFILTER,
         flags: NLM_F_CREATE,
         body: body.into_bytes(),
-        what: format!("attach program {name} to {device} (needs CONFIG_NET_CLS_BPF and CONFIG_NET_ACT_MIRRED)"),
+        what: format!(
+            "attach program {name} to {device} (needs CONFIG_NET_CLS_BPF and CONFIG_NET_ACT_MIRRED)"
+        ),
     }
 }
 
@@ -365,12 +367,7 @@ pub fn set_bpf_filter(
 pub fn delete_filter(index: u32, device: &str, hook: Hook, pref: u16) -> Request {
     let mut body = tcmsg(index, TcHandle(1), hook.parent(), filter_info(pref));
     body.put_str(TCA_KIND, "bpf");
-    Request {
-        kind: RTM_DELTFILTER,
-        flags: 0,
-        body: body.into_bytes(),
-        what: format!("detach from {device}"),
-    }
+    Request { kind: RTM_DELTFILTER, flags: 0, body: body.into_bytes(), what: format!("detach from {device}") }
 }
 
 /// `tcm_info` of a filter: priority and, in network order, "all protocols".

@@ -10,10 +10,8 @@ use weir_units::BitRate;
 use super::store::{Minors, SetLayers};
 use crate::config::{Config, Layer};
 
-/// Keys of the classes that weir makes itself.
-pub(crate) const HOST_KEY: &str = "weir:host";
-pub(crate) const DEFAULT_KEY: &str = "weir:default";
-pub(crate) const CONTROL_KEY: &str = "weir:control";
+/// Key of the one class whose policy is weir's own.
+const CONTROL_KEY: &str = "weir:control";
 
 /// A class that somebody told of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +78,8 @@ type Layers = [(Origin, Layer); 4];
 
 fn effective(layers: &Layers) -> Result<Effective, weir_share::PolicyError> {
     fn pick<T: Copy>(layers: &Layers, part: impl Fn(&Layer) -> Option<T>) -> (Option<T>, Origin) {
-        let strongest = layers.iter().filter_map(|(origin, layer)| part(layer).map(|v| (*origin, v))).max_by_key(|l| l.0);
+        let strongest =
+            layers.iter().filter_map(|(origin, layer)| part(layer).map(|v| (*origin, v))).max_by_key(|l| l.0);
         strongest.map_or((None, Origin::Default), |(origin, value)| (Some(value), origin))
     }
     let (weight, w) = pick(layers, |l| l.weight);
@@ -127,7 +126,8 @@ impl Book {
         &self.config
     }
 
-    pub(crate) fn set_layers(&self) -> &SetLayers {
+    #[cfg(test)]
+    fn set_layers(&self) -> &SetLayers {
         &self.set
     }
 
@@ -179,7 +179,11 @@ impl Book {
     }
 
     fn claims(&self) -> Vec<Claim> {
-        self.entries.values().filter(|e| e.minor.is_some() && is_claimed(&e.claim)).map(|e| e.claim.clone()).collect()
+        self.entries
+            .values()
+            .filter(|e| e.minor.is_some() && is_claimed(&e.claim))
+            .map(|e| e.claim.clone())
+            .collect()
     }
 
     /// Puts a new configuration in force, or leaves everything as it was.
@@ -245,13 +249,17 @@ impl Book {
         if let Some((key, _)) = self.entries.get_key_value(name) {
             return Ok(key);
         }
-        let found: Vec<&String> = self.entries.iter().filter(|(_, e)| e.claim.name == name).map(|(k, _)| k).collect();
+        let found: Vec<&String> =
+            self.entries.iter().filter(|(_, e)| e.claim.name == name).map(|(k, _)| k).collect();
         match found.as_slice() {
             [key] => Ok(key),
             [] => {
                 let known: Vec<&str> = self.entries.values().map(|e| e.claim.name.as_str()).take(8).collect();
                 let more = if self.entries.len() > 8 { ", ..." } else { "" };
-                let message = format!("no class or group is called {name}; there are {}{more} (`weir ps` lists all)", known.join(", "));
+                let message = format!(
+                    "no class or group is called {name}; there are {}{more} (`weir ps` lists all)",
+                    known.join(", ")
+                );
                 Err(Error { code: "unknown-name".into(), message, asked: None, free: None })
             }
             _ => {
@@ -264,12 +272,17 @@ impl Book {
 
     fn key_for(&self, name: &str, allow_absent: bool) -> Result<String, Error> {
         match self.find(name) {
-            Ok(CONTROL_KEY) => Err(bad("the class control is weir's own and cannot be changed: it carries ARP, neighbour discovery and DHCP")),
-            Ok(key) => Ok(key.to_owned()),
+            Ok(CONTROL_KEY) => Err(bad(
+                "the class control is weir's own and cannot be changed: it carries ARP, neighbour discovery and DHCP",
+            )),
+            // Whoever of this name comes first is meant.
+            Ok(key) => Ok(key.strip_prefix("absent:").unwrap_or(key).to_owned()),
             Err(e) if e.code == "unknown-name" && allow_absent => {
                 let ok = |c: char| c.is_ascii_alphanumeric() || "_.-@+:".contains(c);
                 if name.is_empty() || name.len() > 255 || !name.chars().all(ok) {
-                    return Err(bad(format!("`{name}` is not a name: letters, digits and _ . - @ + only, 255 at most")));
+                    return Err(bad(format!(
+                        "`{name}` is not a name: letters, digits and _ . - @ + only, 255 at most"
+                    )));
                 }
                 Ok(name.to_owned())
             }
@@ -285,7 +298,12 @@ impl Book {
     fn accept(&mut self, resolved: Resolved) {
         self.entries = resolved.entries;
         self.reservation = resolved.reservation;
-        self.minors = self.entries.iter().filter_map(|(k, e)| e.minor.map(|m| (k.clone(), m))).filter(|(_, m)| *m >= FIRST).collect();
+        self.minors = self
+            .entries
+            .iter()
+            .filter_map(|(k, e)| e.minor.map(|m| (k.clone(), m)))
+            .filter(|(_, m)| *m >= FIRST)
+            .collect();
     }
 
     /// Works out everyone's policy and whether all of them together hold.
@@ -309,7 +327,8 @@ impl Book {
                     // The label is the weakest that can be wrong here: try without it.
                     let mut without = layers;
                     without[1].1 = Layer::default();
-                    entry.effective = effective(&without).map_err(|_| bad(format!("class {}: {why}", entry.claim.name)))?;
+                    entry.effective =
+                        effective(&without).map_err(|_| bad(format!("class {}: {why}", entry.claim.name)))?;
                     entry.refused = Some(format!("its labels are ignored: {why}"));
                 }
             }
@@ -333,7 +352,12 @@ impl Book {
     }
 
     /// Everyone there is, present or not, with minors but without policies.
-    fn entries_for(&self, config: &Config, set: &SetLayers, claims: &[Claim]) -> Result<BTreeMap<String, Entry>, Error> {
+    fn entries_for(
+        &self,
+        config: &Config,
+        set: &SetLayers,
+        claims: &[Claim],
+    ) -> Result<BTreeMap<String, Entry>, Error> {
         let nobody = Effective { policy: Policy::default(), origins: [Origin::Default; 3] };
         let mut entries = BTreeMap::new();
         let mut add = |claim: Claim, minor| {
@@ -439,7 +463,12 @@ fn layers(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layers 
         }
         _ => (config.defaults, class(key).or_else(|| class(&claim.name)).unwrap_or_default()),
     };
-    [(Origin::Defaults, defaults), (Origin::Label, claim.label), (Origin::Config, configured), (Origin::Set, by_hand)]
+    [
+        (Origin::Defaults, defaults),
+        (Origin::Label, claim.label),
+        (Origin::Config, configured),
+        (Origin::Set, by_hand),
+    ]
 }
 
 /// Whether everyone's minima can be kept together. Those whose minimum is no higher than

@@ -23,7 +23,11 @@ fn claim(name: &str) -> Claim {
 }
 
 fn min(name: &str, mbit: u64) -> SetPolicies {
-    let change = PolicyChange { name: name.to_owned(), min: Some(Some(BitRate::mbit(mbit))), ..PolicyChange::default() };
+    let change = PolicyChange {
+        name: name.to_owned(),
+        min: Some(Some(BitRate::mbit(mbit))),
+        ..PolicyChange::default()
+    };
     SetPolicies { changes: vec![change], allow_absent: false }
 }
 
@@ -43,7 +47,10 @@ fn a_value_comes_from_its_strongest_origin() {
     let label = Layer { weight: "5".parse().ok(), min: Some(BitRate::mbit(4)), max: Some(BitRate::mbit(9)) };
     book.update(vec![Claim { label, ..claim("web") }, claim("db")]);
     let web = book.entries()["docker:web"].effective;
-    assert_eq!((web.policy.weight().get(), web.policy.floor(), web.policy.ceiling()), (5, BitRate::mbit(4), BitRate::mbit(50)));
+    assert_eq!(
+        (web.policy.weight().get(), web.policy.floor(), web.policy.ceiling()),
+        (5, BitRate::mbit(4), BitRate::mbit(50))
+    );
     assert_eq!(web.origins, [Origin::Label, Origin::Label, Origin::Config]);
     set(&mut book, &min("web", 6)).unwrap();
     assert_eq!(book.entries()["docker:web"].effective.origins[1], Origin::Set);
@@ -72,7 +79,10 @@ fn a_minimum_that_does_not_fit_is_refused_with_numbers_and_changes_nothing() {
     set(&mut book, &min("a", 60)).unwrap();
     let before = book.set_layers().clone();
     let error = set(&mut book, &min("b", 40)).unwrap_err();
-    assert_eq!((error.code.as_str(), error.asked, error.free), ("no-capacity", Some(BitRate::mbit(40)), Some(BitRate::mbit(35))));
+    assert_eq!(
+        (error.code.as_str(), error.asked, error.free),
+        ("no-capacity", Some(BitRate::mbit(40)), Some(BitRate::mbit(35)))
+    );
     assert_eq!(book.set_layers(), &before);
     assert_eq!(floor(&book, "docker:b"), BitRate::ZERO);
     set(&mut book, &min("b", 35)).unwrap();
@@ -95,7 +105,10 @@ fn many_changes_are_all_made_or_none() {
 #[test]
 fn who_came_first_keeps_what_a_label_was_promised() {
     let mut book = book("");
-    let with = |name, mbit| Claim { label: Layer { min: Some(BitRate::mbit(mbit)), ..Layer::default() }, ..claim(name) };
+    let with = |name, mbit| Claim {
+        label: Layer { min: Some(BitRate::mbit(mbit)), ..Layer::default() },
+        ..claim(name)
+    };
     book.update(vec![with("z", 60)]);
     let changes = book.update(vec![with("a", 60), with("z", 60)]);
     assert_eq!(floor(&book, "docker:z"), BitRate::mbit(60));
@@ -163,7 +176,9 @@ fn a_configuration_that_does_not_fit_what_is_in_force_is_refused_whole() {
 
 #[test]
 fn a_groups_minimum_holds_its_members_minima() {
-    let mut book = book("[[group]]\nname = \"t\"\nmin = \"30mbit\"\n[[class]]\nname = \"a\"\ngroup = \"t\"\n[[class]]\nname = \"b\"\ngroup = \"t\"\n");
+    let mut book = book(
+        "[[group]]\nname = \"t\"\nmin = \"30mbit\"\n[[class]]\nname = \"a\"\ngroup = \"t\"\n[[class]]\nname = \"b\"\ngroup = \"t\"\n",
+    );
     book.update(vec![claim("a"), claim("b")]);
     set(&mut book, &min("a", 20)).unwrap();
     assert_eq!(book.reservation().reserved, BitRate::mbit(30));

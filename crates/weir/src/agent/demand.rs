@@ -94,12 +94,13 @@ impl Estimator {
         self.demand = if within(self.hungry_at, RELENT) {
             Demand::UNLIMITED
         } else if within(self.sent_at, SLEEP) {
-            let wanted = self.peak.0.max(self.peak.1).scale(5, 4).max(LEAST);
+            let peak = self.peak.0.max(self.peak.1);
+            let wanted = peak.scale(5, 4).max(LEAST);
             match self.demand.get() {
                 // Near enough: nothing changes when nothing changes.
                 old if self.demand.is_active()
                     && !self.demand.is_unlimited()
-                    && wanted.0 <= old.0
+                    && peak.scale(23, 20) <= old
                     && wanted.0 >= old.0 / 2 =>
                 {
                     self.demand
@@ -145,7 +146,13 @@ mod tests {
     const TICK: Duration = Duration::from_millis(100);
 
     /// Feeds `rate` for `ticks` with a queue of `backlog`; returns the last demand.
-    fn feed(e: &mut Estimator, clock: &mut (Instant, u64), ticks: u32, rate: BitRate, backlog: u64) -> Demand {
+    fn feed(
+        e: &mut Estimator,
+        clock: &mut (Instant, u64),
+        ticks: u32,
+        rate: BitRate,
+        backlog: u64,
+    ) -> Demand {
         for _ in 0..ticks {
             clock.0 = clock.0 + TICK;
             clock.1 += rate.bytes_in(TICK).0;

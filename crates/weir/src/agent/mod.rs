@@ -1,13 +1,634 @@
-//! The agent's loop: not here yet.
+//! The agent: finds who shares the link, divides it, has the kernel hold the division.
+//!
+//! One thread, one loop. Every tick it reads what each class sent and what waits, and, only
+//! if somebody's demand changed, divides the link anew and writes what differs. Everything
+//! else (containers, policies, the configuration, somebody meddling) marks something to be
+//! looked at again on the next turn.
 
-use std::path::Path;
+mod book;
+mod claims;
+mod demand;
+mod node;
+mod store;
+mod views;
 
-/// Runs the agent until it is told to stop.
-pub(crate) fn run(config: &Path) -> anyhow::Result<()> {
-    anyhow::bail!("cannot run the agent with {}: this build has none", config.display())
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context as _;
+use tokio::{
+    io::unix::AsyncFd,
+    signal::unix::{SignalKind, signal},
+    sync::{broadcast, mpsc, watch},
+    time::{MissedTickBehavior, interval},
+};
+use weir_api::{Event, Kind};
+use weir_host::{
+    discover::docker,
+    engine::{Measured, tree},
+    netlink::{LinkEvents, Netlink},
+};
+use weir_share::{Allocator, Bound, Demand, Policy, Sharer};
+use weir_units::{BitRate, Instant};
+
+use self::{
+    book::{Book, Change},
+    demand::{Estimator, Sample},
+    node::{Node, chain},
+    store::Store,
+};
+use crate::{
+    config::{self, Config},
+    control::Request,
+    server::{self, Socket},
+};
+
+/// Between two looks at the queues. Short enough for a class that wakes to get its share
+/// before a person notices, long enough for a hundred classes to cost little.
+const TICK: Duration = Duration::from_millis(100);
+/// While nobody sends.
+const IDLE_TICK: Duration = Duration::from_millis(500);
+/// Between two looks at whether all attachments are still in place.
+const PATROL: Duration = Duration::from_secs(2);
+/// How many past events are kept for `weir events`.
+const KEPT: usize = 512;
+
+/// What is followed of a class, by key.
+struct Followed {
+    minor: u16,
+    estimator: Estimator,
+    /// Counters of the present scheduler class, and of earlier ones that were remade.
+    counters: weir_host::netlink::tc::Counters,
+    before: weir_host::netlink::tc::Counters,
+    allocation: BitRate,
+    bound: Bound,
+}
+
+struct Agent {
+    path: PathBuf,
+    modified: Option<SystemTime>,
+    config_error: Option<String>,
+    store: Store,
+    book: Book,
+    node: Node,
+    allocator: Allocator,
+    followed: BTreeMap<String, Followed>,
+    measured: Vec<Measured>,
+    warnings: Vec<String>,
+    engine_error: Option<String>,
+    docker: Option<docker::Watcher>,
+    snapshots: Option<watch::Receiver<docker::Snapshot>>,
+    events: VecDeque<Event>,
+    sequence: u64,
+    listeners: broadcast::Sender<Event>,
+    started: std::time::Instant,
+    repairs: u64,
+    patrolled: std::time::Instant,
+    /// Somebody's policy or demand changed since the link was last divided.
+    dirty: bool,
+    /// Containers, links or the configuration changed since the last survey.
+    stale: bool,
 }
 
 /// Reads the configuration and says what is wrong with it.
-pub(crate) fn check(config: &Path) -> anyhow::Result<()> {
-    anyhow::bail!("cannot check {}: this build has no agent", config.display())
+pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
+    let config = config::load(path)?;
+    Book::new(config, store::SetLayers::new(), store::Minors::new())
+        .map_err(|e| anyhow::anyhow!("cannot use configuration {}: {}", path.display(), e.message))?;
+    Ok(())
+}
+
+/// Runs the agent until it is told to stop.
+pub(crate) fn run(path: &Path) -> anyhow::Result<()> {
+    let config = config::load(path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(path, config))
+}
+
+async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
+    let _only = only_one()?;
+    let socket = Socket::bind(&config.agent.socket)?;
+    let mut agent = Agent::open(path, config)?;
+    let (control, mut requests) = mpsc::channel(64);
+    let api = tokio::spawn(server::serve(socket.listener()?, control));
+
+    // SAFETY: `LinkEvents` owns its socket, answers with the same descriptor always, and is
+    // not taken out of the `AsyncFd`.
+    let links = unsafe { AsyncFd::register(LinkEvents::open()?) }?;
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut hup = signal(SignalKind::hangup())?;
+    let mut clock = interval(TICK);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut idle = false;
+    agent.event(
+        "started",
+        None,
+        format!("sharing {} on {}", agent.book.config().link.capacity, agent.book.config().link.device),
+    );
+    agent.turn();
+    agent.settle();
+    tracing::info!("sharing {} of {}", agent.book.config().link.device, agent.book.config().link.capacity);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            _ = hup.recv() => agent.reload(),
+            ready = links.readable() => {
+                let mut ready = ready?;
+                links.get_ref().drain();
+                ready.clear_ready();
+                agent.stale = true;
+                // Events come in bursts: take them as one.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                links.get_ref().drain();
+                agent.turn();
+            }
+            () = changed(&mut agent.snapshots) => {
+                agent.stale = true;
+                agent.turn();
+            }
+            Some(request) = requests.recv() => agent.answer(request),
+            _ = clock.tick() => {
+                agent.turn();
+                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                let quiet = agent.followed.values().all(|f| !f.estimator.demand().is_active());
+                if quiet != idle {
+                    idle = quiet;
+                    clock = interval(if idle { IDLE_TICK } else { TICK });
+                    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                    clock.reset();
+                }
+            }
+        }
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    agent.event("stopping", None, "putting everything back".to_owned());
+    api.abort();
+    agent.close().await
+}
+
+/// Waits for Docker to tell of a change; for ever if nobody watches it.
+async fn changed(snapshots: &mut Option<watch::Receiver<docker::Snapshot>>) {
+    if let Some(receiver) = snapshots
+        && receiver.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+/// Holds a name that one process in this network namespace can hold; the kernel frees it
+/// when the process ends, however it ends.
+fn only_one() -> anyhow::Result<std::os::unix::net::UnixListener> {
+    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr};
+    let name = SocketAddr::from_abstract_name("weir-agent")?;
+    std::os::unix::net::UnixListener::bind_addr(&name).map_err(|e| {
+        if e.kind() == std::io::ErrorKind::AddrInUse {
+            anyhow::anyhow!("cannot start: another weir agent shares the link of this network namespace (`weir status` asks it, `systemctl stop weir` ends it)")
+        } else {
+            anyhow::Error::from(e).context("cannot make sure that no other agent runs here")
+        }
+    })
+}
+
+impl Agent {
+    fn open(path: &Path, config: Config) -> anyhow::Result<Agent> {
+        let mut netlink = Netlink::open()?;
+        let device = &config.link.device;
+        netlink.link(device).with_context(|| {
+            format!(
+                "cannot share link {device} ([link] device in {}; `ip -br link` lists what there is)",
+                path.display()
+            )
+        })?;
+        let store = Store::open(&config.agent.state)?;
+        let (set, minors) = (store.policies()?, store.minors()?);
+        let book = Book::new(config.clone(), set, minors).map_err(|e| {
+            anyhow::anyhow!(
+                "cannot use configuration {} with what was set by hand: {}",
+                path.display(),
+                e.message
+            )
+        })?;
+        let node = Node::open(&config, store.cookie()?, store.created()?).context(
+            "cannot set up the scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
+        )?;
+        let mut agent = Agent {
+            modified: modified(path),
+            path: path.to_owned(),
+            config_error: None,
+            store,
+            book,
+            node,
+            allocator: Allocator::new(config.link.allocator),
+            followed: BTreeMap::new(),
+            measured: Vec::new(),
+            warnings: Vec::new(),
+            engine_error: None,
+            docker: None,
+            snapshots: None,
+            events: VecDeque::new(),
+            sequence: 0,
+            listeners: broadcast::Sender::new(KEPT),
+            started: std::time::Instant::now(),
+            repairs: 0,
+            patrolled: std::time::Instant::now(),
+            dirty: true,
+            stale: true,
+        };
+        agent.watch_docker();
+        Ok(agent)
+    }
+
+    /// Drops what an earlier agent had attached and nobody needs now.
+    fn settle(&mut self) {
+        if let Err(e) = self.node.catcher.sweep() {
+            tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
+        }
+        self.save_created();
+    }
+
+    fn watch_docker(&mut self) {
+        self.docker =
+            self.book.config().discover.docker.as_ref().map(|s| docker::watch(docker::Options::at(s)));
+        self.snapshots = self.docker.as_ref().map(docker::Watcher::snapshots);
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.started.elapsed())
+    }
+
+    /// One turn of the loop: look, divide, write.
+    fn turn(&mut self) {
+        if modified(&self.path) != self.modified {
+            self.reload();
+        }
+        if self.stale {
+            self.survey();
+        }
+        self.look();
+        if self.patrolled.elapsed() >= PATROL {
+            self.patrol();
+        }
+        if self.dirty {
+            self.divide();
+        }
+    }
+
+    /// Finds out who is here, and has their packets caught.
+    fn survey(&mut self) {
+        self.stale = false;
+        let snapshot = self.snapshots.as_mut().map(|s| s.borrow_and_update().clone());
+        let survey = match claims::survey(&mut self.node.netlink, self.book.config(), snapshot.as_ref()) {
+            Ok(survey) => survey,
+            Err(e) => {
+                tracing::warn!("cannot look at this node: {}", chain(&e));
+                self.stale = true;
+                return;
+            }
+        };
+        let before = self.book.minors().clone();
+        let changes = self.book.update(survey.claims.clone());
+        for change in changes {
+            match change {
+                Change::Added(key) => self.event("class-added", Some(&key), "shares the link now".to_owned()),
+                Change::Removed(key) => self.event("class-removed", Some(&key), "no longer here".to_owned()),
+                Change::Refused { key, why } => self.event("not-enforced", Some(&key), why),
+            }
+        }
+        let shape = node::shape(self.book.config(), survey.mtu);
+        if self.book.minors() != &before || shape != self.node.shape {
+            self.node.shape = shape;
+            if let Err(e) = self.store.save_minors(self.book.minors()) {
+                tracing::warn!("{}", chain(&e));
+            }
+            self.dirty = true;
+        }
+        self.follow();
+        // A class must be there before packets are sent to it.
+        if self.dirty {
+            self.divide();
+        }
+        if let Err(e) = self.node.catch(&self.book, &survey) {
+            self.engine_error = Some(chain(&e));
+        }
+        self.warnings = survey.warnings;
+        self.save_created();
+    }
+
+    fn save_created(&mut self) {
+        if let Err(e) = self.store.save_created(self.node.catcher.created()) {
+            tracing::warn!("{}", chain(&e));
+        }
+    }
+
+    /// Follows the classes of the book and no others.
+    fn follow(&mut self) {
+        let entries = self.book.entries();
+        self.followed.retain(|key, f| entries.get(key).is_some_and(|e| e.minor == Some(f.minor)));
+        for (key, entry) in entries {
+            if let Some(minor) = entry.minor {
+                self.followed.entry(key.clone()).or_insert_with(|| Followed {
+                    minor,
+                    estimator: Estimator::new(),
+                    counters: Default::default(),
+                    before: Default::default(),
+                    allocation: BitRate::ZERO,
+                    bound: Bound::Idle,
+                });
+            }
+        }
+    }
+
+    /// Reads what each class sent and what waits.
+    fn look(&mut self) {
+        let mut measured = std::mem::take(&mut self.measured);
+        match self.node.measure(&mut measured) {
+            Ok(0) => {}
+            Ok(drift) => {
+                self.repairs += 1;
+                self.dirty = true;
+                self.event(
+                    "repaired",
+                    None,
+                    format!("{drift} objects of the scheduler had been altered or removed"),
+                );
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+        let now = self.now();
+        let by_minor: BTreeMap<u16, _> = measured.iter().map(|m| (m.minor, m.counters)).collect();
+        for followed in self.followed.values_mut() {
+            let Some(&counters) = by_minor.get(&followed.minor) else { continue };
+            if counters.bytes < followed.counters.bytes {
+                followed.before.bytes += followed.counters.bytes;
+                followed.before.packets += followed.counters.packets;
+                followed.before.drops += followed.counters.drops;
+            }
+            followed.counters = counters;
+            let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
+            let before = followed.estimator.demand();
+            if followed.estimator.observe(now, sample, followed.allocation) != before {
+                self.dirty = true;
+            }
+        }
+        self.measured = measured;
+    }
+
+    /// Looks whether the attachments are still there.
+    fn patrol(&mut self) {
+        self.patrolled = std::time::Instant::now();
+        match self.node.catcher.repair() {
+            Ok(repaired) if repaired.is_empty() => {}
+            Ok(repaired) => {
+                self.repairs += 1;
+                self.event(
+                    "repaired",
+                    None,
+                    format!("weir's program was missing from {}", repaired.join(", ")),
+                );
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+        // A cgroup, a namespace without a link event, an uplink that could not be caught.
+        let restless = self.node.uplink_failure.is_some()
+            || !self.node.failures.is_empty()
+            || self.book.entries().values().any(|e| e.claim.problem.is_some() || !e.claim.cgroups.is_empty());
+        self.stale |= restless || self.book.config().classes.iter().any(|c| c.cgroup.is_some());
+    }
+
+    fn fault(&mut self, why: String) {
+        if self.engine_error.as_ref() != Some(&why) {
+            tracing::error!("{why}");
+            self.event("not-enforced", None, why.clone());
+        }
+        self.engine_error = Some(why);
+    }
+
+    /// Divides the link by policy and demand, and has the scheduler hold the division.
+    fn divide(&mut self) {
+        let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut group_policies: Vec<Policy> = Vec::new();
+        let mut groups: Vec<tree::Group> = Vec::new();
+        for entry in self.book.entries().values().filter(|e| e.claim.kind == Kind::Group) {
+            let Some(minor) = entry.minor else { continue };
+            group_keys.insert(&entry.claim.name, groups.len());
+            group_policies.push(entry.effective.policy);
+            groups.push(tree::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
+        }
+        let mut keys: Vec<&String> = Vec::new();
+        let mut sharers: Vec<Sharer> = Vec::new();
+        let mut members: Vec<tree::Member> = Vec::new();
+        for (key, entry) in self.book.entries() {
+            let (Some(minor), Some(followed)) = (entry.minor, self.followed.get(key)) else { continue };
+            if entry.claim.kind == Kind::Group {
+                continue;
+            }
+            let demand = followed.estimator.demand();
+            let group = entry.claim.group.as_deref().and_then(|g| group_keys.get(g).copied());
+            let policy = entry.effective.policy;
+            keys.push(key);
+            sharers.push(Sharer { policy, demand, group: group.and_then(|g| u32::try_from(g).ok()) });
+            members.push(tree::Member {
+                minor,
+                group,
+                policy,
+                allocation: BitRate::ZERO,
+                active: demand.is_active(),
+                prio: u32::from(entry.claim.kind != Kind::Control),
+            });
+        }
+        let capacity = self.book.config().link.capacity;
+        self.allocator.allocate(capacity, &group_policies, &sharers);
+        for (i, key) in keys.iter().enumerate() {
+            members[i].allocation = self.allocator.allocations()[i];
+            if let Some(followed) = self.followed.get_mut(*key) {
+                followed.allocation = self.allocator.allocations()[i];
+                followed.bound = self.allocator.bounds()[i];
+            }
+        }
+        for (i, group) in groups.iter_mut().enumerate() {
+            group.allocation = self.allocator.group_allocations()[i];
+        }
+        for (name, i) in &group_keys {
+            if let Some(followed) = self.followed.get_mut(&format!("group:{name}")) {
+                followed.allocation = groups[*i].allocation;
+                followed.bound = self.allocator.group_bounds()[*i];
+            }
+        }
+        match self.node.apply(&groups, &members) {
+            Ok(_) => {
+                self.dirty = false;
+                self.engine_error = None;
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+    }
+
+    /// Reads the configuration anew. What is wrong with it is said; the old one stays.
+    fn reload(&mut self) {
+        self.modified = modified(&self.path);
+        let result = config::load(&self.path).map_err(|e| e.to_string()).and_then(|config| {
+            let (old, new) = (&self.book.config().link, &config.link);
+            if old.device != new.device
+                || old.attach != new.attach
+                || self.book.config().agent != config.agent
+            {
+                return Err(
+                    "a change of [link] device, [link] attach or [agent] needs a restart of the agent"
+                        .to_owned(),
+                );
+            }
+            let docker = self.book.config().discover.docker != config.discover.docker;
+            self.book.reconfigure(config).map_err(|e| e.message)?;
+            Ok(docker)
+        });
+        match result {
+            Ok(docker) => {
+                if docker {
+                    self.watch_docker();
+                }
+                let link = self.book.config().link.clone();
+                self.allocator = Allocator::new(link.allocator);
+                if let Err(e) = self.node.catcher.configure(|c| c.charge_local = u32::from(link.charge_local))
+                {
+                    self.fault(chain(&e));
+                }
+                self.config_error = None;
+                self.event("reloaded", None, format!("{} is in force", self.path.display()));
+                (self.dirty, self.stale) = (true, true);
+            }
+            Err(why) => {
+                tracing::warn!("{} is refused, the old one stays in force: {why}", self.path.display());
+                self.event("config-refused", None, why.clone());
+                self.config_error = Some(why);
+            }
+        }
+    }
+
+    fn answer(&mut self, request: Request) {
+        // Who has gone does not mind.
+        match request {
+            Request::Status(reply) => drop(reply.send(self.status())),
+            Request::Classes(reply) => drop(reply.send(self.classes())),
+            Request::Class(name, reply) => {
+                let class = self.book.find(&name).map(str::to_owned).map(|key| self.class(&key));
+                drop(reply.send(class));
+            }
+            Request::Explain(name, reply) => {
+                let explanation = self.book.find(&name).map(str::to_owned).map(|key| self.explain(&key));
+                drop(reply.send(explanation));
+            }
+            Request::Set(changes, reply) => {
+                let names: Vec<String> = changes.changes.iter().map(|c| c.name.clone()).collect();
+                let planned = self.book.plan(&changes);
+                drop(reply.send(planned.and_then(|set| self.put(set, &names))));
+            }
+            Request::Unset(name, reply) => {
+                let planned = self.book.plan_unset(&name);
+                let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
+                drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
+            }
+            Request::Doctor(reply) => drop(reply.send(self.doctor())),
+            Request::Events(reply) => {
+                drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
+            }
+        }
+    }
+
+    /// Stores policies set by hand, then puts them in force.
+    fn put(
+        &mut self,
+        set: store::SetLayers,
+        names: &[String],
+    ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
+        self.store.save_policies(&set).map_err(|e| weir_api::Error {
+            code: "engine".into(),
+            message: format!("{}; nothing was changed", chain(&e)),
+            asked: None,
+            free: None,
+        })?;
+        let before: BTreeMap<String, _> =
+            self.book.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
+        self.book.commit(set);
+        self.follow();
+        self.divide();
+        let changed: Vec<(String, String)> = self
+            .book
+            .entries()
+            .iter()
+            .filter(|(key, entry)| before.get(*key) != Some(&entry.effective))
+            .map(|(key, entry)| (key.clone(), views::policy_text(&entry.effective.policy)))
+            .collect();
+        for (key, text) in changed {
+            self.event("policy-changed", Some(&key), text);
+        }
+        let found =
+            names.iter().filter_map(|name| self.book.find(name).ok().map(str::to_owned)).collect::<Vec<_>>();
+        Ok(found.iter().map(|key| self.class(key)).collect())
+    }
+
+    fn event(&mut self, what: &str, key: Option<&str>, detail: String) {
+        self.sequence += 1;
+        let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let name = |key: &str| {
+            self.book.entries().get(key).map_or_else(
+                || key.split_once(':').map_or(key, |(_, n)| n).to_owned(),
+                |e| e.claim.name.clone(),
+            )
+        };
+        let event = Event {
+            seq: self.sequence,
+            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            what: what.to_owned(),
+            class: key.map(name),
+            detail,
+        };
+        tracing::info!(class = event.class.as_deref(), "{what}: {}", event.detail);
+        self.events.push_back(event.clone());
+        if self.events.len() > KEPT {
+            self.events.pop_front();
+        }
+        let _ = self.listeners.send(event);
+    }
+
+    /// Puts the host back as it was found: traffic flows on, unshaped.
+    async fn close(mut self) -> anyhow::Result<()> {
+        let failures = self.node.catcher.remove();
+        // What still waits in the queues leaves before they go.
+        for _ in 0..50 {
+            if self.node.htb.backlog().unwrap_or(0) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.node.htb.remove()?;
+        self.store.save_minors(&store::Minors::new())?;
+        self.save_created();
+        match failures.first() {
+            Some(first) => {
+                anyhow::bail!("cannot put everything back: {} ({} failures)", chain(first), failures.len())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|m| m.modified()).ok()
+}
+
+/// Whether a class takes part, for views.
+fn activity(minor: Option<u16>, demand: Demand) -> weir_api::Activity {
+    match (minor, demand.is_active()) {
+        (None, _) => weir_api::Activity::Absent,
+        (_, true) => weir_api::Activity::Active,
+        _ => weir_api::Activity::Idle,
+    }
 }

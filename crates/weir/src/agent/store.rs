@@ -113,7 +113,8 @@ impl Store {
     pub(crate) fn minors(&self) -> Result<Minors, StoreError> {
         self.read("read the classes of", |tx| {
             let table = tx.open_table(MINORS)?;
-            let rows = table.iter()?.map(|row| row.map(|(key, minor)| (key.value().to_owned(), minor.value())));
+            let rows =
+                table.iter()?.map(|row| row.map(|(key, minor)| (key.value().to_owned(), minor.value())));
             Ok(rows.collect::<Result<Minors, _>>()?)
         })
     }
@@ -178,7 +179,10 @@ mod tests {
     fn what_is_saved_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let layers = SetLayers::from([
-            ("docker:web".to_owned(), Layer { weight: "3".parse().ok(), min: None, max: Some(BitRate::mbit(5)) }),
+            (
+                "docker:web".to_owned(),
+                Layer { weight: "3".parse().ok(), min: None, max: Some(BitRate::mbit(5)) },
+            ),
             ("db".to_owned(), Layer { weight: None, min: Some(BitRate::kbit(800)), max: None }),
         ]);
         let minors = Minors::from([("docker:web".to_owned(), 16)]);

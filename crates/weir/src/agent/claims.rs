@@ -1,0 +1,217 @@
+//! Gathers who is on this node: Docker's containers, named namespaces, configured
+//! interfaces and cgroups, and what leads to a container nobody told of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_api::Kind;
+use weir_bpf::LocalPrefix;
+use weir_host::{
+    discover::{
+        Found, Location, NsId, Source,
+        cgroup::{self, Cgroup2},
+        combine,
+        docker::Snapshot,
+        netns::{self, DIRS, Filter},
+        ports,
+    },
+    netlink::{Link, Netlink, NetlinkError},
+};
+
+use super::book::Claim;
+use crate::config::{Config, Layer};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) claims: Vec<Claim>,
+    /// Host-side interfaces that lead to namespaces nobody told of: index and name.
+    pub(crate) strangers: Vec<(u32, String)>,
+    /// Destinations that do not leave by the link.
+    pub(crate) local: BTreeSet<LocalPrefix>,
+    /// The uplink, if it is there.
+    pub(crate) uplink: Option<Link>,
+    /// Largest packet of any of the ports.
+    pub(crate) mtu: u32,
+    /// What an operator should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Looks at the node.
+pub(crate) fn survey(
+    netlink: &mut Netlink,
+    config: &Config,
+    docker: Option<&Snapshot>,
+) -> Result<Survey, NetlinkError> {
+    let links = netlink.links()?;
+    let uplink = links.iter().find(|l| l.name == config.link.device).cloned();
+    let mut survey = Survey { uplink: uplink.clone(), mtu: 1500, ..Survey::default() };
+
+    let found = found(config, docker, &mut survey.warnings);
+    let namespaces = found.iter().enumerate().filter_map(|(i, f)| match &f.location {
+        Location::Netns(netns) => Some((i, netns)),
+        _ => None,
+    });
+    let ports = ports::find(netlink, namespaces)?;
+    let cgroups = Cgroup2::find();
+    for (i, found) in found.iter().enumerate() {
+        let mut claim = claim(found);
+        match &found.location {
+            Location::Netns(_) => match ports.of.get(&i) {
+                Some(own) => {
+                    claim.ports = own.iter().map(|p| (p.index, p.name.clone())).collect();
+                    if own.is_empty() && found.source == Source::Netns {
+                        // Not a container of this node: nothing leads there.
+                        continue;
+                    }
+                    if own.is_empty() {
+                        claim.problem = Some(
+                            "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),
+                        );
+                    }
+                }
+                None if ports.gone.iter().any(|(k, _)| *k == i) => continue,
+                None => {
+                    claim.problem = Some("it shares another container's network and that one's class".into())
+                }
+            },
+            Location::HostNetwork { cgroup, .. } => resolve(&mut claim, cgroups.as_ref(), cgroup),
+            Location::Interface(_) | Location::Cgroup(_) => {}
+        }
+        survey.claims.push(claim);
+    }
+    for class in config.classes.iter().filter(|c| c.is_static()) {
+        let mut claim = Claim {
+            source: "config",
+            name: class.name.clone(),
+            kind: if class.interface.is_some() { Kind::Interface } else { Kind::Cgroup },
+            group: class.group.clone(),
+            label: Layer::default(),
+            ports: Vec::new(),
+            cgroups: Vec::new(),
+            problem: None,
+        };
+        if let Some(name) = &class.interface {
+            match links.iter().find(|l| l.name == *name) {
+                Some(link) if Some(link.index) == uplink.as_ref().map(|l| l.index) => {
+                    claim.problem = Some(format!("interface {name} is the link itself"));
+                }
+                Some(link) => claim.ports.push((link.index, link.name.clone())),
+                None => {
+                    claim.problem =
+                        Some(format!("there is no interface {name} (it is caught as soon as it appears)"))
+                }
+            }
+        }
+        if let Some(path) = &class.cgroup {
+            resolve(&mut claim, cgroups.as_ref(), path);
+        }
+        survey.claims.push(claim);
+    }
+    // An interface belongs to one class; a configured one takes it from whoever else has it.
+    let named: BTreeSet<u32> =
+        survey.claims.iter().filter(|c| c.source == "config").flat_map(|c| &c.ports).map(|p| p.0).collect();
+    for claim in survey.claims.iter_mut().filter(|c| c.source != "config") {
+        claim.ports.retain(|(index, _)| !named.contains(index));
+    }
+    let uplink_index = uplink.as_ref().map(|l| l.index);
+    for claim in &mut survey.claims {
+        claim.ports.retain(|(index, _)| Some(*index) != uplink_index);
+    }
+
+    let taken: BTreeSet<u32> = survey.claims.iter().flat_map(|c| &c.ports).map(|p| p.0).collect();
+    survey.strangers = links
+        .iter()
+        .filter(|l| matches!(l.kind.as_deref(), Some("veth" | "netkit")) && l.peer_netnsid.is_some())
+        .filter(|l| Some(l.index) != uplink_index && !taken.contains(&l.index))
+        .map(|l| (l.index, l.name.clone()))
+        .collect();
+    let caught = |l: &&Link| taken.contains(&l.index) || survey.strangers.iter().any(|s| s.0 == l.index);
+    let mtus = links.iter().filter(caught).chain(uplink.as_ref()).map(|l| l.mtu);
+    survey.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
+    survey.local = local(netlink, config, &links, uplink.as_ref(), &found)?;
+    Ok(survey)
+}
+
+fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>) -> Vec<Found> {
+    let filter = match &config.discover.netns {
+        None => Filter::None,
+        Some(names) => Filter::names(names.iter().map(String::as_str)).unwrap_or_else(|e| {
+            warnings.push(format!("[discover] netns: {e}"));
+            Filter::None
+        }),
+    };
+    let own = NsId::own().unwrap_or(NsId { dev: 0, ino: 0 });
+    let (namespaces, said) = netns::scan(&DIRS, &filter, own);
+    warnings.extend(said.iter().map(ToString::to_string));
+    if let Some(snapshot) = docker {
+        warnings.extend(snapshot.warnings.iter().map(ToString::to_string));
+        warnings.extend(snapshot.error.iter().map(ToString::to_string));
+    }
+    combine(docker.map_or(&[], |s| &s.containers), &namespaces)
+}
+
+fn claim(found: &Found) -> Claim {
+    let (source, kind) = match (found.source, &found.location) {
+        (Source::Docker, Location::HostNetwork { .. }) => ("docker", Kind::Cgroup),
+        (Source::Docker, _) => ("docker", Kind::Container),
+        (Source::Netns, _) => ("netns", Kind::Netns),
+        (Source::Config, _) => ("config", Kind::Interface),
+    };
+    let policy = found.policy;
+    Claim {
+        source,
+        name: found.name.clone(),
+        kind,
+        group: found.group.clone(),
+        label: Layer { weight: policy.weight, min: policy.min, max: policy.max },
+        ports: Vec::new(),
+        cgroups: Vec::new(),
+        problem: None,
+    }
+}
+
+fn resolve(claim: &mut Claim, mount: Result<&Cgroup2, &cgroup::CgroupError>, path: &std::path::Path) {
+    match mount.map(|m| m.resolve(path)) {
+        Ok(Ok(cgroup)) if (1..=8).contains(&cgroup.level) => claim.cgroups.push((cgroup.id, cgroup.level)),
+        Ok(Ok(cgroup)) => {
+            claim.problem =
+                Some(format!("cgroup {} is at depth {}, weir sees 1 to 8", path.display(), cgroup.level));
+        }
+        Ok(Err(e)) => claim.problem = Some(e.to_string()),
+        Err(e) => claim.problem = Some(e.to_string()),
+    }
+}
+
+/// What does not leave by the link: this node's addresses, and whatever is behind its other
+/// interfaces. Behind the uplink, and behind the bridge it is a port of, is the world.
+fn local(
+    netlink: &mut Netlink,
+    config: &Config,
+    links: &[Link],
+    uplink: Option<&Link>,
+    found: &[Found],
+) -> Result<BTreeSet<LocalPrefix>, NetlinkError> {
+    let outside = |index: u32| uplink.is_some_and(|u| u.index == index || u.master == Some(index));
+    let by_index: BTreeMap<u32, &Link> = links.iter().map(|l| (l.index, l)).collect();
+    let mut local = BTreeSet::new();
+    for prefix in netlink.addresses()? {
+        let host =
+            LocalPrefix { network: prefix.address, len: if prefix.address.is_ipv4() { 32 } else { 128 } };
+        let link_local = matches!(prefix.address, std::net::IpAddr::V6(a) if a.is_unicast_link_local());
+        local.insert(host);
+        // A VLAN on the uplink leads outside too.
+        let over_uplink = by_index
+            .get(&prefix.index)
+            .is_some_and(|l| l.kind.as_deref() == Some("vlan") && l.peer_index.is_some_and(outside));
+        if !outside(prefix.index) && !over_uplink && !link_local {
+            local.insert(LocalPrefix { network: prefix.network(), len: prefix.len });
+        }
+    }
+    for address in found.iter().flat_map(|f| &f.addresses) {
+        local.insert(LocalPrefix { network: *address, len: if address.is_ipv4() { 32 } else { 128 } });
+    }
+    for network in &config.link.local {
+        local.insert(LocalPrefix { network: network.address, len: network.len });
+    }
+    Ok(local)
+}

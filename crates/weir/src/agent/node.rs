@@ -1,0 +1,160 @@
+//! The agent's hold on the kernel: scheduler, programs, and what ties classes to both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_bpf::Config as Programs;
+use weir_host::{
+    engine::{
+        Attach, CONTROL, Catcher, Created, DEFAULT, EngineError, HOST, Htb, MAJOR, Measured, PortClass, tree,
+    },
+    netlink::{Link, Netlink},
+};
+use weir_units::{Bytes, TcHandle};
+
+use super::{book::Book, claims::Survey};
+use crate::config::{self, Config};
+
+/// Scheduler and programs of one link.
+pub(crate) struct Node {
+    pub(crate) htb: Htb,
+    pub(crate) catcher: Catcher,
+    pub(crate) netlink: Netlink,
+    pub(crate) shape: tree::Shape,
+    nodes: Vec<tree::Node>,
+    /// Interfaces and others that could not be caught, by interface index: why.
+    pub(crate) failures: BTreeMap<u32, String>,
+    /// Why the uplink's own traffic is not shared, if so.
+    pub(crate) uplink_failure: Option<String>,
+}
+
+pub(crate) fn handle(minor: u16) -> u32 {
+    TcHandle::new(MAJOR, minor).0
+}
+
+/// The shape of the tree for a link.
+pub(crate) fn shape(config: &Config, mtu: u32) -> tree::Shape {
+    let link = &config.link;
+    let split = match link.split {
+        config::Split::Always => true,
+        config::Split::Never => false,
+        config::Split::Auto => tree::Shape::split_by_default(link.capacity),
+    };
+    // What a socket may have in flight before its sender blocks, and a quarter more.
+    let buffer = std::fs::read_to_string("/proc/sys/net/core/wmem_default")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .unwrap_or(212_992);
+    tree::Shape {
+        capacity: link.capacity,
+        split,
+        mtu,
+        delay_ms: link.delay_ms,
+        least_queue: Bytes(buffer + buffer / 4),
+    }
+}
+
+impl Node {
+    /// Sets up, or takes over, scheduler and programs. Nothing is caught yet.
+    pub(crate) fn open(config: &Config, cookie: u16, created: Created) -> Result<Node, EngineError> {
+        let htb = Htb::open(&config.link.device)?;
+        let how = match config.link.attach {
+            config::Attach::Auto => Attach::best(),
+            config::Attach::Tcx => Attach::Tcx,
+            config::Attach::Clsact => Attach::Clsact,
+        };
+        let programs = Programs {
+            ifb_index: htb.index(),
+            control_handle: handle(CONTROL),
+            host_handle: handle(HOST),
+            default_handle: handle(DEFAULT),
+            charge_local: u32::from(config.link.charge_local),
+            cookie: u32::from(cookie),
+            ..Programs::default()
+        };
+        Ok(Node {
+            htb,
+            catcher: Catcher::open(how, programs, created)?,
+            netlink: Netlink::open()?,
+            shape: shape(config, 1500),
+            nodes: Vec::new(),
+            failures: BTreeMap::new(),
+            uplink_failure: None,
+        })
+    }
+
+    /// Writes the tree for these allocations; returns the number of changes.
+    pub(crate) fn apply(
+        &mut self,
+        groups: &[tree::Group],
+        members: &[tree::Member],
+    ) -> Result<usize, EngineError> {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        tree::build(&self.shape, groups, members, &mut nodes);
+        let result = self.htb.apply(&nodes);
+        self.nodes = nodes;
+        result
+    }
+
+    /// Reads counters; the number says how much someone else had changed.
+    pub(crate) fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
+        let drift = match self.htb.measure(out) {
+            Ok(drift) if out.is_empty() => drift.max(1),
+            Ok(drift) => return Ok(drift),
+            Err(EngineError::Netlink(e)) if e.is_gone() => 1,
+            Err(e) => return Err(e),
+        };
+        // Device or root qdisc are gone.
+        if self.htb.rebuild()? {
+            self.catcher.retarget(self.htb.index())?;
+        }
+        Ok(drift)
+    }
+
+    /// Catches what was found: interfaces, cgroups, the uplink.
+    pub(crate) fn catch(&mut self, book: &Book, survey: &Survey) -> Result<(), EngineError> {
+        let mut ports = BTreeMap::new();
+        let mut cgroups = BTreeMap::new();
+        let mut levels = 0;
+        let mut tracked: BTreeSet<u32> = [handle(DEFAULT)].into();
+        for entry in book.entries().values() {
+            let Some(minor) = entry.minor else { continue };
+            let handle = handle(minor);
+            for (index, name) in &entry.claim.ports {
+                ports.insert(*index, PortClass { device: name.clone(), handle });
+                tracked.insert(handle);
+            }
+            for (id, level) in &entry.claim.cgroups {
+                cgroups.insert(*id, handle);
+                levels |= 1 << level;
+            }
+        }
+        for (index, name) in &survey.strangers {
+            ports.insert(*index, PortClass { device: name.clone(), handle: handle(DEFAULT) });
+        }
+        self.catcher.track(tracked)?;
+        self.catcher.set_local(survey.local.clone())?;
+        self.catcher.set_cgroups(&cgroups, levels)?;
+        self.failures =
+            self.catcher.set_ports(&ports).into_iter().map(|(index, e)| (index, chain(&e))).collect();
+        self.uplink_failure = match &survey.uplink {
+            Some(link) => self.catch_uplink(link).err().map(|e| chain(&e)),
+            None => Some(format!("there is no interface {} now", book.config().link.device)),
+        };
+        Ok(())
+    }
+
+    fn catch_uplink(&mut self, link: &Link) -> Result<(), EngineError> {
+        self.catcher.set_uplink(link.index, &link.name)
+    }
+}
+
+/// An error with its causes on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

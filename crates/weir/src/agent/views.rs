@@ -1,0 +1,334 @@
+//! What the agent tells: status, classes, explanations, its own health.
+
+use weir_api::{Check, Class, Doctor, Error, Explanation, Kind, Origin, Sharer, Status, Verdict};
+use weir_share::{Bound, Demand, Policy};
+use weir_units::{BitRate, Bytes, TcHandle};
+
+use super::{Agent, activity, book::Entry};
+
+/// A policy in the words of `weir set`.
+pub(super) fn policy_text(policy: &Policy) -> String {
+    let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
+    format!("weight={} min={} max={}", policy.weight(), rate(policy.min()), rate(policy.max()))
+}
+
+/// A name that went away between question and answer.
+pub(super) fn gone(name: &str) -> Error {
+    let message = format!("no class or group is called {name} any more");
+    Error { code: "unknown-name".into(), message, asked: None, free: None }
+}
+
+fn origin_text(origin: Origin, name: &str) -> String {
+    match origin {
+        Origin::Default => "built in".to_owned(),
+        Origin::Defaults => "[defaults] of the configuration".to_owned(),
+        Origin::Label => "label of the container".to_owned(),
+        Origin::Config => "configuration".to_owned(),
+        Origin::Set => format!("set by hand (`weir unset {name}` takes it away)"),
+    }
+}
+
+impl Agent {
+    pub(super) fn status(&self) -> Status {
+        let link = &self.book.config().link;
+        let reservation = self.book.reservation();
+        let present =
+            || self.book.entries().values().filter(|e| e.minor.is_some() && e.claim.kind != Kind::Group);
+        let is_active = |f: &&super::Followed| f.estimator.demand().is_active();
+        let mut warnings = self.warnings.clone();
+        warnings.extend(self.engine_error.iter().map(|e| format!("the scheduler: {e}")));
+        warnings.extend(
+            self.node.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
+        );
+        warnings.extend(self.node.failures.values().cloned());
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            link: link.device.clone(),
+            capacity: link.capacity,
+            rate: BitRate(self.followed.values().map(|f| f.estimator.rate().0).sum()),
+            reserved: reservation.reserved,
+            reservable: reservation.reservable,
+            engine: "htb".to_owned(),
+            allocator: link.allocator.to_string(),
+            attach: self.node.catcher.how().name().to_owned(),
+            classes: present().count(),
+            active: self.followed.values().filter(is_active).count(),
+            class_changes: self.node.htb.writes(),
+            repairs: self.repairs,
+            config: self.path.display().to_string(),
+            config_error: self.config_error.clone(),
+            warnings,
+        }
+    }
+
+    pub(super) fn classes(&self) -> Vec<Class> {
+        self.book.entries().keys().map(|key| self.class(key)).collect()
+    }
+
+    pub(super) fn class(&self, key: &str) -> Class {
+        let entry = &self.book.entries()[key];
+        let followed = self.followed.get(key);
+        let members = || {
+            self.book.entries().iter().filter(|(_, e)| e.claim.group.as_deref() == Some(&entry.claim.name))
+        };
+        // A group sends what its members send.
+        let parts: Vec<_> = if entry.claim.kind == Kind::Group {
+            members().filter_map(|(k, _)| self.followed.get(k)).collect()
+        } else {
+            followed.into_iter().collect()
+        };
+        let sum =
+            |part: fn(&super::Followed) -> u64| parts.iter().map(|f| part(f)).fold(0, u64::saturating_add);
+        let demand = parts
+            .iter()
+            .map(|f| f.estimator.demand())
+            .fold(Demand::NONE, |all, one| Demand::rate(all.get().saturating_add(one.get())));
+        let local = match entry.minor {
+            Some(minor) if !entry.claim.ports.is_empty() => {
+                self.node.catcher.local_bytes(super::node::handle(minor)).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let problem = self.problem(entry);
+        let effective = entry.effective;
+        Class {
+            name: entry.claim.name.clone(),
+            source: entry.claim.source.to_owned(),
+            kind: entry.claim.kind,
+            group: entry.claim.group.clone(),
+            handle: entry.minor.map(|minor| TcHandle::new(weir_host::engine::MAJOR, minor).to_string()),
+            interfaces: entry.claim.ports.iter().map(|p| p.1.clone()).collect(),
+            activity: activity(entry.minor, demand),
+            policy: weir_api::Policy {
+                weight: effective.policy.weight(),
+                min: effective.policy.min(),
+                max: effective.policy.max(),
+                weight_origin: effective.origins[0],
+                min_origin: effective.origins[1],
+                max_origin: effective.origins[2],
+            },
+            allocation: followed.map_or(BitRate::ZERO, |f| f.allocation),
+            rate: BitRate(sum(|f| f.estimator.rate().0)),
+            demand: (!demand.is_unlimited()).then(|| demand.get()),
+            bytes: Bytes(sum(|f| f.before.bytes + f.counters.bytes)),
+            packets: sum(|f| f.before.packets + f.counters.packets),
+            drops: sum(|f| f.before.drops + f.counters.drops),
+            backlog: Bytes(sum(|f| f.counters.backlog)),
+            backlog_packets: sum(|f| f.counters.queued),
+            backpressured_ms: sum(|f| {
+                u64::try_from(f.estimator.backpressured().as_millis()).unwrap_or(u64::MAX)
+            }),
+            local_bytes: Bytes(local),
+            enforced: problem.is_none(),
+            not_enforced_because: problem,
+        }
+    }
+
+    /// Why the kernel does not hold what is configured for this class, if it does not.
+    fn problem(&self, entry: &Entry) -> Option<String> {
+        if let Some(error) = &self.engine_error {
+            return Some(format!("the scheduler has a fault: {error}"));
+        }
+        if let Some(problem) = entry.claim.problem.clone().or_else(|| entry.refused.clone()) {
+            return Some(problem);
+        }
+        if let Some(why) = entry.claim.ports.iter().find_map(|(index, _)| self.node.failures.get(index)) {
+            return Some(why.clone());
+        }
+        let by_uplink = entry.claim.kind == Kind::Host || !entry.claim.cgroups.is_empty();
+        if by_uplink && let Some(why) = &self.node.uplink_failure {
+            return Some(why.clone());
+        }
+        let lost = entry.claim.ports.iter().find(|(index, _)| !self.node.catcher.catches(*index));
+        lost.map(|(_, name)| format!("interface {name} is not caught yet"))
+    }
+
+    pub(super) fn explain(&self, key: &str) -> Explanation {
+        let entry = &self.book.entries()[key];
+        let class = self.class(key);
+        let capacity = self.book.config().link.capacity;
+        let name = &entry.claim.name;
+        let mut reasons = Vec::new();
+        if let Some(why) = &class.not_enforced_because {
+            reasons.push(format!("not enforced: {why}"));
+        }
+        if entry.minor.is_none() {
+            reasons.push(format!(
+                "{name} is not here now; its policy waits for it, and its minimum is kept free"
+            ));
+        }
+        let siblings: Vec<(&String, &Entry)> = self
+            .book
+            .entries()
+            .iter()
+            .filter(|(_, e)| e.minor.is_some() && e.claim.group == entry.claim.group)
+            .collect();
+        let active = |key: &String| self.class(key).activity == weir_api::Activity::Active;
+        let (whole, of) = match &entry.claim.group {
+            Some(group) => {
+                let whole =
+                    self.followed.get(&format!("group:{group}")).map_or(BitRate::ZERO, |f| f.allocation);
+                (whole, format!("group {group}'s {whole}"))
+            }
+            None => (capacity, format!("the link's {capacity}")),
+        };
+        if let (Some(followed), true) = (self.followed.get(key), entry.minor.is_some()) {
+            let weights: u64 = siblings
+                .iter()
+                .filter(|(k, _)| active(k) || *k == key)
+                .map(|(_, e)| u64::from(e.effective.policy.weight().get()))
+                .sum();
+            let weight = u64::from(entry.effective.policy.weight().get());
+            let fair = whole.scale(weight, weights.max(1));
+            let others = siblings.iter().filter(|(k, _)| active(k) && *k != key).count();
+            let with = if others == 1 {
+                "1 other active class".to_owned()
+            } else {
+                format!("{others} other active classes")
+            };
+            reasons.push(format!(
+                "shares {of} with {with}; by weight alone, {weight} of {weights}, that is {fair}"
+            ));
+            reasons.push(match followed.bound {
+                Bound::Idle => format!(
+                    "sends nothing now, so it gets nothing; with traffic it gets its share within {} ms",
+                    super::TICK.as_millis() * 2
+                ),
+                Bound::Demand => format!(
+                    "gets all it asks for, {}; what it leaves goes to the others by weight",
+                    followed.allocation
+                ),
+                Bound::Floor => format!(
+                    "its minimum lifts it to {}; the difference comes from the others by weight",
+                    followed.allocation
+                ),
+                Bound::Ceiling => format!(
+                    "its maximum holds it at {}; the surplus goes to the others by weight",
+                    followed.allocation
+                ),
+                Bound::Weight => format!(
+                    "gets {} by weight, after minima, maxima and what others leave",
+                    followed.allocation
+                ),
+            });
+            let policy = entry.effective.policy;
+            if let Some(min) = policy.min() {
+                reasons.push(format!("its minimum of {min} is promised and kept even if the agent dies"));
+            }
+            reasons.push(format!(
+                "sends {} now, {} wait; held back for {:.1} s so far",
+                class.rate,
+                class.backlog,
+                class.backpressured_ms as f64 / 1000.0
+            ));
+            if class.drops > 0 {
+                reasons.push(format!("{} packets were dropped because its queue was full", class.drops));
+            }
+        }
+        let sharers = siblings
+            .iter()
+            .filter(|(k, _)| active(k))
+            .filter_map(|(k, e)| {
+                self.followed.get(*k).map(|f| Sharer {
+                    name: e.claim.name.clone(),
+                    weight: e.effective.policy.weight(),
+                    allocation: f.allocation,
+                    bound: f.bound.to_string(),
+                })
+            })
+            .collect();
+        let [w, m, x] = entry.effective.origins;
+        let policy = entry.effective.policy;
+        let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
+        let origins = vec![
+            format!("weight {}: {}", policy.weight(), origin_text(w, name)),
+            format!("min {}: {}", rate(policy.min()), origin_text(m, name)),
+            format!("max {}: {}", rate(policy.max()), origin_text(x, name)),
+        ];
+        Explanation { class, reasons, sharers, origins }
+    }
+
+    /// The agent's own checks: is what is configured what the kernel holds?
+    pub(super) fn doctor(&self) -> Doctor {
+        let status = self.status();
+        let check = |name: &str, bad: Option<String>, good: String, verdict, advice: Option<&str>| Check {
+            name: name.to_owned(),
+            verdict: if bad.is_some() { verdict } else { Verdict::Ok },
+            advice: bad.as_ref().and(advice.map(str::to_owned)),
+            found: bad.unwrap_or(good),
+        };
+        let mut checks = weir_host::doctor::kernel();
+        checks.push(check(
+            "agent",
+            None,
+            format!("runs since {} s, pid {}", status.uptime_s, status.pid),
+            Verdict::Ok,
+            None,
+        ));
+        checks.push(check(
+            "configuration",
+            self.config_error.clone(),
+            format!("{} is in force", status.config),
+            Verdict::Fail,
+            Some("correct the file: it is read again at once; until then the old one holds"),
+        ));
+        checks.push(check(
+            "scheduler",
+            self.engine_error.clone(),
+            format!("{} on {}", status.engine, self.node.htb.device()),
+            Verdict::Fail,
+            None,
+        ));
+        checks.push(check(
+            "host traffic",
+            self.node.uplink_failure.clone(),
+            format!("shared at {}'s egress", status.link),
+            Verdict::Warn,
+            None,
+        ));
+        let lost: Vec<String> = self
+            .classes()
+            .into_iter()
+            .filter_map(|c| c.not_enforced_because.map(|why| format!("{}: {why}", c.name)))
+            .collect();
+        let lost = (!lost.is_empty()).then(|| lost.join("; "));
+        checks.push(check(
+            "classes",
+            lost,
+            format!("all {} are enforced", status.classes),
+            Verdict::Fail,
+            None,
+        ));
+        let over: Vec<String> = self.exceeding();
+        let over = (!over.is_empty()).then(|| over.join("; "));
+        checks.push(check(
+            "maxima",
+            over,
+            "nobody sends above their maximum".to_owned(),
+            Verdict::Fail,
+            Some("packets reach the link without passing weir: look for other tc programs on the interfaces (`tc filter show dev X ingress`)"),
+        ));
+        for warning in &self.warnings {
+            checks.push(Check {
+                name: "note".to_owned(),
+                verdict: Verdict::Warn,
+                found: warning.clone(),
+                advice: None,
+            });
+        }
+        Doctor { checks }
+    }
+
+    /// Who was measured above what is configured, by more than a burst can explain.
+    fn exceeding(&self) -> Vec<String> {
+        let over = |key: &String, entry: &Entry| {
+            let max = entry.effective.policy.max()?;
+            let rate = self.followed.get(key)?.estimator.rate();
+            (rate.0 > max.scale(115, 100).0 + BitRate::kbit(500).0)
+                .then(|| format!("{} sends {rate}, its maximum is {max}", entry.claim.name))
+        };
+        self.book.entries().iter().filter_map(|(k, e)| over(k, e)).collect()
+    }
+}
