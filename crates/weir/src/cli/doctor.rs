@@ -1,0 +1,68 @@
+//! `weir doctor`.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+use weir_api::{Check, ClientError, Doctor, Verdict};
+
+use super::{
+    Session,
+    format::{Look, Table, Tone},
+};
+
+const EXAMPLES: &str = "Examples:
+  weir doctor                                       before the first start, or when in doubt
+  weir doctor --json | jq '.checks[] | select(.verdict == \"fail\")'
+
+Asks the agent if one runs, else looks for itself. Exits with 1 if a check fails.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct DoctorArgs {}
+
+pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let doctor = match session.client.doctor() {
+        Ok(doctor) => doctor,
+        Err(refused @ ClientError::Refused(_)) => return Err(refused.into()),
+        Err(silent) => without_agent(&silent),
+    };
+    session.print(&doctor, |out, look| write(out, look, &doctor))?;
+    let failed = doctor.checks.iter().any(|check| check.verdict == Verdict::Fail);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What can be found out from here, when no agent answers.
+fn without_agent(silent: &ClientError) -> Doctor {
+    let agent =
+        Check { name: "agent".to_owned(), verdict: Verdict::Warn, found: silent.to_string(), advice: None };
+    let mut checks = vec![agent];
+    checks.extend(weir_host::doctor::kernel());
+    Doctor { checks }
+}
+
+fn write(out: &mut dyn Write, look: Look, doctor: &Doctor) -> io::Result<()> {
+    let mut table = Table::new(look, &["CHECK", "", "FOUND"]);
+    for check in &doctor.checks {
+        let verdict = match check.verdict {
+            Verdict::Ok => ("ok", Tone::Good),
+            Verdict::Warn => ("warn", Tone::Warn),
+            Verdict::Fail => ("FAIL", Tone::Bad),
+        };
+        table.row([
+            (check.name.clone(), Tone::Plain),
+            (verdict.0.to_owned(), verdict.1),
+            (check.found.clone(), Tone::Plain),
+        ]);
+        if let Some(advice) = &check.advice {
+            table.row([
+                (String::new(), Tone::Plain),
+                (String::new(), Tone::Plain),
+                (format!("-> {advice}"), Tone::Dim),
+            ]);
+        }
+    }
+    write!(out, "{table}")
+}

@@ -1,0 +1,134 @@
+//! `weir explain`.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+use weir_api::{Class, Explanation, Kind, Origin};
+
+use super::{
+    Session,
+    format::{self, Look, Table, Tone},
+};
+
+const EXAMPLES: &str = "Examples:
+  weir explain web            its share, step by step, and who else shares
+  weir explain docker:web     where two sources know a `web`
+
+BOUND says what decides a sharer's allocation: its weight, its floor (minimum), its
+ceiling (maximum), or its demand: it asks for no more.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ExplainArgs {
+    /// The class to explain
+    name: String,
+}
+
+pub(super) fn run(args: &ExplainArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let explanation = session.client.explain(&args.name)?;
+    session.print(&explanation, |out, look| write(out, look, &explanation))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `weir explain` prints, for a screen of someone else's.
+pub(super) fn text(explanation: &Explanation, look: Look) -> String {
+    let mut text = Vec::new();
+    // A vector takes what is written to it.
+    let _ = write(&mut text, look, explanation);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn write(out: &mut dyn Write, look: Look, explanation: &Explanation) -> io::Result<()> {
+    let Explanation { class, reasons, sharers, origins } = explanation;
+    writeln!(out, "{}", headline(class))?;
+    writeln!(out, "policy: {}", policy(class))?;
+    if !class.enforced {
+        let why = class.not_enforced_because.as_deref().unwrap_or("the agent does not say why");
+        writeln!(out, "! not enforced: {why}")?;
+    }
+    writeln!(out, "\nWhy")?;
+    for (reason, number) in reasons.iter().zip(1..) {
+        writeln!(out, "{number:>3}. {reason}")?;
+    }
+    if !origins.is_empty() {
+        writeln!(out, "\nSet, strongest first")?;
+        for origin in origins {
+            writeln!(out, "  {origin}")?;
+        }
+    }
+    if !sharers.is_empty() {
+        let mut table = Table::new(look, &["SHARER", ">WEIGHT", ">ALLOCATED", "BOUND"]);
+        for sharer in sharers {
+            let this = sharer.name == class.name || Some(&sharer.name) == class.group.as_ref();
+            let tone = if this { Tone::Good } else { Tone::Plain };
+            table.row([
+                (sharer.name.clone(), tone),
+                (sharer.weight.to_string(), Tone::Plain),
+                (format::rate(sharer.allocation), Tone::Plain),
+                (sharer.bound.clone(), Tone::Plain),
+            ]);
+        }
+        write!(out, "\n{table}")?;
+    }
+    Ok(())
+}
+
+/// Who it is, and what it does now.
+pub(super) fn headline(class: &Class) -> String {
+    let group = class.group.as_ref().map(|group| format!(" of group {group}")).unwrap_or_default();
+    let demand = match class.demand {
+        None => "asks for all it can get".to_owned(),
+        Some(demand) => format!("asks for {}", format::rate(demand)),
+    };
+    format!(
+        "{} ({} from {}{group}) is {}: sends {} of {} allowed, {demand}",
+        class.name,
+        kind(class.kind),
+        class.source,
+        format::state(class).trim_end_matches('!'),
+        format::rate(class.rate),
+        format::rate(class.allocation),
+    )
+}
+
+/// The policy in force, each value with who set it.
+pub(super) fn policy(class: &Class) -> String {
+    let policy = &class.policy;
+    let bound = |name, value: Option<_>, origin| match value {
+        None => format!("no {name}"),
+        Some(value) => format!("{name} {value} ({})", by(origin)),
+    };
+    format!(
+        "weight {} ({}), {}, {}",
+        policy.weight,
+        by(policy.weight_origin),
+        bound("min", policy.min, policy.min_origin),
+        bound("max", policy.max, policy.max_origin)
+    )
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Container => "container",
+        Kind::Netns => "network namespace",
+        Kind::Interface => "interface",
+        Kind::Cgroup => "cgroup",
+        Kind::Host => "the host's traffic",
+        Kind::Default => "unclaimed traffic",
+        Kind::Control => "control traffic",
+        Kind::Group => "group",
+    }
+}
+
+fn by(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Default => "built in",
+        Origin::Defaults => "defaults of the file",
+        Origin::Label => "label",
+        Origin::Config => "file",
+        Origin::Set => "weir set",
+    }
+}

@@ -1,0 +1,237 @@
+//! Rates, times and tables as people read them.
+
+use std::{
+    io::IsTerminal,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Row, presets};
+use weir_api::{Activity, Class};
+use weir_units::BitRate;
+
+/// What the output may look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Colours, and bold: on a terminal, and not with `NO_COLOR` (no-color.org).
+    pub(crate) colour: bool,
+    /// Whether the output is a terminal at all.
+    pub(crate) terminal: bool,
+}
+
+impl Look {
+    /// For pipes and files.
+    #[cfg(test)]
+    pub(crate) const PLAIN: Look = Look { colour: false, terminal: false };
+
+    /// What standard output is.
+    pub(crate) fn of_stdout() -> Look {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let terminal = std::io::stdout().is_terminal();
+        Look { colour: terminal && !set("NO_COLOR") && !dumb, terminal }
+    }
+}
+
+/// A measured rate in four characters and a unit: `12.3mbit`, `940mbit`, `1.5gbit`, `0`.
+///
+/// Rounded to the nearest tenth; what was configured is printed exactly instead.
+pub(crate) fn rate(rate: BitRate) -> String {
+    const UNITS: [(&str, u128); 5] = [
+        ("bit", 1),
+        ("kbit", 1_000),
+        ("mbit", 1_000_000),
+        ("gbit", 1_000_000_000),
+        ("tbit", 1_000_000_000_000),
+    ];
+    if rate == BitRate::ZERO {
+        return "0".to_owned();
+    }
+    // 128 bits: a rate near 2^64 bit/s times ten still fits.
+    let bits = u128::from(rate.0);
+    let in_unit = |(name, unit): (&str, u128)| {
+        let tenths = (bits * 10 + unit / 2) / unit;
+        match (tenths / 10, tenths % 10) {
+            (whole @ ..100, 0) => (whole, format!("{whole}{name}")),
+            (whole @ ..100, tenth) => (whole, format!("{whole}.{tenth}{name}")),
+            _ => ((bits + unit / 2) / unit, format!("{}{name}", (bits + unit / 2) / unit)),
+        }
+    };
+    let mut texts = UNITS.into_iter().map(in_unit);
+    let fits = texts.find(|(whole, _)| *whole < 1_000);
+    fits.map_or_else(|| rate.to_string(), |(_, text)| text)
+}
+
+/// A floor or a ceiling as configured, `-` for none.
+pub(crate) fn bound(bound: Option<BitRate>) -> String {
+    bound.map_or_else(|| "-".to_owned(), |bound| bound.to_string())
+}
+
+/// What `part` is of `whole`, in percent.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn percent(part: BitRate, whole: BitRate) -> String {
+    match whole.0 {
+        0 => "-".to_owned(),
+        whole => format!("{:.1} %", part.0 as f64 * 100.0 / whole as f64),
+    }
+}
+
+/// Milliseconds since the epoch as `2026-01-02T03:04:05.678Z`.
+pub(crate) fn moment(time_ms: u64) -> String {
+    // Beyond the year 9999 the formatter panics; an agent's clock is not trusted that far.
+    const LAST_MS: u64 = 253_402_300_799_999;
+    let time = UNIX_EPOCH + Duration::from_millis(time_ms.min(LAST_MS));
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+/// Whole seconds as `3h 12m 5s`.
+pub(crate) fn seconds(seconds: u64) -> String {
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+/// Milliseconds as `0`, `350ms`, `81.5s`, `3h 12m 5s`.
+pub(crate) fn millis(ms: u64) -> String {
+    match ms {
+        0 => "0".to_owned(),
+        1..1_000 => format!("{ms}ms"),
+        1_000..100_000 => format!("{}.{}s", ms / 1_000, ms % 1_000 / 100),
+        _ => seconds(ms / 1_000),
+    }
+}
+
+/// `active`, `idle`, `absent`; with `!` if the kernel does not hold the policy.
+pub(crate) fn state(class: &Class) -> String {
+    let activity = match class.activity {
+        Activity::Active => "active",
+        Activity::Idle => "idle",
+        Activity::Absent => "absent",
+    };
+    format!("{activity}{}", if class.enforced { "" } else { "!" })
+}
+
+/// A colour that means something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    Dim,
+    Good,
+    Warn,
+    Bad,
+}
+
+/// A table without borders: columns two spaces apart, nothing cut off or wrapped, so that
+/// it reads the same for `awk` as for people.
+pub(crate) struct Table {
+    table: comfy_table::Table,
+}
+
+impl Table {
+    /// Headings; those that begin with `>` are for numbers, which stand to the right.
+    pub(crate) fn new(look: Look, headings: &[&str]) -> Table {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING);
+        if look.colour {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        table.set_header(
+            headings
+                .iter()
+                .map(|heading| Cell::new(heading.trim_start_matches('>')).add_attribute(Attribute::Bold)),
+        );
+        for (column, heading) in table.column_iter_mut().zip(headings) {
+            column.set_padding((0, 2));
+            if heading.starts_with('>') {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        Table { table }
+    }
+
+    /// One line.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (String, Tone)>) {
+        self.table.add_row(Row::from(cells.into_iter().map(|(text, tone)| {
+            let cell = Cell::new(text);
+            match tone {
+                Tone::Plain => cell,
+                Tone::Dim => cell.add_attribute(Attribute::Dim),
+                Tone::Good => cell.fg(Color::Green),
+                Tone::Warn => cell.fg(Color::Yellow),
+                Tone::Bad => cell.fg(Color::Red),
+            }
+        })));
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for line in self.table.lines() {
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_are_short() {
+        for (bits, text) in [
+            (0, "0"),
+            (999, "999bit"),
+            (1_000, "1kbit"),
+            (39_840_000, "39.8mbit"),
+            (99_960_000, "100mbit"),
+            (123_456_000, "123mbit"),
+            (999_949_999, "1gbit"),
+            (999_400_000, "999mbit"),
+            (1_500_000_000, "1.5gbit"),
+            (10_000_000_000_000, "10tbit"),
+        ] {
+            assert_eq!(rate(BitRate(bits)), text, "{bits}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_rate_read_back_is_within_half_of_what_its_last_digit_is_worth(bits in 1..BitRate::MAX.0) {
+            let text = rate(BitRate(bits));
+            let back: BitRate = text.parse().unwrap();
+            prop_assert!(back.0.abs_diff(bits) * 20 <= bits || bits < 1_000, "{bits} printed as {text}");
+            prop_assert!(text.trim_end_matches(char::is_alphabetic).len() <= 4, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_readable_and_absurd_ones_do_no_harm() {
+        assert_eq!(moment(1_700_000_000_123), "2023-11-14T22:13:20.123Z");
+        assert!(moment(u64::MAX).starts_with("9999-12-31"));
+        assert_eq!(seconds(11_532), "3h 12m 12s");
+        assert_eq!(millis(0), "0");
+        assert_eq!(millis(350), "350ms");
+        assert_eq!(millis(81_590), "81.5s");
+        assert_eq!(millis(u64::MAX).split(' ').count(), 6);
+    }
+
+    #[test]
+    fn a_table_lines_up_and_ends_its_lines_where_the_text_ends() {
+        let mut table = Table::new(Look::PLAIN, &["NAME", ">RATE", "STATE"]);
+        table.row([
+            ("web".into(), Tone::Plain),
+            ("5mbit".into(), Tone::Plain),
+            ("active".into(), Tone::Good),
+        ]);
+        table.row([
+            ("a-long-name".into(), Tone::Plain),
+            ("12.3mbit".into(), Tone::Plain),
+            (String::new(), Tone::Bad),
+        ]);
+        assert_eq!(
+            table.to_string(),
+            "NAME             RATE  STATE\nweb             5mbit  active\na-long-name  12.3mbit\n"
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! The command line: each verb in a file of its own, all of them through [`run`].
+
+mod doctor;
+mod events;
+mod explain;
+mod format;
+mod manual;
+mod ps;
+mod set;
+mod status;
+mod top;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    ffi::OsString,
+    fmt,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+use weir_api::Client;
+
+pub(crate) use format::Look;
+
+/// The request itself is wrong: nothing was asked of the agent.
+const USAGE: u8 = 2;
+
+/// Quality of service for fog and edge nodes: divides a node's uplink between its
+/// containers by weight, minimum and maximum.
+///
+/// `weir agent` runs on the node; the other verbs ask it, over its unix socket.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  weir agent --config /etc/weir/weir.toml     divide this node's uplink
+  weir ps                                     who sends how much, and who may
+  weir top                                    the same, live
+  weir set web weight=3 min=20mbit            change a policy, at once
+  weir explain web                            why it gets what it gets
+  weir doctor                                 what this node can do, and what not
+
+Exit codes: 0 done, 1 refused or failed, 2 the command line or its input is wrong.
+Colours are left out when the output is not a terminal, or NO_COLOR is set.";
+
+#[derive(Debug, Args)]
+struct Global {
+    /// Where the agent listens
+    #[arg(
+        long,
+        global = true,
+        env = "WEIR_SOCKET",
+        default_value = weir_api::DEFAULT_SOCKET,
+        value_name = "PATH",
+        help_heading = "Global options"
+    )]
+    socket: PathBuf,
+    /// Answer in JSON, for programs; rates in bit/s, sizes in bytes
+    #[arg(long, global = true, help_heading = "Global options")]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Divide this node's uplink, until told to stop
+    Agent(AgentArgs),
+    /// List the classes: policy, allocation, what each sends
+    Ps(ps::PsArgs),
+    /// Watch the classes, full screen
+    Top(top::TopArgs),
+    /// Change a class's weight, minimum or maximum, at once
+    Set(set::SetArgs),
+    /// Take back what `weir set` changed
+    Unset(set::UnsetArgs),
+    /// Say why a class gets what it gets, now
+    Explain(explain::ExplainArgs),
+    /// Show the agent and its link
+    Status(status::StatusArgs),
+    /// Check what this node can do, and what not
+    Doctor(doctor::DoctorArgs),
+    /// Show what happened, or what happens
+    Events(events::EventsArgs),
+    Lab(weir_lab::cli::LabArgs),
+    /// Print a completion script for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write the manual pages into a directory
+    Man(manual::ManArgs),
+}
+
+const AGENT_EXAMPLES: &str = "Examples:
+  weir agent --config /etc/weir/weir.toml
+  weir agent --config weir.toml --check        is the file good? change nothing
+  WEIR_LOG=weir=debug weir agent               say more, on standard error
+
+Needs root. Reads its file again on SIGHUP and when it changes; a file that is wrong is
+refused and the old one stays in force. On SIGTERM it leaves the network as it found it.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AGENT_EXAMPLES)]
+struct AgentArgs {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    config: PathBuf,
+    /// Only read the file and say what is wrong with it
+    #[arg(long)]
+    check: bool,
+}
+
+/// What a verb has at hand.
+struct Session<'a> {
+    client: Client,
+    json: bool,
+    look: Look,
+    out: &'a mut dyn Write,
+}
+
+impl Session<'_> {
+    /// Prints an answer: as JSON if asked for, else as `text` writes it.
+    fn print<T: Serialize>(
+        &mut self,
+        answer: &T,
+        text: impl FnOnce(&mut dyn Write, Look) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            serde_json::to_writer_pretty(&mut *self.out, answer)?;
+            writeln!(self.out)?;
+        } else {
+            text(self.out, self.look)?;
+        }
+        Ok(())
+    }
+}
+
+/// The command line, or a file it names, does not say what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// Does what `args` say, the program's name first. Errors are told on `err`, and by the code.
+pub(crate) fn run(
+    args: impl IntoIterator<Item = OsString>,
+    look: Look,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() => {
+            let text = e.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            say(err, &text.trim_end());
+            return ExitCode::from(USAGE);
+        }
+        // Help, or the version: not an error at all.
+        Err(e) => {
+            let text = e.render();
+            let _ = if look.colour { write!(out, "{}", text.ansi()) } else { write!(out, "{text}") };
+            return ExitCode::SUCCESS;
+        }
+    };
+    let client = Client::new(&cli.global.socket);
+    let session = Session { client, json: cli.global.json, look, out };
+    match dispatch(cli.command, session) {
+        Ok(code) => code,
+        // Whoever read the output has seen enough (`weir ps | head`).
+        Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,
+        Err(e) => {
+            say(err, &format_args!("{e:#}"));
+            ExitCode::from(if e.is::<Usage>() { USAGE } else { 1 })
+        }
+    }
+}
+
+fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCode> {
+    let session = &mut session;
+    match command {
+        Command::Agent(args) => agent(&args.config, args.check, session),
+        Command::Ps(args) => ps::run(&args, session),
+        Command::Top(args) => top::run(&args, session),
+        Command::Set(args) => set::set(args, session),
+        Command::Unset(args) => set::unset(&args, session),
+        Command::Explain(args) => explain::run(&args, session),
+        Command::Status(status::StatusArgs {}) => status::run(session),
+        Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
+        Command::Events(args) => events::run(&args, session),
+        Command::Lab(args) => weir_lab::cli::run(&args),
+        Command::Completions(args) => manual::completions(&args, session),
+        Command::Man(args) => manual::pages(&args, session),
+    }
+}
+
+fn agent(config: &Path, check: bool, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    if check {
+        crate::agent::check(config)?;
+        writeln!(session.out, "{} is good", config.display())?;
+    } else {
+        log_to_stderr()?;
+        crate::agent::run(config)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sends the agent's log to standard error: `info` and above, or what `WEIR_LOG` says
+/// (`weir=debug`, `warn,weir_host=trace`).
+fn log_to_stderr() -> anyhow::Result<()> {
+    use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+    let text = std::env::var("WEIR_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter: Targets = text
+        .parse()
+        .map_err(|e| Usage(format!("cannot read `{text}` in WEIR_LOG: {e}; write info, or weir=debug")))?;
+    let format = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()) && Look::of_stdout().colour)
+        .with_target(false);
+    tracing_subscriber::registry().with(format).with(filter).init();
+    Ok(())
+}
+
+fn say(err: &mut dyn Write, what: &dyn fmt::Display) {
+    // If even standard error is gone, there is nobody left to tell.
+    let _ = writeln!(err, "weir: {what}");
+}
+
+fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+    let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+    io.or(json) == Some(io::ErrorKind::BrokenPipe)
+}

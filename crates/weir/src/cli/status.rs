@@ -1,0 +1,43 @@
+//! `weir status`.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+use weir_api::Status;
+
+use super::{Session, format};
+
+const EXAMPLES: &str = "Examples:
+  weir status
+  weir status --json | jq .rate      what the link carries, bit/s";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct StatusArgs {}
+
+pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let status = session.client.status()?;
+    session.print(&status, |out, _| write(out, &status))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
+    writeln!(out, "weir {}, process {}, up {}", s.version, s.pid, format::seconds(s.uptime_s))?;
+    let share = format::percent(s.rate, s.capacity);
+    writeln!(out, "link       {}, {}; sending {} ({share})", s.link, s.capacity, format::rate(s.rate))?;
+    writeln!(out, "promised   {} of {} that may be", s.reserved, s.reservable)?;
+    writeln!(out, "engine     {}, allocator {}, attached by {}", s.engine, s.allocator, s.attach)?;
+    writeln!(out, "classes    {}, {} active", s.classes, s.active)?;
+    writeln!(out, "scheduler  {} writes, {} repairs", s.class_changes, s.repairs)?;
+    writeln!(out, "config     {}", s.config)?;
+    if let Some(error) = &s.config_error {
+        writeln!(out, "! the file was refused, the old one is in force: {error}")?;
+    }
+    for warning in &s.warnings {
+        writeln!(out, "! {warning}")?;
+    }
+    Ok(())
+}

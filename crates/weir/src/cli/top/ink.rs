@@ -1,0 +1,78 @@
+//! Styles, and text in its place.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    style::{Color, Modifier, Style},
+    text::Span,
+};
+use weir_api::Class;
+
+use super::state::{State, id};
+
+/// Colours of classes, by their place in the alphabet; all readable on black and on white.
+const PALETTE: [Color; 8] = [
+    Color::Indexed(39),
+    Color::Indexed(71),
+    Color::Indexed(172),
+    Color::Indexed(169),
+    Color::Indexed(37),
+    Color::Indexed(99),
+    Color::Indexed(143),
+    Color::Indexed(167),
+];
+
+/// Styles, without colours where there are to be none.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ink {
+    pub(super) colour: bool,
+}
+
+impl Ink {
+    pub(super) fn plain(self) -> Style {
+        Style::new()
+    }
+
+    pub(super) fn dim(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    pub(super) fn strong(self) -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    pub(super) fn warn(self) -> Style {
+        self.paint(Color::Yellow)
+    }
+
+    pub(super) fn bad(self) -> Style {
+        self.paint(Color::Red).add_modifier(Modifier::BOLD)
+    }
+
+    pub(super) fn banner(self) -> Style {
+        self.paint(Color::Red).add_modifier(Modifier::REVERSED)
+    }
+
+    pub(super) fn paint(self, colour: Color) -> Style {
+        if self.colour { Style::new().fg(colour) } else { Style::new() }
+    }
+}
+
+pub(super) fn class_style(state: &State, class: &Class, ink: Ink) -> Style {
+    let mut ids: Vec<String> = state.classes.iter().map(id).collect();
+    ids.sort_unstable();
+    let place = ids.binary_search(&id(class)).unwrap_or(0);
+    ink.paint(PALETTE[place % PALETTE.len()])
+}
+
+/// Text in its cell, cut with `…` if it is too long.
+pub(super) fn put(text: &str, style: Style, to_the_right: bool, cell: Rect, buf: &mut Buffer) {
+    let (length, room) = (Span::raw(text).width(), usize::from(cell.width));
+    if length <= room {
+        let indent = if to_the_right { cell.width - u16::try_from(length).unwrap_or(cell.width) } else { 0 };
+        buf.set_stringn(cell.x + indent, cell.y, text, room, style);
+    } else if room > 0 {
+        buf.set_stringn(cell.x, cell.y, text, room - 1, style);
+        buf.set_stringn(cell.right() - 1, cell.y, "…", 1, style);
+    }
+}

@@ -1,0 +1,219 @@
+//! `weir top`: the classes, live.
+//!
+//! Three parts: [`state`] decides, [`draw`] shows, and here is what touches the world: a
+//! thread that asks the agent, and the terminal.
+
+mod bar;
+mod columns;
+mod draw;
+mod ink;
+mod panel;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    process::ExitCode,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::Args;
+use crossterm::event::{self, Event, KeyEventKind};
+use ratatui::DefaultTerminal;
+use weir_api::{Client, ClientError, SetPolicies};
+
+use super::{Look, Session, Usage};
+use ink::Ink;
+use state::{Action, News, Sort, State};
+
+const EXAMPLES: &str = "Examples:
+  weir top                 full screen, once a second
+  weir top --sort name     a steady order
+  weir top --once          one frame as text, for a log or a mail
+  weir top --json          status and classes, one object a second, for programs
+
+Keys:
+  up, down   select a class, whose last minute is shown below
+  + -        change its weight, at once
+  e          explain why it gets what it gets
+  s          sort by rate, allocation, backlog, drops, weight, name
+  /          show only names and groups that contain a text
+  p          pause, and go on
+  q          quit
+
+A class's bar goes from 0 to the link's capacity: what it sends, what it may send beyond
+that, [ its minimum, ] its maximum.";
+
+/// How often the agent is asked.
+const EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct TopArgs {
+    /// Print one frame as text, and end
+    #[arg(long)]
+    once: bool,
+    /// What to sort by first
+    #[arg(long, value_enum, default_value_t = Sort::Rate, value_name = "COLUMN")]
+    sort: Sort,
+}
+
+pub(super) fn run(args: &TopArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let state = State::new(session.client.socket().display().to_string(), args.sort);
+    if session.json {
+        return figures(args.once, session);
+    }
+    if args.once {
+        return one_frame(state, session);
+    }
+    if !session.look.terminal {
+        return Err(Usage("`weir top` needs a terminal; use --once or --json here".to_owned()).into());
+    }
+    // Asking is quick on a local socket; a second try is better than a long wait.
+    let client = session.client.clone().with_timeout(Duration::from_secs(3));
+    full_screen(state, &client, session.look)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One frame, as wide as the terminal, or 100 characters.
+fn one_frame(mut state: State, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    state.hear(sample(&session.client)?);
+    let width =
+        if session.look.terminal { crossterm::terminal::size().map_or(100, |(width, _)| width) } else { 100 };
+    write!(session.out, "{}", draw::as_text(&state, width))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Status and classes as JSON, once or every second.
+fn figures(once: bool, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    loop {
+        let (status, classes) = (session.client.status()?, session.client.classes()?);
+        serde_json::to_writer(
+            &mut *session.out,
+            &serde_json::json!({ "status": status, "classes": classes }),
+        )?;
+        writeln!(session.out)?;
+        session.out.flush()?;
+        if once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(EVERY);
+    }
+}
+
+fn sample(client: &Client) -> Result<News, ClientError> {
+    Ok(News::Sample(Box::new(client.status()?), client.classes()?))
+}
+
+/// What wakes the screen.
+enum Input {
+    Terminal(Event),
+    News(News),
+    /// A signal, or no more terminal.
+    End,
+}
+
+/// Takes the terminal, and gives it back however this ends: also on a panic, of whatever
+/// thread, and on SIGTERM, SIGHUP and SIGINT.
+fn full_screen(state: State, client: &Client, look: Look) -> anyhow::Result<()> {
+    let (tell, inbox) = mpsc::channel();
+    let on_signal = tell.clone();
+    ctrlc::set_handler(move || drop(on_signal.send(Input::End))).context("cannot listen for signals")?;
+    let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
+    let result = watch(&mut terminal, state, client, look, &tell, &inbox);
+    ratatui::restore();
+    result
+}
+
+fn watch(
+    terminal: &mut DefaultTerminal,
+    mut state: State,
+    client: &Client,
+    look: Look,
+    tell: &Sender<Input>,
+    inbox: &Receiver<Input>,
+) -> anyhow::Result<()> {
+    let (ask, asked) = mpsc::channel();
+    // Neither thread is joined: one may wait for the agent, and the other for a key.
+    let (client, figures, keys) = (client.clone(), EndOnDrop(tell.clone()), EndOnDrop(tell.clone()));
+    thread::spawn(move || ask_the_agent(&client, &asked, &figures.0));
+    // A thread of its own, also because reading spins once the terminal has gone.
+    thread::spawn(move || read_the_terminal(&keys.0));
+    let ink = Ink { colour: look.colour };
+    loop {
+        terminal.draw(|frame| draw::frame(&state, ink, frame.area(), frame.buffer_mut()))?;
+        // All that has come meanwhile goes into one frame.
+        for input in std::iter::once(inbox.recv()?).chain(inbox.try_iter()) {
+            match input {
+                Input::End => return Ok(()),
+                Input::News(news) => state.hear(news),
+                Input::Terminal(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                    match state.press(key) {
+                        Action::Quit => return Ok(()),
+                        Action::None => {}
+                        action => drop(ask.send(action)),
+                    }
+                }
+                // Anything else, such as another size, only wants a new frame.
+                Input::Terminal(_) => {}
+            }
+        }
+    }
+}
+
+fn read_the_terminal(tell: &Sender<Input>) {
+    while let Ok(event) = event::read() {
+        if tell.send(Input::Terminal(event)).is_err() {
+            return;
+        }
+    }
+}
+
+/// A thread that ends, were it by a panic, ends the whole: the panic hook has given the
+/// terminal back by then.
+struct EndOnDrop(Sender<Input>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        drop(self.0.send(Input::End));
+    }
+}
+
+/// Asks for the figures every second, and for what the keys want in between.
+fn ask_the_agent(client: &Client, asked: &Receiver<Action>, tell: &Sender<Input>) {
+    let mut next = Instant::now();
+    let mut explained = None;
+    loop {
+        let news = match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                next = Instant::now() + EVERY;
+                let explain = explained.as_deref().map(|name| explain(client, name));
+                let sample = sample(client).unwrap_or_else(|e| News::Silence(e.to_string()));
+                explain.into_iter().chain([sample]).collect()
+            }
+            Ok(Action::Explain(name)) => {
+                explained = name;
+                explained.as_deref().map(|name| explain(client, name)).into_iter().collect()
+            }
+            Ok(Action::Set(change)) => {
+                let changed = client.set(&SetPolicies { changes: vec![change], allow_absent: false });
+                vec![News::Changed(changed.map_err(|e| e.to_string()))]
+            }
+            Ok(Action::None | Action::Quit) => Vec::<News>::new(),
+        };
+        for news in news {
+            if tell.send(Input::News(news)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn explain(client: &Client, name: &str) -> News {
+    News::Explained(client.explain(name).map(Box::new).map_err(|e| e.to_string()))
+}

@@ -1,0 +1,150 @@
+//! What is shown of one class: its last minute at the bottom, its explanation on demand.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    style::Modifier,
+    text::{Line as Text, Span},
+    widgets::{Block, BorderType, Clear, Sparkline, Widget},
+};
+use weir_api::Class;
+use weir_units::BitRate;
+
+use super::{
+    ink::{Ink, class_style, put},
+    state::{HISTORY, State, id},
+};
+use crate::cli::{
+    explain,
+    format::{self, Look},
+};
+
+/// The selected class: its last minute, and what the table has no room for.
+pub(super) fn panel(state: &State, class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
+    let own = class_style(state, class, ink);
+    let title = Text::from(vec![
+        Span::raw(" "),
+        Span::styled(class.name.clone(), own.add_modifier(Modifier::BOLD)),
+        Span::raw(format!(" over the last {HISTORY} s ")),
+    ]);
+    let block = Block::bordered().border_type(BorderType::Rounded).border_style(ink.dim()).title(title);
+    let inner = block.inner(area);
+    block.render(area, buf);
+    let seconds = u16::try_from(HISTORY).unwrap_or(u16::MAX);
+    let axis = 9;
+    let figure = Rect { width: inner.width.saturating_sub(axis).min(seconds), ..inner };
+    let rates: Vec<u64> = state.history.get(&id(class)).into_iter().flatten().map(|rate| rate.0).collect();
+    let rates = &rates[rates.len().saturating_sub(usize::from(figure.width))..];
+    let top = rates.iter().copied().max().unwrap_or(0).max(class.allocation.0).max(1);
+    let empty = usize::from(figure.width) - rates.len();
+    let data = std::iter::repeat_n(None, empty).chain(rates.iter().copied().map(Some));
+    Sparkline::default()
+        .data(data)
+        .max(top)
+        .style(own)
+        .absent_value_symbol(" ")
+        .absent_value_style(ink.dim())
+        .render(figure, buf);
+    let label = |y, text: &str, buf: &mut Buffer| {
+        let cell = Rect::new(
+            figure.right() + 1,
+            y,
+            axis.saturating_sub(1).min(inner.right().saturating_sub(figure.right() + 1)),
+            1,
+        );
+        put(text, ink.dim(), false, cell, buf);
+    };
+    label(figure.y, &format::rate(BitRate(top)), buf);
+    label(figure.bottom().saturating_sub(1), "0", buf);
+    let rest = Rect {
+        x: figure.right() + axis + 1,
+        width: inner.right().saturating_sub(figure.right() + axis + 1),
+        ..inner
+    };
+    if rest.width >= 24 {
+        details(class, ink, rest, buf);
+    }
+}
+
+fn details(class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
+    let mut lines = vec![(explain::policy(class), ink.plain())];
+    if let Some(why) = &class.not_enforced_because {
+        lines.push((format!("! not enforced: {why}"), ink.bad()));
+    }
+    let held = match class.backpressured_ms {
+        0 => "never held back".to_owned(),
+        ms => format!("held back for {}", format::millis(ms)),
+    };
+    lines.extend([
+        (format!("{}, {} drops", held, class.drops), ink.plain()),
+        (
+            format!("sent {} in {} packets, {} stayed here", class.bytes, class.packets, class.local_bytes),
+            ink.plain(),
+        ),
+        (
+            format!(
+                "{} from {} {} {}",
+                class.handle.as_deref().unwrap_or("no handle"),
+                class.source,
+                class.group.as_deref().unwrap_or_default(),
+                class.interfaces.join(" ")
+            ),
+            ink.dim(),
+        ),
+    ]);
+    let wrapped = lines.iter().flat_map(|(text, style)| {
+        wrap(text, usize::from(area.width)).into_iter().map(move |line| (line, *style))
+    });
+    for ((line, style), y) in wrapped.zip(area.top()..area.bottom()) {
+        buf.set_stringn(area.x, y, line, usize::from(area.width), style);
+    }
+}
+
+/// The same text as `weir explain` prints, over the table.
+pub(super) fn explanation(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
+    let text = match &state.explanation {
+        None => "asking ...".to_owned(),
+        Some(Err(why)) => why.clone(),
+        Some(Ok(explanation)) => explain::text(explanation, Look { colour: false, terminal: false }),
+    };
+    let width = area.width.saturating_sub(4).min(100);
+    let lines: Vec<String> =
+        text.lines().flat_map(|line| wrap(line, usize::from(width.saturating_sub(4)))).collect();
+    let height = u16::try_from(lines.len() + 2).unwrap_or(u16::MAX).min(area.height.saturating_sub(2));
+    let pane =
+        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    Clear.render(pane, buf);
+    let block =
+        Block::bordered().border_type(BorderType::Rounded).title(" why ").title_bottom(" Esc closes ");
+    let inner = block.inner(pane);
+    block.render(pane, buf);
+    let most = lines.len().saturating_sub(usize::from(inner.height));
+    let shown = lines.iter().skip(usize::from(state.scroll).min(most));
+    for (line, y) in shown.zip(inner.top()..inner.bottom()) {
+        let style = if line.starts_with("! ") { ink.bad() } else { ink.plain() };
+        buf.set_stringn(inner.x + 1, y, line, usize::from(inner.width.saturating_sub(2)), style);
+    }
+}
+
+/// Breaks a line at spaces; what goes on stands below the first word, or below the text
+/// after `1. `. Words longer than `width` stay whole and are cut by the edge.
+pub(super) fn wrap(line: &str, width: usize) -> Vec<String> {
+    let text = line.trim_start_matches(' ');
+    let indent = line.len() - text.len();
+    let numbered = text.split_once(". ").filter(|(number, _)| number.bytes().all(|b| b.is_ascii_digit()));
+    let hang = " ".repeat(indent + numbered.map_or(0, |(number, _)| number.len() + 2));
+    let mut lines = Vec::new();
+    let mut now = line[..indent].to_owned();
+    let mut first = true;
+    for word in text.split(' ') {
+        if !first && Span::raw(&now).width() + 1 + Span::raw(word).width() > width {
+            lines.push(std::mem::replace(&mut now, hang.clone()));
+        } else if !first {
+            now.push(' ');
+        }
+        now.push_str(word);
+        first = false;
+    }
+    lines.push(now);
+    lines
+}

@@ -1,0 +1,367 @@
+//! What `weir top` knows, and what a key or a piece of news does to it. No clock, no
+//! terminal, no socket: what is to be done comes out as an [`Action`].
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use clap::ValueEnum;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use weir_api::{Class, Explanation, Kind, PolicyChange, Status};
+use weir_share::Weight;
+use weir_units::BitRate;
+
+/// How many seconds the figure of the selected class goes back.
+pub(super) const HISTORY: usize = 60;
+
+/// No explanation is longer; the frame stops at its end anyway.
+const MAX_SCROLL: u16 = 200;
+
+/// What the lines are sorted by; the largest first, names from a to z.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sort {
+    Rate,
+    Allocation,
+    Backlog,
+    Drops,
+    Weight,
+    Name,
+}
+
+impl Sort {
+    fn next(self) -> Sort {
+        let all = Sort::value_variants();
+        let place = all.iter().position(|&sort| sort == self).unwrap_or(0);
+        all[(place + 1) % all.len()]
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Sort::Rate => "rate",
+            Sort::Allocation => "allocation",
+            Sort::Backlog => "backlog",
+            Sort::Drops => "drops",
+            Sort::Weight => "weight",
+            Sort::Name => "name",
+        }
+    }
+
+    /// Larger comes first.
+    fn key(self, class: &Class) -> u64 {
+        match self {
+            Sort::Rate => class.rate.0,
+            Sort::Allocation => class.allocation.0,
+            Sort::Backlog => class.backlog.0,
+            Sort::Drops => class.drops,
+            Sort::Weight => class.policy.weight.get().into(),
+            Sort::Name => 0,
+        }
+    }
+}
+
+/// What the keys do now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Commands.
+    Table,
+    /// Letters go into the filter.
+    Filter,
+    /// The explanation is open.
+    Explain,
+}
+
+/// What the agent said, or did not.
+#[derive(Debug)]
+pub(super) enum News {
+    /// Its figures, once a second.
+    Sample(Box<Status>, Vec<Class>),
+    /// No answer, and why.
+    Silence(String),
+    /// The outcome of a change.
+    Changed(Result<Vec<Class>, String>),
+    /// The explanation asked for.
+    Explained(Result<Box<Explanation>, String>),
+}
+
+/// What is to be done after a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Nothing, or only to draw.
+    None,
+    /// Leave.
+    Quit,
+    /// Ask the agent for this change.
+    Set(PolicyChange),
+    /// Ask for this class's explanation, now and every second; `None` stops that.
+    Explain(Option<String>),
+}
+
+/// A word below the table about the last change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Note {
+    pub(super) text: String,
+    pub(super) bad: bool,
+    /// Samples until it goes.
+    left: u8,
+}
+
+impl Note {
+    fn good(text: String) -> Option<Note> {
+        Some(Note { text, bad: false, left: 4 })
+    }
+
+    fn bad(text: String) -> Option<Note> {
+        Some(Note { text, bad: true, left: 10 })
+    }
+}
+
+/// Tells classes apart, also two sources' that share a name.
+pub(super) fn id(class: &Class) -> String {
+    format!("{}:{}", class.source, class.name)
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line<'a> {
+    pub(super) class: &'a Class,
+    /// Shown below its group.
+    pub(super) member: bool,
+}
+
+/// All that a frame shows.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Where the agent should be, for the message when it is not.
+    pub(super) socket: String,
+    pub(super) status: Option<Status>,
+    pub(super) classes: Vec<Class>,
+    /// The last rates by class's [`id`], newest last, at most [`HISTORY`].
+    pub(super) history: HashMap<String, VecDeque<BitRate>>,
+    /// Why there is no answer, and for how many tries.
+    pub(super) silence: Option<(String, u64)>,
+    pub(super) sort: Sort,
+    pub(super) filter: String,
+    pub(super) mode: Mode,
+    pub(super) paused: bool,
+    /// The [`id`] of the class that keys are about, once one was chosen.
+    pub(super) selected: Option<String>,
+    pub(super) note: Option<Note>,
+    pub(super) explanation: Option<Result<Box<Explanation>, String>>,
+    /// First line shown of the explanation.
+    pub(super) scroll: u16,
+}
+
+impl State {
+    pub(super) fn new(socket: String, sort: Sort) -> State {
+        State {
+            socket,
+            status: None,
+            classes: Vec::new(),
+            history: HashMap::new(),
+            silence: None,
+            sort,
+            filter: String::new(),
+            mode: Mode::Table,
+            paused: false,
+            selected: None,
+            note: None,
+            explanation: None,
+            scroll: 0,
+        }
+    }
+
+    /// The lines in the order they are shown: sorted, each group's members below it.
+    pub(super) fn lines(&self) -> Vec<Line<'_>> {
+        let needle = self.filter.to_lowercase();
+        let hit = |text: &str| text.to_lowercase().contains(&needle);
+        let mut shown: Vec<&Class> =
+            self.classes.iter().filter(|c| hit(&c.name) || c.group.as_deref().is_some_and(hit)).collect();
+        shown.sort_by(|a, b| self.sort.key(b).cmp(&self.sort.key(a)).then_with(|| a.name.cmp(&b.name)));
+        let groups: HashSet<&str> =
+            shown.iter().filter(|c| c.kind == Kind::Group).map(|c| c.name.as_str()).collect();
+        let member = |class: &Class| {
+            class.kind != Kind::Group && class.group.as_deref().is_some_and(|group| groups.contains(group))
+        };
+        let mut lines = Vec::with_capacity(shown.len());
+        let mut not_yet = groups.clone();
+        for class in shown.iter().filter(|class| !member(class)) {
+            lines.push(Line { class, member: false });
+            if class.kind == Kind::Group && not_yet.remove(class.name.as_str()) {
+                let own = shown.iter().filter(|c| member(c) && c.group.as_ref() == Some(&class.name));
+                lines.extend(own.map(|class| Line { class, member: true }));
+            }
+        }
+        lines
+    }
+
+    /// The selected class, if it is among the lines; else the first line's.
+    pub(super) fn selected(&self) -> Option<&Class> {
+        let lines = self.lines();
+        let chosen = lines.iter().find(|line| self.is_selected(line.class));
+        chosen.or(lines.first()).map(|line| line.class)
+    }
+
+    fn is_selected(&self, class: &Class) -> bool {
+        self.selected.as_ref().is_some_and(|selected| *selected == id(class))
+    }
+
+    /// What the agent calls the class: its name, with the source before it if two have that name.
+    fn asked_as(&self, class: &Class) -> String {
+        match self.classes.iter().filter(|other| other.name == class.name).count() {
+            0 | 1 => class.name.clone(),
+            _ => id(class),
+        }
+    }
+
+    /// Takes in what the agent said.
+    pub(super) fn hear(&mut self, news: News) {
+        match news {
+            News::Sample(status, classes) => {
+                if self.status.as_ref().is_some_and(|old| old.pid != status.pid) {
+                    self.note = Note::good("the agent has been restarted".to_owned());
+                } else if let Some(note) = &mut self.note {
+                    note.left = note.left.saturating_sub(1);
+                }
+                self.note.take_if(|note| note.left == 0);
+                self.silence = None;
+                if !self.paused {
+                    self.remember(&classes);
+                    self.status = Some(*status);
+                    self.classes = classes;
+                }
+            }
+            News::Silence(why) => {
+                let tries = self.silence.take().map_or(0, |(_, tries)| tries);
+                self.silence = Some((why, tries + 1));
+            }
+            News::Changed(Ok(changed)) => {
+                for class in changed {
+                    self.note = Note::good(format!("{} has weight {} now", class.name, class.policy.weight));
+                    if let Some(known) = self.classes.iter_mut().find(|known| id(known) == id(&class)) {
+                        *known = class;
+                    }
+                }
+            }
+            News::Changed(Err(why)) => self.note = Note::bad(why),
+            News::Explained(explained) => {
+                if self.mode == Mode::Explain {
+                    self.explanation = Some(explained);
+                }
+            }
+        }
+    }
+
+    fn remember(&mut self, classes: &[Class]) {
+        for class in classes {
+            let rates = self.history.entry(id(class)).or_default();
+            if rates.len() == HISTORY {
+                rates.pop_front();
+            }
+            rates.push_back(class.rate);
+        }
+        // Those that are gone are forgotten: containers come and go for weeks.
+        let here: HashSet<String> = classes.iter().map(id).collect();
+        self.history.retain(|id, _| here.contains(id));
+    }
+
+    /// Takes in a key.
+    pub(super) fn press(&mut self, key: KeyEvent) -> Action {
+        self.note = None;
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Action::Quit;
+        }
+        match self.mode {
+            Mode::Table => self.press_in_table(key.code),
+            Mode::Filter => self.press_in_filter(key.code),
+            Mode::Explain => self.press_in_explanation(key.code),
+        }
+    }
+
+    fn press_in_table(&mut self, key: KeyCode) -> Action {
+        match key {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('+' | '=') => return self.change_weight(true),
+            KeyCode::Char('-' | '_') => return self.change_weight(false),
+            KeyCode::Char('e') | KeyCode::Enter => {
+                if let Some((id, name)) = self.selected().map(|class| (id(class), self.asked_as(class))) {
+                    self.selected = Some(id);
+                    self.mode = Mode::Explain;
+                    self.explanation = None;
+                    self.scroll = 0;
+                    return Action::Explain(Some(name));
+                }
+            }
+            KeyCode::Esc => self.filter.clear(),
+            key => self.select(key),
+        }
+        Action::None
+    }
+
+    fn press_in_filter(&mut self, key: KeyCode) -> Action {
+        match key {
+            KeyCode::Char(letter) => self.filter.push(letter),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Enter => self.mode = Mode::Table,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.mode = Mode::Table;
+            }
+            key => self.select(key),
+        }
+        Action::None
+    }
+
+    fn press_in_explanation(&mut self, key: KeyCode) -> Action {
+        match key {
+            KeyCode::Char('q' | 'e') | KeyCode::Esc | KeyCode::Enter => {
+                self.mode = Mode::Table;
+                self.explanation = None;
+                return Action::Explain(None);
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll = (self.scroll + 1).min(MAX_SCROLL),
+            _ => {}
+        }
+        Action::None
+    }
+
+    /// Moves the selection; at the ends it stays.
+    fn select(&mut self, key: KeyCode) {
+        let lines = self.lines();
+        let Some(last) = lines.len().checked_sub(1) else { return };
+        let now = lines.iter().position(|line| self.is_selected(line.class)).unwrap_or(0);
+        let next = match key {
+            KeyCode::Up | KeyCode::Char('k') => now.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => now + 1,
+            KeyCode::PageUp => now.saturating_sub(10),
+            KeyCode::PageDown => now + 10,
+            KeyCode::Home => 0,
+            KeyCode::End => last,
+            _ => return,
+        };
+        self.selected = Some(id(lines[next.min(last)].class));
+    }
+
+    /// One step of weight, a tenth above ten; shown at once, so that the next key builds on it.
+    fn change_weight(&mut self, up: bool) -> Action {
+        let Some((chosen, name)) = self.selected().map(|class| (id(class), self.asked_as(class))) else {
+            return Action::None;
+        };
+        let Some(class) = self.classes.iter_mut().find(|class| id(class) == chosen) else {
+            return Action::None;
+        };
+        let old = class.policy.weight.get();
+        let step = (old / 10).max(1);
+        let new = if up { old.saturating_add(step) } else { old.saturating_sub(step) };
+        let Ok(weight) = Weight::new(new) else {
+            self.note =
+                Note::bad(format!("{name} has weight {old}: the least is 1, the most {}", Weight::MAX));
+            return Action::None;
+        };
+        class.policy.weight = weight;
+        self.selected = Some(chosen);
+        self.note = Note::good(format!("{name}: weight {old} -> {new} ..."));
+        Action::Set(PolicyChange { name, weight: Some(Some(weight)), ..PolicyChange::default() })
+    }
+}

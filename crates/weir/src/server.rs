@@ -1,0 +1,152 @@
+//! The agent's HTTP API on its unix socket: the routes of [`weir_api`]'s table, each one
+//! question to the agent's loop.
+
+mod body;
+mod events;
+mod socket;
+
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod tests;
+
+use std::{io, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, Method, StatusCode, Uri},
+    response::{IntoResponse, Response},
+    routing::{delete, get, patch},
+};
+use tokio::{net::UnixListener, sync::oneshot, time};
+use weir_api::{Class, Doctor, Error, Explanation, SetPolicies, Status};
+
+use crate::control::{Control, Reply, Request};
+
+use body::{Body, Follow, Name};
+pub(crate) use socket::Socket;
+
+/// How long the agent's loop may take; shorter than a client waits, so that the client
+/// hears why.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Answers requests until the listener fails. To stop, drop the future.
+///
+/// # Errors
+/// What the listener says; a single connection's trouble stays its own.
+pub(crate) async fn serve(listener: UnixListener, control: Control) -> io::Result<()> {
+    axum::serve(listener, router(control)).await
+}
+
+fn router(control: Control) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/classes", get(classes))
+        .route("/v1/classes/{name}", get(class))
+        .route("/v1/classes/{name}/explain", get(explain))
+        .route("/v1/policies", patch(set))
+        .route("/v1/policies/{name}", delete(unset))
+        .route("/v1/doctor", get(doctor))
+        .route("/v1/events", get(events))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(bad_method)
+        .with_state(control)
+}
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+async fn status(State(control): State<Control>) -> Answer<Status> {
+    ask(&control, Request::Status).await.map(Json)
+}
+
+async fn classes(State(control): State<Control>) -> Answer<Vec<Class>> {
+    ask(&control, Request::Classes).await.map(Json)
+}
+
+async fn class(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
+    Ok(Json(ask(&control, |reply| Request::Class(name, reply)).await??))
+}
+
+async fn explain(State(control): State<Control>, Name(name): Name) -> Answer<Explanation> {
+    Ok(Json(ask(&control, |reply| Request::Explain(name, reply)).await??))
+}
+
+async fn set(State(control): State<Control>, Body(changes): Body<SetPolicies>) -> Answer<Vec<Class>> {
+    Ok(Json(ask(&control, |reply| Request::Set(changes, reply)).await??))
+}
+
+async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
+    Ok(Json(ask(&control, |reply| Request::Unset(name, reply)).await??))
+}
+
+async fn doctor(State(control): State<Control>) -> Answer<Doctor> {
+    ask(&control, Request::Doctor).await.map(Json)
+}
+
+async fn events(
+    State(control): State<Control>,
+    Follow(follow): Follow,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let (kept, live) = ask(&control, Request::Events).await?;
+    Ok(events::response(kept, follow.then_some(live), &headers))
+}
+
+async fn unknown_route(method: Method, uri: Uri) -> Failure {
+    Failure::new(
+        "unknown-route",
+        format!("there is no {method} {}: see the table of the weir-api crate", uri.path()),
+    )
+}
+
+async fn bad_method(method: Method, uri: Uri) -> Failure {
+    Failure::new("bad-method", format!("{} does not take {method}", uri.path()))
+}
+
+/// Puts one question to the agent's loop and waits for the answer.
+async fn ask<T>(control: &Control, question: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
+    let stopping = || Failure::new("stopping", "the agent is stopping; ask again when it is back");
+    let (reply, answer) = oneshot::channel();
+    let work = async {
+        control.send(question(reply)).await.map_err(|_| stopping())?;
+        answer.await.map_err(|_| stopping())
+    };
+    time::timeout(PATIENCE, work)
+        .await
+        .map_err(|_| Failure::new("busy", format!("the agent's loop gave no answer within {PATIENCE:?}")))?
+}
+
+/// A refusal on its way out: its status follows from its code.
+#[derive(Debug)]
+struct Failure(Error);
+
+impl Failure {
+    fn new(code: &str, message: impl Into<String>) -> Failure {
+        Failure(Error { code: code.to_owned(), message: message.into(), asked: None, free: None })
+    }
+
+    fn status(&self) -> StatusCode {
+        match self.0.code.as_str() {
+            "bad-request" => StatusCode::BAD_REQUEST,
+            "unknown-name" | "unknown-route" => StatusCode::NOT_FOUND,
+            "bad-method" => StatusCode::METHOD_NOT_ALLOWED,
+            "ambiguous-name" | "no-capacity" => StatusCode::CONFLICT,
+            "too-large" => StatusCode::PAYLOAD_TOO_LARGE,
+            "busy" | "stopping" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status(), Json(self.0)).into_response()
+    }
+}

@@ -1,0 +1,81 @@
+//! What a request carries, taken apart so that every refusal is the API's JSON error.
+
+use std::{error::Error as _, time::Duration};
+
+use axum::{
+    body::to_bytes,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+    http::request::Parts,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::time;
+
+use super::Failure;
+
+/// The most a request's body may hold: a change of 10,000 classes takes a quarter of it.
+pub(super) const MAX_BODY: usize = 4 << 20;
+
+/// How long a body may take to come.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The JSON body. The content type is not asked for: nothing else is understood anyway.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, _: &S) -> Result<Body<T>, Failure> {
+        let bad = |why: String| Failure::new("bad-request", format!("cannot read the request: {why}"));
+        let bytes = time::timeout(PATIENCE, to_bytes(request.into_body(), MAX_BODY))
+            .await
+            .map_err(|_| bad(format!("its body did not come within {PATIENCE:?}")))?
+            .map_err(|e| match e.source() {
+                Some(cause) if cause.is::<http_body_util::LengthLimitError>() => Failure::new(
+                    "too-large",
+                    format!("cannot take a request of more than {MAX_BODY} bytes: change fewer classes in one call"),
+                ),
+                _ => bad(e.to_string()),
+            })?;
+        let mut json = serde_json::Deserializer::from_slice(&bytes);
+        let value = serde_path_to_error::deserialize(&mut json).map_err(|e| {
+            let field = e.path().to_string();
+            match field.as_str() {
+                "." | "?" => bad(e.inner().to_string()),
+                field => bad(format!("{field}: {}", e.inner())),
+            }
+        })?;
+        json.end().map_err(|e| bad(e.to_string()))?;
+        Ok(Body(value))
+    }
+}
+
+/// The `{name}` of the path.
+pub(super) struct Name(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Name, Failure> {
+        let name = Path::from_request_parts(parts, state).await;
+        name.map(|Path(name)| Name(name)).map_err(|e| Failure::new("bad-request", e.body_text()))
+    }
+}
+
+/// `follow=true` of the query; false unless given.
+pub(super) struct Follow(pub(super) bool);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    #[serde(default)]
+    follow: bool,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Follow {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Follow, Failure> {
+        let query = Query::<EventsQuery>::from_request_parts(parts, state).await;
+        query.map(|Query(query)| Follow(query.follow)).map_err(|e| Failure::new("bad-request", e.body_text()))
+    }
+}

@@ -1,0 +1,129 @@
+//! The socket itself: where it is, who may use it, and that there is one agent on it.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt, PermissionsExt, chown},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{Flock, FlockArg},
+    unistd::Group,
+};
+
+/// The group whose members may use the socket beside root, if the system has it.
+const GROUP: &str = "weir";
+
+/// Why the socket cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BindError {
+    /// An agent is alive there.
+    #[error(
+        "cannot listen on {}: another agent answers there; stop it first, \
+         or give this one a socket of its own (`socket` in `[agent]`)",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// A file or directory has the socket's name.
+    #[error("cannot listen on {}: what is there is not a socket; remove it, or name another path", .0.display())]
+    NotASocket(PathBuf),
+    /// The system refuses.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The socket an agent listens on.
+///
+/// Invariant: while it lives, no other `Socket` of the same path does, in any process: the
+/// lock file beside it says so even between two agents that find the same dead socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Tells our socket from one that took its name.
+    inode: u64,
+    _lock: Flock<File>,
+}
+
+impl Socket {
+    /// Listens on `path`: makes its directory, takes the place of a socket that nobody
+    /// answers, lets in root and the group `weir`.
+    ///
+    /// # Errors
+    /// [`BindError`]; a live agent's socket is never taken.
+    pub(crate) fn bind(path: &Path) -> Result<Socket, BindError> {
+        let io = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| BindError::Io { what, path, source }
+        };
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            fs::create_dir_all(dir).map_err(io("make the directory", dir))?;
+        }
+        let lock = lock(path)?;
+        match fs::symlink_metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(io("look at", path)(e)),
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(BindError::NotASocket(path.to_owned()));
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(io("remove the dead socket", path))?;
+                }
+                _ => return Err(BindError::InUse(path.to_owned())),
+            },
+        }
+        let listener = UnixListener::bind(path).map_err(io("listen on", path))?;
+        listener.set_nonblocking(true).map_err(io("listen on", path))?;
+        if let Ok(Some(group)) = Group::from_name(GROUP)
+            && let Err(e) = chown(path, None, Some(group.gid.as_raw()))
+        {
+            tracing::warn!("cannot give {} to the group {GROUP}: {e}", path.display());
+        }
+        fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(io("set the mode of", path))?;
+        let inode = fs::symlink_metadata(path).map_err(io("look at", path))?.ino();
+        Ok(Socket { listener, path: path.to_owned(), inode, _lock: lock })
+    }
+
+    /// The listener, for the runtime this is called in.
+    ///
+    /// # Errors
+    /// Out of file descriptors.
+    pub(crate) fn listener(&self) -> io::Result<tokio::net::UnixListener> {
+        tokio::net::UnixListener::from_std(self.listener.try_clone()?)
+    }
+}
+
+impl Drop for Socket {
+    /// Removes the socket, unless its name has gone to another.
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Holds `path.lock`. The file stays: removing it would let two lock two files of its name.
+fn lock(path: &Path) -> Result<Flock<File>, BindError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let io = |source| BindError::Io { what: "lock", path: name.clone(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&name).map_err(io)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => BindError::InUse(path.to_owned()),
+        errno => io(errno.into()),
+    })
+}
