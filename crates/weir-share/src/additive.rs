@@ -19,12 +19,12 @@
 //! its ceiling, and because nobody gets less by it than by the equation, up to its demand.
 //! Where every class is backlogged and no ceiling cuts, the two are the same.
 //!
-//! Floors beyond the capacity are cut in proportion, as in [`crate::fill`].
+//! Floors beyond the capacity are cut by one factor, as in [`crate::fill`].
 
 use crate::{
     Bound,
     fill::Fill,
-    sharer::{Claim, Rule},
+    sharer::{Claim, Rule, make_room},
 };
 
 /// What becomes of the spare that one class cannot use.
@@ -65,15 +65,20 @@ impl Additive {
 }
 
 impl Rule for Additive {
+    fn reserve(&mut self, claims: usize) {
+        self.fill.reserve(claims);
+        make_room(&mut self.above_floor, claims);
+    }
+
     fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
-        let floor = |claim: &Claim| match self.spare {
-            Spare::Once => claim.min,
-            Spare::Redivided => claim.low(),
+        let floor = match self.spare {
+            Spare::Once => |claim: &Claim| claim.min,
+            Spare::Redivided => Claim::low,
         };
         let floors = claims.iter().map(|c| u128::from(floor(c))).sum::<u128>();
         let spare = u128::from(capacity).checked_sub(floors).map(|spare| spare as u64);
         match (spare, self.spare) {
-            (None, _) => self.fill.cut_floors(capacity, claims, shares),
+            (None, _) => self.fill.cut_floors(capacity, claims, floor, shares),
             (Some(spare), Spare::Redivided) => self.redivide(spare, claims, shares, bounds),
             (Some(spare), Spare::Once) => {
                 let part = spare / claims.len().max(1) as u64; // whole bits; fewer than n stay unused

@@ -19,20 +19,26 @@
 //! that are equal in every way, and these differ by one bit at most.
 //!
 //! *Too much promised.* Where the capacity is below sum l_i (it was lowered after admission),
-//! lambda is 0 and the floors are cut in proportion: a_i = l_i C / sum l_i, rounded by the
-//! same rule. The division is continuous there: whoever has no floor has already come
-//! down to nothing.
+//! every floor is cut by the same factor k, and who asks for less than that still gets it:
+//!
+//! ```text
+//! a_i = min(l_i, k m_i),  k the largest with  sum a_i <= C
+//! ```
+//!
+//! This is the same division with floors for weights. Whoever has no floor gets nothing, as
+//! it did when the capacity came down to sum l_i: nothing jumps there.
 
 use std::cmp::Ordering;
 
 use crate::{
     Bound,
-    sharer::{Claim, Rule},
+    sharer::{Claim, Rule, make_room},
 };
 
 /// The rule, with memory that it keeps from call to call.
 #[derive(Debug, Default)]
 pub(crate) struct Fill {
+    floors: Vec<Claim>,
     edges: Vec<Edge>,
     remainders: Vec<Remainder>,
 }
@@ -90,6 +96,12 @@ impl Remainder {
 }
 
 impl Rule for Fill {
+    fn reserve(&mut self, claims: usize) {
+        make_room(&mut self.floors, claims);
+        make_room(&mut self.edges, 2 * claims);
+        make_room(&mut self.remainders, claims);
+    }
+
     fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
         let sum = |part: fn(&Claim) -> u64| claims.iter().map(|c| u128::from(part(c))).sum::<u128>();
         let low = sum(Claim::low);
@@ -99,11 +111,11 @@ impl Rule for Fill {
             }
             Level::INFINITE
         } else if low > u128::from(capacity) {
-            self.cut_floors(capacity, claims, shares);
+            self.cut_floors(capacity, claims, Claim::low, shares);
             Level::ZERO
         } else {
             let level = self.level(capacity, low, claims);
-            self.rise_to(level, capacity, claims, shares);
+            self.rise_to(level, capacity, claims, claims, shares);
             level
         };
         for ((bound, claim), &share) in bounds.iter_mut().zip(claims).zip(&*shares) {
@@ -113,18 +125,23 @@ impl Rule for Fill {
 }
 
 impl Fill {
-    /// Every claim gets its part of the capacity in proportion to its floor.
-    pub(crate) fn cut_floors(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64]) {
-        let low = claims.iter().map(|c| u128::from(c.low())).sum::<u128>();
-        self.remainders.clear();
-        let mut left = capacity;
-        for (index, &claim) in claims.iter().enumerate() {
-            let product = u128::from(claim.low()) * u128::from(capacity);
-            shares[index] = (product / low) as u64; // at most the capacity, since low_i <= low
-            left -= shares[index];
-            self.remainders.push(Remainder { part: product % low, claim, index });
-        }
-        self.hand_out(left, shares);
+    /// Divides a capacity that does not carry all floors; `low` says what each would take.
+    pub(crate) fn cut_floors(
+        &mut self,
+        capacity: u64,
+        claims: &[Claim],
+        low: fn(&Claim) -> u64,
+        shares: &mut [u64],
+    ) {
+        let mut floors = std::mem::take(&mut self.floors);
+        floors.clear();
+        floors.extend(claims.iter().map(|claim| {
+            let low = low(claim);
+            Claim { weight: claim.min, min: 0, max: low, demand: low }
+        }));
+        let level = self.level(capacity, 0, &floors);
+        self.rise_to(level, capacity, &floors, claims, shares);
+        self.floors = floors;
     }
 
     /// Finds lambda; `low` is the sum of the floors, at most the capacity.
@@ -168,20 +185,28 @@ impl Fill {
         }
     }
 
-    /// Every claim gets `clamp(lambda w, l, h)`, in whole bits.
-    fn rise_to(&mut self, level: Level, capacity: u64, claims: &[Claim], shares: &mut [u64]) {
+    /// Every claim gets `clamp(lambda w, l, h)`, in whole bits; `ranks` are the claims by which
+    /// equal remainders are told apart.
+    fn rise_to(
+        &mut self,
+        level: Level,
+        capacity: u64,
+        claims: &[Claim],
+        ranks: &[Claim],
+        shares: &mut [u64],
+    ) {
         self.remainders.clear();
         let mut left = capacity;
-        for (index, &claim) in claims.iter().enumerate() {
+        for (index, claim) in claims.iter().enumerate() {
             let (low, high) = (claim.low(), claim.high());
-            shares[index] = if low == high || level.lifts(&claim) {
+            shares[index] = if low == high || level.lifts(claim) {
                 low
             } else if level.compare(high, claim.weight) != Ordering::Greater {
                 high
             } else {
                 let product = u128::from(claim.weight) * u128::from(level.spare);
                 let weight = u128::from(level.weight);
-                self.remainders.push(Remainder { part: product % weight, claim, index });
+                self.remainders.push(Remainder { part: product % weight, claim: ranks[index], index });
                 (product / weight) as u64 // below `high`
             };
             left -= shares[index];

@@ -38,6 +38,7 @@ impl Nest {
         groups: &[Policy],
         sharers: &[Sharer],
     ) {
+        rule.reserve(groups.len() + sharers.len());
         let outside = self.place(groups.len(), sharers);
         let tops = outside + groups.len();
 

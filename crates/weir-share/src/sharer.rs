@@ -122,6 +122,15 @@ impl Claim {
 
 /// A rule that divides one capacity among claims without nesting.
 pub(crate) trait Rule {
+    /// Takes the memory that divisions among up to that many claims need.
+    fn reserve(&mut self, claims: usize);
+
     /// Writes the share of each claim, bit/s, and what decided it. All slices have one length.
     fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]);
+}
+
+/// Empties `list` and gives it room for that many.
+pub(crate) fn make_room<T>(list: &mut Vec<T>, entries: usize) {
+    list.clear();
+    list.reserve(entries);
 }

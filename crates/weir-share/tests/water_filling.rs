@@ -98,7 +98,9 @@ fn the_floors_of_its_members_lift_a_group_without_a_floor() {
 }
 
 #[test]
-fn floors_beyond_the_capacity_are_cut_in_proportion() {
+fn floors_beyond_the_capacity_are_cut_by_one_factor_and_small_demands_are_met() {
+    let small = Sharer::new(policy(1, 40, 0), Demand::rate(mbit(3)));
+    assert_eq!(fill_busy(43, &[busy(1, 60, 0), small, busy(9, 20, 0)]), [30_000_000, 3_000_000, 10_000_000]);
     let sharers = [busy(1, 60, 0), busy(9, 20, 0), busy(5, 0, 0)];
     assert_eq!(fill_busy(40, &sharers), [30_000_000, 10_000_000, 0]);
     // The next bit less than the floors is no jump.
@@ -165,12 +167,18 @@ proptest! {
     }
 
     #[test]
-    fn floors_that_do_not_fit_are_cut_to_their_part_rounded_down_or_up(link in shrunk_links()) {
+    fn floors_that_do_not_fit_are_cut_by_one_factor(link in shrunk_links()) {
         prop_assume!(!link.floors_fit());
-        let floors = link.lows();
-        for (share, sharer) in fill(&link).into_iter().zip(&link.sharers) {
-            let part = u128::from(low(sharer)) * u128::from(link.capacity.0);
-            prop_assert!(u128::from(share) * floors < part + floors && (u128::from(share) + 1) * floors > part);
+        let floors = link.sharers.iter().map(|s| (s.policy.floor().0 as f64, low(s) as f64)).collect::<Vec<_>>();
+        let shares = |k: f64| floors.iter().map(|(floor, low)| low.min(k * floor)).collect::<Vec<_>>();
+        let (mut cut, mut whole) = (0.0, 1.0);
+        for _ in 0..100 {
+            let middle = (cut + whole) / 2.0;
+            let fits = shares(middle).iter().sum::<f64>() <= link.capacity.0 as f64;
+            if fits { cut = middle } else { whole = middle }
+        }
+        for (share, exact) in fill(&link).into_iter().zip(shares(cut)) {
+            prop_assert!((share as f64 - exact).abs() < 1.0 + exact * 1e-12, "{} for {}", share, exact);
         }
     }
 

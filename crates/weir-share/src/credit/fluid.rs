@@ -1,7 +1,7 @@
 use super::{Account, CreditForm};
 use crate::{
     Bound,
-    sharer::{Claim, Rule},
+    sharer::{Claim, Rule, make_room},
 };
 
 /// Periods until the first that counts, if the credits do not come to rest before.
@@ -32,8 +32,9 @@ impl Fluid {
         let mut change = 0.0;
         for ((account, claim), used) in self.accounts.iter_mut().zip(claims).zip(&mut self.used) {
             let credit = account.remaining.max(0.0);
-            let sent = credit.min(rate(claim.demand));
-            account.spend(sent, sent < credit);
+            let demand = rate(claim.demand);
+            let sent = credit.min(demand);
+            account.spend(sent, sent >= demand);
             change += (sent - *used).abs();
             *used = sent;
         }
@@ -42,6 +43,12 @@ impl Fluid {
 }
 
 impl Rule for Fluid {
+    fn reserve(&mut self, claims: usize) {
+        make_room(&mut self.accounts, claims);
+        make_room(&mut self.used, claims);
+        make_room(&mut self.sums, claims);
+    }
+
     fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
         let total = capacity as f64;
         self.accounts.clear();

@@ -105,7 +105,7 @@ struct Account {
     /// The paper's `remaining_credit`. Fractions are kept, so that rounding to bytes costs
     /// nothing in the long run; below zero if a packet was larger than the credit.
     remaining: f64,
-    /// What it would take: what it used if it left some, else infinite.
+    /// What it would take: what it used if it was content with that, else infinite.
     wish: f64,
     /// Settled in an earlier pass of this period.
     settled: bool,
@@ -116,10 +116,10 @@ impl Account {
         Account { weight, min, max, remaining: 0.0, wish: f64::INFINITY, settled: false }
     }
 
-    /// Ends a period.
-    fn spend(&mut self, used: f64, left_some: bool) {
+    /// Ends a period. `content`: there was credit for more, and nothing to send.
+    fn spend(&mut self, used: f64, content: bool) {
         self.remaining -= used;
-        self.wish = if left_some { used } else { f64::INFINITY };
+        self.wish = if content { used } else { f64::INFINITY };
     }
 }
 
@@ -189,8 +189,8 @@ impl CreditAllocator {
     pub fn tick(&mut self, usage: &[Usage]) -> &[Bytes] {
         assert_eq!(usage.len(), self.accounts.len(), "one usage a class");
         for ((account, usage), credit) in self.accounts.iter_mut().zip(usage).zip(&self.credits) {
-            let left_some = usage.used < *credit && usage.waiting == Bytes(0);
-            account.spend(usage.used.0 as f64, left_some);
+            let spent_all = usage.used >= *credit && usage.used > Bytes(0);
+            account.spend(usage.used.0 as f64, usage.waiting == Bytes(0) && !spent_all);
         }
         self.form.distribute(bytes_in(self.capacity, self.period), &mut self.accounts);
         for (credit, account) in self.credits.iter_mut().zip(&self.accounts) {

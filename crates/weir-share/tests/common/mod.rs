@@ -2,12 +2,18 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use proptest::prelude::*;
-use weir_share::{Demand, Policy, Sharer, Weight};
+use weir_share::{Admission, Claimant, Demand, Policy, Reservable, Sharer, Weight};
 use weir_units::BitRate;
 
 /// That many cases. No file of failures is kept: a failure prints its smallest case.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    let rejects = 100 * cases;
+    ProptestConfig {
+        cases,
+        max_global_rejects: rejects,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 /// A capacity and who shares it.
@@ -25,6 +31,14 @@ impl Link {
 
     pub(crate) fn floors_fit(&self) -> bool {
         self.lows() <= self.capacity.0.into()
+    }
+
+    /// All floors could have been promised on this link.
+    pub(crate) fn admitted(&self) -> bool {
+        let claimant = |policy, group| Claimant { name: "", policy, group, standing: false };
+        let groups = self.groups.iter().map(|policy| claimant(*policy, None)).collect::<Vec<_>>();
+        let classes = self.sharers.iter().map(|s| claimant(s.policy, s.group)).collect::<Vec<_>>();
+        Admission::new(self.capacity, Reservable::new(1.0).unwrap()).check(&groups, &classes).is_ok()
     }
 
     pub(crate) fn highs(&self) -> u128 {
