@@ -1,0 +1,81 @@
+# weir: the same verbs at home and in CI. Each installs what it needs (as root, with apt).
+#
+#   make demo    divide a real link between real containers, and show it
+#   make test    all tests: unit, property, and real traffic in network namespaces
+#   make lint    formatting, clippy, licences and advisories, documentation
+#   make bench   benchmarks of the pure parts
+#   make lab     the experiments of the papers, in brief
+#   make doc     the documentation, in target/doc
+#   make install the binary, man pages, completions, service and example configuration
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+WEIR := target/release/weir
+
+.PHONY: all build release demo test test-unit test-netns lint bench lab doc install uninstall deps clean
+
+all: release
+
+deps:
+	scripts/install-deps.sh
+
+build:
+	scripts/install-deps.sh build
+	$(CARGO) build --workspace --locked
+
+release:
+	scripts/install-deps.sh build
+	$(CARGO) build --release --locked -p weir
+
+demo:
+	scripts/install-deps.sh build demo
+	$(CARGO) build --release --locked -p weir
+	$(WEIR) lab demo
+
+test: test-unit test-netns
+
+test-unit:
+	scripts/install-deps.sh build test
+	$(CARGO) test --workspace --locked --exclude weir-netns-tests
+
+# Real traffic: one test at a time, so that none starves another.
+test-netns:
+	scripts/install-deps.sh build test
+	$(CARGO) build --release --locked -p weir
+	WEIR_BIN=$(CURDIR)/$(WEIR) $(CARGO) test --locked -p weir-netns-tests -- --test-threads=1 --nocapture
+
+lint:
+	scripts/install-deps.sh build lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
+	scripts/deny.sh
+
+bench:
+	scripts/install-deps.sh build
+	$(CARGO) bench --locked -p weir-share
+
+lab: release
+	scripts/install-deps.sh test
+	$(WEIR) lab run --all
+
+doc:
+	scripts/install-deps.sh build
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+install: release
+	install -Dm755 $(WEIR) $(DESTDIR)$(PREFIX)/bin/weir
+	install -Dm644 packaging/weir.service $(DESTDIR)/etc/systemd/system/weir.service
+	test -e $(DESTDIR)/etc/weir/weir.toml || install -Dm644 docs/weir.toml $(DESTDIR)/etc/weir/weir.toml
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(WEIR) man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(WEIR) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)/etc/systemd/system/weir.service
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/weir*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or
+# later, as root: `scripts/install-deps.sh [build] [test] [demo] [lint]`; all if none is named.
+# What is there already is left alone.
+set -eu
+
+say() { printf 'deps: %s\n' "$*"; }
+die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
+
+[ "$(uname -s)" = Linux ] || die "weir runs on Linux only"
+command -v apt-get >/dev/null || die "no apt-get here: install by hand clang >= 16, libelf, zlib, pkg-config, a C compiler, iproute2, iperf3, docker (see this script)"
+
+wanted=${*:-build test demo lint}
+packages=""
+add() { packages="$packages $*"; }
+for part in $wanted; do
+    case $part in
+    build) add build-essential pkg-config libelf-dev zlib1g-dev linux-libc-dev ca-certificates curl git ;;
+    test | demo)
+        add iproute2 iputils-ping ethtool iperf3 iptables procps util-linux busybox-static
+        # Docker's own packages would conflict with the distribution's.
+        command -v dockerd >/dev/null || add docker.io containerd runc
+        ;;
+    lint) add pkg-config libssl-dev ;;
+    *) die "unknown part $part: build, test, demo or lint" ;;
+    esac
+done
+
+missing=""
+for package in $packages; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+done
+
+# clang below 16 miscompiles what newer kernels' BPF needs; take the newest that the system has.
+clang_missing=true
+for version in 20 19 18 17 16; do
+    command -v "clang-$version" >/dev/null && clang_missing=false
+done
+
+if [ -n "$missing" ] || [ "$clang_missing" = true ]; then
+    [ "$(id -u)" = 0 ] || die "must be root to install:$missing clang"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    if [ "$clang_missing" = true ]; then
+        for version in 20 19 18 17 16; do
+            if apt-cache show "clang-$version" >/dev/null 2>&1; then
+                missing="$missing clang-$version"
+                break
+            fi
+        done
+    fi
+    say "installing$missing"
+    # A service that starts by itself would change the host's firewall: keep it from starting.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod +x $policy
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+    # shellcheck disable=SC2086 # a list of words
+    apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+
+if ! command -v cargo >/dev/null && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
+    say "installing the Rust toolchain with rustup"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y -q --profile minimal -c clippy -c rustfmt
+fi
+say "all there"
