@@ -21,7 +21,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, error::ErrorKind};
 use serde::Serialize;
 use weir_api::Client;
 
@@ -156,6 +156,11 @@ pub(crate) fn run(
 ) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
+        // No verb at all: the help, but not as an answer.
+        Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = write!(err, "{}", e.render());
+            return ExitCode::from(USAGE);
+        }
         Err(e) if e.use_stderr() => {
             let text = e.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);

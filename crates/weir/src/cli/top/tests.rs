@@ -140,6 +140,18 @@ fn members_stand_below_their_group_in_every_order() {
 }
 
 #[test]
+fn two_groups_of_one_name_do_not_show_their_members_twice() {
+    let mut classes = grouped().classes;
+    let mut twin = classes[4].clone();
+    twin.source = "docker".to_owned();
+    classes.push(twin);
+    let mut state = state();
+    state.hear(News::Sample(Box::new(fake::status()), classes));
+    assert_eq!(names(&state).iter().filter(|name| **name == "web").count(), 1);
+    assert_eq!(names(&state).len(), 6);
+}
+
+#[test]
 fn a_groups_traffic_is_not_counted_twice_in_the_links_bar() {
     let full = |state: &State| screen(state, 100, 22)[1].chars().filter(|&c| c == '█').count();
     assert_eq!(full(&grouped()), full(&state()));
