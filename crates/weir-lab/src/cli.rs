@@ -2,7 +2,7 @@
 
 use std::{
     io::{IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -12,7 +12,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     control::Kind,
-    demo, interrupt,
+    demo,
+    interrupt::{self, Interrupted},
     report::{self, Report, table::new_table},
     run::{self, Options},
     scenario::{self, Scenario},
@@ -62,6 +63,11 @@ enum Verb {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example: qCon's Fig. 9 through NAT, under weir and a hand-written tc script:
+  sudo weir lab run minimum --mode nat --control weir,tc
+
+Exit status: 0 weir meets every figure, 1 it falls short, 2 no verdict without control weir.")]
 struct RunArgs {
     /// Names from `weir lab list`, or paths of .toml files
     #[arg(value_name = "NAME", required_unless_present = "all")]
@@ -127,54 +133,73 @@ impl Switch {
 }
 
 /// Does what was asked for. 0: done, and passed; 1: a figure falls short; 2: no verdict, since
-/// weir was not among the controls.
+/// weir was not among the controls; 130: Ctrl-C, and nothing is left behind.
 ///
 /// # Errors
-/// Missing rights or programs (named), unknown scenarios, an agent that does not start, Ctrl-C.
+/// Missing rights or programs (named), unknown scenarios, an agent that does not start.
 pub fn run(args: &LabArgs) -> Result<ExitCode> {
     interrupt::install();
-    match &args.verb {
-        Verb::List { json } => list(*json),
+    let done = match &args.verb {
+        Verb::List { json } => {
+            list(*json);
+            Ok(ExitCode::SUCCESS)
+        }
         Verb::Run(args) => run_all(args),
-        Verb::Compare { a, b } => {
-            println!("{}", report::compare(&Report::read(a)?, &Report::read(b)?));
-            Ok(ExitCode::SUCCESS)
+        Verb::Compare { a, b } => compare(a, b),
+        Verb::Demo(args) => demo(args),
+        Verb::Clean => clean(),
+    };
+    done.or_else(|error| match error.downcast_ref::<Interrupted>() {
+        Some(interrupted) => {
+            eprintln!("{interrupted}");
+            Ok(ExitCode::from(130))
         }
-        Verb::Demo(args) => {
-            check_rights()?;
-            demo::run(&demo::Options {
-                weir: program(args.weir.as_ref())?,
-                containers: args.containers,
-                seconds: args.seconds,
-            })
-        }
-        Verb::Clean => {
-            let removed = topology::clean()?;
-            println!("{} namespaces of dead runs removed", removed.len());
-            Ok(ExitCode::SUCCESS)
-        }
-    }
+        None => Err(error),
+    })
 }
 
-fn list(json: bool) -> Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
+fn compare(a: &Path, b: &Path) -> Result<ExitCode> {
+    say(&report::compare(&Report::read(a)?, &Report::read(b)?));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn demo(args: &DemoArgs) -> Result<ExitCode> {
+    check_rights()?;
+    demo::run(&demo::Options {
+        weir: program(args.weir.as_ref())?,
+        containers: args.containers,
+        seconds: args.seconds,
+    })
+}
+
+fn clean() -> Result<ExitCode> {
+    let removed = topology::clean()?;
+    say(&format!("{} namespaces of dead runs removed", removed.len()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a line; it is no error if nobody reads it (`weir lab list | head`).
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+fn list(json: bool) {
     if json {
         for s in scenario::built_in() {
             let line = serde_json::json!({
                 "scenario": s.name, "title": s.title, "source": s.source, "about": s.about.trim(),
                 "cases": s.cases.len(), "seconds": s.seconds,
             });
-            writeln!(out, "{line}")?;
+            say(&line.to_string());
         }
-        return Ok(ExitCode::SUCCESS);
+        return;
     }
     let mut table = new_table();
     table.set_header(["scenario", "source", "cases", "shows"]);
     for s in scenario::built_in() {
         table.add_row([s.name, s.source, s.cases.len().to_string(), s.title]);
     }
-    writeln!(out, "{table}")?;
-    Ok(ExitCode::SUCCESS)
+    say(&table.to_string());
 }
 
 fn run_all(args: &RunArgs) -> Result<ExitCode> {
@@ -200,21 +225,13 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
         .with_context(|| format!("scenario {}", scenario.name))?;
         let dir = args.out.join(&report.scenario);
         report.write(&dir)?;
-        progress.suspend(|| -> Result<()> {
-            let mut out = std::io::stdout().lock();
-            if args.json {
-                writeln!(out, "{}", serde_json::to_string(&report)?)?;
-            } else {
-                writeln!(
-                    out,
-                    "{}\n{}\n{}/plot.svg",
-                    report::table(&report),
-                    report::verdict(&report),
-                    dir.display()
-                )?;
-            }
-            Ok(())
-        })?;
+        let text = if args.json {
+            serde_json::to_string(&report).context("cannot write a report as JSON")?
+        } else {
+            let plot = dir.join("plot.svg");
+            format!("{}\n{}\n{}\n", report::table(&report), report::verdict(&report), plot.display())
+        };
+        progress.suspend(|| say(&text));
         verdicts.push(report.pass);
     }
     progress.finish_and_clear();

@@ -282,7 +282,8 @@ impl Scenario {
                 self.wire, self.capacity
             ));
         }
-        if !(self.tolerance > 0.0 && self.tolerance < 1.0) || !(0.0..=1.0).contains(&self.link_use) {
+        let tolerance = self.tolerance > 0.0 && self.tolerance < 1.0;
+        if !tolerance || !(0.0..=1.0).contains(&self.link_use) {
             return shape("tolerance and link_use are fractions".into());
         }
         for case in &self.cases {

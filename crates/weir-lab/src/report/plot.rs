@@ -21,7 +21,7 @@ const PLOT_HEIGHT: i32 = 330;
 const BOTTOM: i32 = 66;
 const LEAST_WIDTH: i32 = 720;
 /// Width of a letter as a fraction of the font's size, generously: there is no font to ask.
-const LETTER: f64 = 0.6;
+const LETTER: f64 = 0.55;
 const TITLE: u32 = 22;
 const TEXT: u32 = 15;
 
