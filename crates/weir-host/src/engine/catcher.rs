@@ -238,13 +238,24 @@ impl Catcher {
         Ok(())
     }
 
-    /// Catches, at this device's egress, what no port has seen.
+    /// Index of the device whose egress is caught.
+    #[must_use]
+    pub fn uplink(&self) -> Option<u32> {
+        self.uplink.as_ref().map(|(index, _)| *index)
+    }
+
+    /// Catches, at this device's egress, what no port has seen; no longer at another's.
     ///
     /// # Errors
     /// [`EngineError`].
     pub fn set_uplink(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
-        if self.uplink.as_ref().is_some_and(|(i, _)| *i == index) {
+        if self.uplink() == Some(index) {
             return Ok(());
+        }
+        if let Some((old, name)) = self.uplink.take() {
+            // It may be gone, and what was added to it with it.
+            let _ = self.unfilter(old, &name, Hook::Egress);
+            self.created.retain(|(i, _)| *i != old);
         }
         self.clsact(index, device)?;
         self.filter_uplink(index, device)?;

@@ -36,14 +36,17 @@ pub(crate) struct Survey {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Looks at the node.
+/// Looks at the node. `uplink` is the index of the link as it was known: it stays the link if
+/// somebody renames it.
 pub(crate) fn survey(
     netlink: &mut Netlink,
     config: &Config,
     docker: Option<&Snapshot>,
+    uplink: Option<u32>,
 ) -> Result<Survey, NetlinkError> {
     let links = netlink.links()?;
-    let uplink = links.iter().find(|l| l.name == config.link.device).cloned();
+    let named = links.iter().find(|l| l.name == config.link.device);
+    let uplink = named.or_else(|| links.iter().find(|l| Some(l.index) == uplink)).cloned();
     let mut survey = Survey { uplink: uplink.clone(), mtu: 1500, ..Survey::default() };
 
     let found = found(config, docker, &mut survey.warnings);

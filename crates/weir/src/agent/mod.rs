@@ -285,7 +285,8 @@ impl Agent {
     fn survey(&mut self) {
         self.stale = false;
         let snapshot = self.snapshots.as_mut().map(|s| s.borrow_and_update().clone());
-        let survey = match claims::survey(&mut self.node.netlink, self.book.config(), snapshot.as_ref()) {
+        let (config, uplink) = (self.book.config(), self.node.catcher.uplink());
+        let survey = match claims::survey(&mut self.node.netlink, config, snapshot.as_ref(), uplink) {
             Ok(survey) => survey,
             Err(e) => {
                 tracing::warn!("cannot look at this node: {}", chain(&e));

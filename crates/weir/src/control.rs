@@ -1,0 +1,31 @@
+//! What the API asks of the agent: one channel, one answer each.
+
+use tokio::sync::{broadcast, mpsc, oneshot};
+use weir_api::{Class, Doctor, Error, Event, Explanation, SetPolicies, Status};
+
+/// The answer's way back.
+pub(crate) type Reply<T> = oneshot::Sender<T>;
+
+/// A request to the agent's loop.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// `GET /v1/status`.
+    Status(Reply<Status>),
+    /// `GET /v1/classes`.
+    Classes(Reply<Vec<Class>>),
+    /// `GET /v1/classes/{name}`.
+    Class(String, Reply<Result<Class, Error>>),
+    /// `GET /v1/classes/{name}/explain`.
+    Explain(String, Reply<Result<Explanation, Error>>),
+    /// `PATCH /v1/policies`.
+    Set(SetPolicies, Reply<Result<Vec<Class>, Error>>),
+    /// `DELETE /v1/policies/{name}`.
+    Unset(String, Reply<Result<Class, Error>>),
+    /// `GET /v1/doctor`.
+    Doctor(Reply<Doctor>),
+    /// `GET /v1/events`: those kept, then those to come.
+    Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
+}
+
+/// How the server reaches the agent's loop.
+pub(crate) type Control = mpsc::Sender<Request>;
