@@ -37,6 +37,8 @@ pub struct Htb {
     /// Last dump; kept for its memory.
     found: Vec<FoundClass>,
     writes: u64,
+    /// The device was not there before [`Htb::open`].
+    is_new: bool,
 }
 
 impl Htb {
@@ -46,7 +48,7 @@ impl Htb {
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
     pub fn open(link: &str) -> Result<Htb, EngineError> {
         let mut netlink = Netlink::open()?;
-        let index = device(&mut netlink, link)?;
+        let (index, is_new) = device(&mut netlink, link)?;
         let mut htb = Htb {
             netlink,
             device: DEVICE.to_owned(),
@@ -55,10 +57,25 @@ impl Htb {
             applied: BTreeMap::new(),
             found: Vec::new(),
             writes: 0,
+            is_new,
         };
-        htb.root()?;
-        htb.adopt()?;
-        Ok(htb)
+        match htb.root().and_then(|()| htb.adopt()) {
+            Ok(()) => Ok(htb),
+            Err(error) => {
+                htb.undo();
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes back what [`open`](Htb::open) did, for a start that fails later: the device is
+    /// removed if it was not there before. A tree that was adopted stays.
+    pub fn undo(mut self) {
+        if self.is_new
+            && let Err(error) = self.remove()
+        {
+            tracing::warn!("cannot take back the scheduler: {error}");
+        }
     }
 
     /// Index of the device that carries the scheduler.
@@ -230,12 +247,28 @@ impl Htb {
     /// # Errors
     /// [`EngineError`] as in [`open`](Htb::open).
     pub fn rebuild(&mut self) -> Result<bool, EngineError> {
-        let index = device(&mut self.netlink, &self.link)?;
+        let (index, _) = device(&mut self.netlink, &self.link)?;
         let is_new = index != self.index;
         self.index = index;
         self.root()?;
         self.adopt()?;
         Ok(is_new)
+    }
+
+    /// Sets the device up if someone set it down, which drops all that is sent to it. True
+    /// if so. A device that is gone is for [`measure`](Htb::measure) to find.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn wake(&mut self) -> Result<bool, EngineError> {
+        match self.netlink.link(DEVICE) {
+            Ok(found) if found.index == self.index && !found.up => {
+                self.netlink.set_up(found.index, DEVICE)?;
+                Ok(true)
+            }
+            Err(e) if !e.is_gone() => Err(e.into()),
+            _ => Ok(false),
+        }
     }
 
     /// Bytes that wait in all queues.
@@ -257,8 +290,8 @@ impl Htb {
     }
 }
 
-/// The scheduler's device: made, or found if it is weir's.
-fn device(netlink: &mut Netlink, link: &str) -> Result<u32, EngineError> {
+/// The index of the scheduler's device, found if it is weir's, or made: then true.
+fn device(netlink: &mut Netlink, link: &str) -> Result<(u32, bool), EngineError> {
     match netlink.link(DEVICE) {
         Ok(found)
             if found.kind.as_deref() == Some("ifb")
@@ -267,11 +300,11 @@ fn device(netlink: &mut Netlink, link: &str) -> Result<u32, EngineError> {
             if !found.up {
                 netlink.set_up(found.index, DEVICE)?;
             }
-            Ok(found.index)
+            Ok((found.index, false))
         }
         Ok(_) => Err(EngineError::NameTaken { name: DEVICE.to_owned() }),
         Err(NetlinkError::Refused { errno: nix::errno::Errno::ENODEV, .. }) => {
-            Ok(netlink.add_ifb(DEVICE, &format!("{ALIAS}{link}"))?)
+            Ok((netlink.add_ifb(DEVICE, &format!("{ALIAS}{link}"))?, true))
         }
         Err(e) => Err(e.into()),
     }

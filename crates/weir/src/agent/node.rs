@@ -71,9 +71,16 @@ impl Node {
             cookie: u32::from(cookie),
             ..Programs::default()
         };
+        let catcher = match Catcher::open(how, programs, created) {
+            Ok(catcher) => catcher,
+            Err(error) => {
+                htb.undo();
+                return Err(error);
+            }
+        };
         Ok(Node {
             htb,
-            catcher: Catcher::open(how, programs, created)?,
+            catcher,
             netlink: Netlink::open()?,
             shape: shape(config, 1500),
             nodes: Vec::new(),
