@@ -1,6 +1,7 @@
 //! `weir lab`: what the weir binary mounts.
 
 use std::{
+    fs,
     io::{IsTerminal, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -11,13 +12,13 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
-    control::Kind,
+    control::{self, Kind},
     demo,
     interrupt::{self, Interrupted},
     report::{self, Report, table::new_table},
     run::{self, Options},
     scenario::{self, Scenario},
-    topology::{self, Mode, check_rights},
+    topology::{self, Mode, check_rights, is_leftover},
 };
 
 /// Experiments with real traffic in network namespaces.
@@ -96,6 +97,9 @@ struct RunArgs {
     /// Whether bridged packets pass iptables
     #[arg(long)]
     br_netfilter: Option<Switch>,
+    /// A setting for the [link] section of the agent under test, such as allocator=\"credit\"
+    #[arg(long, value_name = "KEY=VALUE")]
+    link: Vec<String>,
     /// Of what is random: the resampling of the confidence intervals
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -172,9 +176,23 @@ fn demo(args: &DemoArgs) -> Result<ExitCode> {
     })
 }
 
+/// Namespaces, agents' directories, and what the demo's dockerd left.
 fn clean() -> Result<ExitCode> {
-    let removed = topology::clean()?;
-    say(&format!("{} namespaces of dead runs removed", removed.len()));
+    let namespaces = topology::clean()?.len();
+    let temporary = std::env::temp_dir();
+    let entries = fs::read_dir(&temporary).with_context(|| format!("cannot list {}", temporary.display()))?;
+    let mut directories = 0;
+    for entry in entries.flatten() {
+        if is_leftover(&entry.file_name().to_string_lossy(), control::TEMP_PREFIX) {
+            let path = entry.path();
+            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            directories += 1;
+        }
+    }
+    if let Err(left) = weir_testkit::sweep() {
+        bail!("cannot undo all that a killed dockerd left: {}", left.join("; "));
+    }
+    say(&format!("removed what dead runs left: {namespaces} namespaces, {directories} directories"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -212,7 +230,7 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
         adapt(scenario, args);
     }
     check_rights()?;
-    let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed };
+    let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed, link: args.link.join("\n") };
 
     let steps: usize = scenarios.iter().map(|s| s.cases.len() * s.controls.len()).sum();
     let progress = progress_bar(steps);

@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use crate::{
     control::{self, Kind},
     oracle::{self, Share},
-    report::{CaseReport, ContainerReport, Measurement, Report, Settings},
+    report::{CaseReport, ContainerReport, Measurement, PingMeasurement, PingReport, Report, Settings},
     scenario::{Case, HOST, Scenario, Setting},
     stats::{self, SplitMix},
     topology::Topology,
-    traffic::{self, Flow, Measured, Timing},
+    traffic::{self, Flow, Measured, Rtts, Timing},
 };
 
 /// What the caller decides.
@@ -21,6 +21,8 @@ pub struct Options {
     pub weir: PathBuf,
     /// Seed of what is random here (the resampling of the confidence intervals).
     pub seed: u64,
+    /// More lines for the `[link]` section of the agent's configuration.
+    pub link: String,
 }
 
 /// A case that is about to run.
@@ -38,8 +40,17 @@ const BLOCK: usize = 5;
 const LEVEL: f64 = 0.95;
 const RESAMPLES: usize = 1000;
 
-/// What each control made of each case: control, case index, flows.
-type Outcomes = BTreeMap<Kind, Vec<Vec<Measured>>>;
+/// One case under one control.
+struct Outcome {
+    flows: Vec<Measured>,
+    ping: Option<PingMeasurement>,
+}
+
+/// What each control made of each case, by the case's index.
+type Outcomes = BTreeMap<Kind, Vec<Outcome>>;
+
+/// Round trips of the pinging container before the others send.
+const IDLE_PINGS: u32 = 50;
 
 /// Runs all cases under all controls of the scenario, and judges weir's.
 ///
@@ -53,21 +64,22 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_
     let mut scripts = String::new();
     for &kind in &scenario.controls {
         let topology = Topology::build(&scenario.spec())?;
-        let mut control = control::start(kind, scenario, &topology, &options.weir)
+        let mut control = control::start(kind, scenario, &topology, options)
             .with_context(|| format!("cannot start control {}", kind.name()))?;
         for case in &scenario.cases {
             watch(Step { control: kind, case: &case.name });
             let context = || format!("case {} under control {}", case.name, kind.name());
             control.apply(case).with_context(context)?;
-            let flows = run_case(case, scenario, &topology, timing).with_context(context)?;
-            outcomes.entry(kind).or_default().push(flows);
+            let outcome = run_case(case, scenario, &topology, timing).with_context(context)?;
+            outcomes.entry(kind).or_default().push(outcome);
         }
         scripts.extend(control.record());
     }
-    Ok(judge(scenario, options.seed, &outcomes, scripts))
+    Ok(judge(scenario, options, &outcomes, scripts))
 }
 
-fn run_case(case: &Case, scenario: &Scenario, topology: &Topology, timing: Timing) -> Result<Vec<Measured>> {
+fn run_case(case: &Case, scenario: &Scenario, topology: &Topology, timing: Timing) -> Result<Outcome> {
+    let family = scenario.family;
     let mut flows = Vec::new();
     for (label, setting) in case.settings() {
         let from = match label {
@@ -76,28 +88,47 @@ fn run_case(case: &Case, scenario: &Scenario, topology: &Topology, timing: Timin
         };
         flows.push(Flow { label, from, load: setting.send });
     }
-    Ok(traffic::run(topology, &flows, &[], scenario.family, timing)?.flows)
+    let Some(ping) = &case.ping else {
+        let flows = traffic::run(topology, &flows, &[], family, timing)?.flows;
+        return Ok(Outcome { flows, ping: None });
+    };
+    let from = topology.container(ping)?.netns();
+    let idle = traffic::ping(topology, from, family, IDLE_PINGS)?;
+    let loaded = traffic::run(topology, &flows, &[from], family, timing)?;
+    Ok(Outcome { flows: loaded.flows, ping: Some(round_trips(&idle, &loaded.pings[0])?) })
 }
 
-fn judge(scenario: &Scenario, seed: u64, outcomes: &Outcomes, scripts: String) -> Report {
-    let mut rng = SplitMix::new(seed);
+fn round_trips(idle: &Rtts, loaded: &Rtts) -> Result<PingMeasurement> {
+    let mean = |rtts: &Rtts| stats::mean(&rtts.ms).context("no ping was answered");
+    Ok(PingMeasurement {
+        idle_mean: mean(idle)?,
+        mean: mean(loaded)?,
+        median: stats::median(&loaded.ms).context("no ping was answered")?,
+        p99: stats::percentile(&loaded.ms, 99.0).context("no ping was answered")?,
+        loss: 1.0 - loaded.received as f64 / loaded.sent.max(1) as f64,
+    })
+}
+
+fn judge(scenario: &Scenario, options: &Options, outcomes: &Outcomes, scripts: String) -> Report {
+    let mut rng = SplitMix::new(options.seed);
     let cases = scenario
         .cases
         .iter()
         .enumerate()
         .map(|(index, case)| {
-            let by_control: BTreeMap<Kind, &Vec<Measured>> =
+            let by_control: BTreeMap<Kind, &Outcome> =
                 outcomes.iter().map(|(kind, cases)| (*kind, &cases[index])).collect();
             case_report(case, scenario, &by_control, &mut rng)
         })
         .collect();
-    Report::new(scenario, Settings::of(scenario), seed, cases, scripts)
+    let settings = Settings::of(scenario, &options.link);
+    Report::new(scenario, settings, options.seed, cases, scripts)
 }
 
 fn case_report(
     case: &Case,
     scenario: &Scenario,
-    outcomes: &BTreeMap<Kind, &Vec<Measured>>,
+    outcomes: &BTreeMap<Kind, &Outcome>,
     rng: &mut SplitMix,
 ) -> CaseReport {
     let shares = oracle::shares(case, scenario.capacity, scenario.family);
@@ -108,8 +139,8 @@ fn case_report(
         .collect();
     let mut link_use = BTreeMap::new();
     let mut jain = BTreeMap::new();
-    for (&kind, flows) in outcomes {
-        let total: f64 = flows.iter().map(|flow| flow.goodput).sum();
+    for (&kind, outcome) in outcomes {
+        let total: f64 = outcome.flows.iter().map(|flow| flow.goodput).sum();
         link_use.insert(kind, total / scenario.capacity.as_mbit());
         let fractions: Vec<f64> = containers
             .iter()
@@ -121,20 +152,24 @@ fn case_report(
     let wanted: f64 = shares.iter().map(|share| share.allocation.as_mbit()).sum();
     // If everybody is at a ceiling, the link cannot be full.
     let want_link_use = scenario.link_use * wanted / scenario.capacity.as_mbit();
-    CaseReport { name: case.name.clone(), containers, link_use, want_link_use, jain }
+    let ping = case.ping.as_ref().map(|container| PingReport {
+        container: container.clone(),
+        measured: outcomes.iter().filter_map(|(kind, outcome)| Some((*kind, outcome.ping?))).collect(),
+    });
+    CaseReport { name: case.name.clone(), containers, link_use, want_link_use, jain, ping }
 }
 
 fn container_report(
     name: &str,
     setting: &Setting,
     share: &Share,
-    outcomes: &BTreeMap<Kind, &Vec<Measured>>,
+    outcomes: &BTreeMap<Kind, &Outcome>,
     rng: &mut SplitMix,
 ) -> ContainerReport {
     let measured = outcomes
         .iter()
-        .filter_map(|(kind, flows)| {
-            let flow = flows.iter().find(|flow| flow.label == name)?;
+        .filter_map(|(kind, outcome)| {
+            let flow = outcome.flows.iter().find(|flow| flow.label == name)?;
             let blocks = stats::block_means(&flow.series, BLOCK);
             let ci95 = stats::bootstrap_mean(&blocks, LEVEL, RESAMPLES, rng);
             let measurement = Measurement {

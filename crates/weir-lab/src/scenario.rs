@@ -28,14 +28,16 @@ use crate::{
     traffic::Load,
 };
 
-/// The scenarios that come with weir, in the order of the paper's figures.
-const BUILT_IN: [(&str, &str); 6] = [
+/// The scenarios that come with weir: the paper's in the order of its figures, then weir's own.
+const BUILT_IN: [(&str, &str); 8] = [
     ("drr-without-root", include_str!("../../../lab/drr-without-root.toml")),
     ("weights-3", include_str!("../../../lab/weights-3.toml")),
     ("weights-grow", include_str!("../../../lab/weights-grow.toml")),
     ("minimum", include_str!("../../../lab/minimum.toml")),
     ("maximum", include_str!("../../../lab/maximum.toml")),
     ("combined", include_str!("../../../lab/combined.toml")),
+    ("mixed", include_str!("../../../lab/mixed.toml")),
+    ("flood", include_str!("../../../lab/flood.toml")),
 ];
 
 /// The name under which a case's `host` entry is reported, as the agent calls it.
@@ -83,6 +85,12 @@ pub struct Scenario {
     /// The least fraction of the capacity that arrives as payload while somebody wants it.
     #[serde(default = "defaults::link_use")]
     pub link_use: f64,
+    /// The largest fraction of a container's datagrams that may be lost; none: not judged.
+    #[serde(default)]
+    pub max_loss: Option<f64>,
+    /// The most that the mean round trip of a container that pings may grow under load, ms.
+    #[serde(default = "defaults::max_ping_rise_ms")]
+    pub max_ping_rise_ms: f64,
     /// What is compared; the verdict concerns weir.
     #[serde(default = "defaults::controls")]
     pub controls: Vec<Kind>,
@@ -102,6 +110,9 @@ pub struct Case {
     pub name: String,
     /// Every container, by name.
     pub containers: BTreeMap<String, Setting>,
+    /// A container that sends nothing but pings, before the others send and while they do.
+    #[serde(default)]
+    pub ping: Option<String>,
     /// The host's own traffic, if it sends any.
     #[serde(default)]
     pub host: Option<Setting>,
@@ -201,6 +212,9 @@ mod defaults {
     pub(super) fn link_use() -> f64 {
         0.93
     }
+    pub(super) fn max_ping_rise_ms() -> f64 {
+        3.0
+    }
     pub(super) fn controls() -> Vec<Kind> {
         vec![Kind::Weir, Kind::Tc, Kind::None]
     }
@@ -292,6 +306,14 @@ impl Scenario {
             }
             if !case.settings().any(|(_, s)| s.send != Load::Nothing) {
                 return shape(format!("in case {} nobody sends", case.name));
+            }
+            if let Some(ping) = &case.ping
+                && case.containers.get(ping).is_none_or(|s| s.send != Load::Nothing)
+            {
+                return shape(format!(
+                    "in case {}, {ping} pings: it must be a container that sends nothing",
+                    case.name
+                ));
             }
             for (container, setting) in case.settings() {
                 let good = !container.is_empty()
@@ -406,6 +428,7 @@ mod tests {
         assert!(error.contains("case two names other containers"), "{error}");
         let idle = SMALL.replace("udp 60mbit", "nothing").replace("C2 = {}", "C2 = { send = \"nothing\" }");
         assert!(Scenario::parse(&idle, "small").unwrap_err().to_string().contains("nobody sends"));
+        assert!(refused("name = \"one\"", "name = \"one\"\nping = \"C2\"").contains("sends nothing"));
     }
 
     #[test]

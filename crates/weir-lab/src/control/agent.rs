@@ -22,6 +22,8 @@ use crate::{
 const READY: Duration = Duration::from_secs(10);
 /// How long it may take to put everything back.
 const GRACE: Duration = Duration::from_secs(5);
+/// Names of the agents' directories begin with this and the process id of their maker.
+pub(crate) const TEMP_PREFIX: &str = "weir-lab-";
 const POLL: Duration = Duration::from_millis(20);
 
 /// What an agent is started with.
@@ -103,7 +105,7 @@ impl Agent {
     /// If it ends or is not ready after 10 s, with its last words.
     pub fn start(setup: &AgentSetup<'_>) -> Result<Agent> {
         let dir = tempfile::Builder::new()
-            .prefix("weir-lab-")
+            .prefix(&format!("{TEMP_PREFIX}{}-", std::process::id()))
             .tempdir()
             .context("cannot create a temporary directory for the agent")?;
         let config = dir.path().join("weir.toml");

@@ -3,15 +3,15 @@
 mod agent;
 mod tc;
 
-use std::path::Path;
-
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use agent::TEMP_PREFIX;
 pub use agent::{Agent, AgentSetup};
 pub use tc::{TcForm, script};
 
 use crate::{
+    run::Options,
     scenario::{Case, HOST, Scenario},
     topology::Topology,
 };
@@ -58,13 +58,13 @@ pub(crate) fn start<'t>(
     kind: Kind,
     scenario: &Scenario,
     topology: &'t Topology,
-    weir: &Path,
+    options: &Options,
 ) -> Result<Box<dyn Control + 't>> {
     Ok(match kind {
         Kind::None => Box::new(NoControl),
         Kind::Tc => Box::new(tc::Script::new(topology, scenario)),
         Kind::Weir => {
-            let setup = AgentSetup::new(weir, topology, scenario.capacity);
+            let setup = AgentSetup::new(&options.weir, topology, scenario.capacity).link(&options.link);
             Box::new(WeirControl { agent: Agent::start(&setup)?, topology })
         }
     })

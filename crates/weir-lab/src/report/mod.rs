@@ -106,6 +106,15 @@ pub struct Settings {
     pub seconds: u64,
     /// Largest error of a share, as a fraction.
     pub tolerance: f64,
+    /// Largest fraction of datagrams lost; none: not judged.
+    #[serde(default)]
+    pub max_loss: Option<f64>,
+    /// Largest rise of a mean round trip, ms.
+    #[serde(default)]
+    pub max_ping_rise_ms: f64,
+    /// More lines of the agent's `[link]` section.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub link: String,
     /// How the tc script does it.
     pub tc: TcForm,
 }
@@ -123,6 +132,33 @@ pub struct CaseReport {
     pub want_link_use: f64,
     /// Jain's index of measured over expected.
     pub jain: BTreeMap<Kind, f64>,
+    /// Round trips of the container that pings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ping: Option<PingReport>,
+}
+
+/// Round trips of an otherwise idle container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PingReport {
+    /// Its name.
+    pub container: String,
+    /// Under each control.
+    pub measured: BTreeMap<Kind, PingMeasurement>,
+}
+
+/// Round trips, ms.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PingMeasurement {
+    /// Mean with nobody sending.
+    pub idle_mean: f64,
+    /// Mean while the others send.
+    pub mean: f64,
+    /// Median while the others send.
+    pub median: f64,
+    /// 99th percentile while the others send.
+    pub p99: f64,
+    /// Fraction of probes not answered.
+    pub loss: f64,
 }
 
 /// One container in one case.
@@ -182,8 +218,11 @@ impl Figure {
 }
 
 impl Settings {
-    pub(crate) fn of(scenario: &Scenario) -> Settings {
+    pub(crate) fn of(scenario: &Scenario, link: &str) -> Settings {
         Settings {
+            max_loss: scenario.max_loss,
+            max_ping_rise_ms: scenario.max_ping_rise_ms,
+            link: link.to_owned(),
             capacity: scenario.capacity,
             wire: scenario.wire,
             mode: scenario.mode,
@@ -197,14 +236,6 @@ impl Settings {
     }
 }
 
-impl CaseReport {
-    /// The largest error of a share under a control; none if it was not run.
-    #[must_use]
-    pub fn largest_error(&self, kind: Kind) -> Option<f64> {
-        self.containers.iter().filter_map(|c| Some(c.measured.get(&kind)?.error)).reduce(f64::max)
-    }
-}
-
 impl Report {
     pub(crate) fn new(
         scenario: &Scenario,
@@ -213,7 +244,7 @@ impl Report {
         cases: Vec<CaseReport>,
         scripts: String,
     ) -> Report {
-        let figures = figures(&cases, &scenario.controls, settings.tolerance);
+        let figures = figures(&cases, &scenario.controls, &settings);
         let verdicts: Vec<bool> = figures.iter().filter_map(|f| f.pass).collect();
         Report {
             scenario: scenario.name.clone(),
@@ -267,38 +298,56 @@ impl Report {
     }
 }
 
-/// weir's shares and link use with their rules, then the other controls' errors.
-fn figures(cases: &[CaseReport], controls: &[Kind], tolerance: f64) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    for case in cases {
-        for container in &case.containers {
-            let Some(measured) = container.measured.get(&Kind::Weir) else { continue };
-            let name = format!("{}: {}", case.name, container.name);
-            let rule = Rule::Within(tolerance);
-            let figure = Figure::judged(name, measured.goodput, "Mbit/s", container.expected, rule);
-            figures.push(Figure { paper: container.setting.paper, ..figure });
-        }
-        if let Some(&link_use) = case.link_use.get(&Kind::Weir) {
-            let name = format!("{}: link use", case.name);
-            figures.push(Figure::judged(
-                name,
-                link_use,
-                "payload/capacity",
-                case.want_link_use,
-                Rule::AtLeast,
-            ));
-        }
-    }
+/// weir's figures with their rules, then the other controls' errors.
+fn figures(cases: &[CaseReport], controls: &[Kind], settings: &Settings) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = cases.iter().flat_map(|case| case.figures(settings)).collect();
     for &kind in controls {
         let worst = cases.iter().filter_map(|case| case.largest_error(kind)).reduce(f64::max);
         let Some(worst) = worst else { continue };
         let name = format!("largest error of a share, {}", kind.name());
         figures.push(match kind {
-            Kind::Weir => Figure::judged(name, worst * 100.0, "%", tolerance * 100.0, Rule::AtMost),
+            Kind::Weir => Figure::judged(name, worst * 100.0, "%", settings.tolerance * 100.0, Rule::AtMost),
             Kind::Tc | Kind::None => Figure::shown(name, worst * 100.0, "%"),
         });
     }
     figures
+}
+
+impl CaseReport {
+    /// The largest error of a share under a control; none if it was not run.
+    #[must_use]
+    pub fn largest_error(&self, kind: Kind) -> Option<f64> {
+        self.containers.iter().filter_map(|c| Some(c.measured.get(&kind)?.error)).reduce(f64::max)
+    }
+
+    /// What weir made of this case, with the rules.
+    fn figures(&self, settings: &Settings) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        let name = |what: &str| format!("{}: {what}", self.name);
+        for container in &self.containers {
+            let Some(measured) = container.measured.get(&Kind::Weir) else { continue };
+            let rule = Rule::Within(settings.tolerance);
+            let share =
+                Figure::judged(name(&container.name), measured.goodput, "Mbit/s", container.expected, rule);
+            figures.push(Figure { paper: container.setting.paper, ..share });
+            if let Some((loss, most)) = measured.loss.zip(settings.max_loss) {
+                let name = name(&format!("{} datagrams lost", container.name));
+                figures.push(Figure::judged(name, loss * 100.0, "%", most * 100.0, Rule::AtMost));
+            }
+        }
+        if let Some(&used) = self.link_use.get(&Kind::Weir) {
+            let want = self.want_link_use;
+            figures.push(Figure::judged(name("link use"), used, "payload/capacity", want, Rule::AtLeast));
+        }
+        if let Some((ping, rtt)) = self.ping.as_ref().and_then(|p| Some((p, p.measured.get(&Kind::Weir)?))) {
+            let rise = rtt.mean - rtt.idle_mean;
+            let most = settings.max_ping_rise_ms;
+            let rise_name = name(&format!("{} ping's rise", ping.container));
+            figures.push(Figure::judged(rise_name, rise, "ms", most, Rule::AtMost));
+            figures.push(Figure::shown(name(&format!("{} ping, p99", ping.container)), rtt.p99, "ms"));
+        }
+        figures
+    }
 }
 
 #[cfg(test)]
@@ -349,11 +398,12 @@ pub(crate) mod tests {
                     link_use: scenario.controls.iter().map(|kind| (*kind, link_use)).collect(),
                     want_link_use: scenario.link_use,
                     jain: BTreeMap::new(),
+                    ping: None,
                     containers,
                 }
             })
             .collect();
-        Report::new(&scenario, Settings::of(&scenario), 1, cases, String::new())
+        Report::new(&scenario, Settings::of(&scenario, ""), 1, cases, String::new())
     }
 
     #[test]
@@ -390,7 +440,7 @@ pub(crate) mod tests {
                 container.measured.get_mut(&Kind::Tc).unwrap().error = 0.5;
             }
         }
-        let figures = figures(&report.cases, &report.controls, 0.03);
+        let figures = figures(&report.cases, &report.controls, &report.settings);
         assert!(figures.iter().all(|f| f.pass != Some(false)));
         assert!(figures.iter().any(|f| f.name == "largest error of a share, tc" && f.value == 50.0));
     }
@@ -408,7 +458,7 @@ pub(crate) mod tests {
     fn without_weir_there_is_no_verdict() {
         let mut scenario = scenario::find("weights-3").unwrap();
         scenario.controls = vec![Kind::None];
-        let report = Report::new(&scenario, Settings::of(&scenario), 1, Vec::new(), String::new());
+        let report = Report::new(&scenario, Settings::of(&scenario, ""), 1, Vec::new(), String::new());
         assert_eq!(report.pass, None);
     }
 }

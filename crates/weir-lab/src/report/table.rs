@@ -1,10 +1,10 @@
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use weir_units::BitRate;
 
-use super::{Report, Rule};
-use crate::control::Kind;
+use super::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, Rule, Settings};
+use crate::{control::Kind, traffic::Load};
 
 /// Every case and container, expected beside measured.
 #[must_use]
@@ -23,60 +23,123 @@ pub fn table(report: &Report) -> String {
         if settings.tso { "on" } else { "off" },
         settings.seconds,
     );
+    let columns = Columns {
+        controls: &report.controls,
+        paper: report.cases.iter().flat_map(|c| &c.containers).any(|c| c.setting.paper.is_some()),
+    };
     let mut table = new_table();
-    let weir = report.controls.contains(&Kind::Weir);
-    let others: Vec<Kind> = report.controls.iter().copied().filter(|k| *k != Kind::Weir).collect();
-    let mut header = vec!["case", "container", "weight", "min", "max", "sends", "expected"];
-    if weir {
-        header.extend(["weir", "error"]);
-    }
-    header.extend(others.iter().map(|kind| kind.name()));
-    header.push("paper");
-    table.set_header(&header);
-
-    let rate = |rate: Option<BitRate>| rate.map_or(String::new(), |r| r.to_string());
+    table.set_header(columns.header());
     for case in &report.cases {
         for (index, container) in case.containers.iter().enumerate() {
-            let number = |kind: Kind| {
-                container.measured.get(&kind).map_or(String::new(), |m| format!("{:.2}", m.goodput))
-            };
-            let mut row = vec![
-                if index == 0 { case.name.clone() } else { String::new() },
-                container.name.clone(),
-                container.setting.weight.to_string(),
-                rate(container.setting.min),
-                rate(container.setting.max),
-                container.setting.send.to_string(),
-                if container.expected > 0.0 { format!("{:.2}", container.expected) } else { String::new() },
-            ];
-            if weir {
-                row.push(number(Kind::Weir));
-                let error = container.measured.get(&Kind::Weir).map(|m| m.error);
-                row.push(error.map_or(String::new(), |e| format!("{:.1} %", e * 100.0)));
-            }
-            row.extend(others.iter().map(|kind| number(*kind)));
-            row.push(container.setting.paper.map_or(String::new(), |p| format!("{p}")));
-            table.add_row(row);
+            let name = if index == 0 { &case.name } else { "" };
+            table.add_row(columns.share(name, container));
         }
-        let mut row = vec![String::new(), "link use".to_owned()];
-        row.resize(6, String::new());
-        row.push(format!(">= {:.3}", case.want_link_use));
-        let used = |kind: Kind| case.link_use.get(&kind).map_or(String::new(), |u| format!("{u:.3}"));
-        if weir {
-            row.extend([used(Kind::Weir), String::new()]);
+        for line in case_lines(case, settings) {
+            table.add_row(columns.line(&line));
         }
-        row.extend(others.iter().map(|kind| used(*kind)));
-        row.push(String::new());
-        table.add_row(row);
     }
-    let columns = header.len();
-    for index in 2..columns {
-        if index != 5 {
-            table.column_mut(index).expect("it has a header").set_cell_alignment(CellAlignment::Right);
-        }
+    for index in (2..columns.header().len()).filter(|index| *index != SENDS) {
+        table.column_mut(index).expect("it has a header").set_cell_alignment(CellAlignment::Right);
     }
     let _ = write!(text, "{table}");
     text
+}
+
+const SENDS: usize = 5;
+
+/// A line under a case's containers: a figure of the whole case.
+struct Line {
+    name: String,
+    want: String,
+    measured: BTreeMap<Kind, String>,
+}
+
+fn case_lines(case: &CaseReport, settings: &Settings) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if let Some(most) = settings.max_loss {
+        for container in case.containers.iter().filter(|c| matches!(c.setting.send, Load::Udp(_))) {
+            let loss = |m: &Measurement| m.loss.map(|loss| format!("{:.2} %", loss * 100.0));
+            lines.push(Line {
+                name: format!("{} lost", container.name),
+                want: format!("<= {} %", most * 100.0),
+                measured: container.measured.iter().filter_map(|(kind, m)| Some((*kind, loss(m)?))).collect(),
+            });
+        }
+    }
+    if let Some(ping) = &case.ping {
+        let rise = |m: &PingMeasurement| format!("{:.2} ms", m.mean - m.idle_mean);
+        lines.push(Line {
+            name: format!("{}, ping's rise", ping.container),
+            want: format!("<= {} ms", settings.max_ping_rise_ms),
+            measured: ping.measured.iter().map(|(kind, m)| (*kind, rise(m))).collect(),
+        });
+    }
+    lines.push(Line {
+        name: "link use".to_owned(),
+        want: format!(">= {:.3}", case.want_link_use),
+        measured: case.link_use.iter().map(|(kind, used)| (*kind, format!("{used:.3}"))).collect(),
+    });
+    lines
+}
+
+/// weir's column is followed by its error, and comes first.
+struct Columns<'a> {
+    controls: &'a [Kind],
+    paper: bool,
+}
+
+impl Columns<'_> {
+    fn header(&self) -> Vec<&'static str> {
+        let mut header = vec!["case", "container", "weight", "min", "max", "sends", "expected"];
+        for kind in self.controls {
+            header.push(kind.name());
+            if *kind == Kind::Weir {
+                header.push("error");
+            }
+        }
+        if self.paper {
+            header.push("paper");
+        }
+        header
+    }
+
+    fn share(&self, case: &str, container: &ContainerReport) -> Vec<String> {
+        let setting = &container.setting;
+        let rate = |rate: Option<BitRate>| rate.map_or(String::new(), |r| r.to_string());
+        let mut row = vec![
+            case.to_owned(),
+            container.name.clone(),
+            setting.weight.to_string(),
+            rate(setting.min),
+            rate(setting.max),
+            setting.send.to_string(),
+            if container.expected > 0.0 { format!("{:.2}", container.expected) } else { String::new() },
+        ];
+        for kind in self.controls {
+            let measured = container.measured.get(kind);
+            row.push(measured.map_or(String::new(), |m| format!("{:.2}", m.goodput)));
+            if *kind == Kind::Weir {
+                row.push(measured.map_or(String::new(), |m| format!("{:.1} %", m.error * 100.0)));
+            }
+        }
+        if self.paper {
+            row.push(setting.paper.map_or(String::new(), |p| p.to_string()));
+        }
+        row
+    }
+
+    fn line(&self, line: &Line) -> Vec<String> {
+        let mut row = vec![String::new(), line.name.clone()];
+        row.resize(SENDS + 1, String::new());
+        row.push(line.want.clone());
+        for kind in self.controls {
+            row.push(line.measured.get(kind).cloned().unwrap_or_default());
+            if *kind == Kind::Weir {
+                row.push(String::new());
+            }
+        }
+        row
+    }
 }
 
 /// Pass, or what falls short and by how much.

@@ -342,9 +342,9 @@ impl Topology {
         let _ = self.wire.sysctl("net.bridge.bridge-nf-call-ip6tables", "0");
         if let Some(Wire { rate, queue }) = self.spec.wire {
             let (rate, limit) = (rate.bits_per_sec(), queue.0);
-            // The burst covers a late timer (0.6 ms at 100 Mbit/s), not more: bursts are free
-            // of wire time.
-            let burst = rate / 8 / 1600 + u64::from(MTU);
+            // Bursts are free of wire time, so they are as short as late timers allow: 0.25 ms,
+            // two frames at 100 Mbit/s.
+            let burst = (rate / 8 / 4000).max(2 * 1514);
             let mut batch = String::new();
             for device in ["wn", "ws"] {
                 let _ = writeln!(
@@ -454,13 +454,12 @@ fn nodad(family: Family) -> &'static str {
     }
 }
 
-/// Removes what runs that are dead by now left behind. Returns the names of the namespaces
-/// removed.
+/// Removes the namespaces that runs which are dead by now left behind; returns their names.
 ///
 /// # Errors
 /// If rights are missing.
 pub fn clean() -> Result<Vec<String>> {
-    let dead: Vec<String> = netns::list().into_iter().filter(|name| is_leftover(name)).collect();
+    let dead: Vec<String> = netns::list().into_iter().filter(|name| is_leftover(name, PREFIX)).collect();
     if !dead.is_empty() {
         check_rights()?;
     }
@@ -470,9 +469,9 @@ pub fn clean() -> Result<Vec<String>> {
     Ok(dead)
 }
 
-/// Of this lab, and its process is gone.
-fn is_leftover(name: &str) -> bool {
-    let Some((pid, _)) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')) else {
+/// Of this lab (`PREFIX`, process id, `-`, ...), and its process is gone.
+pub(crate) fn is_leftover(name: &str, prefix: &str) -> bool {
+    let Some((pid, _)) = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-')) else {
         return false;
     };
     pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
@@ -524,9 +523,9 @@ mod tests {
     fn leftovers_are_of_this_lab_and_of_a_dead_process() {
         let dead =
             (1u32..).map(|n| 4_000_000 + n).find(|n| !Path::new(&format!("/proc/{n}")).exists()).unwrap();
-        assert!(is_leftover(&format!("weirlab-{dead}-1-node")));
-        assert!(!is_leftover(&format!("weirlab-{}-1-node", std::process::id())));
-        assert!(!is_leftover("weirlab-node"));
-        assert!(!is_leftover("somebody-else"));
+        assert!(is_leftover(&format!("weirlab-{dead}-1-node"), PREFIX));
+        assert!(!is_leftover(&format!("weirlab-{}-1-node", std::process::id()), PREFIX));
+        assert!(!is_leftover("weirlab-node", PREFIX));
+        assert!(!is_leftover("somebody-else", PREFIX));
     }
 }

@@ -242,6 +242,20 @@ pub fn run(
     Ok(outcome)
 }
 
+/// Round trips from a namespace to the topology's server, `count` of them, 20 ms apart.
+///
+/// # Errors
+/// If ping cannot be run, or on Ctrl-C.
+pub fn ping(topology: &Topology, from: &Netns, family: Family, count: u32) -> Result<Rtts> {
+    let address = topology.server_address(family).to_string();
+    let (interval, count) = (PING_INTERVAL.as_secs_f64().to_string(), count.to_string());
+    let mut probe = from.spawn(&["ping", "-n", "-i", &interval, "-c", &count, "-W", "2", &address])?;
+    // ping fails if nothing was answered; that is a result here.
+    let _ = probe.finish(Instant::now() + Duration::from_secs(60));
+    interrupt::check()?;
+    Ok(ping::parse(&probe.output()?.stdout, 0))
+}
+
 /// CUBIC by name: the host's default may be another.
 fn client_arguments(load: Load) -> Vec<String> {
     let words: Vec<String> = match load {

@@ -1,0 +1,114 @@
+//! A whole scenario, as `weir lab run` does it, without the agent: needs root, iperf3.
+
+use weir_lab::{
+    control::Kind,
+    report::Report,
+    run::{self, Options},
+    scenario::Scenario,
+    topology::check_rights,
+};
+
+const SMALL: &str = r#"
+name = "small"
+title = "Two containers, 1:3"
+source = "test"
+about = "What plain tc can do and what it cannot."
+seconds = 4
+tso = false
+controls = ["tc", "none"]
+
+[[case]]
+name = "1:3"
+ping = "C3"
+[case.containers]
+C1 = { weight = 1 }
+C2 = { weight = 3, send = "udp 80mbit" }
+C3 = { weight = 1, send = "nothing" }
+
+[[case]]
+name = "max 20"
+[case.containers]
+C1 = { weight = 1 }
+C2 = { weight = 3, max = "20mbit", send = "udp 80mbit" }
+C3 = { weight = 1, send = "nothing" }
+"#;
+
+fn may_run() -> bool {
+    match check_rights() {
+        Ok(()) => true,
+        Err(why) => {
+            println!("skipped: {why}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_scenario_runs_its_cases_under_its_controls_and_writes_what_it_found() {
+    if !may_run() {
+        return;
+    }
+    let scenario = Scenario::parse(SMALL, "small").unwrap();
+    let options = Options { weir: "/nonexistent".into(), seed: 1, link: String::new() };
+    let mut steps = Vec::new();
+    let report = run::run(&scenario, &options, &mut |step| {
+        steps.push((step.control, step.case.to_owned()));
+    })
+    .unwrap();
+
+    let step = |kind, case: &str| (kind, case.to_owned());
+    let order = [
+        step(Kind::Tc, "1:3"),
+        step(Kind::Tc, "max 20"),
+        step(Kind::None, "1:3"),
+        step(Kind::None, "max 20"),
+    ];
+    assert_eq!(steps, order);
+    assert_eq!(report.pass, None, "weir was not among the controls");
+    let error = |case: usize| report.cases[case].largest_error(Kind::Tc).unwrap();
+    assert!(error(0) > 0.10, "tc lends the idle container's part by quantum, not by weight: {}", error(0));
+    assert!(error(1) < 0.05, "tc's ceiling holds, and the other has the rest: {}", error(1));
+    for case in &report.cases {
+        assert!(case.link_use[&Kind::None] > 0.97, "without control the line is the limit: {case:?}");
+    }
+    let flood = &report.cases[0].containers[1];
+    assert!(flood.measured[&Kind::Tc].loss.unwrap() > 0.05, "what tc cannot send is lost: {flood:?}");
+    let ping = &report.cases[0].ping.as_ref().unwrap().measured;
+    assert!(
+        ping[&Kind::None].mean > ping[&Kind::Tc].mean + 5.0,
+        "20 ms of queue in front of the line: {ping:?}"
+    );
+    assert!(report.scripts.contains("# max 20\nqdisc add dev up0 root handle 1: htb"), "{}", report.scripts);
+
+    let dir = tempfile::tempdir().unwrap();
+    report.write(dir.path()).unwrap();
+    assert!(Report::read(&dir.path().join("result.json")).unwrap() == report);
+    for file in ["table.txt", "plot.svg", "tc.txt"] {
+        assert!(dir.path().join(file).metadata().unwrap().len() > 100, "{file}");
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_start_is_an_error_with_its_path_and_leaves_nothing() {
+    if !may_run() {
+        return;
+    }
+    let mut scenario = Scenario::parse(SMALL, "small").unwrap();
+    scenario.controls = vec![Kind::Weir];
+    let run = |weir: &str| {
+        let options = Options { weir: weir.into(), seed: 1, link: String::new() };
+        format!("{:#}", run::run(&scenario, &options, &mut |_| {}).unwrap_err())
+    };
+    let missing = run("/nonexistent/weir");
+    assert!(missing.contains("cannot run `/nonexistent/weir agent"), "{missing}");
+    let wrong = run("/bin/false");
+    assert!(wrong.contains("/bin/false agent") && wrong.contains("exit status: 1"), "{wrong}");
+    let ours = format!("weirlab-{}-", std::process::id());
+    let left: Vec<_> = std::fs::read_dir("/run/netns")
+        .unwrap()
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok())
+        .filter(|name| name.starts_with(&ours) && name.ends_with("-node"))
+        .collect();
+    assert!(left.len() <= 1, "at most the other test's: {left:?}");
+}
