@@ -261,8 +261,8 @@ pub struct Event {
     /// Milliseconds since the epoch.
     pub time_ms: u64,
     /// `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
-    /// `config-refused`, `not-enforced`, `started`, `stopping`; `lost` if the reader was
-    /// too slow for some.
+    /// `config-refused`, `not-enforced`, `link` (renamed, gone, back, up, down), `started`,
+    /// `stopping`; `lost` if the reader was too slow for some.
     pub what: String,
     /// The class, if it is about one.
     pub class: Option<String>,

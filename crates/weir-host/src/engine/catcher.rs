@@ -136,7 +136,11 @@ impl Catcher {
             }
         }
         for (&index, port) in wanted {
-            if self.ports.get(&index).is_some_and(|p| p.handle == port.handle) {
+            if let Some(known) = self.ports.get_mut(&index)
+                && known.handle == port.handle
+            {
+                // It may have been renamed.
+                known.device.clone_from(&port.device);
                 continue;
             }
             let known = self.ports.contains_key(&index);
@@ -344,12 +348,10 @@ impl Catcher {
             match there {
                 Ok(true) => {}
                 // The interface went away with its container; the next look at the links tells.
-                Err(Errno::ENODEV) => {
-                    self.ports.remove(&index);
-                    let _ = self.classifier.set_port(index, None);
-                }
+                Err(Errno::ENODEV) => {}
                 _ => match self.catch(index, &device) {
                     Ok(()) => repaired.push(device),
+                    Err(e) if e.is_gone() => {}
                     Err(e) => failure = Some(e),
                 },
             }
@@ -362,7 +364,9 @@ impl Catcher {
                     Ok(()) => repaired.push(device),
                     Err(e) => {
                         self.uplink = None;
-                        failure = Some(e);
+                        if !e.is_gone() {
+                            failure = Some(e);
+                        }
                     }
                 }
             }

@@ -57,3 +57,16 @@ pub enum EngineError {
         name: String,
     },
 }
+
+impl EngineError {
+    /// Whether an interface went away while something was done to it.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        use nix::errno::Errno::ENODEV;
+        match self {
+            EngineError::Netlink(e) => e.errno() == Some(ENODEV),
+            EngineError::Attach { errno, .. } => *errno == ENODEV,
+            EngineError::Bpf(_) | EngineError::NameTaken { .. } => false,
+        }
+    }
+}

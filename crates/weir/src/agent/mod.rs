@@ -10,6 +10,7 @@ mod claims;
 mod demand;
 mod node;
 mod store;
+mod upkeep;
 mod views;
 
 use std::{
@@ -36,7 +37,7 @@ use weir_units::{BitRate, Instant};
 
 use self::{
     book::{Book, Change},
-    demand::{Estimator, Sample},
+    demand::Estimator,
     node::{Node, chain},
     store::Store,
 };
@@ -51,8 +52,9 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// While nobody sends.
 const IDLE_TICK: Duration = Duration::from_millis(500);
-/// Between two looks at whether all attachments are still in place.
-const PATROL: Duration = Duration::from_secs(2);
+/// How long Docker may take to say who is here before the agent starts without knowing.
+/// Until then the kernel goes on as an earlier agent left it.
+const FIRST_WORD: Duration = Duration::from_secs(3);
 /// How many past events are kept for `weir events`.
 const KEPT: usize = 512;
 
@@ -77,6 +79,8 @@ struct Agent {
     allocator: Allocator,
     followed: BTreeMap<String, Followed>,
     measured: Vec<Measured>,
+    /// The link when it was last looked at: index, name, up; none in it if it was gone.
+    link: Option<Option<(u32, String, bool)>>,
     warnings: Vec<String>,
     engine_error: Option<String>,
     docker: Option<docker::Watcher>,
@@ -129,6 +133,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
         None,
         format!("sharing {} on {}", agent.book.config().link.capacity, agent.book.config().link.device),
     );
+    agent.await_docker().await;
     agent.turn();
     agent.settle();
     tracing::info!("sharing {} of {}", agent.book.config().link.device, agent.book.config().link.capacity);
@@ -229,6 +234,7 @@ impl Agent {
             allocator: Allocator::new(config.link.allocator),
             followed: BTreeMap::new(),
             measured: Vec::new(),
+            link: None,
             warnings: Vec::new(),
             engine_error: None,
             docker: None,
@@ -260,6 +266,18 @@ impl Agent {
         self.snapshots = self.docker.as_ref().map(docker::Watcher::snapshots);
     }
 
+    /// Waits for Docker's first answer: without it the classes of its containers would be
+    /// taken for left over, and be removed with what waits in them.
+    async fn await_docker(&mut self) {
+        let Some(snapshots) = &mut self.snapshots else { return };
+        let answered = snapshots.wait_for(|s| !matches!(s.error, Some(docker::Unavailable::NotYet)));
+        if tokio::time::timeout(FIRST_WORD, answered).await.is_err() {
+            tracing::warn!(
+                "docker has not answered within {FIRST_WORD:?}: its containers follow when it does"
+            );
+        }
+    }
+
     fn now(&self) -> Instant {
         Instant(self.started.elapsed())
     }
@@ -273,7 +291,7 @@ impl Agent {
             self.survey();
         }
         self.look();
-        if self.patrolled.elapsed() >= PATROL {
+        if self.patrolled.elapsed() >= upkeep::PATROL {
             self.patrol();
         }
         if self.dirty {
@@ -294,6 +312,8 @@ impl Agent {
                 return;
             }
         };
+        self.follow_link(survey.uplink.as_ref());
+        self.wake();
         let before = self.book.minors().clone();
         let changes = self.book.update(survey.claims.clone());
         for change in changes {
@@ -317,7 +337,8 @@ impl Agent {
             self.divide();
         }
         if let Err(e) = self.node.catch(&self.book, &survey) {
-            self.engine_error = Some(chain(&e));
+            self.fault(chain(&e));
+            self.stale = true;
         }
         self.warnings = survey.warnings;
         self.save_created();
@@ -345,71 +366,6 @@ impl Agent {
                 });
             }
         }
-    }
-
-    /// Reads what each class sent and what waits.
-    fn look(&mut self) {
-        let mut measured = std::mem::take(&mut self.measured);
-        match self.node.measure(&mut measured) {
-            Ok(0) => {}
-            Ok(drift) => {
-                self.repairs += 1;
-                self.dirty = true;
-                self.event(
-                    "repaired",
-                    None,
-                    format!("{drift} objects of the scheduler had been altered or removed"),
-                );
-            }
-            Err(e) => self.fault(chain(&e)),
-        }
-        let now = self.now();
-        let by_minor: BTreeMap<u16, _> = measured.iter().map(|m| (m.minor, m.counters)).collect();
-        for followed in self.followed.values_mut() {
-            let Some(&counters) = by_minor.get(&followed.minor) else { continue };
-            if counters.bytes < followed.counters.bytes {
-                followed.before.bytes += followed.counters.bytes;
-                followed.before.packets += followed.counters.packets;
-                followed.before.drops += followed.counters.drops;
-            }
-            followed.counters = counters;
-            let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
-            let before = followed.estimator.demand();
-            if followed.estimator.observe(now, sample, followed.allocation) != before {
-                self.dirty = true;
-            }
-        }
-        self.measured = measured;
-    }
-
-    /// Looks whether the attachments are still there.
-    fn patrol(&mut self) {
-        self.patrolled = std::time::Instant::now();
-        match self.node.catcher.repair() {
-            Ok(repaired) if repaired.is_empty() => {}
-            Ok(repaired) => {
-                self.repairs += 1;
-                self.event(
-                    "repaired",
-                    None,
-                    format!("weir's program was missing from {}", repaired.join(", ")),
-                );
-            }
-            Err(e) => self.fault(chain(&e)),
-        }
-        // A cgroup, a namespace without a link event, an uplink that could not be caught.
-        let restless = self.node.uplink_failure.is_some()
-            || !self.node.failures.is_empty()
-            || self.book.entries().values().any(|e| e.claim.problem.is_some() || !e.claim.cgroups.is_empty());
-        self.stale |= restless || self.book.config().classes.iter().any(|c| c.cgroup.is_some());
-    }
-
-    fn fault(&mut self, why: String) {
-        if self.engine_error.as_ref() != Some(&why) {
-            tracing::error!("{why}");
-            self.event("not-enforced", None, why.clone());
-        }
-        self.engine_error = Some(why);
     }
 
     /// Divides the link by policy and demand, and has the scheduler hold the division.

@@ -142,8 +142,11 @@ impl Store {
         })
     }
 
-    /// Records what was added to the host's interfaces.
+    /// Records what was added to the host's interfaces; touches the disk only for news.
     pub(crate) fn save_created(&self, created: &Created) -> Result<(), StoreError> {
+        if self.created()? == *created {
+            return Ok(());
+        }
         self.write("write what was added, to", |tx| {
             let text = serde_json::to_string(created).unwrap_or_default();
             tx.open_table(META)?.insert("created", text.as_str())?;

@@ -1,0 +1,110 @@
+//! What the kernel says of the agent's own work: counters, and whether anybody meddled.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use weir_host::netlink::Link;
+
+use super::{Agent, chain, demand::Sample};
+
+/// Between two looks at whether all attachments are still in place.
+pub(super) const PATROL: Duration = Duration::from_secs(2);
+
+impl Agent {
+    /// Reads what each class sent and what waits.
+    pub(super) fn look(&mut self) {
+        let mut measured = std::mem::take(&mut self.measured);
+        match self.node.measure(&mut measured) {
+            Ok(0) => {}
+            Ok(drift) => {
+                self.repairs += 1;
+                self.dirty = true;
+                self.event(
+                    "repaired",
+                    None,
+                    format!("{drift} objects of the scheduler had been altered or removed"),
+                );
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+        let now = self.now();
+        let by_minor: BTreeMap<u16, _> = measured.iter().map(|m| (m.minor, m.counters)).collect();
+        for followed in self.followed.values_mut() {
+            let Some(&counters) = by_minor.get(&followed.minor) else { continue };
+            if counters.bytes < followed.counters.bytes {
+                followed.before.bytes += followed.counters.bytes;
+                followed.before.packets += followed.counters.packets;
+                followed.before.drops += followed.counters.drops;
+            }
+            followed.counters = counters;
+            let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
+            let before = followed.estimator.demand();
+            if followed.estimator.observe(now, sample, followed.allocation) != before {
+                self.dirty = true;
+            }
+        }
+        self.measured = measured;
+    }
+
+    /// Looks whether the attachments are still there.
+    pub(super) fn patrol(&mut self) {
+        self.patrolled = std::time::Instant::now();
+        match self.node.catcher.repair() {
+            Ok(repaired) if repaired.is_empty() => {}
+            Ok(repaired) => {
+                self.repairs += 1;
+                self.event(
+                    "repaired",
+                    None,
+                    format!("weir's program was missing from {}", repaired.join(", ")),
+                );
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+        // A cgroup, a namespace without a link event, an uplink that could not be caught.
+        let restless = self.node.uplink_failure.is_some()
+            || !self.node.failures.is_empty()
+            || self.book.entries().values().any(|e| e.claim.problem.is_some() || !e.claim.cgroups.is_empty());
+        self.stale |= restless || self.book.config().classes.iter().any(|c| c.cgroup.is_some());
+    }
+
+    pub(super) fn fault(&mut self, why: String) {
+        if self.engine_error.as_ref() != Some(&why) {
+            tracing::error!("{why}");
+            self.event("not-enforced", None, why.clone());
+        }
+        self.engine_error = Some(why);
+    }
+
+    /// Tells what became of the link: renamed, replaced, gone, down.
+    pub(super) fn follow_link(&mut self, found: Option<&Link>) {
+        let now = found.map(|l| (l.index, l.name.clone(), l.up));
+        let Some(before) = self.link.replace(now.clone()) else { return };
+        if before == now {
+            return;
+        }
+        let device = &self.book.config().link.device;
+        let what = match (before, now) {
+            (_, None) => format!("{device} is gone: nothing leaves by it until it is back"),
+            (Some((old, ..)), Some((new, name, _))) if old != new => format!("{name} is the link now"),
+            (None, Some((_, name, _))) => format!("{name} is back"),
+            (Some((_, was, _)), Some((_, name, _))) if was != name => {
+                format!("{was} is called {name} now, and stays the link")
+            }
+            (_, Some((_, name, up))) => format!("{name} is {}", if up { "up" } else { "down" }),
+        };
+        self.event("link", None, what);
+    }
+
+    /// Sets the scheduler's device up again if someone set it down.
+    pub(super) fn wake(&mut self) {
+        match self.node.htb.wake() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.repairs += 1;
+                let device = self.node.htb.device().to_owned();
+                self.event("repaired", None, format!("{device} had been set down"));
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+    }
+}
