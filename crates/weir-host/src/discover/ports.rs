@@ -10,7 +10,7 @@
 //! new one; asked in this order, the worst is an interface that is just being destroyed with
 //! its peer. In the other order the new namespace's interface would go to the dead one's class.
 
-use std::{collections::BTreeMap, fs::File};
+use std::collections::BTreeMap;
 
 use super::netns::{NetnsError, NetnsRef};
 use crate::netlink::{Link, Netlink, NetlinkError};
@@ -38,6 +38,29 @@ pub struct Ports<K> {
     pub gone: Vec<(K, NetnsError)>,
 }
 
+/// The two questions to the kernel.
+trait Kernel {
+    type Error;
+    fn links(&mut self) -> Result<Vec<Link>, Self::Error>;
+    /// The number of a namespace; none if it has none.
+    fn number(&mut self, netns: &NetnsRef) -> Result<Result<Option<i32>, NetnsError>, Self::Error>;
+}
+
+impl Kernel for Netlink {
+    type Error = NetlinkError;
+
+    fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        Netlink::links(self)
+    }
+
+    fn number(&mut self, netns: &NetnsRef) -> Result<Result<Option<i32>, NetnsError>, NetlinkError> {
+        match netns.open() {
+            Ok(file) => self.nsid_of(&file).map(Ok),
+            Err(why) => Ok(Err(why)),
+        }
+    }
+}
+
 /// Finds the interfaces of all `namespaces`, each known by a key of the caller's.
 ///
 /// # Errors
@@ -46,27 +69,35 @@ pub fn find<'a, K: Ord + Clone>(
     netlink: &mut Netlink,
     namespaces: impl IntoIterator<Item = (K, &'a NetnsRef)>,
 ) -> Result<Ports<K>, NetlinkError> {
-    let links = netlink.links()?;
-    let opened = namespaces.into_iter().map(|(key, netns)| (key, netns.open()));
-    map(&links, opened, |file: File| netlink.nsid_of(&file))
+    ask(netlink, namespaces)
 }
 
-/// [`find`] without the kernel: `nsid_of` numbers what is behind each key. `links` are older
-/// than its answers.
-fn map<K: Ord + Clone, F, E>(
-    links: &[Link],
-    namespaces: impl IntoIterator<Item = (K, Result<F, NetnsError>)>,
-    mut nsid_of: impl FnMut(F) -> Result<Option<i32>, E>,
+fn ask<'a, K: Ord + Clone, E>(
+    kernel: &mut impl Kernel<Error = E>,
+    namespaces: impl IntoIterator<Item = (K, &'a NetnsRef)>,
 ) -> Result<Ports<K>, E> {
+    let links = kernel.links()?;
+    let mut numbers = Vec::new();
+    for (key, netns) in namespaces {
+        numbers.push((key, kernel.number(netns)?));
+    }
+    Ok(map(&links, numbers))
+}
+
+/// Gives each owner of a numbered namespace the links that lead there.
+fn map<K: Ord + Clone>(
+    links: &[Link],
+    numbers: impl IntoIterator<Item = (K, Result<Option<i32>, NetnsError>)>,
+) -> Ports<K> {
     let mut by_nsid: BTreeMap<i32, Vec<Port>> = BTreeMap::new();
     for (nsid, port) in links.iter().filter_map(port) {
         by_nsid.entry(nsid).or_default().push(port);
     }
     let mut ports = Ports { of: BTreeMap::new(), shared: Vec::new(), gone: Vec::new() };
     let mut owners: BTreeMap<i32, K> = BTreeMap::new();
-    for (key, opened) in namespaces {
-        let nsid = match opened {
-            Ok(file) => nsid_of(file)?,
+    for (key, number) in numbers {
+        let nsid = match number {
+            Ok(nsid) => nsid,
             Err(why) => {
                 ports.gone.push((key, why));
                 continue;
@@ -81,14 +112,14 @@ fn map<K: Ord + Clone, F, E>(
         owners.extend(nsid.map(|nsid| (nsid, key.clone())));
         ports.of.insert(key, own);
     }
-    Ok(ports)
+    ports
 }
 
 /// A link as a port and the number of the namespace it leads to; none if it leads nowhere else.
 fn port(link: &Link) -> Option<(i32, Port)> {
     // Of other kinds the attribute tells of a device below, not of a peer.
     let has_peer = matches!(link.kind.as_deref(), Some("veth" | "netkit"));
-    let nsid = link.peer_netnsid.filter(|nsid| has_peer && *nsid >= 0)?;
+    let nsid = link.peer_netnsid.filter(|_| has_peer)?;
     Some((nsid, Port { index: link.index, name: link.name.clone(), peer: link.peer_index? }))
 }
 
@@ -97,6 +128,7 @@ mod tests {
     use std::{convert::Infallible, io};
 
     use super::*;
+    use crate::discover::NsId;
     use proptest::prelude::*;
 
     fn link(index: u32, kind: &str, nsid: Option<i32>) -> Link {
@@ -111,8 +143,7 @@ mod tests {
     }
 
     fn map_numbers(links: &[Link], numbers: &[(&'static str, Option<i32>)]) -> Ports<&'static str> {
-        let opened = numbers.iter().map(|(key, nsid)| (*key, Ok(*nsid)));
-        map(links, opened, Ok::<_, Infallible>).expect("asking cannot fail")
+        map(links, numbers.iter().map(|(key, nsid)| (*key, Ok(*nsid))))
     }
 
     fn indices(ports: &Ports<&'static str>, key: &str) -> Vec<u32> {
@@ -159,11 +190,36 @@ mod tests {
     #[test]
     fn a_namespace_that_is_gone_is_told_and_the_others_are_found() {
         let gone = NetnsError::Open { path: "/gone".into(), source: io::ErrorKind::NotFound.into() };
-        let opened = [("a", Err(gone)), ("b", Ok(Some(0)))];
-        let links = [link(4, "veth", Some(0))];
-        let ports = map(&links, opened, Ok::<_, Infallible>).expect("asking cannot fail");
+        let ports = map(&[link(4, "veth", Some(0))], [("a", Err(gone)), ("b", Ok(Some(0)))]);
         assert_eq!(indices(&ports, "b"), [4]);
         assert!(matches!(&ports.gone[..], [("a", NetnsError::Open { .. })]), "{:?}", ports.gone);
+    }
+
+    /// A kernel in which a container dies after the first question, and a new one comes that gets
+    /// the dead one's number.
+    struct Busy {
+        asked: u32,
+    }
+
+    impl Kernel for Busy {
+        type Error = Infallible;
+
+        fn links(&mut self) -> Result<Vec<Link>, Infallible> {
+            self.asked += 1;
+            Ok(vec![link(if self.asked == 1 { 4 } else { 5 }, "veth", Some(7))])
+        }
+
+        fn number(&mut self, _: &NetnsRef) -> Result<Result<Option<i32>, NetnsError>, Infallible> {
+            self.asked += 1;
+            Ok(Ok(Some(7)))
+        }
+    }
+
+    #[test]
+    fn a_dead_containers_class_never_gets_the_interface_of_the_one_that_got_its_number() {
+        let dead = NetnsRef { path: "/dead".into(), id: NsId { dev: 4, ino: 1 } };
+        let ports = ask(&mut Busy { asked: 0 }, [("dead", &dead)]).expect("asking cannot fail");
+        assert_eq!(indices(&ports, "dead"), [4]);
     }
 
     proptest! {
@@ -174,8 +230,7 @@ mod tests {
         ) {
             let indexed = nsids.iter().zip(1..);
             let links: Vec<Link> = indexed.map(|(nsid, index)| link(index, "veth", *nsid)).collect();
-            let opened = asked.iter().enumerate().map(|(key, nsid)| (key, Ok(*nsid)));
-            let ports = map(&links, opened, Ok::<_, Infallible>).expect("asking cannot fail");
+            let ports = map(&links, asked.iter().enumerate().map(|(key, nsid)| (key, Ok(*nsid))));
             prop_assert_eq!(ports.of.len() + ports.shared.len(), asked.len());
             let mut owned = Vec::new();
             for (key, own) in &ports.of {

@@ -14,7 +14,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::DeserializeOwned};
-use tokio::{net::UnixStream, task::JoinHandle, time::timeout};
+use tokio::{net::UnixStream, time::timeout};
 
 use super::Unavailable;
 
@@ -117,7 +117,7 @@ impl Api {
     /// Asks the daemon which version it speaks; `patience` bounds each answer from now on.
     pub(super) async fn connect(socket: PathBuf, patience: Duration) -> Result<Api, Unavailable> {
         let mut api = Api { socket, patience, version: String::new() };
-        let (answer, _connection) = within(patience, "/_ping", api.ask("/_ping")).await?;
+        let answer = within(patience, "/_ping", api.ask("/_ping")).await?;
         let version = answer.headers().get("api-version").and_then(|version| version.to_str().ok());
         // It becomes part of paths, so it must look like one.
         if let Some(version) = version.filter(|v| v.chars().all(|c| c.is_ascii_digit() || c == '.')) {
@@ -146,13 +146,13 @@ impl Api {
     pub(super) async fn events(&self, since: u64) -> Result<Events, Unavailable> {
         let filters = r#"{"type":["container","network"],"event":["start","die","destroy","rename","update","connect","disconnect"]}"#;
         let path = format!("{}/events?since={since}&filters={}", self.version, encode(filters));
-        let (answer, connection) = within(self.patience, "/events", self.ask(&path)).await?;
-        Ok(Events { body: answer.into_body(), buffer: Vec::new(), _connection: connection })
+        let answer = within(self.patience, "/events", self.ask(&path)).await?;
+        Ok(Events { body: answer.into_body(), buffer: Vec::new() })
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str, patience: Duration) -> Result<T, Unavailable> {
         let read = async {
-            let (answer, _connection) = self.ask(&format!("{}{path}", self.version)).await?;
+            let answer = self.ask(&format!("{}{path}", self.version)).await?;
             let body = Limited::new(answer.into_body(), LARGEST).collect().await;
             let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
             serde_json::from_slice(&body).map_err(|why| Unavailable::garbled(path, why))
@@ -160,25 +160,23 @@ impl Api {
         within(patience, path, read).await
     }
 
-    /// Sends a request; the answer's head, if it is a good one. The body is read while the
-    /// connection lives.
-    async fn ask(&self, path: &str) -> Result<(Response<Incoming>, Connection), Unavailable> {
+    /// Sends a request, on a connection of its own; the answer's head, if it is a good one.
+    async fn ask(&self, path: &str) -> Result<Response<Incoming>, Unavailable> {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|why| Unavailable::NoConnection { socket: self.socket.clone(), kind: why.kind() })?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|why| Unavailable::broken(path, why))?;
-        let connection = Connection(tokio::spawn(async move {
-            // What breaks it breaks the answer too, which is where it is told.
-            let _ = connection.await;
-        }));
+        // It ends with the answer, or when nobody waits for one any more. What breaks it breaks
+        // the answer too, which is where it is told.
+        tokio::spawn(connection);
         let request = Request::get(path)
             .header("host", "docker")
             .body(Empty::<Bytes>::new())
             .map_err(|why| Unavailable::broken(path, why))?;
         let answer = sender.send_request(request).await.map_err(|why| Unavailable::broken(path, why))?;
         if answer.status() == StatusCode::OK {
-            return Ok((answer, connection));
+            return Ok(answer);
         }
         let status = answer.status().as_u16();
         let body = Limited::new(answer.into_body(), LARGEST).collect().await;
@@ -200,22 +198,11 @@ async fn within<T>(
     timeout(patience, work).await.unwrap_or(Err(late))
 }
 
-/// Drives a connection; the connection closes when this is dropped.
-#[derive(Debug)]
-struct Connection(JoinHandle<()>);
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// A stream of changes.
 #[derive(Debug)]
 pub(super) struct Events {
     body: Incoming,
     buffer: Vec<u8>,
-    _connection: Connection,
 }
 
 impl Events {

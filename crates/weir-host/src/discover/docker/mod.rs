@@ -1,6 +1,6 @@
 //! Containers that dockerd tells of: a list at first, then a fresh one after each change.
 //!
-//! [`watch`] starts a task; its [`Snapshot`]s come over a channel that keeps the latest. A
+//! [`watch()`] starts a task; its [`Snapshot`]s come over a channel that keeps the latest. A
 //! daemon that is not there, hangs, restarts or talks nonsense is a state, not a failure: the
 //! containers known before stay, because they run on while dockerd restarts.
 

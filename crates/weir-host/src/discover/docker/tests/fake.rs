@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -49,13 +52,15 @@ pub(super) struct Fake {
     world: Arc<Mutex<World>>,
     events: broadcast::Sender<String>,
     server: Option<JoinHandle<()>>,
+    open: Arc<AtomicUsize>,
 }
 
 impl Fake {
     /// One that is not running yet.
     pub(super) fn stopped() -> Fake {
         let dir = TempDir::new().expect("can make a directory");
-        Fake { dir, world: Arc::default(), events: broadcast::channel(64).0, server: None }
+        let (world, open) = (Arc::default(), Arc::default());
+        Fake { dir, world, events: broadcast::channel(64).0, server: None, open }
     }
 
     /// One that runs.
@@ -77,11 +82,16 @@ impl Fake {
     pub(super) fn start(&mut self) {
         let _ = std::fs::remove_file(self.socket());
         let listener = UnixListener::bind(self.socket()).expect("can listen");
-        let (world, events) = (self.world.clone(), self.events.clone());
+        let (world, events, open) = (self.world.clone(), self.events.clone(), self.open.clone());
         self.server = Some(tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, world.clone(), events.subscribe()));
+                let (world, events, open) = (world.clone(), events.subscribe(), open.clone());
+                open.fetch_add(1, Ordering::Relaxed);
+                connections.spawn(async move {
+                    serve(stream, world, events).await;
+                    open.fetch_sub(1, Ordering::Relaxed);
+                });
             }
         }));
     }
@@ -119,6 +129,11 @@ impl Fake {
     pub(super) fn say(&self, text: &str) {
         // Nobody may be listening.
         let _ = self.events.send(text.to_owned());
+    }
+
+    /// How many connections are open.
+    pub(super) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
     }
 
     /// How often paths with this part were asked for.
@@ -174,7 +189,11 @@ async fn serve(mut stream: UnixStream, world: Arc<Mutex<World>>, events: broadca
         world.faults.iter().find(|(part, _)| path.contains(**part)).map(|(_, fault)| fault.clone())
     };
     let raw = match fault {
-        Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::Hang) => {
+            // Until the other side gives up.
+            let _ = stream.read_u8().await;
+            return;
+        }
         Some(Fault::Raw(bytes)) => bytes.to_vec(),
         Some(Fault::Body(text)) => answer(200, text),
         Some(Fault::Status(status)) => answer(status, r#"{"message":"no thanks"}"#),
@@ -217,7 +236,10 @@ async fn stream_events(mut stream: UnixStream, mut events: broadcast::Receiver<S
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut sent = stream.write_all(head.as_bytes()).await;
     while sent.is_ok() {
-        let Ok(text) = events.recv().await else { return };
+        let text = tokio::select! {
+            Ok(text) = events.recv() => text,
+            _ = stream.read_u8() => return,
+        };
         sent = stream.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes()).await;
     }
 }

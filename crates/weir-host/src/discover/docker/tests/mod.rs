@@ -33,7 +33,7 @@ fn node() -> Node {
 fn options(fake: &Fake) -> Options {
     Options {
         settle: Duration::from_millis(20),
-        patience: Duration::from_millis(600),
+        patience: Duration::from_secs(2),
         pause: Duration::from_millis(200),
         ..Options::at(fake.socket())
     }
@@ -124,16 +124,16 @@ async fn changes_come_and_only_what_changed_is_asked_about() {
 #[tokio::test]
 async fn a_burst_of_events_is_answered_by_one_list_and_one_snapshot() {
     let fake = Fake::started();
-    let (_watcher, mut snapshots) = start(&fake);
+    let watcher = watch_on(Options { settle: Duration::from_secs(2), ..options(&fake) }, node());
+    let mut snapshots = watcher.snapshots();
     until(&mut snapshots, is_well).await;
     let before = fake.asked("containers/json");
-    let burst: Vec<String> = (1..=20).map(|n| format!("n{n}")).collect();
-    for (name, n) in burst.iter().zip(1..) {
-        fake.put(container(&format!("c{n}"), name));
+    for n in 1..=20 {
+        fake.put(container(&format!("c{n}"), &format!("n{n}")));
+        sleep(Duration::from_millis(5)).await;
     }
-    snapshots.mark_unchanged();
     let snapshot = until(&mut snapshots, |snapshot| !snapshot.containers.is_empty()).await;
-    assert_eq!(snapshot.containers.len(), burst.len());
+    assert_eq!(snapshot.containers.len(), 20);
     assert_eq!(fake.asked("containers/json") - before, 1);
 }
 
@@ -413,6 +413,28 @@ async fn what_docker_leaves_out_or_adds_does_no_harm() {
     let snapshot = until(&mut snapshots, is_well).await;
     assert_eq!((names(&snapshot), snapshot.warnings.clone()), (vec!["bare"], vec![]));
     assert_eq!(snapshot.containers[0].addresses, Vec::<IpAddr>::new());
+}
+
+#[tokio::test]
+async fn no_connection_stays_open_but_the_one_for_events() {
+    let fake = Fake::started();
+    fake.put(container("c1", "one"));
+    fake.put(container("c2", "two"));
+    fake.world().faults.insert("/c1/", Fault::Hang);
+    let (watcher, mut snapshots) = start(&fake);
+    until(&mut snapshots, |snapshot| !snapshot.warnings.is_empty()).await;
+    until_open(&fake, 1).await;
+    drop(watcher);
+    until_open(&fake, 0).await;
+}
+
+async fn until_open(fake: &Fake, count: usize) {
+    let reached = async {
+        while fake.open() != count {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), reached).await.unwrap_or_else(|_| panic!("{} are open", fake.open()));
 }
 
 #[tokio::test]
