@@ -1,1 +1,42 @@
-//! Scenarios that need root.
+//! Tests of the whole: the `weir` binary on a node made of network namespaces, real traffic
+//! through the real kernel, and section by section what must hold.
+//!
+//! A [`Node`] is a topology of the lab (containers, bridge, uplink, a wire of 100 Mbit/s and a
+//! server) with an [`Agent`] on it. A [`Division`] says who shares by which policy and who
+//! sends what; from the same value come the agent's configuration and what the oracle expects,
+//! and [`check`] measures and compares, printing every figure:
+//!
+//! ```no_run
+//! use weir_lab::{topology::Spec, traffic::Load};
+//! use weir_netns_tests::{Division, Node, SECONDS, check, containers, party};
+//!
+//! let mut node = Node::build(&Spec { containers: containers(2), ..Spec::default() });
+//! let division = Division::of([
+//!     party("C1").min(30).sends(Load::Tcp),
+//!     party("C2").weight(3).sends(Load::Tcp),
+//! ]);
+//! let config = node.config().division(&node, &division);
+//! node.start(&config);
+//! check(&node, "two of them", &division, Default::default(), SECONDS);
+//! ```
+//!
+//! The harness panics where a test could only unwrap; then the agent's log, its classes and
+//! the scheduler's counters are printed. What cannot run here says so: [`can_run`].
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
+mod agent;
+mod division;
+mod needs;
+mod node;
+mod record;
+mod stream;
+
+pub use agent::{Agent, Config, Ran, binary};
+pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title, within};
+pub use needs::{Need, can_run};
+pub use node::{CAPACITY, Node, containers};
+pub use record::Record;
+pub use stream::{Rate, Stream};
+
+/// How long a measurement takes; its first 2 s are left out.
+pub const SECONDS: u64 = 5;

@@ -1,0 +1,169 @@
+//! A node with an agent on it.
+
+use anyhow::Context as _;
+use weir_api::{Class, Client};
+use weir_lab::topology::{Netns, Spec, Topology, UPLINK, check_rights};
+use weir_units::BitRate;
+
+use crate::{Agent, Config};
+
+/// What the agent is told that the wire of 100 Mbit/s carries: a little less, so that queues
+/// form in the scheduler.
+pub const CAPACITY: BitRate = BitRate::mbit(95);
+
+/// Names of `n` containers: C1, C2, ...
+#[must_use]
+pub fn containers(n: usize) -> Vec<String> {
+    (1..=n).map(|i| format!("C{i}")).collect()
+}
+
+/// A topology of the lab and the agent on its node; all gone when dropped.
+#[derive(Debug)]
+pub struct Node {
+    // Before the topology: a process is killed before its namespace goes.
+    agent: Option<Agent>,
+    /// Containers, node, wire and server.
+    pub topology: Topology,
+}
+
+impl Node {
+    /// Builds the topology; there is no agent yet.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn build(spec: &Spec) -> Node {
+        check_rights().expect("tests ask `can_run` first");
+        Node { agent: None, topology: Topology::build(spec).unwrap_or_else(|e| panic!("{e:#}")) }
+    }
+
+    /// A configuration for its agent: [`CAPACITY`], the containers as classes, no Docker.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        let names: Vec<String> =
+            self.topology.containers().iter().map(|c| c.netns().name().to_owned()).collect();
+        Config::new(CAPACITY).netns(&[self.topology.container_pattern()]).awaiting(&names)
+    }
+
+    /// Starts an agent and waits until it enforces what is awaited.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn start(&mut self, config: &Config) {
+        self.agent = None;
+        let agent = Agent::start(self.topology.node(), config);
+        self.agent = Some(agent.unwrap_or_else(|e| panic!("{e:#}")));
+    }
+
+    /// Starts the agent again, with the same files.
+    ///
+    /// # Panics
+    /// If there was none, or it does not get ready.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        let agent = self.agent.as_mut().expect("there was an agent");
+        agent.restart(self.topology.node()).unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    /// The agent.
+    ///
+    /// # Panics
+    /// If none was started.
+    #[track_caller]
+    pub fn agent(&mut self) -> &mut Agent {
+        self.agent.as_mut().expect("an agent was started")
+    }
+
+    /// The way to the agent's API.
+    ///
+    /// # Panics
+    /// If none was started.
+    #[must_use]
+    #[track_caller]
+    pub fn client(&self) -> &Client {
+        self.agent.as_ref().expect("an agent was started").client()
+    }
+
+    /// Runs `weir` with these arguments against the agent; its standard output.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn weir(&self, arguments: &[&str]) -> String {
+        let agent = self.agent.as_ref().expect("an agent was started");
+        let ran = agent.weir(self.topology.node(), arguments).unwrap_or_else(|e| panic!("{e:#}"));
+        assert_eq!(ran.code, Some(0), "weir {arguments:?}: {}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    }
+
+    /// The class's name for a label: containers by their namespaces; `host`, groups and others
+    /// are called what they are.
+    #[must_use]
+    pub fn name(&self, label: &str) -> String {
+        if self.topology.container(label).is_ok() {
+            self.topology.container_name(label)
+        } else {
+            label.to_owned()
+        }
+    }
+
+    /// A class as the API tells it, by label.
+    ///
+    /// # Panics
+    /// If the agent does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn class(&self, label: &str) -> Class {
+        self.client().class(&self.name(label)).unwrap_or_else(|e| panic!("{label}: {e}"))
+    }
+
+    /// The namespace that a label sends from: a container's, or the node's for `host`.
+    ///
+    /// # Panics
+    /// If there is no such container.
+    #[must_use]
+    #[track_caller]
+    pub fn netns(&self, label: &str) -> &Netns {
+        match label {
+            "host" => self.topology.node(),
+            _ => self.topology.container(label).unwrap_or_else(|e| panic!("{e:#}")).netns(),
+        }
+    }
+
+    /// What a command on the node says.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[must_use]
+    #[track_caller]
+    pub fn sh(&self, argv: &[&str]) -> String {
+        let out = self.topology.node().exec(argv).context("on the node");
+        out.unwrap_or_else(|e| panic!("{e:#}")).stdout
+    }
+
+    /// What explains a share that is off: classes, scheduler, uplink, the agent's log.
+    pub fn dump(&mut self) {
+        println!("---- load: {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim());
+        for command in [
+            &["tc", "-s", "class", "show", "dev", "weir0"][..],
+            &["tc", "-s", "qdisc", "show", "dev", "weir0"],
+            &["tc", "-s", "qdisc", "show", "dev", UPLINK],
+        ] {
+            let text = self.topology.node().exec(command).map_or_else(|e| format!("{e:#}"), |o| o.stdout);
+            println!("---- {}\n{text}", command.join(" "));
+        }
+        let Some(agent) = self.agent.as_mut() else { return };
+        let ps = agent.weir(self.topology.node(), &["ps", "-o", "wide"]);
+        println!("---- weir ps -o wide\n{}", ps.map_or_else(|e| e.to_string(), |r| r.stdout + &r.stderr));
+        println!("---- the agent's log\n{}", agent.log());
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.dump();
+        }
+    }
+}

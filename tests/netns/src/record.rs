@@ -1,0 +1,80 @@
+//! What arrives of several flows, written down while they run.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use crate::{Stream, stream::hurry};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// When it was looked, and how many bytes of each flow had arrived until then.
+type Sample = (Instant, Vec<u64>);
+
+/// Looks at flows ten times a second, from now until it is dropped.
+#[derive(Debug)]
+pub struct Record {
+    samples: Arc<Mutex<Vec<Sample>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Record {
+    /// Begins to look; flows are known by their place in the list.
+    #[must_use]
+    pub fn of(streams: &[&Stream]) -> Record {
+        let counters: Vec<Arc<AtomicU64>> = streams.iter().map(|s| s.received.clone()).collect();
+        let (samples, stop) = (Arc::<Mutex<Vec<Sample>>>::default(), Arc::<AtomicBool>::default());
+        let (written, ended) = (samples.clone(), stop.clone());
+        let thread = thread::spawn(move || {
+            hurry();
+            while !ended.load(Ordering::Relaxed) {
+                let sample = (Instant::now(), counters.iter().map(|c| c.load(Ordering::Relaxed)).collect());
+                written.lock().expect("nobody panics with it").push(sample);
+                thread::sleep(INTERVAL);
+            }
+        });
+        Record { samples, stop, thread: Some(thread) }
+    }
+
+    fn between(&self, from: Instant, to: Instant) -> Vec<Sample> {
+        let samples = self.samples.lock().expect("nobody panics with it");
+        samples.iter().filter(|s| s.0 >= from && s.0 <= to).cloned().collect()
+    }
+
+    /// Mean payload rate of a flow between two moments, Mbit/s; zero if they are too close.
+    #[must_use]
+    pub fn goodput(&self, flow: usize, from: Instant, to: Instant) -> f64 {
+        let samples = self.between(from, to);
+        match samples.as_slice() {
+            [first, .., last] => rate(first, last, flow),
+            _ => 0.0,
+        }
+    }
+
+    /// The lowest payload rate of a flow in any tenth of a second between two moments, Mbit/s.
+    #[must_use]
+    pub fn lowest(&self, flow: usize, from: Instant, to: Instant) -> f64 {
+        let samples = self.between(from, to);
+        samples.windows(2).map(|w| rate(&w[0], &w[1], flow)).fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn rate(a: &Sample, b: &Sample, flow: usize) -> f64 {
+    (b.1[flow] - a.1[flow]) as f64 * 8e-6 / (b.0 - a.0).as_secs_f64()
+}

@@ -1,0 +1,222 @@
+//! Traffic that can be watched while it flows: senders and receivers as threads of the test,
+//! with sockets in the namespaces. (What is only to be measured as a whole is iperf3's, in
+//! the lab.)
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{setsockopt, sockopt};
+use weir_lab::{topology::Netns, traffic::UDP_PAYLOAD};
+use weir_units::BitRate;
+
+/// A blocked socket looks this often whether it is to stop.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long what is on its way may take to arrive.
+const LATE: Duration = Duration::from_secs(3);
+/// The receive buffer of datagrams: a busy machine must not lose what the network carried.
+const SINK: usize = 8 << 20;
+
+/// How much a UDP sender offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// As much as the socket takes: it blocks when its class is held back.
+    Unlimited,
+    /// That much payload.
+    Of(BitRate),
+}
+
+/// One flow, from now until it is dropped.
+#[derive(Debug)]
+pub struct Stream {
+    /// For the sender, and for the receiver.
+    stop: [Arc<AtomicBool>; 2],
+    sent: Arc<AtomicU64>,
+    pub(crate) received: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Stream {
+    /// One TCP connection from a namespace to an address in another, as fast as it goes.
+    ///
+    /// # Panics
+    /// If it cannot connect.
+    #[must_use]
+    #[track_caller]
+    pub fn tcp(from: &Netns, to: &Netns, address: IpAddr) -> Stream {
+        Stream::connect(from, to, address).unwrap_or_else(|e| panic!("tcp from {}: {e:#}", from.name()))
+    }
+
+    /// Datagrams from a namespace to an address in another.
+    ///
+    /// # Panics
+    /// If a socket cannot be made.
+    #[must_use]
+    #[track_caller]
+    pub fn udp(from: &Netns, to: &Netns, address: IpAddr, rate: Rate) -> Stream {
+        Stream::flood(from, to, address, rate).unwrap_or_else(|e| panic!("udp from {}: {e:#}", from.name()))
+    }
+
+    fn connect(from: &Netns, to: &Netns, address: IpAddr) -> Result<Stream> {
+        let listener = to.within(|| TcpListener::bind((address, 0)))??;
+        let target = listener.local_addr()?;
+        let socket = from
+            .within(|| TcpStream::connect_timeout(&target, Duration::from_secs(5)))?
+            .with_context(|| format!("cannot connect to {target}"))?;
+        let (peer, _) = listener.accept()?;
+        Stream::start(socket, peer)
+    }
+
+    fn start(mut socket: TcpStream, mut peer: TcpStream) -> Result<Stream> {
+        socket.set_write_timeout(Some(PATIENCE))?;
+        peer.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = Stream::idle();
+        let (stop, sent) = (stream.stop[0].clone(), stream.sent.clone());
+        let sender = thread::spawn(move || {
+            hurry();
+            let block = [0u8; 16 << 10];
+            count(&stop, &sent, || socket.write(&block));
+        });
+        let (stop, received) = (stream.stop[1].clone(), stream.received.clone());
+        let receiver = thread::spawn(move || {
+            hurry();
+            let mut buffer = vec![0u8; 256 << 10];
+            count(&stop, &received, || peer.read(&mut buffer));
+        });
+        stream.threads = vec![sender, receiver];
+        Ok(stream)
+    }
+
+    fn flood(from: &Netns, to: &Netns, address: IpAddr, rate: Rate) -> Result<Stream> {
+        let sink = to.within(|| UdpSocket::bind((address, 0)))??;
+        sink.set_read_timeout(Some(PATIENCE))?;
+        setsockopt(&sink, sockopt::RcvBufForce, &SINK)?;
+        let target = sink.local_addr()?;
+        let any: SocketAddr = match address {
+            IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+            IpAddr::V6(_) => ([0u16; 8], 0).into(),
+        };
+        let socket = from.within(|| UdpSocket::bind(any).and_then(|s| s.connect(target).map(|()| s)))??;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        let mut stream = Stream::idle();
+        let (stop, sent) = (stream.stop[0].clone(), stream.sent.clone());
+        let sender = thread::spawn(move || {
+            if rate != Rate::Unlimited {
+                hurry();
+            }
+            let payload = [0u8; UDP_PAYLOAD as usize];
+            let (start, mut bytes) = (Instant::now(), 0u64);
+            count(&stop, &sent, || {
+                if let Rate::Of(rate) = rate {
+                    let due = Duration::from_secs_f64(bytes as f64 * 8.0 / rate.bits_per_sec() as f64);
+                    thread::sleep(due.saturating_sub(start.elapsed()));
+                }
+                bytes += payload.len() as u64;
+                socket.send(&payload)
+            });
+        });
+        let (stop, received) = (stream.stop[1].clone(), stream.received.clone());
+        let receiver = thread::spawn(move || {
+            hurry();
+            let mut buffer = [0u8; 2048];
+            count(&stop, &received, || sink.recv(&mut buffer));
+        });
+        stream.threads = vec![sender, receiver];
+        Ok(stream)
+    }
+
+    fn idle() -> Stream {
+        Stream {
+            stop: Default::default(),
+            sent: Arc::default(),
+            received: Arc::default(),
+            threads: Vec::new(),
+        }
+    }
+
+    /// Payload bytes that the sender got rid of so far.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes that have arrived so far.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, and waits for what is on its way: payload bytes sent, and those that arrived.
+    #[must_use]
+    pub fn finish(mut self) -> (u64, u64) {
+        self.stop[0].store(true, Ordering::Relaxed);
+        let _ = self.threads.remove(0).join();
+        let end = Instant::now() + LATE;
+        while self.received() < self.sent() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(10));
+        }
+        (self.sent(), self.received())
+    }
+
+    /// What arrives during this time, Mbit/s of payload.
+    #[must_use]
+    pub fn goodput(&self, time: Duration) -> f64 {
+        Stream::goodputs(&[self], time)[0]
+    }
+
+    /// What arrives by each of these during the same time, Mbit/s of payload.
+    #[must_use]
+    pub fn goodputs(streams: &[&Stream], time: Duration) -> Vec<f64> {
+        let (start, before): (_, Vec<u64>) = (Instant::now(), streams.iter().map(|s| s.received()).collect());
+        thread::sleep(time);
+        let seconds = start.elapsed().as_secs_f64();
+        let rate = |(s, before): (&&Stream, u64)| (s.received() - before) as f64 * 8e-6 / seconds;
+        streams.iter().zip(before).map(rate).collect()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        for stop in &self.stop {
+            stop.store(true, Ordering::Relaxed);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Real-time priority for this thread, so that a busy machine does not look like a network
+/// that stands still. Where it is refused, results get less sure, not wrong.
+pub(crate) fn hurry() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: a plain system call on a valid structure; 0 is the calling thread.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) };
+}
+
+/// Counts what `step` does until told to stop or until it fails; waiting is no failure.
+fn count(stop: &AtomicBool, bytes: &AtomicU64, mut step: impl FnMut() -> std::io::Result<usize>) {
+    while !stop.load(Ordering::Relaxed) {
+        match step() {
+            Ok(0) => return,
+            Ok(n) => {
+                bytes.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            // A container that goes away takes its flow with it.
+            Err(_) => return,
+        }
+    }
+}
