@@ -10,7 +10,7 @@
 //! | `PATCH /v1/policies` | [`SetPolicies`] | `[`[`Class`]`]`: all changes or none |
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
 //! | `GET /v1/doctor` | | [`Doctor`] |
-//! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line |
+//! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
 //!
 //! Rates are bit/s on the wire, sizes bytes, times milliseconds since the epoch unless the
 //! name says otherwise. An error answers 4xx or 5xx with [`Error`]. A name is a class's

@@ -6,21 +6,28 @@ use ratatui::{
     style::{Color, Modifier, Style},
     text::Span,
 };
-use weir_api::Class;
+use weir_api::{Class, Kind};
 
 use super::state::{State, id};
 
-/// Colours of classes, by their place in the alphabet; all readable on black and on white.
-const PALETTE: [Color; 8] = [
-    Color::Indexed(39),
-    Color::Indexed(71),
-    Color::Indexed(172),
-    Color::Indexed(169),
+/// Colours of classes; all readable on black and on white.
+const PALETTE: [Color; 12] = [
     Color::Indexed(37),
+    Color::Indexed(172),
     Color::Indexed(99),
+    Color::Indexed(71),
+    Color::Indexed(169),
+    Color::Indexed(39),
     Color::Indexed(143),
     Color::Indexed(167),
+    Color::Indexed(73),
+    Color::Indexed(137),
+    Color::Indexed(140),
+    Color::Indexed(107),
 ];
+
+/// Colour of what is weir's own: the host, the unclaimed, the control class.
+const OWN: Color = Color::Indexed(245);
 
 /// Styles, without colours where there are to be none.
 #[derive(Debug, Clone, Copy)]
@@ -59,10 +66,11 @@ impl Ink {
 }
 
 pub(super) fn class_style(state: &State, class: &Class, ink: Ink) -> Style {
-    let mut ids: Vec<String> = state.classes.iter().map(id).collect();
-    ids.sort_unstable();
-    let place = ids.binary_search(&id(class)).unwrap_or(0);
-    ink.paint(PALETTE[place % PALETTE.len()])
+    match class.kind {
+        Kind::Host | Kind::Default | Kind::Control => ink.paint(OWN),
+        Kind::Group => ink.plain(),
+        _ => ink.paint(PALETTE[state.colours.get(&id(class)).copied().unwrap_or(0) % PALETTE.len()]),
+    }
 }
 
 /// Text in its cell, cut with `…` if it is too long.

@@ -135,6 +135,8 @@ pub(super) struct State {
     pub(super) classes: Vec<Class>,
     /// The last rates by class's [`id`], newest last, at most [`HISTORY`].
     pub(super) history: HashMap<String, VecDeque<BitRate>>,
+    /// Numbers of colours by class's [`id`]: a class keeps its own while it is here.
+    pub(super) colours: HashMap<String, usize>,
     /// Why there is no answer, and for how many tries.
     pub(super) silence: Option<(String, u64)>,
     pub(super) sort: Sort,
@@ -156,6 +158,7 @@ impl State {
             status: None,
             classes: Vec::new(),
             history: HashMap::new(),
+            colours: HashMap::new(),
             silence: None,
             sort,
             filter: String::new(),
@@ -250,16 +253,31 @@ impl State {
     }
 
     fn remember(&mut self, classes: &[Class]) {
+        // Those that are gone are forgotten: containers come and go for weeks.
+        let here: HashSet<String> = classes.iter().map(id).collect();
+        self.history.retain(|id, _| here.contains(id));
+        self.colours.retain(|id, _| here.contains(id));
         for class in classes {
             let rates = self.history.entry(id(class)).or_default();
             if rates.len() == HISTORY {
                 rates.pop_front();
             }
             rates.push_back(class.rate);
+            self.give_colour(class);
         }
-        // Those that are gone are forgotten: containers come and go for weeks.
-        let here: HashSet<String> = classes.iter().map(id).collect();
-        self.history.retain(|id, _| here.contains(id));
+    }
+
+    /// The first number that is free, so that few classes have few colours; none for groups
+    /// and weir's own, which need none.
+    fn give_colour(&mut self, class: &Class) {
+        let id = id(class);
+        let colourless = matches!(class.kind, Kind::Group | Kind::Host | Kind::Default | Kind::Control);
+        if colourless || self.colours.contains_key(&id) {
+            return;
+        }
+        let taken: HashSet<usize> = self.colours.values().copied().collect();
+        let free = (0..).find(|number| !taken.contains(number)).unwrap_or(0);
+        self.colours.insert(id, free);
     }
 
     /// Takes in a key.

@@ -307,6 +307,19 @@ fn the_history_is_a_minute_long_and_forgets_who_has_gone() {
 }
 
 #[test]
+fn a_class_keeps_its_colour_and_a_newcomer_takes_a_free_one() {
+    let mut state = state();
+    let before = state.colours.clone();
+    assert_eq!(before.len(), 3, "the host needs none");
+    let mut classes = fake::classes();
+    classes[1] = fake::class("another", BitRate::ZERO, BitRate::ZERO);
+    state.hear(News::Sample(Box::new(fake::status()), classes));
+    assert_eq!(state.colours["docker:web"], before["docker:web"]);
+    assert_eq!(state.colours["config:camera"], before["config:camera"]);
+    assert_eq!(state.colours["docker:another"], before["docker:video"]);
+}
+
+#[test]
 fn a_row_out_of_sight_comes_into_sight_when_selected() {
     let classes: Vec<_> =
         (0..100).map(|n| fake::class(&format!("c{n:02}"), BitRate::mbit(1), BitRate(n))).collect();
