@@ -12,7 +12,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocatorKind {
-    /// `water-filling`: weighted max-min fairness with floors and ceilings, exact.
+    /// `water-filling`: weighted max-min fairness with floors and ceilings. The default: it is
+    /// exact to a bit, and a division costs less than the credits need to come to rest.
     #[default]
     WaterFilling,
     /// `credit`: qCon's credit allocator, repaired where one pass misses the contract.
@@ -124,7 +125,7 @@ impl Allocator {
     /// What decided each class's allocation, as of the last [`Allocator::allocate`].
     #[must_use]
     pub fn bounds(&self) -> &[Bound] {
-        &self.nest.allocation_bounds
+        &self.nest.bounds
     }
 
     /// What each group may send, as of the last [`Allocator::allocate`].

@@ -14,7 +14,7 @@ pub(crate) struct Nest {
     /// Claims in the order of their division: classes outside, groups, members group by group.
     claims: Vec<Claim>,
     shares: Vec<u64>,
-    bounds: Vec<Bound>,
+    share_bounds: Vec<Bound>,
     /// Where each class stands in `claims`.
     places: Vec<usize>,
     /// For the classes outside, then for each group: the place after its last.
@@ -23,7 +23,7 @@ pub(crate) struct Nest {
     /// What each class may send.
     pub(crate) allocations: Vec<BitRate>,
     /// What decided it.
-    pub(crate) allocation_bounds: Vec<Bound>,
+    pub(crate) bounds: Vec<Bound>,
     /// What each group may send.
     pub(crate) group_allocations: Vec<BitRate>,
     /// What decided it.
@@ -57,17 +57,14 @@ impl Nest {
             from = to;
         }
 
-        let rates = |shares: &[u64], rates: &mut Vec<BitRate>| {
-            rates.clear();
-            rates.extend(shares.iter().map(|&share| BitRate(share)));
-        };
-        rates(&self.shares[outside..tops], &mut self.group_allocations);
+        self.group_allocations.clear();
+        self.group_allocations.extend(self.shares[outside..tops].iter().map(|&share| BitRate(share)));
         self.group_bounds.clear();
-        self.group_bounds.extend_from_slice(&self.bounds[outside..tops]);
+        self.group_bounds.extend_from_slice(&self.share_bounds[outside..tops]);
         self.allocations.clear();
         self.allocations.extend(self.places.iter().map(|&place| BitRate(self.shares[place])));
-        self.allocation_bounds.clear();
-        self.allocation_bounds.extend(self.places.iter().map(|&place| self.bounds[place]));
+        self.bounds.clear();
+        self.bounds.extend(self.places.iter().map(|&place| self.share_bounds[place]));
     }
 
     /// Puts every class into its place by counting; returns how many are outside of groups.
@@ -92,8 +89,8 @@ impl Nest {
         self.claims.resize(all, Claim::NONE);
         self.shares.clear();
         self.shares.resize(all, 0);
-        self.bounds.clear();
-        self.bounds.resize(all, Bound::Idle);
+        self.share_bounds.clear();
+        self.share_bounds.resize(all, Bound::Idle);
         self.places.clear();
         for sharer in sharers {
             let place = &mut self.ends[section(sharer)];
@@ -105,7 +102,7 @@ impl Nest {
     }
 
     fn share(&mut self, rule: &mut dyn Rule, capacity: u64, from: usize, to: usize) {
-        let (shares, bounds) = (&mut self.shares[from..to], &mut self.bounds[from..to]);
+        let (shares, bounds) = (&mut self.shares[from..to], &mut self.share_bounds[from..to]);
         rule.share(capacity, &self.claims[from..to], shares, bounds);
     }
 }

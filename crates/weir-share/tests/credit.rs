@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use proptest::prelude::*;
-use weir_share::{Allocator, CreditAllocator, CreditForm, Demand, Policy, Sharer, Usage};
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
+use weir_share::{Allocator, CreditAllocator, CreditForm, Demand, Policy, Sharer, Usage, Weight};
 use weir_units::{BitRate, Bytes};
 
 /// Shares in percent of a link of 100 Mbit/s.
@@ -62,6 +62,34 @@ fn the_papers_pass_lifts_a_class_that_a_later_maximum_would_have_lifted_higher()
         let want = form.map(|s| if s == ceiling { 10.0 } else { 45.0 });
         assert_eq!(percent(CreditForm::Repaired, &form), want);
     }
+}
+
+#[test]
+fn in_the_papers_pass_nobody_runs_into_debt_for_the_minima_of_others() {
+    let mut credits = CreditAllocator::new(mbit(80), Duration::from_millis(30)).with_form(CreditForm::Paper);
+    let plain = policy(1, 0, 0);
+    credits.set_classes(&[plain, policy(1, 64, 0), plain]);
+    let mut credit = vec![Bytes(0); 3];
+    for _ in 0..5 {
+        let usage = credit.iter().map(|&used| Usage { used, waiting: Bytes(1) }).collect::<Vec<_>>();
+        credit = credits.tick(&usage).to_vec();
+        assert_eq!(credit, [100_000, 240_000, 0].map(Bytes));
+    }
+    credits.set_classes(&[plain; 3]);
+    let usage = credit.iter().map(|&used| Usage { used, waiting: Bytes(1) }).collect::<Vec<_>>();
+    assert_eq!(credits.tick(&usage), [Bytes(100_000); 3]);
+}
+
+#[test]
+fn a_minimum_that_takes_the_last_credit_is_not_exceeded() {
+    // After the first's 103 the second's minimum is all that is left, to a fraction.
+    let class = |weight, demand| {
+        let policy = Policy::new(Weight::new(weight).unwrap(), Some(BitRate::kbit(8)), None).unwrap();
+        Sharer::new(policy, Demand::rate(BitRate(demand)))
+    };
+    let mut allocator = Allocator::credit(CreditForm::Repaired);
+    let shares = allocator.allocate(BitRate(8_103), &[], &[class(1, 103), class(14_407, 8_083)]);
+    assert_eq!(shares, [BitRate(103), BitRate(8_000)]);
 }
 
 /// A class that wants a real number of bytes in each period, and sends them in whole packets
@@ -191,6 +219,53 @@ fn real_links() -> impl Strategy<Value = Link> {
         let link = move |sharers| Link { capacity: BitRate(capacity), groups: Vec::new(), sharers };
         classes.prop_map(link).prop_filter("admitted", Link::admitted)
     })
+}
+
+/// Of a thousand random links, the largest and the mean relative error of a class's share, and
+/// the largest sum of shares relative to the capacity. Classes with less than a 10,000th of
+/// the link are left out: there a byte a period counts for much.
+fn errors(shares: impl Fn(&Link) -> Vec<f64>) -> (f64, f64, f64) {
+    let mut runner = TestRunner::deterministic();
+    let (mut worst, mut sum, mut classes, mut most) = (0f64, 0.0, 0, 0f64);
+    for _ in 0..1_000 {
+        let link = real_links().new_tree(&mut runner).unwrap().current();
+        let capacity = link.capacity.0 as f64;
+        let shares = shares(&link);
+        most = most.max(shares.iter().sum::<f64>() / capacity);
+        for (share, exact) in shares.iter().zip(oracle(capacity, &link.sharers)) {
+            if exact >= capacity / 1e4 {
+                let error = (share - exact).abs() / exact;
+                (worst, sum, classes) = (worst.max(error), sum + error, classes + 1);
+            }
+        }
+    }
+    (worst, sum / f64::from(classes), most)
+}
+
+#[test]
+fn the_allocators_compared_with_the_contract() {
+    let allocator = |mut allocator: Allocator, link: &Link| {
+        let shares = allocator.allocate(link.capacity, &[], &link.sharers);
+        shares.iter().map(|share| share.0 as f64).collect::<Vec<_>>()
+    };
+    let ticks = |link: &Link| {
+        let mut credits = credits(link.capacity, &link.sharers);
+        measure(&mut credits, &mut senders(&link.sharers, 1), 20, 300)
+    };
+    let water = errors(|link| allocator(Allocator::water_filling(), link));
+    let credit = errors(|link| allocator(Allocator::credit(CreditForm::Repaired), link));
+    let bytes = errors(ticks);
+    let paper = errors(|link| allocator(Allocator::credit(CreditForm::Paper), link));
+    println!("error of a share    largest      mean   sum of shares");
+    let rows =
+        [("water-filling", water), ("credit", credit), ("credit in bytes", bytes), ("the paper's", paper)];
+    for (name, (worst, mean, most)) in rows {
+        println!("{name:16} {:9.5} % {:7.5} % {:9.3} % at most", worst * 100.0, mean * 100.0, most * 100.0);
+    }
+    // A bit of a class's few thousand is some 0.01 %.
+    assert!(water.0 < 0.001 && credit.0 < 0.01 && bytes.0 < 0.01);
+    assert!(water.2 <= 1.0 && credit.2 <= 1.0 && bytes.2 < 1.001);
+    assert!(paper.0 > 0.5 && paper.2 > 1.1, "the paper's pass is not what it was");
 }
 
 proptest! {

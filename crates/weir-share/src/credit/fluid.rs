@@ -32,7 +32,7 @@ impl Fluid {
         let mut change = 0.0;
         for ((account, claim), used) in self.accounts.iter_mut().zip(claims).zip(&mut self.used) {
             let credit = account.remaining.max(0.0);
-            let demand = rate(claim.demand);
+            let demand = claim.demand as f64;
             let sent = credit.min(demand);
             account.spend(sent, sent >= demand);
             change += (sent - *used).abs();
@@ -53,7 +53,7 @@ impl Rule for Fluid {
         let total = capacity as f64;
         self.accounts.clear();
         self.accounts.extend(claims.iter().map(|claim| {
-            let mut account = Account::new(claim.weight, claim.min as f64, rate(claim.max));
+            let mut account = Account::new(claim.weight, claim.min as f64, claim.max as f64);
             account.spend(0.0, claim.demand == 0);
             account
         }));
@@ -81,11 +81,6 @@ impl Rule for Fluid {
             bounds[i] = bound(claim, shares[i]);
         }
     }
-}
-
-/// A rate as a fraction; no limit is infinite.
-fn rate(bits: u64) -> f64 {
-    if bits == u64::MAX { f64::INFINITY } else { bits as f64 }
 }
 
 /// What seems to decide the share: within 1 %, which is what the form promises.

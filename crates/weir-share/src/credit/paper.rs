@@ -4,8 +4,8 @@ use super::Account;
 ///
 /// Each account's `remaining` is what it left of the last period (C^R) before the call, and
 /// its credit for the next after it. Two things that the prose leaves open: what the last
-/// class leaves is lost (nobody comes after it), and a fair share that minima before it made
-/// negative is zero.
+/// class leaves is lost (nobody comes after it), and a fair share that the minima of others
+/// made negative is zero, as if zero were a minimum.
 pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
     let total_weight = accounts.iter().map(|account| account.weight).sum::<u64>();
     let mut weight_left = total_weight;
@@ -19,7 +19,7 @@ pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
         };
 
         // Proportional share.
-        let credit_fair = (total_credit * current.weight as f64 / total_weight as f64).max(0.0); // Eq. 1
+        let credit_fair = total_credit * current.weight as f64 / total_weight as f64; // Eq. 1
         current.remaining += credit_fair;
 
         // Work-conserving.

@@ -53,7 +53,7 @@ pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
     let total_weight = accounts.iter().map(|account| account.weight).sum::<u64>() as f64;
     for account in accounts {
         let weight = account.weight as f64;
-        let share = (level * weight).clamp(account.min, account.max).min(total);
+        let share = (level * weight).clamp(account.min, account.max);
         let fair = (total * weight / total_weight).clamp(account.min, account.max); // Eq. 1
         account.grant(share, fair.max(account.wish / 4.0).max(PACKET));
     }
