@@ -23,7 +23,6 @@
 //! # Ok(())
 //! # }
 //! ```
-#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 
 pub mod cli;
 pub mod control;
