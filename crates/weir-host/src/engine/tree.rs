@@ -9,13 +9,20 @@
 //! their allocations exactly:
 //!
 //! ```text
-//! r_i = m_i + beta (a_i - m_i)     beta <= 1 the largest with  sum r_i <= (1 - SLACK) C
+//! hungry:  r_i = m_i + beta (a_i - m_i)            beta <= 1 the largest with
+//! others:  r_i = max(m_i, w_i / W (C' - sum m)/2)  sum r_i <= C' = (1 - SLACK) C
 //! q_i ~ a_i - r_i
 //! ```
+//!
+//! A class that is not hungry (it sleeps, or wants less than it may have) keeps a part by
+//! weight beside its floor: HTB counts tokens in time, so that a packet sent at a tiny rate
+//! leaves a debt of seconds, which a later, higher rate does not forgive.
 //!
 //! (A static tree with rate = floor and quantum = weight gives floor *plus* a weighted
 //! share instead; rates equal to the allocations of active classes alone oversell the
 //! link whenever a sleeper wakes.)
+
+use std::time::Duration;
 
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
@@ -69,14 +76,14 @@ impl Shape {
     }
 
     fn burst(&self, rate: BitRate, millis: u64) -> Bytes {
-        let time = std::time::Duration::from_millis(millis);
+        let time = Duration::from_millis(millis);
         // Unsplit, a bucket holds a super-packet; split, a fresh connection's first window.
         let least = if self.split { (10 * self.unit()).max(16 * 1024) } else { self.unit() };
         Bytes(rate.bytes_in(time).0.max(least))
     }
 
     fn leaf(&self, ceil: BitRate) -> Leaf {
-        let time = std::time::Duration::from_millis(u64::from(self.delay_ms));
+        let time = Duration::from_millis(u64::from(self.delay_ms));
         let limit = Bytes(ceil.bytes_in(time).0.max(self.least_queue.0).min(u64::from(u32::MAX)));
         if self.split {
             // Small super-packets may pass whole: splitting them gains little.
@@ -98,8 +105,9 @@ pub struct Member {
     pub policy: Policy,
     /// What it may send now.
     pub allocation: BitRate,
-    /// Whether it sends now.
-    pub active: bool,
+    /// Whether it takes whatever it is given, so that its share must be exact; one that
+    /// sleeps, or wants less than it may have, is not.
+    pub hungry: bool,
     /// Served first if smaller.
     pub prio: u32,
 }
@@ -149,8 +157,6 @@ pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<
     out.clear();
     let capacity = shape.capacity;
     let ceiling = |policy: &Policy| policy.ceiling().min(capacity).max(LEAST);
-    let base = |policy: &Policy| policy.floor().min(capacity).max(LEAST).0;
-
     let root = HtbClass {
         handle: TcHandle::new(MAJOR, ROOT),
         parent: TcHandle::new(MAJOR, 0),
@@ -162,41 +168,14 @@ pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<
         prio: 0,
     };
     out.push(Node { class: root, leaf: None });
-
-    // Level one: groups and members without one share the capacity less the slack.
-    let room = capacity.0 - capacity.0 * SLACK_PERCENT / 100;
-    let group_base = |g: usize| {
-        let of_members: u64 = members.iter().filter(|m| m.group == Some(g)).map(|m| base(&m.policy)).sum();
-        of_members.max(base(&groups[g].policy))
-    };
-    let alone = members.iter().filter(|m| m.group.is_none());
-    let top = (0..groups.len())
-        .map(|g| (group_base(g), groups[g].allocation.0))
-        .chain(alone.map(|m| (base(&m.policy), if m.active { m.allocation.0 } else { 0 })));
-    let mut top_rates = Vec::with_capacity(members.len() + groups.len());
-    hand_out(room, top, |_, rate| top_rates.push(rate));
-
-    let mut rates = vec![0u64; members.len()];
-    let mut next = groups.len();
-    for (rate, member) in rates.iter_mut().zip(members) {
-        if member.group.is_none() {
-            *rate = top_rates[next];
-            next += 1;
-        }
-    }
-    // Level two: a group's members share its rate.
-    for (g, group) in groups.iter().enumerate() {
-        let inside: Vec<usize> = (0..members.len()).filter(|&i| members[i].group == Some(g)).collect();
-        let items = inside.iter().map(|&i| {
-            let m = &members[i];
-            (base(&m.policy), if m.active { m.allocation.0 } else { 0 })
-        });
-        hand_out(top_rates[g], items, |i, rate| rates[inside[i]] = rate);
-        let (rate, ceil) = (BitRate(top_rates[g]), ceiling(&group.policy));
+    let (group_rates, rates) = rates(capacity, groups, members);
+    for (group, rate) in groups.iter().zip(&group_rates) {
+        let ceil = ceiling(&group.policy);
+        let rate = BitRate(*rate).min(ceil);
         let class = HtbClass {
             handle: TcHandle::new(MAJOR, group.minor),
             parent: TcHandle::new(MAJOR, ROOT),
-            rate: rate.min(ceil),
+            rate,
             ceil,
             burst: shape.burst(rate, 10),
             cburst: shape.burst(ceil, 10),
@@ -205,25 +184,10 @@ pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<
         };
         out.push(Node { class, leaf: None });
     }
-
-    // Quanta: what a member's allocation still lacks decides its part of what is lent.
-    let weights: u64 = members.iter().map(|m| u64::from(m.policy.weight().get())).sum::<u64>().max(1);
-    let lacks = |i: usize| {
-        let m = &members[i];
-        let wanted =
-            if m.active { m.allocation } else { capacity.scale(u64::from(m.policy.weight().get()), weights) };
-        wanted.0.saturating_sub(rates[i])
-    };
-    let lacking: u128 = (0..members.len()).filter(|&i| members[i].active).map(|i| u128::from(lacks(i))).sum();
-    let unit = shape.unit();
-    let active = members.iter().filter(|m| m.active).count() as u64;
-    let time = std::time::Duration::from_millis(20);
-    let round = capacity.bytes_in(time).0.max(4 * unit * active.max(1));
-    for (i, member) in members.iter().enumerate() {
+    let quanta = quanta(shape, members, &rates);
+    for ((member, rate), quantum) in members.iter().zip(&rates).zip(quanta) {
         let ceil = ceiling(&member.policy);
-        let rate = BitRate(rates[i]).min(ceil);
-        let part = u128::from(round) * u128::from(lacks(i)) / lacking.max(1);
-        let quantum = u64::try_from(part).unwrap_or(u64::MAX).clamp(unit, 64 * unit);
+        let rate = BitRate(*rate).min(ceil);
         let class = HtbClass {
             handle: TcHandle::new(MAJOR, member.minor),
             parent: TcHandle::new(MAJOR, member.group.map_or(ROOT, |g| groups[g].minor)),
@@ -236,6 +200,87 @@ pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<
         };
         out.push(Node { class, leaf: Some(shape.leaf(ceil)) });
     }
+}
+
+/// The rates of groups and members, bit/s: see the module's text.
+fn rates(capacity: BitRate, groups: &[Group], members: &[Member]) -> (Vec<u64>, Vec<u64>) {
+    let floor = |policy: &Policy| policy.floor().min(capacity).max(LEAST).0;
+    let weight = |policy: &Policy| u64::from(policy.weight().get());
+    let alone = || (0..members.len()).filter(|&i| members[i].group.is_none());
+    let inside = |g: usize| (0..members.len()).filter(move |&i| members[i].group == Some(g));
+
+    // What the floors leave, halved: the part of those that are not hungry, by weight.
+    let room = capacity.0 - capacity.0 * SLACK_PERCENT / 100;
+    let group_floor =
+        |g: usize| inside(g).map(|i| floor(&members[i].policy)).sum::<u64>().max(floor(&groups[g].policy));
+    let floors: u64 = (0..groups.len()).map(group_floor).sum::<u64>()
+        + alone().map(|i| floor(&members[i].policy)).sum::<u64>();
+    let spare = room.saturating_sub(floors) / 2;
+    let top_weights = groups.iter().map(|g| weight(&g.policy)).sum::<u64>()
+        + alone().map(|i| weight(&members[i].policy)).sum::<u64>();
+    let part = |of: u64, weight: u64, weights: u64| {
+        u64::try_from(u128::from(of) * u128::from(weight) / u128::from(weights.max(1))).unwrap_or(u64::MAX)
+    };
+    // The least that a member has, and the allocation it is to get as much of as fits.
+    let terms = |i: usize, spare: u64, weights: u64| {
+        let m = &members[i];
+        let least = floor(&m.policy);
+        if m.hungry {
+            (least, m.allocation.0)
+        } else {
+            let least =
+                least.max(part(spare, weight(&m.policy), weights)).min(m.policy.ceiling().0.max(LEAST.0));
+            (least, m.allocation.0)
+        }
+    };
+    let group_terms: Vec<Vec<(u64, u64)>> = (0..groups.len())
+        .map(|g| {
+            let spare = part(spare, weight(&groups[g].policy), top_weights);
+            let weights = inside(g).map(|i| weight(&members[i].policy)).sum();
+            inside(g).map(|i| terms(i, spare, weights)).collect()
+        })
+        .collect();
+    let top = (0..groups.len())
+        .map(|g| {
+            let least = group_terms[g].iter().map(|t| t.0).sum::<u64>().max(floor(&groups[g].policy));
+            (least, groups[g].allocation.0)
+        })
+        .chain(alone().map(|i| terms(i, spare, top_weights)));
+    let mut top_rates = Vec::with_capacity(groups.len() + members.len());
+    hand_out(room, top, |_, rate| top_rates.push(rate));
+
+    let mut rates = vec![0; members.len()];
+    for (i, rate) in alone().zip(&top_rates[groups.len()..]) {
+        rates[i] = *rate;
+    }
+    for (g, terms) in group_terms.iter().enumerate() {
+        let indices: Vec<usize> = inside(g).collect();
+        hand_out(top_rates[g], terms.iter().copied(), |n, rate| rates[indices[n]] = rate);
+    }
+    top_rates.truncate(groups.len());
+    (top_rates, rates)
+}
+
+/// How much each member is served at a time when it borrows, bytes: what its allocation
+/// lacks decides its part of what is lent.
+fn quanta(shape: &Shape, members: &[Member], rates: &[u64]) -> Vec<u64> {
+    let weight = |m: &Member| u64::from(m.policy.weight().get());
+    let weights: u64 = members.iter().map(weight).sum::<u64>().max(1);
+    let lacks = |m: &Member, rate: u64| {
+        let wanted = if m.hungry { m.allocation } else { shape.capacity.scale(weight(m), weights) };
+        wanted.0.saturating_sub(rate)
+    };
+    let hungry = || members.iter().zip(rates).filter(|(m, _)| m.hungry);
+    let lacking: u128 = hungry().map(|(m, rate)| u128::from(lacks(m, *rate))).sum();
+    let unit = shape.unit();
+    let time = Duration::from_millis(20);
+    // In one round everybody is served once: short enough for nobody to wait long.
+    let round = shape.capacity.bytes_in(time).0.max(4 * unit * hungry().count().max(1) as u64);
+    let quantum = |(m, rate): (&Member, &u64)| {
+        let part = u128::from(round) * u128::from(lacks(m, *rate)) / lacking.max(1);
+        u64::try_from(part).unwrap_or(u64::MAX).clamp(unit, round)
+    };
+    members.iter().zip(rates).map(quantum).collect()
 }
 
 /// Whether replacing `old` by `new` changes what the class gets: rates by more than 1 %,
@@ -266,7 +311,7 @@ mod tests {
             Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit))
                 .unwrap();
         let allocation = BitRate::mbit(mbit);
-        Member { minor, group: None, policy, allocation, active: mbit > 0, prio: 1 }
+        Member { minor, group: None, policy, allocation, hungry: mbit > 0, prio: 1 }
     }
 
     fn class(nodes: &[Node], minor: u16) -> HtbClass {
@@ -309,6 +354,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sleeper_keeps_a_part_by_weight_so_that_its_first_packets_leave_no_debt() {
+        let mut nodes = Vec::new();
+        let members =
+            [member(16, 1, None, None, 0), member(17, 3, None, None, 0), member(18, 1, None, None, 100)];
+        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        assert!(class(&nodes, 16).rate >= BitRate::mbit(9), "{}", class(&nodes, 16).rate);
+        assert!(class(&nodes, 17).rate >= BitRate::mbit(28), "{}", class(&nodes, 17).rate);
+        // It is lent while they sleep: the one that sends may have all.
+        assert_eq!(class(&nodes, 18).ceil, BitRate::mbit(100));
+    }
+
+    #[test]
     fn a_group_carries_its_members_rates_and_its_own_ceiling() {
         let mut nodes = Vec::new();
         let policy = Policy::new(Weight::ONE, None, Some(BitRate::mbit(40))).unwrap();
@@ -340,12 +397,12 @@ mod tests {
             split in any::<bool>(),
         ) {
             let n = parts.len() as u64;
-            let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, active), minor)| {
+            let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, hungry), minor)| {
                 let floor = capacity * min / 100 / n;
                 let policy = Policy::new(
                     Weight::new(w).unwrap(), (floor >= 8_000).then_some(BitRate(floor)), None).unwrap();
                 let allocation = BitRate((capacity * alloc / 100 / n).max(floor));
-                Member { minor, group: None, policy, allocation, active, prio: 1 }
+                Member { minor, group: None, policy, allocation, hungry, prio: 1 }
             }).collect();
             let mut nodes = Vec::new();
             build(&shape(BitRate(capacity), split), &[], &members, &mut nodes);

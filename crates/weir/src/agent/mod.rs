@@ -397,7 +397,7 @@ impl Agent {
                 group,
                 policy,
                 allocation: BitRate::ZERO,
-                active: demand.is_active(),
+                hungry: demand.is_unlimited(),
                 prio: u32::from(entry.claim.kind != Kind::Control),
             });
         }
