@@ -174,7 +174,9 @@ impl Catcher {
                 };
                 let old = ours_at(index).map_err(error)?;
                 attach::attach_tcx_ingress(&self.classifier.port_program(), index, old.first().copied())
-                    .map_err(error)
+                    .map_err(error)?;
+                // An earlier agent may have attached the other way.
+                self.unfilter(index, device, Hook::Ingress)
             }
             Attach::Clsact => {
                 use std::os::fd::AsRawFd;
@@ -182,17 +184,16 @@ impl Catcher {
                 let program = (self.classifier.port_program().as_raw_fd(), Classifier::PORT_PROGRAM);
                 let filter =
                     tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, Verdict::Program);
-                Ok(self.netlink.call(filter)?)
+                self.netlink.call(filter)?;
+                uncatch_tcx(index);
+                Ok(())
             }
         }
     }
 
     fn release(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
         self.classifier.set_port(index, None)?;
-        for id in ours_at(index).unwrap_or_default() {
-            // Gone with its interface, or taken away by someone: both are what is wanted.
-            let _ = attach::detach_tcx_ingress(id, index);
-        }
+        uncatch_tcx(index);
         self.unfilter(index, device, Hook::Ingress)
     }
 
@@ -409,9 +410,7 @@ impl Catcher {
             if self.ports.contains_key(&link.index) {
                 continue;
             }
-            for id in ours_at(link.index).unwrap_or_default() {
-                let _ = attach::detach_tcx_ingress(id, link.index);
-            }
+            uncatch_tcx(link.index);
             let is_uplink = self.uplink.as_ref().is_some_and(|(i, _)| *i == link.index);
             self.unfilter(link.index, &link.name, Hook::Ingress)?;
             if !is_uplink {
@@ -426,6 +425,14 @@ impl Catcher {
 fn ours_at(index: u32) -> Result<Vec<u32>, Errno> {
     let ids = attach::tcx_ingress(index)?;
     Ok(ids.into_iter().filter(|&id| is_ours(attach::program_name(id).ok().as_deref())).collect())
+}
+
+/// Takes weir's programs away from an interface's TCX ingress. Gone with the interface, or
+/// taken away by someone: both are what is wanted.
+fn uncatch_tcx(index: u32) {
+    for id in ours_at(index).unwrap_or_default() {
+        let _ = attach::detach_tcx_ingress(id, index);
+    }
 }
 
 fn is_ours(name: Option<&str>) -> bool {
