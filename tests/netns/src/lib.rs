@@ -26,6 +26,7 @@
 
 mod agent;
 mod division;
+pub mod kernel;
 mod needs;
 mod node;
 mod record;

@@ -135,7 +135,6 @@ impl Node {
     ///
     /// # Panics
     /// If it fails.
-    #[must_use]
     #[track_caller]
     pub fn sh(&self, argv: &[&str]) -> String {
         let out = self.topology.node().exec(argv).context("on the node");
