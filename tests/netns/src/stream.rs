@@ -3,6 +3,7 @@
 //! the lab.)
 
 use std::{
+    ffi::OsString,
     io::{ErrorKind, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::{
@@ -72,6 +73,8 @@ impl Stream {
             .within(|| TcpStream::connect_timeout(&target, Duration::from_secs(5)))?
             .with_context(|| format!("cannot connect to {target}"))?;
         let (peer, _) = listener.accept()?;
+        // By name, as the lab does: the host's default may be another.
+        setsockopt(&socket, sockopt::TcpCongestion, &OsString::from("cubic"))?;
         Stream::start(socket, peer)
     }
 

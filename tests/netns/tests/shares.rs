@@ -1,0 +1,128 @@
+//! Each class gets its share, however the containers reach the link and whatever they send.
+
+use weir_lab::{
+    topology::{Family, Mode, Spec},
+    traffic::Load,
+};
+use weir_netns_tests::{Division, Need, Node, SECONDS, can_run, check, containers, party, title};
+use weir_units::BitRate;
+
+/// More than any share here.
+const FLOOD: Load = Load::Udp(BitRate::mbit(80));
+
+fn spec(mode: Mode, tso: bool) -> Spec {
+    Spec { containers: containers(3), mode, tso, br_netfilter: Some(true), ..Spec::default() }
+}
+
+fn ready() -> bool {
+    can_run(&Need::TRAFFIC) && can_run(&[Need::BrNetfilter])
+}
+
+/// Weights 1:2:3 and nothing else.
+fn weights(loads: [Load; 3]) -> Division {
+    Division::of([
+        party("C1").sends(loads[0]),
+        party("C2").weight(2).sends(loads[1]),
+        party("C3").weight(3).sends(loads[2]),
+    ])
+}
+
+/// The same weights; C1 is lifted to its minimum, C3 held at its maximum, C2 has the rest.
+fn combined(loads: [Load; 3]) -> Division {
+    Division::of([
+        party("C1").min(30).sends(loads[0]),
+        party("C2").weight(2).sends(loads[1]),
+        party("C3").weight(3).max(15).sends(loads[2]),
+    ])
+}
+
+/// TCP, UDP and both, with and without super-packets. Two policies in turn, so that each
+/// kind of traffic meets each policy.
+fn matrix(mode: Mode) {
+    if !ready() {
+        return;
+    }
+    for tso in [true, false] {
+        let mut node = Node::build(&spec(mode, tso));
+        let config = node.config();
+        node.start(&config);
+        for (i, (name, loads)) in
+            [("tcp", [Load::Tcp; 3]), ("udp", [FLOOD; 3]), ("mixed", [FLOOD, Load::Tcp, FLOOD])]
+                .into_iter()
+                .enumerate()
+        {
+            let plain = (i % 2 == 0) != tso;
+            let (policy, division) =
+                if plain { ("1:2:3", weights(loads)) } else { ("min 30, -, max 15", combined(loads)) };
+            node.client().set(&division.to_changes(&node)).expect("it fits");
+            check(&node, &title(mode, name, tso, policy), &division, Family::V4, SECONDS);
+        }
+    }
+}
+
+#[test]
+fn bridged_containers_get_their_shares() {
+    matrix(Mode::Bridged);
+}
+
+#[test]
+fn routed_containers_get_their_shares() {
+    matrix(Mode::Routed);
+}
+
+#[test]
+fn containers_behind_nat_get_their_shares() {
+    matrix(Mode::Nat);
+}
+
+#[test]
+fn shares_hold_over_ipv6() {
+    if !ready() {
+        return;
+    }
+    let mut node = Node::build(&spec(Mode::Routed, true));
+    for (name, loads) in [("tcp", [Load::Tcp; 3]), ("mixed", [FLOOD, Load::Tcp, FLOOD])] {
+        let division = combined(loads);
+        let config = node.config().division(&node, &division);
+        node.start(&config);
+        check(&node, &title(Mode::Routed, name, true, "IPv6"), &division, Family::V6, SECONDS);
+    }
+}
+
+#[test]
+fn many_connections_get_no_more_than_one() {
+    if !ready() {
+        return;
+    }
+    let mut node = Node::build(&spec(Mode::Bridged, true));
+    let division = Division::of([
+        party("C1").sends(Load::TcpMany(8)),
+        party("C2").weight(2).sends(Load::Tcp),
+        party("C3").sends(Load::TcpMany(3)),
+    ]);
+    let config = node.config().division(&node, &division);
+    node.start(&config);
+    check(&node, &title(Mode::Bridged, "8, 1, 3 connections", true, ""), &division, Family::V4, SECONDS);
+}
+
+#[test]
+fn a_group_shares_what_it_gets_by_its_own_weights() {
+    if !ready() {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(5), ..spec(Mode::Routed, true) });
+    let mbit = |n| Some(BitRate::mbit(n));
+    // By weight 47.5 | 23.75 | 23.75; tenant-b is held at 20, the others share what it leaves.
+    let division = Division::of([
+        party("C1").group("tenant-a").sends(Load::Tcp),
+        party("C2").group("tenant-a").weight(3).sends(Load::Tcp),
+        party("C3").sends(Load::Tcp),
+        party("C4").group("tenant-b").min(12).sends(FLOOD),
+        party("C5").group("tenant-b").sends(FLOOD),
+    ])
+    .group("tenant-a", 2, None, None)
+    .group("tenant-b", 1, None, mbit(20));
+    let config = node.config().division(&node, &division);
+    node.start(&config);
+    check(&node, &title(Mode::Routed, "two groups", true, ""), &division, Family::V4, SECONDS);
+}
