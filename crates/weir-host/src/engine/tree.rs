@@ -9,14 +9,14 @@
 //! their allocations exactly:
 //!
 //! ```text
-//! hungry:  r_i = m_i + beta (a_i - m_i)            beta <= 1 the largest with
-//! others:  r_i = max(m_i, w_i / W (C' - sum m)/2)  sum r_i <= C' = (1 - SLACK) C
+//! r_i = m_i + beta (a_i - m_i)     beta <= 1 the largest with  sum r_i <= (1 - SLACK) C
 //! q_i ~ a_i - r_i
 //! ```
 //!
-//! A class that is not hungry (it sleeps, or wants less than it may have) keeps a part by
-//! weight beside its floor: HTB counts tokens in time, so that a packet sent at a tiny rate
-//! leaves a debt of seconds, which a later, higher rate does not forgive.
+//! Two kinds of classes have more. One that is not hungry (it sleeps, or wants less than it
+//! may have) keeps enough for a packet in [`DEBT`]: HTB counts tokens in time, so that a
+//! packet sent at a tiny rate leaves a debt of seconds, which a later, higher rate does not
+//! forgive. One at its ceiling has its whole allocation as rate.
 //!
 //! (A static tree with rate = floor and quantum = weight gives floor *plus* a weighted
 //! share instead; rates equal to the allocations of active classes alone oversell the
@@ -36,6 +36,9 @@ const SLACK_PERCENT: u64 = 2;
 
 /// Every class has at least this of its own, so that none starves.
 const LEAST: BitRate = BitRate::kbit(8);
+
+/// A packet that a class sends while it is not hungry costs it no more than this.
+const DEBT: Duration = Duration::from_millis(20);
 
 /// Above this capacity packets are not split: the work per packet would cost more than
 /// short turns gain. (A round of 64 KiB quanta takes 8 ms at 1 Gbit/s, 79 ms at 100 Mbit/s,
@@ -132,20 +135,41 @@ pub struct Node {
     pub leaf: Option<Leaf>,
 }
 
-/// Splits `room` over items of `(base, allocation)`: rates of at least `base`, the rest in
-/// proportion to what the allocations are above it.
-fn hand_out(room: u64, items: impl Iterator<Item = (u64, u64)> + Clone, mut each: impl FnMut(usize, u64)) {
-    let (mut base_sum, mut excess_sum) = (0u128, 0u128);
-    for (base, allocation) in items.clone() {
-        base_sum += u128::from(base);
-        excess_sum += u128::from(allocation.saturating_sub(base));
+/// What a class or group claims of the rates.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    /// It has this in any case.
+    least: u64,
+    /// As much of this as fits.
+    allocation: u64,
+    /// It may not have more than its allocation, so that it cannot be lent what is missing.
+    at_ceiling: bool,
+}
+
+/// Splits `room` over terms: to everybody the least; then to those at their ceiling, as HTB
+/// is bad at lending to them (waiting for its turn, such a class becomes able to send by
+/// itself and loses the turn); then to all in proportion to what they lack.
+fn hand_out(room: u64, terms: &[Terms]) -> Vec<u64> {
+    let mut rates: Vec<u64> = terms.iter().map(|t| t.least).collect();
+    for ceilings_only in [true, false] {
+        let lacks: Vec<u64> = terms
+            .iter()
+            .zip(&rates)
+            .map(
+                |(t, rate)| {
+                    if t.at_ceiling || !ceilings_only { t.allocation.saturating_sub(*rate) } else { 0 }
+                },
+            )
+            .collect();
+        let lacking: u128 = lacks.iter().map(|l| u128::from(*l)).sum();
+        let taken: u128 = rates.iter().map(|r| u128::from(*r)).sum();
+        let room = u128::from(room).saturating_sub(taken).min(lacking);
+        for (rate, lack) in rates.iter_mut().zip(lacks) {
+            let part = (u128::from(lack) * room).checked_div(lacking).unwrap_or(0);
+            *rate += u64::try_from(part).unwrap_or(u64::MAX);
+        }
     }
-    let room = u128::from(room).saturating_sub(base_sum).min(excess_sum);
-    for (i, (base, allocation)) in items.enumerate() {
-        let excess = u128::from(allocation.saturating_sub(base));
-        let share = (excess * room).checked_div(excess_sum).unwrap_or(0);
-        each(i, base + u64::try_from(share).unwrap_or(u64::MAX));
-    }
+    rates
 }
 
 /// Builds the tree: root, groups, members, in that order.
@@ -168,7 +192,7 @@ pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<
         prio: 0,
     };
     out.push(Node { class: root, leaf: None });
-    let (group_rates, rates) = rates(capacity, groups, members);
+    let (group_rates, rates) = rates(shape, groups, members);
     for (group, rate) in groups.iter().zip(&group_rates) {
         let ceil = ceiling(&group.policy);
         let rate = BitRate(*rate).min(ceil);
@@ -203,59 +227,64 @@ pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<
 }
 
 /// The rates of groups and members, bit/s: see the module's text.
-fn rates(capacity: BitRate, groups: &[Group], members: &[Member]) -> (Vec<u64>, Vec<u64>) {
+fn rates(shape: &Shape, groups: &[Group], members: &[Member]) -> (Vec<u64>, Vec<u64>) {
+    let capacity = shape.capacity;
     let floor = |policy: &Policy| policy.floor().min(capacity).max(LEAST).0;
     let weight = |policy: &Policy| u64::from(policy.weight().get());
     let alone = || (0..members.len()).filter(|&i| members[i].group.is_none());
     let inside = |g: usize| (0..members.len()).filter(move |&i| members[i].group == Some(g));
 
-    // What the floors leave, halved: the part of those that are not hungry, by weight.
     let room = capacity.0 - capacity.0 * SLACK_PERCENT / 100;
     let group_floor =
         |g: usize| inside(g).map(|i| floor(&members[i].policy)).sum::<u64>().max(floor(&groups[g].policy));
     let floors: u64 = (0..groups.len()).map(group_floor).sum::<u64>()
         + alone().map(|i| floor(&members[i].policy)).sum::<u64>();
+    // Half of what the floors leave is what those that are not hungry may keep, by weight;
+    // more than saves them from debts they need not.
     let spare = room.saturating_sub(floors) / 2;
+    let ready = BitRate::of(Bytes(shape.unit()), DEBT).0;
     let top_weights = groups.iter().map(|g| weight(&g.policy)).sum::<u64>()
         + alone().map(|i| weight(&members[i].policy)).sum::<u64>();
     let part = |of: u64, weight: u64, weights: u64| {
         u64::try_from(u128::from(of) * u128::from(weight) / u128::from(weights.max(1))).unwrap_or(u64::MAX)
     };
-    // The least that a member has, and the allocation it is to get as much of as fits.
     let terms = |i: usize, spare: u64, weights: u64| {
-        let m = &members[i];
-        let least = floor(&m.policy);
-        if m.hungry {
-            (least, m.allocation.0)
-        } else {
-            let least =
-                least.max(part(spare, weight(&m.policy), weights)).min(m.policy.ceiling().0.max(LEAST.0));
-            (least, m.allocation.0)
+        let Member { policy, allocation, hungry, .. } = &members[i];
+        let ceiling = policy.ceiling().min(capacity).max(LEAST).0;
+        let kept = if *hungry { 0 } else { part(spare, weight(policy), weights).min(ready).min(ceiling) };
+        Terms {
+            least: floor(policy).max(kept),
+            allocation: allocation.0,
+            at_ceiling: *hungry && allocation.0 >= ceiling,
         }
     };
-    let group_terms: Vec<Vec<(u64, u64)>> = (0..groups.len())
+    let group_terms: Vec<Vec<Terms>> = (0..groups.len())
         .map(|g| {
             let spare = part(spare, weight(&groups[g].policy), top_weights);
             let weights = inside(g).map(|i| weight(&members[i].policy)).sum();
             inside(g).map(|i| terms(i, spare, weights)).collect()
         })
         .collect();
-    let top = (0..groups.len())
-        .map(|g| {
-            let least = group_terms[g].iter().map(|t| t.0).sum::<u64>().max(floor(&groups[g].policy));
-            (least, groups[g].allocation.0)
-        })
-        .chain(alone().map(|i| terms(i, spare, top_weights)));
-    let mut top_rates = Vec::with_capacity(groups.len() + members.len());
-    hand_out(room, top, |_, rate| top_rates.push(rate));
+    let of_group = |g: usize| {
+        let Group { policy, allocation, .. } = &groups[g];
+        Terms {
+            least: group_terms[g].iter().map(|t| t.least).sum::<u64>().max(floor(policy)),
+            allocation: allocation.0,
+            at_ceiling: allocation.0 >= policy.ceiling().0,
+        }
+    };
+    let top: Vec<Terms> =
+        (0..groups.len()).map(of_group).chain(alone().map(|i| terms(i, spare, top_weights))).collect();
+    let mut top_rates = hand_out(room, &top);
 
     let mut rates = vec![0; members.len()];
     for (i, rate) in alone().zip(&top_rates[groups.len()..]) {
         rates[i] = *rate;
     }
     for (g, terms) in group_terms.iter().enumerate() {
-        let indices: Vec<usize> = inside(g).collect();
-        hand_out(top_rates[g], terms.iter().copied(), |n, rate| rates[indices[n]] = rate);
+        for (i, rate) in inside(g).zip(hand_out(top_rates[g], terms)) {
+            rates[i] = rate;
+        }
     }
     top_rates.truncate(groups.len());
     (top_rates, rates)
@@ -354,15 +383,31 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_keeps_a_part_by_weight_so_that_its_first_packets_leave_no_debt() {
+    fn a_sleeper_keeps_enough_for_its_first_packets_to_leave_no_debt() {
         let mut nodes = Vec::new();
         let members =
             [member(16, 1, None, None, 0), member(17, 3, None, None, 0), member(18, 1, None, None, 100)];
         build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
-        assert!(class(&nodes, 16).rate >= BitRate::mbit(9), "{}", class(&nodes, 16).rate);
-        assert!(class(&nodes, 17).rate >= BitRate::mbit(28), "{}", class(&nodes, 17).rate);
+        for minor in [16, 17] {
+            let debt = class(&nodes, minor).rate.time_to_send(Bytes(1514));
+            assert!(debt <= DEBT + Duration::from_micros(1), "{minor}: {debt:?}");
+        }
         // It is lent while they sleep: the one that sends may have all.
         assert_eq!(class(&nodes, 18).ceil, BitRate::mbit(100));
+    }
+
+    #[test]
+    fn a_class_at_its_ceiling_is_not_left_to_borrow() {
+        let mut nodes = Vec::new();
+        let members = [
+            member(16, 1, Some(30), None, 30),
+            member(17, 2, None, None, 55),
+            member(18, 3, None, Some(15), 15),
+        ];
+        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        assert_eq!(class(&nodes, 18).rate, BitRate::mbit(15));
+        assert_eq!(class(&nodes, 16).rate, BitRate::mbit(30));
+        assert_eq!(class(&nodes, 17).rate, BitRate::mbit(53));
     }
 
     #[test]
