@@ -206,7 +206,12 @@ impl Book {
         let mut set = self.set.clone();
         let mut seen = BTreeSet::new();
         for change in &changes.changes {
-            let key = self.key_for(&change.name, changes.allow_absent)?;
+            let key = self.key_for(&change.name, changes.allow_absent).map_err(|mut e| {
+                if e.code == "unknown-name" {
+                    e.message += "; `--keep` keeps a policy for one that is yet to come";
+                }
+                e
+            })?;
             if !seen.insert(key.clone()) {
                 return Err(bad(format!("class {} is there twice in one request", change.name)));
             }
@@ -286,12 +291,7 @@ impl Book {
                 }
                 Ok(name.to_owned())
             }
-            Err(mut e) => {
-                if e.code == "unknown-name" {
-                    e.message += "; `--keep` keeps a policy for one that is yet to come";
-                }
-                Err(e)
-            }
+            Err(e) => Err(e),
         }
     }
 

@@ -463,7 +463,8 @@ impl Agent {
             }
             Err(why) => {
                 tracing::warn!("{} is refused, the old one stays in force: {why}", self.path.display());
-                self.event("config-refused", None, why.clone());
+                // An event is a line; the parser draws a picture.
+                self.event("config-refused", None, why.split_whitespace().collect::<Vec<_>>().join(" "));
                 self.config_error = Some(why);
             }
         }
