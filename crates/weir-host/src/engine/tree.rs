@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Two kinds of classes have more. One that is not hungry (it sleeps, or wants less than it
-//! may have) keeps enough for a packet in [`DEBT`]: HTB counts tokens in time, so that a
+//! may have) keeps enough for a packet in `DEBT`: HTB counts tokens in time, so that a
 //! packet sent at a tiny rate leaves a debt of seconds, which a later, higher rate does not
 //! forgive. One at its ceiling has its whole allocation as rate.
 //!
