@@ -97,7 +97,7 @@ struct RunArgs {
     /// Whether bridged packets pass iptables
     #[arg(long)]
     br_netfilter: Option<Switch>,
-    /// A setting for the [link] section of the agent under test, such as allocator=\"credit\"
+    /// A setting for the link section of the agent under test, such as allocator=\"credit\"
     #[arg(long, value_name = "KEY=VALUE")]
     link: Vec<String>,
     /// Of what is random: the resampling of the confidence intervals
