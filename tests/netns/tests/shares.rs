@@ -81,12 +81,10 @@ fn shares_hold_over_ipv6() {
         return;
     }
     let mut node = Node::build(&spec(Mode::Routed, true));
-    for (name, loads) in [("tcp", [Load::Tcp; 3]), ("mixed", [FLOOD, Load::Tcp, FLOOD])] {
-        let division = combined(loads);
-        let config = node.config().division(&node, &division);
-        node.start(&config);
-        check(&node, &title(Mode::Routed, name, true, "IPv6"), &division, Family::V6, SECONDS);
-    }
+    let division = combined([Load::Tcp, Load::Tcp, FLOOD]);
+    let config = node.config().division(&node, &division);
+    node.start(&config);
+    check(&node, &title(Mode::Routed, "mixed", true, "IPv6"), &division, Family::V6, SECONDS);
 }
 
 #[test]
@@ -102,7 +100,8 @@ fn many_connections_get_no_more_than_one() {
     ]);
     let config = node.config().division(&node, &division);
     node.start(&config);
-    check(&node, &title(Mode::Bridged, "8, 1, 3 connections", true, ""), &division, Family::V4, SECONDS);
+    // A little longer: after the first losses, what had to wait for one segment arrives at once.
+    check(&node, &title(Mode::Bridged, "8, 1, 3 connections", true, ""), &division, Family::V4, SECONDS + 2);
 }
 
 #[test]

@@ -148,7 +148,7 @@ fn neighbours(mode: Mode) {
             // Whom the container asks for: the server itself, or the node before it.
             let slowest = (0..5)
                 .map(|_| {
-                    container.ip("neigh flush all\n-6 neigh flush all\n").expect("it can be flushed");
+                    container.exec(&["ip", "neigh", "flush", "all"]).expect("it can be flushed");
                     let begin = Instant::now();
                     let pong = container.exec(&["ping", "-n", "-c", "1", "-W", "1", &address]);
                     pong.unwrap_or_else(|e| panic!("{label} gets no answer from {address}: {e:#}"));
