@@ -322,7 +322,10 @@ impl Topology {
     /// # Errors
     /// If there is none of that label.
     pub fn remove_container(&mut self, label: &str) -> Result<()> {
-        self.container(label)?;
+        // The kernel takes a namespace's interfaces away some time after the namespace: the
+        // host's end goes by itself, so that it is gone when this returns.
+        let veth = host_interface(self.container(label)?.index);
+        self.node.ip(&format!("link del {veth}\n"))?;
         self.containers.retain(|c| c.label != label);
         Ok(())
     }
