@@ -1,5 +1,7 @@
 //! A whole scenario, as `weir lab run` does it, without the agent: needs root, iperf3.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use weir_lab::{
     control::Kind,
     report::Report,
@@ -33,21 +35,21 @@ C2 = { weight = 3, max = "20mbit", send = "udp 80mbit" }
 C3 = { weight = 1, send = "nothing" }
 "#;
 
-fn may_run() -> bool {
+/// One test at a time: what they measure is the machine's. None without the rights.
+fn may_run() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
     match check_rights() {
-        Ok(()) => true,
+        Ok(()) => Some(TURN.lock().unwrap_or_else(PoisonError::into_inner)),
         Err(why) => {
-            println!("skipped: {why}");
-            false
+            println!("SKIPPED: {why}");
+            None
         }
     }
 }
 
 #[test]
 fn a_scenario_runs_its_cases_under_its_controls_and_writes_what_it_found() {
-    if !may_run() {
-        return;
-    }
+    let Some(_turn) = may_run() else { return };
     let scenario = Scenario::parse(SMALL, "small").unwrap();
     let options = Options { weir: "/nonexistent".into(), seed: 1, link: String::new() };
     let mut steps = Vec::new();
@@ -90,9 +92,7 @@ fn a_scenario_runs_its_cases_under_its_controls_and_writes_what_it_found() {
 
 #[test]
 fn an_agent_that_cannot_start_is_an_error_with_its_path_and_leaves_nothing() {
-    if !may_run() {
-        return;
-    }
+    let Some(_turn) = may_run() else { return };
     let mut scenario = Scenario::parse(SMALL, "small").unwrap();
     scenario.controls = vec![Kind::Weir];
     let run = |weir: &str| {

@@ -2,6 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -20,21 +21,21 @@ fn namespaces(prefix: &str) -> Vec<String> {
     entries.filter_map(|e| e.file_name().into_string().ok()).filter(|n| n.starts_with(prefix)).collect()
 }
 
-fn may_run() -> bool {
+/// One test at a time: what they measure is the machine's. None without the rights.
+fn may_run() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
     match check_rights() {
-        Ok(()) => true,
+        Ok(()) => Some(TURN.lock().unwrap_or_else(PoisonError::into_inner)),
         Err(why) => {
-            println!("skipped: {why}");
-            false
+            println!("SKIPPED: {why}");
+            None
         }
     }
 }
 
 #[test]
 fn without_control_the_line_is_full_whatever_the_way_to_it() {
-    if !may_run() {
-        return;
-    }
+    let Some(_turn) = may_run() else { return };
     for (mode, family) in [(Mode::Bridged, Family::V4), (Mode::Routed, Family::V6), (Mode::Nat, Family::V4)] {
         let topology = Topology::build(&spec(mode, &["c1", "c2"])).unwrap();
         let flows: Vec<Flow<'_>> = topology
@@ -51,9 +52,7 @@ fn without_control_the_line_is_full_whatever_the_way_to_it() {
 
 #[test]
 fn a_flood_is_lost_where_nobody_shapes_it_and_the_wire_takes_its_time() {
-    if !may_run() {
-        return;
-    }
+    let Some(_turn) = may_run() else { return };
     let topology = Topology::build(&spec(Mode::Bridged, &["flood", "idle"])).unwrap();
     let [flood, idle] = topology.containers() else { panic!("two containers") };
     let flow = Flow { label: "flood", from: flood.netns(), load: Load::Udp(BitRate::mbit(200)) };
@@ -71,9 +70,7 @@ fn a_flood_is_lost_where_nobody_shapes_it_and_the_wire_takes_its_time() {
 
 #[test]
 fn a_topology_leaves_nothing_behind_after_use_panic_or_half_building() {
-    if !may_run() {
-        return;
-    }
+    let Some(_turn) = may_run() else { return };
     let topology = Topology::build(&spec(Mode::Nat, &["c1"])).unwrap();
     let prefix = topology.prefix().to_owned();
     let mut sleeper = topology.containers()[0].netns().spawn(&["sleep", "1000"]).unwrap();
@@ -100,9 +97,7 @@ fn a_topology_leaves_nothing_behind_after_use_panic_or_half_building() {
 
 #[test]
 fn containers_come_and_go_while_the_rest_stays() {
-    if !may_run() {
-        return;
-    }
+    let Some(_turn) = may_run() else { return };
     let mut topology = Topology::build(&spec(Mode::Bridged, &["c1"])).unwrap();
     for round in 0..5 {
         let address = topology.add_container("late").unwrap().address(Family::V4).to_string();
@@ -119,9 +114,7 @@ fn containers_come_and_go_while_the_rest_stays() {
 
 #[test]
 fn what_a_dead_run_left_is_cleaned_and_what_a_living_one_uses_is_not() {
-    if !may_run() {
-        return;
-    }
+    let Some(_turn) = may_run() else { return };
     let topology = Topology::build(&spec(Mode::Bridged, &[])).unwrap();
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let dead = format!("weirlab-{}-1-node", child.id());
