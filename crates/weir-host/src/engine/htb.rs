@@ -116,6 +116,21 @@ impl Htb {
         Ok(())
     }
 
+    /// Leaves classes that are there at the rates and turns they have; ceilings and the whole
+    /// link's class are as wanted. For an agent that has taken over and does not yet know who
+    /// sends: what its predecessor wrote is the better guess.
+    pub fn hold(&self, wanted: &mut [tree::Node]) {
+        if self.is_new {
+            return;
+        }
+        for class in wanted.iter_mut().map(|n| &mut n.class).filter(|c| c.handle.minor() != super::ROOT) {
+            if let Some(there) = self.applied.get(&class.handle.minor()).map(|n| n.class) {
+                class.rate = there.rate.min(class.ceil);
+                (class.burst, class.quantum) = (there.burst, there.quantum);
+            }
+        }
+    }
+
     /// Makes the kernel's tree the given one; writes only what differs. Returns how many
     /// classes were written or removed.
     ///

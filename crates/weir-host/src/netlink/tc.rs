@@ -514,6 +514,10 @@ fn parse_class(body: &[u8]) -> Option<FoundClass> {
             _ => {}
         }
     }
+    if class.parent == TcHandle::ROOT {
+        // So it is told of a class right below the qdisc.
+        class.parent = TcHandle::new(class.handle.major(), 0);
+    }
     class.rate = rate64.unwrap_or(class.rate);
     class.ceil = ceil64.unwrap_or(class.ceil);
     class.burst = bytes_of_ticks(buffer, class.rate);

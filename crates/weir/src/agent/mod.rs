@@ -55,6 +55,8 @@ const IDLE_TICK: Duration = Duration::from_millis(500);
 /// How long Docker may take to say who is here before the agent starts without knowing.
 /// Until then the kernel goes on as an earlier agent left it.
 const FIRST_WORD: Duration = Duration::from_secs(3);
+/// After so long an agent that has taken over knows who sends.
+const ACQUAINTED: Duration = Duration::from_millis(250);
 /// How many past events are kept for `weir events`.
 const KEPT: usize = 512;
 
@@ -91,6 +93,10 @@ struct Agent {
     started: std::time::Instant,
     repairs: u64,
     patrolled: std::time::Instant,
+    /// Has not watched for long enough to know who sends.
+    is_new_here: bool,
+    /// When it began to watch.
+    watches_since: Option<Instant>,
     /// Somebody's policy or demand changed since the link was last divided.
     dirty: bool,
     /// Containers, links or the configuration changed since the last survey.
@@ -245,6 +251,8 @@ impl Agent {
             started: std::time::Instant::now(),
             repairs: 0,
             patrolled: std::time::Instant::now(),
+            is_new_here: true,
+            watches_since: None,
             dirty: true,
             stale: true,
         };
@@ -419,7 +427,7 @@ impl Agent {
                 followed.bound = self.allocator.group_bounds()[*i];
             }
         }
-        match self.node.apply(&groups, &members) {
+        match self.node.apply(&groups, &members, self.is_new_here) {
             Ok(_) => {
                 self.dirty = false;
                 self.engine_error = None;

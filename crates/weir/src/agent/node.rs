@@ -89,14 +89,19 @@ impl Node {
         })
     }
 
-    /// Writes the tree for these allocations; returns the number of changes.
+    /// Writes the tree for these allocations; returns the number of changes. `hold` leaves
+    /// classes that an earlier agent has left at what they have.
     pub(crate) fn apply(
         &mut self,
         groups: &[tree::Group],
         members: &[tree::Member],
+        hold: bool,
     ) -> Result<usize, EngineError> {
         let mut nodes = std::mem::take(&mut self.nodes);
         tree::build(&self.shape, groups, members, &mut nodes);
+        if hold {
+            self.htb.hold(&mut nodes);
+        }
         let result = self.htb.apply(&nodes);
         self.nodes = nodes;
         result

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_host::netlink::Link;
 
-use super::{Agent, chain, demand::Sample};
+use super::{ACQUAINTED, Agent, chain, demand::Sample};
 
 /// Between two looks at whether all attachments are still in place.
 pub(super) const PATROL: Duration = Duration::from_secs(2);
@@ -27,6 +27,10 @@ impl Agent {
             Err(e) => self.fault(chain(&e)),
         }
         let now = self.now();
+        let since = *self.watches_since.get_or_insert(now);
+        if self.is_new_here && now.since(since) >= ACQUAINTED {
+            (self.is_new_here, self.dirty) = (false, true);
+        }
         let by_minor: BTreeMap<u16, _> = measured.iter().map(|m| (m.minor, m.counters)).collect();
         for followed in self.followed.values_mut() {
             let Some(&counters) = by_minor.get(&followed.minor) else { continue };
