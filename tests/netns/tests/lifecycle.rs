@@ -47,6 +47,11 @@ fn a_killed_agent_interrupts_nothing_and_the_next_one_takes_over_without_losing_
     ]);
     let config = node.config();
     node.start(&config);
+    // One that comes late and is first by name: who has which class is not told by an order.
+    node.topology.add_container("A0").expect("can add one");
+    let late = node.name("A0");
+    let here = |client: &Client| client.class(&late).map(drop).err().map(|e| e.to_string());
+    node.agent().wait_until("find the late one", here).expect("it does");
     // By hand, so that only the agent's state knows it.
     node.weir(&["set", &node.name("C1"), "max=15mbit"]);
     node.weir(&["set", &node.name("C2"), "min=40mbit"]);
@@ -113,6 +118,10 @@ fn a_killed_agent_interrupts_nothing_and_the_next_one_takes_over_without_losing_
         );
     }
     assert_eq!(before.len(), after.len(), "{before:?} {after:?}");
+    let events = node.client().events(false).expect("it tells").flatten();
+    let trouble: Vec<_> =
+        events.filter(|e| ["not-enforced", "repaired"].contains(&e.what.as_str())).collect();
+    assert!(trouble.is_empty(), "{trouble:?}");
     shares_hold("taken over");
     let found = (node.class("C1").policy.max, node.class("C2").policy.min);
     assert_eq!(found, (Some(BitRate::mbit(15)), Some(BitRate::mbit(40))), "what was set by hand is lost");
