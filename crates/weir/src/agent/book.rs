@@ -118,7 +118,10 @@ impl Book {
         let mut book =
             Book { config, set, minors, entries: BTreeMap::new(), arrivals: Vec::new(), reservation: empty };
         let resolved = book.resolve(&book.config, &book.set, &[])?;
+        let known = book.minors.clone();
         book.accept(resolved);
+        // Who had which class before the restart has it again, once it is known who is here.
+        book.minors.extend(known);
         Ok(book)
     }
 

@@ -73,6 +73,17 @@ fn a_class_keeps_its_minor_while_others_come_and_go() {
 }
 
 #[test]
+fn a_class_has_its_minor_again_after_a_restart_whoever_is_found_first() {
+    let mut before = book("");
+    before.update(vec![claim("c"), claim("b")]);
+    before.update(vec![claim("a"), claim("b"), claim("c")]);
+    let mut after = Book::new(before.config().clone(), SetLayers::new(), before.minors().clone()).unwrap();
+    assert_eq!(after.minors(), before.minors());
+    after.update(vec![claim("a"), claim("b"), claim("c")]);
+    assert_eq!(after.minors(), before.minors());
+}
+
+#[test]
 fn a_minimum_that_does_not_fit_is_refused_with_numbers_and_changes_nothing() {
     let mut book = book("");
     book.update(vec![claim("a"), claim("b")]);
