@@ -256,6 +256,18 @@ impl Htb {
         Ok(drift)
     }
 
+    /// Packets that each class's queue has dropped, by minor. HTB's own count lacks those of a
+    /// queue that splits a super-packet and takes only the first of its segments (`tbf_segment`
+    /// in net/sched/sch_tbf.c tells of a packet well taken).
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError> {
+        let qdiscs = self.netlink.qdiscs(self.index)?;
+        let leaves = qdiscs.iter().filter(|q| q.parent.major() == MAJOR);
+        Ok(leaves.map(|q| (q.parent.minor(), q.counters.drops)).collect())
+    }
+
     /// Puts device and root back if someone removed them. True if the device is a new one,
     /// to which the programs must be told to send.
     ///

@@ -44,6 +44,8 @@ pub struct Qdisc {
     pub kind: String,
     /// Its options as the kernel tells them.
     pub options: Vec<u8>,
+    /// What it has done.
+    pub counters: Counters,
 }
 
 /// Parameters of an HTB class.
@@ -67,7 +69,7 @@ pub struct HtbClass {
     pub prio: u32,
 }
 
-/// What a class has done.
+/// What a class or a qdisc has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Sent, layer 2.
@@ -395,11 +397,13 @@ impl Netlink {
                 parent: TcHandle(u32_of(&body[12..])),
                 kind: String::new(),
                 options: Vec::new(),
+                counters: Counters::default(),
             };
             for (attribute, value) in attributes(&body[20..]) {
                 match attribute {
                     TCA_KIND => qdisc.kind = str_of(value),
                     TCA_OPTIONS => qdisc.options = value.to_vec(),
+                    TCA_STATS2 => read_stats(value, &mut qdisc.counters),
                     _ => {}
                 }
             }

@@ -67,8 +67,17 @@ struct Followed {
     /// Counters of the present scheduler class, and of earlier ones that were remade.
     counters: weir_host::netlink::tc::Counters,
     before: weir_host::netlink::tc::Counters,
+    /// Dropped by the present class's queue, when last asked.
+    queue_drops: u64,
     allocation: BitRate,
     bound: Bound,
+}
+
+impl Followed {
+    /// Dropped by the present class.
+    fn drops(&self) -> u64 {
+        self.counters.drops.max(self.queue_drops)
+    }
 }
 
 struct Agent {
@@ -369,6 +378,7 @@ impl Agent {
                     estimator: Estimator::new(),
                     counters: Default::default(),
                     before: Default::default(),
+                    queue_drops: 0,
                     allocation: BitRate::ZERO,
                     bound: Bound::Idle,
                 });
@@ -479,6 +489,9 @@ impl Agent {
     }
 
     fn answer(&mut self, request: Request) {
+        if matches!(request, Request::Classes(_) | Request::Class(..) | Request::Explain(..)) {
+            self.count_drops();
+        }
         // Who has gone does not mind.
         match request {
             Request::Status(reply) => drop(reply.send(self.status())),

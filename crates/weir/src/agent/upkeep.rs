@@ -37,7 +37,8 @@ impl Agent {
             if counters.bytes < followed.counters.bytes {
                 followed.before.bytes += followed.counters.bytes;
                 followed.before.packets += followed.counters.packets;
-                followed.before.drops += followed.counters.drops;
+                followed.before.drops += followed.drops();
+                followed.queue_drops = 0;
             }
             followed.counters = counters;
             let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
@@ -47,6 +48,20 @@ impl Agent {
             }
         }
         self.measured = measured;
+    }
+
+    /// Asks the queues how much they have dropped: dearer than a look at the classes, so only
+    /// before somebody is told.
+    pub(super) fn count_drops(&mut self) {
+        match self.node.htb.drops() {
+            Ok(drops) => {
+                for followed in self.followed.values_mut() {
+                    followed.queue_drops = drops.get(&followed.minor).copied().unwrap_or(0);
+                }
+            }
+            // The next look at the classes says what is wrong.
+            Err(e) => tracing::debug!("cannot read the queues: {}", chain(&e)),
+        }
     }
 
     /// Looks whether the attachments are still there.

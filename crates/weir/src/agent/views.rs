@@ -114,7 +114,7 @@ impl Agent {
             demand: (!demand.is_unlimited()).then(|| demand.get()),
             bytes: Bytes(sum(|f| f.before.bytes + f.counters.bytes)),
             packets: sum(|f| f.before.packets + f.counters.packets),
-            drops: sum(|f| f.before.drops + f.counters.drops),
+            drops: sum(|f| f.before.drops + f.drops()),
             backlog: Bytes(sum(|f| f.counters.backlog)),
             backlog_packets: sum(|f| f.counters.queued),
             backpressured_ms: sum(|f| {
