@@ -63,6 +63,10 @@ fi
 
 if ! command -v cargo >/dev/null && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
     say "installing the Rust toolchain with rustup"
-    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y -q --profile minimal -c clippy -c rustfmt
+    installer=$(mktemp)
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs -o "$installer" ||
+        die "cannot fetch rustup: install a stable Rust toolchain by hand (https://rustup.rs), then try again"
+    sh "$installer" -y -q --profile minimal -c clippy -c rustfmt
+    rm -f "$installer"
 fi
 say "all there"
