@@ -167,7 +167,10 @@ fn whatever_is_done_to_the_scheduler_is_undone() {
         incomplete,
     );
 
-    let ceil = kernel::classes(busy.node.topology.node())[&victim].class.ceil;
+    // Nothing but the ceiling.
+    let class = kernel::classes(busy.node.topology.node())[&victim].class;
+    let (rate, other) = (class.rate.0, class.rate.0 + 1_000_000);
+    let (quantum, prio) = (class.quantum.0, class.prio);
     busy.repairs_after(
         "a class's ceil changed",
         "altered",
@@ -175,13 +178,14 @@ fn whatever_is_done_to_the_scheduler_is_undone() {
             tc(
                 n,
                 &format!(
-                    "tc class change dev {SCHEDULER} parent 1:1 classid {victim} htb rate 1mbit ceil 2mbit"
+                    "tc class change dev {SCHEDULER} parent 1:1 classid {victim} htb rate {rate}bit \
+                     ceil {other}bit quantum {quantum} prio {prio}"
                 ),
-            )
+            );
         },
         |n| {
             let now = kernel::classes(n.topology.node())[&victim].class.ceil;
-            (now != ceil).then(|| format!("it is {now}, not {ceil}"))
+            (now != class.ceil).then(|| format!("it is {now}, not {}", class.ceil))
         },
     );
 

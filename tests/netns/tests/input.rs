@@ -26,7 +26,7 @@ fn promised() -> Node {
     let config = config(&node, "");
     node.start(&config);
     node.weir(&["set", &node.name("C2"), "min=30mbit", "max=50mbit"]);
-    node.weir(&["set", "default", "max=8mbit"]);
+    node.weir(&["set", "default", "max=8mbit", "weight=1"]);
     node
 }
 
@@ -319,6 +319,9 @@ fn a_configuration_that_is_wrong_is_refused_whole_and_one_that_is_right_is_taken
             assert!(told.contains(word), "{what}: `{word}` is not in: {told}");
         }
         assert_eq!(in_force(&node), before, "{what}");
+        // The old one is what policies are reckoned by, too.
+        node.weir(&["set", "default", "weight=1"]);
+        assert_eq!(in_force(&node), before, "{what}, when policies are reckoned anew");
         let shown = node.weir(&["status"]);
         assert!(shown.contains(words[0]), "{what}: weir status does not say why:\n{shown}");
         let events = node.weir(&["events"]);
