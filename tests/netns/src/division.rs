@@ -1,7 +1,11 @@
 //! Who shares by which policy, who sends what, and what each must get: section 3's
 //! allocation, by the oracle, as payload.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    thread,
+    time::{Duration, Instant},
+};
 
 use weir_api::{PolicyChange, SetPolicies};
 use weir_lab::{
@@ -18,6 +22,8 @@ pub const TOLERANCE: f64 = 0.03;
 /// How often a measurement is made anew if a share is off: a machine that did something else
 /// for a moment.
 const ATTEMPTS: u32 = 2;
+/// How long the second measurement waits for a quieter machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One who shares the link: a container by its label, or `host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,7 +262,8 @@ pub fn assert_shares(what: &str, measured: &[(String, f64)], expected: &[Share],
     );
 }
 
-/// Repeats a measurement until `good`, twice at the most, and returns the last.
+/// Repeats a measurement until `good`, twice at the most, and returns the last. Before the
+/// second it waits for the machine to have time for it.
 pub fn within<T>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
     let mut result = measure();
     for attempt in 2..=ATTEMPTS {
@@ -264,10 +271,32 @@ pub fn within<T>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T
             break;
         }
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        println!("(measured again, attempt {attempt}; load {})", load.trim());
+        let idle = wait_until_idle();
+        println!("(measured again, attempt {attempt}; load {}, now {:.0} % idle)", load.trim(), idle * 100.0);
         result = measure();
     }
     result
+}
+
+/// Waits until half of the processors' time is free, 20 s at the most; the fraction that is.
+fn wait_until_idle() -> f64 {
+    let times = || -> Option<(u64, u64)> {
+        let stat = std::fs::read_to_string("/proc/stat").ok()?;
+        let words: Vec<u64> =
+            stat.lines().next()?.split_whitespace().skip(1).filter_map(|w| w.parse().ok()).collect();
+        // user nice system idle iowait ..., see proc(5).
+        Some((words.get(3)? + words.get(4)?, words.iter().sum()))
+    };
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = times();
+        thread::sleep(Duration::from_millis(500));
+        let (Some(before), Some(after)) = (before, times()) else { return 1.0 };
+        let idle = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
+        if idle >= 0.5 || Instant::now() >= end {
+            return idle;
+        }
+    }
 }
 
 /// Lets everyone send for `seconds`, the first 2 left out, and asserts that each gets its

@@ -95,6 +95,19 @@ fn shares_hold_over_ipv6() {
     check(&node, &title(Mode::Routed, "mixed", true, "IPv6"), &division, Family::V6, SECONDS);
 }
 
+#[test]
+fn shares_hold_with_the_hook_of_kernels_before_tcx() {
+    if !ready() {
+        return;
+    }
+    let mut node = Node::build(&spec(Mode::Routed, true));
+    let division = combined([Load::Tcp, Load::Tcp, FLOOD]);
+    let config = node.config().link("attach = \"clsact\"").division(&node, &division);
+    node.start(&config);
+    assert_eq!(node.client().status().expect("it answers").attach, "clsact");
+    check(&node, &title(Mode::Routed, "mixed", true, "clsact"), &division, Family::V4, SECONDS);
+}
+
 /// Many connections in one queue lose segments now and then, and what follows a lost one
 /// arrives with it, all at once: what a receiver gets jumps by whole windows. So the link is
 /// measured, not the receivers.

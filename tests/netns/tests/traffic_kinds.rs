@@ -86,7 +86,8 @@ fn what_stays_on_the_node_is_neither_charged_nor_limited() {
     ] {
         let before = counted(&node, "C1");
         let stream = Stream::tcp(node.netns("C1"), to, address);
-        let rate = stream.goodput(Duration::from_secs(1));
+        // Half a second: at gigabits it leaves nobody else a processor.
+        let rate = stream.goodput(Duration::from_millis(500));
         let arrived = stream.received() as f64;
         drop(stream);
         // The counters are read ten times a second.
@@ -146,20 +147,18 @@ fn neighbours(mode: Mode) {
         for family in [Family::V4, Family::V6] {
             let (container, address) = (node.netns(label), node.topology.server_address(family).to_string());
             // Whom the container asks for: the server itself, or the node before it.
-            let slowest = (0..5)
-                .map(|_| {
-                    container.exec(&["ip", "neigh", "flush", "all"]).expect("it can be flushed");
-                    let begin = Instant::now();
-                    let pong = container.exec(&["ping", "-n", "-c", "1", "-W", "1", &address]);
-                    pong.unwrap_or_else(|e| panic!("{label} gets no answer from {address}: {e:#}"));
-                    begin.elapsed()
-                })
-                .max()
-                .expect("five times");
-            println!(
-                "{mode} {family} {label}: neighbour found and answered in {:.0} ms at the most",
-                slowest.as_secs_f64() * 1e3
+            let ask = || {
+                container.exec(&["ip", "neigh", "flush", "all"]).expect("it can be flushed");
+                let begin = Instant::now();
+                let pong = container.exec(&["ping", "-n", "-c", "1", "-W", "1", &address]);
+                pong.map(|_| begin.elapsed()).inspect_err(|e| println!("{mode} {family} {label}: {e:#}"))
+            };
+            let slowest = within(
+                || (0..5).map(|_| ask().unwrap_or(Duration::MAX)).max().expect("five times"),
+                |slowest| *slowest < Duration::from_secs(1),
             );
+            println!("{mode} {family} {label}: neighbour found and answered within {slowest:.0?}");
+            assert!(slowest < Duration::from_secs(1), "{label} gets no answer from {address}");
         }
     }
     let used: f64 = Stream::goodputs(&[&floods[0], &floods[1]], Duration::from_secs(1)).iter().sum();
