@@ -7,6 +7,7 @@ use weir_bpf::{Classifier, attach};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use crate::{
+    chain,
     discover::cgroup::Cgroup2,
     netlink::{
         Netlink,
@@ -20,16 +21,6 @@ fn ok(name: &str, found: impl Into<String>) -> Check {
 
 fn bad(name: &str, verdict: Verdict, found: impl Into<String>, advice: &str) -> Check {
     Check { name: name.to_owned(), verdict, found: found.into(), advice: Some(advice.to_owned()) }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// Tries everything that the engines need. Nothing is left on the host.

@@ -6,3 +6,10 @@ pub mod discover;
 pub mod doctor;
 pub mod engine;
 pub mod netlink;
+
+/// An error with its causes on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -179,23 +179,15 @@ impl Netlink {
     pub fn dump(&mut self, request: Request, mut each: impl FnMut(u16, &[u8])) -> Result<(), NetlinkError> {
         self.buffer.clear();
         self.push(&request, NLM_F_DUMP);
-        let sequence = self.sequence;
-        self.send(&request.what)?;
-        loop {
-            let datagram = self.receive(&request.what)?;
-            for message in messages(&datagram, &request.what) {
-                let message = message?;
-                if message.header.sequence_number != sequence {
-                    continue;
-                }
-                match message.payload {
-                    NetlinkPayload::InnerMessage(raw) => each(raw.kind, &raw.body),
-                    NetlinkPayload::Done(_) => return Ok(()),
-                    NetlinkPayload::Error(e) => return refused(&request.what, e.raw_code(), &e.header),
-                    _ => {}
-                }
+        self.ask(&request.what, |payload| match payload {
+            NetlinkPayload::InnerMessage(raw) => {
+                each(raw.kind, &raw.body);
+                None
             }
-        }
+            NetlinkPayload::Done(_) => Some(Ok(())),
+            NetlinkPayload::Error(e) => Some(refused(&request.what, e.raw_code(), &e.header)),
+            _ => None,
+        })
     }
 
     /// Sends one request whose answer is an object, not an acknowledgement.
@@ -205,22 +197,31 @@ impl Netlink {
     pub fn get(&mut self, request: &Request) -> Result<Vec<u8>, NetlinkError> {
         self.buffer.clear();
         self.push(request, 0);
-        let sequence = self.sequence;
-        self.send(&request.what)?;
+        self.ask(&request.what, |payload| match payload {
+            NetlinkPayload::InnerMessage(raw) => Some(Ok(raw.body)),
+            NetlinkPayload::Error(e) => {
+                Some(refused(&request.what, e.raw_code(), &e.header).map(|()| Vec::new()))
+            }
+            _ => None,
+        })
+    }
+
+    /// Sends what was pushed last and hands the answers to `take` until it has what it wants.
+    fn ask<T>(
+        &self,
+        what: &str,
+        mut take: impl FnMut(NetlinkPayload<Raw>) -> Option<Result<T, NetlinkError>>,
+    ) -> Result<T, NetlinkError> {
+        self.send(what)?;
         loop {
-            let datagram = self.receive(&request.what)?;
-            for message in messages(&datagram, &request.what) {
+            let datagram = self.receive(what)?;
+            for message in messages(&datagram, what) {
                 let message = message?;
-                if message.header.sequence_number != sequence {
+                if message.header.sequence_number != self.sequence {
                     continue;
                 }
-                match message.payload {
-                    NetlinkPayload::InnerMessage(raw) => return Ok(raw.body),
-                    NetlinkPayload::Error(e) => {
-                        refused(&request.what, e.raw_code(), &e.header)?;
-                        return Ok(Vec::new());
-                    }
-                    _ => {}
+                if let Some(result) = take(message.payload) {
+                    return result;
                 }
             }
         }

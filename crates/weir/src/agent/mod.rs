@@ -28,6 +28,7 @@ use tokio::{
 };
 use weir_api::{Event, Kind};
 use weir_host::{
+    chain,
     discover::docker,
     engine::{Measured, tree},
     netlink::{LinkEvents, Netlink},
@@ -38,7 +39,7 @@ use weir_units::{BitRate, Instant};
 use self::{
     book::{Book, Change},
     demand::Estimator,
-    node::{Node, chain},
+    node::Node,
     store::Store,
 };
 use crate::{

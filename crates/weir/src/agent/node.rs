@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_bpf::Config as Programs;
 use weir_host::{
+    chain,
     engine::{
         Attach, CONTROL, Catcher, Created, DEFAULT, EngineError, HOST, Htb, MAJOR, Measured, PortClass, tree,
     },
@@ -158,15 +159,4 @@ impl Node {
     fn catch_uplink(&mut self, link: &Link) -> Result<(), EngineError> {
         self.catcher.set_uplink(link.index, &link.name)
     }
-}
-
-/// An error with its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

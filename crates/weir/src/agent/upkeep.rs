@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_host::netlink::Link;
+use weir_host::{chain, netlink::Link};
 
-use super::{ACQUAINTED, Agent, chain, demand::Sample};
+use super::{ACQUAINTED, Agent, demand::Sample};
 
 /// Between two looks at whether all attachments are still in place.
 pub(super) const PATROL: Duration = Duration::from_secs(2);
