@@ -12,6 +12,7 @@ command -v apt-get >/dev/null || die "no apt-get here: install by hand clang >= 
 
 wanted=${*:-build test demo lint}
 packages=""
+optional=""
 add() { packages="$packages $*"; }
 for part in $wanted; do
     case $part in
@@ -20,6 +21,8 @@ for part in $wanted; do
         add iproute2 iputils-ping ethtool iperf3 iptables procps util-linux busybox-static
         # Docker's own packages would conflict with the distribution's.
         command -v dockerd >/dev/null || add docker.io containerd runc
+        # Not a package of its own everywhere; tests that want it say so where it is missing.
+        command -v bpftool >/dev/null || optional=bpftool
         ;;
     lint) add pkg-config libssl-dev ;;
     *) die "unknown part $part: build, test, demo or lint" ;;
@@ -37,8 +40,8 @@ for version in 20 19 18 17 16; do
     command -v "clang-$version" >/dev/null && clang_missing=false
 done
 
-if [ -n "$missing" ] || [ "$clang_missing" = true ]; then
-    [ "$(id -u)" = 0 ] || die "must be root to install:$missing clang"
+if [ -n "$missing$optional" ] || [ "$clang_missing" = true ]; then
+    [ "$(id -u)" = 0 ] || die "must be root to install:$missing $optional clang"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
     if [ "$clang_missing" = true ]; then
@@ -49,6 +52,9 @@ if [ -n "$missing" ] || [ "$clang_missing" = true ]; then
             fi
         done
     fi
+    for package in $optional; do
+        if apt-cache policy "$package" | grep -q 'Candidate: [0-9]'; then missing="$missing $package"; fi
+    done
     say "installing$missing"
     # A service that starts by itself would change the host's firewall: keep it from starting.
     policy=/usr/sbin/policy-rc.d

@@ -60,7 +60,7 @@ struct Held {
 fn held(node: &Node, pid: u32) -> Held {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("the agent lives").count();
     let mut entries = Vec::new();
-    if Need::Program("bpftool").is_met() {
+    if can_run(&[Need::Program("bpftool")]) {
         let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the agent lives");
         let ids = infos.flatten().filter_map(|info| {
             let text = fs::read_to_string(info.path()).ok()?;

@@ -126,18 +126,19 @@ fn a_killed_agent_interrupts_nothing_and_the_next_one_takes_over_without_losing_
     let found = (node.class("C1").policy.max, node.class("C2").policy.min);
     assert_eq!(found, (Some(BitRate::mbit(15)), Some(BitRate::mbit(40))), "what was set by hand is lost");
 
-    // Whoever receives does not even feel it: the tenth of a second in which the least came.
-    let felt = || {
+    // Whoever receives does not even feel it.
+    let mut felt = || {
         node.agent().kill();
-        sleep(Duration::from_millis(300));
+        sleep(Duration::from_millis(200));
         let from = Instant::now();
         node.restart();
-        sleep(Duration::from_secs(1));
+        sleep(Duration::from_millis(800));
         let part = |i: usize| record.lowest(i, from, Instant::now()) / expected[i].goodput;
         (0..labels.len()).map(part).fold(f64::INFINITY, f64::min)
     };
-    let least = within(felt, |least| *least >= 0.8);
-    println!("in the worst tenth of a second of another takeover {:.0} % of a share came", least * 100.0);
+    let four_times = || (0..4).map(|_| felt()).fold(f64::INFINITY, f64::min);
+    let least = within(four_times, |least| *least >= 0.8);
+    println!("in the worst tenth of a second of four more takeovers {:.0} % of a share came", least * 100.0);
     assert!(least >= 0.8, "{least}");
 
     let udp = streams.pop().expect("the last one");
