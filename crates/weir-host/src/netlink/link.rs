@@ -156,6 +156,10 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`]: `EEXIST` if the name is taken, `EOPNOTSUPP` without `CONFIG_IFB`.
     pub fn add_ifb(&mut self, name: &str, alias: &str) -> Result<u32, NetlinkError> {
+        self.add_device("ifb", name, alias)
+    }
+
+    fn add_device(&mut self, kind: &str, name: &str, alias: &str) -> Result<u32, NetlinkError> {
         const IFLA_IFNAME: u16 = 3;
         const IFLA_LINKINFO: u16 = 18;
         const IFLA_IFALIAS: u16 = 20;
@@ -163,13 +167,16 @@ impl Netlink {
         const IFLA_INFO_KIND: u16 = 1;
         let mut body = Attrs::after(&ifinfo(0, 0, 0));
         body.put_str(IFLA_IFNAME, name).put_u32(IFLA_NUM_TX_QUEUES, 1).nest(IFLA_LINKINFO, |info| {
-            info.put_str(IFLA_INFO_KIND, "ifb");
+            info.put_str(IFLA_INFO_KIND, kind);
         });
         self.call(Request {
             kind: RTM_NEWLINK,
             flags: NLM_F_CREATE | NLM_F_EXCL,
             body: body.into_bytes(),
-            what: format!("create ifb device {name} (needs CONFIG_IFB, `modprobe ifb`)"),
+            what: format!(
+                "create {kind} device {name} (needs CONFIG_{}, `modprobe {kind}`)",
+                kind.to_ascii_uppercase()
+            ),
         })?;
         let index = self.link(name)?.index;
         let up = LinkFlags::Up.bits();
@@ -327,6 +334,25 @@ mod tests {
         assert_eq!(prefix("10.1.2.3", 32), "10.1.2.3");
         assert_eq!(prefix("10.1.2.3", 0), "0.0.0.0");
         assert_eq!(prefix("fd00:1:2:3::4", 64), "fd00:1:2:3::");
+    }
+
+    /// Every kernel lacks some kind of device: to it, this one is what ifb is to a kernel
+    /// without `CONFIG_IFB`.
+    #[test]
+    fn a_kernel_without_the_device_is_told_what_it_lacks() {
+        let made = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            Some(Netlink::open().unwrap().add_device("nosuch", "weir0", "alias"))
+        });
+        let Some(made) = made.join().unwrap() else {
+            println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN");
+            return;
+        };
+        let error = made.unwrap_err();
+        assert_eq!(error.errno(), Some(nix::errno::Errno::EOPNOTSUPP));
+        let text = error.to_string();
+        let wanted = "cannot create nosuch device weir0 (needs CONFIG_NOSUCH, `modprobe nosuch`): ";
+        assert!(text.starts_with(wanted), "{text}");
     }
 
     #[test]
