@@ -23,7 +23,9 @@ pub fn index_of(netns: &Netns, device: &str) -> Option<u32> {
     link.expect("the namespace can be entered").ok().map(|link| link.index)
 }
 
-/// The scheduler's classes by handle (`1:10`); none if there is no scheduler.
+/// The scheduler's classes by handle (`1:10`); none if there is no scheduler. Drops are those
+/// of the class or, if they are more, of its queue: HTB's own count lacks what a queue drops
+/// when it splits a packet.
 ///
 /// # Panics
 /// If the namespace cannot be entered.
@@ -32,8 +34,16 @@ pub fn index_of(netns: &Netns, device: &str) -> Option<u32> {
 pub fn classes(netns: &Netns) -> BTreeMap<String, FoundClass> {
     let Some(index) = index_of(netns, SCHEDULER) else { return BTreeMap::new() };
     let mut found = Vec::new();
-    let read = netns.within(|| Netlink::open().and_then(|mut n| n.htb_classes(index, &mut found)));
-    read.expect("the namespace can be entered").expect("classes can be listed");
+    let read = netns.within(|| {
+        let mut netlink = Netlink::open()?;
+        netlink.htb_classes(index, &mut found)?;
+        netlink.qdiscs(index)
+    });
+    let queues = read.expect("the namespace can be entered").expect("classes and queues can be listed");
+    for f in &mut found {
+        let queue = queues.iter().find(|queue| queue.parent == f.class.handle);
+        f.counters.drops = f.counters.drops.max(queue.map_or(0, |queue| queue.counters.drops));
+    }
     found.into_iter().map(|f| (f.class.handle.to_string(), f)).collect()
 }
 
