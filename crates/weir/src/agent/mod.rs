@@ -8,6 +8,7 @@
 mod book;
 mod claims;
 mod demand;
+mod divide;
 mod node;
 mod store;
 mod upkeep;
@@ -26,19 +27,19 @@ use tokio::{
     sync::{broadcast, mpsc, watch},
     time::{MissedTickBehavior, interval},
 };
-use weir_api::{Event, Kind};
+use weir_api::Event;
 use weir_host::{
     chain,
     discover::docker,
-    engine::{Measured, tree},
+    engine::Measured,
     netlink::{LinkEvents, Netlink},
 };
-use weir_share::{Allocator, Bound, Demand, Policy, Sharer};
-use weir_units::{BitRate, Instant};
+use weir_share::{Allocator, Demand};
+use weir_units::Instant;
 
 use self::{
     book::{Book, Change},
-    demand::Estimator,
+    divide::Followed,
     node::Node,
     store::Store,
 };
@@ -60,26 +61,6 @@ const FIRST_WORD: Duration = Duration::from_secs(3);
 const ACQUAINTED: Duration = Duration::from_millis(250);
 /// How many past events are kept for `weir events`.
 const KEPT: usize = 512;
-
-/// What is followed of a class, by key.
-struct Followed {
-    minor: u16,
-    estimator: Estimator,
-    /// Counters of the present scheduler class, and of earlier ones that were remade.
-    counters: weir_host::netlink::tc::Counters,
-    before: weir_host::netlink::tc::Counters,
-    /// Dropped by the present class's queue, when last asked.
-    queue_drops: u64,
-    allocation: BitRate,
-    bound: Bound,
-}
-
-impl Followed {
-    /// Dropped by the present class.
-    fn drops(&self) -> u64 {
-        self.counters.drops.max(self.queue_drops)
-    }
-}
 
 struct Agent {
     path: PathBuf,
@@ -365,85 +346,6 @@ impl Agent {
     fn save_created(&mut self) {
         if let Err(e) = self.store.save_created(self.node.catcher.created()) {
             tracing::warn!("{}", chain(&e));
-        }
-    }
-
-    /// Follows the classes of the book and no others.
-    fn follow(&mut self) {
-        let entries = self.book.entries();
-        self.followed.retain(|key, f| entries.get(key).is_some_and(|e| e.minor == Some(f.minor)));
-        for (key, entry) in entries {
-            if let Some(minor) = entry.minor {
-                self.followed.entry(key.clone()).or_insert_with(|| Followed {
-                    minor,
-                    estimator: Estimator::new(),
-                    counters: Default::default(),
-                    before: Default::default(),
-                    queue_drops: 0,
-                    allocation: BitRate::ZERO,
-                    bound: Bound::Idle,
-                });
-            }
-        }
-    }
-
-    /// Divides the link by policy and demand, and has the scheduler hold the division.
-    fn divide(&mut self) {
-        let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut group_policies: Vec<Policy> = Vec::new();
-        let mut groups: Vec<tree::Group> = Vec::new();
-        for entry in self.book.entries().values().filter(|e| e.claim.kind == Kind::Group) {
-            let Some(minor) = entry.minor else { continue };
-            group_keys.insert(&entry.claim.name, groups.len());
-            group_policies.push(entry.effective.policy);
-            groups.push(tree::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
-        }
-        let mut keys: Vec<&String> = Vec::new();
-        let mut sharers: Vec<Sharer> = Vec::new();
-        let mut members: Vec<tree::Member> = Vec::new();
-        for (key, entry) in self.book.entries() {
-            let (Some(minor), Some(followed)) = (entry.minor, self.followed.get(key)) else { continue };
-            if entry.claim.kind == Kind::Group {
-                continue;
-            }
-            let demand = followed.estimator.demand();
-            let group = entry.claim.group.as_deref().and_then(|g| group_keys.get(g).copied());
-            let policy = entry.effective.policy;
-            keys.push(key);
-            sharers.push(Sharer { policy, demand, group: group.and_then(|g| u32::try_from(g).ok()) });
-            members.push(tree::Member {
-                minor,
-                group,
-                policy,
-                allocation: BitRate::ZERO,
-                hungry: demand.is_unlimited(),
-                prio: u32::from(entry.claim.kind != Kind::Control),
-            });
-        }
-        let capacity = self.book.config().link.capacity;
-        self.allocator.allocate(capacity, &group_policies, &sharers);
-        for (i, key) in keys.iter().enumerate() {
-            members[i].allocation = self.allocator.allocations()[i];
-            if let Some(followed) = self.followed.get_mut(*key) {
-                followed.allocation = self.allocator.allocations()[i];
-                followed.bound = self.allocator.bounds()[i];
-            }
-        }
-        for (i, group) in groups.iter_mut().enumerate() {
-            group.allocation = self.allocator.group_allocations()[i];
-        }
-        for (name, i) in &group_keys {
-            if let Some(followed) = self.followed.get_mut(&format!("group:{name}")) {
-                followed.allocation = groups[*i].allocation;
-                followed.bound = self.allocator.group_bounds()[*i];
-            }
-        }
-        match self.node.apply(&groups, &members, self.is_new_here) {
-            Ok(_) => {
-                self.dirty = false;
-                self.engine_error = None;
-            }
-            Err(e) => self.fault(chain(&e)),
         }
     }
 

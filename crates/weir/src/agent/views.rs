@@ -4,7 +4,7 @@ use weir_api::{Check, Class, Doctor, Error, Explanation, Kind, Origin, Sharer, S
 use weir_share::{Bound, Demand, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
-use super::{Agent, activity, book::Entry};
+use super::{Agent, activity, book::Entry, divide::Followed};
 
 /// A policy in the words of `weir set`.
 pub(super) fn policy_text(policy: &Policy) -> String {
@@ -34,7 +34,7 @@ impl Agent {
         let reservation = self.book.reservation();
         let present =
             || self.book.entries().values().filter(|e| e.minor.is_some() && e.claim.kind != Kind::Group);
-        let is_active = |f: &&super::Followed| f.estimator.demand().is_active();
+        let is_active = |f: &&Followed| f.estimator.demand().is_active();
         let mut warnings = self.warnings.clone();
         warnings.extend(self.engine_error.iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
@@ -79,8 +79,7 @@ impl Agent {
         } else {
             followed.into_iter().collect()
         };
-        let sum =
-            |part: fn(&super::Followed) -> u64| parts.iter().map(|f| part(f)).fold(0, u64::saturating_add);
+        let sum = |part: fn(&Followed) -> u64| parts.iter().map(|f| part(f)).fold(0, u64::saturating_add);
         let demand = parts
             .iter()
             .map(|f| f.estimator.demand())

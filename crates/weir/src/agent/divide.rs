@@ -1,0 +1,111 @@
+//! From policies and demands to the scheduler's tree.
+
+use std::collections::BTreeMap;
+
+use weir_api::Kind;
+use weir_host::{chain, engine::tree, netlink::tc::Counters};
+use weir_share::{Bound, Policy, Sharer};
+use weir_units::BitRate;
+
+use super::{Agent, demand::Estimator};
+
+/// What is followed of a class, by key.
+pub(super) struct Followed {
+    pub(super) minor: u16,
+    pub(super) estimator: Estimator,
+    /// Counters of the present scheduler class, and of earlier ones that were remade.
+    pub(super) counters: Counters,
+    pub(super) before: Counters,
+    /// Dropped by the present class's queue, when last asked.
+    pub(super) queue_drops: u64,
+    pub(super) allocation: BitRate,
+    pub(super) bound: Bound,
+}
+
+impl Followed {
+    /// Dropped by the present class.
+    pub(super) fn drops(&self) -> u64 {
+        self.counters.drops.max(self.queue_drops)
+    }
+}
+
+impl Agent {
+    /// Follows the classes of the book and no others.
+    pub(super) fn follow(&mut self) {
+        let entries = self.book.entries();
+        self.followed.retain(|key, f| entries.get(key).is_some_and(|e| e.minor == Some(f.minor)));
+        for (key, entry) in entries {
+            if let Some(minor) = entry.minor {
+                self.followed.entry(key.clone()).or_insert_with(|| Followed {
+                    minor,
+                    estimator: Estimator::new(),
+                    counters: Default::default(),
+                    before: Default::default(),
+                    queue_drops: 0,
+                    allocation: BitRate::ZERO,
+                    bound: Bound::Idle,
+                });
+            }
+        }
+    }
+
+    /// Divides the link by policy and demand, and has the scheduler hold the division.
+    pub(super) fn divide(&mut self) {
+        let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut group_policies: Vec<Policy> = Vec::new();
+        let mut groups: Vec<tree::Group> = Vec::new();
+        for entry in self.book.entries().values().filter(|e| e.claim.kind == Kind::Group) {
+            let Some(minor) = entry.minor else { continue };
+            group_keys.insert(&entry.claim.name, groups.len());
+            group_policies.push(entry.effective.policy);
+            groups.push(tree::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
+        }
+        let mut keys: Vec<&String> = Vec::new();
+        let mut sharers: Vec<Sharer> = Vec::new();
+        let mut members: Vec<tree::Member> = Vec::new();
+        for (key, entry) in self.book.entries() {
+            let (Some(minor), Some(followed)) = (entry.minor, self.followed.get(key)) else { continue };
+            if entry.claim.kind == Kind::Group {
+                continue;
+            }
+            let demand = followed.estimator.demand();
+            let group = entry.claim.group.as_deref().and_then(|g| group_keys.get(g).copied());
+            let policy = entry.effective.policy;
+            keys.push(key);
+            sharers.push(Sharer { policy, demand, group: group.and_then(|g| u32::try_from(g).ok()) });
+            members.push(tree::Member {
+                minor,
+                group,
+                policy,
+                allocation: BitRate::ZERO,
+                hungry: demand.is_unlimited(),
+                prio: u32::from(entry.claim.kind != Kind::Control),
+            });
+        }
+        let capacity = self.book.config().link.capacity;
+        self.allocator.allocate(capacity, &group_policies, &sharers);
+        for (i, key) in keys.iter().enumerate() {
+            members[i].allocation = self.allocator.allocations()[i];
+            if let Some(followed) = self.followed.get_mut(*key) {
+                followed.allocation = self.allocator.allocations()[i];
+                followed.bound = self.allocator.bounds()[i];
+            }
+        }
+        for (i, group) in groups.iter_mut().enumerate() {
+            group.allocation = self.allocator.group_allocations()[i];
+        }
+        for (name, i) in &group_keys {
+            if let Some(followed) = self.followed.get_mut(&format!("group:{name}")) {
+                followed.allocation = groups[*i].allocation;
+                followed.bound = self.allocator.group_bounds()[*i];
+            }
+        }
+        match self.node.apply(&groups, &members, self.is_new_here) {
+            Ok(_) => {
+                self.dirty = false;
+                self.engine_error = None;
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+    }
+}
