@@ -7,7 +7,7 @@ use weir_host::{chain, netlink::Link};
 use super::{ACQUAINTED, Agent, demand::Sample};
 
 /// Between two looks at whether all attachments are still in place.
-pub(super) const PATROL: Duration = Duration::from_secs(2);
+pub(super) const PATROL: Duration = Duration::from_secs(1);
 
 impl Agent {
     /// Reads what each class sent and what waits.
