@@ -39,6 +39,7 @@ test: test-unit test-netns
 test-unit:
 	scripts/install-deps.sh build test
 	$(CARGO) test --workspace --locked --exclude weir-netns-tests
+	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
 
 # Real traffic: one test at a time, so that none starves another.
 test-netns:
