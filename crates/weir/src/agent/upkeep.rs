@@ -68,7 +68,8 @@ impl Agent {
     pub(super) fn patrol(&mut self) {
         self.patrolled = std::time::Instant::now();
         match self.node.catcher.repair() {
-            Ok(repaired) if repaired.is_empty() => {}
+            // A fault that has passed is over when the link has been divided again.
+            Ok(repaired) if repaired.is_empty() => self.dirty |= self.engine_error.is_some(),
             Ok(repaired) => {
                 self.repairs += 1;
                 self.event(

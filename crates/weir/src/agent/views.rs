@@ -191,10 +191,9 @@ impl Agent {
                 "shares {of} with {with}; by weight alone, {weight} of {weights}, that is {fair}"
             ));
             reasons.push(match followed.bound {
-                Bound::Idle => format!(
-                    "sends nothing now, so it gets nothing; with traffic it gets its share within {} ms",
-                    super::TICK.as_millis() * 2
-                ),
+                Bound::Idle => "sends nothing now, so it gets nothing; with traffic it has its minimum at \
+                    once and its share within half a second"
+                    .to_owned(),
                 Bound::Demand => format!(
                     "gets all it asks for, {}; what it leaves goes to the others by weight",
                     followed.allocation
