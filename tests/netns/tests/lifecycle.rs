@@ -214,6 +214,31 @@ fn an_agent_that_is_ended_leaves_the_node_as_it_found_it() {
 }
 
 #[test]
+fn an_ingress_qdisc_on_the_uplink_is_not_taken_for_a_place_at_egress() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    node.sh(&["tc", "qdisc", "add", "dev", UPLINK, "handle", "ffff:", "ingress"]);
+    let config = node.config();
+    node.start(&config);
+    // The kernel would take the filter, and show it what arrives.
+    let caught = node.sh(&["tc", "filter", "show", "dev", UPLINK, "ingress"]);
+    assert_eq!(caught, "", "weir's filter sees what arrives");
+    let host = node.class("host");
+    let why = host.not_enforced_because.unwrap_or_default();
+    println!("host: {why}");
+    assert!(!host.enforced && why.contains("an ingress qdisc is in its place"), "{why}");
+    assert!(node.class("C1").enforced);
+
+    node.sh(&["tc", "qdisc", "del", "dev", UPLINK, "ingress"]);
+    let caught = |client: &Client| client.class("host").ok()?.not_enforced_because;
+    node.agent().wait_until("catch the host's traffic", caught).expect("it does");
+    assert!(node.agent().stop());
+    assert!(!node.sh(&["tc", "qdisc", "show", "dev", UPLINK]).contains("clsact"));
+}
+
+#[test]
 fn an_agent_started_with_another_way_of_attaching_after_a_crash_leaves_no_program_of_the_first() {
     if !can_run(&Need::TRAFFIC) {
         return;

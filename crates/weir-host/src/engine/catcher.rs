@@ -180,7 +180,7 @@ impl Catcher {
             }
             Attach::Clsact => {
                 use std::os::fd::AsRawFd;
-                self.clsact(index, device)?;
+                self.clsact(index, device, Hook::Ingress)?;
                 let program = (self.classifier.port_program().as_raw_fd(), Classifier::PORT_PROGRAM);
                 let filter =
                     tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, Verdict::Program);
@@ -197,23 +197,28 @@ impl Catcher {
         self.unfilter(index, device, Hook::Ingress)
     }
 
-    /// Adds a clsact qdisc unless there is one, and remembers which.
-    fn clsact(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
+    /// Gives filters at `hook` a place: adds a clsact qdisc unless there is one, and remembers
+    /// which. An ingress qdisc has a place for those at ingress only, but takes any: one meant
+    /// for egress would see what arrives.
+    fn clsact(&mut self, index: u32, device: &str, hook: Hook) -> Result<(), EngineError> {
         match self.netlink.call(tc::add_clsact(index, device)) {
             Ok(()) => {
                 self.created.insert((index, device.to_owned()));
                 Ok(())
             }
-            Err(e) if e.errno() == Some(Errno::EEXIST) => Ok(()),
-            Err(e) => Err(match e.errno() {
-                Some(errno @ (Errno::EINVAL | Errno::EBUSY)) => EngineError::Attach {
+            Err(e) if e.errno() == Some(Errno::EEXIST) => {
+                let qdiscs = self.netlink.qdiscs(index)?;
+                if hook == Hook::Ingress || qdiscs.iter().any(|q| q.kind == "clsact") {
+                    return Ok(());
+                }
+                Err(EngineError::Attach {
                     device: device.to_owned(),
                     how: "clsact",
-                    errno,
-                    hint: " (an ingress qdisc is in the way: `tc qdisc del dev DEVICE ingress`)",
-                },
-                _ => e.into(),
-            }),
+                    errno: Errno::EEXIST,
+                    hint: " (an ingress qdisc is in its place: make it a clsact, which has room for the same filters)",
+                })
+            }
+            Err(e) => Err(e.into()),
         }
     }
 
@@ -262,7 +267,7 @@ impl Catcher {
             let _ = self.unfilter(old, &name, Hook::Egress);
             self.created.retain(|(i, _)| *i != old);
         }
-        self.clsact(index, device)?;
+        self.clsact(index, device, Hook::Egress)?;
         self.filter_uplink(index, device)?;
         self.uplink = Some((index, device.to_owned()));
         Ok(())
@@ -360,7 +365,9 @@ impl Catcher {
         if let Some((index, device)) = self.uplink.clone() {
             let filters = self.netlink.filters(index, Hook::Egress)?;
             if !filters.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref())) {
-                let back = self.clsact(index, &device).and_then(|()| self.filter_uplink(index, &device));
+                let back = self
+                    .clsact(index, &device, Hook::Egress)
+                    .and_then(|()| self.filter_uplink(index, &device));
                 match back {
                     Ok(()) => repaired.push(device),
                     Err(e) => {
