@@ -1,5 +1,10 @@
 //! A node with an agent on it.
 
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
 use anyhow::Context as _;
 use weir_api::{Class, Client};
 use weir_lab::topology::{Netns, Spec, Topology, UPLINK, check_rights};
@@ -27,14 +32,21 @@ pub struct Node {
 }
 
 impl Node {
-    /// Builds the topology; there is no agent yet.
+    /// Builds the topology and waits until its links have a carrier, which the kernel finds
+    /// in its own time; there is no agent yet.
     ///
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
     pub fn build(spec: &Spec) -> Node {
         check_rights().expect("tests ask `can_run` first");
-        Node { agent: None, topology: Topology::build(spec).unwrap_or_else(|e| panic!("{e:#}")) }
+        let node = Node { agent: None, topology: Topology::build(spec).unwrap_or_else(|e| panic!("{e:#}")) };
+        let begin = Instant::now();
+        while node.sh(&["ip", "-o", "link", "show", "up", "type", "veth"]).contains("NO-CARRIER") {
+            assert!(begin.elapsed() < Duration::from_secs(5), "a link has no carrier after 5 s");
+            sleep(Duration::from_millis(20));
+        }
+        node
     }
 
     /// A configuration for its agent: [`CAPACITY`], the containers as classes, no Docker.
