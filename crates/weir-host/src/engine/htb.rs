@@ -7,38 +7,21 @@ use std::collections::BTreeMap;
 
 use weir_units::TcHandle;
 
-use super::{DEFAULT, EngineError, MAJOR, tree};
+use super::{DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Plan, ifb::Ifb, tree};
 use crate::netlink::{
-    Netlink, NetlinkError, Request,
-    tc::{self, Counters, FoundClass, HtbClass, Leaf},
+    Request,
+    tc::{self, FoundClass, HtbClass, Leaf},
 };
-
-/// The scheduler's device. A number behind it makes room for a second link one day.
-const DEVICE: &str = "weir0";
-const ALIAS: &str = "weir scheduler of ";
-
-/// What the kernel said of one class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Measured {
-    /// The class.
-    pub minor: u16,
-    /// Counters since the class was made.
-    pub counters: Counters,
-}
 
 /// The HTB engine's half of the kernel.
 pub struct Htb {
-    netlink: Netlink,
-    device: String,
-    index: u32,
-    link: String,
+    ifb: Ifb,
     /// What was last written, by minor.
     applied: BTreeMap<u16, tree::Node>,
     /// Last dump; kept for its memory.
     found: Vec<FoundClass>,
+    nodes: Vec<tree::Node>,
     writes: u64,
-    /// The device was not there before [`Htb::open`].
-    is_new: bool,
 }
 
 impl Htb {
@@ -47,67 +30,39 @@ impl Htb {
     /// # Errors
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
     pub fn open(link: &str) -> Result<Htb, EngineError> {
-        let mut netlink = Netlink::open()?;
-        let (index, is_new) = device(&mut netlink, link)?;
         let mut htb = Htb {
-            netlink,
-            device: DEVICE.to_owned(),
-            index,
-            link: link.to_owned(),
+            ifb: Ifb::open(link)?,
             applied: BTreeMap::new(),
             found: Vec::new(),
+            nodes: Vec::new(),
             writes: 0,
-            is_new,
         };
         match htb.root().and_then(|()| htb.adopt()) {
             Ok(()) => Ok(htb),
             Err(error) => {
-                htb.undo();
+                Box::new(htb).undo();
                 Err(error)
             }
         }
     }
 
-    /// Takes back what [`open`](Htb::open) did, for a start that fails later: the device is
-    /// removed if it was not there before. A tree that was adopted stays.
-    pub fn undo(mut self) {
-        if self.is_new
-            && let Err(error) = self.remove()
-        {
-            tracing::warn!("cannot take back the scheduler: {error}");
-        }
-    }
-
-    /// Index of the device that carries the scheduler.
-    #[must_use]
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// Name of that device.
-    #[must_use]
-    pub fn device(&self) -> &str {
-        &self.device
-    }
-
-    /// Writes to the scheduler so far.
-    #[must_use]
-    pub fn writes(&self) -> u64 {
-        self.writes
-    }
-
     fn root(&mut self) -> Result<(), EngineError> {
         let ours = TcHandle::new(MAJOR, 0);
-        let qdiscs = self.netlink.qdiscs(self.index)?;
-        if !qdiscs.iter().any(|q| q.kind == "htb" && q.handle == ours && q.parent == TcHandle::ROOT) {
-            self.netlink.call(tc::add_htb(self.index, &self.device, ours, DEFAULT))?;
+        match self.ifb.root()? {
+            Some(root) if root.kind == "htb" && root.handle == ours => return Ok(()),
+            // Another engine's, or somebody's: the device is weir's.
+            Some(root) => {
+                let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
+                self.ifb.netlink.call(delete)?;
+            }
+            None => {}
         }
-        Ok(())
+        Ok(self.ifb.netlink.call(tc::add_htb(self.ifb.index, Ifb::NAME, ours, DEFAULT))?)
     }
 
     /// Takes over classes that are there, so that they are changed in place, not remade.
     fn adopt(&mut self) -> Result<(), EngineError> {
-        self.netlink.htb_classes(self.index, &mut self.found)?;
+        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
         self.applied = self
             .found
             .iter()
@@ -119,8 +74,8 @@ impl Htb {
     /// Leaves classes that are there at the rates and turns they have; ceilings and the whole
     /// link's class are as wanted. For an agent that has taken over and does not yet know who
     /// sends: what its predecessor wrote is the better guess.
-    pub fn hold(&self, wanted: &mut [tree::Node]) {
-        if self.is_new {
+    fn hold(&self, wanted: &mut [tree::Node]) {
+        if self.ifb.is_new {
             return;
         }
         for class in wanted.iter_mut().map(|n| &mut n.class).filter(|c| c.handle.minor() != super::ROOT) {
@@ -131,12 +86,8 @@ impl Htb {
         }
     }
 
-    /// Makes the kernel's tree the given one; writes only what differs. Returns how many
-    /// classes were written or removed.
-    ///
-    /// # Errors
-    /// The first refusal; what could be written is, and the next call tries the rest again.
-    pub fn apply(&mut self, wanted: &[tree::Node]) -> Result<usize, EngineError> {
+    /// Makes the kernel's tree the given one; writes only what differs.
+    fn write(&mut self, wanted: &[tree::Node]) -> Result<usize, EngineError> {
         let mut requests: Vec<Request> = Vec::new();
         let mut touched: Vec<(u16, Option<tree::Node>)> = Vec::new();
         let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
@@ -148,7 +99,7 @@ impl Htb {
         let mut gone: Vec<HtbClass> = self.applied.values().map(|n| n.class).filter(|c| stale(c)).collect();
         gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == super::ROOT));
         for class in &gone {
-            requests.push(tc::delete_class(self.index, &self.device, class.handle));
+            requests.push(tc::delete_class(self.ifb.index, Ifb::NAME, class.handle));
             touched.push((class.handle.minor(), None));
         }
         let removals = requests.len();
@@ -157,7 +108,7 @@ impl Htb {
             let old =
                 self.applied.get(&minor).filter(|_| !gone.iter().any(|c| c.handle == node.class.handle));
             if old.is_none_or(|o| tree::differs(&o.class, &node.class)) {
-                requests.push(tc::set_class(self.index, &self.device, &node.class));
+                requests.push(tc::set_class(self.ifb.index, Ifb::NAME, &node.class));
                 touched.push((minor, Some(tree::Node { leaf: old.and_then(|o| o.leaf), ..*node })));
             }
             if let Some(leaf) = node.leaf
@@ -170,7 +121,7 @@ impl Htb {
         if requests.is_empty() {
             return Ok(0);
         }
-        let results = self.netlink.batch(&requests);
+        let results = self.ifb.netlink.batch(&requests);
         let mut first_error = None;
         let mut written = 0;
         for (i, (result, (minor, node))) in results.into_iter().zip(touched).enumerate() {
@@ -205,18 +156,46 @@ impl Htb {
 
     /// The leaf qdisc of class `1:n` is `n:`.
     fn leaf(&self, class: TcHandle, leaf: Leaf) -> Request {
-        tc::set_leaf(self.index, &self.device, class, TcHandle::new(class.minor(), 0), leaf)
+        tc::set_leaf(self.ifb.index, Ifb::NAME, class, TcHandle::new(class.minor(), 0), leaf)
+    }
+}
+
+impl Engine for Htb {
+    fn kind(&self) -> Kind {
+        Kind::Htb
     }
 
-    /// Reads all classes' counters and, from the same answer, sees whether someone else
-    /// changed the tree: what was altered is forgotten, so that the next
-    /// [`apply`](Htb::apply) writes it. Returns the number of such alterations.
-    ///
-    /// # Errors
-    /// [`EngineError`]; `ENODEV` if the device is gone, which [`rebuild`](Htb::rebuild) mends.
-    pub fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
+    fn device(&self) -> &str {
+        Ifb::NAME
+    }
+
+    fn index(&self) -> u32 {
+        self.ifb.index
+    }
+
+    fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// Writes only what differs. An agent that has taken over and does not yet know who sends
+    /// leaves classes at the rates and turns they have; ceilings and the whole link's class
+    /// are as wanted.
+    fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        tree::build(plan, &mut nodes);
+        if hold {
+            self.hold(&mut nodes);
+        }
+        let result = self.write(&nodes);
+        self.nodes = nodes;
+        result
+    }
+
+    /// One dump tells the counters and whether someone else changed the tree: what was
+    /// altered is forgotten, so that the next [`apply`](Engine::apply) writes it.
+    fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
         out.clear();
-        self.netlink.htb_classes(self.index, &mut self.found)?;
+        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
         let mut drift = 0;
         let mut seen = 0;
         for found in &self.found {
@@ -256,83 +235,40 @@ impl Htb {
         Ok(drift)
     }
 
-    /// Packets that each class's queue has dropped, by minor. HTB's own count lacks those of a
-    /// queue that splits a super-packet and takes only the first of its segments (`tbf_segment`
-    /// in net/sched/sch_tbf.c tells of a packet well taken).
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError> {
-        let qdiscs = self.netlink.qdiscs(self.index)?;
+    /// HTB's own count lacks the drops of a queue that splits a super-packet and takes only the
+    /// first of its segments (`tbf_segment` in net/sched/sch_tbf.c tells of a packet well taken).
+    fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError> {
+        let qdiscs = self.ifb.netlink.qdiscs(self.ifb.index)?;
         let leaves = qdiscs.iter().filter(|q| q.parent.major() == MAJOR);
         Ok(leaves.map(|q| (q.parent.minor(), q.counters.drops)).collect())
     }
 
-    /// Puts device and root back if someone removed them. True if the device is a new one,
-    /// to which the programs must be told to send.
-    ///
-    /// # Errors
-    /// [`EngineError`] as in [`open`](Htb::open).
-    pub fn rebuild(&mut self) -> Result<bool, EngineError> {
-        let (index, _) = device(&mut self.netlink, &self.link)?;
-        let is_new = index != self.index;
-        self.index = index;
+    fn rebuild(&mut self) -> Result<bool, EngineError> {
+        let is_new = self.ifb.rebuild()?;
         self.root()?;
         self.adopt()?;
         Ok(is_new)
     }
 
-    /// Sets the device up if someone set it down, which drops all that is sent to it. True
-    /// if so. A device that is gone is for [`measure`](Htb::measure) to find.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn wake(&mut self) -> Result<bool, EngineError> {
-        match self.netlink.link(DEVICE) {
-            Ok(found) if found.index == self.index && !found.up => {
-                self.netlink.set_up(found.index, DEVICE)?;
-                Ok(true)
-            }
-            Err(e) if !e.is_gone() => Err(e.into()),
-            _ => Ok(false),
-        }
+    fn wake(&mut self) -> Result<bool, EngineError> {
+        self.ifb.wake()
     }
 
-    /// Bytes that wait in all queues.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn backlog(&mut self) -> Result<u64, EngineError> {
-        self.netlink.htb_classes(self.index, &mut self.found)?;
+    fn backlog(&mut self) -> Result<u64, EngineError> {
+        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
         // Inner classes count their members' packets too; leaves are those with a queue.
         Ok(self.found.iter().filter(|f| f.leaf.0 != 0).map(|f| f.counters.backlog).sum())
     }
 
-    /// Removes device and tree.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn remove(&mut self) -> Result<(), EngineError> {
-        Ok(self.netlink.delete_link(self.index, &self.device)?)
+    fn remove(&mut self) -> Result<(), EngineError> {
+        self.ifb.remove()
     }
-}
 
-/// The index of the scheduler's device, found if it is weir's, or made: then true.
-fn device(netlink: &mut Netlink, link: &str) -> Result<(u32, bool), EngineError> {
-    match netlink.link(DEVICE) {
-        Ok(found)
-            if found.kind.as_deref() == Some("ifb")
-                && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS)) =>
+    fn undo(mut self: Box<Self>) {
+        if self.ifb.is_new
+            && let Err(error) = self.remove()
         {
-            if !found.up {
-                netlink.set_up(found.index, DEVICE)?;
-            }
-            Ok((found.index, false))
+            tracing::warn!("cannot take back the scheduler: {error}");
         }
-        Ok(_) => Err(EngineError::NameTaken { name: DEVICE.to_owned() }),
-        Err(NetlinkError::Refused { errno: nix::errno::Errno::ENODEV, .. }) => {
-            Ok((netlink.add_ifb(DEVICE, &format!("{ALIAS}{link}"))?, true))
-        }
-        Err(e) => Err(e.into()),
     }
 }

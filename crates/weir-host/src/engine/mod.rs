@@ -1,17 +1,133 @@
-//! What enforces allocations in the data path.
+//! What enforces a division in the data path.
 //!
 //! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the
-//! uplink), [`Htb`] is the scheduler, [`tree`] says, without touching the kernel, which HTB
-//! tree stands for which allocations.
+//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel. It is told a [`Plan`]; what it
+//! makes of it is its own affair, but whoever sends must get section 3's shares: one suite of
+//! tests (`tests/netns/tests/conformance.rs`) holds for all of them.
 
 mod catcher;
 mod htb;
+mod ifb;
+pub mod plan;
 pub mod tree;
 
-pub use catcher::{Attach, Catcher, Created, PortClass};
-pub use htb::{Htb, Measured};
+use std::collections::BTreeMap;
 
-use crate::netlink::NetlinkError;
+pub use catcher::{Attach, Catcher, Created, PortClass};
+pub use htb::Htb;
+pub use plan::Plan;
+
+use crate::netlink::{NetlinkError, tc::Counters};
+
+/// What the kernel said of one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured {
+    /// The class.
+    pub minor: u16,
+    /// Counters since the class was made.
+    pub counters: Counters,
+}
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// HTB, on any kernel.
+    Htb,
+}
+
+impl Kind {
+    /// As the configuration writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Htb => "htb",
+        }
+    }
+
+    /// Sets this engine up for a link, or takes over the one an earlier agent left.
+    ///
+    /// # Errors
+    /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
+    pub fn open(self, link: &str) -> Result<Box<dyn Engine>, EngineError> {
+        match self {
+            Kind::Htb => Ok(Box::new(Htb::open(link)?)),
+        }
+    }
+}
+
+/// The scheduler of a link.
+///
+/// Setting up, adopting, repairing and reconfiguring are the same for it: it compares what
+/// should be with what the kernel says is there, and writes the difference. What it has set up
+/// stays when it is dropped, and goes on without an agent.
+pub trait Engine: Send {
+    /// Which one it is.
+    fn kind(&self) -> Kind;
+
+    /// Name of the device that carries the scheduler.
+    fn device(&self) -> &str;
+
+    /// Index of that device.
+    fn index(&self) -> u32;
+
+    /// Writes to the scheduler so far.
+    fn writes(&self) -> u64;
+
+    /// Makes the scheduler enforce the plan; returns how many classes were written or removed.
+    /// `hold`: the agent has just taken over and does not know yet who sends, so that what
+    /// its predecessor wrote is the better guess of allocations.
+    ///
+    /// # Errors
+    /// The first refusal; what could be written is, and the next call tries the rest again.
+    fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError>;
+
+    /// Reads all classes' counters (into `out`, emptied first), and sees whether someone else
+    /// altered the scheduler: returns the number of such alterations, which the next
+    /// [`apply`](Engine::apply) mends. Nothing in `out`, or an error that
+    /// [is gone](EngineError::is_gone): the whole scheduler went, and
+    /// [`rebuild`](Engine::rebuild) mends it.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError>;
+
+    /// Packets that each class's queue has dropped, by minor, where the counters of
+    /// [`measure`](Engine::measure) lack some.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError>;
+
+    /// Puts device and scheduler back if someone removed them. True if the device is a new
+    /// one, to which the programs must be told to send.
+    ///
+    /// # Errors
+    /// [`EngineError`] as in [`Kind::open`].
+    fn rebuild(&mut self) -> Result<bool, EngineError>;
+
+    /// Sets the device up if someone set it down, which drops all that is sent to it. True
+    /// if so.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    fn wake(&mut self) -> Result<bool, EngineError>;
+
+    /// Bytes that wait in all queues.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    fn backlog(&mut self) -> Result<u64, EngineError>;
+
+    /// Removes device and scheduler.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    fn remove(&mut self) -> Result<(), EngineError>;
+
+    /// Takes back what [`Kind::open`] did, for a start that fails later: the device is removed
+    /// if it was not there before. A scheduler that was taken over stays.
+    fn undo(self: Box<Self>);
+}
 
 /// Minor of the class that stands for the whole link.
 pub const ROOT: u16 = 1;

@@ -27,7 +27,10 @@ use std::time::Duration;
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
 
-use super::{MAJOR, ROOT};
+use super::{
+    MAJOR, ROOT,
+    plan::{Group, Member, Plan, Shape},
+};
 use crate::netlink::tc::{HtbClass, Leaf};
 
 /// The part of the capacity that is always lent, never handed out: a class that wakes
@@ -47,22 +50,6 @@ const SPLIT_UP_TO: BitRate = BitRate::mbit(500);
 
 /// Ethernet's header.
 const FRAME: u64 = 14;
-
-/// How to build trees for a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// What the link carries.
-    pub capacity: BitRate,
-    /// Split super-packets in the leaf?
-    pub split: bool,
-    /// Largest packet of any port, bytes without the Ethernet header.
-    pub mtu: u32,
-    /// The longest a full queue may take to drain at the class's ceiling, ms.
-    pub delay_ms: u32,
-    /// No queue is shorter than this: it must hold what one socket may have in flight
-    /// (`net.core.wmem_default`), or packets are dropped before the sender feels anything.
-    pub least_queue: Bytes,
-}
 
 impl Shape {
     /// Whether to split if nobody said so.
@@ -86,8 +73,7 @@ impl Shape {
     }
 
     fn leaf(&self, ceil: BitRate) -> Leaf {
-        let time = Duration::from_millis(u64::from(self.delay_ms));
-        let limit = Bytes(ceil.bytes_in(time).0.max(self.least_queue.0).min(u64::from(u32::MAX)));
+        let limit = self.queue_limit(ceil);
         if self.split {
             // Small super-packets may pass whole: splitting them gains little.
             Leaf::Split { limit, largest: Bytes((u64::from(self.mtu) + 32).max(9_216)) }
@@ -95,35 +81,6 @@ impl Shape {
             Leaf::Fifo { limit }
         }
     }
-}
-
-/// A class to be enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
-    /// Its minor.
-    pub minor: u16,
-    /// Index of its group in the slice of groups.
-    pub group: Option<usize>,
-    /// Floor, ceiling, weight.
-    pub policy: Policy,
-    /// What it may send now.
-    pub allocation: BitRate,
-    /// Whether it takes whatever it is given, so that its share must be exact; one that
-    /// sleeps, or wants less than it may have, is not.
-    pub hungry: bool,
-    /// Served first if smaller.
-    pub prio: u32,
-}
-
-/// A group to be enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Group {
-    /// Its minor.
-    pub minor: u16,
-    /// Floor, ceiling, weight.
-    pub policy: Policy,
-    /// What its members may send now.
-    pub allocation: BitRate,
 }
 
 /// An HTB class, and its queue unless it is inner.
@@ -177,7 +134,8 @@ fn hand_out(room: u64, terms: &[Terms]) -> Vec<u64> {
 /// Ceilings above the capacity become the capacity. If floors add up to more than the
 /// capacity (which admission prevents), every floor is kept as rate all the same and the
 /// root's ceiling decides.
-pub fn build(shape: &Shape, groups: &[Group], members: &[Member], out: &mut Vec<Node>) {
+pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
+    let Plan { shape, groups, members } = *plan;
     out.clear();
     let capacity = shape.capacity;
     let ceiling = |policy: &Policy| policy.ceiling().min(capacity).max(LEAST);
@@ -335,6 +293,10 @@ mod tests {
         Shape { capacity, split, mtu: 1500, delay_ms: 50, least_queue: Bytes(278_528) }
     }
 
+    fn make(shape: &Shape, groups: &[Group], members: &[Member], nodes: &mut Vec<Node>) {
+        build(&Plan { shape, groups, members }, nodes);
+    }
+
     fn member(minor: u16, weight: u32, min: Option<u64>, max: Option<u64>, mbit: u64) -> Member {
         let policy =
             Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit))
@@ -351,7 +313,7 @@ mod tests {
     fn without_floors_rates_are_the_allocations_less_the_slack() {
         let mut nodes = Vec::new();
         let members = [member(16, 1, None, None, 25), member(17, 3, None, None, 75)];
-        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
         let (a, b) = (class(&nodes, 16), class(&nodes, 17));
         assert!(
             (a.rate.as_mbit() - 24.5).abs() < 0.1 && (b.rate.as_mbit() - 73.5).abs() < 0.1,
@@ -372,7 +334,7 @@ mod tests {
             member(18, 7, None, None, 70),
             member(19, 1, None, None, 10),
         ];
-        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
         assert_eq!(class(&nodes, 16).rate, BitRate::mbit(30));
         assert_eq!(class(&nodes, 17).rate, BitRate::mbit(20));
         // The one at its floor gets the smallest turn there is.
@@ -387,7 +349,7 @@ mod tests {
         let mut nodes = Vec::new();
         let members =
             [member(16, 1, None, None, 0), member(17, 3, None, None, 0), member(18, 1, None, None, 100)];
-        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
         for minor in [16, 17] {
             let debt = class(&nodes, minor).rate.time_to_send(Bytes(1514));
             assert!(debt <= DEBT + Duration::from_micros(1), "{minor}: {debt:?}");
@@ -404,7 +366,7 @@ mod tests {
             member(17, 2, None, None, 55),
             member(18, 3, None, Some(15), 15),
         ];
-        build(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+        make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
         assert_eq!(class(&nodes, 18).rate, BitRate::mbit(15));
         assert_eq!(class(&nodes, 16).rate, BitRate::mbit(30));
         assert_eq!(class(&nodes, 17).rate, BitRate::mbit(53));
@@ -419,7 +381,7 @@ mod tests {
             [member(16, 1, None, None, 10), member(17, 3, None, None, 30), member(18, 1, None, None, 60)];
         members[0].group = Some(0);
         members[1].group = Some(0);
-        build(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
+        make(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
         let group = class(&nodes, 20);
         assert_eq!(group.ceil, BitRate::mbit(40));
         assert_eq!(class(&nodes, 16).parent, group.handle);
@@ -450,7 +412,7 @@ mod tests {
                 Member { minor, group: None, policy, allocation, hungry, prio: 1 }
             }).collect();
             let mut nodes = Vec::new();
-            build(&shape(BitRate(capacity), split), &[], &members, &mut nodes);
+            make(&shape(BitRate(capacity), split), &[], &members, &mut nodes);
             let sum: u64 = nodes[1..].iter().map(|n| n.class.rate.0).sum();
             prop_assert!(sum <= capacity.max(n * LEAST.0), "{sum} of {capacity}");
             for (node, member) in nodes[1..].iter().zip(&members) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weir_api::Kind;
-use weir_host::{chain, engine::tree, netlink::tc::Counters};
+use weir_host::{chain, engine::plan, netlink::tc::Counters};
 use weir_share::{Bound, Policy, Sharer};
 use weir_units::BitRate;
 
@@ -53,16 +53,16 @@ impl Agent {
     pub(super) fn divide(&mut self) {
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
-        let mut groups: Vec<tree::Group> = Vec::new();
+        let mut groups: Vec<plan::Group> = Vec::new();
         for entry in self.book.entries().values().filter(|e| e.claim.kind == Kind::Group) {
             let Some(minor) = entry.minor else { continue };
             group_keys.insert(&entry.claim.name, groups.len());
             group_policies.push(entry.effective.policy);
-            groups.push(tree::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
+            groups.push(plan::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
         }
         let mut keys: Vec<&String> = Vec::new();
         let mut sharers: Vec<Sharer> = Vec::new();
-        let mut members: Vec<tree::Member> = Vec::new();
+        let mut members: Vec<plan::Member> = Vec::new();
         for (key, entry) in self.book.entries() {
             let (Some(minor), Some(followed)) = (entry.minor, self.followed.get(key)) else { continue };
             if entry.claim.kind == Kind::Group {
@@ -73,7 +73,7 @@ impl Agent {
             let policy = entry.effective.policy;
             keys.push(key);
             sharers.push(Sharer { policy, demand, group: group.and_then(|g| u32::try_from(g).ok()) });
-            members.push(tree::Member {
+            members.push(plan::Member {
                 minor,
                 group,
                 policy,

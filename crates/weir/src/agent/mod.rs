@@ -485,12 +485,12 @@ impl Agent {
         let failures = self.node.catcher.remove();
         // What still waits in the queues leaves before they go.
         for _ in 0..50 {
-            if self.node.htb.backlog().unwrap_or(0) == 0 {
+            if self.node.engine.backlog().unwrap_or(0) == 0 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        self.node.htb.remove()?;
+        self.node.engine.remove()?;
         self.store.save_minors(&store::Minors::new())?;
         self.save_created();
         match failures.first() {

@@ -6,7 +6,8 @@ use weir_bpf::Config as Programs;
 use weir_host::{
     chain,
     engine::{
-        Attach, CONTROL, Catcher, Created, DEFAULT, EngineError, HOST, Htb, MAJOR, Measured, PortClass, tree,
+        Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Plan,
+        PortClass, plan,
     },
     netlink::{Link, Netlink},
 };
@@ -17,11 +18,10 @@ use crate::config::{self, Config};
 
 /// Scheduler and programs of one link.
 pub(crate) struct Node {
-    pub(crate) htb: Htb,
+    pub(crate) engine: Box<dyn Engine>,
     pub(crate) catcher: Catcher,
     pub(crate) netlink: Netlink,
-    pub(crate) shape: tree::Shape,
-    nodes: Vec<tree::Node>,
+    pub(crate) shape: plan::Shape,
     /// Interfaces and others that could not be caught, by interface index: why.
     pub(crate) failures: BTreeMap<u32, String>,
     /// Why the uplink's own traffic is not shared, if so.
@@ -33,19 +33,19 @@ pub(crate) fn handle(minor: u16) -> u32 {
 }
 
 /// The shape of the tree for a link.
-pub(crate) fn shape(config: &Config, mtu: u32) -> tree::Shape {
+pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
     let link = &config.link;
     let split = match link.split {
         config::Split::Always => true,
         config::Split::Never => false,
-        config::Split::Auto => tree::Shape::split_by_default(link.capacity),
+        config::Split::Auto => plan::Shape::split_by_default(link.capacity),
     };
     // What a socket may have in flight before its sender blocks, and a quarter more.
     let buffer = std::fs::read_to_string("/proc/sys/net/core/wmem_default")
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok())
         .unwrap_or(212_992);
-    tree::Shape {
+    plan::Shape {
         capacity: link.capacity,
         split,
         mtu,
@@ -57,14 +57,14 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> tree::Shape {
 impl Node {
     /// Sets up, or takes over, scheduler and programs. Nothing is caught yet.
     pub(crate) fn open(config: &Config, cookie: u16, created: Created) -> Result<Node, EngineError> {
-        let htb = Htb::open(&config.link.device)?;
+        let engine = Kind::Htb.open(&config.link.device)?;
         let how = match config.link.attach {
             config::Attach::Auto => Attach::best(),
             config::Attach::Tcx => Attach::Tcx,
             config::Attach::Clsact => Attach::Clsact,
         };
         let programs = Programs {
-            ifb_index: htb.index(),
+            ifb_index: engine.index(),
             control_handle: handle(CONTROL),
             host_handle: handle(HOST),
             default_handle: handle(DEFAULT),
@@ -75,50 +75,42 @@ impl Node {
         let catcher = match Catcher::open(how, programs, created) {
             Ok(catcher) => catcher,
             Err(error) => {
-                htb.undo();
+                engine.undo();
                 return Err(error);
             }
         };
         Ok(Node {
-            htb,
+            engine,
             catcher,
             netlink: Netlink::open()?,
             shape: shape(config, 1500),
-            nodes: Vec::new(),
             failures: BTreeMap::new(),
             uplink_failure: None,
         })
     }
 
-    /// Writes the tree for these allocations; returns the number of changes. `hold` leaves
+    /// Has the engine enforce these allocations; returns the number of changes. `hold` leaves
     /// classes that an earlier agent has left at what they have.
     pub(crate) fn apply(
         &mut self,
-        groups: &[tree::Group],
-        members: &[tree::Member],
+        groups: &[plan::Group],
+        members: &[plan::Member],
         hold: bool,
     ) -> Result<usize, EngineError> {
-        let mut nodes = std::mem::take(&mut self.nodes);
-        tree::build(&self.shape, groups, members, &mut nodes);
-        if hold {
-            self.htb.hold(&mut nodes);
-        }
-        let result = self.htb.apply(&nodes);
-        self.nodes = nodes;
-        result
+        self.engine.apply(&Plan { shape: &self.shape, groups, members }, hold)
     }
 
     /// Reads counters; the number says how much someone else had changed.
     pub(crate) fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
-        let drift = match self.htb.measure(out) {
+        let drift = match self.engine.measure(out) {
             Ok(drift) if out.is_empty() => drift.max(1),
             Ok(drift) => return Ok(drift),
             Err(EngineError::Netlink(e)) if e.is_gone() => 1,
             Err(e) => return Err(e),
         };
         // Device or root qdisc are gone.
-        if self.htb.rebuild()? {
-            self.catcher.retarget(self.htb.index())?;
+        if self.engine.rebuild()? {
+            self.catcher.retarget(self.engine.index())?;
         }
         Ok(drift)
     }

@@ -53,7 +53,7 @@ impl Agent {
     /// Asks the queues how much they have dropped: dearer than a look at the classes, so only
     /// before somebody is told.
     pub(super) fn count_drops(&mut self) {
-        match self.node.htb.drops() {
+        match self.node.engine.drops() {
             Ok(drops) => {
                 for followed in self.followed.values_mut() {
                     followed.queue_drops = drops.get(&followed.minor).copied().unwrap_or(0);
@@ -117,11 +117,11 @@ impl Agent {
 
     /// Sets the scheduler's device up again if someone set it down.
     pub(super) fn wake(&mut self) {
-        match self.node.htb.wake() {
+        match self.node.engine.wake() {
             Ok(false) => {}
             Ok(true) => {
                 self.repairs += 1;
-                let device = self.node.htb.device().to_owned();
+                let device = self.node.engine.device().to_owned();
                 self.event("repaired", None, format!("{device} had been set down"));
             }
             Err(e) => self.fault(chain(&e)),

@@ -50,12 +50,12 @@ impl Agent {
             rate: BitRate(self.followed.values().map(|f| f.estimator.rate().0).sum()),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
-            engine: "htb".to_owned(),
+            engine: self.node.engine.kind().name().to_owned(),
             allocator: link.allocator.to_string(),
             attach: self.node.catcher.how().name().to_owned(),
             classes: present().count(),
             active: self.followed.values().filter(is_active).count(),
-            class_changes: self.node.htb.writes(),
+            class_changes: self.node.engine.writes(),
             repairs: self.repairs,
             config: self.path.display().to_string(),
             config_error: self.config_error.clone(),
@@ -275,7 +275,7 @@ impl Agent {
         checks.push(check(
             "scheduler",
             self.engine_error.clone(),
-            format!("{} on {}", status.engine, self.node.htb.device()),
+            format!("{} on {}", status.engine, self.node.engine.device()),
             Verdict::Fail,
             None,
         ));

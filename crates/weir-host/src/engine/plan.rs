@@ -1,0 +1,72 @@
+//! What an engine is to enforce: policies, and what they come to at present.
+
+use std::time::Duration;
+
+use weir_share::Policy;
+use weir_units::{BitRate, Bytes};
+
+/// A link, its groups and its classes. An engine that divides the link by itself uses the
+/// policies; one that is told the division uses the allocations.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// The link.
+    pub shape: &'a Shape,
+    /// Groups, one level.
+    pub groups: &'a [Group],
+    /// All classes, of groups or none.
+    pub members: &'a [Member],
+}
+
+/// A link and its packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// What the link carries.
+    pub capacity: BitRate,
+    /// Split super-packets in the leaf?
+    pub split: bool,
+    /// Largest packet of any port, bytes without the Ethernet header.
+    pub mtu: u32,
+    /// The longest a full queue may take to drain at the class's ceiling, ms.
+    pub delay_ms: u32,
+    /// No queue is shorter than this: it must hold what one socket may have in flight
+    /// (`net.core.wmem_default`), or packets are dropped before the sender feels anything.
+    pub least_queue: Bytes,
+}
+
+impl Shape {
+    /// The most that may wait in the queue of a class with this ceiling.
+    #[must_use]
+    pub fn queue_limit(&self, ceil: BitRate) -> Bytes {
+        let time = Duration::from_millis(u64::from(self.delay_ms));
+        Bytes(ceil.bytes_in(time).0.max(self.least_queue.0).min(u64::from(u32::MAX)))
+    }
+}
+
+/// A class to be enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its minor.
+    pub minor: u16,
+    /// Index of its group in the slice of groups.
+    pub group: Option<usize>,
+    /// Floor, ceiling, weight.
+    pub policy: Policy,
+    /// What it may send now.
+    pub allocation: BitRate,
+    /// Whether it takes whatever it is given, so that its share must be exact; one that
+    /// sleeps, or wants less than it may have, is not.
+    pub hungry: bool,
+    /// Served first if smaller.
+    pub prio: u32,
+}
+
+/// A group to be enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    /// Its minor.
+    pub minor: u16,
+    /// Floor, ceiling, weight.
+    pub policy: Policy,
+    /// What its members may send now.
+    pub allocation: BitRate,
+}
