@@ -9,6 +9,10 @@ use weir_units::{BitRate, Bytes, TcHandle};
 use crate::{
     chain,
     discover::cgroup::Cgroup2,
+    engine::{
+        Kind,
+        selftest::{self, Shares},
+    },
     netlink::{
         Netlink,
         tc::{self, Hook, HtbClass, Leaf},
@@ -47,6 +51,29 @@ pub fn kernel() -> Vec<Check> {
         ),
     });
     checks
+}
+
+/// Has every engine divide a small link, all at once: a second or two.
+#[must_use]
+pub fn engines() -> Vec<Check> {
+    let check = |kind: Kind| -> Check {
+        let name = format!("engine {kind}");
+        match selftest::run(kind) {
+            Ok(Shares { measured: [a, b], .. }) => {
+                ok(&name, format!("passes its self-test: {a:.1} and {b:.1} Mbit/s for weights 1 and 3"))
+            }
+            Err(e) => bad(
+                &name,
+                Verdict::Warn,
+                chain(&e),
+                "`engine = \"auto\"` takes another; needed only if the configuration asks for it",
+            ),
+        }
+    };
+    std::thread::scope(|scope| {
+        let running = Kind::ALL.map(|kind| scope.spawn(move || check(kind)));
+        running.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
 }
 
 fn release() -> Check {
@@ -156,7 +183,8 @@ mod tests {
 
     #[test]
     fn every_check_says_what_was_found_and_bad_ones_the_way_out() {
-        let checks = kernel();
+        let mut checks = kernel();
+        checks.extend(engines());
         assert!(checks.len() >= 3, "{checks:?}");
         for check in &checks {
             assert!(!check.found.is_empty(), "{check:?}");

@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize};
+use weir_host::engine;
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::BitRate;
 
@@ -61,7 +62,7 @@ pub(crate) struct Link {
     pub(crate) device: String,
     pub(crate) capacity: BitRate,
     #[serde(default)]
-    pub(crate) engine: Engine,
+    pub(crate) engine: engine::Choice,
     #[serde(default)]
     pub(crate) allocator: AllocatorKind,
     #[serde(default)]
@@ -76,16 +77,6 @@ pub(crate) struct Link {
     pub(crate) charge_local: bool,
     #[serde(default)]
     pub(crate) split: Split,
-}
-
-/// `engine = ...`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Engine {
-    /// The best that this kernel runs: today, `htb`.
-    #[default]
-    Auto,
-    Htb,
 }
 
 /// `attach = ...`
@@ -374,7 +365,7 @@ mod tests {
             (&format!("{LINK}reservable = 1.5\n"), "cannot promise 1.5 of a link"),
             (&format!("{LINK}delay_ms = 0\n"), "[link] delay_ms: 0 is not"),
             (&format!("{LINK}speed = 3\n"), "unknown field `speed`"),
-            (&format!("{LINK}engine = \"cbq\"\n"), "unknown variant `cbq`"),
+            (&format!("{LINK}engine = \"cbq\"\n"), "there is no engine `cbq`: auto, "),
             (&format!("{LINK}local = [\"10.0.0.0/99\"]\n"), "cannot read `10.0.0.0/99` as a network"),
             (&format!("{LINK}[[class]]\nname = \"a\"\nweight = 0\n"), "cannot use `0` as a weight"),
             (&format!("{LINK}[[class]]\nname = \"a\"\nweight = -1\n"), "cannot use `-1` as a weight"),

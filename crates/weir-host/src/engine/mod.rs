@@ -8,13 +8,16 @@
 mod catcher;
 mod htb;
 mod ifb;
+mod kind;
 pub mod plan;
+pub mod selftest;
 pub mod tree;
 
 use std::collections::BTreeMap;
 
 pub use catcher::{Attach, Catcher, Created, PortClass};
 pub use htb::Htb;
+pub use kind::{Choice, Kind};
 pub use plan::Plan;
 
 use crate::netlink::{NetlinkError, tc::Counters};
@@ -26,33 +29,6 @@ pub struct Measured {
     pub minor: u16,
     /// Counters since the class was made.
     pub counters: Counters,
-}
-
-/// Which engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// HTB, on any kernel.
-    Htb,
-}
-
-impl Kind {
-    /// As the configuration writes it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Htb => "htb",
-        }
-    }
-
-    /// Sets this engine up for a link, or takes over the one an earlier agent left.
-    ///
-    /// # Errors
-    /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
-    pub fn open(self, link: &str) -> Result<Box<dyn Engine>, EngineError> {
-        match self {
-            Kind::Htb => Ok(Box::new(Htb::open(link)?)),
-        }
-    }
 }
 
 /// The scheduler of a link.

@@ -17,6 +17,7 @@ use super::{Attrs, Netlink, NetlinkError, Request};
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETNSID: u16 = 90;
 
@@ -189,6 +190,57 @@ impl Netlink {
             what: format!("set device {name} up"),
         })?;
         Ok(index)
+    }
+
+    /// Makes a veth pair, one end here, the other in another namespace; returns this end's
+    /// index. Both are down.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `EEXIST` if a name is taken, `EOPNOTSUPP` without `CONFIG_VETH`.
+    pub fn add_veth(&mut self, name: &str, peer: &str, netns: &impl AsFd) -> Result<u32, NetlinkError> {
+        const IFLA_IFNAME: u16 = 3;
+        const IFLA_LINKINFO: u16 = 18;
+        const IFLA_NET_NS_FD: u16 = 28;
+        const IFLA_INFO_KIND: u16 = 1;
+        const IFLA_INFO_DATA: u16 = 2;
+        const VETH_INFO_PEER: u16 = 1;
+        let mut other = Attrs::after(&ifinfo(0, 0, 0));
+        let netns = netns.as_fd().as_raw_fd().cast_unsigned();
+        other.put_str(IFLA_IFNAME, peer).put_u32(IFLA_NET_NS_FD, netns);
+        let other = other.into_bytes();
+        let mut body = Attrs::after(&ifinfo(0, 0, 0));
+        body.put_str(IFLA_IFNAME, name).nest(IFLA_LINKINFO, |info| {
+            info.put_str(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
+                data.put(VETH_INFO_PEER, &other);
+            });
+        });
+        self.call(Request {
+            kind: RTM_NEWLINK,
+            flags: NLM_F_CREATE | NLM_F_EXCL,
+            body: body.into_bytes(),
+            what: format!("create veth pair {name}, {peer} (needs CONFIG_VETH, `modprobe veth`)"),
+        })?;
+        Ok(self.link(name)?.index)
+    }
+
+    /// Gives an interface an IPv4 address; `len` is its network's prefix length, bits.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `EEXIST` if it has it.
+    pub fn add_address(&mut self, index: u32, address: Ipv4Addr, len: u8) -> Result<(), NetlinkError> {
+        const IFA_ADDRESS: u16 = 1;
+        const IFA_LOCAL: u16 = 2;
+        let family = u8::try_from(libc::AF_INET).unwrap_or(2);
+        let mut header = [family, len, 0, 0, 0, 0, 0, 0];
+        header[4..].copy_from_slice(&index.to_ne_bytes());
+        let mut body = Attrs::after(&header);
+        body.put(IFA_LOCAL, &address.octets()).put(IFA_ADDRESS, &address.octets());
+        self.call(Request {
+            kind: RTM_NEWADDR,
+            flags: NLM_F_CREATE | NLM_F_EXCL,
+            body: body.into_bytes(),
+            what: format!("give interface {index} the address {address}/{len}"),
+        })
     }
 
     /// Sets an interface up.

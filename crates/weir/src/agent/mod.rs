@@ -218,9 +218,11 @@ impl Agent {
                 e.message
             )
         })?;
-        let node = Node::open(&config, store.cookie()?, store.created()?).context(
-            "cannot set up the scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
-        )?;
+        let (kind, refused) = config.link.engine.choose(store.engine()?.as_deref());
+        let node = Node::open(&config, kind, store.cookie()?, store.created()?).with_context(|| {
+            format!("cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)")
+        })?;
+        store.save_engine(Some(kind.name()))?;
         let mut agent = Agent {
             modified: modified(path),
             path: path.to_owned(),
@@ -247,6 +249,9 @@ impl Agent {
             dirty: true,
             stale: true,
         };
+        for (better, why) in refused {
+            agent.event("engine", None, format!("{better} was not taken: {why}"));
+        }
         agent.watch_docker();
         Ok(agent)
     }
@@ -356,10 +361,11 @@ impl Agent {
             let (old, new) = (&self.book.config().link, &config.link);
             if old.device != new.device
                 || old.attach != new.attach
+                || old.engine != new.engine
                 || self.book.config().agent != config.agent
             {
                 return Err(
-                    "a change of [link] device, [link] attach or [agent] needs a restart of the agent"
+                    "a change of [link] device, [link] attach, [link] engine or [agent] needs a restart of the agent"
                         .to_owned(),
                 );
             }
@@ -417,7 +423,16 @@ impl Agent {
                 let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
                 drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
             }
-            Request::Doctor(reply) => drop(reply.send(self.doctor())),
+            Request::Doctor(reply) => {
+                let own = self.doctor();
+                // Trying things out takes seconds: not while the link waits to be divided.
+                std::thread::spawn(move || {
+                    let mut checks = weir_host::doctor::kernel();
+                    checks.extend(weir_host::doctor::engines());
+                    checks.extend(own);
+                    drop(reply.send(weir_api::Doctor { checks }));
+                });
+            }
             Request::Events(reply) => {
                 drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
             }
@@ -492,6 +507,7 @@ impl Agent {
         }
         self.node.engine.remove()?;
         self.store.save_minors(&store::Minors::new())?;
+        self.store.save_engine(None)?;
         self.save_created();
         match failures.first() {
             Some(first) => {

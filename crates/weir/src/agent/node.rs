@@ -56,8 +56,13 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
 
 impl Node {
     /// Sets up, or takes over, scheduler and programs. Nothing is caught yet.
-    pub(crate) fn open(config: &Config, cookie: u16, created: Created) -> Result<Node, EngineError> {
-        let engine = Kind::Htb.open(&config.link.device)?;
+    pub(crate) fn open(
+        config: &Config,
+        kind: Kind,
+        cookie: u16,
+        created: Created,
+    ) -> Result<Node, EngineError> {
+        let engine = kind.open(&config.link.device)?;
         let how = match config.link.attach {
             config::Attach::Auto => Attach::best(),
             config::Attach::Tcx => Attach::Tcx,

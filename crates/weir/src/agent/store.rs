@@ -154,6 +154,22 @@ impl Store {
         })
     }
 
+    /// The engine that holds the link's division: the last one used, unless it was put away.
+    pub(crate) fn engine(&self) -> Result<Option<String>, StoreError> {
+        self.read("read the engine of", |tx| {
+            let table = tx.open_table(META)?;
+            Ok(table.get("engine")?.map(|v| v.value().to_owned()).filter(|name| !name.is_empty()))
+        })
+    }
+
+    /// Records the engine in use; none if it was put away.
+    pub(crate) fn save_engine(&self, name: Option<&str>) -> Result<(), StoreError> {
+        self.write("write the engine of", |tx| {
+            tx.open_table(META)?.insert("engine", name.unwrap_or_default())?;
+            Ok(())
+        })
+    }
+
     /// A number that stays the same on this node: marks packets that passed the scheduler.
     pub(crate) fn cookie(&self) -> Result<u16, StoreError> {
         let found = self.read("read", |tx| {
@@ -196,6 +212,7 @@ mod tests {
             store.save_policies(&layers).unwrap();
             store.save_minors(&minors).unwrap();
             store.save_created(&created).unwrap();
+            store.save_engine(Some("edt")).unwrap();
             store.cookie().unwrap()
         };
         let store = Store::open(dir.path()).unwrap();
@@ -203,6 +220,9 @@ mod tests {
         assert_eq!(store.minors().unwrap(), minors);
         assert_eq!(store.created().unwrap(), created);
         assert_eq!(store.cookie().unwrap(), cookie);
+        assert_eq!(store.engine().unwrap().as_deref(), Some("edt"));
+        store.save_engine(None).unwrap();
+        assert_eq!(store.engine().unwrap(), None);
         assert_ne!(cookie, 0);
     }
 

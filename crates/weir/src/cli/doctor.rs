@@ -40,6 +40,7 @@ fn without_agent(silent: &ClientError) -> Doctor {
         Check { name: "agent".to_owned(), verdict: Verdict::Warn, found: silent.to_string(), advice: None };
     let mut checks = vec![agent];
     checks.extend(weir_host::doctor::kernel());
+    checks.extend(weir_host::doctor::engines());
     Doctor { checks }
 }
 

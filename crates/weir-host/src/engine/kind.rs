@@ -1,0 +1,143 @@
+//! Which engines there are, and which of them to take.
+
+use std::{fmt, str::FromStr};
+
+use serde::Deserialize;
+
+use super::{Engine, EngineError, Htb, selftest};
+
+/// An engine, by its name in the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// HTB, on any kernel.
+    Htb,
+}
+
+impl Kind {
+    /// All of them, best first: the order in which `auto` tries.
+    pub const ALL: [Kind; 1] = [Kind::Htb];
+
+    /// As the configuration writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Htb => "htb",
+        }
+    }
+
+    /// Sets this engine up for a link, or takes over the one an earlier agent left.
+    ///
+    /// # Errors
+    /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
+    pub fn open(self, link: &str) -> Result<Box<dyn Engine>, EngineError> {
+        match self {
+            Kind::Htb => Ok(Box::new(Htb::open(link)?)),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `engine = ...`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Choice {
+    /// The best that passes its self-test on this kernel.
+    #[default]
+    Auto,
+    /// This one or none.
+    Only(Kind),
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Choice, String> {
+        if text == "auto" {
+            return Ok(Choice::Auto);
+        }
+        let known = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+        known.map(Choice::Only).ok_or_else(|| {
+            let names = Kind::ALL.map(Kind::name).join(", ");
+            format!("there is no engine `{text}`: auto, {names}")
+        })
+    }
+}
+
+impl TryFrom<String> for Choice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Choice, String> {
+        text.parse()
+    }
+}
+
+impl Choice {
+    /// The engine to take. `last` is the one that an earlier agent used on this node: it is
+    /// taken again without a test, since what waits in its queues would be lost with it.
+    /// Also returns what was wrong with each one that would have been better.
+    #[must_use]
+    pub fn choose(self, last: Option<&str>) -> (Kind, Vec<(Kind, String)>) {
+        match self {
+            Choice::Only(kind) => (kind, Vec::new()),
+            Choice::Auto => choose(last, &Kind::ALL, |kind| selftest::run(kind).map(drop)),
+        }
+    }
+}
+
+/// The first of `kinds` that passes `test`; the last one if none does, so that its own error
+/// is what people see.
+fn choose(
+    last: Option<&str>,
+    kinds: &[Kind],
+    test: impl Fn(Kind) -> Result<(), selftest::Failure>,
+) -> (Kind, Vec<(Kind, String)>) {
+    if let Some(&kind) = kinds.iter().find(|kind| Some(kind.name()) == last) {
+        return (kind, Vec::new());
+    }
+    let mut refused = Vec::new();
+    for &kind in kinds {
+        match test(kind) {
+            Ok(()) => return (kind, refused),
+            Err(why) => refused.push((kind, why.to_string())),
+        }
+    }
+    (Kind::Htb, refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_engine_has_a_name_that_reads_back() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.name().parse(), Ok(Choice::Only(kind)));
+        }
+        assert_eq!("auto".parse(), Ok(Choice::Auto));
+        let error = Choice::from_str("cbq").unwrap_err();
+        assert!(error.starts_with("there is no engine `cbq`: auto, ") && error.contains("htb"), "{error}");
+    }
+
+    #[test]
+    fn auto_takes_the_first_that_works_and_says_what_is_wrong_with_the_better_ones() {
+        let works = |_| Ok(());
+        assert_eq!(choose(None, &Kind::ALL, works), (Kind::ALL[0], Vec::new()));
+        let fails = |_| Err(selftest::Failure::NoTraffic);
+        let (kind, refused) = choose(None, &Kind::ALL, fails);
+        assert_eq!((kind, refused.len()), (Kind::Htb, Kind::ALL.len()));
+        let last_only = |kind| if Some(&kind) == Kind::ALL.last() { Ok(()) } else { fails(kind) };
+        let (kind, refused) = choose(None, &Kind::ALL, last_only);
+        assert_eq!((Some(&kind), refused.len()), (Kind::ALL.last(), Kind::ALL.len() - 1));
+    }
+
+    #[test]
+    fn an_engine_that_an_earlier_agent_used_is_kept_untested() {
+        let never = |kind| -> Result<(), selftest::Failure> { panic!("{kind} was tested") };
+        assert_eq!(choose(Some("htb"), &Kind::ALL, never), (Kind::Htb, Vec::new()));
+    }
+}
