@@ -1,0 +1,99 @@
+//! The virtual machine: qemu without hardware help, in virtual time.
+//!
+//! With instruction counting the guest's clock is the number of instructions that it has
+//! executed, one a nanosecond, and leaps over idle time: what it measures does not depend on
+//! what else the host does.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{kernel::Kernel, verdict::Verdict};
+
+/// The first kernel known to boot with instruction counting.
+const COUNTING_SINCE: [u64; 2] = [6, 12];
+
+/// Whether a guest with this kernel runs in virtual time; Debian's 6.1 does not start then.
+pub(crate) fn counts(kernel: &Kernel) -> bool {
+    kernel.numbers() >= COUNTING_SINCE.to_vec()
+}
+
+/// Boots, prints what the guest prints, and tells how it ended. qemu is gone afterwards, also
+/// if this process is killed.
+pub(crate) fn boot(kernel: &Kernel, initramfs: &Path, memory_mib: u32, timeout: Duration) -> Result<Verdict> {
+    let mut vm = Vm(command(kernel, initramfs, memory_mib)
+        .spawn()
+        .context("cannot run qemu-system-x86_64: `scripts/install-deps.sh vm` installs it")?);
+    let serial = vm.0.stdout.take().context("qemu's output is piped")?;
+    let (send, lines) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        let mut serial = BufReader::new(serial);
+        let mut line = Vec::new();
+        while serial.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            if send.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                break;
+            }
+            line.clear();
+        }
+    });
+    let (begin, mut verdict) = (Instant::now(), Verdict::default());
+    loop {
+        match lines.recv_timeout(timeout.saturating_sub(begin.elapsed())) {
+            Ok(line) => {
+                println!("{line}");
+                verdict.read(&line);
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                bail!(
+                    "the guest has not ended after {} s of real time; its last words are above",
+                    timeout.as_secs()
+                )
+            }
+        }
+    }
+    let status = vm.0.wait().context("cannot wait for qemu")?;
+    let _ = reader.join();
+    if !status.success() {
+        bail!("qemu failed: {status}; what it said is above");
+    }
+    Ok(verdict)
+}
+
+fn command(kernel: &Kernel, initramfs: &Path, memory_mib: u32) -> Command {
+    // qemu is killed with this process, whatever ends it.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
+    if counts(kernel) {
+        command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-smp", "1"]);
+        command.args(["-rtc", "base=2026-01-01,clock=vm"]);
+    } else {
+        command.args(["-accel", "tcg,thread=multi", "-smp", "2"]);
+    }
+    // Random instructions would make runs differ.
+    command.args(["-cpu", "max,-rdrand,-rdseed", "-m", &memory_mib.to_string()]);
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
+    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initramfs);
+    // Warnings of the kernel are seen, and judged; notices are not.
+    let line = "console=ttyS0 panic=-1 loglevel=5 mitigations=off nokaslr random.trust_cpu=off rdinit=/init";
+    command.args(["-append", line]).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// Killed when dropped.
+struct Vm(Child);
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
