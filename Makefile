@@ -2,6 +2,7 @@
 #
 #   make demo    divide a real link between real containers, and show it
 #   make test    all tests: unit, property, and real traffic in network namespaces
+#   make test-vm the tests that want another kernel, in it, under qemu
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make bench   benchmarks of the pure parts
 #   make lab     the experiments of the papers, in brief
@@ -13,8 +14,12 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 WEIR := target/release/weir
+VM := $(CARGO) run -q --locked -p weir-vm --
+# What runs in another kernel, and in which.
+VM_TESTS := weir-netns-tests:lifecycle
+VM_KERNELS := 6.1 6.12 newest
 
-.PHONY: all build release demo test test-unit test-netns lint bench lab doc install uninstall deps clean
+.PHONY: all build release demo test test-unit test-netns test-vm test-vm-matrix lint bench lab doc install uninstall deps clean
 
 all: release
 
@@ -46,6 +51,17 @@ test-netns:
 	scripts/install-deps.sh build test
 	$(CARGO) build --release --locked -p weir
 	WEIR_BIN=$(CURDIR)/$(WEIR) $(CARGO) test --locked -p weir-netns-tests -- --test-threads=1 --nocapture
+
+# What needs a kernel that may not be this one, in that one, under qemu: minutes of real time.
+test-vm:
+	scripts/install-deps.sh build test vm
+	$(CARGO) build --release --locked -p weir
+	$(VM) run $(addprefix --test ,$(VM_TESTS))
+
+test-vm-matrix:
+	scripts/install-deps.sh build test vm
+	$(CARGO) build --release --locked -p weir
+	set -e; for kernel in $(VM_KERNELS); do $(VM) run --kernel $$kernel $(addprefix --test ,$(VM_TESTS)); done
 
 lint:
 	scripts/install-deps.sh build lint

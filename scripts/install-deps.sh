@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or
-# later, as root: `scripts/install-deps.sh [build] [test] [demo] [lint]`; all if none is named.
+# later, as root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint]`; all if none is named.
 # What is there already is left alone.
 set -eu
 
@@ -10,7 +10,7 @@ die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 [ "$(uname -s)" = Linux ] || die "weir runs on Linux only"
 command -v apt-get >/dev/null || die "no apt-get here: install by hand clang >= 16, libelf, zlib, pkg-config, a C compiler, iproute2, iperf3, docker (see this script)"
 
-wanted=${*:-build test demo lint}
+wanted=${*:-build test vm demo lint}
 packages=""
 optional=""
 add() { packages="$packages $*"; }
@@ -24,8 +24,10 @@ for part in $wanted; do
         # Not a package of its own everywhere; tests that want it say so where it is missing.
         command -v bpftool >/dev/null || optional=bpftool
         ;;
+    # Other kernels under qemu: what fetches and unpacks them, and the guest's shell.
+    vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux ;;
     lint) add pkg-config libssl-dev ;;
-    *) die "unknown part $part: build, test, demo or lint" ;;
+    *) die "unknown part $part: build, test, vm, demo or lint" ;;
     esac
 done
 
