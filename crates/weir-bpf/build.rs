@@ -8,18 +8,21 @@ use libbpf_cargo::SkeletonBuilder;
 const COMPILERS: [&str; 7] =
     ["clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-15"];
 
+/// Objects, by the name of their source without `.bpf.c`.
+const OBJECTS: [&str; 2] = ["classify", "fill_check"];
+
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let source = "src/bpf/classify.bpf.c";
-    println!("cargo:rerun-if-changed={source}");
-    println!("cargo:rerun-if-changed=src/bpf/intf.h");
+    println!("cargo:rerun-if-changed=src/bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").ok().or_else(|| {
         let works = |c: &&&str| Command::new(c).arg("--version").output().is_ok_and(|o| o.status.success());
         COMPILERS.iter().find(works).map(|c| (*c).to_owned())
     });
     let Some(clang) = clang else {
-        panic!("no clang found to compile {source}: install clang-16 or later (`make deps`), or set CLANG")
+        panic!(
+            "no clang found to compile the BPF programs: install clang-16 or later (`make deps`), or set CLANG"
+        )
     };
     // asm/types.h is under the multiarch directory on Debian and Ubuntu.
     let multiarch =
@@ -28,10 +31,13 @@ fn main() {
     if let Ok(headers) = env::var("DEP_BPF_INCLUDE") {
         args.push(format!("-I{headers}").into());
     }
-    SkeletonBuilder::new()
-        .source(source)
-        .clang(clang)
-        .clang_args(args)
-        .build_and_generate(out.join("classify.skel.rs"))
-        .unwrap_or_else(|error| panic!("cannot compile {source}: {error:#}"));
+    for object in OBJECTS {
+        let source = format!("src/bpf/{object}.bpf.c");
+        SkeletonBuilder::new()
+            .source(&source)
+            .clang(&clang)
+            .clang_args(args.clone())
+            .build_and_generate(out.join(format!("{object}.skel.rs")))
+            .unwrap_or_else(|error| panic!("cannot compile {source}: {error:#}"));
+    }
 }
