@@ -25,7 +25,7 @@ for part in $wanted; do
         command -v bpftool >/dev/null || optional=bpftool
         ;;
     # Other kernels under qemu: what fetches and unpacks them, and the guest's shell.
-    vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux ;;
+    vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux iptables ;;
     lint) add pkg-config libssl-dev ;;
     *) die "unknown part $part: build, test, vm, demo or lint" ;;
     esac

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first process of the guest: mounts, modules, the job, the verdict, the end.
+# The first process of the guest: mounts, the job, the verdict, the end.
 export PATH=/usr/bin HOME=/root TERM=dumb
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -13,9 +13,6 @@ mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
 mkdir -p /dev/shm /run/netns
 ln -s /proc/self/fd /dev/fd
 mount -t tmpfs tmpfs /dev/shm
-while read -r module; do
-    insmod "/modules/$module" || echo "weir-vm: cannot load $module"
-done </modules/order
 ip link set lo up
 hostname weir-vm
 cd /root || exit 1

@@ -12,7 +12,8 @@ use anyhow::{Context, Result};
 use crate::process::output;
 
 /// Programs that must be there: by name, on `PATH` or in a directory of system programs.
-const PROGRAMS: [&str; 8] = ["busybox", "dash", "ip", "tc", "bridge", "ethtool", "iperf3", "ping"];
+const PROGRAMS: [&str; 9] =
+    ["busybox", "dash", "ip", "tc", "bridge", "ethtool", "iperf3", "ping", "iptables"];
 /// Programs that tests use where they are.
 const MORE: [&str; 8] = ["ss", "bpftool", "taskset", "nsenter", "unshare", "strace", "perf", "setpriv"];
 const LINKS: [(&str, &str); 7] = [
@@ -25,6 +26,9 @@ const LINKS: [(&str, &str); 7] = [
     ("usr/bin/sh", "dash"),
 ];
 const DIRS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "root", "etc"];
+
+/// Where iptables looks for its extensions, and those that are used.
+const EXTENSIONS: [&str; 3] = ["libxt_MASQUERADE.so", "libxt_conntrack.so", "libxt_mark.so"];
 
 /// What the guest's root is made of.
 #[derive(Debug, Default)]
@@ -46,6 +50,11 @@ impl Initramfs {
         }
         for (name, path) in MORE.iter().filter_map(|name| Some((name, find(name)?))) {
             root.add_program(&path, &format!("usr/bin/{name}"))?;
+        }
+        let extensions = Path::new("/usr/lib/x86_64-linux-gnu/xtables");
+        for name in EXTENSIONS {
+            let path = extensions.join(name);
+            root.add_program(&path, &path.to_string_lossy())?;
         }
         let applets = output(Command::new(find("busybox").context("just asked")?).arg("--list"))?;
         for applet in applets.lines() {

@@ -143,7 +143,7 @@ fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -
             file.split_once(':').with_context(|| format!("--file {file} is not of the form HOST:GUEST"))?;
         root.add_program(Path::new(from), to)?;
     }
-    add_modules(&mut root, &kernel)?;
+    modules::add_to(&mut root, &kernel)?;
     root.add_text("init", include_str!("init.sh"));
     root.add_text("job", &(environment(guest, &kernel) + job + "\n"));
     let archive = cache.join(format!("initramfs-{}", std::process::id()));
@@ -169,16 +169,6 @@ fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -
         eprintln!("weir-vm: kernel {}: {fault}", kernel.version);
     }
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn add_modules(root: &mut Initramfs, kernel: &Kernel) -> Result<()> {
-    let mut order = String::new();
-    for (name, module) in modules::unpack(kernel)? {
-        order += &format!("{name}.ko\n");
-        root.add(&format!("modules/{name}.ko"), 0o100_644, module);
-    }
-    root.add_text("modules/order", &order);
-    Ok(())
 }
 
 /// What the job finds in its environment; `WEIR_VM` says which kind of time passes.

@@ -1,10 +1,13 @@
-//! A kernel's modules: found by name, unpacked, in the order in which they can be loaded.
+//! A kernel's modules: found by name, unpacked, with what the guest needs to load one when the
+//! kernel or a test asks for it.
 //!
 //! Packages carry no `modules.dep` (depmod writes it when they are installed); what a module
-//! needs is in the module itself.
+//! needs, and by which names it is asked for, is in the module itself. Nothing is loaded
+//! before it is wanted: a module costs a twentieth of a second.
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -12,75 +15,72 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{kernel::Kernel, process::bytes};
+use crate::{initramfs::Initramfs, kernel::Kernel, process::bytes};
 
 /// What weir's engines and their tests use. What a kernel lacks is left out: tests say so.
-const WANTED: [&str; 41] = [
-    "stp",
-    "llc",
-    "bridge",
-    "br_netfilter",
-    "veth",
-    "ifb",
-    "dummy",
-    "vxlan",
-    "macvlan",
-    "tun",
-    "sch_ingress",
-    "sch_fq",
-    "sch_fq_codel",
-    "sch_cake",
-    "sch_codel",
-    "sch_htb",
-    "sch_hfsc",
-    "sch_tbf",
-    "sch_prio",
-    "sch_sfq",
-    "sch_drr",
-    "sch_netem",
-    "sch_mqprio",
-    "sch_etf",
-    "cls_bpf",
-    "cls_u32",
-    "cls_matchall",
-    "cls_fw",
-    "cls_flower",
-    "cls_basic",
-    "act_mirred",
-    "act_gact",
-    "act_bpf",
-    "act_police",
-    "act_skbedit",
-    "tcp_bbr",
-    "inet_diag",
-    "tcp_diag",
-    "udp_diag",
-    "nf_conntrack",
-    "nf_tables",
-];
+const WANTED: &str = "bridge br_netfilter veth ifb dummy vxlan macvlan tun \
+    sch_ingress sch_fq sch_fq_codel sch_cake sch_codel sch_htb sch_hfsc sch_tbf sch_prio sch_sfq sch_drr \
+    sch_netem sch_mqprio sch_etf cls_bpf cls_u32 cls_matchall cls_fw cls_flower cls_basic \
+    act_mirred act_gact act_bpf act_police act_skbedit tcp_bbr tcp_diag udp_diag \
+    nft_compat nft_chain_nat nft_ct xt_MASQUERADE xt_conntrack xt_mark";
 
-/// Modules by name, in an order in which each follows what it needs.
-pub(crate) fn unpack(kernel: &Kernel) -> Result<Vec<(String, Vec<u8>)>> {
+/// Puts the modules into the guest, and a `modprobe` that knows them.
+pub(crate) fn add_to(root: &mut Initramfs, kernel: &Kernel) -> Result<()> {
     let mut found = BTreeMap::new();
     index(&kernel.modules.join("kernel"), &mut found)?;
-    let mut loaded = Vec::new();
-    for name in WANTED {
-        add(name, &found, &mut loaded)?;
+    let mut unpacked = Vec::new();
+    for name in WANTED.split_whitespace() {
+        add(name, &found, &mut unpacked)?;
     }
-    Ok(loaded)
+    root.add_text("modules/map", &map(&unpacked));
+    root.add_text("usr/bin/modprobe", include_str!("modprobe.sh"));
+    for module in unpacked {
+        root.add(&format!("modules/{}.ko", module.name), 0o100_644, unsigned(module.content));
+    }
+    Ok(())
 }
 
-fn add(name: &str, found: &BTreeMap<String, PathBuf>, loaded: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+/// A module as the kernel takes it.
+struct Module {
+    name: String,
+    content: Vec<u8>,
+}
+
+/// For each name by which a module may be asked for, a line: that name, then what to load, in
+/// order. Modules are in an order in which each follows what it needs.
+fn map(modules: &[Module]) -> String {
+    let mut orders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut lines = String::new();
+    for Module { name, content } in modules {
+        let mut order = Vec::new();
+        for needed in needs(content) {
+            // What is built in has no order.
+            for earlier in orders.get(needed.as_str()).into_iter().flatten() {
+                if !order.contains(earlier) {
+                    order.push(*earlier);
+                }
+            }
+        }
+        order.push(name);
+        for alias in std::iter::once(name.clone()).chain(said(content, "alias").iter().map(|a| normal(a))) {
+            let _ = writeln!(lines, "{alias} {}", order.join(" "));
+        }
+        orders.insert(name, order);
+    }
+    lines
+}
+
+fn add(name: &str, found: &BTreeMap<String, PathBuf>, modules: &mut Vec<Module>) -> Result<()> {
     // Built in, or not in this kernel.
     let Some(path) = found.get(name) else { return Ok(()) };
-    if loaded.iter().any(|(other, _)| other == name) {
+    if modules.iter().any(|module| module.name == name) {
         return Ok(());
     }
-    let module = decompress(path)?;
-    for needed in needs(&module) {
-        add(&needed, found, loaded)?;
+    let content = decompress(path)?;
+    for needed in needs(&content) {
+        add(&needed, found, modules)?;
     }
-    loaded.push((name.to_owned(), module));
+    modules.push(Module { name: name.to_owned(), content });
     Ok(())
 }
 
@@ -109,19 +109,53 @@ fn decompress(path: &Path) -> Result<Vec<u8>> {
     bytes(Command::new(program).arg("-dcq").arg(path))
 }
 
-/// Names after `depends=` in a module's `.modinfo`, a list of strings that end in zero.
+/// Names of the modules that one needs.
 fn needs(module: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
-    let rest = &module[at + KEY.len()..];
-    let value = rest.split(|&byte| byte == 0).next().unwrap_or_default();
-    let names = String::from_utf8_lossy(value);
-    names.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+    let lists = said(module, "depends");
+    let names = lists.iter().flat_map(|list| list.split(',')).filter(|name| !name.is_empty());
+    names.map(normal).collect()
+}
+
+/// Values after `key=` in a module's `.modinfo`, a list of strings that end in zero.
+fn said(module: &[u8], key: &str) -> Vec<String> {
+    let key = format!("\0{key}=").into_bytes();
+    let at = module.windows(key.len()).enumerate().filter(|(_, window)| *window == key);
+    at.map(|(at, _)| {
+        let value = module[at + key.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(value).into_owned()
+    })
+    .collect()
+}
+
+/// The name as the kernel compares it.
+fn normal(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// A module without the signature at its end, whose check would take the guest longer than
+/// all else about loading it.
+fn unsigned(mut module: Vec<u8>) -> Vec<u8> {
+    const END: &[u8] = b"~Module signature appended~\n";
+    // Before the mark: twelve bytes, of which the last four are the signature's length.
+    const TRAILER: usize = 12;
+    if let Some(signed) = module.strip_suffix(END)
+        && let Some(length) = signed.last_chunk::<4>()
+    {
+        let signature = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if let Some(rest) = signed.len().checked_sub(signature.saturating_add(TRAILER)) {
+            module.truncate(rest);
+        }
+    }
+    module
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn module(name: &str, info: &str) -> Module {
+        Module { name: name.to_owned(), content: format!("ELF\0license=GPL\0{info}\0").into_bytes() }
+    }
 
     #[test]
     fn a_module_follows_what_it_needs_and_what_that_needs() {
@@ -133,10 +167,30 @@ mod tests {
                 .expect("can write");
             found.insert(name.to_owned(), path);
         }
-        let mut loaded = Vec::new();
-        add("bridge", &found, &mut loaded).expect("all are there");
-        add("not_there", &found, &mut loaded).expect("built in");
-        let names: Vec<&str> = loaded.iter().map(|(name, _)| name.as_str()).collect();
+        let mut modules = Vec::new();
+        add("bridge", &found, &mut modules).expect("all are there");
+        add("not_there", &found, &mut modules).expect("built in");
+        let names: Vec<&str> = modules.iter().map(|module| module.name.as_str()).collect();
         assert_eq!(names, ["llc", "stp", "x_y", "bridge"]);
+    }
+
+    #[test]
+    fn a_module_is_found_by_its_name_and_by_its_aliases() {
+        let modules = [
+            module("llc", "depends="),
+            module("stp", "depends=llc,built_in"),
+            module("sch_x", "alias=net-sch-x\0depends=stp,llc"),
+        ];
+        assert_eq!(map(&modules), "llc llc\nstp llc stp\nsch_x llc stp sch_x\nnet_sch_x llc stp sch_x\n");
+    }
+
+    #[test]
+    fn a_signature_is_taken_off_and_a_module_without_one_stays_as_it_is() {
+        let mut signed = b"ELF and more".to_vec();
+        signed.extend([7; 20]);
+        signed.extend([0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 20]);
+        signed.extend(b"~Module signature appended~\n");
+        assert_eq!(unsigned(signed), b"ELF and more");
+        assert_eq!(unsigned(b"ELF and more".to_vec()), b"ELF and more");
     }
 }
