@@ -35,9 +35,17 @@ fn main() {
         let source = format!("src/bpf/{object}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)
+            .obj(out.join(format!("{object}.bpf.o")))
             .clang(&clang)
             .clang_args(args.clone())
             .build_and_generate(out.join(format!("{object}.skel.rs")))
             .unwrap_or_else(|error| panic!("cannot compile {source}: {error:#}"));
     }
+    // For the test that loads them all.
+    let list: String = OBJECTS
+        .iter()
+        .map(|object| format!("(\"{object}\", include_bytes!(\"{object}.bpf.o\").as_slice()),\n"))
+        .collect();
+    let list = format!("const OBJECTS: [(&str, &[u8]); {}] = [\n{list}];\n", OBJECTS.len());
+    std::fs::write(out.join("objects.rs"), list).expect("cargo's directory can be written to");
 }
