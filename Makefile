@@ -16,7 +16,7 @@ CARGO ?= cargo
 WEIR := target/release/weir
 VM := $(CARGO) run -q --locked -p weir-vm --
 # What runs in another kernel, and in which.
-VM_TESTS := weir-bpf:verifier weir-netns-tests:shares
+VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:shares
 VM_KERNELS := 6.1 6.12 newest
 
 .PHONY: all build release demo test test-unit test-netns test-vm test-vm-matrix lint bench lab doc install uninstall deps clean

@@ -1,0 +1,129 @@
+//! What a packet costs the node, counted in instructions.
+//!
+//! In a guest with instruction counting (`make test-vm`) a nanosecond is one instruction of
+//! its one processor, and a packet is delivered before the call that sends it returns: the
+//! time of a call is what the packet costs, the same on every host. On other kernels these
+//! tests say so and pass.
+
+use std::{
+    env,
+    net::{SocketAddr, UdpSocket},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use weir_host::engine::Kind;
+use weir_lab::topology::{Family, Spec};
+use weir_netns_tests::{Need, Node, can_run, containers};
+use weir_units::BitRate;
+
+/// No packet waits for its turn at this capacity.
+const CAPACITY: BitRate = BitRate::gbit(100);
+/// Payload of a small packet and of a full one.
+const SIZES: [usize; 2] = [200, 1400];
+/// What each other engine may add to a packet's cost, as a part of what the HTB engine adds.
+const BUDGETS: [(&str, f64); 2] = [("bpf", 1.0), ("edt", 0.6)];
+/// What the HTB engine may add, as a part of what the same scheduler set up by hand adds.
+const OF_BY_HAND: f64 = 1.4;
+
+fn counts() -> bool {
+    let counts = env::var("WEIR_VM").is_ok_and(|time| time == "instructions");
+    if !counts {
+        println!("SKIPPED: this kernel does not run in virtual time (`make test-vm` boots one that does)");
+    }
+    counts
+}
+
+/// Instructions for one packet from the first container to the server: the mean of some, the
+/// least of several such means, since timers and other processes only add to them.
+fn of_a_packet(node: &Node, size: usize) -> f64 {
+    const PACKETS: u32 = 1000;
+    const REPETITIONS: usize = 15;
+    let address = node.topology.server_address(Family::V4);
+    // Nobody reads: once its buffer is full, what arrives is dropped there.
+    let sink = node.topology.srv().within(|| UdpSocket::bind((address, 0))).expect("can enter");
+    let target = sink.as_ref().expect("can listen").local_addr().expect("it has one");
+    let any: SocketAddr = ([0, 0, 0, 0], 0).into();
+    let socket = node.netns("C1").within(|| UdpSocket::bind(any)).expect("can enter").expect("can open");
+    socket.connect(target).expect("can connect");
+    let payload = vec![0; size];
+    let mean = || {
+        let start = Instant::now();
+        for _ in 0..PACKETS {
+            socket.send(&payload).expect("it can send");
+        }
+        start.elapsed().as_nanos() as f64 / f64::from(PACKETS)
+    };
+    mean();
+    (0..REPETITIONS).map(|_| mean()).fold(f64::INFINITY, f64::min)
+}
+
+fn of_packets(node: &Node, name: &str) -> [f64; 2] {
+    let cost = SIZES.map(|size| of_a_packet(node, size));
+    println!("{name:14} {:7.0} instructions for {} B, {:7.0} for {} B", cost[0], SIZES[0], cost[1], SIZES[1]);
+    cost
+}
+
+/// The same with HTB on an ifb, filters and all, as an operator would set it up.
+fn by_hand(node: &Node) -> [f64; 2] {
+    let (netns, veth) = (node.topology.node(), node.topology.containers()[0].host_interface());
+    netns.ip("link add hand0 type ifb\nlink set dev hand0 up\n").expect("can make it");
+    let set_up = netns.tc(&format!(
+        "qdisc add dev hand0 root handle 1: htb default 10\n\
+         class add dev hand0 parent 1: classid 1:1 htb rate 100gbit ceil 100gbit burst 1m cburst 1m quantum 200000\n\
+         class add dev hand0 parent 1:1 classid 1:10 htb rate 100gbit ceil 100gbit burst 1m cburst 1m quantum 200000\n\
+         qdisc add dev hand0 parent 1:10 handle 10: bfifo limit 1000000\n\
+         qdisc add dev {veth} handle ffff: ingress\n\
+         filter add dev {veth} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev hand0\n"
+    ));
+    set_up.expect("tc takes it");
+    let cost = of_packets(node, "htb by hand");
+    netns.tc(&format!("qdisc del dev {veth} ingress\n")).expect("can remove it");
+    netns.ip("link del hand0\n").expect("can remove it");
+    cost
+}
+
+#[test]
+fn no_engine_costs_a_packet_more_than_its_budget() {
+    if !counts() || !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    // New interfaces speak for some seconds, and have the node look at what passes.
+    sleep(Duration::from_secs(5));
+    let nothing = of_packets(&node, "no qdisc");
+    let again = of_packets(&node, "no qdisc again");
+    for (first, second) in nothing.iter().zip(again) {
+        assert!((second / first - 1.0).abs() <= 0.005, "counts differ from one time to the next");
+    }
+    let added = |cost: [f64; 2]| [cost[0] - nothing[0], cost[1] - nothing[1]];
+    let hand = added(by_hand(&node));
+    let mut measure = |kind: Kind| {
+        let config = node.config().capacity(CAPACITY).link(&format!("engine = \"{kind}\""));
+        node.start(&config);
+        let cost = of_packets(&node, kind.name());
+        assert!(node.agent().stop());
+        added(cost)
+    };
+    let htb = measure(Kind::Htb);
+    let mut beyond = Vec::new();
+    let mut judge = |name: &str, cost: [f64; 2], reference: (&str, [f64; 2]), most: f64| {
+        for (i, size) in SIZES.iter().enumerate() {
+            let ratio = cost[i] / reference.1[i];
+            println!(
+                "{name} adds {:.0} instructions to a packet of {size} B, {ratio:.3} of what {} adds; at most {most}",
+                cost[i], reference.0
+            );
+            if ratio > most {
+                beyond.push(format!("{name} at {size} B: {ratio:.3} of {}, over {most}", reference.0));
+            }
+        }
+    };
+    judge("htb", htb, ("htb by hand", hand), OF_BY_HAND);
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Htb) {
+        let budget = BUDGETS.iter().find(|(name, _)| *name == kind.name());
+        let (_, most) = budget.unwrap_or_else(|| panic!("engine {kind} has no budget"));
+        judge(kind.name(), measure(kind), ("htb", htb), *most);
+    }
+    assert!(beyond.is_empty(), "{beyond:#?}");
+}
