@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weir's queueing discipline: the link's classes and groups, by weight, floor and ceiling, in the
+ * kernel itself, with nobody outside in the loop. It sits at the root of the shared ifb, where
+ * weir_port and the uplink's programs have named the class in skb->priority.
+ *
+ * fair.h       what user space writes and reads
+ * fair_heap.h  heaps without allocation
+ * fair_flow.h  packets in slots, flows in a class, CoDel
+ * fair_sched.h which class is next
+ *
+ * All state is touched under the qdisc's root lock only (but for the marks, which are atomic).
+ * Packets are held as kptrs in a fixed pool of slots and everything else is index and number: no
+ * allocation a packet, no lock. Whatever an index says, it is masked before it is used, and every
+ * loop is bounded; if something does not fit together, all is dropped and begun anew.
+ */
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "fair.h"
+#include "fair_kernel.h"
+#include "fair_heap.h"
+#include "fair_flow.h"
+#include "fair_sched.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+static __always_inline __u32 class_of(__u32 priority)
+{
+	__u32 minor = priority & 0xffff;
+
+	if (priority >> 16 != 1 || minor >= FAIR_ENTITIES ||
+	    (params(minor)->flags & (FAIR_PRESENT | FAIR_GROUP)) != FAIR_PRESENT)
+		return 0;
+	return minor;
+}
+
+/* The class that has most packets waiting. */
+__u32 hog;
+
+__noinline __u32 find_hog(void)
+{
+	__u32 i, most = 0;
+
+	if (entity(hog)->packets > SLOTS / 64)
+		return hog;
+	hog = 0;
+	for (i = most_steps / 4; i && can_loop; i--) {
+		if (entity(i)->packets > most) {
+			most = entity(i)->packets;
+			hog = i & MASK;
+		}
+	}
+	return hog;
+}
+
+SEC("struct_ops/fair_enqueue")
+int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_buff_ptr *to_free)
+{
+	struct qdisc_skb_cb *cb = (struct qdisc_skb_cb *)skb->cb;
+	__u32 minor = class_of(skb->priority);
+	__u32 len = cb->pkt_len & ~OWNED;
+	__u32 segments = 1, hash, slot, i;
+	__u64 now = bpf_ktime_get_ns();
+	struct sk_buff *old;
+	struct entity *c;
+	struct slot *s;
+	int fresh;
+
+	if (!minor) {
+		minor = DEFAULT;
+		shared.config.unclassified++;
+	}
+	c = entity(minor);
+	if (broken)
+		goto refuse;
+	/* The newcomer is not who made the queue long. */
+	for (i = most_steps / 256; i && c->packets && c->bytes + len > params(minor)->limit_bytes && can_loop; i--) {
+		slot = class_overflow(minor);
+		if (!slot)
+			break;
+		s = bpf_map_lookup_elem(&weir_fair_slots, &slot);
+		if (!s)
+			break;
+		old = bpf_kptr_xchg(&s->skb, NULL);
+		sch->q.qlen--;
+		sch->qstats.backlog -= slot_len[SLOT(slot)] & ~OWNED;
+		sch->qstats.drops++;
+		slot_give(slot);
+		if (old)
+			bpf_qdisc_skb_drop(old, to_free);
+	}
+	if (c->packets && c->bytes + len > params(minor)->limit_bytes)
+		goto refuse;
+	slot = slot_take();
+	if (!slot) {
+		shared.config.pool_full++;
+		slot = class_overflow(find_hog());
+		if (!slot) {
+			broken = 1; /* all slots taken, and nobody has them */
+			goto refuse;
+		}
+		sch->q.qlen--;
+		sch->qstats.backlog -= slot_len[SLOT(slot)] & ~OWNED;
+		sch->qstats.drops++;
+	}
+	s = bpf_map_lookup_elem(&weir_fair_slots, &slot);
+	if (!s)
+		goto refuse;
+	if (bpf_core_field_exists(cb->pkt_segs)) {
+		segments = cb->pkt_segs;
+		if (!segments)
+			segments = 1;
+	} else if (len > MTU) {
+		segments = (len + MTU - 1) / MTU;
+	}
+	hash = skb->hash;
+	if (!hash)
+		hash = bpf_skb_get_hash(skb);
+	slot_len[SLOT(slot)] = len | (skb->sk ? OWNED : 0);
+	slot_time[SLOT(slot)] = ticks(now);
+	slot_class[SLOT(slot)] = segments << 16 | minor;
+	old = bpf_kptr_xchg(&s->skb, skb);
+	if (old) /* dropped to make room in the pool */
+		bpf_qdisc_skb_drop(old, to_free);
+	sch->q.qlen++;
+	sch->qstats.backlog += len;
+	fresh = flow_append(minor, slot, hash, ticks(now));
+	stats(minor)->backlog_packets = c->packets;
+	stats(minor)->backlog_bytes = c->bytes;
+	if (c->packets == 1)
+		activate(minor, WOKE, now);
+	if (fresh && len <= shared.config.small_bytes)
+		express_append(minor);
+	return NET_XMIT_SUCCESS;
+refuse:
+	stats(minor)->drops++;
+	sch->qstats.drops++;
+	bpf_qdisc_skb_drop(skb, to_free);
+	return NET_XMIT_DROP;
+}
+
+/* Drops all packets and forgets all that is queued or owed. */
+__noinline int forget_all(void)
+{
+	__u32 i;
+
+	for (i = most_steps * (SLOTS / (4 * FAIR_ENTITIES)); i && can_loop; i--) {
+		slot_free_packet(i);
+		slot_next[SLOT(i)] = 0;
+	}
+	for (i = most_steps * (FLOWS / 4); i && can_loop; i--) {
+		struct flow *fl = flow(i);
+
+		fl->head = 0;
+		fl->tail = 0;
+		fl->bytes = 0;
+		fl->listed = 0;
+		fl->signalling = 0;
+		fl->first_above = 0;
+	}
+	for (i = most_steps / 4; i && can_loop; i--) {
+		__builtin_memset(entity(i), 0, sizeof(struct entity));
+		node(READY | i)->in = 0;
+		node(THROTTLED | i)->in = 0;
+		node(FLOOR | i)->in = 0;
+		stats(i)->backlog_packets = 0;
+		stats(i)->backlog_bytes = 0;
+	}
+	free_slot = 0;
+	fresh_slot = 0;
+	throttled_top = 0;
+	floor_top = 0;
+	express_head = 0;
+	link_at = 0;
+	hog = 0;
+	broken = 0;
+	return 0;
+}
+
+static __always_inline void start_anew(struct Qdisc *sch)
+{
+	forget_all();
+	sch->q.qlen = 0;
+	sch->qstats.backlog = 0;
+}
+
+SEC("struct_ops/fair_dequeue")
+struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 tries = most_steps / 256;
+
+	wake_at = 0;
+	while (sch->q.qlen && !broken && tries-- && can_loop) {
+		struct fair_stats *st;
+		struct sk_buff *skb;
+		__u32 e = 0, slot, len;
+		struct slot *s;
+
+		if (before(now + time_of(LARGEST, shared.config.link_cost), link_at))
+			link_at = now;
+		if (express_head && !before(now + shared.config.express_ns, link_at))
+			e = express_pick(now);
+		if (!e) {
+			if (before(now, link_at)) {
+				wake_at = link_at;
+				break;
+			}
+			e = pick(now);
+			if (!e)
+				break;
+		}
+		lost_packets = 0;
+		lost_bytes = 0;
+		slot = class_take(e, ticks(now));
+		if (lost_packets) {
+			sch->q.qlen -= lost_packets;
+			sch->qstats.backlog -= lost_bytes;
+			sch->qstats.drops += lost_packets;
+		}
+		if (!slot)
+			continue;
+		s = bpf_map_lookup_elem(&weir_fair_slots, &slot);
+		if (!s)
+			break;
+		len = slot_len[SLOT(slot)] & ~OWNED;
+		skb = bpf_kptr_xchg(&s->skb, NULL);
+		slot_give(slot);
+		sch->q.qlen--;
+		sch->qstats.backlog -= len;
+		charge(e, len, now);
+		st = stats(e);
+		st->bytes += len;
+		st->packets += slot_class[SLOT(slot)] >> 16;
+		if (entity(e)->new_head)
+			express_append(e);
+		if (!skb) {
+			broken = 1;
+			break;
+		}
+		bpf_qdisc_bstats_update(sch, skb);
+		return skb;
+	}
+	if (broken || (sch->q.qlen && !wake_at && tries)) {
+		shared.config.flushes++;
+		start_anew(sch);
+		return NULL;
+	}
+	if (sch->q.qlen) {
+		/* However wrong a clock is, have a look now and then. */
+		__u64 latest = now + 500 * MS;
+
+		if (!wake_at)
+			wake_at = now + AGAIN_NS;
+		bpf_qdisc_watchdog_schedule(sch, before(latest, wake_at) ? latest : wake_at, 0);
+	}
+	return NULL;
+}
+
+SEC("struct_ops/fair_init")
+int BPF_PROG(fair_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
+{
+	/* One link, one state: neither a second device nor the queues of an mq. */
+	if (sch->parent != TC_H_ROOT)
+		return -EOPNOTSUPP;
+	if (shared.config.live)
+		return -EBUSY;
+	start_anew(sch);
+	sch->limit = SLOTS - 1;
+	shared.config.live = (__u64)sch;
+	return 0;
+}
+
+SEC("struct_ops/fair_reset")
+void BPF_PROG(fair_reset, struct Qdisc *sch)
+{
+	if (shared.config.live == (__u64)sch)
+		start_anew(sch);
+}
+
+SEC("struct_ops/fair_destroy")
+void BPF_PROG(fair_destroy, struct Qdisc *sch)
+{
+	if (shared.config.live == (__u64)sch)
+		shared.config.live = 0;
+}
+
+/*
+ * At the egress of the qdisc's device, where packets can be written: marks the next packet of each
+ * flow for which CoDel has asked.
+ */
+SEC("tc")
+int weir_fair_mark(struct __sk_buff *skb)
+{
+	__u32 minor = class_of(skb->priority), bit;
+
+	if (!minor)
+		minor = DEFAULT;
+	if (!mark_wanted[minor & MASK])
+		return -1; /* TCX_NEXT */
+	bit = 1u << (bpf_get_hash_recalc(skb) & (FLOWS - 1));
+	if (!(mark_wanted[minor & MASK] & bit))
+		return -1;
+	__sync_fetch_and_and(&mark_wanted[minor & MASK], ~bit);
+	if (bpf_skb_ecn_set_ce(skb)) {
+		__sync_fetch_and_add(&stats(minor)->marks, 1);
+		__sync_fetch_and_and(&mark_failed[minor & MASK], ~bit);
+	} else {
+		__sync_fetch_and_or(&mark_failed[minor & MASK], bit);
+	}
+	return -1;
+}
+
+SEC(".struct_ops.link")
+struct Qdisc_ops weir_fair = {
+	.id = "weir",
+	.enqueue = (void *)fair_enqueue,
+	.dequeue = (void *)fair_dequeue,
+	.init = (void *)fair_init,
+	.reset = (void *)fair_reset,
+	.destroy = (void *)fair_destroy,
+};

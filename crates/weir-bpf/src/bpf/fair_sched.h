@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which class is next: start-time fair queueing by weight, two levels, with floors and ceilings.
+ *
+ * Virtual time: a class's start tag `vt` grows by len / weight with each packet; the smallest
+ * goes first; the link's (a group's) `v` is the start tag served last, and a class that wakes
+ * begins there. A class whose floor is due goes before that, but what it sends is charged to its
+ * start tag all the same: so a floor counts towards the share, which is water-filling exactly.
+ *
+ * A class bound by its floor is for ever served ahead of its turn. Its tag is not let run more than
+ * one and a half packets ahead of v, or it would pay for that when the others have gone: with its
+ * fair share above its floor it takes v less than that much of the floor's own time to come up.
+ *
+ * Floors and ceilings are kept as one instant each (GCRA): when the next packet conforms.
+ */
+#ifndef WEIR_FAIR_SCHED_H
+#define WEIR_FAIR_SCHED_H
+
+#define MS 1000000ull
+#define FLOOR_LATE_NS (200 * MS) /* so much of a floor may be made up for */
+#define CEIL_LATE_NS (20 * MS)   /* and of a ceiling, by a class that had to wait for others */
+#define CEIL_WAKE_NS (5 * MS)    /* and by one that slept */
+#define LARGEST 262144           /* bytes; clocks further ahead than this takes are wrong */
+#define AGAIN_NS 100000          /* comes back to work that one dequeue did not finish */
+
+__u32 throttled_top, floor_top; /* heaps */
+__u32 express_head, express_tail;
+__u64 link_at;                  /* when the link is free */
+__u64 wake_at;                  /* when anyone may send again; 0: nobody waits for that */
+
+/* How the class of this dequeue was chosen. */
+#define BY_FLOOR 0
+#define BY_TURN 1
+#define BY_EXPRESS 2
+__u32 chosen_by, group_chosen_by;
+
+static __always_inline __u64 later_of(__u64 a, __u64 b)
+{
+	return before(a, b) ? b : a;
+}
+
+static __always_inline __u64 time_of(__u32 len, __u64 cost)
+{
+	return (len * cost) >> FAIR_RATE_SHIFT;
+}
+
+static __always_inline __u64 virtual_of(__u32 len, struct fair_params *p)
+{
+	return len * (p->weight_cost ? p->weight_cost : 1ull << 32);
+}
+
+/* Has it anything to send? */
+static __always_inline int has_work(struct entity *c)
+{
+	return c->packets || c->ready;
+}
+
+/* Until when its ceiling forbids it to send; 0: it may. */
+static __always_inline __u64 blocked_until(__u32 e, __u64 now)
+{
+	struct entity *c = entity(e);
+	struct fair_params *p = params(e);
+
+	if (!p->ceil_cost || !before(now, c->ceil_at))
+		return 0;
+	if (before(now + time_of(LARGEST, p->ceil_cost), c->ceil_at)) {
+		c->ceil_at = now;
+		return 0;
+	}
+	return c->ceil_at;
+}
+
+/* Why an entity competes again. */
+#define MOVED 0
+#define WOKE 1
+#define RELEASED 2
+
+/* Makes it compete, if it does not yet. */
+static __always_inline void compete(__u32 e, __u32 parent, int why, __u64 now)
+{
+	struct entity *c = entity(e);
+	struct fair_params *p = params(e);
+	int waits = node(THROTTLED | e)->in;
+	__u64 v, least, lead;
+
+	if (why == WOKE) {
+		c->floor_at = later_of(c->floor_at, p->flags & FAIR_URGENT ? now - FLOOR_LATE_NS : now);
+		c->ceil_at = later_of(c->ceil_at, now - CEIL_WAKE_NS);
+	}
+	if (p->floor_cost && !node(FLOOR | e)->in) {
+		if (before(now + time_of(LARGEST, p->floor_cost), c->floor_at))
+			c->floor_at = now;
+		floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
+	}
+	if (!node(READY | e)->in && !waits)
+		c->parent = parent;
+	v = entity(c->parent)->v;
+	/* Bound by its ceiling it cannot keep its place in the line: a packet's lead makes up. */
+	least = why == RELEASED ? v - virtual_of(quantum(c), p) : v;
+	if (before(c->vt, least))
+		c->vt = least;
+	lead = virtual_of(LARGEST, p);
+	if (before(v + lead, c->vt))
+		c->vt = v + lead;
+	if (!node(READY | e)->in && !waits)
+		entity(c->parent)->ready = heap_push(entity(c->parent)->ready, READY | e, c->vt);
+}
+
+/* The class has packets, or may send again. */
+__noinline int activate(__u32 e, int why, __u64 now)
+{
+	__u32 group = params(e & MASK)->group & MASK;
+
+	e &= MASK;
+	compete(e, group && group != ROOT && group != e ? group : ROOT, why, now);
+	group = entity(e)->parent & MASK;
+	if (group != ROOT)
+		compete(group, ROOT, node(READY | group)->in || node(THROTTLED | group)->in ? MOVED : WOKE, now);
+	return 0;
+}
+
+static __always_inline void throttle(__u32 e, __u64 until)
+{
+	stats(e)->overlimits++;
+	if (!node(THROTTLED | e)->in)
+		throttled_top = heap_push(throttled_top, THROTTLED | e, until);
+}
+
+/* Those whose ceiling lets them send again compete again. */
+__noinline int release(__u64 now)
+{
+	__u32 budget = most_steps / 256;
+
+	while (throttled_top && budget-- && can_loop) {
+		__u32 e = throttled_top & MASK;
+		struct entity *c = entity(e);
+		struct fair_params *p = params(e);
+		__u64 key = node(throttled_top)->key, until;
+
+		if (before(now, key) && !before(now + time_of(LARGEST, p->ceil_cost), key))
+			break;
+		until = has_work(c) ? blocked_until(e, now) : 0;
+		if (until && before(key, until)) {
+			throttled_top = heap_later(throttled_top, until);
+			continue;
+		}
+		throttled_top = heap_pop(throttled_top);
+		if (!has_work(c))
+			continue;
+		activate(e, RELEASED, now);
+	}
+	return 0;
+}
+
+/*
+ * Looks at the top of what is ready inside `parent`. Returns it if it may send; else 0, and
+ * something was put right: look again, if anything is left.
+ */
+static __always_inline __u32 first_ready(__u32 parent, __u64 now)
+{
+	struct entity *p = entity(parent);
+	__u32 top = p->ready, e = top & MASK;
+	struct entity *c = entity(e);
+	__u64 until;
+
+	if (!has_work(c)) {
+		p->ready = heap_pop(top);
+		return 0;
+	}
+	if (!c->ready) {
+		__u32 group = params(e)->group & MASK;
+
+		if ((group ? group : ROOT) != parent) { /* it was moved */
+			p->ready = heap_pop(top);
+			c->vt = 0;
+			activate(e, MOVED, now);
+			return 0;
+		}
+	}
+	if (before(node(top)->key, c->vt)) {
+		p->ready = heap_later(top, c->vt);
+		return 0;
+	}
+	until = blocked_until(e, now);
+	if (until) {
+		p->ready = heap_pop(top);
+		throttle(e, until);
+		return 0;
+	}
+	return e;
+}
+
+/* Looks at the floor that is due first, like first_ready. */
+static __always_inline __u32 first_due(__u64 now)
+{
+	__u32 top = floor_top, e = top & MASK;
+	struct entity *c = entity(e);
+	__u64 until;
+
+	if (!has_work(c) || !params(e)->floor_cost) {
+		floor_top = heap_pop(top);
+		return 0;
+	}
+	if (before(node(top)->key, c->floor_at)) {
+		floor_top = heap_later(top, c->floor_at);
+		return 0;
+	}
+	until = blocked_until(e, now);
+	if (!until && c->parent != ROOT)
+		until = blocked_until(c->parent, now);
+	if (until) {
+		floor_top = heap_later(top, until);
+		return 0;
+	}
+	return e;
+}
+
+/* The class whose turn it is; 0: nobody may send before `wake_at`. */
+__noinline __u32 pick(__u64 now)
+{
+	__u32 budget = most_steps / 32;
+
+	release(now);
+	wake_at = 0;
+	while (can_loop) {
+		__u32 e, member;
+
+		if (!budget--) {
+			wake_at = now + AGAIN_NS;
+			return 0;
+		}
+		if (floor_top && !before(now, node(floor_top)->key)) {
+			e = first_due(now);
+			if (!e)
+				continue;
+			chosen_by = BY_FLOOR;
+		} else if (entity(ROOT)->ready) {
+			e = first_ready(ROOT, now);
+			if (!e)
+				continue;
+			chosen_by = BY_TURN;
+		} else {
+			break;
+		}
+		group_chosen_by = chosen_by;
+		if (!entity(e)->ready)
+			return e;
+		member = first_ready(e, now);
+		if (!member)
+			continue;
+		chosen_by = BY_TURN;
+		return member;
+	}
+	if (throttled_top)
+		wake_at = later_of(node(throttled_top)->key, now + 1);
+	return 0;
+}
+
+static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
+{
+	struct entity *c = entity(e);
+	struct entity *parent = entity(c->parent);
+	struct fair_params *p = params(e);
+	__u64 tag = c->vt, cost = virtual_of(len, p);
+
+	if (by == BY_TURN) {
+		if (before(parent->v, tag))
+			parent->v = tag;
+		c->vt = tag + cost;
+	} else {
+		__u64 cap = later_of(parent->v + cost + cost / 2, tag);
+
+		c->vt = by == BY_FLOOR && before(cap, tag + cost) ? cap : tag + cost;
+	}
+	if (p->floor_cost) {
+		__u64 step = time_of(len, p->floor_cost);
+		__u64 at = later_of(c->floor_at, now - FLOOR_LATE_NS) + step;
+
+		/* Served ahead of its time, it owes nothing for that. */
+		c->floor_at = before(now + step, at) ? now + step : at;
+	}
+	if (p->ceil_cost)
+		c->ceil_at = later_of(c->ceil_at, now - CEIL_LATE_NS) + time_of(len, p->ceil_cost);
+}
+
+static __always_inline void charge_link(__u32 len, __u64 now)
+{
+	link_at = later_of(link_at, now - shared.config.link_burst_ns) + time_of(len, shared.config.link_cost);
+}
+
+/* A packet of the class leaves. */
+__noinline int charge(__u32 e, __u32 len, __u64 now)
+{
+	__u32 group = entity(e)->parent & MASK;
+
+	e &= MASK;
+	charge_one(e, len, now, chosen_by);
+	if (group != ROOT) {
+		struct entity *g = entity(group);
+
+		if (len > g->largest)
+			g->largest = len;
+		charge_one(group, len, now, group_chosen_by);
+	}
+	charge_link(len, now);
+	return 0;
+}
+
+/* Small packets of new flows need not wait behind super-packets: neither for the class's turn nor
+ * for the link's clock, as long as neither is overdrawn by more than a large packet and a few
+ * small ones. All of it is charged, so that shares and rates stay as they are. */
+static __always_inline int may_overdraw(__u32 e, __u64 now)
+{
+	struct entity *c = entity(e);
+	struct fair_params *p = params(e);
+	__u32 room = quantum(c) + 8 * shared.config.small_bytes;
+
+	return !before(entity(c->parent)->v + virtual_of(room, p), c->vt) &&
+	       (!p->ceil_cost || !before(now + time_of(room, p->ceil_cost), c->ceil_at));
+}
+
+static __always_inline void express_append(__u32 e)
+{
+	struct entity *c = entity(e);
+
+	if (c->express)
+		return;
+	c->express = 1;
+	c->express_next = 0;
+	if (express_head)
+		entity(express_tail)->express_next = e;
+	else
+		express_head = e;
+	express_tail = e;
+}
+
+/* The class whose small packet goes now, 0 if there is none. */
+__noinline __u32 express_pick(__u64 now)
+{
+	__u32 budget = most_steps;
+
+	while (express_head && can_loop) {
+		__u32 e = express_head & MASK;
+		struct entity *c = entity(e);
+		struct flow *fl = flow(c->new_head);
+
+		if (!budget--) {
+			broken = 1;
+			return 0;
+		}
+		express_head = c->express_next & MASK;
+		c->express = 0;
+		if (!c->new_head || !fl->head || fl->deficit <= 0)
+			continue;
+		if ((slot_len[SLOT(fl->head)] & ~OWNED) > shared.config.small_bytes)
+			continue;
+		if (!may_overdraw(e, now) || (c->parent != ROOT && !may_overdraw(c->parent, now)))
+			continue;
+		chosen_by = BY_EXPRESS;
+		group_chosen_by = BY_EXPRESS;
+		return e;
+	}
+	return 0;
+}
+
+#endif
