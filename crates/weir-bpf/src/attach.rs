@@ -6,7 +6,8 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_sys::{
-    BPF_F_REPLACE, BPF_TCX_INGRESS, bpf_prog_attach_opts, bpf_prog_detach_opts, bpf_prog_query_opts,
+    BPF_F_REPLACE, BPF_TCX_EGRESS, BPF_TCX_INGRESS, bpf_attach_type, bpf_prog_attach_opts,
+    bpf_prog_detach_opts, bpf_prog_query_opts,
 };
 use nix::errno::Errno;
 
@@ -18,6 +19,18 @@ const MOST: usize = 64;
 /// # Errors
 /// `EINVAL` on kernels before 6.6, `ENODEV` if there is no such interface.
 pub fn tcx_ingress(ifindex: u32) -> Result<Vec<u32>, Errno> {
+    query(ifindex, BPF_TCX_INGRESS)
+}
+
+/// Ids of the programs at the interface's TCX egress, first to run first.
+///
+/// # Errors
+/// As [`tcx_ingress`].
+pub fn tcx_egress(ifindex: u32) -> Result<Vec<u32>, Errno> {
+    query(ifindex, BPF_TCX_EGRESS)
+}
+
+fn query(ifindex: u32, hook: bpf_attach_type) -> Result<Vec<u32>, Errno> {
     let mut ids = [0u32; MOST];
     // SAFETY: all-zero is a valid value of this plain C struct (integers and null pointers).
     let mut opts: bpf_prog_query_opts = unsafe { std::mem::zeroed() };
@@ -25,7 +38,7 @@ pub fn tcx_ingress(ifindex: u32) -> Result<Vec<u32>, Errno> {
     opts.prog_ids = ids.as_mut_ptr();
     opts.__bindgen_anon_1.prog_cnt = u32::try_from(MOST).unwrap_or(0);
     // SAFETY: `opts` lives through the call and points to room for `MOST` ids, as it says.
-    let code = unsafe { libbpf_sys::bpf_prog_query_opts(target(ifindex)?, BPF_TCX_INGRESS, &raw mut opts) };
+    let code = unsafe { libbpf_sys::bpf_prog_query_opts(target(ifindex)?, hook, &raw mut opts) };
     check(code)?;
     // SAFETY: both fields of the union are the same 32-bit count.
     let count = unsafe { opts.__bindgen_anon_1.prog_cnt } as usize;
@@ -38,6 +51,23 @@ pub fn tcx_ingress(ifindex: u32) -> Result<Vec<u32>, Errno> {
 /// # Errors
 /// `EINVAL` on kernels before 6.6, `ENODEV`, `EPERM`.
 pub fn attach_tcx_ingress(program: &impl AsFd, ifindex: u32, replace: Option<u32>) -> Result<(), Errno> {
+    attach(program, ifindex, BPF_TCX_INGRESS, replace)
+}
+
+/// The same at its TCX egress.
+///
+/// # Errors
+/// As [`attach_tcx_ingress`].
+pub fn attach_tcx_egress(program: &impl AsFd, ifindex: u32, replace: Option<u32>) -> Result<(), Errno> {
+    attach(program, ifindex, BPF_TCX_EGRESS, replace)
+}
+
+fn attach(
+    program: &impl AsFd,
+    ifindex: u32,
+    hook: bpf_attach_type,
+    replace: Option<u32>,
+) -> Result<(), Errno> {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut opts: bpf_prog_attach_opts = unsafe { std::mem::zeroed() };
     opts.sz = size_of::<bpf_prog_attach_opts>() as _;
@@ -48,9 +78,7 @@ pub fn attach_tcx_ingress(program: &impl AsFd, ifindex: u32, replace: Option<u32
     }
     let program = program.as_fd().as_raw_fd();
     // SAFETY: both descriptors are open and `opts` lives through the call.
-    check(unsafe {
-        libbpf_sys::bpf_prog_attach_opts(program, target(ifindex)?, BPF_TCX_INGRESS, &raw const opts)
-    })
+    check(unsafe { libbpf_sys::bpf_prog_attach_opts(program, target(ifindex)?, hook, &raw const opts) })
 }
 
 /// Takes a program away from the interface's TCX ingress.

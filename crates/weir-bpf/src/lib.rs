@@ -1,10 +1,12 @@
 //! weir's BPF programs and the maps through which the agent tells them what belongs where.
 //!
-//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`]; the layouts shared with
-//! the programs are asserted against `intf.h` on both sides.
+//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped`; the layouts
+//! shared with the programs are asserted against `intf.h` and `fair.h` on both sides.
 
 pub mod attach;
 mod classifier;
+pub mod fair;
+mod mapped;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
 

@@ -188,6 +188,20 @@ static __always_inline void start_anew(struct Qdisc *sch)
 	sch->qstats.backlog = 0;
 }
 
+static __always_inline void count_sent(__u32 e, __u32 len, __u32 segments)
+{
+	__u32 group = entity(e)->parent & MASK;
+
+	stats(e)->bytes += len;
+	stats(e)->packets += segments;
+	stats(ROOT)->bytes += len;
+	stats(ROOT)->packets += segments;
+	if (group != ROOT) {
+		stats(group)->bytes += len;
+		stats(group)->packets += segments;
+	}
+}
+
 SEC("struct_ops/fair_dequeue")
 struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 {
@@ -196,7 +210,6 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 
 	wake_at = 0;
 	while (sch->q.qlen && !broken && tries-- && can_loop) {
-		struct fair_stats *st;
 		struct sk_buff *skb;
 		__u32 e = 0, slot, len;
 		struct slot *s;
@@ -233,9 +246,7 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 		sch->q.qlen--;
 		sch->qstats.backlog -= len;
 		charge(e, len, now);
-		st = stats(e);
-		st->bytes += len;
-		st->packets += slot_class[SLOT(slot)] >> 16;
+		count_sent(e, len, slot_class[SLOT(slot)] >> 16);
 		if (entity(e)->new_head)
 			express_append(e);
 		if (!skb) {

@@ -4,24 +4,29 @@ use std::{fmt, str::FromStr};
 
 use serde::Deserialize;
 
-use super::{Engine, EngineError, Htb, selftest};
+use weir_bpf::fair::Mode;
+
+use super::{BpfQdisc, Engine, EngineError, Htb, selftest};
 
 /// An engine, by its name in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// HTB, on any kernel.
     Htb,
+    /// A BPF qdisc, kernel 6.16 and later.
+    Bpf,
 }
 
 impl Kind {
     /// All of them, best first: the order in which `auto` tries.
-    pub const ALL: [Kind; 1] = [Kind::Htb];
+    pub const ALL: [Kind; 2] = [Kind::Htb, Kind::Bpf];
 
     /// As the configuration writes it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Kind::Htb => "htb",
+            Kind::Bpf => "bpf",
         }
     }
 
@@ -32,6 +37,14 @@ impl Kind {
     pub fn open(self, link: &str) -> Result<Box<dyn Engine>, EngineError> {
         match self {
             Kind::Htb => Ok(Box::new(Htb::open(link)?)),
+            Kind::Bpf => Ok(Box::new(BpfQdisc::open(link, Mode::Fair)?)),
+        }
+    }
+
+    /// The BPF qdisc's name when it works in this mode.
+    pub(crate) fn of(mode: Mode) -> Kind {
+        match mode {
+            Mode::Fair | Mode::Credit => Kind::Bpf,
         }
     }
 }

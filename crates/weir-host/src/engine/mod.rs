@@ -1,10 +1,11 @@
 //! What enforces a division in the data path.
 //!
 //! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the
-//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel. It is told a [`Plan`]; what it
+//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones. It is told a [`Plan`]; what it
 //! makes of it is its own affair, but whoever sends must get section 3's shares: one suite of
 //! tests (`tests/netns/tests/conformance.rs`) holds for all of them.
 
+mod bpf;
 mod catcher;
 mod htb;
 mod ifb;
@@ -15,6 +16,7 @@ pub mod tree;
 
 use std::collections::BTreeMap;
 
+pub use bpf::BpfQdisc;
 pub use catcher::{Attach, Catcher, Created, PortClass};
 pub use htb::Htb;
 pub use kind::{Choice, Kind};
@@ -140,6 +142,24 @@ pub enum EngineError {
         /// The way out, beginning with a separator, or nothing.
         hint: &'static str,
     },
+    /// The kernel has not got what the engine is made of.
+    #[error("cannot use engine {engine}: {why}")]
+    Lacking {
+        /// Which engine.
+        engine: Kind,
+        /// What is missing.
+        why: String,
+    },
+    /// The engine cannot hold so many classes.
+    #[error(
+        "cannot schedule class 1:{minor:x}: the bpf engine has room for minors below {room:x}; use engine = \"htb\""
+    )]
+    NoRoom {
+        /// The class.
+        minor: u16,
+        /// Minors are below this.
+        room: u16,
+    },
     /// The name weir wants for its device belongs to someone else.
     #[error(
         "cannot create device {name}: one of this name exists and is not weir's; rename it, or remove it with `ip link del {name}`"
@@ -158,7 +178,10 @@ impl EngineError {
         match self {
             EngineError::Netlink(e) => e.errno() == Some(ENODEV),
             EngineError::Attach { errno, .. } => *errno == ENODEV,
-            EngineError::Bpf(_) | EngineError::NameTaken { .. } => false,
+            EngineError::Bpf(_)
+            | EngineError::NameTaken { .. }
+            | EngineError::Lacking { .. }
+            | EngineError::NoRoom { .. } => false,
         }
     }
 }

@@ -178,6 +178,19 @@ fn bytes_of_ticks(ticks: u32, rate: BitRate) -> Bytes {
     rate.bytes_in(TICK * ticks)
 }
 
+/// Adds a qdisc that takes no options at the root, replacing whatever default is there.
+#[must_use]
+pub fn add_root(index: u32, device: &str, handle: TcHandle, kind: &str) -> Request {
+    let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
+    body.put_str(TCA_KIND, kind);
+    Request {
+        kind: RTM_NEWQDISC,
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+        body: body.into_bytes(),
+        what: format!("add qdisc {kind} {handle} to {device}"),
+    }
+}
+
 /// Adds an HTB qdisc at the root, replacing whatever default is there.
 #[must_use]
 pub fn add_htb(index: u32, device: &str, handle: TcHandle, default_minor: u16) -> Request {
