@@ -389,7 +389,7 @@ fn place(minor: u16, from: usize) -> usize {
     from + usize::from(minor) * 8
 }
 
-fn map_shared(map: &(impl MapCore + AsFd)) -> Result<Mapped, Error> {
+fn map_shared(map: &impl MapCore) -> Result<Mapped, Error> {
     Mapped::of(map, WORDS * 8).map_err(|errno: Errno| Error {
         what: "map the fair queueing qdisc's memory",
         source: std::io::Error::from(errno).into(),
