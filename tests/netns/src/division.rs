@@ -73,6 +73,24 @@ impl Party {
         Party { load, ..self }
     }
 
+    /// Its minimum and its maximum as rates.
+    #[must_use]
+    pub fn between(self, min: Option<BitRate>, max: Option<BitRate>) -> Party {
+        Party { min, max, ..self }
+    }
+
+    /// What it sends.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        self.load
+    }
+
+    /// Its minimum, zero if it has none.
+    #[must_use]
+    pub fn floor(&self) -> BitRate {
+        self.min.unwrap_or_default()
+    }
+
     /// Its label.
     #[must_use]
     pub fn label(&self) -> &str {
@@ -139,6 +157,12 @@ impl Division {
         self
     }
 
+    /// The same with each party altered.
+    #[must_use]
+    pub fn map(self, alter: impl FnMut(Party) -> Party) -> Division {
+        Division { parties: self.parties.into_iter().map(alter).collect(), ..self }
+    }
+
     /// Who shares.
     #[must_use]
     pub fn parties(&self) -> &[Party] {
@@ -166,20 +190,19 @@ impl Division {
         text
     }
 
-    /// The change that puts its policies in force over the API (groups and membership are
-    /// the configuration's).
+    /// The change that puts its policies in force over the API, the groups' too (who is in
+    /// which group is the configuration's).
     #[must_use]
     pub fn to_changes(&self, node: &Node) -> SetPolicies {
-        let change = |party: &Party| {
-            let policy = party.policy();
-            PolicyChange {
-                name: node.name(&party.label),
-                weight: Some(Some(policy.weight())),
-                min: Some(policy.min()),
-                max: Some(policy.max()),
-            }
+        let change = |name: String, policy: Policy| PolicyChange {
+            name,
+            weight: Some(Some(policy.weight())),
+            min: Some(policy.min()),
+            max: Some(policy.max()),
         };
-        SetPolicies { changes: self.parties.iter().map(change).collect(), allow_absent: false }
+        let groups = self.groups.iter().map(|(name, w, min, max)| change(name.clone(), policy(*w, *min, *max)));
+        let parties = self.parties.iter().map(|party| change(node.name(&party.label), party.policy()));
+        SetPolicies { changes: groups.chain(parties).collect(), allow_absent: false }
     }
 
     /// What each must get of a link of this capacity, exact, in the order of the parties.

@@ -26,17 +26,23 @@
 
 mod agent;
 mod division;
+mod echo;
+mod engines;
 pub mod kernel;
 mod needs;
 mod node;
 mod record;
+mod senders;
 mod stream;
 
 pub use agent::{Agent, Config, Ran, binary};
 pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title, within};
+pub use echo::{Echo, RoundTrips};
+pub use engines::Engine;
 pub use needs::{Need, can_run};
 pub use node::{CAPACITY, Node, containers};
 pub use record::Record;
+pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use stream::{Rate, Stream};
 
 /// How long a measurement takes; its first 2 s are left out.

@@ -11,13 +11,13 @@ use std::{
 
 use crate::{Stream, stream::hurry};
 
-/// Between two looks.
+/// Between two looks, unless said otherwise.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// When it was looked, and how many bytes of each flow had arrived until then.
 type Sample = (Instant, Vec<u64>);
 
-/// Looks at flows ten times a second, from now until it is dropped.
+/// Looks at flows, ten times a second unless said otherwise, from now until it is dropped.
 #[derive(Debug)]
 pub struct Record {
     samples: Arc<Mutex<Vec<Sample>>>,
@@ -29,6 +29,12 @@ impl Record {
     /// Begins to look; flows are known by their place in the list.
     #[must_use]
     pub fn of(streams: &[&Stream]) -> Record {
+        Record::every(INTERVAL, streams)
+    }
+
+    /// The same with another interval between two looks.
+    #[must_use]
+    pub fn every(interval: Duration, streams: &[&Stream]) -> Record {
         let counters: Vec<Arc<AtomicU64>> = streams.iter().map(|s| s.received.clone()).collect();
         let (samples, stop) = (Arc::<Mutex<Vec<Sample>>>::default(), Arc::<AtomicBool>::default());
         let (written, ended) = (samples.clone(), stop.clone());
@@ -37,7 +43,7 @@ impl Record {
             while !ended.load(Ordering::Relaxed) {
                 let sample = (Instant::now(), counters.iter().map(|c| c.load(Ordering::Relaxed)).collect());
                 written.lock().expect("nobody panics with it").push(sample);
-                thread::sleep(INTERVAL);
+                thread::sleep(interval);
             }
         });
         Record { samples, stop, thread: Some(thread) }
@@ -46,6 +52,21 @@ impl Record {
     fn between(&self, from: Instant, to: Instant) -> Vec<Sample> {
         let samples = self.samples.lock().expect("nobody panics with it");
         samples.iter().filter(|s| s.0 >= from && s.0 <= to).cloned().collect()
+    }
+
+    /// The first look at which more than `bytes` of a flow had arrived since `from`.
+    #[must_use]
+    pub fn arrived(&self, flow: usize, from: Instant, bytes: u64) -> Option<Instant> {
+        let samples = self.samples.lock().expect("nobody panics with it");
+        let before = samples.iter().rev().find(|s| s.0 <= from).map_or(0, |s| s.1[flow]);
+        samples.iter().find(|s| s.0 > from && s.1[flow] > before + bytes).map(|s| s.0)
+    }
+
+    /// The last look before which something of a flow arrived.
+    #[must_use]
+    pub fn ended(&self, flow: usize) -> Option<Instant> {
+        let samples = self.samples.lock().expect("nobody panics with it");
+        samples.windows(2).rev().find(|w| w[1].1[flow] > w[0].1[flow]).map(|w| w[1].0)
     }
 
     /// Mean payload rate of a flow between two moments, Mbit/s; zero if they are too close.

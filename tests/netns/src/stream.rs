@@ -26,13 +26,69 @@ const LATE: Duration = Duration::from_secs(3);
 /// The receive buffer of datagrams: a busy machine must not lose what the network carried.
 const SINK: usize = 8 << 20;
 
-/// How much a UDP sender offers.
+/// A sender that is behind does not make up for more than this: it would ask for more than its
+/// rate.
+const LATENESS: Duration = Duration::from_millis(100);
+/// A sender that is to be silent looks this often whether it still is.
+const SILENCE: Duration = Duration::from_millis(10);
+
+/// What TCP takes from a sender before it can send it.
+const UNSENT: u32 = 64 << 10;
+/// What the kernel needs to keep a datagram of [`UDP_PAYLOAD`].
+const DATAGRAM_MEMORY: usize = 2304;
+
+/// How much a sender offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
     /// As much as the socket takes: it blocks when its class is held back.
     Unlimited,
-    /// That much payload.
+    /// That much payload; zero is silence.
     Of(BitRate),
+}
+
+impl Rate {
+    fn bits_per_sec(self) -> u64 {
+        match self {
+            Rate::Unlimited => u64::MAX,
+            Rate::Of(rate) => rate.bits_per_sec(),
+        }
+    }
+}
+
+/// Tells a sender when its next block is due, at a rate that others change.
+struct Pace {
+    wanted: Arc<AtomicU64>,
+    /// The rate that the two below are about.
+    rate: u64,
+    start: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(wanted: Arc<AtomicU64>) -> Pace {
+        let rate = wanted.load(Ordering::Relaxed);
+        Pace { wanted, rate, start: Instant::now(), bytes: 0 }
+    }
+
+    /// Waits until a block of that length is due; false if nothing is wanted now.
+    fn wait(&mut self, length: usize) -> bool {
+        let rate = self.wanted.load(Ordering::Relaxed);
+        if rate != self.rate {
+            *self = Pace { rate, start: Instant::now(), bytes: 0, wanted: self.wanted.clone() };
+        }
+        match rate {
+            0 => thread::sleep(SILENCE),
+            u64::MAX => {}
+            _ => {
+                let due = Duration::from_secs_f64(self.bytes as f64 * 8.0 / rate as f64);
+                let behind = self.start.elapsed().saturating_sub(due);
+                self.start += behind.saturating_sub(LATENESS);
+                thread::sleep(due.saturating_sub(self.start.elapsed()));
+                self.bytes += length as u64;
+            }
+        }
+        rate > 0
+    }
 }
 
 /// One flow, from now until it is dropped.
@@ -42,6 +98,10 @@ pub struct Stream {
     stop: [Arc<AtomicBool>; 2],
     sent: Arc<AtomicU64>,
     pub(crate) received: Arc<AtomicU64>,
+    /// Bits a second; `u64::MAX` is no limit.
+    rate: Arc<AtomicU64>,
+    /// The sender's, of a stream of datagrams.
+    socket: Option<UdpSocket>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -75,6 +135,19 @@ impl Stream {
         let (peer, _) = listener.accept()?;
         // By name, as the lab does: the host's default may be another.
         setsockopt(&socket, sockopt::TcpCongestion, &OsString::from("cubic"))?;
+        // Little that is not sent yet: a stream that is silenced stops soon.
+        let lowat = libc::c_int::try_from(UNSENT)?;
+        // SAFETY: a plain system call on an open socket, with a valid integer of that size.
+        let set = unsafe {
+            libc::setsockopt(
+                std::os::fd::AsRawFd::as_raw_fd(&socket),
+                libc::IPPROTO_TCP,
+                libc::TCP_NOTSENT_LOWAT,
+                (&raw const lowat).cast(),
+                libc::socklen_t::try_from(size_of_val(&lowat))?,
+            )
+        };
+        anyhow::ensure!(set == 0, "cannot set TCP_NOTSENT_LOWAT: {}", std::io::Error::last_os_error());
         Stream::start(socket, peer)
     }
 
@@ -82,11 +155,14 @@ impl Stream {
         socket.set_write_timeout(Some(PATIENCE))?;
         peer.set_read_timeout(Some(PATIENCE))?;
         let mut stream = Stream::idle();
-        let (stop, sent) = (stream.stop[0].clone(), stream.sent.clone());
+        let (stop, sent, rate) = (stream.stop[0].clone(), stream.sent.clone(), stream.rate.clone());
         let sender = thread::spawn(move || {
             hurry();
             let block = [0u8; 16 << 10];
-            count(&stop, &sent, || socket.write(&block));
+            let mut pace = Pace::new(rate);
+            count(&stop, &sent, || {
+                if pace.wait(block.len()) { socket.write(&block) } else { Err(ErrorKind::WouldBlock.into()) }
+            });
         });
         let (stop, received) = (stream.stop[1].clone(), stream.received.clone());
         let receiver = thread::spawn(move || {
@@ -110,20 +186,21 @@ impl Stream {
         let socket = from.within(|| UdpSocket::bind(any).and_then(|s| s.connect(target).map(|()| s)))??;
         socket.set_write_timeout(Some(PATIENCE))?;
         let mut stream = Stream::idle();
-        let (stop, sent) = (stream.stop[0].clone(), stream.sent.clone());
+        stream.set(rate);
+        stream.socket = Some(socket.try_clone()?);
+        let (stop, sent, wanted) = (stream.stop[0].clone(), stream.sent.clone(), stream.rate.clone());
         let sender = thread::spawn(move || {
             if rate != Rate::Unlimited {
                 hurry();
             }
             let payload = [0u8; UDP_PAYLOAD as usize];
-            let (start, mut bytes) = (Instant::now(), 0u64);
+            let mut pace = Pace::new(wanted);
             count(&stop, &sent, || {
-                if let Rate::Of(rate) = rate {
-                    let due = Duration::from_secs_f64(bytes as f64 * 8.0 / rate.bits_per_sec() as f64);
-                    thread::sleep(due.saturating_sub(start.elapsed()));
+                if pace.wait(payload.len()) {
+                    socket.send(&payload)
+                } else {
+                    Err(ErrorKind::WouldBlock.into())
                 }
-                bytes += payload.len() as u64;
-                socket.send(&payload)
             });
         });
         let (stop, received) = (stream.stop[1].clone(), stream.received.clone());
@@ -141,8 +218,27 @@ impl Stream {
             stop: Default::default(),
             sent: Arc::default(),
             received: Arc::default(),
+            rate: Arc::new(AtomicU64::new(u64::MAX)),
+            socket: None,
             threads: Vec::new(),
         }
+    }
+
+    /// Changes what it offers, from its next block on.
+    pub fn set(&self, rate: Rate) {
+        self.rate.store(rate.bits_per_sec(), Ordering::Relaxed);
+    }
+
+    /// What a sender of datagrams may have waiting in the network at the most, in datagrams: as
+    /// long as it takes to empty, a stream that is silenced goes on. Nothing for TCP, which
+    /// sees to that itself.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn queue(&self, datagrams: usize) {
+        let Some(socket) = &self.socket else { return };
+        // The kernel doubles it, and counts what a datagram takes of its memory.
+        setsockopt(socket, sockopt::SndBuf, &(datagrams * DATAGRAM_MEMORY / 2)).expect("any size will do");
     }
 
     /// Payload bytes that the sender got rid of so far.

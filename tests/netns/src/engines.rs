@@ -1,0 +1,176 @@
+//! The engines, one set of tests for all of them, and what each is held to.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use weir_lab::topology::Spec;
+
+use crate::{Agent, Config, Need, Node, can_run, containers};
+
+/// Names of the engines that a run is about, with commas between; all that run here without.
+/// Who names one wants it tested: that it cannot run is a failure then.
+const WANTED: &str = "WEIR_ENGINES";
+
+/// What enforces, as `[link] engine` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// HTB.
+    Htb,
+    /// The BPF qdisc.
+    Bpf,
+    /// The BPF qdisc in qCon's own form: credits handed out by a timer.
+    BpfCredit,
+    /// Earliest departure times and fq.
+    Edt,
+    /// Paced sockets, and credits for what is not TCP; no queue of its own.
+    Pacing,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Engine {
+    /// All of them.
+    pub const ALL: [Engine; 5] =
+        [Engine::Htb, Engine::Bpf, Engine::BpfCredit, Engine::Edt, Engine::Pacing];
+
+    /// As the configuration writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Engine::Htb => "htb",
+            Engine::Bpf => "bpf",
+            Engine::BpfCredit => "bpf-credit",
+            Engine::Edt => "edt",
+            Engine::Pacing => "pacing",
+        }
+    }
+
+    /// How far a share may be from section 3's, as a fraction of it; `tso`: with super-packets.
+    #[must_use]
+    pub const fn tolerance(self, tso: bool) -> f64 {
+        match (self, tso) {
+            (Engine::Bpf | Engine::Edt, false) => 0.01,
+            (Engine::Bpf | Engine::Edt, true) => 0.02,
+            (Engine::Htb, _) => 0.02,
+            (Engine::BpfCredit | Engine::Pacing, _) => 0.05,
+        }
+    }
+
+    /// The least part of what the capacity allows that must arrive.
+    #[must_use]
+    pub const fn least_total(self) -> f64 {
+        match self {
+            Engine::Htb | Engine::Bpf | Engine::Edt => 0.99,
+            Engine::BpfCredit | Engine::Pacing => 0.95,
+        }
+    }
+
+    /// After this time a change of policies or of demands is in force: at once where the data
+    /// path sees who sends, and where the agent must see it, some of its ticks of 100 ms and its
+    /// memory of 0.5 s for demands.
+    #[must_use]
+    pub const fn settles(self) -> Duration {
+        Duration::from_millis(match self {
+            Engine::Bpf => 50,
+            Engine::BpfCredit => 150,
+            Engine::Edt => 300,
+            Engine::Htb | Engine::Pacing => 1000,
+        })
+    }
+
+    /// Whether senders wait for their queue instead of losing what it cannot take.
+    #[must_use]
+    pub const fn holds_back(self) -> bool {
+        !matches!(self, Engine::Pacing)
+    }
+
+    /// The line of `[link]` that chooses it.
+    #[must_use]
+    pub fn to_toml(self) -> String {
+        format!("engine = \"{self}\"")
+    }
+
+    /// Whether tests of this engine are to run. If not, says why: `SKIPPED` with what this
+    /// kernel lacks, or that others were asked for.
+    ///
+    /// # Panics
+    /// If it was asked for by name and cannot run.
+    #[must_use]
+    pub fn is_here(self) -> bool {
+        let wanted = std::env::var(WANTED).ok();
+        let named = wanted.as_ref().map(|list| list.split(',').any(|name| name.trim() == self.name()));
+        if named == Some(false) {
+            println!("not run: {WANTED} does not name {self}");
+            return false;
+        }
+        if named.is_none() && !can_run(&Need::TRAFFIC) {
+            return false;
+        }
+        match (self.tried(), named) {
+            (Ok(()), _) => true,
+            (Err(why), None) => {
+                println!("SKIPPED: engine {self}: {why}");
+                false
+            }
+            (Err(why), Some(_)) => panic!("{WANTED} names {self}, which cannot run here: {why}"),
+        }
+    }
+
+    /// Starts an agent with it, once a process: what its logs say if it cannot.
+    fn tried(self) -> Result<(), String> {
+        static FOUND: Mutex<Option<HashMap<Engine, Result<(), String>>>> = Mutex::new(None);
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = found.get_or_insert_default();
+        found.entry(self).or_insert_with(|| self.start_once()).clone()
+    }
+
+    fn start_once(self) -> Result<(), String> {
+        let node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+        let config = node.config().link(&self.to_toml());
+        let agent = Agent::start(node.topology.node(), &config).map_err(|e| {
+            let text = format!("{e:#}");
+            text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it did not start").to_owned()
+        })?;
+        let engine = agent.client().status().map_err(|e| e.to_string())?.engine;
+        if engine == self.name() { Ok(()) } else { Err(format!("the agent uses {engine} instead")) }
+    }
+}
+
+impl Config {
+    /// The same with that engine.
+    #[must_use]
+    pub fn engine(self, engine: Engine) -> Config {
+        self.link(&engine.to_toml())
+    }
+}
+
+/// Makes tests of functions that take an [`Engine`]: one for each engine, in a module of its
+/// name, which returns at once where the engine cannot run.
+#[macro_export]
+macro_rules! for_each_engine {
+    (@in $module:ident $engine:ident $($test:ident),+) => {
+        mod $module {
+            $(#[test]
+            fn $test() {
+                if $crate::Engine::$engine.is_here() {
+                    super::$test($crate::Engine::$engine);
+                }
+            })+
+        }
+    };
+    ($($test:ident),+ $(,)?) => {
+        $crate::for_each_engine!(@in htb Htb $($test),+);
+        $crate::for_each_engine!(@in bpf Bpf $($test),+);
+        $crate::for_each_engine!(@in bpf_credit BpfCredit $($test),+);
+        $crate::for_each_engine!(@in edt Edt $($test),+);
+        $crate::for_each_engine!(@in pacing Pacing $($test),+);
+    };
+}

@@ -1,0 +1,186 @@
+//! Senders in every container whose loads change while they run, and shares judged by the
+//! packet.
+
+use std::time::Duration;
+
+use weir_lab::{
+    topology::Family,
+    traffic::{Load, UDP_PAYLOAD},
+};
+use weir_units::BitRate;
+
+use crate::{Division, Engine, Node, Rate, Share, Stream};
+
+/// More than the link: as much as the socket takes.
+pub const FLOOD: Load = Load::Udp(BitRate::mbit(1000));
+/// What is offered instead where senders are not held back: more than any share, and what a
+/// machine can send and lose.
+const OFFER: BitRate = BitRate::mbit(60);
+/// How much a sender of datagrams may have waiting, as time at its share: enough for a machine
+/// that is late to wake it, little enough that it stops soon when it is silenced.
+const QUEUE: f64 = 0.020;
+/// A super-packet's payload at the most.
+const SUPER_PACKET: u32 = 64 << 10;
+/// A segment's payload.
+const SEGMENT: u32 = 1448;
+
+/// A TCP connection and a stream of datagrams from every container to the server, silent until
+/// told otherwise.
+#[derive(Debug)]
+pub struct Senders {
+    labels: Vec<String>,
+    /// TCP, UDP.
+    streams: Vec<[Stream; 2]>,
+    holds_back: bool,
+}
+
+impl Senders {
+    /// From all containers of the node.
+    ///
+    /// # Panics
+    /// If one cannot connect.
+    #[must_use]
+    #[track_caller]
+    pub fn of(node: &Node, engine: Engine) -> Senders {
+        let (srv, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
+        let start = |from| {
+            let tcp = Stream::tcp(from, srv, address);
+            tcp.set(Rate::Of(BitRate::ZERO));
+            // A sender that may be unlimited later is no real-time thread.
+            let udp = Stream::udp(from, srv, address, Rate::Unlimited);
+            udp.set(Rate::Of(BitRate::ZERO));
+            [tcp, udp]
+        };
+        let containers = node.topology.containers();
+        Senders {
+            labels: containers.iter().map(|c| c.label().to_owned()).collect(),
+            streams: containers.iter().map(|c| start(c.netns())).collect(),
+            holds_back: engine.holds_back(),
+        }
+    }
+
+    /// Lets each send what the division says; those it does not name are silent.
+    pub fn follow(&self, division: &Division, expected: &[Share]) {
+        for (label, [tcp, udp]) in self.labels.iter().zip(&self.streams) {
+            let party = division.parties().iter().position(|p| p.label() == label);
+            let load = party.map_or(Load::Nothing, |i| division.parties()[i].load());
+            let silent = Rate::Of(BitRate::ZERO);
+            let share = party.map_or(0.0, |i| expected[i].goodput);
+            // Four at the least: a queue that is never empty while the sender wakes.
+            let waiting = share * 1e6 / 8.0 * QUEUE / f64::from(UDP_PAYLOAD);
+            udp.queue((waiting as usize).max(4));
+            tcp.set(if matches!(load, Load::Tcp | Load::TcpMany(_)) { Rate::Unlimited } else { silent });
+            udp.set(match load {
+                Load::Udp(rate) if rate < OFFER => Rate::Of(rate),
+                Load::Udp(_) if self.holds_back => Rate::Unlimited,
+                Load::Udp(_) => Rate::Of(OFFER),
+                _ => silent,
+            });
+        }
+    }
+
+    /// What arrives from each container during this time, Mbit/s of payload.
+    #[must_use]
+    pub fn goodputs(&self, time: Duration) -> Vec<(String, f64)> {
+        let all: Vec<&Stream> = self.streams.iter().flatten().collect();
+        let rates = Stream::goodputs(&all, time);
+        self.labels.iter().cloned().zip(rates.chunks(2).map(|pair| pair.iter().sum())).collect()
+    }
+
+    /// The stream of datagrams of each container, in the order of the containers.
+    #[must_use]
+    pub fn datagrams(&self) -> Vec<&Stream> {
+        self.streams.iter().map(|[_, udp]| udp).collect()
+    }
+
+    /// The TCP connection of each container, in the order of the containers.
+    #[must_use]
+    pub fn connections(&self) -> Vec<&Stream> {
+        self.streams.iter().map(|[tcp, _]| tcp).collect()
+    }
+}
+
+/// How shares came out.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Judged {
+    /// The largest distance of a share from what it should be, as a fraction of that.
+    pub worst: f64,
+    /// The largest distance as a fraction of what is allowed.
+    pub strain: f64,
+    /// What arrived in all, as a fraction of what should.
+    pub total: f64,
+}
+
+impl Judged {
+    /// Whether all of it is as it must be.
+    #[must_use]
+    pub fn holds(&self, engine: Engine) -> bool {
+        self.strain <= 1.0 && self.total >= engine.least_total()
+    }
+}
+
+/// What is allowed beside the engine's tolerance, in packets of the kind that the class sends.
+///
+/// A scheduler that cannot cut packets is ahead or behind by one of them, whatever it does, and
+/// a window that sees only whole packets miscounts by another one: at 95 kbit/s, twelve
+/// datagrams in 1.5 s, that is more than any percentage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slack {
+    /// Nothing: the window is so long that a packet is less than the tolerance.
+    None,
+    /// Two packets; with `tso` those of TCP are super-packets.
+    TwoPackets {
+        /// Segmentation offload in the containers.
+        tso: bool,
+    },
+}
+
+impl Slack {
+    fn bytes(self, load: Load) -> f64 {
+        match (self, load) {
+            (Slack::None, _) => 0.0,
+            (Slack::TwoPackets { .. }, Load::Udp(_)) => f64::from(2 * UDP_PAYLOAD),
+            (Slack::TwoPackets { tso: false }, _) => f64::from(2 * SEGMENT),
+            (Slack::TwoPackets { tso: true }, _) => f64::from(2 * SUPER_PACKET),
+        }
+    }
+}
+
+/// Compares what arrived during `time` with what the division makes of the node's capacity, and
+/// prints all of it on one line.
+#[must_use]
+pub fn judge(
+    what: &str,
+    division: &Division,
+    measured: &[(String, f64)],
+    expected: &[Share],
+    (time, tolerance, slack): (Duration, f64, Slack),
+) -> Judged {
+    let mut judged = Judged::default();
+    let (mut sum, mut wanted) = (0.0, 0.0);
+    let mut line = String::new();
+    for (party, share) in division.parties().iter().zip(expected) {
+        let got = measured.iter().find(|(label, _)| *label == share.label).map_or(0.0, |(_, got)| *got);
+        sum += got;
+        wanted += share.goodput;
+        if share.goodput == 0.0 {
+            continue;
+        }
+        let off = (got - share.goodput).abs();
+        let packets = slack.bytes(party.load()) * 8e-6 / time.as_secs_f64();
+        let strain = off / (tolerance * share.goodput + packets);
+        judged.worst = judged.worst.max(off / share.goodput);
+        judged.strain = judged.strain.max(strain);
+        let kind = if matches!(party.load(), Load::Udp(_)) { "u" } else { "t" };
+        let mark = if strain > 1.0 { "!" } else { "" };
+        line += &format!("  {got:.2}/{:.2}{kind}{mark}", share.goodput);
+    }
+    judged.total = if wanted > 0.0 { sum / wanted } else { 1.0 };
+    println!(
+        "{what:<38}{line}  worst {:.2} %, {:.2} of what is allowed, total {:.3}",
+        judged.worst * 100.0,
+        judged.strain,
+        judged.total
+    );
+    judged
+}
