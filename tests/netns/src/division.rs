@@ -163,6 +163,14 @@ impl Division {
         Division { parties: self.parties.into_iter().map(alter).collect(), ..self }
     }
 
+    /// Who is in which group, and nothing else.
+    #[must_use]
+    pub fn without_policies(&self) -> Division {
+        let plain = |p: Party| Party { weight: 1, min: None, max: None, ..p };
+        let groups = self.groups.iter().map(|(name, ..)| (name.clone(), 1, None, None)).collect();
+        Division { groups, ..self.clone().map(plain) }
+    }
+
     /// Who shares.
     #[must_use]
     pub fn parties(&self) -> &[Party] {

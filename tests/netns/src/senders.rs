@@ -119,7 +119,7 @@ impl Judged {
     }
 }
 
-/// What is allowed beside the engine's tolerance, in packets of the kind that the class sends.
+/// What is allowed beside the engine's tolerance.
 ///
 /// A scheduler that cannot cut packets is ahead or behind by one of them, whatever it does, and
 /// a window that sees only whole packets miscounts by another one: at 95 kbit/s, twelve
@@ -128,21 +128,25 @@ impl Judged {
 pub enum Slack {
     /// Nothing: the window is so long that a packet is less than the tolerance.
     None,
-    /// Two packets; with `tso` those of TCP are super-packets.
-    TwoPackets {
-        /// Segmentation offload in the containers.
+    /// Two packets of the kind that the class sends, and the engine's grain.
+    Packets {
+        /// Segmentation offload in the containers: TCP's packets are super-packets.
         tso: bool,
+        /// How fine the engine's shares are.
+        grain: BitRate,
     },
 }
 
 impl Slack {
-    fn bytes(self, load: Load) -> f64 {
-        match (self, load) {
-            (Slack::None, _) => 0.0,
-            (Slack::TwoPackets { .. }, Load::Udp(_)) => f64::from(2 * UDP_PAYLOAD),
-            (Slack::TwoPackets { tso: false }, _) => f64::from(2 * SEGMENT),
-            (Slack::TwoPackets { tso: true }, _) => f64::from(2 * SUPER_PACKET),
-        }
+    /// Mbit/s, seen over that time.
+    fn mbit(self, load: Load, time: Duration) -> f64 {
+        let Slack::Packets { tso, grain } = self else { return 0.0 };
+        let packet = match load {
+            Load::Udp(_) => UDP_PAYLOAD,
+            _ if tso => SUPER_PACKET,
+            _ => SEGMENT,
+        };
+        f64::from(2 * packet) * 8e-6 / time.as_secs_f64() + grain.as_mbit()
     }
 }
 
@@ -167,8 +171,7 @@ pub fn judge(
             continue;
         }
         let off = (got - share.goodput).abs();
-        let packets = slack.bytes(party.load()) * 8e-6 / time.as_secs_f64();
-        let strain = off / (tolerance * share.goodput + packets);
+        let strain = off / (tolerance * share.goodput + slack.mbit(party.load(), time));
         judged.worst = judged.worst.max(off / share.goodput);
         judged.strain = judged.strain.max(strain);
         let kind = if matches!(party.load(), Load::Udp(_)) { "u" } else { "t" };

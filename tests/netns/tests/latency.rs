@@ -1,0 +1,110 @@
+//! Round trips of single small packets beside saturated classes, and inside of one.
+//!
+//! The bounds are for super-packets off: with them on, one that is on the wire is 5.2 ms of a
+//! 100 Mbit/s line, whoever schedules.
+
+use std::{thread::sleep, time::Duration};
+
+use weir_lab::{
+    topology::{Family, Spec},
+    traffic::Load,
+};
+use weir_netns_tests::{
+    CAPACITY, Division, Echo, Engine, FLOOD, Node, RoundTrips, Senders, containers, for_each_engine, party, within,
+};
+
+for_each_engine!(
+    an_idle_class_hardly_notices_the_others,
+    a_new_small_flow_passes_the_bulk_of_its_own_container
+);
+
+/// A frame of 1514 bytes and its preamble at 100 Mbit/s.
+const FRAME_MS: f64 = 0.123;
+/// A super-packet of 64 KiB.
+const SUPER_PACKET_MS: f64 = 5.3;
+const PAUSE: Duration = Duration::from_millis(5);
+const COUNT: usize = 400;
+
+/// C1 idle, C2 to C4 send as much as they can.
+fn division() -> Division {
+    Division::of([
+        party("C1"),
+        party("C2").sends(Load::Tcp),
+        party("C3").weight(2).sends(FLOOD),
+        party("C4").weight(3).sends(Load::Tcp),
+    ])
+}
+
+struct Busy {
+    node: Node,
+    echo: Echo,
+    /// Round trips with nobody sending, ms: median and 99th percentile.
+    quiet: (f64, f64),
+    _senders: Senders,
+}
+
+fn busy(engine: Engine, tso: bool) -> Busy {
+    let mut node = Node::build(&Spec { containers: containers(4), tso, ..Spec::default() });
+    let config = node.config().engine(engine);
+    node.start(&config);
+    let senders = Senders::of(&node, engine);
+    let division = division();
+    node.client().set(&division.to_changes(&node)).expect("it fits");
+    let echo = Echo::at(node.topology.srv(), node.topology.server_address(Family::V4));
+    let quiet = echo.ask(node.netns("C1"), 100, PAUSE);
+    senders.follow(&division, &division.expected(CAPACITY, Family::V4));
+    sleep(engine.settles() + Duration::from_millis(1500));
+    let quiet = (quiet.percentile(50.0), quiet.percentile(99.0));
+    Busy { node, echo, quiet, _senders: senders }
+}
+
+fn ask(busy: &Busy, what: &str, label: &str, bound: f64) -> RoundTrips {
+    let measure = || {
+        let times = busy.echo.ask(busy.node.netns(label), COUNT, PAUSE);
+        println!(
+            "{what:<48} p50 {:7.3} ms  p99 {:7.3}  most {:7.3}; nobody sending p50 {:.3} p99 {:.3}",
+            times.percentile(50.0),
+            times.percentile(99.0),
+            times.percentile(100.0),
+            busy.quiet.0,
+            busy.quiet.1,
+        );
+        times
+    };
+    within(measure, |times| times.percentile(99.0) <= bound)
+}
+
+/// The most that the 99th percentile may be, ms; none: only reported.
+fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
+    let wire = if tso { SUPER_PACKET_MS } else { FRAME_MS };
+    match engine {
+        Engine::Bpf | Engine::Edt => Some(1.0 + wire),
+        // What others may send at once before it is its turn: a quantum of each.
+        Engine::Htb => Some(5.0 + wire),
+        Engine::BpfCredit | Engine::Pacing => None,
+    }
+}
+
+fn an_idle_class_hardly_notices_the_others(engine: Engine) {
+    for tso in [false, true] {
+        let busy = busy(engine, tso);
+        let bound = bound_beside(engine, tso);
+        let what = format!("{engine}, tso {tso}: an idle class");
+        let times = ask(&busy, &what, "C1", bound.unwrap_or(f64::INFINITY));
+        let p99 = times.percentile(99.0);
+        assert!(bound.is_none_or(|most| p99 <= most), "{what}: p99 {p99:.3} ms, {bound:?} are allowed");
+    }
+}
+
+fn a_new_small_flow_passes_the_bulk_of_its_own_container(engine: Engine) {
+    for tso in [false, true] {
+        let busy = busy(engine, tso);
+        let bound = (engine == Engine::Bpf).then_some(5.0);
+        for (label, bulk) in [("C4", "TCP"), ("C3", "UDP")] {
+            let what = format!("{engine}, tso {tso}: beside its own {bulk}");
+            let times = ask(&busy, &what, label, bound.unwrap_or(f64::INFINITY));
+            let p99 = times.percentile(99.0);
+            assert!(bound.is_none_or(|most| p99 <= most), "{what}: p99 {p99:.3} ms, {bound:?} are allowed");
+        }
+    }
+}
