@@ -208,7 +208,8 @@ impl Division {
             min: Some(policy.min()),
             max: Some(policy.max()),
         };
-        let groups = self.groups.iter().map(|(name, w, min, max)| change(name.clone(), policy(*w, *min, *max)));
+        let groups =
+            self.groups.iter().map(|(name, w, min, max)| change(name.clone(), policy(*w, *min, *max)));
         let parties = self.parties.iter().map(|party| change(node.name(&party.label), party.policy()));
         SetPolicies { changes: groups.chain(parties).collect(), allow_absent: false }
     }

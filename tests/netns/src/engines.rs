@@ -39,8 +39,7 @@ impl fmt::Display for Engine {
 
 impl Engine {
     /// All of them.
-    pub const ALL: [Engine; 5] =
-        [Engine::Htb, Engine::Bpf, Engine::BpfCredit, Engine::Edt, Engine::Pacing];
+    pub const ALL: [Engine; 5] = [Engine::Htb, Engine::Bpf, Engine::BpfCredit, Engine::Edt, Engine::Pacing];
 
     /// As the configuration writes it.
     #[must_use]
@@ -150,7 +149,11 @@ impl Engine {
         let config = node.config().link(&self.to_toml());
         let agent = Agent::start(node.topology.node(), &config).map_err(|e| {
             let text = format!("{e:#}");
-            text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it did not start").to_owned()
+            text.lines()
+                .map(str::trim)
+                .rfind(|line| !line.is_empty())
+                .unwrap_or("it did not start")
+                .to_owned()
         })?;
         let engine = agent.client().status().map_err(|e| e.to_string())?.engine;
         if engine == self.name() { Ok(()) } else { Err(format!("the agent uses {engine} instead")) }

@@ -8,7 +8,8 @@ use std::{
 
 use weir_lab::topology::{Family, Spec};
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, containers, for_each_engine, party, within,
+    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, containers, for_each_engine, party,
+    within,
 };
 
 for_each_engine!(a_change_of_the_active_set_is_exact_again_soon_and_loses_nothing);

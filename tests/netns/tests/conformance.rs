@@ -11,7 +11,8 @@ use weir_lab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Senders, Share, Slack, containers, for_each_engine, judge, party, within,
+    CAPACITY, Division, Engine, FLOOD, Node, Senders, Share, Slack, containers, for_each_engine, judge,
+    party, within,
 };
 
 for_each_engine!(
@@ -31,7 +32,7 @@ impl Kind {
     fn of(self, container: usize) -> Load {
         match self {
             Kind::Udp => FLOOD,
-            Kind::Mixed if container % 2 == 0 => FLOOD,
+            Kind::Mixed if container.is_multiple_of(2) => FLOOD,
             _ => Load::Tcp,
         }
     }

@@ -11,8 +11,8 @@ use weir_lab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, Slack, containers, for_each_engine, judge,
-    kernel::SCHEDULER, party, within,
+    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, Slack, containers, for_each_engine,
+    judge, kernel::SCHEDULER, party, within,
 };
 
 for_each_engine!(
@@ -101,7 +101,8 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: Engine) 
         let text = node.sh(&["tc", "qdisc", "show", "dev", SCHEDULER]);
         text.lines().find(|line| line.contains(" root ")).map(str::to_owned)
     };
-    let Some(before) = scheduler().filter(|line| !line.contains("qdisc noqueue") && !line.contains("qdisc pfifo"))
+    let Some(before) =
+        scheduler().filter(|line| !line.contains("qdisc noqueue") && !line.contains("qdisc pfifo"))
     else {
         assert_eq!(engine, Engine::Pacing, "{engine} has no scheduler at {SCHEDULER}");
         println!("{engine} has no scheduler to take away");

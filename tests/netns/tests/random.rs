@@ -12,8 +12,8 @@ use weir_lab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Judged, Node, Party, Senders, Slack, containers, for_each_engine, judge,
-    party, within,
+    CAPACITY, Division, Engine, FLOOD, Judged, Node, Party, Senders, Slack, containers, for_each_engine,
+    judge, party, within,
 };
 use weir_units::BitRate;
 
@@ -174,8 +174,5 @@ fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: 
     sleep(engine.settles() + Duration::from_millis(500));
     let time = Duration::from_millis(if tso { 2000 } else { 1200 });
     let rules = (time, engine.tolerance(tso), Slack::Packets { tso, grain: engine.grain() });
-    within(
-        || judge(what, division, &senders.goodputs(time), &expected, rules),
-        |judged| judged.holds(engine),
-    )
+    within(|| judge(what, division, &senders.goodputs(time), &expected, rules), |judged| judged.holds(engine))
 }
