@@ -35,7 +35,9 @@ const WEIGHTS: [u32; 2] = [1, 3];
 /// Payload of a packet, bytes, and its headers (Ethernet, IPv4, UDP).
 const PAYLOAD: usize = 1400;
 const HEADERS: usize = 14 + 20 + 8;
-/// Before the measurement begins: queues fill, ARP is answered.
+/// How long the first packet may take: the kernel finds a link's carrier in its own time.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Before the measurement begins: queues fill.
 const WARM_UP: Duration = Duration::from_millis(150);
 /// How long it takes.
 const WINDOW: Duration = Duration::from_millis(250);
@@ -88,7 +90,7 @@ pub enum Failure {
     Unfair(Shares),
 }
 
-/// Tries an engine: half a second if all is well.
+/// Tries an engine: half a second if all is well and the machine is not busy.
 ///
 /// # Errors
 /// [`Failure`], with the way out where there is one.
@@ -211,6 +213,10 @@ fn measure(senders: &File) -> Result<[f64; 2], Failure> {
         threads.push(thread::spawn(move || send(&senders, side, &stopped)));
     }
     let count = || [received[0].load(Relaxed), received[1].load(Relaxed)];
+    let started = Instant::now();
+    while count().contains(&0) && started.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(5));
+    }
     thread::sleep(WARM_UP);
     let (begin, before) = (Instant::now(), count());
     thread::sleep(WINDOW);
