@@ -2,7 +2,7 @@
 //! command, in it. A tool for developing weir, no part of it.
 //!
 //! ```text
-//! weir-vm run --kernel 6.12 --test weir-netns-tests:shares --filter bridged
+//! weir-vm run --kernel 6.12 --test weir-netns-tests:shares:bridged
 //! weir-vm exec --file ./prog:/prog -- /prog --fast
 //! ```
 
@@ -39,12 +39,10 @@ enum Verb {
     Run {
         #[command(flatten)]
         guest: Guest,
-        /// A package's tests: PACKAGE:TEST, or PACKAGE:lib for its unit tests.
-        #[arg(long = "test", required = true, value_name = "PACKAGE:TEST")]
+        /// A package's tests: PACKAGE:TEST, or PACKAGE:lib for its unit tests; only those whose
+        /// name contains FILTER.
+        #[arg(long = "test", required = true, value_name = "PACKAGE:TEST[:FILTER]")]
         tests: Vec<TestOf>,
-        /// Only tests whose name contains one of these.
-        #[arg(long = "filter", value_name = "NAME")]
-        filters: Vec<String>,
         /// Not the tests whose name contains one of these.
         #[arg(long = "skip", value_name = "NAME")]
         skips: Vec<String>,
@@ -113,14 +111,14 @@ fn go(cli: Cli) -> Result<ExitCode> {
             };
             boot(&guest, Initramfs::with_tools()?, &job, false, false)
         }
-        Verb::Run { guest, tests, filters, skips, all } => {
+        Verb::Run { guest, tests, skips, all } => {
             let mut root = Initramfs::with_tools()?;
             let mut job = String::from("code=0\n");
-            for (i, path) in tests_of::build(&tests)?.iter().enumerate() {
+            for (i, (test, path)) in tests.iter().zip(tests_of::build(&tests)?).enumerate() {
                 let to =
                     format!("tests/{i}-{}", path.file_name().context("a file has a name")?.to_string_lossy());
-                tests_of::add(&mut root, path, &to)?;
-                let mut words: Vec<String> = filters.clone();
+                tests_of::add(&mut root, &path, &to)?;
+                let mut words: Vec<String> = test.filter.iter().cloned().collect();
                 words.extend(skips.iter().flat_map(|skip| ["--skip".to_owned(), skip.clone()]));
                 let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
                 job += &format!("/{to} --test-threads=1 --nocapture {} || code=$?\n", words.join(" "));

@@ -11,21 +11,24 @@ use serde_json::Value;
 
 use crate::{initramfs::Initramfs, process};
 
-/// A test target of a package: `weir-netns-tests:shares`.
+/// A test target of a package, perhaps only some of its tests: `weir-netns-tests:shares:nat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TestOf {
     package: String,
     /// A file in the package's `tests`, or `lib`.
     target: String,
+    /// Only tests whose name contains this.
+    pub(crate) filter: Option<String>,
 }
 
 impl FromStr for TestOf {
     type Err = String;
 
     fn from_str(text: &str) -> Result<TestOf, String> {
-        match text.split_once(':') {
-            Some((package, target)) if !package.is_empty() && !target.is_empty() => {
-                Ok(TestOf { package: package.to_owned(), target: target.to_owned() })
+        let mut parts = text.splitn(3, ':').map(str::to_owned);
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(package), Some(target), filter) if !package.is_empty() && !target.is_empty() => {
+                Ok(TestOf { package, target, filter })
             }
             _ => Err("a test is named as PACKAGE:TEST, for example weir-netns-tests:shares".to_owned()),
         }
@@ -85,8 +88,13 @@ mod tests {
 
     #[test]
     fn a_test_is_named_by_its_package_and_file() {
-        let shares = TestOf { package: "weir-netns-tests".to_owned(), target: "shares".to_owned() };
-        assert_eq!("weir-netns-tests:shares".parse(), Ok(shares));
+        let shares = |filter: Option<&str>| TestOf {
+            package: "weir-netns-tests".to_owned(),
+            target: "shares".to_owned(),
+            filter: filter.map(str::to_owned),
+        };
+        assert_eq!("weir-netns-tests:shares".parse(), Ok(shares(None)));
+        assert_eq!("weir-netns-tests:shares:nat".parse(), Ok(shares(Some("nat"))));
         assert!("shares".parse::<TestOf>().is_err());
         assert!(":shares".parse::<TestOf>().is_err());
     }
