@@ -139,6 +139,9 @@ pub struct Status {
     pub allocator: String,
     /// How packets are caught: `tcx` or `clsact`.
     pub attach: String,
+    /// Whether TCP sockets are paced to their class's share.
+    #[serde(default)]
+    pub pacing: bool,
     /// Classes in all.
     pub classes: usize,
     /// Classes active now.

@@ -1,13 +1,14 @@
-//! TCX (kernel 6.6): programs at an interface's hooks, in an order, without a qdisc.
+//! Programs at the kernel's hooks: TCX (kernel 6.6) has an order of them at an interface, without
+//! a qdisc; a cgroup has them for the sockets of its processes.
 //!
 //! Programs are attached by themselves rather than through a link object: they stay when
 //! the agent dies, and need no bpffs to be found again. libbpf-rs has no safe form of this.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_sys::{
-    BPF_F_REPLACE, BPF_TCX_EGRESS, BPF_TCX_INGRESS, bpf_attach_type, bpf_prog_attach_opts,
-    bpf_prog_detach_opts, bpf_prog_query_opts,
+    BPF_CGROUP_SOCK_OPS, BPF_F_ALLOW_MULTI, BPF_F_REPLACE, BPF_TCX_EGRESS, BPF_TCX_INGRESS, bpf_attach_type,
+    bpf_prog_attach_opts, bpf_prog_detach_opts, bpf_prog_query_opts,
 };
 use nix::errno::Errno;
 
@@ -19,7 +20,7 @@ const MOST: usize = 64;
 /// # Errors
 /// `EINVAL` on kernels before 6.6, `ENODEV` if there is no such interface.
 pub fn tcx_ingress(ifindex: u32) -> Result<Vec<u32>, Errno> {
-    query(ifindex, BPF_TCX_INGRESS)
+    query(target(ifindex)?, BPF_TCX_INGRESS)
 }
 
 /// Ids of the programs at the interface's TCX egress, first to run first.
@@ -27,10 +28,18 @@ pub fn tcx_ingress(ifindex: u32) -> Result<Vec<u32>, Errno> {
 /// # Errors
 /// As [`tcx_ingress`].
 pub fn tcx_egress(ifindex: u32) -> Result<Vec<u32>, Errno> {
-    query(ifindex, BPF_TCX_EGRESS)
+    query(target(ifindex)?, BPF_TCX_EGRESS)
 }
 
-fn query(ifindex: u32, hook: bpf_attach_type) -> Result<Vec<u32>, Errno> {
+/// Ids of the programs for socket events of a cgroup (v2), given its directory.
+///
+/// # Errors
+/// `EPERM`, `EBADF` if it is no cgroup.
+pub fn sock_ops(cgroup: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
+    query(cgroup.as_raw_fd(), BPF_CGROUP_SOCK_OPS)
+}
+
+fn query(target: i32, hook: bpf_attach_type) -> Result<Vec<u32>, Errno> {
     let mut ids = [0u32; MOST];
     // SAFETY: all-zero is a valid value of this plain C struct (integers and null pointers).
     let mut opts: bpf_prog_query_opts = unsafe { std::mem::zeroed() };
@@ -38,7 +47,7 @@ fn query(ifindex: u32, hook: bpf_attach_type) -> Result<Vec<u32>, Errno> {
     opts.prog_ids = ids.as_mut_ptr();
     opts.__bindgen_anon_1.prog_cnt = u32::try_from(MOST).unwrap_or(0);
     // SAFETY: `opts` lives through the call and points to room for `MOST` ids, as it says.
-    let code = unsafe { libbpf_sys::bpf_prog_query_opts(target(ifindex)?, hook, &raw mut opts) };
+    let code = unsafe { libbpf_sys::bpf_prog_query_opts(target, hook, &raw mut opts) };
     check(code)?;
     // SAFETY: both fields of the union are the same 32-bit count.
     let count = unsafe { opts.__bindgen_anon_1.prog_cnt } as usize;
@@ -51,7 +60,7 @@ fn query(ifindex: u32, hook: bpf_attach_type) -> Result<Vec<u32>, Errno> {
 /// # Errors
 /// `EINVAL` on kernels before 6.6, `ENODEV`, `EPERM`.
 pub fn attach_tcx_ingress(program: &impl AsFd, ifindex: u32, replace: Option<u32>) -> Result<(), Errno> {
-    attach(program, ifindex, BPF_TCX_INGRESS, replace)
+    attach(program, target(ifindex)?, BPF_TCX_INGRESS, 0, replace)
 }
 
 /// The same at its TCX egress.
@@ -59,26 +68,42 @@ pub fn attach_tcx_ingress(program: &impl AsFd, ifindex: u32, replace: Option<u32
 /// # Errors
 /// As [`attach_tcx_ingress`].
 pub fn attach_tcx_egress(program: &impl AsFd, ifindex: u32, replace: Option<u32>) -> Result<(), Errno> {
-    attach(program, ifindex, BPF_TCX_EGRESS, replace)
+    attach(program, target(ifindex)?, BPF_TCX_EGRESS, 0, replace)
+}
+
+/// Attaches a program for the socket events of a cgroup (v2) and all below, beside those of
+/// others or, given the program that is there now, in that one's place.
+///
+/// # Errors
+/// `EPERM`, also if someone has attached a program there that allows no other; `E2BIG` if
+/// there are 64.
+pub fn attach_sock_ops(
+    program: &impl AsFd,
+    cgroup: BorrowedFd<'_>,
+    replace: Option<u32>,
+) -> Result<(), Errno> {
+    attach(program, cgroup.as_raw_fd(), BPF_CGROUP_SOCK_OPS, BPF_F_ALLOW_MULTI, replace)
 }
 
 fn attach(
     program: &impl AsFd,
-    ifindex: u32,
+    target: i32,
     hook: bpf_attach_type,
+    flags: u32,
     replace: Option<u32>,
 ) -> Result<(), Errno> {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut opts: bpf_prog_attach_opts = unsafe { std::mem::zeroed() };
     opts.sz = size_of::<bpf_prog_attach_opts>() as _;
+    opts.flags = flags;
     let old = replace.map(program_by_id).transpose()?;
     if let Some(old) = &old {
-        opts.flags = BPF_F_REPLACE;
+        opts.flags |= BPF_F_REPLACE;
         opts.__bindgen_anon_1.replace_prog_fd = old.as_raw_fd();
     }
     let program = program.as_fd().as_raw_fd();
     // SAFETY: both descriptors are open and `opts` lives through the call.
-    check(unsafe { libbpf_sys::bpf_prog_attach_opts(program, target(ifindex)?, hook, &raw const opts) })
+    check(unsafe { libbpf_sys::bpf_prog_attach_opts(program, target, hook, &raw const opts) })
 }
 
 /// Takes a program away from the interface's TCX ingress.
@@ -86,19 +111,24 @@ fn attach(
 /// # Errors
 /// `ENOENT` if it is not there.
 pub fn detach_tcx_ingress(program_id: u32, ifindex: u32) -> Result<(), Errno> {
+    detach(program_id, target(ifindex)?, BPF_TCX_INGRESS)
+}
+
+/// Takes a program away from the socket events of a cgroup.
+///
+/// # Errors
+/// `ENOENT` if it is not there.
+pub fn detach_sock_ops(program_id: u32, cgroup: BorrowedFd<'_>) -> Result<(), Errno> {
+    detach(program_id, cgroup.as_raw_fd(), BPF_CGROUP_SOCK_OPS)
+}
+
+fn detach(program_id: u32, target: i32, hook: u32) -> Result<(), Errno> {
     let program = program_by_id(program_id)?;
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut opts: bpf_prog_detach_opts = unsafe { std::mem::zeroed() };
     opts.sz = size_of::<bpf_prog_detach_opts>() as _;
     // SAFETY: the descriptor is open and `opts` lives through the call.
-    check(unsafe {
-        libbpf_sys::bpf_prog_detach_opts(
-            program.as_raw_fd(),
-            target(ifindex)?,
-            BPF_TCX_INGRESS,
-            &raw const opts,
-        )
-    })
+    check(unsafe { libbpf_sys::bpf_prog_detach_opts(program.as_raw_fd(), target, hook, &raw const opts) })
 }
 
 /// Name of a loaded program (15 characters at most).
@@ -114,6 +144,53 @@ pub fn program_name(id: u32) -> Result<String, Errno> {
     check(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) })?;
     let bytes: Vec<u8> = info.name.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Id of a loaded program.
+///
+/// # Errors
+/// `EBADF`.
+pub fn program_id(program: &impl AsFd) -> Result<u32, Errno> {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut len = u32::try_from(size_of_val(&info)).unwrap_or(0);
+    let fd = program.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open; the kernel writes at most `len` bytes, the size of `info`.
+    check(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut len) })?;
+    Ok(info.id)
+}
+
+/// Ids of the maps that a loaded program uses.
+///
+/// # Errors
+/// `ENOENT` if it has gone.
+pub fn program_maps(id: u32) -> Result<Vec<u32>, Errno> {
+    let program = program_by_id(id)?;
+    let mut ids = [0u32; MOST];
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    info.nr_map_ids = u32::try_from(MOST).unwrap_or(0);
+    info.map_ids = ids.as_mut_ptr() as u64;
+    let mut len = u32::try_from(size_of_val(&info)).unwrap_or(0);
+    // SAFETY: the kernel writes at most `len` bytes of `info`, and `MOST` ids where it points.
+    check(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) })?;
+    Ok(ids[..(info.nr_map_ids as usize).min(MOST)].to_vec())
+}
+
+/// Has an attached iterator visit all that it can reach from the calling thread: of sockets,
+/// those of the thread's network namespace.
+///
+/// # Errors
+/// What the kernel answers.
+pub fn visit(iterator: BorrowedFd<'_>) -> std::io::Result<()> {
+    use std::{io::Read, os::fd::FromRawFd};
+    // SAFETY: a plain system call on an open descriptor.
+    let fd = unsafe { libbpf_sys::bpf_iter_create(iterator.as_raw_fd()) };
+    check(fd)?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let mut visited = unsafe { std::fs::File::from_raw_fd(fd) };
+    // The program writes nothing: reading to the end is what runs it.
+    visited.read_to_end(&mut Vec::new()).map(drop)
 }
 
 fn program_by_id(id: u32) -> Result<std::os::fd::OwnedFd, Errno> {

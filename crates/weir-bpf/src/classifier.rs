@@ -9,6 +9,7 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
+use crate::pacer::Earlier;
 use crate::skeleton::{ClassifySkel, ClassifySkelBuilder};
 
 /// Why a program could not be loaded or a map not be written.
@@ -40,8 +41,8 @@ pub struct Config {
     pub cgroup_levels: u32,
     /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
     pub cookie: u32,
-    /// Zero.
-    pub pad: u32,
+    /// 1: sockets are told apart by class, for [`Pacer`](crate::Pacer).
+    pub pacing: u32,
 }
 const _: () = assert!(size_of::<Config>() == 32, "intf.h states this size");
 
@@ -55,7 +56,7 @@ impl Config {
             self.charge_local,
             self.cgroup_levels,
             self.cookie,
-            self.pad,
+            self.pacing,
         ];
         let mut bytes = [0; 32];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -92,7 +93,7 @@ impl LocalPrefix {
 ///
 /// Dropping it leaves attached programs, and the maps they use, in the kernel.
 pub struct Classifier {
-    skeleton: ClassifySkel<'static>,
+    pub(crate) skeleton: ClassifySkel<'static>,
 }
 
 impl Classifier {
@@ -106,12 +107,25 @@ impl Classifier {
     /// # Errors
     /// [`Error`] with libbpf's reason: no `CONFIG_BPF_SYSCALL`, no `CAP_BPF`, the verifier.
     pub fn load() -> Result<Classifier, Error> {
+        Classifier::load_after(None)
+    }
+
+    /// Loads the programs as [`load`](Classifier::load) does, with what an earlier agent knew of
+    /// sockets.
+    ///
+    /// # Errors
+    /// As [`load`](Classifier::load).
+    pub fn load_after(earlier: Option<&Earlier>) -> Result<Classifier, Error> {
         let error = |source| Error { what: "load the classifier programs", source };
         // libbpf's own lines would go to stderr in its format; the error carries the reason.
         libbpf_rs::set_print(None);
         // One object a process lifetime: leaked, so that the skeleton needs no self-reference.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let skeleton = ClassifySkelBuilder::default().open(storage).map_err(error)?.load().map_err(error)?;
+        let mut open = ClassifySkelBuilder::default().open(storage).map_err(error)?;
+        if let Some(earlier) = earlier {
+            open.maps.weir_flows.reuse_fd(earlier.flows.as_fd()).map_err(error)?;
+        }
+        let skeleton = open.load().map_err(error)?;
         Ok(Classifier { skeleton })
     }
 
@@ -196,7 +210,12 @@ impl Classifier {
     }
 }
 
-fn set(map: &impl MapCore, key: &[u8], value: Option<u32>, what: &'static str) -> Result<(), Error> {
+pub(crate) fn set(
+    map: &impl MapCore,
+    key: &[u8],
+    value: Option<u32>,
+    what: &'static str,
+) -> Result<(), Error> {
     let result = match value {
         Some(value) => map.update(key, &value.to_ne_bytes(), MapFlags::ANY),
         None => ignore(map.delete(key), &[libbpf_rs::ErrorKind::NotFound]),
@@ -204,7 +223,7 @@ fn set(map: &impl MapCore, key: &[u8], value: Option<u32>, what: &'static str) -
     result.map_err(|source| Error { what, source })
 }
 
-fn ignore(
+pub(crate) fn ignore(
     result: Result<(), libbpf_rs::Error>,
     kinds: &[libbpf_rs::ErrorKind],
 ) -> Result<(), libbpf_rs::Error> {

@@ -7,10 +7,17 @@ pub mod attach;
 mod classifier;
 pub mod fair;
 mod mapped;
+mod pacer;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
+pub use pacer::{Earlier, Pacer};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/classify.skel.rs"));
+}
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
+mod pacing_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/pacing.skel.rs"));
 }

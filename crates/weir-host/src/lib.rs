@@ -6,6 +6,7 @@ pub mod discover;
 pub mod doctor;
 pub mod engine;
 pub mod netlink;
+pub mod pacing;
 
 /// An error with its causes on one line.
 #[must_use]

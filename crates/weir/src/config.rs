@@ -77,6 +77,8 @@ pub(crate) struct Link {
     pub(crate) charge_local: bool,
     #[serde(default)]
     pub(crate) split: Split,
+    #[serde(default)]
+    pub(crate) pacing: bool,
 }
 
 /// `attach = ...`

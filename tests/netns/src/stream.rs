@@ -6,6 +6,7 @@ use std::{
     ffi::OsString,
     io::{ErrorKind, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -113,7 +114,32 @@ impl Stream {
     #[must_use]
     #[track_caller]
     pub fn tcp(from: &Netns, to: &Netns, address: IpAddr) -> Stream {
-        Stream::connect(from, to, address).unwrap_or_else(|e| panic!("tcp from {}: {e:#}", from.name()))
+        Stream::connect(from, to, address, |_| {})
+            .unwrap_or_else(|e| panic!("tcp from {}: {e:#}", from.name()))
+    }
+
+    /// The same, whose application has set a limit of pacing, bytes per second.
+    ///
+    /// # Panics
+    /// If it cannot connect, or the socket refuses.
+    #[must_use]
+    #[track_caller]
+    pub fn paced(from: &Netns, to: &Netns, address: IpAddr, bytes_per_sec: u32) -> Stream {
+        let set = |socket: &TcpStream| {
+            let (option, len) = (libc::SO_MAX_PACING_RATE, size_of_val(&bytes_per_sec) as libc::socklen_t);
+            // SAFETY: the descriptor is open, and the value is as long as said.
+            let code = unsafe {
+                libc::setsockopt(
+                    socket.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    option,
+                    (&raw const bytes_per_sec).cast(),
+                    len,
+                )
+            };
+            assert_eq!(code, 0, "the socket takes a limit of pacing");
+        };
+        Stream::connect(from, to, address, set).unwrap_or_else(|e| panic!("tcp from {}: {e:#}", from.name()))
     }
 
     /// Datagrams from a namespace to an address in another.
@@ -126,7 +152,12 @@ impl Stream {
         Stream::flood(from, to, address, rate).unwrap_or_else(|e| panic!("udp from {}: {e:#}", from.name()))
     }
 
-    fn connect(from: &Netns, to: &Netns, address: IpAddr) -> Result<Stream> {
+    fn connect(
+        from: &Netns,
+        to: &Netns,
+        address: IpAddr,
+        prepare: impl FnOnce(&TcpStream),
+    ) -> Result<Stream> {
         let listener = to.within(|| TcpListener::bind((address, 0)))??;
         let target = listener.local_addr()?;
         let socket = from
@@ -140,7 +171,7 @@ impl Stream {
         // SAFETY: a plain system call on an open socket, with a valid integer of that size.
         let set = unsafe {
             libc::setsockopt(
-                std::os::fd::AsRawFd::as_raw_fd(&socket),
+                socket.as_raw_fd(),
                 libc::IPPROTO_TCP,
                 libc::TCP_NOTSENT_LOWAT,
                 (&raw const lowat).cast(),
@@ -148,6 +179,7 @@ impl Stream {
             )
         };
         anyhow::ensure!(set == 0, "cannot set TCP_NOTSENT_LOWAT: {}", std::io::Error::last_os_error());
+        prepare(&socket);
         Stream::start(socket, peer)
     }
 

@@ -25,6 +25,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "intf.h"
+#include "pace.h"
 
 #define NEXT (-1)     /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */
 #define NO_MATCH 0    /* cls_bpf without direct action */
@@ -176,6 +177,8 @@ int weir_port(struct __sk_buff *skb)
 		count_local(skb, *handle);
 		return NEXT;
 	}
+	if (cfg->pacing)
+		note_flow(skb, *handle);
 	classify(skb, cfg, p.is_control ? cfg->control_handle : *handle);
 	return bpf_redirect(cfg->ifb_index, 0);
 }
@@ -218,8 +221,13 @@ int weir_uplink(struct __sk_buff *skb)
 		classify(skb, cfg, cfg->control_handle);
 	else if (skb->ingress_ifindex)
 		classify(skb, cfg, cfg->default_handle);
-	else
-		classify(skb, cfg, host_class(skb, cfg));
+	else {
+		__u32 handle = host_class(skb, cfg);
+
+		if (cfg->pacing)
+			note_flow(skb, handle);
+		classify(skb, cfg, handle);
+	}
 	return MATCH;
 }
 

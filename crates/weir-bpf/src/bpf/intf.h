@@ -13,7 +13,7 @@ struct weir_config { /* written by user space, only read in the kernel */
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
-	__u32 pad;
+	__u32 pacing;         /* 1: sockets are told apart, for those who pace them (pace.h) */
 };
 _Static_assert(sizeof(struct weir_config) == 32, "user space maps this layout");
 
@@ -28,5 +28,12 @@ struct weir_counters { /* one a class and processor */
 	__u64 local_packets;
 };
 _Static_assert(sizeof(struct weir_counters) == 16, "user space maps this layout");
+
+struct weir_pacing { /* written by user space, only read in the kernel */
+	__u64 alive_ns; /* monotonic time at which user space was last heard of */
+	__u64 owner;    /* inode of the network namespace whose link is shared */
+	__u64 leaving;  /* 1: rates are taken back */
+};
+_Static_assert(sizeof(struct weir_pacing) == 24, "user space maps this layout");
 
 #endif

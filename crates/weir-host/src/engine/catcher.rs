@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nix::errno::Errno;
-use weir_bpf::{Classifier, Config, LocalPrefix, attach};
+use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, attach};
 
 use super::EngineError;
 use crate::netlink::{
@@ -70,12 +70,17 @@ pub struct Catcher {
 
 impl Catcher {
     /// Loads the programs; nothing is attached yet. `created` is what an earlier agent on
-    /// this node had added.
+    /// this node had added, `earlier` what it knew of sockets.
     ///
     /// # Errors
     /// [`EngineError`].
-    pub fn open(how: Attach, config: Config, created: Created) -> Result<Catcher, EngineError> {
-        let classifier = Classifier::load()?;
+    pub fn open(
+        how: Attach,
+        config: Config,
+        created: Created,
+        earlier: Option<&Earlier>,
+    ) -> Result<Catcher, EngineError> {
+        let classifier = Classifier::load_after(earlier)?;
         classifier.configure(&config)?;
         Ok(Catcher {
             classifier,
@@ -89,6 +94,11 @@ impl Catcher {
             uplink: None,
             created,
         })
+    }
+
+    /// The programs and their maps.
+    pub(crate) fn classifier(&self) -> &Classifier {
+        &self.classifier
     }
 
     /// How the ports' programs are attached.

@@ -139,7 +139,7 @@ fn attempt(kind: Kind) -> Result<Shares, Failure> {
     };
     let (shape, members) = division();
     engine.apply(&Plan { shape: &shape, groups: &[], members: &members }, false)?;
-    let mut catcher = Catcher::open(Attach::best(), programs, super::Created::new())?;
+    let mut catcher = Catcher::open(Attach::best(), programs, super::Created::new(), None)?;
     if let Some((_, error)) = catcher.set_ports(&ports).into_iter().next() {
         return Err(error.into());
     }

@@ -7,7 +7,7 @@ use weir_api::Kind;
 use weir_bpf::LocalPrefix;
 use weir_host::{
     discover::{
-        Found, Location, NsId, Source,
+        Found, Location, NetnsRef, NsId, Source,
         cgroup::{self, Cgroup2},
         combine,
         docker::Snapshot,
@@ -26,6 +26,8 @@ pub(crate) struct Survey {
     pub(crate) claims: Vec<Claim>,
     /// Host-side interfaces that lead to namespaces nobody told of: index and name.
     pub(crate) strangers: Vec<(u32, String)>,
+    /// The namespaces that ports lead to.
+    pub(crate) namespaces: Vec<NetnsRef>,
     /// Destinations that do not leave by the link.
     pub(crate) local: BTreeSet<LocalPrefix>,
     /// The uplink, if it is there.
@@ -59,13 +61,14 @@ pub(crate) fn survey(
     for (i, found) in found.iter().enumerate() {
         let mut claim = claim(found);
         match &found.location {
-            Location::Netns(_) => match ports.of.get(&i) {
+            Location::Netns(netns) => match ports.of.get(&i) {
                 Some(own) => {
                     claim.ports = own.iter().map(|p| (p.index, p.name.clone())).collect();
                     if own.is_empty() && found.source == Source::Netns {
                         // Not a container of this node: nothing leads there.
                         continue;
                     }
+                    survey.namespaces.push(netns.clone());
                     if own.is_empty() {
                         claim.problem = Some(
                             "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),

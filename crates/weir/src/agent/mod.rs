@@ -10,6 +10,7 @@ mod claims;
 mod demand;
 mod divide;
 mod node;
+mod pace;
 mod store;
 mod upkeep;
 mod views;
@@ -301,6 +302,7 @@ impl Agent {
         if self.dirty {
             self.divide();
         }
+        self.pace();
     }
 
     /// Finds out who is here, and has their packets caught.
@@ -362,10 +364,11 @@ impl Agent {
             if old.device != new.device
                 || old.attach != new.attach
                 || old.engine != new.engine
+                || old.pacing != new.pacing
                 || self.book.config().agent != config.agent
             {
                 return Err(
-                    "a change of [link] device, [link] attach, [link] engine or [agent] needs a restart of the agent"
+                    "a change of [link] device, attach, engine or pacing, or of [agent], needs a restart of the agent"
                         .to_owned(),
                 );
             }
@@ -497,6 +500,7 @@ impl Agent {
 
     /// Puts the host back as it was found: traffic flows on, unshaped.
     async fn close(mut self) -> anyhow::Result<()> {
+        let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let failures = self.node.catcher.remove();
         // What still waits in the queues leaves before they go.
         for _ in 0..50 {
@@ -509,6 +513,7 @@ impl Agent {
         self.store.save_minors(&store::Minors::new())?;
         self.store.save_engine(None)?;
         self.save_created();
+        unpaced?;
         match failures.first() {
             Some(first) => {
                 anyhow::bail!("cannot put everything back: {} ({} failures)", chain(first), failures.len())

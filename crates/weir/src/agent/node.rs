@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_bpf::Config as Programs;
 use weir_host::{
     chain,
+    discover::NsId,
     engine::{
         Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Plan,
         PortClass, plan,
     },
     netlink::{Link, Netlink},
+    pacing::{Pacing, Root},
 };
 use weir_units::{Bytes, TcHandle};
 
@@ -24,6 +26,10 @@ pub(crate) struct Node {
     pub(crate) shape: plan::Shape,
     /// Interfaces and others that could not be caught, by interface index: why.
     pub(crate) failures: BTreeMap<u32, String>,
+    /// What paces the classes' sockets, if that is asked for and possible.
+    pub(crate) pacing: Option<Pacing>,
+    /// Why sockets are not paced as they should be, if so.
+    pub(crate) pacing_failure: Option<String>,
     /// Why the uplink's own traffic is not shared, if so.
     pub(crate) uplink_failure: Option<String>,
 }
@@ -75,18 +81,43 @@ impl Node {
             default_handle: handle(DEFAULT),
             charge_local: u32::from(config.link.charge_local),
             cookie: u32::from(cookie),
+            pacing: u32::from(config.link.pacing),
             ..Programs::default()
         };
-        let catcher = match Catcher::open(how, programs, created) {
+        let root =
+            NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));
+        let earlier = root.as_ref().ok().and_then(Root::earlier);
+        let catcher = match Catcher::open(how, programs, created, earlier.as_ref()) {
             Ok(catcher) => catcher,
             Err(error) => {
                 engine.undo();
                 return Err(error);
             }
         };
+        let wanted = config.link.pacing;
+        let pacing = match root {
+            Ok(root) if wanted || earlier.is_some() => {
+                Pacing::open(root, &catcher, earlier.as_ref()).map(Some).map_err(|e| chain(&e))
+            }
+            Ok(_) => Ok(None),
+            Err(why) => {
+                if wanted {
+                    Err(why)
+                } else {
+                    Ok(None)
+                }
+            }
+        };
+        let (pacing, pacing_failure) = match pacing {
+            Ok(Some(mut left)) if !wanted => (None, left.remove().err().map(|e| chain(&e))),
+            Ok(pacing) => (pacing, None),
+            Err(why) => (None, Some(why)),
+        };
         Ok(Node {
             engine,
             catcher,
+            pacing,
+            pacing_failure,
             netlink: Netlink::open()?,
             shape: shape(config, 1500),
             failures: BTreeMap::new(),
@@ -146,6 +177,11 @@ impl Node {
         self.catcher.set_cgroups(&cgroups, levels)?;
         self.failures =
             self.catcher.set_ports(&ports).into_iter().map(|(index, e)| (index, chain(&e))).collect();
+        if let Some(pacing) = &mut self.pacing {
+            for why in pacing.visit(&survey.namespaces) {
+                tracing::debug!("{why}");
+            }
+        }
         self.uplink_failure = match &survey.uplink {
             Some(link) => self.catch_uplink(link).err().map(|e| chain(&e)),
             None => Some(format!("there is no interface {} now", book.config().link.device)),

@@ -40,6 +40,7 @@ impl Agent {
         warnings.extend(
             self.node.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
         );
+        warnings.extend(self.node.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
         warnings.extend(self.node.failures.values().cloned());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -53,6 +54,7 @@ impl Agent {
             engine: self.node.engine.kind().name().to_owned(),
             allocator: link.allocator.to_string(),
             attach: self.node.catcher.how().name().to_owned(),
+            pacing: self.node.pacing.is_some(),
             classes: present().count(),
             active: self.followed.values().filter(is_active).count(),
             class_changes: self.node.engine.writes(),
@@ -285,6 +287,15 @@ impl Agent {
             Verdict::Warn,
             None,
         ));
+        if self.book.config().link.pacing {
+            checks.push(check(
+                "pacing",
+                self.node.pacing_failure.clone(),
+                "TCP sockets are paced to their class's share".to_owned(),
+                Verdict::Warn,
+                Some("the scheduler alone holds shares; queues are longer without pacing"),
+            ));
+        }
         let lost: Vec<String> = self
             .classes()
             .into_iter()

@@ -29,7 +29,8 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     let share = format::percent(s.rate, s.capacity);
     writeln!(out, "link       {}, {}; sending {} ({share})", s.link, s.capacity, format::rate(s.rate))?;
     writeln!(out, "promised   {} of {} that may be", s.reserved, s.reservable)?;
-    writeln!(out, "engine     {}, allocator {}, attached by {}", s.engine, s.allocator, s.attach)?;
+    let pacing = if s.pacing { ", TCP paced" } else { "" };
+    writeln!(out, "engine     {}, allocator {}, attached by {}{pacing}", s.engine, s.allocator, s.attach)?;
     writeln!(out, "classes    {}, {} active", s.classes, s.active)?;
     writeln!(out, "scheduler  {} writes, {} repairs", s.class_changes, s.repairs)?;
     writeln!(out, "config     {}", s.config)?;

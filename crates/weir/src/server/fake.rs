@@ -101,6 +101,7 @@ pub(crate) fn status() -> Status {
         engine: "htb".to_owned(),
         allocator: "water-filling".to_owned(),
         attach: "tcx".to_owned(),
+        pacing: false,
         classes: 4,
         active: 3,
         class_changes: 17,

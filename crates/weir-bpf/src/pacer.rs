@@ -1,0 +1,152 @@
+use std::{
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use libbpf_rs::{
+    ErrorKind, Link, MapCore, MapFlags, MapHandle, OpenObject,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    Classifier, Error, attach,
+    classifier::ignore,
+    pacing_skeleton::{PacingSkel, PacingSkelBuilder},
+};
+
+/// What an earlier agent of the same network namespace has left at a cgroup.
+pub struct Earlier {
+    /// Its program.
+    pub program: u32,
+    /// What it knew of each socket.
+    pub(crate) flows: MapHandle,
+}
+
+/// A [`Pacer`] of some agent, at a cgroup.
+struct Left {
+    program: u32,
+    /// `struct weir_pacing` of intf.h.
+    alive_ns: u64,
+    owner: u64,
+    maps: Vec<u32>,
+}
+
+impl Left {
+    fn all(cgroup: BorrowedFd<'_>) -> Vec<Left> {
+        let ids = attach::sock_ops(cgroup).unwrap_or_default();
+        let ours = |id: &u32| attach::program_name(*id).is_ok_and(|name| name == Pacer::PROGRAM);
+        ids.into_iter().filter(ours).filter_map(Left::read).collect()
+    }
+
+    fn read(program: u32) -> Option<Left> {
+        let maps = attach::program_maps(program).ok()?;
+        let value = map_named(&maps, "weir_pacing")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let word = |i: usize| value.get(i * 8..i * 8 + 8)?.try_into().ok().map(u64::from_ne_bytes);
+        Some(Left { program, alive_ns: word(0)?, owner: word(1)?, maps })
+    }
+}
+
+fn map_named(ids: &[u32], name: &str) -> Option<MapHandle> {
+    let mut maps = ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
+    maps.find(|map| map.name() == name)
+}
+
+impl Earlier {
+    /// What an earlier agent that shared the link of the network namespace `owner` (its inode)
+    /// has left at a cgroup.
+    #[must_use]
+    pub fn find(cgroup: BorrowedFd<'_>, owner: u64) -> Option<Earlier> {
+        let left = Left::all(cgroup).into_iter().find(|left| left.owner == owner)?;
+        Some(Earlier { program: left.program, flows: map_named(&left.maps, "weir_flows")? })
+    }
+
+    /// Takes away what agents, whosever they were, have left at a cgroup and not come back to
+    /// for `silence_ns`; `now_ns` is the monotonic clock.
+    pub fn sweep(cgroup: BorrowedFd<'_>, now_ns: u64, silence_ns: u64) {
+        for left in Left::all(cgroup) {
+            if now_ns.saturating_sub(left.alive_ns) > silence_ns {
+                // Another agent may have been quicker.
+                let _ = attach::detach_sock_ops(left.program, cgroup);
+            }
+        }
+    }
+}
+
+/// The programs that pace TCP sockets, and their maps. See `pacing.bpf.c`.
+pub struct Pacer {
+    skeleton: PacingSkel<'static>,
+    /// Of the iterator over sockets.
+    visitor: Link,
+}
+
+impl Pacer {
+    /// The name under which the kernel knows the program for socket events.
+    pub const PROGRAM: &'static str = "weir_pacer";
+
+    /// Loads the programs, which share maps with the classifier; nothing is attached yet.
+    ///
+    /// # Errors
+    /// [`Error`] with libbpf's reason: no `CONFIG_CGROUP_BPF`, no BTF, the verifier.
+    pub fn load(classifier: &Classifier) -> Result<Pacer, Error> {
+        let error = |source| Error { what: "load the programs that pace sockets", source };
+        libbpf_rs::set_print(None);
+        // One object a process lifetime: leaked, so that the skeleton needs no self-reference.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = PacingSkelBuilder::default().open(storage).map_err(error)?;
+        let theirs = &classifier.skeleton.maps;
+        open.maps.weir_flows.reuse_fd(theirs.weir_flows.as_fd()).map_err(error)?;
+        open.maps.weir_shares.reuse_fd(theirs.weir_shares.as_fd()).map_err(error)?;
+        open.maps.weir_crowds.reuse_fd(theirs.weir_crowds.as_fd()).map_err(error)?;
+        let skeleton = open.load().map_err(error)?;
+        let visitor = skeleton.progs.weir_visit.attach().map_err(error)?;
+        Ok(Pacer { skeleton, visitor })
+    }
+
+    /// The program for socket events.
+    #[must_use]
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.skeleton.progs.weir_pacer.as_fd()
+    }
+
+    /// The iterator over sockets, for [`attach::visit`].
+    #[must_use]
+    pub fn visitor(&self) -> BorrowedFd<'_> {
+        self.visitor.as_fd()
+    }
+
+    /// Tells the programs that the agent of the network namespace `owner` (its inode) lives at
+    /// `now_ns` of the monotonic clock. `leaving`: rates are to be taken back.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn beat(&self, owner: u64, now_ns: u64, leaving: bool) -> Result<(), Error> {
+        let mut value = [0; 24];
+        for (chunk, word) in value.chunks_exact_mut(8).zip([now_ns, owner, u64::from(leaving)]) {
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+        let map = &self.skeleton.maps.weir_pacing;
+        map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|source| Error { what: "tell the pacing programs that the agent lives", source })
+    }
+
+    /// Sets what all of a class's sockets may send, bytes per second at layer 2; none: they
+    /// are not paced.
+    ///
+    /// # Errors
+    /// [`Error`]: the map holds 65,536 classes.
+    pub fn set_share(&self, handle: u32, bytes_per_sec: Option<u64>) -> Result<(), Error> {
+        let error = |source| Error { what: "set the rate of a class's sockets", source };
+        let (shares, crowds) = (&self.skeleton.maps.weir_shares, &self.skeleton.maps.weir_crowds);
+        let key = handle.to_ne_bytes();
+        let result = match bytes_per_sec {
+            Some(rate) => shares
+                .update(&key, &rate.to_ne_bytes(), MapFlags::ANY)
+                .and_then(|()| crowds.update(&key, &[0; CROWD], MapFlags::NO_EXIST)),
+            None => ignore(shares.delete(&key), &[ErrorKind::NotFound]).and_then(|()| crowds.delete(&key)),
+        };
+        ignore(result, &[ErrorKind::AlreadyExists, ErrorKind::NotFound]).map_err(error)
+    }
+}
+
+/// Size of `struct weir_crowd` of pace.h.
+const CROWD: usize = 40;
