@@ -1,15 +1,17 @@
 //! weir's BPF programs and the maps through which the agent tells them what belongs where.
 //!
 //! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped`; the layouts
-//! shared with the programs are asserted against `intf.h` and `fair.h` on both sides.
+//! shared with the programs are asserted against `intf.h`, `fair.h` and `edt.h` on both sides.
 
 pub mod attach;
 mod classifier;
+mod edt;
 pub mod fair;
 mod mapped;
 mod pacer;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
+pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacer::{Earlier, Pacer};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]

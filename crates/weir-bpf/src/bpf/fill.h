@@ -133,6 +133,12 @@ static __always_inline void weir_fill_begin(__u64 capacity, __u32 groups)
 	link->lows = link->highs = link->weights = 0;
 }
 
+/* What there is to divide, if that is known only after the claims: at most the capacity. */
+static __always_inline void weir_fill_room(__u64 room)
+{
+	weir_fill.level[0].room = room < 1 ? 1 : weir_least_of(room, weir_fill.capacity);
+}
+
 /* States a group's policy; before its members' claims. */
 static __always_inline void weir_fill_group(__u32 group, __u32 weight, __u64 min, __u64 max)
 {

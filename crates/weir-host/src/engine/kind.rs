@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use weir_bpf::fair::Mode;
 
-use super::{BpfQdisc, Engine, EngineError, Htb, selftest};
+use super::{BpfQdisc, Edt, Engine, EngineError, Htb, selftest};
 
 /// An engine, by its name in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,11 +15,13 @@ pub enum Kind {
     Htb,
     /// A BPF qdisc, kernel 6.16 and later.
     Bpf,
+    /// Departure times and fq, kernel 5.18 and later.
+    Edt,
 }
 
 impl Kind {
     /// All of them, best first: the order in which `auto` tries.
-    pub const ALL: [Kind; 2] = [Kind::Htb, Kind::Bpf];
+    pub const ALL: [Kind; 3] = [Kind::Htb, Kind::Bpf, Kind::Edt];
 
     /// As the configuration writes it.
     #[must_use]
@@ -27,6 +29,7 @@ impl Kind {
         match self {
             Kind::Htb => "htb",
             Kind::Bpf => "bpf",
+            Kind::Edt => "edt",
         }
     }
 
@@ -38,6 +41,7 @@ impl Kind {
         match self {
             Kind::Htb => Ok(Box::new(Htb::open(link)?)),
             Kind::Bpf => Ok(Box::new(BpfQdisc::open(link, Mode::Fair)?)),
+            Kind::Edt => Ok(Box::new(Edt::open(link)?)),
         }
     }
 

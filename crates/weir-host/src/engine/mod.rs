@@ -1,12 +1,13 @@
 //! What enforces a division in the data path.
 //!
 //! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the
-//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones. It is told a [`Plan`]; what it
-//! makes of it is its own affair, but whoever sends must get section 3's shares: one suite of
+//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer
+//! ones, [`Edt`] where there is fq. It is told a [`Plan`]; what it makes of it is its own affair, but whoever sends must get section 3's shares: one suite of
 //! tests (`tests/netns/tests/conformance.rs`) holds for all of them.
 
 mod bpf;
 mod catcher;
+mod edt;
 mod htb;
 mod ifb;
 mod kind;
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 
 pub use bpf::BpfQdisc;
 pub use catcher::{Attach, Catcher, Created, PortClass};
+pub use edt::Edt;
 pub use htb::Htb;
 pub use kind::{Choice, Kind};
 pub use plan::Plan;

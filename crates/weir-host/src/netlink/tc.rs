@@ -212,6 +212,31 @@ pub fn add_htb(index: u32, device: &str, handle: TcHandle, default_minor: u16) -
     }
 }
 
+/// Adds an fq qdisc at the root that does nothing but hold packets until their time, or makes
+/// the one of this handle such: as many packets as come, each as long as anyone says.
+#[must_use]
+pub fn set_fq(index: u32, device: &str, handle: TcHandle) -> Request {
+    const TCA_FQ_PLIMIT: u16 = 1;
+    const TCA_FQ_FLOW_PLIMIT: u16 = 2;
+    const TCA_FQ_HORIZON: u16 = 14;
+    // Who stamps departure times bounds queues by class, in bytes. The defaults, 10,000
+    // packets and 100 of a flow, would drop behind its back.
+    const PACKETS: u32 = 1 << 20;
+    const HORIZON: Duration = Duration::from_secs(900);
+    let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
+    body.put_str(TCA_KIND, "fq").nest(TCA_OPTIONS, |o| {
+        o.put_u32(TCA_FQ_PLIMIT, PACKETS)
+            .put_u32(TCA_FQ_FLOW_PLIMIT, PACKETS)
+            .put_u32(TCA_FQ_HORIZON, u32::try_from(HORIZON.as_micros()).unwrap_or(u32::MAX));
+    });
+    Request {
+        kind: RTM_NEWQDISC,
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+        body: body.into_bytes(),
+        what: format!("add fq {handle} to {device} (needs CONFIG_NET_SCH_FQ, `modprobe sch_fq`)"),
+    }
+}
+
 /// Adds an HTB class, or changes it in place: packets in its queue stay.
 #[must_use]
 pub fn set_class(index: u32, device: &str, class: &HtbClass) -> Request {

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Earliest departure times: who may send when, without a queue of our own.
+ *
+ * weir_edt runs at the egress of the shared ifb, before its qdisc. Each class has a clock
+ * that says when its next packet may leave; a packet is stamped with it, and the clock goes
+ * on by the packet's time at the class's rate. fq below holds packets until their time.
+ * There is no lock: two processors that stamp packets of one class add to its clock
+ * atomically, and those of different classes share nothing.
+ *
+ * The rates are made here too, by whoever's packet finds that TICK has passed since the last
+ * time: under load always in time, without load never needed, and neither a timer (which dies
+ * with the last reference of user space to its map) nor the agent must be alive for it.
+ *
+ * *Demand.* A class whose clock is ahead by more than a packet and QUEUE waits, and wants all
+ * it can get, and so does one that uses nearly all it may have. Any other wants what it has sent,
+ * smoothed over those ticks in which it did not wait (while it waits it uses what it is given:
+ * counting that again would reserve it twice). What it *may* send is what its weight gives
+ * beside the others' demands, so it can wake or grow without asking.
+ *
+ * *The link's account.* Clocks say what has left: of what waited, the part whose time has
+ * passed. What all classes together sent above the capacity (a sleeper woke while others'
+ * packets were stamped already) is in the wire's queue: the next ticks give out less until it
+ * has drained. What they sent below it, because a class was given more than it
+ * used, is given to the others after, up to SLACK: so a crude guess of demand costs nothing.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+#include "edt.h"
+#include "fill.h"
+
+#define NEXT (-1) /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */
+#define PRIORITY_CONTROL 7 /* TC_PRIO_CONTROL: fq sends such packets first and at once */
+
+#define SECOND 1000000000ULL
+#define MS 1000000ULL
+#define TICK (10 * MS)
+#define MARK (10 * MS)     /* a packet that waits longer says so, if it can (ECN) */
+#define FURTHEST (300 * SECOND) /* no packet waits longer; fq's own horizon is beyond this */
+#define EARLY (2 * MS)     /* a class that has slept and is suddenly so far ahead is looked at at once */
+#define QUEUE (3 * MS)     /* a class that is so far ahead, and a packet, waits */
+#define DRAIN (20 * MS)    /* at the least */
+#define SLACK_PER_SECOND 250 /* 1 s / SLACK, 4 ms */
+#define COST_SHIFT 20
+#define LEAST 1000         /* bytes per second: no class is slower, or its packets never leave */
+#define SLEEPS 32          /* ticks without a packet */
+#define STEP 64            /* ns: with it capacity times time fits into 64 bits */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_edt_link);
+} weir_edt_link SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_EDT_CLASSES);
+	__type(key, __u32);
+	__type(value, struct weir_edt_rule);
+} weir_edt_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_EDT_GROUPS);
+	__type(key, __u32);
+	__type(value, struct weir_edt_rule);
+} weir_edt_groups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_EDT_CLASSES);
+	__type(key, __u32);
+	__type(value, struct weir_edt_class);
+} weir_edt_clocks SEC(".maps");
+
+static struct {
+	__u64 last;     /* when the rates were made last, ns */
+	__u64 busy;     /* since when somebody makes them; 0: nobody does */
+	__u64 now;
+	__u64 elapsed;  /* since the last time, ns */
+	__s64 over;     /* the link's account: bytes sent above the capacity */
+	__u64 departed; /* bytes, all classes, since the last time */
+	__u64 waiting;  /* bytes, all classes */
+	__u64 packet_bytes;
+	__u64 horizon;
+	__u32 awake;
+	__u32 pad;
+	__u16 minor[WEIR_EDT_CLASSES]; /* of those that are awake */
+} tick;
+
+static __always_inline struct weir_edt_rule *rule_of(__u32 minor)
+{
+	return bpf_map_lookup_elem(&weir_edt_rules, &minor);
+}
+
+static __always_inline struct weir_edt_class *class_of(__u32 minor)
+{
+	return bpf_map_lookup_elem(&weir_edt_clocks, &minor);
+}
+
+static __always_inline __u64 time_of(__u64 bytes, __u64 cost)
+{
+	return (bytes * cost) >> COST_SHIFT;
+}
+
+/*
+ * How far the clock may be ahead: the horizon, but never less than queue_bytes take, as a
+ * sender's socket holds that much and must feel the queue before it loses packets. What
+ * waits was stamped at earlier, perhaps slower rates.
+ */
+static __always_inline __u64 limit(const struct weir_edt_rule *rule, __u64 cost, __u64 ahead, __u64 waiting)
+{
+	__u64 most = time_of(rule->queue_bytes & 0xffffffff, cost), after;
+
+	if (most < tick.horizon)
+		most = tick.horizon;
+	if (ahead && waiting < rule->queue_bytes) {
+		after = ahead + time_of((rule->queue_bytes - waiting) & 0xffffffff, cost);
+		if (after > most)
+			most = after;
+	}
+	return most < FURTHEST ? most : FURTHEST;
+}
+
+/* Gives a class its rate. */
+static __always_inline void set_rate(struct weir_edt_class *class, const struct weir_edt_rule *rule, __u64 ahead)
+{
+	__u64 rate = weir_fill_rate(rule->group, rule->weight, rule->min, rule->max), cost;
+
+	if (rate < LEAST)
+		rate = LEAST;
+	cost = (SECOND << COST_SHIFT) / rate;
+	class->rate = rate;
+	class->limit_ns = limit(rule, cost, ahead, class->waiting);
+	class->cost = cost;
+}
+
+static __always_inline __u64 below(__u64 a, __u64 b)
+{
+	return a < b ? a : b;
+}
+
+/* What one class has sent and wants. */
+static long look(__u32 minor, void *unused)
+{
+	struct weir_edt_class *class = class_of(minor);
+	struct weir_edt_rule *rule;
+	__u64 now = tick.now, elapsed = tick.elapsed, clock, bytes, sent, had, left, cost, ahead, departed, sample;
+	__u32 i = tick.awake;
+
+	if (!class)
+		return 1;
+	cost = class->cost;
+	if (!cost)
+		return 0;
+	rule = rule_of(minor);
+	if (!rule)
+		return 1;
+	if (!rule->weight) {
+		class->cost = 0;
+		return 0;
+	}
+	bytes = class->bytes;
+	clock = class->clock;
+	sent = bytes - class->seen;
+	had = class->waiting + sent;
+	ahead = clock > now ? clock - now : 0;
+	if (ahead > 2 * FURTHEST || (!sent && clock > class->before)) {
+		/* Nobody stamps so: somebody wrote into the map. */
+		class->clock = clock = now;
+		ahead = 0;
+	}
+	if (!ahead)
+		left = 0;
+	else if (class->before > now && class->before > tick.last)
+		/* What came since waits behind what waited, which leaves evenly. */
+		left = had - below(class->waiting * (elapsed / STEP) / ((class->before - tick.last) / STEP + 1), had);
+	else
+		left = below((ahead << COST_SHIFT) / cost, had);
+	departed = had - left;
+	tick.departed += departed;
+	tick.waiting += left;
+	class->seen = bytes;
+	class->before = clock;
+	class->waiting = left;
+
+	sample = departed * (SECOND / STEP) / (elapsed / STEP + 1);
+	if (class->hungry)
+		;
+	else if (elapsed > 4 * TICK)
+		class->modest = sample;
+	else if (sample > class->modest)
+		class->modest += (sample - class->modest) / 4;
+	else
+		class->modest -= (class->modest - sample) / 4;
+	class->hungry = ahead > QUEUE + time_of(tick.packet_bytes, cost) || sample > class->rate - class->rate / 16;
+	if (departed || ahead) {
+		class->idle = 0;
+	} else if (++class->idle >= SLEEPS) {
+		class->modest = 0;
+		class->cost = 0;
+		return 0;
+	}
+	if (i >= WEIR_EDT_CLASSES)
+		return 1;
+	tick.minor[i] = minor;
+	tick.awake = i + 1;
+	if (class->hungry)
+		weir_fill_claim(rule->group, rule->weight, rule->min, rule->max, WEIR_FILL_MOST);
+	else if (class->modest)
+		weir_fill_claim(rule->group, rule->weight, rule->min, rule->max, class->modest);
+	return 0;
+}
+
+static long state_group(__u32 i, void *unused)
+{
+	__u32 number = i + 1;
+	struct weir_edt_rule *rule = bpf_map_lookup_elem(&weir_edt_groups, &number);
+
+	if (rule)
+		weir_fill_group(number, rule->weight, rule->min, rule->max);
+	return 0;
+}
+
+static long grant(__u32 i, void *unused)
+{
+	struct weir_edt_class *class;
+	struct weir_edt_rule *rule;
+	__u32 minor;
+
+	if (i >= WEIR_EDT_CLASSES)
+		return 1;
+	minor = tick.minor[i];
+	class = class_of(minor);
+	rule = rule_of(minor);
+	if (class && rule)
+		set_rate(class, rule, class->before > tick.now ? class->before - tick.now : 0);
+	return 0;
+}
+
+/*
+ * What the link may be given, in view of its account. What is given now is felt behind what
+ * waits already: a debt is paid slower than that takes, or the link would swing.
+ */
+static __always_inline __u64 to_give(__u64 capacity)
+{
+	__u64 due = capacity * (below(tick.elapsed, SECOND / 4) / STEP) / (SECOND / STEP);
+	__s64 slack = capacity / SLACK_PER_SECOND, over = tick.over + tick.departed - due;
+	__u64 queue = tick.waiting * (SECOND / STEP) / (capacity / STEP + 1), drain, part;
+
+	if (over < -slack)
+		over = -slack;
+	if (over > (__s64)capacity)
+		over = capacity;
+	tick.over = over;
+	drain = DRAIN + (over < 0 ? queue : 4 * queue);
+	part = (over < 0 ? -over : over) * (SECOND / STEP) / (drain / STEP);
+	part = below(part, capacity / 8);
+	return over < 0 ? capacity + part : capacity - part;
+}
+
+/* Makes the rates anew. */
+static __noinline int make_rates(__u64 now)
+{
+	__u32 zero = 0;
+	struct weir_edt_link *link = bpf_map_lookup_elem(&weir_edt_link, &zero);
+	__u64 busy = tick.busy, capacity;
+
+
+	/* Nobody is at it for a second: somebody wrote into the map. */
+	if (!link || (busy && now - busy < SECOND))
+		return 0;
+	if (__sync_val_compare_and_swap(&tick.busy, busy, now) != busy)
+		return 0;
+	tick.now = now;
+	tick.elapsed = below(now - tick.last, SECOND);
+	tick.awake = 0;
+	tick.departed = 0;
+	tick.waiting = 0;
+	tick.packet_bytes = link->packet_bytes;
+	tick.horizon = link->horizon_ns;
+	capacity = below(link->capacity, WEIR_FILL_MOST / 2);
+	weir_fill_begin(2 * capacity, link->groups);
+	bpf_loop(weir_fill.groups, state_group, (void *)0, 0);
+	bpf_loop(below(link->last_minor + 1, WEIR_EDT_CLASSES), look, (void *)0, 0);
+	weir_fill_room(to_give(capacity));
+	weir_fill_solve();
+	bpf_loop(tick.awake, grant, (void *)0, 0);
+	tick.last = now;
+	tick.busy = 0;
+	return 0;
+}
+
+/* Gives a class that slept the rate it could have at the last tick; 0 if there is no such class. */
+static __noinline int wake(__u32 minor)
+{
+	struct weir_edt_class *class = class_of(minor);
+	struct weir_edt_rule *rule = rule_of(minor);
+
+	if (!class || !rule || !rule->weight)
+		return 0;
+	class->seen = class->bytes;
+	class->waiting = 0;
+	class->hungry = 0;
+	class->idle = 0;
+	set_rate(class, rule, 0);
+	return 1;
+}
+
+SEC("tc")
+int weir_edt(struct __sk_buff *skb)
+{
+	__u64 now = bpf_ktime_get_ns(), clock, start, ahead;
+	__u32 minor = skb->priority & 0xffff, len = skb->wire_len, packets = skb->gso_segs;
+	struct weir_edt_class *class;
+
+	if (now - tick.last >= TICK)
+		make_rates(now);
+	if (skb->priority >> 16 != WEIR_EDT_MAJOR)
+		minor = WEIR_EDT_DEFAULT;
+	class = class_of(minor);
+	if (!class || (!class->cost && !wake(minor))) {
+		class = class_of(WEIR_EDT_DEFAULT);
+		if (!class || (!class->cost && !wake(WEIR_EDT_DEFAULT)))
+			return NEXT;
+	}
+	if (!packets)
+		packets = 1;
+	if (minor == WEIR_EDT_CONTROL) {
+		skb->priority = PRIORITY_CONTROL;
+	} else {
+		/* The class's handle would mean a band, or a way past fq, by its lowest bits. */
+		skb->priority = 0;
+		clock = class->clock;
+		if (clock <= now) {
+			__sync_val_compare_and_swap(&class->clock, clock, now);
+		} else {
+			ahead = clock - now;
+			if (ahead > class->limit_ns) {
+				__sync_fetch_and_add(&class->drops, packets);
+				return TC_ACT_SHOT;
+			}
+			if (ahead > EARLY && !class->hungry && now - tick.last >= MS + tick.awake * (MS / 100))
+				make_rates(now);
+			if (ahead > MARK && bpf_skb_ecn_set_ce(skb))
+				__sync_fetch_and_add(&class->marks, packets);
+		}
+		start = __sync_fetch_and_add(&class->clock, time_of(len, class->cost));
+		/* The helper refuses what is not IP; fq takes any number there. */
+		if (start > now && bpf_skb_set_tstamp(skb, start, BPF_SKB_TSTAMP_DELIVERY_MONO))
+			skb->tstamp = start;
+	}
+	__sync_fetch_and_add(&class->bytes, len);
+	__sync_fetch_and_add(&class->packets, packets);
+	return NEXT;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,307 @@
+//! The program of departure times, packet by packet and in real time, without a device: the
+//! kernel runs it on packets that are made up (`BPF_PROG_TEST_RUN`), and its clocks tell what
+//! would have left. Without `CAP_BPF` these tests say so and pass.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir_bpf::{Edt, EdtClass, EdtLink, EdtRule, Tried};
+
+const SHOT: i32 = 2;
+const NEXT: i32 = -1;
+/// Offsets in `struct __sk_buff`.
+const PRIORITY: usize = 32;
+const TSTAMP: usize = 152;
+const WIRE_LEN: usize = 160;
+const CONTEXT: usize = 192;
+
+const PACKET: u32 = 1514;
+const MS: u64 = 1_000_000;
+/// 8 Mbit/s: slow enough for packets that are made up one by one on a busy machine.
+const CAPACITY: u64 = 1_000_000;
+const A: u16 = 16;
+const B: u16 = 17;
+
+struct Link {
+    edt: Edt,
+    last: u32,
+    groups: u32,
+}
+
+/// What a sender does.
+#[derive(Debug, Clone, Copy)]
+enum Sender {
+    /// Keeps this many bytes waiting.
+    Greedy(u64),
+    /// Sends so many bytes per second, whatever happens.
+    Steady(u64),
+}
+
+fn policy(weight: u32, min: u64, max: u64) -> EdtRule {
+    EdtRule { min, max, queue_bytes: 200_000, weight, group: 0 }
+}
+
+impl Link {
+    /// Nothing if this process may not load programs.
+    fn new(rules: &[(u16, EdtRule)], groups: &[EdtRule]) -> Option<Link> {
+        let edt = match Edt::load(None) {
+            Ok(edt) => edt,
+            Err(e) if e.source.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
+                println!("SKIPPED: loading BPF programs needs root");
+                return None;
+            }
+            Err(e) => panic!("{e:?}"),
+        };
+        let last = rules.iter().map(|(minor, _)| u32::from(*minor)).max().unwrap_or(0);
+        for (number, group) in (1..).zip(groups) {
+            edt.set_group(number, group).unwrap();
+        }
+        for (minor, rule) in rules {
+            edt.set_class(*minor, rule).unwrap();
+        }
+        let link = Link { edt, last, groups: groups.len() as u32 };
+        link.set_capacity(CAPACITY);
+        Some(link)
+    }
+
+    fn set_capacity(&self, capacity: u64) {
+        let (last_minor, groups) = (self.last, self.groups);
+        let link = EdtLink { capacity, last_minor, groups, packet_bytes: PACKET, horizon_ns: 50 * MS };
+        self.edt.set_link(&link).unwrap();
+    }
+
+    fn send(&self, handle: u32, wire_len: u32) -> (Tried, [u8; CONTEXT]) {
+        self.send_frame(handle, wire_len, [0x08, 0x00])
+    }
+
+    fn send_frame(&self, handle: u32, wire_len: u32, ethertype: [u8; 2]) -> (Tried, [u8; CONTEXT]) {
+        let mut context = [0; CONTEXT];
+        context[PRIORITY..PRIORITY + 4].copy_from_slice(&handle.to_ne_bytes());
+        context[WIRE_LEN..WIRE_LEN + 4].copy_from_slice(&wire_len.to_ne_bytes());
+        let mut frame = [0x55; 60];
+        frame[12..14].copy_from_slice(&ethertype);
+        let tried = self.edt.try_on(&frame, &mut context, 1).unwrap();
+        (tried, context)
+    }
+
+    fn class(&self, minor: u16) -> EdtClass {
+        let mut classes = Vec::new();
+        self.edt.classes(self.last, &mut classes).unwrap();
+        classes[usize::from(minor)]
+    }
+
+    /// Lets them send for `time`; returns what left of each in that time, bytes per second.
+    fn run(&self, senders: &[(u16, Sender)], time: Duration) -> Vec<f64> {
+        let mut classes = Vec::new();
+        let gone = |c: &EdtClass| c.bytes as f64 - waiting(c);
+        self.edt.classes(self.last, &mut classes).unwrap();
+        let before: Vec<f64> = senders.iter().map(|(m, _)| gone(&classes[usize::from(*m)])).collect();
+        let began = Instant::now();
+        let mut sent = vec![0u64; senders.len()];
+        while began.elapsed() < time {
+            self.edt.classes(self.last, &mut classes).unwrap();
+            for ((minor, sender), sent) in senders.iter().zip(&mut sent) {
+                let due = match sender {
+                    Sender::Greedy(queue) => {
+                        queue.saturating_sub(waiting(&classes[usize::from(*minor)]) as u64)
+                    }
+                    Sender::Steady(rate) => {
+                        let whole = began.elapsed().as_nanos() * u128::from(*rate) / 1_000_000_000;
+                        (whole as u64).saturating_sub(*sent)
+                    }
+                };
+                for _ in 0..due / u64::from(PACKET) {
+                    self.send(1 << 16 | u32::from(*minor), PACKET);
+                    *sent += u64::from(PACKET);
+                }
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        self.edt.classes(self.last, &mut classes).unwrap();
+        senders
+            .iter()
+            .zip(before)
+            .map(|((m, _), before)| (gone(&classes[usize::from(*m)]) - before) / seconds)
+            .collect()
+    }
+}
+
+fn now() -> u64 {
+    let now = nix::time::ClockId::CLOCK_MONOTONIC.now().unwrap();
+    Duration::from(now).as_nanos() as u64
+}
+
+fn waiting(class: &EdtClass) -> f64 {
+    class.clock.saturating_sub(now()) as f64 * class.rate as f64 / 1e9
+}
+
+impl Link {
+    /// Each gets its part of the capacity within 2 %. A busy machine may keep the senders from
+    /// sending: the best of five.
+    #[track_caller]
+    fn assert_parts(&self, senders: &[(u16, Sender)], parts: &[f64]) {
+        self.run(senders, SETTLED);
+        let good = |rates: &[f64]| {
+            let parts = rates.iter().map(|r| r / CAPACITY as f64).zip(parts);
+            parts.into_iter().all(|(got, part)| (got - part).abs() <= part * 0.02 + 0.002)
+        };
+        let mut tried = Vec::new();
+        for _ in 0..ATTEMPTS {
+            let rates = self.run(senders, MEASURED);
+            if good(&rates) {
+                return;
+            }
+            tried.push(rates);
+        }
+        panic!("{tried:?} instead of {parts:?} of {CAPACITY}");
+    }
+}
+
+const ATTEMPTS: u32 = 5;
+const MEASURED: Duration = Duration::from_millis(1_000);
+/// Until what all sent at first, before anyone knew of the others, is paid back.
+const SETTLED: Duration = Duration::from_millis(800);
+
+#[test]
+fn backlogged_classes_share_the_link_by_weight() {
+    let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(3, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    let senders = [(A, Sender::Greedy(20_000)), (B, Sender::Greedy(20_000))];
+    link.assert_parts(&senders, &[0.25, 0.75]);
+}
+
+#[test]
+fn what_a_modest_class_leaves_the_other_gets() {
+    let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    let senders = [(A, Sender::Steady(CAPACITY / 5)), (B, Sender::Greedy(20_000))];
+    link.assert_parts(&senders, &[0.2, 0.8]);
+    assert!(!link.class(A).hungry && link.class(B).hungry);
+}
+
+#[test]
+fn floors_ceilings_and_groups_hold() {
+    let tenth = CAPACITY / 10;
+    let member = |weight, max| EdtRule { group: 1, ..policy(weight, 0, max) };
+    let rules = [
+        (A, policy(1, 3 * tenth, CAPACITY)),
+        (B, member(1, tenth)),
+        (18, member(2, CAPACITY)),
+        (19, policy(3, 0, CAPACITY)),
+    ];
+    let group = EdtRule { group: 15, ..policy(3, 0, CAPACITY) };
+    let Some(link) = Link::new(&rules, &[group]) else { return };
+    let senders = [A, B, 18, 19].map(|m| (m, Sender::Greedy(20_000)));
+    // A has its floor; the group and the last share 0.7; in the group one is at its ceiling.
+    link.assert_parts(&senders, &[0.3, 0.1, 0.25, 0.35]);
+}
+
+#[test]
+fn a_class_that_wakes_has_its_share_two_ticks_later_and_gives_it_back_when_it_sleeps() {
+    let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    let (alone, woken) = ([(A, Sender::Greedy(30_000))], (B, Sender::Greedy(30_000)));
+    let share = |minor| link.class(minor).rate as f64 / CAPACITY as f64;
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        link.run(&alone, SETTLED);
+        link.run(&[alone[0], woken], Duration::from_millis(25));
+        let both = (share(A), share(B));
+        link.run(&alone, Duration::from_millis(180));
+        seen.push((both, share(A)));
+        // The capacity itself is less for as long as the link pays back what was sent meanwhile.
+        let even = (both.0 - both.1).abs() < 0.01 && (0.42..=0.51).contains(&both.0);
+        if even && share(A) > 0.9 {
+            return;
+        }
+    }
+    panic!("{seen:?}");
+}
+
+#[test]
+fn an_idle_class_s_first_packet_leaves_at_once_and_control_always() {
+    let rules = [(A, policy(1, 0, CAPACITY)), (B, policy(1, 0, CAPACITY)), (3, policy(1, 0, CAPACITY))];
+    let Some(link) = Link::new(&rules, &[]) else { return };
+    link.run(&[(A, Sender::Greedy(100_000))], SETTLED);
+    let stamp = |context: [u8; CONTEXT]| u64::from_ne_bytes(context[TSTAMP..TSTAMP + 8].try_into().unwrap());
+    let priority = |c: [u8; CONTEXT]| u32::from_ne_bytes(c[PRIORITY..PRIORITY + 4].try_into().unwrap());
+    let (tried, context) = link.send(0x1_0011, PACKET);
+    assert_eq!((tried.verdict, stamp(context), priority(context)), (NEXT, 0, 0));
+    // Its second one waits for the first.
+    let second = stamp(link.send(0x1_0011, PACKET).1);
+    assert!(second > 0);
+    // So does one that is not IP, which the kernel's own function does not stamp.
+    assert!(stamp(link.send_frame(0x1_0011, PACKET, [0x88, 0x47]).1) > second);
+    for _ in 0..100 {
+        let (tried, context) = link.send(0x1_0003, PACKET);
+        assert_eq!((tried.verdict, stamp(context), priority(context)), (NEXT, 0, 7));
+    }
+    assert_eq!(link.class(3).packets, 100);
+}
+
+#[test]
+fn who_has_no_class_is_of_the_default_class() {
+    let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (2, policy(1, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    for stranger in [0, 0x1_0063, 0x7_0010, 0x1_ffff] {
+        link.send(stranger, PACKET);
+    }
+    assert_eq!((link.class(2).packets, link.class(A).packets), (4, 0));
+}
+
+#[test]
+fn packets_are_dropped_beyond_the_horizon_but_not_before_a_socket_s_worth_waits() {
+    // 50 ms are 50 kB.
+    for (queue_bytes, most) in [(200_000, 200_000), (10_000, 50_000)] {
+        let rule = EdtRule { queue_bytes, ..policy(1, 0, CAPACITY) };
+        let Some(link) = Link::new(&[(A, rule)], &[]) else { return };
+        let began = Instant::now();
+        let mut taken = 0;
+        while link.send(0x1_0010, PACKET).0.verdict != SHOT {
+            taken += u64::from(PACKET);
+            assert!(taken < 2_000_000, "nothing is dropped");
+        }
+        let left = (began.elapsed().as_secs_f64() * CAPACITY as f64) as u64;
+        let class = link.class(A);
+        assert_eq!((class.bytes, class.drops), (taken, 1));
+        assert!((most..=most + left + 2 * u64::from(PACKET)).contains(&taken), "{taken} bytes, {left} left");
+    }
+}
+
+#[test]
+fn a_tick_over_many_classes_is_cheap() {
+    for classes in [10u16, 100, 1_000] {
+        let rules: Vec<(u16, EdtRule)> =
+            (0..classes).map(|i| (A + i, policy(1 + u32::from(i) % 10, 1_000, 125_000_000))).collect();
+        let Some(link) = Link::new(&rules, &[]) else { return };
+        link.set_capacity(125_000_000);
+        let fill = || {
+            (0..classes).for_each(|i| {
+                link.send(1 << 16 | u32::from(A + i), PACKET);
+            })
+        };
+        let tick = || {
+            thread::sleep(Duration::from_millis(11));
+            link.send(1 << 16 | u32::from(A), PACKET).0.duration
+        };
+        let mut best = Duration::MAX;
+        for _ in 0..20 {
+            for _ in 0..20 {
+                fill();
+            }
+            best = best.min(tick());
+        }
+        let plain = (0..100).map(|_| link.send(1 << 16 | u32::from(A), 60).0.duration).min().unwrap();
+        // All idle but one, after all that waits has left.
+        thread::sleep(Duration::from_millis(u64::from(classes) * 2));
+        let idle = (0..80).map(|_| tick()).min().unwrap();
+        println!("{classes} classes: {best:?} a tick, {idle:?} if they sleep; a packet {plain:?}");
+        assert!(best < Duration::from_millis(2), "{best:?}");
+    }
+}
