@@ -1,0 +1,115 @@
+//! Byte quotas, and the ceiling that applies after them.
+//!
+//! qCon 3.3: "a container has used up the quotas allowed for a day or a month". Days and months
+//! are those of UTC.
+
+use serde::{Deserialize, Serialize};
+use weir_units::{BitRate, Bytes};
+
+use crate::Utc;
+
+/// How much may be sent before the ceiling drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// In a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub day: Option<Bytes>,
+    /// In a month.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub month: Option<Bytes>,
+    /// The ceiling for what is left of the day or month. As with qCon's maximum, it goes before
+    /// a minimum.
+    pub after: BitRate,
+}
+
+/// What has been sent in the day and in the month of the last report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Usage {
+    at: Utc,
+    day: Bytes,
+    month: Bytes,
+}
+
+impl Usage {
+    /// Counts what was sent up to `at`. What crosses midnight counts for the day of `at`, so
+    /// report in short intervals; a report from before the last one counts for that one's day.
+    #[must_use]
+    pub fn add(self, sent: Bytes, at: Utc) -> Usage {
+        let at = at.max(self.at);
+        let sum = |now: Bytes| Bytes(now.0.saturating_add(sent.0));
+        Usage { at, day: sum(self.sent_in_day(at)), month: sum(self.sent_in_month(at)) }
+    }
+
+    /// Sent in the day of `at`; nothing yet if that day began after the last report.
+    #[must_use]
+    pub fn sent_in_day(&self, at: Utc) -> Bytes {
+        if self.at < at.day() { Bytes(0) } else { self.day }
+    }
+
+    /// Sent in the month of `at`; nothing yet if that month began after the last report.
+    #[must_use]
+    pub fn sent_in_month(&self, at: Utc) -> Bytes {
+        if self.at < at.month() { Bytes(0) } else { self.month }
+    }
+}
+
+impl Quota {
+    /// Until when it is used up, seen from `at`; none if it is not. A quota of `n` bytes is used
+    /// up when `n` have been sent.
+    #[must_use]
+    pub fn used_up_until(&self, usage: &Usage, at: Utc) -> Option<Utc> {
+        let month = self.month.is_some_and(|quota| usage.sent_in_month(at) >= quota);
+        let day = self.day.is_some_and(|quota| usage.sent_in_day(at) >= quota);
+        match (month, day) {
+            (true, _) => Some(at.next_month()),
+            (_, true) => Some(at.next_day()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn utc(text: &str) -> Utc {
+        text.parse().unwrap()
+    }
+
+    const QUOTA: Quota =
+        Quota { day: Some(Bytes(100)), month: Some(Bytes(250)), after: BitRate::kbit(64) };
+
+    #[test]
+    fn a_quota_is_used_up_by_its_last_byte_and_comes_back_at_midnight() {
+        let noon = utc("2026-11-20T12:00:00Z");
+        let usage = Usage::default().add(Bytes(99), noon);
+        assert_eq!(QUOTA.used_up_until(&usage, noon), None);
+        let usage = usage.add(Bytes(1), noon);
+        let midnight = utc("2026-11-21T00:00:00Z");
+        assert_eq!(QUOTA.used_up_until(&usage, noon), Some(midnight));
+        assert_eq!(QUOTA.used_up_until(&usage, Utc::from_millis(midnight.millis() - 1)), Some(midnight));
+        assert_eq!(QUOTA.used_up_until(&usage, midnight), None);
+        assert_eq!(usage.add(Bytes(7), midnight).sent_in_day(midnight), Bytes(7));
+    }
+
+    #[test]
+    fn days_add_up_to_the_month_which_comes_back_on_its_first() {
+        let usage = ["2026-11-20T12:00:00Z", "2026-11-21T12:00:00Z", "2026-11-22T12:00:00Z"]
+            .into_iter()
+            .fold(Usage::default(), |usage, at| usage.add(Bytes(90), utc(at)));
+        let (now, first) = (utc("2026-11-22T13:00:00Z"), utc("2026-12-01T00:00:00Z"));
+        assert_eq!((usage.sent_in_day(now), usage.sent_in_month(now)), (Bytes(90), Bytes(270)));
+        assert_eq!(QUOTA.used_up_until(&usage, now), Some(first));
+        assert_eq!(QUOTA.used_up_until(&usage, first), None);
+    }
+
+    #[test]
+    fn a_late_report_is_not_lost_and_turns_no_clock_back() {
+        let usage = Usage::default().add(Bytes(10), utc("2026-11-20T12:00:00Z"));
+        let usage = usage.add(Bytes(5), utc("2026-11-19T23:59:59Z"));
+        assert_eq!(usage.sent_in_day(utc("2026-11-20T12:00:00Z")), Bytes(15));
+        assert_eq!(usage.add(Bytes(u64::MAX), utc("2026-11-20T12:00:00Z")).month, Bytes(u64::MAX));
+    }
+}

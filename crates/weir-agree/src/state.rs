@@ -1,0 +1,215 @@
+//! The states of an agreement and of its terms, WS-Agreement 1.0 (GFD.192), section 7.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The state of an agreement as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum AgreementState {
+    /// Offered, neither accepted nor rejected.
+    Pending,
+    /// Withdrawn before it was accepted; the withdrawal is under way.
+    PendingAndTerminating,
+    /// Accepted: it binds both parties.
+    Observed,
+    /// Accepted and then terminated; what enforces it is being taken down.
+    ObservedAndTerminating,
+    /// Not accepted.
+    Rejected,
+    /// Carried out to its end.
+    Complete,
+    /// Terminated before its end.
+    Terminated,
+}
+
+/// What can happen to an agreement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The responder accepts the offer.
+    Accept,
+    /// The responder rejects the offer.
+    Reject,
+    /// A party terminates it.
+    Terminate,
+    /// The termination under way is done.
+    TerminationDone,
+    /// Its services have come to their end.
+    End,
+}
+
+/// That cannot happen in this state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {event} an agreement that is {state}")]
+pub struct IllegalTransition {
+    /// What was to happen.
+    pub event: Event,
+    /// The state it was to happen in.
+    pub state: AgreementState,
+}
+
+impl AgreementState {
+    /// All of them.
+    pub const ALL: [AgreementState; 7] = [
+        AgreementState::Pending,
+        AgreementState::PendingAndTerminating,
+        AgreementState::Observed,
+        AgreementState::ObservedAndTerminating,
+        AgreementState::Rejected,
+        AgreementState::Complete,
+        AgreementState::Terminated,
+    ];
+
+    /// The state after `event`.
+    ///
+    /// A withdrawal and an acceptance can cross: a pending agreement that is being withdrawn
+    /// may still be accepted (it is then terminating) or rejected.
+    ///
+    /// # Errors
+    /// [`IllegalTransition`] if it cannot happen in this state.
+    pub fn on(self, event: Event) -> Result<AgreementState, IllegalTransition> {
+        use AgreementState::*;
+        match (self, event) {
+            (Pending, Event::Accept) => Ok(Observed),
+            (Pending | PendingAndTerminating, Event::Reject) => Ok(Rejected),
+            (Pending, Event::Terminate) => Ok(PendingAndTerminating),
+            (PendingAndTerminating, Event::Accept) | (Observed, Event::Terminate) => {
+                Ok(ObservedAndTerminating)
+            }
+            (PendingAndTerminating | ObservedAndTerminating, Event::TerminationDone) => Ok(Terminated),
+            (Observed | ObservedAndTerminating, Event::End) => Ok(Complete),
+            (state, event) => Err(IllegalTransition { event, state }),
+        }
+    }
+
+    /// Whether nothing can happen to it any more.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, AgreementState::Rejected | AgreementState::Complete | AgreementState::Terminated)
+    }
+
+    /// Its name in WS-Agreement.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            AgreementState::Pending => "Pending",
+            AgreementState::PendingAndTerminating => "PendingAndTerminating",
+            AgreementState::Observed => "Observed",
+            AgreementState::ObservedAndTerminating => "ObservedAndTerminating",
+            AgreementState::Rejected => "Rejected",
+            AgreementState::Complete => "Complete",
+            AgreementState::Terminated => "Terminated",
+        }
+    }
+}
+
+impl fmt::Display for AgreementState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Event::Accept => "accept",
+            Event::Reject => "reject",
+            Event::Terminate => "terminate",
+            Event::TerminationDone => "finish terminating",
+            Event::End => "end",
+        })
+    }
+}
+
+/// The state of a service that an agreement describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ServiceState {
+    /// Not before its start.
+    NotReady,
+    /// It can be used: its class exists.
+    Ready,
+    /// Over.
+    Completed,
+}
+
+impl ServiceState {
+    /// All of them.
+    pub const ALL: [ServiceState; 3] = [ServiceState::NotReady, ServiceState::Ready, ServiceState::Completed];
+
+    /// Its name in WS-Agreement.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ServiceState::NotReady => "NotReady",
+            ServiceState::Ready => "Ready",
+            ServiceState::Completed => "Completed",
+        }
+    }
+}
+
+/// The state of the guarantee of an agreement's minimum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum GuaranteeState {
+    /// Not measured: not in force, or no demand so far.
+    NotDetermined,
+    /// What was asked for up to the minimum was delivered.
+    Fulfilled,
+    /// It was not.
+    Violated,
+}
+
+impl GuaranteeState {
+    /// All of them.
+    pub const ALL: [GuaranteeState; 3] =
+        [GuaranteeState::NotDetermined, GuaranteeState::Fulfilled, GuaranteeState::Violated];
+
+    /// Its name in WS-Agreement.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            GuaranteeState::NotDetermined => "NotDetermined",
+            GuaranteeState::Fulfilled => "Fulfilled",
+            GuaranteeState::Violated => "Violated",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENTS: [Event; 5] =
+        [Event::Accept, Event::Reject, Event::Terminate, Event::TerminationDone, Event::End];
+
+    #[test]
+    fn only_the_transitions_of_the_table_are_possible() {
+        use AgreementState::*;
+        let table = [
+            (Pending, Event::Accept, Observed),
+            (Pending, Event::Reject, Rejected),
+            (Pending, Event::Terminate, PendingAndTerminating),
+            (PendingAndTerminating, Event::Accept, ObservedAndTerminating),
+            (PendingAndTerminating, Event::Reject, Rejected),
+            (PendingAndTerminating, Event::TerminationDone, Terminated),
+            (Observed, Event::Terminate, ObservedAndTerminating),
+            (Observed, Event::End, Complete),
+            (ObservedAndTerminating, Event::TerminationDone, Terminated),
+            (ObservedAndTerminating, Event::End, Complete),
+        ];
+        for state in AgreementState::ALL {
+            for event in EVENTS {
+                let want = table.iter().find(|(s, e, _)| (*s, *e) == (state, event)).map(|(_, _, to)| *to);
+                assert_eq!(state.on(event).ok(), want, "{event} in {state}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_happens_to_an_agreement_in_a_final_state() {
+        for state in AgreementState::ALL {
+            assert_eq!(state.is_final(), EVENTS.iter().all(|&event| state.on(event).is_err()), "{state}");
+        }
+        let error = AgreementState::Rejected.on(Event::Accept).unwrap_err();
+        assert_eq!(error.to_string(), "cannot accept an agreement that is Rejected");
+    }
+}
