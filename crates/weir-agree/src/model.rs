@@ -1,0 +1,131 @@
+use serde::{Deserialize, Serialize};
+use weir_units::BitRate;
+
+use crate::{AgreementState, GuaranteeState, Interval, Name, ServiceState, Terms, Utc};
+
+/// Who agrees, until when, and on which template (`wsag:Context`). The provider of the service
+/// is always the responder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Context {
+    /// Who offers: the customer.
+    pub initiator: Name,
+    /// Who accepts or rejects: the provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub responder: Option<Name>,
+    /// When the agreement ends, if its terms do not say; they may not say a later moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expiration: Option<Utc>,
+    /// The template that the offer was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_id: Option<Name>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_name: Option<Name>,
+}
+
+/// What the terms are about (`wsag:ServiceDescriptionTerm`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// The term's name; `server_parameters` in the paper.
+    pub term: Name,
+    /// The service's name; `httpd` in the paper.
+    pub name: Name,
+}
+
+/// What a customer asks for (`wsag:AgreementOffer`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offer {
+    /// The customer's own id of it: the same offer sent again has the same answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Name>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+    /// Who, until when, from which template.
+    pub context: Context,
+    /// What the terms are about.
+    pub service: Service,
+    /// What is to be promised.
+    pub terms: Terms,
+}
+
+/// What a provider is ready to agree on (`wsag:Template`): an offer to fill in, and what is
+/// accepted in it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Template {
+    /// What offers name.
+    pub id: Name,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+    /// The provider.
+    pub responder: Name,
+    /// What the terms are about.
+    pub service: Service,
+    /// The terms as they could be offered. Their selector is that of offers without one.
+    pub terms: Terms,
+    /// What offers must keep to.
+    #[serde(default)]
+    pub constraints: Constraints,
+}
+
+/// What offers must keep to (`wsag:CreationConstraints`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Constraints {
+    /// The least `NetMinBandwidth`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_at_least: Option<BitRate>,
+    /// The most `NetMinBandwidth`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_at_most: Option<BitRate>,
+    /// The most `NetMaxBandwidth`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_at_most: Option<BitRate>,
+    /// The longest time from start to end, in seconds. An offer without an end is longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_s: Option<u64>,
+}
+
+/// What both parties are bound by (`wsag:AgreementProperties`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Agreement {
+    /// The provider's id of it.
+    pub id: Name,
+    /// Of the agreement.
+    pub state: AgreementState,
+    /// Of the service.
+    pub service_state: ServiceState,
+    /// Of the guarantee of the minimum.
+    pub guarantee_state: GuaranteeState,
+    /// When the offer was answered.
+    pub answered: Utc,
+    /// The first moment that it is about.
+    pub from: Utc,
+    /// The first moment that it is no longer about; none if it has no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Utc>,
+    /// To the letter, as it was offered.
+    pub offer: Offer,
+}
+
+impl Offer {
+    /// When it is to end: as its terms say, else as its context says.
+    #[must_use]
+    pub fn end(&self) -> Option<Utc> {
+        self.terms.end.or(self.context.expiration)
+    }
+}
+
+impl Agreement {
+    /// From when to when.
+    #[must_use]
+    pub fn interval(&self) -> Interval {
+        Interval { start: self.from, end: self.until }
+    }
+}

@@ -1,0 +1,355 @@
+//! From elements to the model.
+
+use std::{fmt::Display, str::FromStr};
+
+use weir_share::Weight;
+use weir_units::{BitRate, ParseRateError};
+
+use super::{
+    GUARANTEE, QOS, UNITS, WEIR, WSAG, XS,
+    tree::{Element, Q, Reading},
+};
+use crate::{
+    Agreement, AgreementState, Constraints, Context, Fault, FaultCode, GuaranteeState, Name, Offer, Quota,
+    Selector, Service, ServiceState, Share, Template, Terms,
+};
+
+type Result<T> = std::result::Result<T, Fault>;
+
+/// The text of an element as a value.
+fn value<T: FromStr<Err: Display>>(reading: &Reading<'_>, element: &Element) -> Result<T> {
+    let text = reading.text(element, &[])?;
+    text.parse().map_err(|error: T::Err| reading.refuse(FaultCode::BadValue, element, &error.to_string()))
+}
+
+/// The value of a child, if there is one.
+fn optional<T: FromStr<Err: Display>>(r: &Reading<'_>, element: &Element, name: Q) -> Result<Option<T>> {
+    r.find(element, name).map(|child| value(r, child)).transpose()
+}
+
+fn named<T: FromStr<Err: Display>>(r: &Reading<'_>, element: &Element, text: &str) -> Result<T> {
+    text.parse().map_err(|error: T::Err| r.refuse(FaultCode::BadValue, element, &error.to_string()))
+}
+
+/// One of a list, by its name in WS-Agreement.
+fn one_of<T: Copy>(
+    r: &Reading<'_>,
+    element: &Element,
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<T> {
+    let text = r.text(element, &[])?;
+    all.iter().copied().find(|&one| name(one) == text).ok_or_else(|| {
+        let accepted = all.iter().map(|&one| name(one).to_owned());
+        r.refuse_for(FaultCode::BadValue, element, "it is none of the known states", accepted)
+    })
+}
+
+/// `<qos:NetMinBandwidth unit="Mbps"> 19 </qos:NetMinBandwidth>`
+fn bandwidth(r: &Reading<'_>, element: &Element) -> Result<BitRate> {
+    let number = r.text(element, &[("", "unit")])?;
+    let unit = r.required(element, ("", "unit"))?;
+    let refuse = |code, why: &str| r.refuse(code, element, why);
+    if !UNITS.iter().any(|(known, _)| *known == unit) {
+        let shown: String = unit.chars().take(32).collect();
+        let units = UNITS.iter().map(|(unit, _)| (*unit).to_owned());
+        return Err(r.refuse_for(FaultCode::UnknownUnit, element, &format!("the unit `{shown}` is not known"), units));
+    }
+    let digits = number.strip_prefix('-').unwrap_or(number);
+    let shown: String = number.chars().take(32).collect();
+    if digits.is_empty() || !digits.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        let why = format!("`{shown}` is not a number (digits, with at most one point)");
+        return Err(refuse(FaultCode::NotANumber, &why));
+    }
+    format!("{number}{unit}").parse().map_err(|error| match error {
+        ParseRateError::Negative(_) => {
+            refuse(FaultCode::Negative, &format!("`{shown}` is below zero, a bandwidth is not"))
+        }
+        ParseRateError::TooLarge(_) => {
+            refuse(FaultCode::RateTooLarge, &format!("`{shown}` {unit} is more than {}", BitRate::MAX))
+        }
+        ParseRateError::Syntax(_) => {
+            refuse(FaultCode::NotANumber, &format!("`{shown}` is not a number (digits, with at most one point)"))
+        }
+    })
+}
+
+const INITIATOR: Q = (WSAG, "AgreementInitiator");
+const RESPONDER: Q = (WSAG, "AgreementResponder");
+const PROVIDER: Q = (WSAG, "ServiceProvider");
+const EXPIRATION: Q = (WSAG, "ExpirationTime");
+const TEMPLATE_ID: Q = (WSAG, "TemplateId");
+const TEMPLATE_NAME: Q = (WSAG, "TemplateName");
+const CONTEXT: Q = (WSAG, "Context");
+const NAME: Q = (WSAG, "Name");
+const TERMS: Q = (WSAG, "Terms");
+const IN_FORCE: Q = (WEIR, "InForce");
+
+/// The provider of the service is the responder, or is not said.
+fn check_provider(r: &Reading<'_>, context: &Element) -> Result<()> {
+    let provider = r.child(context, PROVIDER)?;
+    if r.text(provider, &[])? == "AgreementResponder" {
+        return Ok(());
+    }
+    let accepted = ["AgreementResponder".to_owned()];
+    Err(r.refuse_for(FaultCode::BadValue, provider, "who is asked provides the service", accepted))
+}
+
+fn context(r: &Reading<'_>, context: &Element) -> Result<Context> {
+    check_provider(r, context)?;
+    Ok(Context {
+        initiator: value(r, r.child(context, INITIATOR)?)?,
+        responder: optional(r, context, RESPONDER)?,
+        expiration: optional(r, context, EXPIRATION)?,
+        template_id: optional(r, context, TEMPLATE_ID)?,
+        template_name: optional(r, context, TEMPLATE_NAME)?,
+    })
+}
+
+const PARTIES: [Q; 6] = [INITIATOR, RESPONDER, PROVIDER, EXPIRATION, TEMPLATE_ID, TEMPLATE_NAME];
+
+/// `wsag:Terms`: one service description, and the guarantee of its minimum.
+fn terms(r: &Reading<'_>, terms: &Element) -> Result<(Service, Terms)> {
+    let (all, sdt, guarantee) =
+        ((WSAG, "All"), (WSAG, "ServiceDescriptionTerm"), (WSAG, "GuaranteeTerm"));
+    r.check(terms, &[], &[all], &[])?;
+    let all = r.child(terms, all)?;
+    r.check(all, &[], &[sdt, guarantee], &[])?;
+    let described = service_description(r, r.child(all, sdt)?)?;
+    if let Some(term) = r.find(all, guarantee) {
+        guarantee_term(r, term, &described.0)?;
+    }
+    Ok(described)
+}
+
+/// The paper's Fig. 2.
+fn service_description(r: &Reading<'_>, sdt: &Element) -> Result<(Service, Terms)> {
+    let (name, service) = (NAME, (WSAG, "ServiceName"));
+    let params = (QOS, "ServerParams");
+    r.check(sdt, &[name, service], &[params], &[])?;
+    let service = Service {
+        term: named(r, sdt, r.required(sdt, name)?)?,
+        name: named(r, sdt, r.required(sdt, service)?)?,
+    };
+    let params = r.child(sdt, params)?;
+    let (min, max) = ((QOS, "NetMinBandwidth"), (QOS, "NetMaxBandwidth"));
+    let (start, end, share) = ((WEIR, "Start"), (WEIR, "End"), (WEIR, "Share"));
+    let (selector_name, quota_name) = ((WEIR, "Selector"), (WEIR, "Quota"));
+    r.check(params, &[], &[min, max, start, end, share, selector_name, quota_name], &[])?;
+    let (share, weight) = match r.find(params, share) {
+        Some(element) => {
+            let share = named(r, element, r.text(element, &[("", "weight")])?)?;
+            let weight = r.attribute(element, ("", "weight")).map(|text| named(r, element, text));
+            (share, weight.transpose()?.unwrap_or(Weight::ONE))
+        }
+        None => (Share::default(), Weight::ONE),
+    };
+    let terms = Terms {
+        min: bandwidth(r, r.child(params, min)?)?,
+        max: bandwidth(r, r.child(params, max)?)?,
+        start: optional(r, params, start)?,
+        end: optional(r, params, end)?,
+        share,
+        weight,
+        selector: r.find(params, selector_name).map(|s| selector(r, s)).transpose()?.unwrap_or_default(),
+        quota: r.find(params, quota_name).map(|q| quota(r, q)).transpose()?,
+    };
+    Ok((service, terms))
+}
+
+fn selector(r: &Reading<'_>, element: &Element) -> Result<Selector> {
+    let (container, protocol) = ((WEIR, "Container"), (WEIR, "Protocol"));
+    let (source, destination) = ((WEIR, "SourcePort"), (WEIR, "DestinationPort"));
+    let (subnet, dscp) = ((WEIR, "Subnet"), (WEIR, "Dscp"));
+    r.check(element, &[], &[container, protocol, source, destination, subnet, dscp], &[])?;
+    Ok(Selector {
+        container: optional(r, element, container)?,
+        protocol: optional(r, element, protocol)?,
+        source_port: optional(r, element, source)?,
+        destination_port: optional(r, element, destination)?,
+        subnet: optional(r, element, subnet)?,
+        dscp: optional(r, element, dscp)?,
+    })
+}
+
+fn quota(r: &Reading<'_>, element: &Element) -> Result<Quota> {
+    let (day, month, after) = ((WEIR, "Day"), (WEIR, "Month"), (WEIR, "After"));
+    r.check(element, &[], &[day, month, after], &[])?;
+    Ok(Quota {
+        day: optional(r, element, day)?,
+        month: optional(r, element, month)?,
+        after: bandwidth(r, r.child(element, after)?)?,
+    })
+}
+
+/// No guarantee but the one that is given anyway.
+fn guarantee_term(r: &Reading<'_>, term: &Element, service: &Service) -> Result<()> {
+    let (name, obligated) = (NAME, (WSAG, "Obligated"));
+    let (scope, objective) = ((WSAG, "ServiceScope"), (WSAG, "ServiceLevelObjective"));
+    let values = (WSAG, "BusinessValueList");
+    r.check(term, &[name, obligated], &[scope, objective, values], &[])?;
+    let same = |element, found: &str, want: &str| {
+        if found == want {
+            return Ok(());
+        }
+        Err(r.refuse_for(FaultCode::BadValue, element, "no such guarantee is given", [want.to_owned()]))
+    };
+    same(term, r.required(term, name)?, GUARANTEE)?;
+    same(term, r.attribute(term, obligated).unwrap_or("ServiceProvider"), "ServiceProvider")?;
+    if let Some(scope) = r.find(term, scope) {
+        let name = (WSAG, "ServiceName");
+        r.check(scope, &[name], &[], &[])?;
+        same(scope, r.attribute(scope, name).unwrap_or(service.name.as_str()), service.name.as_str())?;
+    }
+    let objective = r.child(term, objective)?;
+    let (target, indicator, level) =
+        ((WSAG, "KPITarget"), (WSAG, "KPIName"), (WSAG, "CustomServiceLevel"));
+    r.check(objective, &[], &[target], &[])?;
+    let target = r.child(objective, target)?;
+    r.check(target, &[], &[indicator, level], &[])?;
+    let indicator = r.child(target, indicator)?;
+    same(indicator, r.text(indicator, &[])?, "NetMinBandwidth")?;
+    if let Some(level) = r.find(target, level) {
+        same(level, r.text(level, &[])?, super::encode::SERVICE_LEVEL)?;
+    }
+    match r.find(term, values) {
+        Some(values) => r.check(values, &[], &[], &[]),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn offer(r: &Reading<'_>, root: &Element) -> Result<Offer> {
+    let id = (WSAG, "AgreementId");
+    r.check(root, &[id], &[NAME, CONTEXT, TERMS], &[])?;
+    let about = r.child(root, CONTEXT)?;
+    r.check(about, &[], &PARTIES, &[])?;
+    let (service, terms) = terms(r, r.child(root, TERMS)?)?;
+    Ok(Offer {
+        id: r.attribute(root, id).map(|text| named(r, root, text)).transpose()?,
+        name: optional(r, root, NAME)?,
+        context: context(r, about)?,
+        service,
+        terms,
+    })
+}
+
+pub(super) fn template(r: &Reading<'_>, root: &Element) -> Result<Template> {
+    let (id, rules) = (TEMPLATE_ID, (WSAG, "CreationConstraints"));
+    r.check(root, &[id], &[NAME, CONTEXT, TERMS, rules], &[])?;
+    let context = r.child(root, CONTEXT)?;
+    r.check(context, &[], &[RESPONDER, PROVIDER], &[])?;
+    check_provider(r, context)?;
+    let (service, terms) = terms(r, r.child(root, TERMS)?)?;
+    Ok(Template {
+        id: named(r, root, r.required(root, id)?)?,
+        name: optional(r, root, NAME)?,
+        responder: value(r, r.child(context, RESPONDER)?)?,
+        service,
+        terms,
+        constraints: constraints(r, r.child(root, rules)?)?,
+    })
+}
+
+fn constraints(r: &Reading<'_>, element: &Element) -> Result<Constraints> {
+    let (item, constraint) = ((WSAG, "Item"), (WSAG, "Constraint"));
+    r.check(element, &[], &[constraint], &[item])?;
+    let mut found = Constraints::default();
+    for item in element.children.iter().filter(|child| child.name == "Item") {
+        let (name, location, rule) = (NAME, (WSAG, "Location"), (WSAG, "ItemConstraint"));
+        r.check(item, &[name], &[location, rule], &[])?;
+        let name = r.required(item, name)?;
+        let (low, high) = match name {
+            "NetMinBandwidth" => (Some(&mut found.min_at_least), &mut found.min_at_most),
+            "NetMaxBandwidth" => (None, &mut found.max_at_most),
+            _ => {
+                let accepted = ["NetMinBandwidth".to_owned(), "NetMaxBandwidth".to_owned()];
+                return Err(r.refuse_for(FaultCode::BadValue, item, "no such item is constrained", accepted));
+            }
+        };
+        let place = r.child(item, location)?;
+        if r.text(place, &[])? != super::encode::location(name) {
+            let accepted = [super::encode::location(name)];
+            return Err(r.refuse_for(FaultCode::BadValue, place, "it is elsewhere", accepted));
+        }
+        let rule = r.child(item, rule)?;
+        let (least, most) = ((XS, "minInclusive"), (XS, "maxInclusive"));
+        match low {
+            Some(low) => {
+                r.check(rule, &[], &[least, most], &[])?;
+                *low = r.find(rule, least).map(|facet| bits(r, facet)).transpose()?;
+            }
+            None => r.check(rule, &[], &[most], &[])?,
+        }
+        *high = r.find(rule, most).map(|facet| bits(r, facet)).transpose()?;
+    }
+    if let Some(constraint) = r.find(element, constraint) {
+        let longest = (WEIR, "Longest");
+        r.check(constraint, &[], &[longest], &[])?;
+        let longest = r.child(constraint, longest)?;
+        r.check(longest, &[("", "seconds")], &[], &[])?;
+        found.longest_s = Some(named(r, longest, r.required(longest, ("", "seconds"))?)?);
+    }
+    Ok(found)
+}
+
+/// `<xs:minInclusive value="10000"/>`, in bit/s.
+fn bits(r: &Reading<'_>, facet: &Element) -> Result<BitRate> {
+    r.check(facet, &[("", "value")], &[], &[])?;
+    Ok(BitRate(named(r, facet, r.required(facet, ("", "value"))?)?))
+}
+
+pub(super) fn agreement(r: &Reading<'_>, root: &Element) -> Result<Agreement> {
+    let (id, offer_id) = ((WSAG, "AgreementId"), (WEIR, "OfferId"));
+    let (state, service_state) = ((WSAG, "AgreementState"), (WSAG, "ServiceTermState"));
+    let guarantee_state = (WSAG, "GuaranteeTermState");
+    let known = [NAME, id, CONTEXT, TERMS, state, guarantee_state, service_state];
+    r.check(root, &[], &known, &[])?;
+    let about = r.child(root, CONTEXT)?;
+    let mut of_context = PARTIES.to_vec();
+    of_context.extend([IN_FORCE, offer_id]);
+    r.check(about, &[], &of_context, &[])?;
+    let (service, terms) = terms(r, r.child(root, TERMS)?)?;
+    let times = r.child(about, IN_FORCE)?;
+    let (answered, from, until) = (("", "answered"), ("", "from"), ("", "until"));
+    r.check(times, &[answered, from, until], &[], &[])?;
+
+    let overall = r.child(root, state)?;
+    r.check(overall, &[], &[(WSAG, "State")], &[])?;
+    let overall = one_of(r, r.child(overall, (WSAG, "State"))?, &AgreementState::ALL, AgreementState::name)?;
+    let of_term = |name: Q, term: &str| {
+        let element = r.child(root, name)?;
+        let term_name = (WSAG, "termName");
+        r.check(element, &[term_name], &[(WSAG, "State")], &[])?;
+        if r.required(element, term_name)? != term {
+            let accepted = [term.to_owned()];
+            return Err(r.refuse_for(FaultCode::BadValue, element, "there is no such term", accepted));
+        }
+        r.child(element, (WSAG, "State"))
+    };
+    Ok(Agreement {
+        id: value(r, r.child(root, id)?)?,
+        state: overall,
+        service_state: one_of(
+            r,
+            of_term(service_state, service.term.as_str())?,
+            &ServiceState::ALL,
+            ServiceState::name,
+        )?,
+        guarantee_state: one_of(
+            r,
+            of_term(guarantee_state, GUARANTEE)?,
+            &GuaranteeState::ALL,
+            GuaranteeState::name,
+        )?,
+        answered: named(r, times, r.required(times, answered)?)?,
+        from: named(r, times, r.required(times, from)?)?,
+        until: r.attribute(times, until).map(|text| named(r, times, text)).transpose()?,
+        offer: Offer {
+            id: optional::<Name>(r, about, offer_id)?,
+            name: optional(r, root, NAME)?,
+            context: context(r, about)?,
+            service,
+            terms,
+        },
+    })
+}

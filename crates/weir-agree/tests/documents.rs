@@ -1,0 +1,320 @@
+//! Documents in their three languages: what is written reads as the same, and what is not
+//! understood is refused with the place.
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use weir_agree::*;
+use weir_units::BitRate;
+
+const FIG2: &str = include_str!("../docs/fig2.xml");
+
+fn read_fig2(from: &str, to: &str) -> Result<Offer, Fault> {
+    assert!(FIG2.contains(from), "{from}");
+    Offer::read(&FIG2.replacen(from, to, 1), Language::Xml)
+}
+
+/// The code of the fault and the place it names.
+fn refused(from: &str, to: &str) -> (FaultCode, String) {
+    let fault = read_fig2(from, to).unwrap_err();
+    (fault.code, fault.at.unwrap().what)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn an_offer_reads_as_it_was_written_in_every_language(offer in any_offer()) {
+        for language in Language::ALL {
+            let text = offer.write(language);
+            prop_assert_eq!(Language::guess(&text), language);
+            let read = Offer::read(&text, language);
+            prop_assert_eq!(read.as_ref(), Ok(&offer), "{}", text);
+        }
+    }
+
+    #[test]
+    fn a_template_reads_as_it_was_written_in_every_language(template in any_template()) {
+        for language in Language::ALL {
+            let text = template.write(language);
+            let read = Template::read(&text, language);
+            prop_assert_eq!(read.as_ref(), Ok(&template), "{}", text);
+        }
+    }
+
+    #[test]
+    fn an_agreement_reads_as_it_was_written_in_every_language(agreement in any_agreement()) {
+        for language in Language::ALL {
+            let text = agreement.write(language);
+            let read = Agreement::read(&text, language);
+            prop_assert_eq!(read.as_ref(), Ok(&agreement), "{}", text);
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reading_panic(
+        text in ".{0,200}",
+        cut in 0..FIG2.len(),
+        insert in 0..FIG2.len(),
+        piece in "[<>&;\"'/=: a-z!\\[\\]-]{0,8}",
+    ) {
+        let broken = format!("{}{piece}{}", &FIG2[..insert], &FIG2[insert..]);
+        for text in [text.as_str(), &FIG2[..cut], &broken] {
+            for language in Language::ALL {
+                let _fault = Offer::read(text, language);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_papers_figure_2_is_understood() {
+    assert_eq!(Offer::read(FIG2, Language::Xml).unwrap(), fig2());
+}
+
+#[test]
+fn what_is_written_of_figure_2_is_figure_2() {
+    let lines = |text: &str| text.split_whitespace().collect::<String>();
+    let part = |text: &str| {
+        let start = text.find("<wsag:ServiceDescriptionTerm").unwrap();
+        let end = "</wsag:ServiceDescriptionTerm>";
+        text[start..text.find(end).unwrap() + end.len()].to_owned()
+    };
+    assert_eq!(lines(&part(&fig2().write(Language::Xml))), lines(&part(FIG2)));
+}
+
+#[test]
+fn the_documentations_examples_are_what_is_written_and_read() {
+    // With WEIR_BLESS set they are written anew.
+    let check = |name: &str, written: String| {
+        let path = format!("{}/docs/{name}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("WEIR_BLESS").is_some() {
+            std::fs::write(&path, format!("{}\n", written.trim_end())).unwrap();
+        }
+        let example = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(example.trim_end(), written.trim_end(), "{name}");
+    };
+    let [xml, json, toml] = Language::ALL;
+    for language in Language::ALL {
+        check(&format!("offer.{language}"), full_offer().write(language));
+        check(&format!("template.{language}"), template().write(language));
+        check(&format!("agreement.{language}"), agreement().write(language));
+    }
+    let fault = read_fig2("Mbps", "MBps").unwrap_err();
+    check("fault.xml", fault.write(xml, utc("2026-11-20T11:00:00Z")));
+    check("fault.json", fault.write(json, Utc::MIN));
+    assert!(fault.write(toml, Utc::MIN).starts_with("[fault]"));
+}
+
+#[test]
+fn prefixes_are_free() {
+    let text = FIG2
+        .replace("wsag:Name", "w:Name")
+        .replace("wsag:ServiceName", "w:ServiceName")
+        .replace("xmlns:wsag=", "xmlns:w=\"http://schemas.ggf.org/graap/2007/03/ws-agreement\" xmlns=")
+        .replace("wsag:", "")
+        .replace("qos:", "x:")
+        .replace("xmlns:qos", "xmlns:x");
+    assert_eq!(Offer::read(&text, Language::Xml).unwrap(), fig2());
+}
+
+#[test]
+fn every_unit_is_understood_and_no_other() {
+    for (unit, rate) in [
+        ("bps", 19),
+        ("Kbps", 19_000),
+        ("Mbps", 19_000_000),
+        ("Gbps", 19_000_000_000),
+        ("Kibps", 19 << 10),
+        ("Mibps", 19 << 20),
+        ("Gibps", 19 << 30),
+    ] {
+        assert_eq!(read_fig2("Mbps", unit).unwrap().terms.min, BitRate(rate), "{unit}");
+    }
+    for unit in ["", "mbps", "MBps", "Mbit", "Tbps", "bps ", "m/s"] {
+        let fault = read_fig2("Mbps", unit).unwrap_err();
+        assert_eq!(fault.code, FaultCode::UnknownUnit, "{unit}");
+        assert_eq!(fault.accepted, ["Gbps", "Mbps", "Gibps", "Mibps", "Kbps", "Kibps", "bps"]);
+    }
+    assert_eq!(refused("\n      unit=\"Mbps\"", ""), (FaultCode::Missing, "qos:NetMinBandwidth".into()));
+}
+
+#[test]
+fn a_bandwidth_is_a_number_that_is_not_negative_and_not_too_large() {
+    assert_eq!(read_fig2(" 19 ", "0.5").unwrap().terms.min, BitRate::kbit(500));
+    for (text, code) in [
+        ("-19", FaultCode::Negative),
+        ("-0.5", FaultCode::Negative),
+        ("NaN", FaultCode::NotANumber),
+        ("INF", FaultCode::NotANumber),
+        ("-INF", FaultCode::NotANumber),
+        ("1e9", FaultCode::NotANumber),
+        ("1.2.3", FaultCode::NotANumber),
+        ("19Mbps", FaultCode::NotANumber),
+        ("", FaultCode::NotANumber),
+        ("99999999999999999999999999", FaultCode::RateTooLarge),
+    ] {
+        assert_eq!(refused(" 19 ", text), (code, "qos:NetMinBandwidth".into()), "{text}");
+    }
+}
+
+#[test]
+fn a_fault_names_the_element_its_place_and_what_would_be_accepted() {
+    let fault = read_fig2("Mbps", "MBps").unwrap_err();
+    assert_eq!(
+        fault.to_string(),
+        "cannot read qos:NetMinBandwidth at line 13, column 5 of the xml: the unit `MBps` is not known; accepted: \
+         Gbps, Mbps, Gibps, Mibps, Kbps, Kibps, bps"
+    );
+    let place = fault.at.unwrap();
+    assert_eq!((place.line, place.column), (Some(13), Some(5)));
+}
+
+#[test]
+fn what_is_not_known_is_refused_wherever_it_stands() {
+    let max = "<qos:NetMaxBandwidth";
+    for (new, code, what) in [
+        ("<qos:NetJitter/>", FaultCode::UnknownElement, "qos:NetJitter"),
+        ("<NetJitter/>", FaultCode::UnknownNamespace, "NetJitter"),
+        ("<x:Jitter xmlns:x='urn:x'/>", FaultCode::UnknownNamespace, "{urn:x}Jitter"),
+        ("<y:Jitter/>", FaultCode::UnknownNamespace, "y:Jitter"),
+        ("<qos:NetMinBandwidth unit='Mbps'>1</qos:NetMinBandwidth>", FaultCode::Repeated, "qos:NetMinBandwidth"),
+        ("for free", FaultCode::BadValue, "qos:ServerParams"),
+    ] {
+        assert_eq!(refused(max, &format!("{new}{max}")), (code, what.into()), "{new}");
+    }
+    assert_eq!(refused("schemas.webqos", "schemas.webqos2").0, FaultCode::UnknownNamespace);
+    assert_eq!(refused("graap/2007/03", "graap/2005/09").0, FaultCode::UnknownNamespace);
+    assert_eq!(refused("unit=", "weight='3' unit=").0, FaultCode::UnknownAttribute);
+    assert_eq!(refused("wsag:ServiceName=", "xmlns:x='urn:x' x:y='' wsag:ServiceName=").0, FaultCode::UnknownNamespace);
+    assert_eq!(refused(">AgreementResponder<", ">AgreementInitiator<").0, FaultCode::BadValue);
+    assert_eq!(refused("<wsag:AgreementInitiator>customer</wsag:AgreementInitiator>", "").0, FaultCode::Missing);
+    let located = "<wsag:AgreementOffer xmlns:xsi='http://www.w3.org/2001/XMLSchema-instance' xsi:schemaLocation='a b'";
+    assert!(read_fig2("<wsag:AgreementOffer", located).is_ok());
+    let fault = Template::read(FIG2, Language::Xml).unwrap_err();
+    assert_eq!(fault.code, FaultCode::WrongDocument);
+}
+
+#[test]
+fn a_guarantee_other_than_the_one_that_is_given_is_refused() {
+    let text = fig2().write(Language::Xml);
+    let offer = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        Offer::read(&text.replacen(from, to, 1), Language::Xml).map_err(|fault| fault.code)
+    };
+    assert_eq!(offer("<wsag:BusinessValueList/>", ""), Ok(fig2()));
+    assert_eq!(offer(">NetMinBandwidth<", ">NetJitter<"), Err(FaultCode::BadValue));
+    assert_eq!(offer("ServiceProvider\"", "ServiceConsumer\""), Err(FaultCode::BadValue));
+    let penalty = "<wsag:BusinessValueList><wsag:Penalty/></wsag:BusinessValueList>";
+    assert_eq!(offer("<wsag:BusinessValueList/>", penalty), Err(FaultCode::UnknownElement));
+}
+
+#[test]
+fn what_is_not_well_formed_is_refused() {
+    for (from, to) in [
+        ("</wsag:All>", ""),
+        ("</wsag:All>", "</wsag:Any>"),
+        ("</wsag:AgreementOffer>", ""),
+        ("</wsag:AgreementOffer>", "</wsag:AgreementOffer><more/>"),
+        ("</wsag:AgreementOffer>", "</wsag:AgreementOffer>more"),
+        ("<?xml", "<!-- --><?xml"),
+        ("<?xml", "text<?xml"),
+        ("UTF-8", "UTF-16"),
+        ("?>", "?><?php system() ?>"),
+        ("unit=\"Mbps\"", "unit=\"Mbps\" unit=\"Kbps\""),
+        ("unit=\"Mbps\"", "unit=Mbps"),
+    ] {
+        assert_eq!(refused(from, to).0, FaultCode::Malformed, "{from} -> {to}");
+    }
+    for text in ["", " ", "<", "<a", "\u{feff}", "]]>"] {
+        assert_eq!(Offer::read(text, Language::Xml).unwrap_err().code, FaultCode::Malformed, "{text}");
+    }
+}
+
+#[test]
+fn entities_do_not_expand_into_anything() {
+    let laughs = "?><!DOCTYPE lolz [<!ENTITY lol \"lol\"><!ENTITY lol2 \"&lol;&lol;&lol;&lol;\">]>";
+    assert_eq!(refused("?>", laughs).0, FaultCode::Dtd);
+    assert_eq!(refused("?>", "?><!DOCTYPE wsag:AgreementOffer SYSTEM \"file:///etc/passwd\">").0, FaultCode::Dtd);
+    assert_eq!(refused(" 19 ", "&lol2;"), (FaultCode::Entity, "the entity &lol2;".into()));
+    assert_eq!(refused("\"httpd\"", "\"&lol2;\"").0, FaultCode::Entity);
+    assert_eq!(refused("customer", "&#0;").0, FaultCode::Entity);
+    assert_eq!(refused("customer", "cust&#10;omer").0, FaultCode::BadValue);
+    let offer = read_fig2("customer", "A&amp;B &#x26; <![CDATA[<C>]]>").unwrap();
+    assert_eq!(offer.context.initiator, name("A&B & <C>"));
+}
+
+#[test]
+fn depth_length_and_size_have_limits() {
+    let deep = "<qos:a>".repeat(8_000);
+    assert_eq!(refused("<qos:NetMaxBandwidth", &deep).0, FaultCode::TooDeep);
+    assert_eq!(refused("customer", &"x".repeat(3_000)).0, FaultCode::TooLong);
+    assert_eq!(refused("customer", &"x".repeat(257)).0, FaultCode::BadValue);
+    assert_eq!(refused("httpd", &"x".repeat(60_000)).0, FaultCode::TooLong);
+    assert_eq!(refused("schemas.webqos", &"x".repeat(60_000)).0, FaultCode::TooLong);
+    let many: String = (0..1_000).map(|i| format!(" a{i}=''")).collect();
+    assert_eq!(refused("unit=", &format!("{many} unit=")).0, FaultCode::TooManyAttributes);
+    let megabyte = FIG2.replace("httpd", &"x".repeat(1 << 20));
+    for language in Language::ALL {
+        assert_eq!(Offer::read(&megabyte, language).unwrap_err().code, FaultCode::DocumentTooLarge);
+    }
+    let nested = "[".repeat(60_000);
+    assert_eq!(Offer::read(&nested, Language::Json).unwrap_err().code, FaultCode::BadValue);
+    let nested = format!("a = {}", "[".repeat(60_000));
+    assert_eq!(Offer::read(&nested, Language::Toml).unwrap_err().code, FaultCode::Malformed);
+}
+
+#[test]
+fn the_longest_names_and_all_terms_fit_half_of_the_largest_document() {
+    let long = name(&"\"".repeat(Name::MAX_LEN));
+    let mut offer = full_offer();
+    for text in [&mut offer.context.initiator, &mut offer.service.name, &mut offer.service.term] {
+        *text = long.clone();
+    }
+    let Context { responder, template_id, template_name, .. } = &mut offer.context;
+    for text in [&mut offer.id, &mut offer.name, responder, template_id, template_name] {
+        *text = Some(long.clone());
+    }
+    offer.terms.selector.container = Some(long.clone());
+    let agreement = Agreement { id: long, offer, ..agreement() };
+    for language in Language::ALL {
+        let text = agreement.write(language);
+        assert!(text.len() < MAX_DOCUMENT / 2, "{}", text.len());
+        assert_eq!(Agreement::read(&text, language).as_ref(), Ok(&agreement), "{language}");
+    }
+}
+
+#[test]
+fn json_and_toml_faults_name_the_field_and_its_place() {
+    let json = fig2().write(Language::Json);
+    let read = |from: &str, to: &str| {
+        assert!(json.contains(from), "{from}");
+        let fault = Offer::read(&json.replacen(from, to, 1), Language::Json).unwrap_err();
+        let at = fault.at.unwrap();
+        (fault.code, at.what, at.line.is_some())
+    };
+    let min = "\"min\": 19000000";
+    assert_eq!(read(min, "\"min\": -1"), (FaultCode::BadValue, "terms.min".into(), true));
+    assert_eq!(read(min, "\"min\": 1e400"), (FaultCode::Malformed, "terms.min".into(), true));
+    assert_eq!(read(min, "\"min\": \"19 apples\""), (FaultCode::BadValue, "terms.min".into(), true));
+    assert_eq!(read(min, "\"min\": NaN").0, FaultCode::Malformed);
+    assert_eq!(read(min, "\"min\": 1, \"min\": 2").0, FaultCode::Repeated);
+    assert_eq!(read(min, "\"jitter\": 1").0, FaultCode::UnknownElement);
+    assert_eq!(read("\"initiator\": \"customer\"", "\"responder\": \"x\"").0, FaultCode::Missing);
+    assert!(Offer::read(&json.replace("19000000", "\"19Mbps\""), Language::Json).is_ok());
+    assert_eq!(Offer::read(&format!("{json}{json}"), Language::Json).unwrap_err().code, FaultCode::Malformed);
+
+    let toml = fig2().write(Language::Toml);
+    let read = |from: &str, to: &str| {
+        assert!(toml.contains(from), "{from} in {toml}");
+        Offer::read(&toml.replacen(from, to, 1), Language::Toml).unwrap_err()
+    };
+    for (value, code) in [("nan", FaultCode::BadValue), ("-5", FaultCode::BadValue), ("", FaultCode::Malformed)] {
+        let fault = read("min = 19000000", &format!("min = {value}"));
+        assert_eq!(fault.code, code, "{fault}");
+        assert!(fault.at.unwrap().line.is_some());
+    }
+    assert_eq!(read("min = 19000000", "").code, FaultCode::Missing);
+    assert_eq!(read("min = 19000000", "jitter = 1").code, FaultCode::UnknownElement);
+}
