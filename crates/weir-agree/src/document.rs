@@ -163,7 +163,7 @@ fn fault(
         text += &format!(" at line {line}, column {column}");
     }
     text += &format!(" of the {language}: {message}");
-    Fault { at: Some(Place { what, line, column }), ..Fault::new(code, text) }
+    Fault { at: Some(Box::new(Place { what, line, column })), ..Fault::new(code, text) }
 }
 
 /// Line and column, from 1, of a byte of the text.

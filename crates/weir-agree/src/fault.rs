@@ -92,6 +92,8 @@ codes! {
     SelectorTaken = "selector-taken",
     /// Another offer had the same id.
     OfferIdReused = "offer-id-reused",
+    /// The id is another agreement's.
+    AgreementIdTaken = "agreement-id-taken",
     /// Offers come too fast.
     TooManyOffers = "too-many-offers",
     /// There are as many agreements as may be.
@@ -154,13 +156,13 @@ pub struct Fault {
     pub message: String,
     /// Where in the document, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at: Option<Place>,
+    pub at: Option<Box<Place>>,
     /// What would be accepted there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accepted: Vec<String>,
     /// What would be accepted instead of the offer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counter_offer: Option<CounterOffer>,
+    pub counter_offer: Option<Box<CounterOffer>>,
     /// After how many milliseconds to try again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
@@ -220,7 +222,7 @@ impl From<&Refusal> for Fault {
                 FaultCode::NoCapacity
             }
         };
-        let counter_offer = (counter != CounterOffer::default()).then_some(counter);
+        let counter_offer = (counter != CounterOffer::default()).then(|| Box::new(counter));
         Fault { counter_offer, ..Fault::new(code, refusal.to_string()) }
     }
 }

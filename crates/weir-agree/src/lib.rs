@@ -1,5 +1,60 @@
-//! Agreements on bandwidth.
+//! Agreements on bandwidth: who is promised how much of a link, from when to when.
+//!
+//! The system of Anastasi, Coppola, Dazzi and Distefano, "QoS Guarantees for Network Bandwidth in
+//! Private Clouds" (2016), with the advance reservations that they leave as future work. Pure:
+//! no clock, no I/O, no randomness; moments and ids are arguments.
+//!
+//! * [`Offer`], [`Template`], [`Agreement`]: the documents of WS-Agreement 1.0 (GFD.192), read and
+//!   written as its XML with the paper's terms (Fig. 2), as JSON and as TOML: [`Document`].
+//!   [`AgreementState::on`] is the table of what can happen to an agreement.
+//! * [`Calendar`]: admission, the paper's Eq. 2 at every moment of an interval, in O(log n), with
+//!   counter-offers in refusals.
+//! * [`Book`]: both together. Offers in, answers out; what is in force when; quotas.
+//! * [`Fault`]: every refusal in words, with a code, the place, and what would be accepted.
+//!
+//! How the spare is shared (Eq. 1, [`Share::Additive`]) is `weir-share`'s matter.
+//!
+//! # An offer
+//!
+//! The paper's, as in its Fig. 2:
+//!
+//! ```xml
+#![doc = include_str!("../docs/fig2.xml")]
+//! ```
+//!
+//! One with everything in it, as TOML. Rates are bit/s or text such as `"20Mbps"`, sizes bytes or
+//! text such as `"10GiB"`; only `context.initiator`, `service`, `terms.min` and `terms.max` have to
+//! be there. JSON has the same fields; examples of every document in every language are in the
+//! crate's `docs`.
+//!
+//! ```toml
+#![doc = include_str!("../docs/offer.toml")]
+//! ```
+//!
+//! # An answer
+//!
+//! ```
+//! use std::time::Duration;
+//! use weir_agree::*;
+//! use weir_units::{BitRate, Instant};
+//!
+//! let mut book = Book::new(Limits::new(BitRate::mbit(100)), BookLimits::default());
+//! let offer = Offer::read(include_str!("../docs/fig2.xml"), Language::Xml)?;
+//! let now = Moment { utc: "2026-11-20T11:00:00Z".parse()?, monotonic: Instant(Duration::ZERO) };
+//!
+//! let accepted = book.offer(offer.clone(), Name::new("a-1")?, now)?;
+//! assert_eq!(accepted.agreement.state, AgreementState::Observed);
+//! assert_eq!(book.in_force(now.utc)[0].min, BitRate::mbit(19));
+//!
+//! let greedy = Offer { terms: Terms::new(BitRate::mbit(80), BitRate::mbit(80)), ..offer };
+//! let rejection = book.offer(greedy, Name::new("a-2")?, now).unwrap_err();
+//! let fault = Fault::from(&rejection);
+//! assert_eq!(fault.code, FaultCode::NoCapacity);
+//! assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(71)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+mod book;
 mod calendar;
 mod document;
 mod fault;
@@ -12,14 +67,20 @@ mod terms;
 mod time;
 mod xml;
 
-pub use calendar::*;
-pub use document::*;
-pub use fault::*;
-pub use model::*;
-pub use name::*;
-pub use quota::*;
-pub use selector::*;
-pub use state::*;
-pub use terms::*;
-pub use time::*;
+pub use book::{
+    Accepted, Book, BookLimits, Change, InForce, Moment, Pace, Rejection, Throttle, ThrottleLimits,
+};
+pub use calendar::{
+    Bandwidth, Booking, Calendar, Earliest, GRAIN, Grant, Limits, Oversubscribed, Oversubscription,
+    OversubscriptionError, Refusal, Request, Shortage, Split, SplitError,
+};
+pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
+pub use fault::{CounterOffer, Fault, FaultCode, Place};
+pub use model::{Agreement, Constraints, Context, Offer, Service, Template};
+pub use name::{Name, NameError};
+pub use quota::{Quota, Usage};
+pub use selector::{Protocol, Selector, SelectorError};
+pub use state::{AgreementState, Event, GuaranteeState, IllegalTransition, ServiceState};
+pub use terms::{Share, ShareError, Terms, TermsError};
+pub use time::{Interval, ParseUtcError, Utc};
 pub use xml::{QOS, WEIR, WSAG};

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
-use crate::{AgreementState, GuaranteeState, Interval, Name, ServiceState, Terms, Utc};
+use crate::{AgreementState, GuaranteeState, Interval, Name, Selector, ServiceState, Terms, Utc};
 
 /// Who agrees, until when, and on which template (`wsag:Context`). The provider of the service
 /// is always the responder.
@@ -110,6 +110,8 @@ pub struct Agreement {
     /// The first moment that it is no longer about; none if it has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Utc>,
+    /// Which packets it is about: the offer's selector, else its template's, else the service.
+    pub selector: Selector,
     /// To the letter, as it was offered.
     pub offer: Offer,
 }

@@ -40,6 +40,11 @@ impl Name {
         Ok(Name(text.into()))
     }
 
+    /// The first of all names in order: the first character that a name can begin with.
+    pub(crate) fn least() -> Name {
+        Name("!".into())
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -85,6 +90,8 @@ mod tests {
         for text in ["", " a", "a\n", "a\nb", "a\u{0}", "a\u{ffff}", "\u{a0}a", &"x".repeat(257)] {
             assert!(Name::new(text).is_err(), "{text:?}");
         }
+        let first = (0..=0x10_ffff).filter_map(char::from_u32).find(|c| Name::new(&c.to_string()).is_ok());
+        assert_eq!(first.map(|c| c.to_string()).as_deref(), Some(Name::least().as_str()));
         assert!(Name::new(&"\n".repeat(1 << 20)).unwrap_err().shown.len() < 100);
     }
 }

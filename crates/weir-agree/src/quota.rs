@@ -78,8 +78,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    const QUOTA: Quota =
-        Quota { day: Some(Bytes(100)), month: Some(Bytes(250)), after: BitRate::kbit(64) };
+    const QUOTA: Quota = Quota { day: Some(Bytes(100)), month: Some(Bytes(250)), after: BitRate::kbit(64) };
 
     #[test]
     fn a_quota_is_used_up_by_its_last_byte_and_comes_back_at_midnight() {

@@ -34,6 +34,8 @@ pub enum Event {
     Terminate,
     /// The termination under way is done.
     TerminationDone,
+    /// Its end is moved. WS-Agreement 1.0 has no word for it, and it changes no state.
+    Renew,
     /// Its services have come to their end.
     End,
 }
@@ -77,6 +79,7 @@ impl AgreementState {
                 Ok(ObservedAndTerminating)
             }
             (PendingAndTerminating | ObservedAndTerminating, Event::TerminationDone) => Ok(Terminated),
+            (Observed, Event::Renew) => Ok(Observed),
             (Observed | ObservedAndTerminating, Event::End) => Ok(Complete),
             (state, event) => Err(IllegalTransition { event, state }),
         }
@@ -116,6 +119,7 @@ impl fmt::Display for Event {
             Event::Reject => "reject",
             Event::Terminate => "terminate",
             Event::TerminationDone => "finish terminating",
+            Event::Renew => "renew",
             Event::End => "end",
         })
     }
@@ -178,8 +182,8 @@ impl GuaranteeState {
 mod tests {
     use super::*;
 
-    const EVENTS: [Event; 5] =
-        [Event::Accept, Event::Reject, Event::Terminate, Event::TerminationDone, Event::End];
+    const EVENTS: [Event; 6] =
+        [Event::Accept, Event::Reject, Event::Terminate, Event::TerminationDone, Event::Renew, Event::End];
 
     #[test]
     fn only_the_transitions_of_the_table_are_possible() {
@@ -192,6 +196,7 @@ mod tests {
             (PendingAndTerminating, Event::Reject, Rejected),
             (PendingAndTerminating, Event::TerminationDone, Terminated),
             (Observed, Event::Terminate, ObservedAndTerminating),
+            (Observed, Event::Renew, Observed),
             (Observed, Event::End, Complete),
             (ObservedAndTerminating, Event::TerminationDone, Terminated),
             (ObservedAndTerminating, Event::End, Complete),

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir_agree::{
-    Booking, Calendar, Earliest, GRAIN, Interval, Limits, Refusal, Request, Shortage, Utc,
-};
+use weir_agree::{Booking, Calendar, Earliest, GRAIN, Interval, Limits, Refusal, Request, Shortage, Utc};
 use weir_units::BitRate;
 
 /// What may be promised of the tests' link, in grains.

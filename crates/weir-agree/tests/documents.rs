@@ -179,7 +179,11 @@ fn what_is_not_known_is_refused_wherever_it_stands() {
         ("<NetJitter/>", FaultCode::UnknownNamespace, "NetJitter"),
         ("<x:Jitter xmlns:x='urn:x'/>", FaultCode::UnknownNamespace, "{urn:x}Jitter"),
         ("<y:Jitter/>", FaultCode::UnknownNamespace, "y:Jitter"),
-        ("<qos:NetMinBandwidth unit='Mbps'>1</qos:NetMinBandwidth>", FaultCode::Repeated, "qos:NetMinBandwidth"),
+        (
+            "<qos:NetMinBandwidth unit='Mbps'>1</qos:NetMinBandwidth>",
+            FaultCode::Repeated,
+            "qos:NetMinBandwidth",
+        ),
         ("for free", FaultCode::BadValue, "qos:ServerParams"),
     ] {
         assert_eq!(refused(max, &format!("{new}{max}")), (code, what.into()), "{new}");
@@ -187,10 +191,17 @@ fn what_is_not_known_is_refused_wherever_it_stands() {
     assert_eq!(refused("schemas.webqos", "schemas.webqos2").0, FaultCode::UnknownNamespace);
     assert_eq!(refused("graap/2007/03", "graap/2005/09").0, FaultCode::UnknownNamespace);
     assert_eq!(refused("unit=", "weight='3' unit=").0, FaultCode::UnknownAttribute);
-    assert_eq!(refused("wsag:ServiceName=", "xmlns:x='urn:x' x:y='' wsag:ServiceName=").0, FaultCode::UnknownNamespace);
+    assert_eq!(
+        refused("wsag:ServiceName=", "xmlns:x='urn:x' x:y='' wsag:ServiceName=").0,
+        FaultCode::UnknownNamespace
+    );
     assert_eq!(refused(">AgreementResponder<", ">AgreementInitiator<").0, FaultCode::BadValue);
-    assert_eq!(refused("<wsag:AgreementInitiator>customer</wsag:AgreementInitiator>", "").0, FaultCode::Missing);
-    let located = "<wsag:AgreementOffer xmlns:xsi='http://www.w3.org/2001/XMLSchema-instance' xsi:schemaLocation='a b'";
+    assert_eq!(
+        refused("<wsag:AgreementInitiator>customer</wsag:AgreementInitiator>", "").0,
+        FaultCode::Missing
+    );
+    let located =
+        "<wsag:AgreementOffer xmlns:xsi='http://www.w3.org/2001/XMLSchema-instance' xsi:schemaLocation='a b'";
     assert!(read_fig2("<wsag:AgreementOffer", located).is_ok());
     let fault = Template::read(FIG2, Language::Xml).unwrap_err();
     assert_eq!(fault.code, FaultCode::WrongDocument);
@@ -236,7 +247,10 @@ fn what_is_not_well_formed_is_refused() {
 fn entities_do_not_expand_into_anything() {
     let laughs = "?><!DOCTYPE lolz [<!ENTITY lol \"lol\"><!ENTITY lol2 \"&lol;&lol;&lol;&lol;\">]>";
     assert_eq!(refused("?>", laughs).0, FaultCode::Dtd);
-    assert_eq!(refused("?>", "?><!DOCTYPE wsag:AgreementOffer SYSTEM \"file:///etc/passwd\">").0, FaultCode::Dtd);
+    assert_eq!(
+        refused("?>", "?><!DOCTYPE wsag:AgreementOffer SYSTEM \"file:///etc/passwd\">").0,
+        FaultCode::Dtd
+    );
     assert_eq!(refused(" 19 ", "&lol2;"), (FaultCode::Entity, "the entity &lol2;".into()));
     assert_eq!(refused("\"httpd\"", "\"&lol2;\"").0, FaultCode::Entity);
     assert_eq!(refused("customer", "&#0;").0, FaultCode::Entity);
@@ -310,7 +324,9 @@ fn json_and_toml_faults_name_the_field_and_its_place() {
         assert!(toml.contains(from), "{from} in {toml}");
         Offer::read(&toml.replacen(from, to, 1), Language::Toml).unwrap_err()
     };
-    for (value, code) in [("nan", FaultCode::BadValue), ("-5", FaultCode::BadValue), ("", FaultCode::Malformed)] {
+    for (value, code) in
+        [("nan", FaultCode::BadValue), ("-5", FaultCode::BadValue), ("", FaultCode::Malformed)]
+    {
         let fault = read("min = 19000000", &format!("min = {value}"));
         assert_eq!(fault.code, code, "{fault}");
         assert!(fault.at.unwrap().line.is_some());

@@ -181,12 +181,7 @@ impl Calendar {
     ///
     /// # Errors
     /// [`Refusal`] for the first constraint that does not hold.
-    pub fn check_extension(
-        &self,
-        booking: &Booking,
-        end: Option<Utc>,
-        now: Utc,
-    ) -> Result<Grant, Refusal> {
+    pub fn check_extension(&self, booking: &Booking, end: Option<Utc>, now: Utc) -> Result<Grant, Refusal> {
         let Some(old) = booking.interval.end else { return Err(Refusal::NoEnd) };
         match end {
             _ if old <= now => Err(Refusal::Over { end: old, now }),
@@ -205,12 +200,7 @@ impl Calendar {
     ///
     /// # Errors
     /// As [`Calendar::check_extension`]; nothing is changed then.
-    pub fn extend(
-        &mut self,
-        booking: &mut Booking,
-        end: Option<Utc>,
-        now: Utc,
-    ) -> Result<Grant, Refusal> {
+    pub fn extend(&mut self, booking: &mut Booking, end: Option<Utc>, now: Utc) -> Result<Grant, Refusal> {
         let grant = self.check_extension(booking, end, now)?;
         self.add(grant.interval, booking.grains);
         booking.interval.end = end;
@@ -419,16 +409,10 @@ mod tests {
             refusal(Request { max: mbit(96), ..good }),
             Refusal::MaxAboveReservable { max: mbit(96), reservable: mbit(95), link: mbit(100) }
         );
-        assert_eq!(
-            refusal(asks(19, 10, Some(9))),
-            Refusal::EndBeforeStart { start: at(10), end: at(9) }
-        );
+        assert_eq!(refusal(asks(19, 10, Some(9))), Refusal::EndBeforeStart { start: at(10), end: at(9) });
         assert_eq!(refusal(asks(19, 10, Some(10))), Refusal::ZeroLength { at: at(10) });
         let skew = calendar.limits().skew;
-        assert_eq!(
-            refusal(asks(19, -31, Some(60))),
-            Refusal::StartInPast { start: at(-31), now: NOW, skew }
-        );
+        assert_eq!(refusal(asks(19, -31, Some(60))), Refusal::StartInPast { start: at(-31), now: NOW, skew });
         assert_eq!(refusal(asks(19, -20, Some(-10))), Refusal::ZeroLength { at: at(-10) });
         let late = Request { start: Some(Utc::MAX), end: None, ..good };
         assert_eq!(
@@ -503,7 +487,9 @@ mod tests {
     #[test]
     fn a_refusal_stops_looking_when_it_has_looked_behind_as_many_busy_times_as_configured() {
         let mut calendar = calendar();
-        let busy = (0..10).map(|i| calendar.insert(BitRate::mbit(95), Interval { start: at(10 * i), end: Some(at(10 * i + 5)) }));
+        let busy = (0..10).map(|i| {
+            calendar.insert(BitRate::mbit(95), Interval { start: at(10 * i), end: Some(at(10 * i + 5)) })
+        });
         busy.for_each(drop);
         calendar.set_limits(Limits { search: 3, ..*calendar.limits() });
         let refusal = calendar.check(&asks(1, 0, Some(6)), NOW).unwrap_err();

@@ -174,7 +174,10 @@ pub enum Refusal {
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shortage { asked, interval, reserved, busiest, promisable, .. } = self;
-        write!(f, "cannot promise {asked} from {interval}: {reserved} of the {promisable} that may be promised ")?;
+        write!(
+            f,
+            "cannot promise {asked} from {interval}: {reserved} of the {promisable} that may be promised "
+        )?;
         write!(f, "are taken at {busiest}")?;
         match self.largest_min {
             Some(largest) => write!(f, ", {largest} would be accepted")?,

@@ -32,12 +32,7 @@ fn named<T: FromStr<Err: Display>>(r: &Reading<'_>, element: &Element, text: &st
 }
 
 /// One of a list, by its name in WS-Agreement.
-fn one_of<T: Copy>(
-    r: &Reading<'_>,
-    element: &Element,
-    all: &[T],
-    name: fn(T) -> &'static str,
-) -> Result<T> {
+fn one_of<T: Copy>(r: &Reading<'_>, element: &Element, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
     let text = r.text(element, &[])?;
     all.iter().copied().find(|&one| name(one) == text).ok_or_else(|| {
         let accepted = all.iter().map(|&one| name(one).to_owned());
@@ -53,7 +48,12 @@ fn bandwidth(r: &Reading<'_>, element: &Element) -> Result<BitRate> {
     if !UNITS.iter().any(|(known, _)| *known == unit) {
         let shown: String = unit.chars().take(32).collect();
         let units = UNITS.iter().map(|(unit, _)| (*unit).to_owned());
-        return Err(r.refuse_for(FaultCode::UnknownUnit, element, &format!("the unit `{shown}` is not known"), units));
+        return Err(r.refuse_for(
+            FaultCode::UnknownUnit,
+            element,
+            &format!("the unit `{shown}` is not known"),
+            units,
+        ));
     }
     let digits = number.strip_prefix('-').unwrap_or(number);
     let shown: String = number.chars().take(32).collect();
@@ -68,9 +68,10 @@ fn bandwidth(r: &Reading<'_>, element: &Element) -> Result<BitRate> {
         ParseRateError::TooLarge(_) => {
             refuse(FaultCode::RateTooLarge, &format!("`{shown}` {unit} is more than {}", BitRate::MAX))
         }
-        ParseRateError::Syntax(_) => {
-            refuse(FaultCode::NotANumber, &format!("`{shown}` is not a number (digits, with at most one point)"))
-        }
+        ParseRateError::Syntax(_) => refuse(
+            FaultCode::NotANumber,
+            &format!("`{shown}` is not a number (digits, with at most one point)"),
+        ),
     })
 }
 
@@ -110,8 +111,7 @@ const PARTIES: [Q; 6] = [INITIATOR, RESPONDER, PROVIDER, EXPIRATION, TEMPLATE_ID
 
 /// `wsag:Terms`: one service description, and the guarantee of its minimum.
 fn terms(r: &Reading<'_>, terms: &Element) -> Result<(Service, Terms)> {
-    let (all, sdt, guarantee) =
-        ((WSAG, "All"), (WSAG, "ServiceDescriptionTerm"), (WSAG, "GuaranteeTerm"));
+    let (all, sdt, guarantee) = ((WSAG, "All"), (WSAG, "ServiceDescriptionTerm"), (WSAG, "GuaranteeTerm"));
     r.check(terms, &[], &[all], &[])?;
     let all = r.child(terms, all)?;
     r.check(all, &[], &[sdt, guarantee], &[])?;
@@ -202,8 +202,7 @@ fn guarantee_term(r: &Reading<'_>, term: &Element, service: &Service) -> Result<
         same(scope, r.attribute(scope, name).unwrap_or(service.name.as_str()), service.name.as_str())?;
     }
     let objective = r.child(term, objective)?;
-    let (target, indicator, level) =
-        ((WSAG, "KPITarget"), (WSAG, "KPIName"), (WSAG, "CustomServiceLevel"));
+    let (target, indicator, level) = ((WSAG, "KPITarget"), (WSAG, "KPIName"), (WSAG, "CustomServiceLevel"));
     r.check(objective, &[], &[target], &[])?;
     let target = r.child(objective, target)?;
     r.check(target, &[], &[indicator, level], &[])?;
@@ -306,7 +305,8 @@ pub(super) fn agreement(r: &Reading<'_>, root: &Element) -> Result<Agreement> {
     r.check(root, &[], &known, &[])?;
     let about = r.child(root, CONTEXT)?;
     let mut of_context = PARTIES.to_vec();
-    of_context.extend([IN_FORCE, offer_id]);
+    let selected = (WEIR, "Selector");
+    of_context.extend([IN_FORCE, offer_id, selected]);
     r.check(about, &[], &of_context, &[])?;
     let (service, terms) = terms(r, r.child(root, TERMS)?)?;
     let times = r.child(about, IN_FORCE)?;
@@ -344,6 +344,7 @@ pub(super) fn agreement(r: &Reading<'_>, root: &Element) -> Result<Agreement> {
         answered: named(r, times, r.required(times, answered)?)?,
         from: named(r, times, r.required(times, from)?)?,
         until: r.attribute(times, until).map(|text| named(r, times, text)).transpose()?,
+        selector: selector(r, r.child(about, selected)?)?,
         offer: Offer {
             id: optional::<Name>(r, about, offer_id)?,
             name: optional(r, root, NAME)?,

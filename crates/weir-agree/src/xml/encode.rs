@@ -7,9 +7,7 @@ use quick_xml::{
 use weir_units::BitRate;
 
 use super::{GUARANTEE, QOS, WEIR, WSAG, XS, in_units};
-use crate::{
-    Agreement, Constraints, Context, Offer, Quota, Selector, Service, Share, Template, Terms, Utc,
-};
+use crate::{Agreement, Constraints, Context, Offer, Quota, Selector, Service, Share, Template, Terms, Utc};
 
 /// What the guarantee says, for people.
 pub(super) const SERVICE_LEVEL: &str = "delivered >= min(demand, NetMinBandwidth)";
@@ -40,12 +38,7 @@ impl Out {
     }
 
     /// An element with what `inside` writes into it.
-    pub(super) fn element(
-        &mut self,
-        name: &str,
-        attributes: &[(&str, &str)],
-        inside: impl FnOnce(&mut Out),
-    ) {
+    pub(super) fn element(&mut self, name: &str, attributes: &[(&str, &str)], inside: impl FnOnce(&mut Out)) {
         let start = BytesStart::new(name).with_attributes(attributes.iter().copied());
         self.write(Event::Start(start));
         inside(self);
@@ -196,6 +189,7 @@ pub(super) fn agreement(agreement: &Agreement, out: &mut Out) {
             let times = [("answered", answered.as_str()), ("from", &from)];
             let until = until.as_deref().map(|until| ("until", until));
             out.empty("weir:InForce", &times.into_iter().chain(until).collect::<Vec<_>>());
+            out.element("weir:Selector", &[], |out| selector(out, &agreement.selector));
             out.optional("weir:OfferId", offer.id.as_ref());
         });
         terms(out, &offer.service, &offer.terms);

@@ -66,7 +66,7 @@ impl Reading<'_> {
     fn fault(self, code: FaultCode, what: String, at: usize, why: &str) -> Fault {
         let (line, column) = position(self.0, at);
         let message = format!("cannot read {what} at line {line}, column {column} of the xml: {why}");
-        let at = Some(Place { what, line: Some(line), column: Some(column) });
+        let at = Some(Box::new(Place { what, line: Some(line), column: Some(column) }));
         Fault { at, ..Fault::new(code, message) }
     }
 
@@ -146,12 +146,12 @@ impl Reading<'_> {
     }
 
     /// The child of that name, if there is one.
-    pub(super) fn find<'e>(self, element: &'e Element, (space, name): Q) -> Option<&'e Element> {
+    pub(super) fn find(self, element: &Element, (space, name): Q) -> Option<&Element> {
         element.children.iter().find(|child| child.space == space && child.name == name)
     }
 
     /// The child of that name.
-    pub(super) fn child<'e>(self, element: &'e Element, name: Q) -> Result<&'e Element, Fault> {
+    pub(super) fn child(self, element: &Element, name: Q) -> Result<&Element, Fault> {
         self.find(element, name).ok_or_else(|| {
             let missing = shown(name.0, name.1);
             self.refuse_for(FaultCode::Missing, element, &format!("it has no {missing}"), [missing])
@@ -159,13 +159,13 @@ impl Reading<'_> {
     }
 
     /// An attribute, if it is there.
-    pub(super) fn attribute<'e>(self, element: &'e Element, (space, name): Q) -> Option<&'e str> {
+    pub(super) fn attribute(self, element: &Element, (space, name): Q) -> Option<&str> {
         let found = element.attributes.iter().find(|a| a.space == space && a.name == name);
         found.map(|attribute| attribute.value.as_str())
     }
 
     /// An attribute that has to be there.
-    pub(super) fn required<'e>(self, element: &'e Element, name: Q) -> Result<&'e str, Fault> {
+    pub(super) fn required(self, element: &Element, name: Q) -> Result<&str, Fault> {
         self.attribute(element, name).ok_or_else(|| {
             let missing = shown(name.0, name.1);
             self.refuse_for(FaultCode::Missing, element, &format!("it has no attribute {missing}"), [missing])

@@ -95,13 +95,16 @@ pub(crate) fn agreement() -> Agreement {
         answered: utc("2026-11-20T11:00:00.25Z"),
         from: utc("2026-12-01T08:00:00Z"),
         until: Some(utc("2027-12-01T08:00:00Z")),
+        selector: full_offer().terms.selector,
         offer: full_offer(),
     }
 }
 
 pub(crate) fn any_name() -> impl Strategy<Value = Name> {
-    let chars = select(vec!['a', 'Z', '9', '-', '<', '>', '&', '"', '\'', 'ü', '雪', ' ', '{', '\\', '#', ']']);
-    vec(chars, 1..20).prop_filter_map("not a name", |chars| Name::new(&chars.into_iter().collect::<String>()).ok())
+    let chars =
+        select(vec!['a', 'Z', '9', '-', '<', '>', '&', '"', '\'', 'ü', '雪', ' ', '{', '\\', '#', ']']);
+    vec(chars, 1..20)
+        .prop_filter_map("not a name", |chars| Name::new(&chars.into_iter().collect::<String>()).ok())
 }
 
 pub(crate) fn any_utc() -> impl Strategy<Value = Utc> {
@@ -191,9 +194,10 @@ prop_compose! {
         guarantee_state in select(GuaranteeState::ALL.to_vec()),
         times in [any_utc(), any_utc()],
         until in option::of(any_utc()),
+        selector in any_selector(),
         offer in any_offer(),
     ) -> Agreement {
         let [answered, from] = times;
-        Agreement { id, state, service_state, guarantee_state, answered, from, until, offer }
+        Agreement { id, state, service_state, guarantee_state, answered, from, until, selector, offer }
     }
 }

@@ -1,0 +1,45 @@
+use std::time::Duration;
+
+use weir_units::BitRate;
+
+use super::Rejection;
+use crate::{Bandwidth, Interval, Offer, Template, Utc};
+
+/// The terms may not go on after the agreement.
+pub(super) fn check_expiration(offer: &Offer, end: Option<Utc>) -> Result<(), Rejection> {
+    match (end, offer.context.expiration) {
+        (Some(end), Some(expiration)) if end > expiration => {
+            Err(Rejection::EndAfterExpiration { end, expiration })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a template allows in an offer.
+pub(super) fn check_constraints(
+    template: &Template,
+    offer: &Offer,
+    interval: Interval,
+) -> Result<(), Rejection> {
+    let rules = &template.constraints;
+    for (which, asked, least, most) in [
+        (Bandwidth::Min, offer.terms.min, rules.min_at_least, rules.min_at_most),
+        (Bandwidth::Max, offer.terms.max, None, rules.max_at_most),
+    ] {
+        let (least, most) = (least.unwrap_or(crate::GRAIN), most.unwrap_or(BitRate::MAX));
+        if asked < least || asked > most {
+            let template = template.id.clone();
+            return Err(Rejection::BandwidthOutsideTemplate { template, which, asked, least, most });
+        }
+    }
+    check_length(template, interval)
+}
+
+/// How long a template allows.
+pub(super) fn check_length(template: &Template, interval: Interval) -> Result<(), Rejection> {
+    let Some(longest) = template.constraints.longest_s.map(Duration::from_secs) else { return Ok(()) };
+    match interval.end {
+        Some(end) if end.since(interval.start) <= longest => Ok(()),
+        _ => Err(Rejection::TimeOutsideTemplate { template: template.id.clone(), longest }),
+    }
+}

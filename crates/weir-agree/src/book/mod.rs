@@ -1,0 +1,566 @@
+//! The book of agreements: offers in, answers out, and what is in force when.
+
+mod check;
+mod claims;
+mod force;
+mod rejection;
+mod throttle;
+
+pub use force::InForce;
+pub use rejection::Rejection;
+pub use throttle::{Pace, Throttle, ThrottleLimits};
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+use weir_units::{Bytes, Instant};
+
+use crate::{
+    Agreement, AgreementState, Booking, Calendar, Event, Grant, GuaranteeState, IllegalTransition, Interval,
+    Limits, Name, Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Template, Usage, Utc,
+};
+use check::{check_constraints, check_expiration, check_length};
+use claims::Claims;
+use force::in_force;
+
+/// How much a book holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BookLimits {
+    /// How many agreements in all, those that are over included until they are forgotten.
+    pub agreements: usize,
+    /// How many of one party.
+    pub of_party: usize,
+    /// How many answers to rejected offers are kept, for the same offers sent again.
+    pub rejections: usize,
+    /// How often offers may come.
+    pub throttle: ThrottleLimits,
+}
+
+impl Default for BookLimits {
+    /// 100,000 agreements, 1,000 of a party, and the last 4,096 rejections.
+    fn default() -> BookLimits {
+        let throttle = ThrottleLimits::default();
+        BookLimits { agreements: 100_000, of_party: 1_000, rejections: 4_096, throttle }
+    }
+}
+
+/// Now, on the two clocks that matter: the calendar's, which may be set, and one that only runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// For terms.
+    pub utc: Utc,
+    /// For the pace of offers.
+    pub monotonic: Instant,
+}
+
+/// An offer that is accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// The agreement; in its present state, if the offer was accepted before.
+    pub agreement: Agreement,
+    /// Only if the link is oversubscribed by configuration.
+    pub oversubscribed: Option<Oversubscribed>,
+    /// Whether this is the answer to the same offer, sent before.
+    pub repeated: bool,
+}
+
+/// What has become of an agreement because its time has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Whose.
+    pub id: Name,
+    /// Its state now.
+    pub state: AgreementState,
+    /// Its service's state now.
+    pub service_state: ServiceState,
+}
+
+#[derive(Debug)]
+struct Entry {
+    agreement: Agreement,
+    usage: Usage,
+    oversubscribed: Option<Oversubscribed>,
+    /// While it is observed.
+    booking: Option<Booking>,
+    /// Since when it has been in a final state.
+    closed: Option<Utc>,
+}
+
+/// The answer to an offer that had an id.
+#[derive(Debug)]
+enum Answer {
+    Accepted(Name),
+    Rejected { offer: u64, rejection: Rejection },
+}
+
+/// All agreements of a link.
+///
+/// Pure: moments and ids are arguments. Nothing is changed by what is refused, except that a
+/// rejection is remembered for when the same offer is sent again.
+#[derive(Debug)]
+pub struct Book {
+    limits: BookLimits,
+    calendar: Calendar,
+    templates: BTreeMap<Name, Template>,
+    entries: BTreeMap<Name, Entry>,
+    /// Observed, by start: not begun.
+    waiting: BTreeSet<(Utc, Name)>,
+    /// Observed: begun.
+    active: BTreeSet<Name>,
+    /// Observed, by end, of those that have one.
+    ending: BTreeSet<(Utc, Name)>,
+    /// Observed, with a quota that was used up at its last report.
+    used_up: BTreeSet<Name>,
+    /// In a final state, by when it got there.
+    closed: BTreeSet<(Utc, Name)>,
+    claims: Claims,
+    of_party: BTreeMap<Name, usize>,
+    answers: BTreeMap<(Name, Name), Answer>,
+    rejected: VecDeque<(Name, Name)>,
+    throttle: Throttle,
+}
+
+impl Book {
+    /// Without agreements.
+    #[must_use]
+    pub fn new(link: Limits, limits: BookLimits) -> Book {
+        Book {
+            limits,
+            calendar: Calendar::new(link),
+            templates: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            active: BTreeSet::new(),
+            ending: BTreeSet::new(),
+            used_up: BTreeSet::new(),
+            closed: BTreeSet::new(),
+            claims: Claims::default(),
+            of_party: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            rejected: VecDeque::new(),
+            throttle: Throttle::new(limits.throttle),
+        }
+    }
+
+    /// What is reserved when.
+    #[must_use]
+    pub fn calendar(&self) -> &Calendar {
+        &self.calendar
+    }
+
+    /// For a link or a division that has changed; agreements stay.
+    pub fn set_link(&mut self, link: Limits) {
+        self.calendar.set_limits(link);
+    }
+
+    /// Offers a template, or another one by its id. Agreements stay as they were made.
+    pub fn set_template(&mut self, template: Template) {
+        self.templates.insert(template.id.clone(), template);
+    }
+
+    /// Offers that template no longer.
+    pub fn remove_template(&mut self, id: &Name) -> Option<Template> {
+        self.templates.remove(id)
+    }
+
+    /// The templates on offer, by id.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        self.templates.values()
+    }
+
+    /// The agreements, by id.
+    pub fn agreements(&self) -> impl Iterator<Item = &Agreement> {
+        self.entries.values().map(|entry| &entry.agreement)
+    }
+
+    /// The agreement with that id.
+    #[must_use]
+    pub fn agreement(&self, id: &Name) -> Option<&Agreement> {
+        self.entries.get(id).map(|entry| &entry.agreement)
+    }
+
+    /// What has been sent under the agreement with that id.
+    #[must_use]
+    pub fn usage(&self, id: &Name) -> Option<Usage> {
+        self.entries.get(id).map(|entry| entry.usage)
+    }
+
+    /// Answers an offer; `id` is for the agreement, if one is made. The same offer sent again,
+    /// with an id of its own, has the same answer. If the answer cannot be kept elsewhere, it
+    /// can be undone by [`Book::withdraw`].
+    ///
+    /// # Errors
+    /// [`Rejection`] with the reason.
+    pub fn offer(&mut self, offer: Offer, id: Name, now: Moment) -> Result<Accepted, Rejection> {
+        let party = &offer.context.initiator;
+        let known = self.of_party.contains_key(party);
+        self.throttle
+            .pass(party, known, now.monotonic)
+            .map_err(|retry_after| Rejection::TooManyOffers { party: party.clone(), retry_after })?;
+        let key = offer.id.clone().map(|id| (party.clone(), id));
+        if let Some(key) = &key
+            && let Some(answer) = self.answers.get(key)
+        {
+            return self.repeat(answer, &offer, &key.1);
+        }
+        match self.decide(&offer, &id, now.utc) {
+            Ok((agreement, grant)) => {
+                let oversubscribed = grant.oversubscribed;
+                self.enter(agreement.clone(), Usage::default(), oversubscribed);
+                Ok(Accepted { agreement, oversubscribed, repeated: false })
+            }
+            Err(rejection) => {
+                if let Some(key) = key {
+                    self.remember(key, &offer, rejection.clone());
+                }
+                Err(rejection)
+            }
+        }
+    }
+
+    fn repeat(&self, answer: &Answer, offer: &Offer, offer_id: &Name) -> Result<Accepted, Rejection> {
+        let reused = || Rejection::OfferIdReused { id: offer_id.clone() };
+        match answer {
+            Answer::Accepted(id) => {
+                let entry = self.entries.get(id).filter(|entry| entry.agreement.offer == *offer);
+                let Entry { agreement, oversubscribed, .. } = entry.ok_or_else(reused)?;
+                let (agreement, oversubscribed) = (agreement.clone(), *oversubscribed);
+                Ok(Accepted { agreement, oversubscribed, repeated: true })
+            }
+            Answer::Rejected { offer: same, rejection } if *same == fingerprint(offer) => {
+                Err(rejection.clone())
+            }
+            Answer::Rejected { .. } => Err(reused()),
+        }
+    }
+
+    fn remember(&mut self, key: (Name, Name), offer: &Offer, rejection: Rejection) {
+        if self.rejected.len() >= self.limits.rejections.max(1)
+            && let Some(oldest) = self.rejected.pop_front()
+        {
+            self.answers.remove(&oldest);
+        }
+        self.answers.insert(key.clone(), Answer::Rejected { offer: fingerprint(offer), rejection });
+        self.rejected.push_back(key);
+    }
+
+    /// What the answer to an offer would be. Changes nothing, and looks at no earlier answers.
+    ///
+    /// # Errors
+    /// [`Rejection`] with the reason.
+    pub fn decide(&self, offer: &Offer, id: &Name, now: Utc) -> Result<(Agreement, Grant), Rejection> {
+        let terms = &offer.terms;
+        terms.check()?;
+        if self.entries.contains_key(id) {
+            return Err(Rejection::IdTaken { id: id.clone() });
+        }
+        let party = &offer.context.initiator;
+        let of_party = self.of_party.get(party).copied().unwrap_or(0);
+        if of_party >= self.limits.of_party {
+            return Err(Rejection::TooManyAgreements {
+                limit: self.limits.of_party,
+                party: Some(party.clone()),
+            });
+        }
+        if self.entries.len() >= self.limits.agreements {
+            return Err(Rejection::TooManyAgreements { limit: self.limits.agreements, party: None });
+        }
+        let template = self.template_of(offer)?;
+        check_expiration(offer, terms.end)?;
+        let request = Request { min: terms.min, max: terms.max, start: terms.start, end: offer.end() };
+        let grant = self.calendar.check(&request, now)?;
+        let interval = grant.interval;
+        if let Some(template) = template {
+            check_constraints(template, offer, interval)?;
+        }
+        let of_template = template.map(|template| &template.terms.selector).filter(|s| !s.is_empty());
+        let selector = match of_template {
+            _ if !terms.selector.is_empty() => terms.selector.clone(),
+            Some(selector) => selector.clone(),
+            None => Selector::service(&offer.service.name),
+        };
+        self.check_claim(&selector, interval)?;
+        let state = AgreementState::Pending.on(Event::Accept)?;
+        let service_state = if interval.start > now { ServiceState::NotReady } else { ServiceState::Ready };
+        let agreement = Agreement {
+            id: id.clone(),
+            state,
+            service_state,
+            guarantee_state: GuaranteeState::NotDetermined,
+            answered: now,
+            from: interval.start,
+            until: interval.end,
+            selector,
+            offer: offer.clone(),
+        };
+        Ok((agreement, grant))
+    }
+
+    fn template_of(&self, offer: &Offer) -> Result<Option<&Template>, Rejection> {
+        let Some(id) = &offer.context.template_id else { return Ok(None) };
+        self.templates.get(id).map(Some).ok_or_else(|| {
+            let known = self.templates.keys().take(8).cloned().collect();
+            Rejection::UnknownTemplate { id: id.clone(), known }
+        })
+    }
+
+    fn check_claim(&self, selector: &Selector, interval: Interval) -> Result<(), Rejection> {
+        match self.claims.overlap(selector, interval) {
+            None => Ok(()),
+            Some(Interval { start: from, end: until }) => {
+                Err(Rejection::SelectorTaken { selector: Box::new(selector.clone()), from, until })
+            }
+        }
+    }
+
+    /// Enters an agreement that was made before, as it was, without a test. One that was
+    /// terminating still waits for [`Book::finish_termination`].
+    pub fn restore(&mut self, agreement: Agreement, usage: Usage) {
+        self.withdraw(&agreement.id);
+        self.enter(agreement, usage, None);
+    }
+
+    fn enter(&mut self, agreement: Agreement, usage: Usage, oversubscribed: Option<Oversubscribed>) {
+        let (id, party) = (agreement.id.clone(), agreement.offer.context.initiator.clone());
+        if let Some(offer_id) = agreement.offer.id.clone() {
+            self.answers.insert((party.clone(), offer_id), Answer::Accepted(id.clone()));
+        }
+        *self.of_party.entry(party).or_default() += 1;
+        let (interval, min) = (agreement.interval(), agreement.offer.terms.min);
+        let (mut booking, mut closed) = (None, None);
+        if agreement.state == AgreementState::Observed {
+            booking = Some(self.calendar.insert(min, interval));
+            self.claims.take(&agreement.selector, interval);
+            match agreement.service_state {
+                ServiceState::NotReady => self.waiting.insert((agreement.from, id.clone())),
+                _ => self.active.insert(id.clone()),
+            };
+            if let Some(end) = interval.end {
+                self.ending.insert((end, id.clone()));
+            }
+        } else if agreement.state.is_final() {
+            closed = agreement.until.or(Some(agreement.answered));
+            self.closed.extend(closed.map(|moment| (moment, id.clone())));
+        }
+        self.entries.insert(id.clone(), Entry { agreement, usage, oversubscribed, booking, closed });
+        self.note_quota(&id, usage, None);
+    }
+
+    /// Takes an agreement out of the book as if it had never been made.
+    pub fn withdraw(&mut self, id: &Name) -> Option<Agreement> {
+        self.unlist(id, Utc::MIN);
+        let Entry { agreement, closed, .. } = self.entries.remove(id)?;
+        if let Some(moment) = closed {
+            self.closed.remove(&(moment, id.clone()));
+        }
+        let context = &agreement.offer.context;
+        if let Some(count) = self.of_party.get_mut(&context.initiator) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_party.remove(&context.initiator);
+            }
+        }
+        if let Some(offer_id) = agreement.offer.id.clone() {
+            self.answers.remove(&(context.initiator.clone(), offer_id));
+        }
+        Some(agreement)
+    }
+
+    /// Takes an observed agreement off the lists of those, and frees its bandwidth from `at` on.
+    fn unlist(&mut self, id: &Name, at: Utc) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let agreement = &entry.agreement;
+        if let Some(booking) = entry.booking.take() {
+            self.claims.give_back(&agreement.selector, agreement.from);
+            self.calendar.release(booking, at);
+        }
+        self.waiting.remove(&(agreement.from, id.clone()));
+        self.active.remove(id);
+        self.used_up.remove(id);
+        if let Some(end) = agreement.until {
+            self.ending.remove(&(end, id.clone()));
+        }
+    }
+
+    /// Lets agreements begin and end whose time has come, in the order of their times. What lies
+    /// before `now` in the calendar is forgotten.
+    pub fn advance(&mut self, now: Utc) -> Vec<Change> {
+        let mut changes = Vec::new();
+        while let Some((_, id)) = pop_due(&mut self.waiting, now) {
+            self.active.insert(id.clone());
+            changes.extend(self.set(&id, None, ServiceState::Ready));
+        }
+        while let Some((end, id)) = pop_due(&mut self.ending, now) {
+            self.unlist(&id, end);
+            self.close(&id, end);
+            changes.extend(self.set(&id, Some(Event::End), ServiceState::Completed));
+        }
+        self.calendar.forget_before(now);
+        changes
+    }
+
+    fn set(&mut self, id: &Name, event: Option<Event>, service_state: ServiceState) -> Option<Change> {
+        let agreement = &mut self.entries.get_mut(id)?.agreement;
+        if let Some(event) = event {
+            agreement.state = agreement.state.on(event).ok()?;
+        }
+        agreement.service_state = service_state;
+        Some(Change { id: id.clone(), state: agreement.state, service_state })
+    }
+
+    /// The first moment after that one at which an agreement begins or ends, or a quota that is
+    /// used up comes back.
+    #[must_use]
+    pub fn next_change(&self, after: Utc) -> Option<Utc> {
+        let next = |list: &BTreeSet<(Utc, Name)>| {
+            let behind = Utc::from_millis(after.millis().saturating_add(1));
+            list.range((behind, Name::least())..).map(|(moment, _)| *moment).find(|m| *m > after)
+        };
+        let quotas = self.used_up.iter().filter_map(|id| {
+            let entry = self.entries.get(id)?;
+            entry.agreement.offer.terms.quota?.used_up_until(&entry.usage, after)
+        });
+        [next(&self.waiting), next(&self.ending)].into_iter().flatten().chain(quotas).min()
+    }
+
+    /// What is in force at that moment, by id: observed agreements whose interval it is in.
+    #[must_use]
+    pub fn in_force(&self, at: Utc) -> Vec<InForce<'_>> {
+        let begun = self.waiting.iter().take_while(|(start, _)| *start <= at).map(|(_, id)| id);
+        let mut ids: Vec<_> = self.active.iter().chain(begun).collect();
+        ids.sort_unstable();
+        ids.into_iter()
+            .filter_map(|id| {
+                let Entry { agreement, usage, .. } = self.entries.get(id)?;
+                in_force(agreement, usage, at)
+            })
+            .collect()
+    }
+
+    /// Counts bytes that were sent under an agreement up to `at`.
+    ///
+    /// # Errors
+    /// [`Rejection::UnknownAgreement`].
+    pub fn count(&mut self, id: &Name, sent: Bytes, at: Utc) -> Result<Usage, Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        entry.usage = entry.usage.add(sent, at);
+        let usage = entry.usage;
+        self.note_quota(id, usage, Some(at));
+        Ok(usage)
+    }
+
+    /// Keeps the list of quotas that are used up; without a moment, of those that may be.
+    fn note_quota(&mut self, id: &Name, usage: Usage, at: Option<Utc>) {
+        let Some(entry) = self.entries.get(id).filter(|entry| entry.booking.is_some()) else { return };
+        let quota = entry.agreement.offer.terms.quota;
+        let used_up =
+            quota.is_some_and(|quota| at.is_none_or(|at| quota.used_up_until(&usage, at).is_some()));
+        if used_up {
+            self.used_up.insert(id.clone());
+        } else {
+            self.used_up.remove(id);
+        }
+    }
+
+    /// Notes whether the guarantee is kept.
+    ///
+    /// # Errors
+    /// [`Rejection::UnknownAgreement`].
+    pub fn set_guarantee(&mut self, id: &Name, state: GuaranteeState) -> Result<(), Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        entry.agreement.guarantee_state = state;
+        Ok(())
+    }
+
+    /// Lets an agreement last to a later end, or for ever. Only what is added is tested.
+    ///
+    /// # Errors
+    /// [`Rejection`] with the reason.
+    pub fn renew(&mut self, id: &Name, end: Option<Utc>, now: Utc) -> Result<Grant, Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        let Entry { agreement, booking: Some(booking), .. } = entry else {
+            let state = entry.agreement.state;
+            return Err(IllegalTransition { event: Event::Renew, state }.into());
+        };
+        let Some(old) = agreement.until else { return Err(Refusal::NoEnd.into()) };
+        self.calendar.check_extension(booking, end, now)?;
+        let expiration = agreement.offer.context.expiration;
+        check_expiration(&agreement.offer, end.or(expiration.map(|_| Utc::MAX)))?;
+        if let Some(template) =
+            agreement.offer.context.template_id.as_ref().and_then(|id| self.templates.get(id))
+        {
+            check_length(template, Interval { start: agreement.from, end })?;
+        }
+        if let Some(other) = self.claims.overlap(&agreement.selector, Interval { start: old, end })
+            && other.start != agreement.from
+        {
+            let (selector, from, until) = (Box::new(agreement.selector.clone()), other.start, other.end);
+            return Err(Rejection::SelectorTaken { selector, from, until });
+        }
+        let grant = self.calendar.extend(booking, end, now)?;
+        agreement.until = end;
+        self.claims.take(&agreement.selector, agreement.interval());
+        self.ending.remove(&(old, id.clone()));
+        if let Some(end) = end {
+            self.ending.insert((end, id.clone()));
+        }
+        Ok(grant)
+    }
+
+    /// Terminates an agreement: its bandwidth and its selector are free from `now` on. It stays
+    /// in [`AgreementState::ObservedAndTerminating`] until [`Book::finish_termination`].
+    ///
+    /// # Errors
+    /// [`Rejection`] if there is none, or its state does not allow it.
+    pub fn terminate(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        entry.agreement.state = entry.agreement.state.on(Event::Terminate)?;
+        self.unlist(id, now);
+        Ok(())
+    }
+
+    /// Notes that nothing enforces a terminating agreement any more.
+    ///
+    /// # Errors
+    /// [`Rejection`] if there is none, or its state does not allow it.
+    pub fn finish_termination(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        entry.agreement.state = entry.agreement.state.on(Event::TerminationDone)?;
+        entry.agreement.service_state = ServiceState::Completed;
+        self.close(id, now);
+        Ok(())
+    }
+
+    fn close(&mut self, id: &Name, at: Utc) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.closed = Some(at);
+            self.closed.insert((at, id.clone()));
+        }
+    }
+
+    /// Forgets the agreements that came to their final state up to that moment, and with them
+    /// the answers to their offers; returns them.
+    pub fn forget_until(&mut self, moment: Utc) -> Vec<Agreement> {
+        let mut forgotten = Vec::new();
+        while let Some((_, id)) = pop_due(&mut self.closed, moment) {
+            forgotten.extend(self.withdraw(&id));
+        }
+        forgotten
+    }
+}
+
+/// Takes the first of a list if its moment is not after `now`.
+fn pop_due(list: &mut BTreeSet<(Utc, Name)>, now: Utc) -> Option<(Utc, Name)> {
+    if list.first()?.0 > now {
+        return None;
+    }
+    list.pop_first()
+}
+
+fn fingerprint(offer: &Offer) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    offer.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,417 @@
+//! The book: offers in, answers out, and what is in force when.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use proptest::prelude::*;
+use weir_agree::*;
+use weir_share::Reservable;
+use weir_units::{BitRate, Bytes, Instant};
+
+const NOW: Utc = Utc::from_millis(1_800_000_000_000);
+
+fn at(seconds: i64) -> Utc {
+    Utc::from_millis(NOW.millis() + 1_000 * seconds)
+}
+
+/// Long enough after the offers before it.
+fn moment(seconds: i64) -> Moment {
+    Moment { utc: at(seconds), monotonic: Instant(Duration::from_secs(1_000_000 + seconds as u64)) }
+}
+
+/// The paper's link: 100 Mbit/s, U_res 0.95, U_oth 0.05.
+fn link() -> Limits {
+    let part = |part| Reservable::new(part).unwrap();
+    let split = Split::new(part(0.95), Some(part(0.05)), part(1.0)).unwrap();
+    Limits { split, ..Limits::new(BitRate::mbit(100)) }
+}
+
+fn book() -> Book {
+    Book::new(link(), BookLimits::default())
+}
+
+/// Fig. 2's offer for another service and time.
+fn offer(service: &str, mbit: u64, start: Option<i64>, end: Option<i64>) -> Offer {
+    let rate = BitRate::mbit(mbit);
+    let mut offer = fig2();
+    offer.service.name = name(service);
+    offer.terms = Terms { start: start.map(at), end: end.map(at), ..Terms::new(rate, rate) };
+    offer
+}
+
+fn accept(book: &mut Book, offer: Offer, id: &str) -> Agreement {
+    book.offer(offer, name(id), moment(0)).unwrap().agreement
+}
+
+fn in_force(book: &Book, seconds: i64) -> Vec<(String, u64)> {
+    let mbit = |rate: BitRate| rate.0 / 1_000_000;
+    book.in_force(at(seconds)).into_iter().map(|f| (f.id.to_string(), mbit(f.max))).collect()
+}
+
+/// All that can be seen of a book.
+fn seen(book: &Book) -> impl PartialEq + std::fmt::Debug + use<> {
+    let profile: Vec<_> = book.calendar().profile(NOW, None).collect();
+    let force = format!("{:?}", book.in_force(at(1)));
+    (book.agreements().cloned().collect::<Vec<_>>(), profile, book.next_change(NOW), force)
+}
+
+#[test]
+fn the_papers_five_customers_are_accepted_and_the_sixth_is_told_what_is_free() {
+    let mut book = book();
+    for i in 1..=5 {
+        let agreement = accept(&mut book, offer(&format!("www{i}"), 19, None, None), &format!("a{i}"));
+        assert_eq!(agreement.state, AgreementState::Observed);
+        assert_eq!(agreement.service_state, ServiceState::Ready);
+        assert_eq!(agreement.selector, Selector::service(&name(&format!("www{i}"))));
+    }
+    let rejection = book.offer(offer("www6", 19, None, None), name("a6"), moment(0)).unwrap_err();
+    assert!(matches!(
+        rejection,
+        Rejection::Refused(Refusal::NoCapacity(Shortage {
+            largest_min: None,
+            earliest: Earliest::Never,
+            ..
+        }))
+    ));
+    assert_eq!(book.in_force(at(0)).len(), 5);
+}
+
+#[test]
+fn of_two_offers_for_the_last_megabit_the_first_wins() {
+    let mut book = book();
+    accept(&mut book, offer("a", 94, None, None), "a");
+    accept(&mut book, offer("b", 1, None, None), "b");
+    assert!(book.offer(offer("c", 1, None, None), name("c"), moment(0)).is_err());
+}
+
+#[test]
+fn agreements_begin_and_end_at_their_moments_and_not_before() {
+    let mut book = book();
+    accept(&mut book, offer("a", 10, Some(10), Some(20)), "a");
+    accept(&mut book, offer("b", 20, None, Some(15)), "b");
+    assert_eq!(book.next_change(at(0)), Some(at(10)));
+    assert_eq!(book.next_change(at(10)), Some(at(15)));
+    assert_eq!(book.next_change(at(20)), None);
+    assert_eq!(in_force(&book, 9), [("b".into(), 20)]);
+    assert_eq!(in_force(&book, 10), [("a".into(), 10), ("b".into(), 20)]);
+    assert_eq!(in_force(&book, 15), [("a".into(), 10)]);
+
+    assert_eq!(book.advance(Utc::from_millis(at(10).millis() - 1)), []);
+    let change = |id, state, service_state| Change { id: name(id), state, service_state };
+    assert_eq!(book.advance(at(10)), [change("a", AgreementState::Observed, ServiceState::Ready)]);
+    assert_eq!(
+        book.advance(at(20)),
+        [
+            change("b", AgreementState::Complete, ServiceState::Completed),
+            change("a", AgreementState::Complete, ServiceState::Completed),
+        ]
+    );
+    assert_eq!((book.next_change(NOW), book.in_force(at(20)).len()), (None, 0));
+    assert_eq!(book.calendar().instants(), 0);
+}
+
+#[test]
+fn the_same_offer_has_the_same_answer_and_another_with_its_id_none() {
+    let mut book = book();
+    let first = Offer { id: Some(name("o1")), ..offer("a", 60, None, Some(60)) };
+    let second = Offer { id: Some(name("o2")), ..offer("b", 60, None, Some(60)) };
+    let made = accept(&mut book, first.clone(), "a1");
+    let rejection = book.offer(second.clone(), name("a2"), moment(1)).unwrap_err();
+    let before = seen(&book);
+
+    let again = book.offer(first.clone(), name("a3"), moment(2)).unwrap();
+    assert_eq!((again.agreement, again.repeated), (made, true));
+    assert_eq!(book.offer(second.clone(), name("a4"), moment(3)), Err(rejection));
+    for same_id in ["o1", "o2"] {
+        let other = Offer { id: Some(name(same_id)), ..offer("c", 1, None, Some(60)) };
+        let error = book.offer(other, name("a5"), moment(4)).unwrap_err();
+        assert_eq!(error, Rejection::OfferIdReused { id: name(same_id) });
+    }
+    assert_eq!(seen(&book), before);
+
+    // Ids are each party's own.
+    let mut of_another = offer("c", 1, None, Some(60));
+    of_another.context.initiator = name("another");
+    of_another.id = Some(name("o1"));
+    assert!(!book.offer(of_another, name("a6"), moment(5)).unwrap().repeated);
+}
+
+#[test]
+fn a_rejection_is_remembered_until_too_many_others_were_made() {
+    let limits = BookLimits { rejections: 2, ..BookLimits::default() };
+    let mut book = Book::new(link(), limits);
+    accept(&mut book, offer("a", 60, None, Some(60)), "a");
+    for (i, id) in ["o1", "o2", "o3"].into_iter().enumerate() {
+        let refused = Offer { id: Some(name(id)), ..offer("b", 60, None, Some(60)) };
+        assert!(book.offer(refused, name(id), moment(i as i64)).is_err());
+    }
+    book.terminate(&name("a"), at(5)).unwrap();
+    let again = |id: &str| Offer { id: Some(name(id)), ..offer("b", 60, None, Some(60)) };
+    assert!(book.offer(again("o3"), name("x"), moment(6)).is_err());
+    assert!(book.offer(again("o1"), name("x"), moment(6)).is_ok());
+}
+
+#[test]
+fn a_terminated_agreement_frees_bandwidth_and_selector_at_once() {
+    let mut book = book();
+    accept(&mut book, offer("a", 95, None, None), "a");
+    book.terminate(&name("a"), at(10)).unwrap();
+    assert_eq!(book.agreement(&name("a")).unwrap().state, AgreementState::ObservedAndTerminating);
+    assert_eq!((book.in_force(at(10)).len(), book.calendar().reserved_at(at(10))), (0, BitRate::ZERO));
+    assert!(book.offer(offer("a", 95, None, None), name("b"), moment(10)).is_ok());
+    let error = book.terminate(&name("a"), at(11)).unwrap_err();
+    assert_eq!(error.to_string(), "cannot terminate an agreement that is ObservedAndTerminating");
+    book.finish_termination(&name("a"), at(12)).unwrap();
+    assert_eq!(book.agreement(&name("a")).unwrap().state, AgreementState::Terminated);
+    assert!(matches!(book.renew(&name("a"), None, at(12)), Err(Rejection::State(_))));
+    assert_eq!(book.terminate(&name("x"), NOW), Err(Rejection::UnknownAgreement(name("x"))));
+}
+
+#[test]
+fn a_renewal_moves_the_end_and_is_refused_without_a_trace() {
+    let mut book = book();
+    accept(&mut book, offer("a", 60, None, Some(10)), "a");
+    accept(&mut book, offer("b", 60, Some(20), Some(30)), "b");
+    let before = seen(&book);
+    assert!(matches!(
+        book.renew(&name("a"), Some(at(25)), at(1)),
+        Err(Rejection::Refused(Refusal::NoCapacityToExtend { busiest, .. })) if busiest == at(20)
+    ));
+    assert_eq!(seen(&book), before);
+    book.renew(&name("a"), Some(at(20)), at(1)).unwrap();
+    assert_eq!(book.agreement(&name("a")).unwrap().until, Some(at(20)));
+    assert_eq!(book.next_change(at(1)), Some(at(20)));
+    assert_eq!(in_force(&book, 15), [("a".into(), 60)]);
+
+    // The same packets are another agreement's from then on.
+    accept(&mut book, offer("c", 1, None, Some(10)), "c");
+    accept(&mut book, offer("c", 1, Some(10), Some(20)), "d");
+    let before = seen(&book);
+    assert!(matches!(book.renew(&name("c"), Some(at(11)), at(1)), Err(Rejection::SelectorTaken { .. })));
+    assert_eq!(seen(&book), before);
+
+    let mut expires = offer("e", 1, None, Some(10));
+    expires.context.expiration = Some(at(15));
+    accept(&mut book, expires, "e");
+    for end in [Some(at(16)), None] {
+        assert!(matches!(book.renew(&name("e"), end, at(1)), Err(Rejection::EndAfterExpiration { .. })));
+    }
+    book.renew(&name("e"), Some(at(15)), at(1)).unwrap();
+}
+
+#[test]
+fn packets_are_promised_to_one_agreement_at_a_time() {
+    let mut book = book();
+    accept(&mut book, offer("a", 1, Some(10), Some(20)), "a");
+    let error = book.offer(offer("a", 1, Some(19), Some(30)), name("b"), moment(0)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot promise bandwidth to container a: another agreement does from 2027-01-15T08:00:10Z to \
+         2027-01-15T08:00:20Z"
+    );
+    accept(&mut book, offer("a", 1, Some(20), Some(30)), "b");
+    let mut selected = offer("a", 1, Some(10), Some(20));
+    selected.terms.selector.source_port = Some(8001);
+    let agreement = accept(&mut book, selected, "c");
+    assert_eq!(agreement.selector, Selector { source_port: Some(8001), ..Selector::default() });
+}
+
+#[test]
+fn a_quota_lowers_the_ceiling_until_its_day_is_over() {
+    let mut book = book();
+    let mut limited = offer("a", 10, None, None);
+    limited.terms.quota = Some(Quota { day: Some(Bytes(1_000)), month: None, after: BitRate::mbit(2) });
+    accept(&mut book, limited, "a");
+    book.count(&name("a"), Bytes(999), at(1)).unwrap();
+    assert_eq!((in_force(&book, 1), book.next_change(at(1))), (vec![("a".into(), 10)], None));
+    book.count(&name("a"), Bytes(1), at(2)).unwrap();
+    let midnight = NOW.next_day();
+    let force = &book.in_force(at(2))[0];
+    assert_eq!((force.min, force.max), (BitRate::mbit(2), BitRate::mbit(2)));
+    assert_eq!(force.limited_until, Some(midnight));
+    assert_eq!(book.next_change(at(2)), Some(midnight));
+    assert_eq!(book.in_force(midnight)[0].max, BitRate::mbit(10));
+    book.count(&name("a"), Bytes(0), midnight).unwrap();
+    assert_eq!(book.next_change(midnight), None);
+}
+
+#[test]
+fn a_template_bounds_offers_and_selects_for_those_that_do_not() {
+    let mut book = book();
+    book.set_template(template());
+    let by = |mbit: u64, end| {
+        let mut offer = offer("camera", mbit, None, end);
+        offer.context.template_id = Some(name("video"));
+        offer
+    };
+    let reject = |book: &mut Book, offer| book.offer(offer, name("x"), moment(0)).unwrap_err();
+    assert!(matches!(
+        reject(&mut book, by(21, Some(60))),
+        Rejection::BandwidthOutsideTemplate { which: Bandwidth::Min, most, .. } if most == BitRate::mbit(20)
+    ));
+    assert!(matches!(reject(&mut book, by(20, None)), Rejection::TimeOutsideTemplate { .. }));
+    let unknown = Offer { context: Context { template_id: Some(name("audio")), ..fig2().context }, ..fig2() };
+    let rejection = reject(&mut book, unknown);
+    assert_eq!(
+        rejection.to_string(),
+        "cannot agree by template audio: there is none of that id (known: video)"
+    );
+    let agreement = accept(&mut book, by(20, Some(60)), "a");
+    assert_eq!(agreement.selector, template().terms.selector);
+    assert!(matches!(book.renew(&name("a"), None, at(1)), Err(Rejection::TimeOutsideTemplate { .. })));
+}
+
+#[test]
+fn an_end_comes_from_the_terms_or_else_from_the_expiration() {
+    let mut book = book();
+    let expires = |service, end| {
+        let mut offer = offer(service, 1, None, end);
+        offer.context.expiration = Some(at(50));
+        offer
+    };
+    assert_eq!(accept(&mut book, expires("a", None), "a").until, Some(at(50)));
+    assert_eq!(accept(&mut book, expires("b", Some(40)), "b").until, Some(at(40)));
+    let rejection = book.offer(expires("c", Some(51)), name("c"), moment(0)).unwrap_err();
+    assert_eq!(rejection, Rejection::EndAfterExpiration { end: at(51), expiration: at(50) });
+}
+
+#[test]
+fn agreements_are_counted_of_a_party_and_in_all() {
+    let limits = BookLimits { agreements: 3, of_party: 2, ..BookLimits::default() };
+    let mut book = Book::new(link(), limits);
+    accept(&mut book, offer("a", 1, None, Some(10)), "a");
+    accept(&mut book, offer("b", 1, None, Some(20)), "b");
+    let of = |party: &str, service: &str| {
+        let mut offer = offer(service, 1, None, Some(10));
+        offer.context.initiator = name(party);
+        offer
+    };
+    let mut reject = |offer| book.offer(offer, name("x"), moment(0)).unwrap_err();
+    assert_eq!(
+        reject(of("customer", "c")),
+        Rejection::TooManyAgreements { limit: 2, party: Some(name("customer")) }
+    );
+    accept(&mut book, of("other", "c"), "c");
+    let rejection = book.offer(of("third", "d"), name("d"), moment(0)).unwrap_err();
+    assert_eq!(rejection, Rejection::TooManyAgreements { limit: 3, party: None });
+    book.advance(at(10));
+    assert_eq!(book.forget_until(at(10)).len(), 2);
+    let late = Offer { terms: Terms { end: None, ..of("customer", "d").terms }, ..of("customer", "d") };
+    assert!(book.offer(late, name("d"), moment(10)).is_ok());
+}
+
+#[test]
+fn a_flood_of_offers_is_refused_with_a_time_to_wait_and_leaves_nothing_behind() {
+    let mut book = book();
+    accept(&mut book, offer("a", 1, None, None), "a");
+    let monotonic = moment(0).monotonic;
+    let mut refused = 0;
+    for i in 0..10_000 {
+        let flood = Offer { id: Some(name(&format!("o{i}"))), ..offer("b", 99, None, None) };
+        match book.offer(flood, name(&format!("b{i}")), Moment { utc: NOW, monotonic }) {
+            Err(Rejection::TooManyOffers { retry_after, .. }) => {
+                assert_eq!(retry_after, Duration::from_secs(1));
+                refused += 1;
+            }
+            answer => assert!(matches!(answer, Err(Rejection::Refused(_))), "{answer:?}"),
+        }
+    }
+    assert_eq!((refused, book.agreements().count()), (10_000 - 19, 1));
+    let fault = Fault::from(&book.offer(offer("b", 1, None, None), name("b"), moment(0)).unwrap_err());
+    assert_eq!((fault.code, fault.retry_after_ms), (FaultCode::TooManyOffers, Some(1_000)));
+}
+
+#[test]
+fn a_fault_carries_the_counter_offers() {
+    let mut book = book();
+    accept(&mut book, offer("a", 60, None, Some(60)), "a");
+    let rejection = book.offer(offer("b", 40, None, Some(60)), name("b"), moment(0)).unwrap_err();
+    let fault = Fault::from(&rejection);
+    let counter =
+        CounterOffer { min: Some(BitRate::mbit(35)), start: Some(at(60)), ..CounterOffer::default() };
+    assert_eq!((fault.code, fault.counter_offer.as_deref()), (FaultCode::NoCapacity, Some(&counter)));
+    let xml = fault.write(Language::Xml, NOW);
+    assert!(xml.contains("<weir:Min unit=\"Mbps\">35</weir:Min>"), "{xml}");
+    assert!(xml.contains("<weir:Start>2027-01-15T08:01:00Z</weir:Start>"), "{xml}");
+    let json: serde_json::Value = serde_json::from_str(&fault.write(Language::Json, NOW)).unwrap();
+    assert_eq!(json["fault"]["counter_offer"]["min"], 35_000_000);
+    let back: Fault = serde_json::from_value(json["fault"].clone()).unwrap();
+    assert_eq!(back, fault);
+}
+
+prop_compose! {
+    fn small_offer()(
+        service in 0..4,
+        mbit in 0..50u64,
+        start in prop::option::of(-2..30i64),
+        end in prop::option::of(0..60i64),
+        id in prop::option::of(0..6),
+        quota in any::<bool>(),
+    ) -> Offer {
+        let mut offer = offer(&format!("s{service}"), mbit, start.map(|s| s * 20), end);
+        offer.id = id.map(|id| name(&format!("o{id}")));
+        let after = BitRate::kbit(500);
+        offer.terms.quota = quota.then_some(Quota { day: Some(Bytes(1)), month: None, after });
+        offer
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_restored_book_is_the_book_and_what_was_refused_left_no_trace(
+        ops in prop::collection::vec((0..5, small_offer(), any::<prop::sample::Index>()), 1..30),
+    ) {
+        let mut book = book();
+        let mut ids = vec![name("none")];
+        let mut now = 0;
+        for (i, (op, offer, index)) in ops.into_iter().enumerate() {
+            now += 1;
+            let before = seen(&book);
+            let id = index.get(&ids).clone();
+            let answer = match op {
+                0..3 => {
+                    let new = name(&format!("a{i}"));
+                    ids.push(new.clone());
+                    book.offer(offer, new, moment(20 * now)).map(drop)
+                }
+                3 => book.terminate(&id, at(20 * now)),
+                _ => book.renew(&id, offer.terms.end, at(20 * now)).map(drop),
+            };
+            if answer.is_err() {
+                prop_assert_eq!(seen(&book), before);
+            }
+            if i % 7 == 6 {
+                book.advance(at(20 * now));
+            }
+            let reserved: u64 = book.in_force(at(20 * now)).iter().map(|f| f.min.0).sum();
+            prop_assert!(reserved <= 95_000_000);
+        }
+
+        // Through every language, as if from a disk.
+        book.advance(at(20 * now));
+        for language in Language::ALL {
+            let mut restored = Book::new(link(), BookLimits::default());
+            for agreement in book.agreements() {
+                let read = Agreement::read(&agreement.write(language), language).unwrap();
+                restored.restore(read, book.usage(&agreement.id).unwrap());
+            }
+            restored.advance(at(20 * now));
+            for t in 0..100 {
+                prop_assert_eq!(restored.in_force(at(20 * (now + t))), book.in_force(at(20 * (now + t))));
+                prop_assert_eq!(restored.next_change(at(20 * (now + t))), book.next_change(at(20 * (now + t))));
+            }
+            let profile = |book: &Book| book.calendar().profile(at(20 * now), None).collect::<Vec<_>>();
+            prop_assert_eq!(profile(&restored), profile(&book));
+            prop_assert!(restored.agreements().eq(book.agreements()));
+        }
+
+        // And everything can be undone.
+        for id in ids {
+            book.withdraw(&id);
+        }
+        prop_assert_eq!((book.calendar().instants(), book.agreements().count()), (0, 0));
+        prop_assert_eq!(book.next_change(NOW), None);
+    }
+}
