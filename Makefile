@@ -46,6 +46,7 @@ test-unit:
 	scripts/install-deps.sh build test
 	$(CARGO) test --workspace --locked --exclude weir-netns-tests
 	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
+	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
 
 # Real traffic: one test at a time, so that none starves another.
 test-netns:
