@@ -217,7 +217,7 @@ impl From<&Refusal> for Fault {
                 match shortage.earliest {
                     Earliest::At(start) => counter.start = Some(start),
                     Earliest::NotBefore(moment) => counter.start_not_before = Some(moment),
-                    Earliest::Never => {}
+                    Earliest::Never | Earliest::Unknown => {}
                 }
                 FaultCode::NoCapacity
             }

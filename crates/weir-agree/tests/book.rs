@@ -240,7 +240,7 @@ fn a_quota_lowers_the_ceiling_until_its_day_is_over() {
 #[test]
 fn a_template_bounds_offers_and_selects_for_those_that_do_not() {
     let mut book = book();
-    book.set_template(template());
+    book.set_template(template()).unwrap();
     let by = |mbit: u64, end| {
         let mut offer = offer("camera", mbit, None, end);
         offer.context.template_id = Some(name("video"));
@@ -261,6 +261,45 @@ fn a_template_bounds_offers_and_selects_for_those_that_do_not() {
     let agreement = accept(&mut book, by(20, Some(60)), "a");
     assert_eq!(agreement.selector, template().terms.selector);
     assert!(matches!(book.renew(&name("a"), None, at(1)), Err(Rejection::TimeOutsideTemplate { .. })));
+}
+
+#[test]
+fn a_template_that_contradicts_itself_is_not_offered() {
+    let mut broken = template();
+    broken.terms.selector.dscp = Some(64);
+    let mut book = book();
+    assert!(matches!(book.set_template(broken), Err(TermsError::Selector(_))));
+    assert_eq!(book.templates().count(), 0);
+}
+
+#[test]
+fn a_counter_offer_that_something_else_forbids_is_not_made() {
+    let mut book = book();
+    book.set_template(template()).unwrap();
+    accept(&mut book, offer("a", 90, None, Some(60)), "a");
+    let mut asked = offer("camera", 20, None, Some(120));
+    asked.context.template_id = Some(name("video"));
+    accept(
+        &mut book,
+        Offer {
+            terms: Terms { start: Some(at(130)), ..offer("c", 1, None, Some(140)).terms },
+            ..asked.clone()
+        },
+        "c",
+    );
+    let shortage = |book: &mut Book, offer: Offer| match book.offer(offer, name("x"), moment(0)) {
+        Err(Rejection::Refused(Refusal::NoCapacity(shortage))) => shortage,
+        other => panic!("{other:?}"),
+    };
+    // From 60 to 180 there is room, but from 130 on the packets are another agreement's.
+    let refused = shortage(&mut book, asked.clone());
+    assert_eq!((refused.largest_min, refused.earliest), (Some(BitRate::mbit(5)), Earliest::Unknown));
+
+    // Less than a template's least is not offered.
+    let mut least = template();
+    least.constraints.min_at_least = Some(BitRate::mbit(10));
+    book.set_template(least).unwrap();
+    assert_eq!(shortage(&mut book, asked).largest_min, None);
 }
 
 #[test]
@@ -369,7 +408,7 @@ proptest! {
         for (i, (op, offer, index)) in ops.into_iter().enumerate() {
             now += 1;
             let before = seen(&book);
-            let id = index.get(&ids).clone();
+            let (id, asked) = (index.get(&ids).clone(), offer.clone());
             let answer = match op {
                 0..3 => {
                     let new = name(&format!("a{i}"));
@@ -381,6 +420,25 @@ proptest! {
             };
             if answer.is_err() {
                 prop_assert_eq!(seen(&book), before);
+            }
+            if let Err(Rejection::Refused(Refusal::NoCapacity(shortage))) = answer {
+                let counter = |change: &dyn Fn(&mut Terms)| {
+                    let mut offer = asked.clone();
+                    change(&mut offer.terms);
+                    book.decide(&offer, &name("new"), at(20 * now)).is_ok()
+                };
+                if let Some(min) = shortage.largest_min {
+                    prop_assert!(counter(&|terms| terms.min = min));
+                    prop_assert!(!counter(&|terms| terms.min = BitRate(min.0 + GRAIN.0)));
+                }
+                if let Earliest::At(start) = shortage.earliest {
+                    let shift = start.since(shortage.interval.start);
+                    let accepted = counter(&|terms| {
+                        terms.start = Some(start);
+                        terms.end = terms.end.map(|end| end.after(shift));
+                    });
+                    prop_assert!(accepted);
+                }
             }
             if i % 7 == 6 {
                 book.advance(at(20 * now));

@@ -74,7 +74,7 @@ fn check_counter_offers(calendar: &Calendar, held: &[Held], shortage: &Shortage,
             assert!((from..start.millis()).all(|start| !accepted(asked, shifted(start))));
         }
         Earliest::Never => assert_eq!(earliest, None),
-        Earliest::NotBefore(_) => panic!("every busy time is looked behind"),
+        other => panic!("every busy time is looked behind: {other:?}"),
     }
 }
 

@@ -277,6 +277,10 @@ fn depth_length_and_size_have_limits() {
     assert_eq!(Offer::read(&nested, Language::Json).unwrap_err().code, FaultCode::BadValue);
     let nested = format!("a = {}", "[".repeat(60_000));
     assert_eq!(Offer::read(&nested, Language::Toml).unwrap_err().code, FaultCode::Malformed);
+    for (before, behind) in [("", "a = 1"), ("[", "a]\nb = 1"), ("a = {", "a = 1}")] {
+        let dotted = format!("{before}{}{behind}", "a.".repeat(30_000));
+        assert!(Offer::read(&dotted, Language::Toml).is_err());
+    }
 }
 
 #[test]

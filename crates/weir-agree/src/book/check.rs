@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use weir_units::BitRate;
 
-use super::Rejection;
-use crate::{Bandwidth, Interval, Offer, Template, Utc};
+use super::{Rejection, claims::Claims};
+use crate::{Bandwidth, Interval, Offer, Selector, Template, Utc};
 
 /// The terms may not go on after the agreement.
 pub(super) fn check_expiration(offer: &Offer, end: Option<Utc>) -> Result<(), Rejection> {
@@ -41,5 +41,15 @@ pub(super) fn check_length(template: &Template, interval: Interval) -> Result<()
     match interval.end {
         Some(end) if end.since(interval.start) <= longest => Ok(()),
         _ => Err(Rejection::TimeOutsideTemplate { template: template.id.clone(), longest }),
+    }
+}
+
+/// No packets are promised twice at a time.
+pub(super) fn check_claim(claims: &Claims, selector: &Selector, interval: Interval) -> Result<(), Rejection> {
+    match claims.overlap(selector, interval) {
+        None => Ok(()),
+        Some(Interval { start: from, end: until }) => {
+            Err(Rejection::SelectorTaken { selector: Box::new(selector.clone()), from, until })
+        }
     }
 }

@@ -18,10 +18,11 @@ use std::{
 use weir_units::{Bytes, Instant};
 
 use crate::{
-    Agreement, AgreementState, Booking, Calendar, Event, Grant, GuaranteeState, IllegalTransition, Interval,
-    Limits, Name, Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Template, Usage, Utc,
+    Agreement, AgreementState, Booking, Calendar, Earliest, Event, Grant, GuaranteeState, IllegalTransition,
+    Interval, Limits, Name, Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Shortage,
+    Template, Terms, TermsError, Usage, Utc,
 };
-use check::{check_constraints, check_expiration, check_length};
+use check::{check_claim, check_constraints, check_expiration, check_length};
 use claims::Claims;
 use force::in_force;
 
@@ -156,8 +157,13 @@ impl Book {
     }
 
     /// Offers a template, or another one by its id. Agreements stay as they were made.
-    pub fn set_template(&mut self, template: Template) {
+    ///
+    /// # Errors
+    /// [`TermsError`] if its terms contradict themselves; nothing is changed then.
+    pub fn set_template(&mut self, template: Template) -> Result<(), TermsError> {
+        template.terms.check()?;
         self.templates.insert(template.id.clone(), template);
+        Ok(())
     }
 
     /// Offers that template no longer.
@@ -212,7 +218,8 @@ impl Book {
                 Ok(Accepted { agreement, oversubscribed, repeated: false })
             }
             Err(rejection) => {
-                if let Some(key) = key {
+                // That the agreement's id was taken is not the customer's doing.
+                if let (Some(key), false) = (key, matches!(rejection, Rejection::IdTaken { .. })) {
                     self.remember(key, &offer, rejection.clone());
                 }
                 Err(rejection)
@@ -239,6 +246,7 @@ impl Book {
     fn remember(&mut self, key: (Name, Name), offer: &Offer, rejection: Rejection) {
         if self.rejected.len() >= self.limits.rejections.max(1)
             && let Some(oldest) = self.rejected.pop_front()
+            && let Some(Answer::Rejected { .. }) = self.answers.get(&oldest)
         {
             self.answers.remove(&oldest);
         }
@@ -251,6 +259,31 @@ impl Book {
     /// # Errors
     /// [`Rejection`] with the reason.
     pub fn decide(&self, offer: &Offer, id: &Name, now: Utc) -> Result<(Agreement, Grant), Rejection> {
+        self.examine(offer, id, now).map_err(|rejection| match rejection {
+            Rejection::Refused(Refusal::NoCapacity(shortage)) => {
+                Refusal::NoCapacity(self.confirm(shortage, offer, id, now)).into()
+            }
+            other => other,
+        })
+    }
+
+    /// Keeps of a calendar's counter-offers those that the whole book would accept.
+    fn confirm(&self, mut shortage: Shortage, offer: &Offer, id: &Name, now: Utc) -> Shortage {
+        let refused = |terms: Terms| self.examine(&Offer { terms, ..offer.clone() }, id, now).is_err();
+        let terms = &offer.terms;
+        if shortage.largest_min.is_some_and(|min| refused(Terms { min, ..terms.clone() })) {
+            shortage.largest_min = None;
+        }
+        if let Earliest::At(start) = shortage.earliest {
+            let end = terms.end.map(|end| start.after(end.since(shortage.interval.start)));
+            if refused(Terms { start: Some(start), end, ..terms.clone() }) {
+                shortage.earliest = Earliest::Unknown;
+            }
+        }
+        shortage
+    }
+
+    fn examine(&self, offer: &Offer, id: &Name, now: Utc) -> Result<(Agreement, Grant), Rejection> {
         let terms = &offer.terms;
         terms.check()?;
         if self.entries.contains_key(id) {
@@ -270,8 +303,7 @@ impl Book {
         let template = self.template_of(offer)?;
         check_expiration(offer, terms.end)?;
         let request = Request { min: terms.min, max: terms.max, start: terms.start, end: offer.end() };
-        let grant = self.calendar.check(&request, now)?;
-        let interval = grant.interval;
+        let interval = self.calendar.check_request(&request, now)?;
         if let Some(template) = template {
             check_constraints(template, offer, interval)?;
         }
@@ -281,7 +313,8 @@ impl Book {
             Some(selector) => selector.clone(),
             None => Selector::service(&offer.service.name),
         };
-        self.check_claim(&selector, interval)?;
+        check_claim(&self.claims, &selector, interval)?;
+        let grant = self.calendar.check(&request, now)?;
         let state = AgreementState::Pending.on(Event::Accept)?;
         let service_state = if interval.start > now { ServiceState::NotReady } else { ServiceState::Ready };
         let agreement = Agreement {
@@ -304,15 +337,6 @@ impl Book {
             let known = self.templates.keys().take(8).cloned().collect();
             Rejection::UnknownTemplate { id: id.clone(), known }
         })
-    }
-
-    fn check_claim(&self, selector: &Selector, interval: Interval) -> Result<(), Rejection> {
-        match self.claims.overlap(selector, interval) {
-            None => Ok(()),
-            Some(Interval { start: from, end: until }) => {
-                Err(Rejection::SelectorTaken { selector: Box::new(selector.clone()), from, until })
-            }
-        }
     }
 
     /// Enters an agreement that was made before, as it was, without a test. One that was
@@ -485,7 +509,6 @@ impl Book {
             return Err(IllegalTransition { event: Event::Renew, state }.into());
         };
         let Some(old) = agreement.until else { return Err(Refusal::NoEnd.into()) };
-        self.calendar.check_extension(booking, end, now)?;
         let expiration = agreement.offer.context.expiration;
         check_expiration(&agreement.offer, end.or(expiration.map(|_| Utc::MAX)))?;
         if let Some(template) =
@@ -493,12 +516,7 @@ impl Book {
         {
             check_length(template, Interval { start: agreement.from, end })?;
         }
-        if let Some(other) = self.claims.overlap(&agreement.selector, Interval { start: old, end })
-            && other.start != agreement.from
-        {
-            let (selector, from, until) = (Box::new(agreement.selector.clone()), other.start, other.end);
-            return Err(Rejection::SelectorTaken { selector, from, until });
-        }
+        check_claim(&self.claims, &agreement.selector, Interval { start: old, end })?;
         let grant = self.calendar.extend(booking, end, now)?;
         agreement.until = end;
         self.claims.take(&agreement.selector, agreement.interval());

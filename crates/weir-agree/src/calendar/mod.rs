@@ -155,9 +155,15 @@ impl Calendar {
     /// # Errors
     /// [`Refusal`] for the first constraint that does not hold.
     pub fn check(&self, request: &Request, now: Utc) -> Result<Grant, Refusal> {
+        let interval = self.check_request(request, now)?;
+        self.check_capacity(request.min, interval, now)
+    }
+
+    /// Tests what needs no calendar: times, and the preliminary constraints.
+    pub(crate) fn check_request(&self, request: &Request, now: Utc) -> Result<Interval, Refusal> {
         let interval = self.interval(request, now)?;
         self.check_rates(request)?;
-        self.check_capacity(request.min, interval, now)
+        Ok(interval)
     }
 
     /// Admits a request, and reserves its minimum.

@@ -33,6 +33,8 @@ pub enum Earliest {
     NotBefore(Utc),
     /// Never, as far as is known and as far ahead as may be asked for.
     Never,
+    /// The capacity would be there at some time, but something else forbids it then.
+    Unknown,
 }
 
 /// What is missing, and the two nearest offers that would be accepted now.
@@ -48,8 +50,7 @@ pub struct Shortage {
     pub busiest: Utc,
     /// What may be promised in all.
     pub promisable: BitRate,
-    /// The largest minimum that would be accepted over the whole interval; none if not even one
-    /// grain would.
+    /// The largest minimum that would be accepted over the whole interval; none if none would.
     pub largest_min: Option<BitRate>,
     /// When the asked one would be accepted.
     pub earliest: Earliest,
@@ -181,12 +182,13 @@ impl fmt::Display for Shortage {
         write!(f, "are taken at {busiest}")?;
         match self.largest_min {
             Some(largest) => write!(f, ", {largest} would be accepted")?,
-            None => f.write_str(", nothing is free")?,
+            None => f.write_str(", and no less would be accepted")?,
         }
         match self.earliest {
             Earliest::At(start) => write!(f, ", and {asked} from {start} on"),
             Earliest::NotBefore(moment) => write!(f, ", and {asked} not before {moment}"),
             Earliest::Never => write!(f, ", and {asked} at no later time"),
+            Earliest::Unknown => Ok(()),
         }
     }
 }

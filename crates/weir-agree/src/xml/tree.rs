@@ -115,7 +115,10 @@ impl Reading<'_> {
         }
         for (i, child) in element.children.iter().enumerate() {
             let name = (child.space.as_str(), child.name.as_str());
-            if !children.contains(&name) && !many.contains(&name) {
+            if many.contains(&name) {
+                continue;
+            }
+            if !children.contains(&name) {
                 let known = [WSAG, QOS, WEIR, XS].contains(&name.0);
                 let code = if known { FaultCode::UnknownElement } else { FaultCode::UnknownNamespace };
                 let why = format!("not known in {}", shown(&element.space, &element.name));
@@ -123,7 +126,7 @@ impl Reading<'_> {
                 return Err(self.refuse_for(code, child, &why, accepted));
             }
             let twice = element.children[..i].iter().any(|c| (c.space.as_str(), c.name.as_str()) == name);
-            if twice && !many.contains(&name) {
+            if twice {
                 return Err(self.refuse(FaultCode::Repeated, child, "it is there already"));
             }
         }
@@ -313,7 +316,7 @@ fn add(reading: Reading<'_>, open: &mut [Element], text: &str, at: usize) -> Res
         element.text.clear();
     }
     element.text.push_str(text);
-    if element.text.trim().len() > MAX_TEXT {
+    if element.text.len() > MAX_TEXT && !element.text.trim().is_empty() {
         let why = format!("its text has more than {MAX_TEXT} bytes");
         return Err(reading.refuse(FaultCode::TooLong, element, &why));
     }
