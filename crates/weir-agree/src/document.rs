@@ -85,6 +85,7 @@ pub trait Document: Serialize + DeserializeOwned + xml::XmlDocument {
             );
             return Err(Fault::new(FaultCode::DocumentTooLarge, message));
         }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         match language {
             Language::Xml => xml::read(text),
             Language::Json => read_json(text),
@@ -92,7 +93,8 @@ pub trait Document: Serialize + DeserializeOwned + xml::XmlDocument {
         }
     }
 
-    /// Writes it. What was written reads as the same again.
+    /// Writes it. What was written reads as the same again, if its rates are not above
+    /// [`BitRate::MAX`](weir_units::BitRate::MAX), as none is that was read.
     #[must_use]
     fn write(&self, language: Language) -> String {
         match language {

@@ -55,6 +55,7 @@
 //! ```
 
 mod book;
+mod bounded;
 mod calendar;
 mod document;
 mod fault;

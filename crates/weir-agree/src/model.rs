@@ -78,17 +78,29 @@ pub struct Template {
 #[serde(deny_unknown_fields)]
 pub struct Constraints {
     /// The least `NetMinBandwidth`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::bounded::optional_rate"
+    )]
     pub min_at_least: Option<BitRate>,
     /// The most `NetMinBandwidth`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::bounded::optional_rate"
+    )]
     pub min_at_most: Option<BitRate>,
     /// The most `NetMaxBandwidth`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::bounded::optional_rate"
+    )]
     pub max_at_most: Option<BitRate>,
     /// The longest time from start to end, in seconds. An offer without an end is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub longest_s: Option<u64>,
+    pub longest_s: Option<u32>,
 }
 
 /// What both parties are bound by (`wsag:AgreementProperties`).

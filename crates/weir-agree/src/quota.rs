@@ -13,13 +13,22 @@ use crate::Utc;
 #[serde(deny_unknown_fields)]
 pub struct Quota {
     /// In a day.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::bounded::optional_size"
+    )]
     pub day: Option<Bytes>,
     /// In a month.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::bounded::optional_size"
+    )]
     pub month: Option<Bytes>,
     /// The ceiling for what is left of the day or month. As with qCon's maximum, it goes before
     /// a minimum.
+    #[serde(deserialize_with = "crate::bounded::rate")]
     pub after: BitRate,
 }
 

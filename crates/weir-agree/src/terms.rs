@@ -11,8 +11,10 @@ use crate::{Quota, Selector, SelectorError, Utc};
 #[serde(deny_unknown_fields)]
 pub struct Terms {
     /// `NetMinBandwidth`, B_r: what "has to be always guaranteed".
+    #[serde(deserialize_with = "crate::bounded::rate")]
     pub min: BitRate,
     /// `NetMaxBandwidth`, B_r^max: what may be given of the spare.
+    #[serde(deserialize_with = "crate::bounded::rate")]
     pub max: BitRate,
     /// The first moment; none for the moment of acceptance.
     #[serde(default, skip_serializing_if = "Option::is_none")]

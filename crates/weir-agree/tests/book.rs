@@ -303,6 +303,25 @@ fn a_counter_offer_that_something_else_forbids_is_not_made() {
 }
 
 #[test]
+fn an_oversubscribed_link_says_so_in_every_answer_also_after_a_restart() {
+    let factor = Oversubscription::new(1.5).unwrap();
+    let link = Limits { oversubscription: Some(factor), ..link() };
+    let mut book = Book::new(link, BookLimits::default());
+    let asks = |service, id| Offer { id: Some(name(id)), ..offer(service, 60, None, Some(60)) };
+    let said = |book: &mut Book, service, id, new| {
+        book.offer(asks(service, id), name(new), moment(0)).unwrap().oversubscribed.unwrap()
+    };
+    assert_eq!(said(&mut book, "a", "o1", "a"), Oversubscribed { factor, excess: BitRate::ZERO });
+    assert_eq!(said(&mut book, "b", "o2", "b"), Oversubscribed { factor, excess: BitRate::mbit(25) });
+    let mut restored = Book::new(link, BookLimits::default());
+    for agreement in book.agreements() {
+        restored.restore(agreement.clone(), Usage::default());
+    }
+    let again = restored.offer(asks("b", "o2"), name("c"), moment(0)).unwrap();
+    assert_eq!((again.repeated, again.oversubscribed), (true, Some(said(&mut book, "b", "o2", "d"))));
+}
+
+#[test]
 fn an_end_comes_from_the_terms_or_else_from_the_expiration() {
     let mut book = book();
     let expires = |service, end| {

@@ -108,6 +108,15 @@ fn the_documentations_examples_are_what_is_written_and_read() {
 }
 
 #[test]
+fn a_byte_order_mark_is_passed_over() {
+    for language in Language::ALL {
+        let text = format!("\u{feff}{}", fig2().write(language));
+        assert_eq!(Language::guess(&text), language);
+        assert_eq!(Offer::read(&text, language).as_ref(), Ok(&fig2()));
+    }
+}
+
+#[test]
 fn prefixes_are_free() {
     let text = FIG2
         .replace("wsag:Name", "w:Name")
@@ -315,6 +324,7 @@ fn json_and_toml_faults_name_the_field_and_its_place() {
     let min = "\"min\": 19000000";
     assert_eq!(read(min, "\"min\": -1"), (FaultCode::BadValue, "terms.min".into(), true));
     assert_eq!(read(min, "\"min\": 1e400"), (FaultCode::Malformed, "terms.min".into(), true));
+    assert_eq!(read(min, "\"min\": 10000000000001"), (FaultCode::BadValue, "terms.min".into(), true));
     assert_eq!(read(min, "\"min\": \"19 apples\""), (FaultCode::BadValue, "terms.min".into(), true));
     assert_eq!(read(min, "\"min\": NaN").0, FaultCode::Malformed);
     assert_eq!(read(min, "\"min\": 1, \"min\": 2").0, FaultCode::Repeated);

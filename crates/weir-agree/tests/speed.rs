@@ -83,5 +83,5 @@ fn an_admission_among_a_million_reservations_is_within_the_limit() {
     assert!(refused > 0);
     assert!(admit < LIMIT, "{admit:?}");
     assert!(refuse < LIMIT, "{refuse:?}");
-    assert!(bytes <= 3 * 128, "{bytes}");
+    assert!(bytes <= 2 * 2 * 56, "{bytes}");
 }

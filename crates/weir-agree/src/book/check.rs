@@ -37,7 +37,9 @@ pub(super) fn check_constraints(
 
 /// How long a template allows.
 pub(super) fn check_length(template: &Template, interval: Interval) -> Result<(), Rejection> {
-    let Some(longest) = template.constraints.longest_s.map(Duration::from_secs) else { return Ok(()) };
+    let Some(longest) = template.constraints.longest_s.map(|s| Duration::from_secs(s.into())) else {
+        return Ok(());
+    };
     match interval.end {
         Some(end) if end.since(interval.start) <= longest => Ok(()),
         _ => Err(Rejection::TimeOutsideTemplate { template: template.id.clone(), longest }),

@@ -343,7 +343,11 @@ impl Book {
     /// terminating still waits for [`Book::finish_termination`].
     pub fn restore(&mut self, agreement: Agreement, usage: Usage) {
         self.withdraw(&agreement.id);
+        let (id, interval) = (agreement.id.clone(), agreement.interval());
         self.enter(agreement, usage, None);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.oversubscribed = self.calendar.oversubscribed(self.calendar.peak(interval));
+        }
     }
 
     fn enter(&mut self, agreement: Agreement, usage: Usage, oversubscribed: Option<Oversubscribed>) {

@@ -16,8 +16,8 @@
 //!
 //! Admission, insertion and removal are O(log n) in the number of instants of change. A refusal
 //! also says when the request would fit, and looks behind one busy time after the other for it,
-//! at most [`Limits::search`] of them, O(log n) each at worst. Memory: 64 bytes an instant of change,
-//! two instants a reservation, at most three times that just after the table has grown.
+//! at most [`Limits::search`] of them, O(log n) each at worst. Memory: 56 bytes an instant of change,
+//! two instants a reservation, at most twice that when the table has just grown.
 
 mod limits;
 mod refusal;
@@ -316,11 +316,13 @@ impl Calendar {
             }));
         }
         let reserved = rate(reserved + asked);
-        let oversubscribed = self.limits.oversubscription.map(|factor| {
-            let excess = reserved.saturating_sub(self.limits.reservable());
-            Oversubscribed { factor, excess }
-        });
-        Ok(Grant { interval, reserved, promisable, oversubscribed })
+        Ok(Grant { interval, reserved, promisable, oversubscribed: self.oversubscribed(reserved) })
+    }
+
+    /// What is to be said about promises of `reserved` together.
+    pub(crate) fn oversubscribed(&self, reserved: BitRate) -> Option<Oversubscribed> {
+        let excess = reserved.saturating_sub(self.limits.reservable());
+        self.limits.oversubscription.map(|factor| Oversubscribed { factor, excess })
     }
 
     /// The first time as long as `interval`, not before it, in which no more than `limit` is

@@ -294,7 +294,12 @@ fn constraints(r: &Reading<'_>, element: &Element) -> Result<Constraints> {
 /// `<xs:minInclusive value="10000"/>`, in bit/s.
 fn bits(r: &Reading<'_>, facet: &Element) -> Result<BitRate> {
     r.check(facet, &[("", "value")], &[], &[])?;
-    Ok(BitRate(named(r, facet, r.required(facet, ("", "value"))?)?))
+    let rate = BitRate(named(r, facet, r.required(facet, ("", "value"))?)?);
+    if rate > BitRate::MAX {
+        let why = format!("it is more than {}", BitRate::MAX);
+        return Err(r.refuse(FaultCode::RateTooLarge, facet, &why));
+    }
+    Ok(rate)
 }
 
 pub(super) fn agreement(r: &Reading<'_>, root: &Element) -> Result<Agreement> {

@@ -87,7 +87,6 @@ document!(Agreement, "AgreementProperties", decode::agreement, encode::agreement
 
 /// Reads a document whose size was tested.
 pub(crate) fn read<T: XmlDocument>(text: &str) -> Result<T, Fault> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let reading = tree::Reading(text);
     let root = tree::parse(reading)?;
     reading.expect_root(&root, T::ROOT)?;

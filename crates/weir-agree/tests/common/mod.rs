@@ -143,12 +143,11 @@ prop_compose! {
         share in select(vec![Share::Additive, Share::Weighted]),
         weight in 1..=Weight::MAX,
         selector in any_selector(),
-        quota in option::of((option::of(0..i64::MAX), option::of(0..i64::MAX))),
+        quota in option::of(any::<[Option<u64>; 2]>()),
     ) -> Terms {
         let [min, max, after] = rates;
         let weight = Weight::new(weight).unwrap();
-        let bytes = |n: Option<i64>| n.map(|n| Bytes(n as u64));
-        let quota = quota.map(|(day, month)| Quota { day: bytes(day), month: bytes(month), after });
+        let quota = quota.map(|[day, month]| Quota { day: day.map(Bytes), month: month.map(Bytes), after });
         Terms { min, max, start, end, share, weight, selector, quota }
     }
 }
@@ -176,10 +175,9 @@ prop_compose! {
         id in any_name(),
         responder in any_name(),
         rates in [option::of(any_rate()), option::of(any_rate()), option::of(any_rate())],
-        longest in option::of(0..i64::MAX),
+        longest_s in any::<Option<u32>>(),
     ) -> Template {
         let [min_at_least, min_at_most, max_at_most] = rates;
-        let longest_s = longest.map(|seconds| seconds as u64);
         let constraints = Constraints { min_at_least, min_at_most, max_at_most, longest_s };
         let Offer { name, service, terms, .. } = offer;
         Template { id, name, responder, service, terms, constraints }
