@@ -13,11 +13,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     control::{self, Kind},
-    demo,
+    cost, demo,
+    experiment::{self, Experiment},
     interrupt::{self, Interrupted},
-    report::{self, Report, table::new_table},
-    run::{self, Options},
-    scenario::{self, Scenario},
+    report::{self, Summary, table::new_table},
+    run::{self, Options, Step},
+    scenario::Scenario,
     topology::{self, Mode, check_rights, is_leftover},
 };
 
@@ -29,6 +30,8 @@ Examples:
   sudo weir lab run weights-3              one of them, under weir, tc and no control
   sudo weir lab run --all --json           all of them, one JSON object a line
   sudo weir lab run minimum --control weir --mode nat --tso off --seconds 10
+  sudo weir lab run cpu --control weir:bpf,weir:htb,none
+                                           what the engines cost beside no control
   sudo weir lab run ./mine.toml            one of your own (start from lab/weights-3.toml)
   sudo weir lab demo                       half a minute of weir at work
 
@@ -85,7 +88,7 @@ struct RunArgs {
     /// Seconds a case, of which the first 2 are left out
     #[arg(long, value_parser = clap::value_parser!(u64).range(3..=3600))]
     seconds: Option<u64>,
-    /// What to compare; the verdict concerns weir [default: weir,tc,none]
+    /// What to compare; the verdict concerns weir [default: weir,tc,none; cpu and latency also cni]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     control: Vec<Kind>,
     /// How the containers reach the uplink
@@ -163,7 +166,7 @@ pub fn run(args: &LabArgs) -> Result<ExitCode> {
 }
 
 fn compare(a: &Path, b: &Path) -> Result<ExitCode> {
-    say(&report::compare(&Report::read(a)?, &Report::read(b)?));
+    say(&report::compare(&Summary::read(a)?, &Summary::read(b)?));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -202,11 +205,13 @@ fn say(text: &str) {
 }
 
 fn list(json: bool) {
+    let all = experiment::built_in();
     if json {
-        for s in scenario::built_in() {
+        for e in &all {
+            let ((title, source), (cases, seconds)) = (e.title(), e.cases());
             let line = serde_json::json!({
-                "scenario": s.name, "title": s.title, "source": s.source, "about": s.about.trim(),
-                "cases": s.cases.len(), "seconds": s.seconds,
+                "scenario": e.name(), "title": title, "source": source, "about": e.about(),
+                "cases": cases, "seconds": seconds,
             });
             say(&line.to_string());
         }
@@ -214,43 +219,59 @@ fn list(json: bool) {
     }
     let mut table = new_table();
     table.set_header(["scenario", "source", "cases", "shows"]);
-    for s in scenario::built_in() {
-        table.add_row([s.name, s.source, s.cases.len().to_string(), s.title]);
+    for e in &all {
+        let (title, source) = e.title();
+        table.add_row([e.name(), source, &e.cases().0.to_string(), title]);
     }
     say(&table.to_string());
 }
 
 fn run_all(args: &RunArgs) -> Result<ExitCode> {
-    let mut scenarios = if args.all {
-        scenario::built_in()
+    let mut experiments = if args.all {
+        experiment::built_in()
     } else {
-        args.names.iter().map(|name| scenario::find(name)).collect::<Result<Vec<_>, _>>()?
+        args.names.iter().map(|name| experiment::find(name)).collect::<Result<Vec<_>, _>>()?
     };
-    for scenario in &mut scenarios {
-        adapt(scenario, args);
+    for experiment in &mut experiments {
+        match experiment {
+            Experiment::Shares(scenario) => adapt(scenario, args),
+            Experiment::Cost(scenario) => adapt_cost(scenario, args),
+        }
     }
     check_rights()?;
     let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed, link: args.link.join("\n") };
 
-    let steps: usize = scenarios.iter().map(|s| s.cases.len() * s.controls.len()).sum();
-    let progress = progress_bar(steps);
+    let progress = progress_bar(experiments.iter().map(Experiment::steps).sum());
     let mut verdicts = Vec::new();
-    for scenario in &scenarios {
-        let report = run::run(scenario, &options, &mut |step| {
-            progress.set_message(format!("{}, {}: {}", scenario.name, step.control.name(), step.case));
+    for experiment in &experiments {
+        let name = experiment.name();
+        let mut watch = |step: Step<'_>| {
+            progress.set_message(format!("{name}, {}: {}", step.control.name(), step.case));
             progress.inc(1);
-        })
-        .with_context(|| format!("scenario {}", scenario.name))?;
-        let dir = args.out.join(&report.scenario);
-        report.write(&dir)?;
+        };
+        let dir = args.out.join(name);
+        let context = || format!("scenario {name}");
+        let (json, table, verdict) = match experiment {
+            Experiment::Shares(scenario) => {
+                let report = run::run(scenario, &options, &mut watch).with_context(context)?;
+                report.write(&dir)?;
+                verdicts.push(report.pass);
+                (serde_json::to_string(&report), report::table(&report), report::verdict(&report))
+            }
+            Experiment::Cost(scenario) => {
+                let report = cost::run(scenario, &options, &mut watch).with_context(context)?;
+                report.write(&dir)?;
+                // Where no control promises anything, nothing fell short.
+                verdicts.extend(report.pass.map(Some));
+                (serde_json::to_string(&report), cost::table(&report), report.verdict())
+            }
+        };
         let text = if args.json {
-            serde_json::to_string(&report).context("cannot write a report as JSON")?
+            json.context("cannot write a report as JSON")?
         } else {
-            let plot = dir.join("plot.svg");
-            format!("{}\n{}\n{}\n", report::table(&report), report::verdict(&report), plot.display())
+            format!("{table}\n{verdict}\n{}\n", dir.join("plot.svg").display())
         };
         progress.suspend(|| say(&text));
-        verdicts.push(report.pass);
     }
     progress.finish_and_clear();
     Ok(if verdicts.contains(&Some(false)) {
@@ -262,6 +283,25 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
     })
 }
 
+/// The same for an experiment about costs.
+fn adapt_cost(scenario: &mut cost::Scenario, args: &RunArgs) {
+    if args.paper {
+        (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
+    }
+    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
+    scenario.mode = args.mode.unwrap_or(scenario.mode);
+    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
+    choose(&mut scenario.controls, args);
+}
+
+fn choose(controls: &mut Vec<Kind>, args: &RunArgs) {
+    if !args.control.is_empty() {
+        controls.clone_from(&args.control);
+        controls.sort();
+        controls.dedup();
+    }
+}
+
 /// What the command line says goes before what the file says.
 fn adapt(scenario: &mut Scenario, args: &RunArgs) {
     if args.paper {
@@ -271,11 +311,7 @@ fn adapt(scenario: &mut Scenario, args: &RunArgs) {
     scenario.mode = args.mode.unwrap_or(scenario.mode);
     scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
     scenario.br_netfilter = args.br_netfilter.map(Switch::is_on).or(scenario.br_netfilter);
-    if !args.control.is_empty() {
-        scenario.controls.clone_from(&args.control);
-        scenario.controls.sort();
-        scenario.controls.dedup();
-    }
+    choose(&mut scenario.controls, args);
 }
 
 /// The weir program: the one named, else the one that runs this.
@@ -308,6 +344,7 @@ mod tests {
     use clap::{CommandFactory, Parser};
 
     use super::*;
+    use crate::scenario;
 
     #[derive(Parser)]
     struct Lab {

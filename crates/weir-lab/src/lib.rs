@@ -3,7 +3,7 @@
 //! A [`scenario`] is a readable file: containers, policies, traffic, what the paper reports.
 //! [`topology`] builds it, [`control`] shapes it (not at all, by a hand-written tc script, or
 //! by weir), [`traffic`] fills it, [`oracle`] says what section 3's allocation gives each
-//! flow, and [`report`] how far the result is from that. Everything is removed at the end,
+//! flow, and [`report`] how far the result is from that; [`cost`] measures what it takes. Everything is removed at the end,
 //! also after a panic or Ctrl-C.
 //!
 //! Tests of other crates use the same parts:
@@ -26,7 +26,9 @@
 
 pub mod cli;
 pub mod control;
+pub mod cost;
 pub mod demo;
+pub mod experiment;
 pub mod interrupt;
 pub mod oracle;
 pub mod report;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use anyhow::{Context, Result};
 
 use crate::{
-    control::{self, Kind},
+    control::{self, Kind, Missing},
     oracle::{self, Share},
     report::{CaseReport, ContainerReport, Measurement, PingMeasurement, PingReport, Report, Settings},
     scenario::{Case, HOST, Scenario, Setting},
@@ -61,11 +61,19 @@ const IDLE_PINGS: u32 = 50;
 pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
     let timing = Timing::seconds(scenario.seconds)?;
     let mut outcomes = Outcomes::new();
-    let mut scripts = String::new();
+    let (mut scripts, mut missing) = (String::new(), Vec::new());
     for &kind in &scenario.controls {
         let topology = Topology::build(&scenario.spec())?;
-        let mut control = control::start(kind, scenario, &topology, options)
-            .with_context(|| format!("cannot start control {}", kind.name()))?;
+        let mut control = match control::start(kind, scenario, &topology, options) {
+            Ok(control) => control,
+            Err(error) => match control::missing(kind, &error) {
+                Some(lacks) => {
+                    missing.push(lacks);
+                    continue;
+                }
+                None => return Err(error.context(format!("cannot start control {}", kind.name()))),
+            },
+        };
         for case in &scenario.cases {
             watch(Step { control: kind, case: &case.name });
             let context = || format!("case {} under control {}", case.name, kind.name());
@@ -75,7 +83,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_
         }
         scripts.extend(control.record());
     }
-    Ok(judge(scenario, options, &outcomes, scripts))
+    Ok(judge(scenario, options, &outcomes, scripts, missing))
 }
 
 fn run_case(case: &Case, scenario: &Scenario, topology: &Topology, timing: Timing) -> Result<Outcome> {
@@ -109,7 +117,13 @@ fn round_trips(idle: &Rtts, loaded: &Rtts) -> Result<PingMeasurement> {
     })
 }
 
-fn judge(scenario: &Scenario, options: &Options, outcomes: &Outcomes, scripts: String) -> Report {
+fn judge(
+    scenario: &Scenario,
+    options: &Options,
+    outcomes: &Outcomes,
+    scripts: String,
+    missing: Vec<Missing>,
+) -> Report {
     let mut rng = SplitMix::new(options.seed);
     let cases = scenario
         .cases
@@ -122,7 +136,7 @@ fn judge(scenario: &Scenario, options: &Options, outcomes: &Outcomes, scripts: S
         })
         .collect();
     let settings = Settings::of(scenario, &options.link);
-    Report::new(scenario, settings, options.seed, cases, scripts)
+    Report::new(scenario, settings, options.seed, cases, scripts, missing)
 }
 
 fn case_report(

@@ -1,10 +1,13 @@
-//! What shapes the uplink: nothing, a hand-written tc script, or weir.
+//! What shapes the uplink: nothing, a hand-written tc script, what the CNI bandwidth plugin sets
+//! up, or weir with one of its engines.
 
 mod agent;
+pub(crate) mod cni;
 mod tc;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use weir_units::BitRate;
 
 pub(crate) use agent::TEMP_PREFIX;
 pub use agent::{Agent, AgentSetup};
@@ -20,13 +23,39 @@ use crate::{
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
 )]
-#[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A running `weir agent`.
+    /// A running `weir agent` with the engine that it chooses.
+    #[serde(rename = "weir")]
+    #[value(name = "weir")]
     Weir,
+    /// The same with HTB.
+    #[serde(rename = "weir:htb")]
+    #[value(name = "weir:htb")]
+    WeirHtb,
+    /// The same with the BPF qdisc.
+    #[serde(rename = "weir:bpf")]
+    #[value(name = "weir:bpf")]
+    WeirBpf,
+    /// The same with the BPF qdisc in qCon's form.
+    #[serde(rename = "weir:bpf-credit")]
+    #[value(name = "weir:bpf-credit")]
+    WeirBpfCredit,
+    /// The same with departure times and fq.
+    #[serde(rename = "weir:edt")]
+    #[value(name = "weir:edt")]
+    WeirEdt,
+    /// The same with paced sockets and credits, without a queue of its own.
+    #[serde(rename = "weir:pacing")]
+    #[value(name = "weir:pacing")]
+    WeirPacing,
     /// Plain tc HTB on the uplink, as a person would write it.
+    #[serde(rename = "tc")]
     Tc,
+    /// The CNI bandwidth plugin's token buckets, one pair a container: maxima only.
+    #[serde(rename = "cni")]
+    Cni,
     /// The kernel as it is.
+    #[serde(rename = "none")]
     None,
 }
 
@@ -36,10 +65,37 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Weir => "weir",
+            Kind::WeirHtb => "weir:htb",
+            Kind::WeirBpf => "weir:bpf",
+            Kind::WeirBpfCredit => "weir:bpf-credit",
+            Kind::WeirEdt => "weir:edt",
+            Kind::WeirPacing => "weir:pacing",
             Kind::Tc => "tc",
+            Kind::Cni => "cni",
             Kind::None => "none",
         }
     }
+
+    /// Whether it is weir, which is what verdicts concern.
+    #[must_use]
+    pub fn is_weir(self) -> bool {
+        !matches!(self, Kind::Tc | Kind::Cni | Kind::None)
+    }
+
+    /// The engine that it names, as in the agent's configuration; none leaves it to the agent.
+    #[must_use]
+    pub fn engine(self) -> Option<&'static str> {
+        self.name().strip_prefix("weir:")
+    }
+}
+
+/// A control that this kernel cannot run, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Which.
+    pub control: Kind,
+    /// What is missing, as the agent says it.
+    pub why: String,
 }
 
 /// A control at work on a topology.
@@ -63,11 +119,31 @@ pub(crate) fn start<'t>(
     Ok(match kind {
         Kind::None => Box::new(NoControl),
         Kind::Tc => Box::new(tc::Script::new(topology, scenario)),
-        Kind::Weir => {
-            let setup = AgentSetup::new(&options.weir, topology, scenario.capacity).link(&options.link);
-            Box::new(WeirControl { agent: Agent::start(&setup)?, topology })
-        }
+        Kind::Cni => Box::new(cni::Plugin::new(topology)),
+        _ => Box::new(WeirControl {
+            agent: start_agent(kind, topology, scenario.capacity, options)?,
+            topology,
+        }),
     })
+}
+
+/// An agent with the engine that the control names.
+pub(crate) fn start_agent(
+    kind: Kind,
+    topology: &Topology,
+    capacity: BitRate,
+    options: &Options,
+) -> Result<Agent> {
+    let engine = kind.engine().map_or(String::new(), |engine| format!("engine = \"{engine}\"\n"));
+    Agent::start(&AgentSetup::new(&options.weir, topology, capacity).link(&(engine + &options.link)))
+}
+
+/// What is missing for a control that could not be started, if it may be missing: a kernel need
+/// not have every engine, but must have the one that the agent chooses.
+pub(crate) fn missing(kind: Kind, error: &anyhow::Error) -> Option<Missing> {
+    let text = format!("{error:#}");
+    let why = text.rsplit("; ").next().unwrap_or(&text).trim().to_owned();
+    kind.engine().map(|_| Missing { control: kind, why })
 }
 
 struct NoControl;

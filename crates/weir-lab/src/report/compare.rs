@@ -1,10 +1,42 @@
 use comfy_table::CellAlignment;
 
-use super::{Report, table::new_table};
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Figure, Machine, table::new_table};
+
+/// What the results of all scenarios have in common.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The scenario's name.
+    pub scenario: String,
+    /// What was measured.
+    pub figures: Vec<Figure>,
+    /// Kernel release.
+    pub kernel: String,
+    /// What it ran on.
+    pub machine: Machine,
+    /// How it was run.
+    pub settings: serde_json::Value,
+}
+
+impl Summary {
+    /// Reads a `result.json`, of any scenario.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not one.
+    pub fn read(path: &Path) -> Result<Summary> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read result {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not a result of weir lab", path.display()))
+    }
+}
 
 /// The figures of two results side by side; those that only one has are shown as such.
 #[must_use]
-pub fn compare(a: &Report, b: &Report) -> String {
+pub fn compare(a: &Summary, b: &Summary) -> String {
     let mut text = format!(
         "A: {} on {} ({}, {} cores, load {})\nB: {} on {} ({}, {} cores, load {})\n",
         a.scenario,
@@ -19,14 +51,14 @@ pub fn compare(a: &Report, b: &Report) -> String {
         b.machine.load,
     );
     if a.settings != b.settings {
-        text += &format!("settings differ:\n  A: {:?}\n  B: {:?}\n", a.settings, b.settings);
+        text += &format!("settings differ:\n  A: {}\n  B: {}\n", a.settings, b.settings);
     }
     let mut table = new_table();
     table.set_header(["figure", "unit", "wanted", "A", "B", "B - A", "change"]);
     let names =
         a.figures.iter().chain(b.figures.iter().filter(|f| a.figures.iter().all(|own| own.name != f.name)));
     for figure in names {
-        let value = |report: &Report| report.figures.iter().find(|f| f.name == figure.name).map(|f| f.value);
+        let value = |report: &Summary| report.figures.iter().find(|f| f.name == figure.name).map(|f| f.value);
         let (from, to) = (value(a), value(b));
         let number = |v: Option<f64>| v.map_or("-".to_owned(), |v| format!("{v:.3}"));
         let difference = from.zip(to).map(|(from, to)| to - from);
@@ -52,8 +84,12 @@ pub fn compare(a: &Report, b: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::sample;
     use super::*;
+
+    fn sample(name: &str, factor: f64) -> Summary {
+        let report = serde_json::to_value(super::super::tests::sample(name, factor)).unwrap();
+        serde_json::from_value(report).unwrap()
+    }
 
     #[test]
     fn two_results_are_compared_figure_by_figure() {

@@ -33,7 +33,7 @@ impl Machine {
 }
 
 /// The kernel's release, as `uname -r` prints it.
-pub(super) fn kernel() -> String {
+pub(crate) fn kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 

@@ -4,6 +4,7 @@ mod compare;
 mod machine;
 mod plot;
 pub(crate) mod table;
+pub(crate) mod verdict;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,13 +12,16 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
-pub use compare::compare;
+pub use compare::{Summary, compare};
 pub use machine::Machine;
+pub(crate) use machine::kernel;
+pub(crate) use plot::color;
 pub use plot::svg;
-pub use table::{table, verdict};
+pub use table::table;
+pub use verdict::verdict;
 
 use crate::{
-    control::{Kind, TcForm},
+    control::{Kind, Missing, TcForm},
     scenario::{Scenario, Setting},
     topology::{Family, Mode},
 };
@@ -51,6 +55,9 @@ pub struct Report {
     pub settings: Settings,
     /// All of it.
     pub cases: Vec<CaseReport>,
+    /// Controls that were asked for and cannot run in this kernel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<Missing>,
     /// The tc scripts of control `tc`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scripts: String,
@@ -207,12 +214,12 @@ impl Rule {
 }
 
 impl Figure {
-    fn judged(name: String, value: f64, unit: &str, want: f64, rule: Rule) -> Figure {
+    pub(crate) fn judged(name: String, value: f64, unit: &str, want: f64, rule: Rule) -> Figure {
         let pass = Some(rule.holds(value, want));
         Figure { name, value, unit: unit.to_owned(), want: Some(want), paper: None, rule: Some(rule), pass }
     }
 
-    fn shown(name: String, value: f64, unit: &str) -> Figure {
+    pub(crate) fn shown(name: String, value: f64, unit: &str) -> Figure {
         Figure { name, value, unit: unit.to_owned(), want: None, paper: None, rule: None, pass: None }
     }
 }
@@ -243,8 +250,11 @@ impl Report {
         seed: u64,
         cases: Vec<CaseReport>,
         scripts: String,
+        missing: Vec<Missing>,
     ) -> Report {
-        let figures = figures(&cases, &scenario.controls, &settings);
+        let ran = |kind: &Kind| missing.iter().all(|lacks| lacks.control != *kind);
+        let controls: Vec<Kind> = scenario.controls.iter().copied().filter(ran).collect();
+        let figures = figures(&cases, &controls, &settings);
         let verdicts: Vec<bool> = figures.iter().filter_map(|f| f.pass).collect();
         Report {
             scenario: scenario.name.clone(),
@@ -252,12 +262,13 @@ impl Report {
             figures,
             title: scenario.title.clone(),
             source: scenario.source.clone(),
-            kernel: machine::kernel(),
+            kernel: kernel(),
             machine: Machine::here(),
             weir: env!("CARGO_PKG_VERSION").to_owned(),
             time: std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs(),
             seed,
-            controls: scenario.controls.clone(),
+            controls,
+            missing,
             settings,
             cases,
             scripts,
@@ -300,14 +311,18 @@ impl Report {
 
 /// weir's figures with their rules, then the other controls' errors.
 fn figures(cases: &[CaseReport], controls: &[Kind], settings: &Settings) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = cases.iter().flat_map(|case| case.figures(settings)).collect();
+    let mut figures = Vec::new();
+    for &kind in controls.iter().filter(|kind| kind.is_weir()) {
+        figures.extend(cases.iter().flat_map(|case| case.figures(kind, settings)));
+    }
     for &kind in controls {
         let worst = cases.iter().filter_map(|case| case.largest_error(kind)).reduce(f64::max);
         let Some(worst) = worst else { continue };
         let name = format!("largest error of a share, {}", kind.name());
-        figures.push(match kind {
-            Kind::Weir => Figure::judged(name, worst * 100.0, "%", settings.tolerance * 100.0, Rule::AtMost),
-            Kind::Tc | Kind::None => Figure::shown(name, worst * 100.0, "%"),
+        figures.push(if kind.is_weir() {
+            Figure::judged(name, worst * 100.0, "%", settings.tolerance * 100.0, Rule::AtMost)
+        } else {
+            Figure::shown(name, worst * 100.0, "%")
         });
     }
     figures
@@ -320,12 +335,13 @@ impl CaseReport {
         self.containers.iter().filter_map(|c| Some(c.measured.get(&kind)?.error)).reduce(f64::max)
     }
 
-    /// What weir made of this case, with the rules.
-    fn figures(&self, settings: &Settings) -> Vec<Figure> {
+    /// What weir made of this case, with the rules; an engine that was named is in the names.
+    fn figures(&self, kind: Kind, settings: &Settings) -> Vec<Figure> {
         let mut figures = Vec::new();
-        let name = |what: &str| format!("{}: {what}", self.name);
+        let engine = kind.engine().map_or(String::new(), |_| format!(", {}", kind.name()));
+        let name = |what: &str| format!("{}: {what}{engine}", self.name);
         for container in &self.containers {
-            let Some(measured) = container.measured.get(&Kind::Weir) else { continue };
+            let Some(measured) = container.measured.get(&kind) else { continue };
             let rule = Rule::Within(settings.tolerance);
             let share =
                 Figure::judged(name(&container.name), measured.goodput, "Mbit/s", container.expected, rule);
@@ -335,11 +351,11 @@ impl CaseReport {
                 figures.push(Figure::judged(name, loss * 100.0, "%", most * 100.0, Rule::AtMost));
             }
         }
-        if let Some(&used) = self.link_use.get(&Kind::Weir) {
+        if let Some(&used) = self.link_use.get(&kind) {
             let want = self.want_link_use;
             figures.push(Figure::judged(name("link use"), used, "payload/capacity", want, Rule::AtLeast));
         }
-        if let Some((ping, rtt)) = self.ping.as_ref().and_then(|p| Some((p, p.measured.get(&Kind::Weir)?))) {
+        if let Some((ping, rtt)) = self.ping.as_ref().and_then(|p| Some((p, p.measured.get(&kind)?))) {
             let rise = rtt.mean - rtt.idle_mean;
             let most = settings.max_ping_rise_ms;
             let rise_name = name(&format!("{} ping's rise", ping.container));
@@ -403,7 +419,7 @@ pub(crate) mod tests {
                 }
             })
             .collect();
-        Report::new(&scenario, Settings::of(&scenario, ""), 1, cases, String::new())
+        Report::new(&scenario, Settings::of(&scenario, ""), 1, cases, String::new(), Vec::new())
     }
 
     #[test]
@@ -458,7 +474,8 @@ pub(crate) mod tests {
     fn without_weir_there_is_no_verdict() {
         let mut scenario = scenario::find("weights-3").unwrap();
         scenario.controls = vec![Kind::None];
-        let report = Report::new(&scenario, Settings::of(&scenario, ""), 1, Vec::new(), String::new());
+        let report =
+            Report::new(&scenario, Settings::of(&scenario, ""), 1, Vec::new(), String::new(), Vec::new());
         assert_eq!(report.pass, None);
     }
 }

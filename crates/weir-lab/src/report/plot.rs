@@ -154,10 +154,11 @@ impl Canvas {
         for &kind in &report.controls {
             area.draw(&Rectangle::new([(x, y - 6), (x + 15, y + 6)], color(kind).filled()))?;
             let text = match kind {
-                Kind::Weir => "weir",
                 Kind::Tc if settings.tc == TcForm::Quantum => "tc, round-robin by quanta",
                 Kind::Tc => "tc HTB by hand",
+                Kind::Cni => "CNI bandwidth plugin",
                 Kind::None => "no control",
+                _ => kind.name(),
             };
             entry(text, &mut x)?;
         }
@@ -225,9 +226,15 @@ fn active(case: &CaseReport) -> impl Iterator<Item = &ContainerReport> {
     case.containers.iter().filter(|c| !c.measured.is_empty())
 }
 
-fn color(kind: Kind) -> RGBColor {
+pub(crate) fn color(kind: Kind) -> RGBColor {
     match kind {
         Kind::Weir => RGBColor(12, 133, 153),
+        Kind::WeirHtb => RGBColor(16, 152, 173),
+        Kind::WeirBpf => RGBColor(59, 91, 219),
+        Kind::WeirBpfCredit => RGBColor(132, 94, 247),
+        Kind::WeirEdt => RGBColor(47, 158, 68),
+        Kind::WeirPacing => RGBColor(130, 201, 30),
+        Kind::Cni => RGBColor(230, 119, 0),
         Kind::Tc => RGBColor(252, 176, 82),
         Kind::None => RGBColor(190, 197, 204),
     }

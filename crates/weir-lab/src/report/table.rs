@@ -3,8 +3,11 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use weir_units::BitRate;
 
-use super::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, Rule, Settings};
-use crate::{control::Kind, traffic::Load};
+use super::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, Settings};
+use crate::{
+    control::{Kind, Missing},
+    traffic::Load,
+};
 
 /// Every case and container, expected beside measured.
 #[must_use]
@@ -42,7 +45,12 @@ pub fn table(report: &Report) -> String {
         table.column_mut(index).expect("it has a header").set_cell_alignment(CellAlignment::Right);
     }
     let _ = write!(text, "{table}");
-    text
+    text + &missing_lines(&report.missing)
+}
+
+/// A line for each control that this kernel cannot run.
+pub(crate) fn missing_lines(missing: &[Missing]) -> String {
+    missing.iter().map(|lacks| format!("\nnot run: {}: {}", lacks.control.name(), lacks.why)).collect()
 }
 
 const SENDS: usize = 5;
@@ -93,7 +101,7 @@ impl Columns<'_> {
         let mut header = vec!["case", "container", "weight", "min", "max", "sends", "expected"];
         for kind in self.controls {
             header.push(kind.name());
-            if *kind == Kind::Weir {
+            if kind.is_weir() {
                 header.push("error");
             }
         }
@@ -118,7 +126,7 @@ impl Columns<'_> {
         for kind in self.controls {
             let measured = container.measured.get(kind);
             row.push(measured.map_or(String::new(), |m| format!("{:.2}", m.goodput)));
-            if *kind == Kind::Weir {
+            if kind.is_weir() {
                 row.push(measured.map_or(String::new(), |m| format!("{:.1} %", m.error * 100.0)));
             }
         }
@@ -134,40 +142,12 @@ impl Columns<'_> {
         row.push(line.want.clone());
         for kind in self.controls {
             row.push(line.measured.get(kind).cloned().unwrap_or_default());
-            if *kind == Kind::Weir {
+            if kind.is_weir() {
                 row.push(String::new());
             }
         }
         row
     }
-}
-
-/// Pass, or what falls short and by how much.
-#[must_use]
-pub fn verdict(report: &Report) -> String {
-    let Some(pass) = report.pass else {
-        return format!("{}: no verdict, since weir was not among the controls", report.scenario);
-    };
-    let judged = report.figures.iter().filter(|f| f.pass.is_some()).count();
-    if pass {
-        let worst = report.figures.iter().find(|f| f.name == "largest error of a share, weir");
-        let worst = worst.map_or(String::new(), |f| format!("; largest error of a share {:.1} %", f.value));
-        return format!("{}: pass, {judged} figures{worst}", report.scenario);
-    }
-    let mut text = String::new();
-    let failed: Vec<_> = report.figures.iter().filter(|f| f.pass == Some(false)).collect();
-    let _ = write!(text, "{}: falls short in {} of {judged} figures", report.scenario, failed.len());
-    for figure in failed {
-        let want = figure.want.unwrap_or(f64::NAN);
-        let rule = match figure.rule {
-            Some(Rule::Within(fraction)) => format!("{want:.2} +- {:.1} %", fraction * 100.0),
-            Some(Rule::AtLeast) => format!("at least {want:.3}"),
-            Some(Rule::AtMost) => format!("at most {want:.3}"),
-            None => String::new(),
-        };
-        let _ = write!(text, "\n  {}: {:.3} {}, wanted {rule}", figure.name, figure.value, figure.unit);
-    }
-    text
 }
 
 /// The look of all of the lab's tables.
@@ -179,7 +159,7 @@ pub(crate) fn new_table() -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::sample;
+    use super::super::{tests::sample, verdict};
     use super::*;
 
     #[test]

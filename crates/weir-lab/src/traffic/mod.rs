@@ -1,5 +1,6 @@
 //! Real traffic: iperf3 flows that start together, and pings beside them.
 
+mod bulk;
 mod iperf;
 mod ping;
 
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_units::BitRate;
 
+pub use bulk::Bulk;
 pub use ping::Rtts;
 
 use crate::{
@@ -247,13 +249,33 @@ pub fn run(
 /// # Errors
 /// If ping cannot be run, or on Ctrl-C.
 pub fn ping(topology: &Topology, from: &Netns, family: Family, count: u32) -> Result<Rtts> {
+    let [rtts] = pings(topology, [from], family, count)?;
+    Ok(rtts)
+}
+
+/// The same from several namespaces at once.
+///
+/// # Errors
+/// As [`ping`].
+pub fn pings<const N: usize>(
+    topology: &Topology,
+    from: [&Netns; N],
+    family: Family,
+    count: u32,
+) -> Result<[Rtts; N]> {
     let address = topology.server_address(family).to_string();
     let (interval, count) = (PING_INTERVAL.as_secs_f64().to_string(), count.to_string());
-    let mut probe = from.spawn(&["ping", "-n", "-i", &interval, "-c", &count, "-W", "2", &address])?;
-    // ping fails if nothing was answered; that is a result here.
-    let _ = probe.finish(Instant::now() + Duration::from_secs(60));
-    interrupt::check()?;
-    Ok(ping::parse(&probe.output()?.stdout, 0))
+    let arguments = ["ping", "-n", "-i", &interval, "-c", &count, "-W", "2", &address];
+    let probes = from.map(|netns| netns.spawn(&arguments));
+    let mut rtts = std::array::from_fn(|_| Rtts::default());
+    for (probe, rtts) in probes.into_iter().zip(&mut rtts) {
+        let mut probe = probe?;
+        // ping fails if nothing was answered; that is a result here.
+        let _ = probe.finish(Instant::now() + Duration::from_secs(90));
+        interrupt::check()?;
+        *rtts = ping::parse(&probe.output()?.stdout, 0);
+    }
+    Ok(rtts)
 }
 
 /// CUBIC by name: the host's default may be another.

@@ -1,0 +1,161 @@
+//! Processor time a gigabyte of payload, of the whole machine.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+
+use super::{Found, Row, Scenario, Shaper, clock::Moment};
+use crate::{
+    control::Kind,
+    interrupt,
+    report::{Figure, Rule},
+    run::{Options, Step},
+    stats,
+    topology::{Family, Netns},
+    traffic::Bulk,
+};
+
+/// Connections are opened and windows found in this time.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// What the machine is busy with while nobody sends is looked at so long.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Sample {
+    /// Processor seconds a gigabyte.
+    cost: f64,
+    /// Payload, Mbit/s.
+    mbit: f64,
+}
+
+pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Found> {
+    let most = scenario.busy.iter().copied().max().unwrap_or(1);
+    let topologies = scenario.controls.iter().map(|_| scenario.topology(most)).collect::<Result<Vec<_>>>()?;
+    let mut found = Found::default();
+    let mut shapers = Vec::new();
+    for (&kind, topology) in scenario.controls.iter().zip(&topologies) {
+        match Shaper::start(kind, scenario, topology, options)? {
+            Ok(shaper) => shapers.push(shaper),
+            Err(missing) => found.missing.push(missing),
+        }
+    }
+    // Interfaces that come up talk for some seconds.
+    interrupt::sleep(Duration::from_secs(2))?;
+    let mut samples: BTreeMap<(usize, Kind), Vec<Sample>> = BTreeMap::new();
+    for _ in 0..scenario.repetitions {
+        for &busy in &scenario.busy {
+            for shaper in &mut shapers {
+                watch(Step { control: shaper.kind, case: &case(busy) });
+                let sample = measure(shaper, busy, Duration::from_secs(scenario.seconds))?;
+                samples.entry((busy, shaper.kind)).or_default().push(sample);
+            }
+        }
+    }
+    for shaper in &shapers {
+        for ((busy, _), samples) in samples.iter().filter(|((_, kind), _)| *kind == shaper.kind) {
+            found.rows.push(row(*busy, shaper.kind, shaper.engine()?, samples));
+        }
+    }
+    let counts: Vec<usize> = samples.keys().map(|(busy, _)| *busy).collect();
+    found.rows.sort_by_key(|row| counts.iter().position(|busy| case(*busy) == row.case));
+    found.figures = figures(scenario, &found.rows);
+    found.noise = noise(scenario, &found.rows);
+    Ok(found)
+}
+
+fn case(busy: usize) -> String {
+    format!("{busy} busy")
+}
+
+fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Sample> {
+    shaper.divide(busy)?;
+    let quiet = Moment::now()?;
+    interrupt::sleep(QUIET)?;
+    let (seconds, idling) = quiet.elapsed()?;
+    let from: Vec<&Netns> = shaper.topology.containers()[..busy].iter().map(|c| c.netns()).collect();
+    let bulk = Bulk::start(shaper.topology, &from, Family::V4)?;
+    interrupt::sleep(WARM_UP)?;
+    let (before, start) = (bulk.received(), Moment::now()?);
+    interrupt::sleep_until(Instant::now() + time)?;
+    let bytes = (bulk.received() - before) as f64;
+    let (elapsed, working) = start.elapsed()?;
+    let work = working - idling / seconds * elapsed;
+    Ok(Sample { cost: work / (bytes.max(1.0) / 1e9), mbit: bytes * 8e-6 / elapsed })
+}
+
+fn row(busy: usize, control: Kind, engine: Option<String>, samples: &[Sample]) -> Row {
+    let costs: Vec<f64> = samples.iter().map(|s| s.cost).collect();
+    let rates: Vec<f64> = samples.iter().map(|s| s.mbit).collect();
+    let of = |p: f64| stats::percentile(&costs, p).unwrap_or(f64::NAN);
+    Row {
+        case: case(busy),
+        control,
+        engine,
+        value: of(50.0),
+        range: (of(0.0), of(100.0)),
+        beside: stats::median(&rates).unwrap_or(0.0),
+    }
+}
+
+fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for row in rows {
+        let name = |what: &str| format!("{}: {what}, {}", row.case, row.control.name());
+        figures.push(Figure::shown(name("processor time"), row.value, "s/GB"));
+        figures.push(Figure::shown(name("payload"), row.beside, "Mbit/s"));
+        let native = rows.iter().find(|other| other.case == row.case && other.control == Kind::None);
+        let Some(native) = native.filter(|_| row.control != Kind::None) else { continue };
+        let (name, ratio) = (name("processor time over none"), row.value / native.value);
+        let judged = scenario.judged.is_some_and(|busy| row.case == case(busy)) && row.control.is_weir();
+        figures.push(match scenario.most_over_native.filter(|_| judged) {
+            Some(most) => Figure::judged(name, ratio, "ratio", most, Rule::AtMost),
+            None => Figure::shown(name, ratio, "ratio"),
+        });
+    }
+    figures
+}
+
+/// How far the same measurement was from itself.
+fn noise(scenario: &Scenario, rows: &[Row]) -> String {
+    let judged = scenario.judged.map(case);
+    let spreads: Vec<f64> = rows
+        .iter()
+        .filter(|row| judged.as_ref().is_none_or(|case| row.case == *case))
+        .map(|row| (row.range.1 - row.range.0) / row.value * 100.0)
+        .collect();
+    let worst = spreads.iter().copied().fold(0.0, f64::max);
+    let runs =
+        scenario.busy.iter().filter(|busy| scenario.judged.is_none_or(|judged| judged == **busy)).count()
+            * scenario.repetitions;
+    format!(
+        "noise: over {runs} measurements each, the most was up to {worst:.0} % of the median above the least{}",
+        judged.map_or(String::new(), |case| format!(" ({case})"))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(weir: f64) -> Vec<Row> {
+        let sample = |cost| [Sample { cost, mbit: 90.0 }; 3];
+        vec![row(5, Kind::Weir, Some("htb".into()), &sample(weir)), row(5, Kind::None, None, &sample(2.0))]
+    }
+
+    #[test]
+    fn weir_is_judged_against_no_control_with_five_containers() {
+        let scenario = toml::from_str(include_str!("../../../../lab/cpu.toml")).unwrap();
+        let verdict = |weir| {
+            let figures = figures(&scenario, &rows(weir));
+            let judged: Vec<_> = figures.iter().filter(|f| f.pass.is_some()).collect();
+            assert_eq!(judged.len(), 1, "{figures:?}");
+            judged[0].pass.unwrap()
+        };
+        assert!(verdict(2.09));
+        assert!(!verdict(2.11));
+    }
+}

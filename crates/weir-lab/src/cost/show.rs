@@ -1,0 +1,163 @@
+//! The table of a report, and its files.
+
+use std::{fmt::Write as _, fs, path::Path};
+
+use anyhow::{Context, Result};
+use comfy_table::CellAlignment;
+
+use super::{Measures, Report, svg};
+use crate::{
+    control::Kind,
+    report::{
+        table::{missing_lines, new_table},
+        verdict,
+    },
+};
+
+/// Every case and control, and what is judged.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let settings = &report.settings;
+    let (measure, columns) = match settings.measures {
+        Measures::Cpu => {
+            ("processor seconds a gigabyte of payload", ["s/GB", "least", "most", "over none", "Mbit/s"])
+        }
+        Measures::Latency => ("round trips, ms", ["p99", "p50", "most", "paper", "lost"]),
+    };
+    let mut text = format!(
+        "{}: {} ({})\n{measure}; {} of {} wire, {}, TSO {}, {} s a measurement\n",
+        report.scenario,
+        settings.title,
+        settings.source,
+        settings.capacity,
+        settings.wire,
+        settings.mode,
+        if settings.tso { "on" } else { "off" },
+        settings.seconds,
+    );
+    let mut table = new_table();
+    table.set_header([&["case", "control"], &columns[..]].concat());
+    let mut last = "";
+    for row in &report.rows {
+        let case = if row.case == last { "" } else { &row.case };
+        last = &row.case;
+        let control = match &row.engine {
+            Some(engine) if row.control == Kind::Weir => format!("weir ({engine})"),
+            _ => row.control.name().to_owned(),
+        };
+        let number = |value: f64| format!("{value:.2}");
+        let (third, fourth) = match settings.measures {
+            Measures::Cpu => {
+                let native = report.rows.iter().find(|r| r.case == row.case && r.control == Kind::None);
+                (native.map_or(String::new(), |native| number(row.value / native.value)), number(row.beside))
+            }
+            Measures::Latency => {
+                let paper = settings.paper.get(&row.control).filter(|_| row.case == "RTT 0 ms, alone");
+                (paper.map_or(String::new(), f64::to_string), format!("{:.0} %", row.beside * 100.0))
+            }
+        };
+        let numbers = [number(row.value), number(row.range.0), number(row.range.1), third, fourth];
+        table.add_row([vec![case.to_owned(), control], numbers.to_vec()].concat());
+    }
+    for index in 2..7 {
+        table.column_mut(index).expect("seven columns").set_cell_alignment(CellAlignment::Right);
+    }
+    let _ = write!(text, "{table}");
+    if !report.noise.is_empty() {
+        let _ = write!(text, "\n{}; load {}", report.noise, report.machine.load);
+    }
+    text += &missing_lines(&report.missing);
+    for (case, why) in &report.missing_cases {
+        let _ = write!(text, "\nnot run: {case}: {why}");
+    }
+    text
+}
+
+impl Report {
+    /// Pass, or what falls short and by how much.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        match self.pass {
+            None => format!("{}: nothing is judged: no control here promises anything", self.scenario),
+            Some(_) => verdict::of(&self.scenario, self.pass, &self.figures),
+        }
+    }
+
+    /// Writes `result.json`, `table.txt` and `plot.svg` into `dir`, which is made if needed.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+        let json = serde_json::to_string_pretty(self).context("cannot write a report as JSON")?;
+        for (name, text) in [
+            ("result.json", json + "\n"),
+            ("table.txt", format!("{}\n{}\n", table(self), self.verdict())),
+            ("plot.svg", svg(self)?),
+        ] {
+            let path = dir.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::{
+        control::Missing,
+        cost::{Row, Scenario},
+        report::Machine,
+    };
+
+    /// A report of two cases under two controls.
+    pub(in crate::cost) fn sample() -> Report {
+        let settings: Scenario = toml::from_str(include_str!("../../../../lab/cpu.toml")).unwrap();
+        let row = |case: &str, control, value| Row {
+            case: case.to_owned(),
+            control,
+            engine: (control == Kind::Weir).then(|| "htb".to_owned()),
+            value,
+            range: (value * 0.9, value * 1.2),
+            beside: 90.5,
+        };
+        Report {
+            scenario: settings.name.clone(),
+            pass: None,
+            figures: Vec::new(),
+            kernel: "6.18".to_owned(),
+            machine: Machine::here(),
+            weir: "0.1.0".to_owned(),
+            time: 0,
+            missing: vec![Missing { control: Kind::WeirBpf, why: "no struct_ops".to_owned() }],
+            missing_cases: Vec::new(),
+            settings,
+            rows: vec![
+                row("1 busy", Kind::Weir, 3.0),
+                row("1 busy", Kind::None, 2.0),
+                row("5 busy", Kind::Weir, 3.3),
+                row("5 busy", Kind::None, 3.0),
+            ],
+            noise: "noise: little".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_a_control_and_what_is_missing() {
+        let text = table(&sample());
+        let line = text.lines().find(|line| line.contains("5 busy")).unwrap();
+        assert!(line.contains("weir (htb)") && line.contains("3.30") && line.contains("1.10"), "{text}");
+        assert!(text.contains("not run: weir:bpf: no struct_ops"), "{text}");
+        assert!(sample().verdict().contains("nothing is judged"));
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let report = sample();
+        let dir = tempfile::tempdir().unwrap();
+        report.write(dir.path()).unwrap();
+        let json = fs::read_to_string(dir.path().join("result.json")).unwrap();
+        assert!(serde_json::from_str::<Report>(&json).unwrap() == report);
+    }
+}

@@ -1,0 +1,140 @@
+//! Everything that `weir lab run` knows: experiments about shares and about what they cost.
+
+use std::{fs, path::Path};
+
+use crate::{
+    cost,
+    scenario::{self, Scenario, ScenarioError},
+};
+
+/// The experiments about costs that come with weir.
+const COSTS: [(&str, &str); 2] =
+    [("cpu", include_str!("../../../lab/cpu.toml")), ("latency", include_str!("../../../lab/latency.toml"))];
+
+/// A scenario file of either kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Experiment {
+    /// Who gets what.
+    Shares(Box<Scenario>),
+    /// What that costs: files with the key `measures`.
+    Cost(Box<cost::Scenario>),
+}
+
+/// All that come with weir.
+///
+/// # Panics
+/// If one of them does not parse, which a test excludes.
+#[must_use]
+pub fn built_in() -> Vec<Experiment> {
+    let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
+    let costs = COSTS.iter().map(|(name, text)| {
+        Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
+    });
+    shares.chain(costs).collect()
+}
+
+/// A built-in experiment by name, or one from the path of a `.toml` file.
+///
+/// # Errors
+/// [`ScenarioError`].
+pub fn find(name: &str) -> Result<Experiment, ScenarioError> {
+    if Path::new(name).extension().is_some_and(|e| e == "toml") {
+        let text = fs::read_to_string(name)
+            .map_err(|source| ScenarioError::Read { path: name.to_owned(), source })?;
+        return Experiment::parse(&text, name);
+    }
+    let all = built_in();
+    match all.iter().find(|experiment| experiment.name() == name) {
+        Some(found) => Ok(found.clone()),
+        None => Err(ScenarioError::Unknown {
+            name: name.to_owned(),
+            known: all.iter().map(|experiment| experiment.name().to_owned()).collect(),
+        }),
+    }
+}
+
+impl Experiment {
+    fn parse(text: &str, origin: &str) -> Result<Experiment, ScenarioError> {
+        let syntax = |source| ScenarioError::Syntax { origin: origin.to_owned(), source: Box::new(source) };
+        let table: toml::Table = toml::from_str(text).map_err(syntax)?;
+        if !table.contains_key("measures") {
+            return Ok(Experiment::Shares(Box::new(Scenario::parse(text, origin)?)));
+        }
+        let cost: cost::Scenario = toml::from_str(text).map_err(syntax)?;
+        if cost.busy.is_empty() || cost.busy.contains(&0) || cost.controls.is_empty() || cost.seconds == 0 {
+            let what =
+                "busy, controls and seconds say what is measured: none may be empty or zero".to_owned();
+            return Err(ScenarioError::Shape { scenario: cost.name, what });
+        }
+        Ok(Experiment::Cost(Box::new(cost)))
+    }
+
+    /// What `weir lab run` calls it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Experiment::Shares(s) => &s.name,
+            Experiment::Cost(s) => &s.name,
+        }
+    }
+
+    /// One line about it, and where it comes from.
+    #[must_use]
+    pub fn title(&self) -> (&str, &str) {
+        match self {
+            Experiment::Shares(s) => (&s.title, &s.source),
+            Experiment::Cost(s) => (&s.title, &s.source),
+        }
+    }
+
+    /// What it shows.
+    #[must_use]
+    pub fn about(&self) -> &str {
+        match self {
+            Experiment::Shares(s) => s.about.trim(),
+            Experiment::Cost(s) => s.about.trim(),
+        }
+    }
+
+    /// Cases, and seconds each.
+    #[must_use]
+    pub fn cases(&self) -> (usize, u64) {
+        match self {
+            Experiment::Shares(s) => (s.cases.len(), s.seconds),
+            Experiment::Cost(s) => (s.steps() / s.controls.len(), s.seconds),
+        }
+    }
+
+    /// Measurements in all.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        match self {
+            Experiment::Shares(s) => s.cases.len() * s.controls.len(),
+            Experiment::Cost(s) => s.steps(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_experiments_are_found_under_their_names() {
+        for experiment in built_in() {
+            assert_eq!(find(experiment.name()).unwrap(), experiment);
+        }
+        assert!(matches!(find("cpu").unwrap(), Experiment::Cost(_)));
+        let error = find("lattency").unwrap_err().to_string();
+        assert!(error.contains("weights-3") && error.contains("cpu, latency"), "{error}");
+    }
+
+    #[test]
+    fn an_experiment_about_nothing_is_refused() {
+        let text = COSTS[0].1.replace("\nseconds = 1", "\nseconds = 0");
+        let error = Experiment::parse(&text, "cpu").unwrap_err().to_string();
+        assert!(error.contains("none may be empty or zero"), "{error}");
+        let error = Experiment::parse(&COSTS[0].1.replace("judged =", "jugded ="), "cpu").unwrap_err();
+        assert!(error.to_string().contains("jugded"), "{error}");
+    }
+}
