@@ -30,6 +30,11 @@ impl Moment {
         Ok(Moment { at: Instant::now(), idle_s, processors })
     }
 
+    /// How many there are.
+    pub(super) fn processors(self) -> usize {
+        self.processors
+    }
+
     /// Seconds since then, and seconds of them that processors were busy.
     ///
     /// # Errors

@@ -19,9 +19,12 @@ use crate::{
 };
 
 /// Connections are opened and windows found in this time.
-const WARM_UP: Duration = Duration::from_millis(500);
+const WARM_UP: Duration = Duration::from_millis(300);
 /// What the machine is busy with while nobody sends is looked at so long.
-const QUIET: Duration = Duration::from_millis(500);
+const QUIET: Duration = Duration::from_millis(300);
+/// If the machine is busy with something else for more than this part of its time, nothing can be
+/// told.
+const MOST_ELSEWHERE: f64 = 0.5;
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,12 +54,17 @@ pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(
             for shaper in &mut shapers {
                 watch(Step { control: shaper.kind, case: &case(busy) });
                 let sample = measure(shaper, busy, Duration::from_secs(scenario.seconds))?;
-                samples.entry((busy, shaper.kind)).or_default().push(sample);
+                samples.entry((busy, shaper.kind)).or_default().extend(sample);
             }
         }
     }
     for shaper in &shapers {
         for ((busy, _), samples) in samples.iter().filter(|((_, kind), _)| *kind == shaper.kind) {
+            if samples.is_empty() {
+                let what = format!("{}, {}", case(*busy), shaper.kind.name());
+                found.missing_cases.push((what, "the machine was busy with something else".to_owned()));
+                continue;
+            }
             found.rows.push(row(*busy, shaper.kind, shaper.engine()?, samples));
         }
     }
@@ -71,11 +79,15 @@ fn case(busy: usize) -> String {
     format!("{busy} busy")
 }
 
-fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Sample> {
+/// None if the machine was busy with something else.
+fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Option<Sample>> {
     shaper.divide(busy)?;
     let quiet = Moment::now()?;
     interrupt::sleep(QUIET)?;
     let (seconds, idling) = quiet.elapsed()?;
+    if idling > seconds * quiet.processors() as f64 * MOST_ELSEWHERE {
+        return Ok(None);
+    }
     let from: Vec<&Netns> = shaper.topology.containers()[..busy].iter().map(|c| c.netns()).collect();
     let bulk = Bulk::start(shaper.topology, &from, Family::V4)?;
     interrupt::sleep(WARM_UP)?;
@@ -84,7 +96,9 @@ fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Sampl
     let bytes = (bulk.received() - before) as f64;
     let (elapsed, working) = start.elapsed()?;
     let work = working - idling / seconds * elapsed;
-    Ok(Sample { cost: work / (bytes.max(1.0) / 1e9), mbit: bytes * 8e-6 / elapsed })
+    let sample = Sample { cost: work / (bytes.max(1.0) / 1e9), mbit: bytes * 8e-6 / elapsed };
+    // Less than nothing: what it was busy with before has ended.
+    Ok((sample.cost > 0.0).then_some(sample))
 }
 
 fn row(busy: usize, control: Kind, engine: Option<String>, samples: &[Sample]) -> Row {
@@ -128,11 +142,11 @@ fn noise(scenario: &Scenario, rows: &[Row]) -> String {
         .map(|row| (row.range.1 - row.range.0) / row.value * 100.0)
         .collect();
     let worst = spreads.iter().copied().fold(0.0, f64::max);
-    let runs =
-        scenario.busy.iter().filter(|busy| scenario.judged.is_none_or(|judged| judged == **busy)).count()
-            * scenario.repetitions;
+    if spreads.is_empty() {
+        return String::new();
+    }
     format!(
-        "noise: over {runs} measurements each, the most was up to {worst:.0} % of the median above the least{}",
+        "noise: least and most of one measurement were up to {worst:.0} % of its median apart{}",
         judged.map_or(String::new(), |case| format!(" ({case})"))
     )
 }

@@ -38,7 +38,12 @@ pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(
         let engine = shaper.engine()?;
         for &rtt in &scenario.rtt_ms {
             if let Err(error) = delay(topology.srv(), rtt) {
-                let why = (format!("RTT {rtt} ms"), format!("the kernel's netem is missing: {error:#}"));
+                let error = error.root_cause().to_string();
+                let words = error.rsplit("`: ").next().unwrap_or(&error).to_owned();
+                let why = (
+                    format!("RTT {rtt} ms"),
+                    format!("no netem in this kernel (CONFIG_NET_SCH_NETEM): {words}"),
+                );
                 if !found.missing_cases.contains(&why) {
                     found.missing_cases.push(why);
                 }
