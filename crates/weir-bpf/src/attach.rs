@@ -114,6 +114,14 @@ pub fn detach_tcx_ingress(program_id: u32, ifindex: u32) -> Result<(), Errno> {
     detach(program_id, target(ifindex)?, BPF_TCX_INGRESS)
 }
 
+/// Takes a program away from the interface's TCX egress.
+///
+/// # Errors
+/// `ENOENT` if it is not there.
+pub fn detach_tcx_egress(program_id: u32, ifindex: u32) -> Result<(), Errno> {
+    detach(program_id, target(ifindex)?, BPF_TCX_EGRESS)
+}
+
 /// Takes a program away from the socket events of a cgroup.
 ///
 /// # Errors

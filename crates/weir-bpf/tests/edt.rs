@@ -3,6 +3,7 @@
 //! would have left. Without `CAP_BPF` these tests say so and pass.
 
 use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -24,10 +25,14 @@ const CAPACITY: u64 = 1_000_000;
 const A: u16 = 16;
 const B: u16 = 17;
 
+static ALONE: Mutex<()> = Mutex::new(());
+
 struct Link {
     edt: Edt,
     last: u32,
     groups: u32,
+    /// One at a time: senders must be able to keep up.
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// What a sender does.
@@ -61,7 +66,8 @@ impl Link {
         for (minor, rule) in rules {
             edt.set_class(*minor, rule).unwrap();
         }
-        let link = Link { edt, last, groups: groups.len() as u32 };
+        let groups = groups.len() as u32;
+        let link = Link { edt, last, groups, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) };
         link.set_capacity(CAPACITY);
         Some(link)
     }
@@ -169,7 +175,7 @@ fn backlogged_classes_share_the_link_by_weight() {
     let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(3, 0, CAPACITY))], &[]) else {
         return;
     };
-    let senders = [(A, Sender::Greedy(20_000)), (B, Sender::Greedy(20_000))];
+    let senders = [(A, Sender::Greedy(100_000)), (B, Sender::Greedy(100_000))];
     link.assert_parts(&senders, &[0.25, 0.75]);
 }
 
@@ -178,7 +184,7 @@ fn what_a_modest_class_leaves_the_other_gets() {
     let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
         return;
     };
-    let senders = [(A, Sender::Steady(CAPACITY / 5)), (B, Sender::Greedy(20_000))];
+    let senders = [(A, Sender::Steady(CAPACITY / 5)), (B, Sender::Greedy(100_000))];
     link.assert_parts(&senders, &[0.2, 0.8]);
     assert!(!link.class(A).hungry && link.class(B).hungry);
 }
@@ -195,7 +201,7 @@ fn floors_ceilings_and_groups_hold() {
     ];
     let group = EdtRule { group: 15, ..policy(3, 0, CAPACITY) };
     let Some(link) = Link::new(&rules, &[group]) else { return };
-    let senders = [A, B, 18, 19].map(|m| (m, Sender::Greedy(20_000)));
+    let senders = [A, B, 18, 19].map(|m| (m, Sender::Greedy(100_000)));
     // A has its floor; the group and the last share 0.7; in the group one is at its ceiling.
     link.assert_parts(&senders, &[0.3, 0.1, 0.25, 0.35]);
 }
@@ -272,6 +278,31 @@ fn packets_are_dropped_beyond_the_horizon_but_not_before_a_socket_s_worth_waits(
         assert_eq!((class.bytes, class.drops), (taken, 1));
         assert!((most..=most + left + 2 * u64::from(PACKET)).contains(&taken), "{taken} bytes, {left} left");
     }
+}
+
+#[test]
+fn super_packets_of_different_classes_leave_one_after_the_other() {
+    let fast = 12_500_000;
+    let Some(link) = Link::new(&[16, 17, 18].map(|m| (m, policy(1, 0, fast))), &[]) else { return };
+    link.set_capacity(fast);
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let began = now();
+        let stamps: Vec<u64> = [0x1_0010, 0x1_0011, 0x1_0012]
+            .map(|handle| {
+                let context = link.send(handle, 60_000).1;
+                let stamp = u64::from_ne_bytes(context[TSTAMP..TSTAMP + 8].try_into().unwrap());
+                stamp.saturating_sub(began) / 100_000
+            })
+            .to_vec();
+        seen.push(stamps.clone());
+        // 60 kB take 4.8 ms; the first slot has begun already.
+        if stamps[0] == 0 && (37..=58).contains(&stamps[1]) && (85..=106).contains(&stamps[2]) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{seen:?} tenths of a millisecond");
 }
 
 #[test]

@@ -23,6 +23,12 @@
  * packets were stamped already) is in the wire's queue: the next ticks give out less until it
  * has drained. What they sent below it, because a class was given more than it
  * used, is given to the others after, up to SLACK: so a crude guess of demand costs nothing.
+ *
+ * *Super-packets.* Where one takes milliseconds, those of several classes would often leave at
+ * the same time and queue on the wire, with everybody else's packets behind them. So they
+ * book their time on the link, in slots of a millisecond, of which other packets take what
+ * they took lately: one that finds its slot taken leaves in the next that is free. The class's
+ * clock does not notice.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -47,6 +53,11 @@
 #define LEAST 1000         /* bytes per second: no class is slower, or its packets never leave */
 #define SLEEPS 32          /* ticks without a packet */
 #define STEP 64            /* ns: with it capacity times time fits into 64 bits */
+
+#define SLOT_SHIFT 20      /* a slot is 2^20 ns */
+#define SLOTS 256          /* a power of two; further ahead than any booking may be put off */
+#define TRIED 48           /* slots */
+#define SLOT_BYTES 65536   /* links that carry more in a slot need no bookings */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -86,10 +97,18 @@ static struct {
 	__u64 waiting;  /* bytes, all classes */
 	__u64 packet_bytes;
 	__u64 horizon;
+	__u64 slot_bytes; /* what may be booked of a slot; 0: nothing is booked */
+	__u64 sent;     /* bytes, all classes, since the last time */
+	__u64 booked;   /* bytes, ever */
+	__u64 seen;     /* of them at the last time */
+	__u64 small;    /* bytes per second that are not booked, smoothed */
 	__u32 awake;
 	__u32 pad;
 	__u16 minor[WEIR_EDT_CLASSES]; /* of those that are awake */
 } tick;
+
+/* Number of a slot in the upper half, bytes booked in the lower. */
+static __u64 booked[SLOTS];
 
 static __always_inline struct weir_edt_rule *rule_of(__u32 minor)
 {
@@ -181,6 +200,7 @@ static long look(__u32 minor, void *unused)
 	else
 		left = below((ahead << COST_SHIFT) / cost, had);
 	departed = had - left;
+	tick.sent += sent;
 	tick.departed += departed;
 	tick.waiting += left;
 	class->seen = bytes;
@@ -262,6 +282,25 @@ static __always_inline __u64 to_give(__u64 capacity)
 	return over < 0 ? capacity + part : capacity - part;
 }
 
+/* What super-packets may book: what the others leave, which are not asked to. */
+static __always_inline void make_slots(__u64 capacity)
+{
+	__u64 all = (capacity << (SLOT_SHIFT - 10)) / (SECOND >> 10);
+	__u64 booked_bytes = tick.booked, bytes = booked_bytes - tick.seen, small, rate;
+
+	small = tick.sent > bytes ? tick.sent - bytes : 0;
+	rate = below(small * (SECOND / STEP) / (tick.elapsed / STEP + 1), capacity);
+	tick.seen = booked_bytes;
+	if (rate > tick.small)
+		tick.small += (rate - tick.small) / 8;
+	else
+		tick.small -= (tick.small - rate) / 8;
+	if (all > SLOT_BYTES)
+		tick.slot_bytes = 0;
+	else
+		tick.slot_bytes = all - below(all * (tick.small >> 10) / ((capacity >> 10) + 1), all * 3 / 4);
+}
+
 /* Makes the rates anew. */
 static __noinline int make_rates(__u64 now)
 {
@@ -278,6 +317,7 @@ static __noinline int make_rates(__u64 now)
 	tick.now = now;
 	tick.elapsed = below(now - tick.last, SECOND);
 	tick.awake = 0;
+	tick.sent = 0;
 	tick.departed = 0;
 	tick.waiting = 0;
 	tick.packet_bytes = link->packet_bytes;
@@ -286,6 +326,7 @@ static __noinline int make_rates(__u64 now)
 	weir_fill_begin(2 * capacity, link->groups);
 	bpf_loop(weir_fill.groups, state_group, (void *)0, 0);
 	bpf_loop(below(link->last_minor + 1, WEIR_EDT_CLASSES), look, (void *)0, 0);
+	make_slots(capacity);
 	weir_fill_room(to_give(capacity));
 	weir_fill_solve();
 	bpf_loop(tick.awake, grant, (void *)0, 0);
@@ -308,6 +349,32 @@ static __noinline int wake(__u32 minor)
 	class->idle = 0;
 	set_rate(class, rule, 0);
 	return 1;
+}
+
+/* Books the link for a super-packet that may leave at `start`: when does it leave? */
+static __noinline __u64 book(__u64 start, __u32 bytes)
+{
+	__u64 room = tick.slot_bytes, at = 0, slot, was, used, part, *entry;
+	int i;
+
+	if (!room)
+		return start;
+	__sync_fetch_and_add(&tick.booked, bytes);
+	for (i = 0; i < TRIED && bytes; i++) {
+		slot = (start >> SLOT_SHIFT) + i;
+		entry = &booked[slot & (SLOTS - 1)];
+		was = *entry;
+		used = was >> 32 == (slot & 0xffffffff) ? was & 0xffffffff : 0;
+		if (used >= room)
+			continue;
+		if (!at)
+			at = (slot << SLOT_SHIFT) + (used << SLOT_SHIFT) / room;
+		part = below(room - used, bytes);
+		/* Lost to another processor: then two packets share a slot. */
+		__sync_val_compare_and_swap(entry, was, slot << 32 | (used + part));
+		bytes -= part;
+	}
+	return at > start ? at : start;
 }
 
 SEC("tc")
@@ -349,6 +416,11 @@ int weir_edt(struct __sk_buff *skb)
 				__sync_fetch_and_add(&class->marks, packets);
 		}
 		start = __sync_fetch_and_add(&class->clock, time_of(len, class->cost));
+		/* Never before a super-packet of the same flow. */
+		if (class->last - start < (__u64)SLOTS << SLOT_SHIFT)
+			start = class->last;
+		if (len > 2 * tick.packet_bytes)
+			class->last = start = book(start, len);
 		/* The helper refuses what is not IP; fq takes any number there. */
 		if (start > now && bpf_skb_set_tstamp(skb, start, BPF_SKB_TSTAMP_DELIVERY_MONO))
 			skb->tstamp = start;

@@ -47,7 +47,8 @@ struct weir_edt_class { /* by minor; written in the kernel */
 	__u64 modest;   /* what it sends while it does not wait, smoothed */
 	__u32 hungry;   /* it waits, or uses all it may have */
 	__u32 idle;     /* ticks without anything sent */
-	__u64 pad[3];
+	__u64 last;     /* when the last packet that was booked leaves */
+	__u64 pad[2];
 };
 _Static_assert(sizeof(struct weir_edt_class) == 128, "user space maps this layout");
 

@@ -15,7 +15,10 @@ use weir_share::Policy;
 use weir_units::{BitRate, TcHandle};
 
 use super::{Attach, Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb};
-use crate::netlink::tc::{self, Counters, Hook, Verdict};
+use crate::netlink::{
+    Netlink,
+    tc::{self, Counters, Hook, Verdict},
+};
 
 const HANDLE: TcHandle = TcHandle::new(MAJOR, 0);
 /// Priority of the program where it is a filter.
@@ -23,7 +26,7 @@ const PREF: u16 = 0x7e00;
 /// Ethernet's header.
 const FRAME: u32 = 14;
 /// Between two looks at whether qdisc and program are in place.
-const PATROL: Duration = Duration::from_millis(400);
+const PATROL: Duration = Duration::from_millis(250);
 
 const _: () = assert!(Program::DEFAULT == super::DEFAULT as u32 && Program::CONTROL == super::CONTROL as u32);
 
@@ -55,7 +58,7 @@ impl Edt {
     pub fn open(link: &str) -> Result<Edt, EngineError> {
         let mut ifb = Ifb::open(link)?;
         let how = Attach::best();
-        match attached(&mut ifb, how).and_then(|there| Ok(Program::load(there)?)) {
+        match attached(&mut ifb.netlink, ifb.index, how).and_then(|there| Ok(Program::load(there)?)) {
             Ok(program) => {
                 let mut edt = Edt {
                     ifb,
@@ -87,6 +90,25 @@ impl Edt {
         }
     }
 
+    /// Takes the program away from a device that another engine has taken over.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub(super) fn retire(index: u32) -> Result<(), EngineError> {
+        let mut netlink = Netlink::open()?;
+        for how in [Attach::Tcx, Attach::Clsact] {
+            // No TCX, no program there.
+            let Some(id) = attached(&mut netlink, index, how).ok().flatten() else { continue };
+            match how {
+                Attach::Tcx => attach::detach_tcx_egress(id, index).map_err(refused)?,
+                Attach::Clsact => {
+                    netlink.call(tc::delete_filter(index, Ifb::NAME, Hook::Egress, PREF))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the maps' contents for what was last written.
     fn adopt(&mut self) -> Result<(), EngineError> {
         let Some(link) = self.program.link()? else { return Ok(()) };
@@ -105,8 +127,13 @@ impl Edt {
     fn place(&mut self) -> Result<(), EngineError> {
         self.attach()?;
         match self.ifb.root()? {
-            // Another engine's, or somebody's: the device is weir's.
-            Some(root) if root.kind != "fq" || root.handle != HANDLE => {
+            // Another engine's, or somebody's: the device is weir's. An fq whose options somebody
+            // altered keeps those that are not written, so it goes too.
+            Some(root)
+                if root.kind != "fq"
+                    || root.handle != HANDLE
+                    || !(self.options.is_empty() || root.options == self.options) =>
+            {
                 let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
                 self.ifb.netlink.call(delete)?;
             }
@@ -120,10 +147,12 @@ impl Edt {
     fn attach(&mut self) -> Result<(), EngineError> {
         match self.how {
             Attach::Tcx => {
-                let error =
-                    |errno| EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" };
-                let old = attached(&mut self.ifb, self.how)?;
-                attach::attach_tcx_egress(&self.program.program(), self.ifb.index, old).map_err(error)
+                let old = attached(&mut self.ifb.netlink, self.ifb.index, self.how)?;
+                // In its own place a program is refused.
+                if old.is_some() && old == attach::program_id(&self.program.program()).ok() {
+                    return Ok(());
+                }
+                attach::attach_tcx_egress(&self.program.program(), self.ifb.index, old).map_err(refused)
             }
             Attach::Clsact => {
                 match self.ifb.netlink.call(tc::add_clsact(self.ifb.index, Ifb::NAME)) {
@@ -147,7 +176,7 @@ impl Edt {
     fn in_place(&mut self) -> Result<bool, EngineError> {
         let root = self.ifb.root()?;
         let fq = root.is_some_and(|r| r.kind == "fq" && r.handle == HANDLE && r.options == self.options);
-        Ok(fq && attached(&mut self.ifb, self.how)?.is_some())
+        Ok(fq && attached(&mut self.ifb.netlink, self.ifb.index, self.how)?.is_some())
     }
 
     /// Every group has a number, which it keeps.
@@ -166,19 +195,21 @@ impl Edt {
     }
 }
 
+fn refused(errno: Errno) -> EngineError {
+    EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" }
+}
+
 /// The program that an earlier agent, or this one, has attached.
-fn attached(ifb: &mut Ifb, how: Attach) -> Result<Option<u32>, EngineError> {
+fn attached(netlink: &mut Netlink, index: u32, how: Attach) -> Result<Option<u32>, EngineError> {
     match how {
         Attach::Tcx => {
-            let error =
-                |errno| EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" };
-            let ids = attach::tcx_egress(ifb.index).map_err(error)?;
+            let ids = attach::tcx_egress(index).map_err(refused)?;
             Ok(ids
                 .into_iter()
                 .find(|id| attach::program_name(*id).is_ok_and(|name| name == Program::PROGRAM)))
         }
         Attach::Clsact => {
-            let filters = ifb.netlink.filters(ifb.index, Hook::Egress)?;
+            let filters = netlink.filters(index, Hook::Egress)?;
             let ours =
                 |name: &Option<String>| name.as_deref().is_some_and(|n| n.starts_with(Program::PROGRAM));
             Ok(filters.into_iter().find(|f| f.pref == PREF && ours(&f.bpf_name)).and_then(|f| f.bpf_id))

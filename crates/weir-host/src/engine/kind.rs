@@ -38,11 +38,16 @@ impl Kind {
     /// # Errors
     /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
     pub fn open(self, link: &str) -> Result<Box<dyn Engine>, EngineError> {
-        match self {
-            Kind::Htb => Ok(Box::new(Htb::open(link)?)),
-            Kind::Bpf => Ok(Box::new(BpfQdisc::open(link, Mode::Fair)?)),
-            Kind::Edt => Ok(Box::new(Edt::open(link)?)),
+        let engine: Box<dyn Engine> = match self {
+            Kind::Htb => Box::new(Htb::open(link)?),
+            Kind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
+            Kind::Edt => Box::new(Edt::open(link)?),
+        };
+        if self != Kind::Edt {
+            // Its program would hide classes from every other scheduler.
+            Edt::retire(engine.index())?;
         }
+        Ok(engine)
     }
 
     /// The BPF qdisc's name when it works in this mode.

@@ -218,6 +218,7 @@ pub fn add_htb(index: u32, device: &str, handle: TcHandle, default_minor: u16) -
 pub fn set_fq(index: u32, device: &str, handle: TcHandle) -> Request {
     const TCA_FQ_PLIMIT: u16 = 1;
     const TCA_FQ_FLOW_PLIMIT: u16 = 2;
+    const TCA_FQ_FLOW_MAX_RATE: u16 = 7;
     const TCA_FQ_HORIZON: u16 = 14;
     // Who stamps departure times bounds queues by class, in bytes. The defaults, 10,000
     // packets and 100 of a flow, would drop behind its back.
@@ -227,6 +228,7 @@ pub fn set_fq(index: u32, device: &str, handle: TcHandle) -> Request {
     body.put_str(TCA_KIND, "fq").nest(TCA_OPTIONS, |o| {
         o.put_u32(TCA_FQ_PLIMIT, PACKETS)
             .put_u32(TCA_FQ_FLOW_PLIMIT, PACKETS)
+            .put_u32(TCA_FQ_FLOW_MAX_RATE, u32::MAX)
             .put_u32(TCA_FQ_HORIZON, u32::try_from(HORIZON.as_micros()).unwrap_or(u32::MAX));
     });
     Request {
