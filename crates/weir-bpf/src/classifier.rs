@@ -5,12 +5,12 @@ use std::{
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, OpenObject,
+    MapCore, MapFlags, MapHandle, OpenObject,
     skel::{OpenSkel, SkelBuilder},
 };
 
-use crate::pacer::Earlier;
 use crate::skeleton::{ClassifySkel, ClassifySkelBuilder};
+use crate::{Credits, pacer::Earlier};
 
 /// Why a program could not be loaded or a map not be written.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +41,17 @@ pub struct Config {
     pub cgroup_levels: u32,
     /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
     pub cookie: u32,
-    /// 1: sockets are told apart by class, for [`Pacer`](crate::Pacer).
+    /// [`PACED`](Config::PACED), [`IN_PLACE`](Config::IN_PLACE) or both.
     pub pacing: u32,
 }
 const _: () = assert!(size_of::<Config>() == 32, "intf.h states this size");
 
 impl Config {
+    /// Sockets are told apart by class, for [`Pacer`](crate::Pacer).
+    pub const PACED: u32 = 1;
+    /// There is no scheduler: packets pass by their class's credit, for [`Credits`](crate::Credits).
+    pub const IN_PLACE: u32 = 2;
+
     fn bytes(&self) -> [u8; 32] {
         let words = [
             self.ifb_index,
@@ -175,6 +180,17 @@ impl Classifier {
     /// [`Error`]: the map holds 65,536 prefixes.
     pub fn set_local(&self, prefix: LocalPrefix, local: bool) -> Result<(), Error> {
         set(&self.skeleton.maps.weir_local, &prefix.key(), local.then_some(1), "map a local destination")
+    }
+
+    /// The credits of classes, for an engine in place.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn credits(&self) -> Result<Credits, Error> {
+        let error = |source| Error { what: "share the maps of credits", source };
+        let handle = |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map).map_err(error);
+        let maps = &self.skeleton.maps;
+        Ok(Credits { refills: handle(&maps.weir_refills)?, credits: handle(&maps.weir_credits)? })
     }
 
     /// Begins to count a class's node-local traffic, or forgets it.

@@ -5,12 +5,14 @@
 
 pub mod attach;
 mod classifier;
+mod credits;
 mod edt;
 pub mod fair;
 mod mapped;
 mod pacer;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
+pub use credits::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacer::{Earlier, Pacer};
 

@@ -60,11 +60,12 @@ impl Earlier {
         Some(Earlier { program: left.program, flows: map_named(&left.maps, "weir_flows")? })
     }
 
-    /// Takes away what agents, whosever they were, have left at a cgroup and not come back to
-    /// for `silence_ns`; `now_ns` is the monotonic clock.
-    pub fn sweep(cgroup: BorrowedFd<'_>, now_ns: u64, silence_ns: u64) {
+    /// Takes away what agents, whosever they were, have left at a cgroup, if `is_over` says so
+    /// of the network namespace (its inode) and of the moment at which the agent was last
+    /// heard of, ns of the monotonic clock.
+    pub fn sweep(cgroup: BorrowedFd<'_>, is_over: impl Fn(u64, u64) -> bool) {
         for left in Left::all(cgroup) {
-            if now_ns.saturating_sub(left.alive_ns) > silence_ns {
+            if is_over(left.owner, left.alive_ns) {
                 // Another agent may have been quicker.
                 let _ = attach::detach_sock_ops(left.program, cgroup);
             }

@@ -12,7 +12,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
 };
 
 use nix::{
@@ -25,6 +25,7 @@ use crate::{
     discover::{
         NetnsRef, NsId,
         cgroup::{Cgroup2, CgroupError},
+        netns::DIRS,
     },
     engine::Catcher,
 };
@@ -32,6 +33,8 @@ use crate::{
 /// So long after its agent was last heard of, a program at the root of the hierarchy is taken
 /// away: sockets that sent anything since have been told that they are free.
 const FORGOTTEN_NS: u64 = 600 * 1_000_000_000;
+/// So long after, if its network namespace is gone too, and the link with it.
+const DEAD_NS: u64 = 10 * 1_000_000_000;
 
 /// Sockets cannot be paced.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +110,11 @@ impl Pacing {
         attach::attach_sock_ops(&pacer.program(), root.dir.as_fd(), earlier.map(|e| e.program))
             .map_err(error)?;
         let program = attach::program_id(&pacer.program()).map_err(error)?;
-        Earlier::sweep(root.dir.as_fd(), now_ns(), FORGOTTEN_NS);
+        let living = namespaces();
+        Earlier::sweep(root.dir.as_fd(), |owner, alive_ns| {
+            let silent = now_ns().saturating_sub(alive_ns);
+            silent > FORGOTTEN_NS || (silent > DEAD_NS && !living.contains(&owner))
+        });
         let (shares, visited) = Default::default();
         Ok(Pacing { pacer, root, program, shares, visited })
     }
@@ -212,8 +219,16 @@ impl Pacing {
     }
 }
 
+/// Inodes of the network namespaces that have a process or a name.
+fn namespaces() -> BTreeSet<u64> {
+    let entries = |dir: &str| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let processes = entries("/proc").map(|entry| entry.path().join("ns/net"));
+    let named = DIRS.iter().flat_map(|dir| entries(dir)).map(|entry| entry.path());
+    processes.chain(named).filter_map(|path| std::fs::metadata(path).ok()).map(|meta| meta.ino()).collect()
+}
+
 /// The clock that BPF programs read.
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
         u64::try_from(t.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec()).unwrap_or(0)
     })

@@ -13,6 +13,9 @@
  * classifies; act_mirred behind it does the redirect, because the ifb must know the way
  * back and bpf_redirect does not tell it at egress (drivers/net/ifb.c, skb_iif).
  *
+ * Where no device of weir's is wanted (WEIR_IN_PLACE), both let a packet pass by its class's
+ * credit instead; weir_uplink is then a filter that decides by itself.
+ *
  * Both are fail-open: whatever is not understood goes its way.
  */
 #include <linux/bpf.h>
@@ -25,11 +28,13 @@
 #include <bpf/bpf_helpers.h>
 
 #include "intf.h"
+#include "credit.h"
 #include "pace.h"
 
 #define NEXT (-1)     /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */
 #define NO_MATCH 0    /* cls_bpf without direct action */
 #define MATCH (-1)
+#define DROP 2        /* TCX_DROP and TC_ACT_SHOT */
 #define ETH_P_EAPOL 0x888e
 
 struct {
@@ -159,6 +164,18 @@ static __always_inline void classify(struct __sk_buff *skb, const struct weir_co
 	skb->tc_index = cfg->cookie;
 }
 
+/* Without a scheduler the packet goes on from here, or ends; the program decides. */
+static __always_inline int in_place(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+{
+	skb->tc_index = cfg->cookie;
+	return has_credit(skb, handle) ? NEXT : DROP;
+}
+
+static __always_inline int is_on(const struct weir_config *cfg)
+{
+	return cfg && (cfg->ifb_index || cfg->pacing & WEIR_IN_PLACE);
+}
+
 SEC("tc")
 int weir_port(struct __sk_buff *skb)
 {
@@ -167,7 +184,7 @@ int weir_port(struct __sk_buff *skb)
 	struct packet p;
 	__u32 *handle;
 
-	if (!cfg || !cfg->ifb_index)
+	if (!is_on(cfg))
 		return NEXT;
 	handle = bpf_map_lookup_elem(&weir_ports, &port);
 	if (!handle)
@@ -177,8 +194,10 @@ int weir_port(struct __sk_buff *skb)
 		count_local(skb, *handle);
 		return NEXT;
 	}
-	if (cfg->pacing)
+	if (cfg->pacing & WEIR_PACED)
 		note_flow(skb, *handle);
+	if (cfg->pacing & WEIR_IN_PLACE)
+		return in_place(skb, cfg, p.is_control ? cfg->control_handle : *handle);
 	classify(skb, cfg, p.is_control ? cfg->control_handle : *handle);
 	return bpf_redirect(cfg->ifb_index, 0);
 }
@@ -213,21 +232,25 @@ int weir_uplink(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
 	struct packet p;
+	__u32 handle;
 
-	if (!cfg || !cfg->ifb_index || skb->tc_index == cfg->cookie)
+	if (!is_on(cfg))
 		return NO_MATCH;
+	if (skb->tc_index == cfg->cookie)
+		return cfg->pacing & WEIR_IN_PLACE ? NEXT : NO_MATCH;
 	parse(skb, &p);
-	if (p.is_control)
-		classify(skb, cfg, cfg->control_handle);
-	else if (skb->ingress_ifindex)
-		classify(skb, cfg, cfg->default_handle);
-	else {
-		__u32 handle = host_class(skb, cfg);
-
-		if (cfg->pacing)
+	if (p.is_control) {
+		handle = cfg->control_handle;
+	} else if (skb->ingress_ifindex) {
+		handle = cfg->default_handle;
+	} else {
+		handle = host_class(skb, cfg);
+		if (cfg->pacing & WEIR_PACED)
 			note_flow(skb, handle);
-		classify(skb, cfg, handle);
 	}
+	if (cfg->pacing & WEIR_IN_PLACE)
+		return in_place(skb, cfg, handle);
+	classify(skb, cfg, handle);
 	return MATCH;
 }
 

@@ -4,6 +4,8 @@
 #define WEIR_INTF_H
 
 #define WEIR_CGROUP_LEVELS 8
+#define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pace.h) */
+#define WEIR_IN_PLACE 2 /* there is no scheduler: packets pass by credit (credit.h) */
 
 struct weir_config { /* written by user space, only read in the kernel */
 	__u32 ifb_index;
@@ -13,7 +15,7 @@ struct weir_config { /* written by user space, only read in the kernel */
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
-	__u32 pacing;         /* 1: sockets are told apart, for those who pace them (pace.h) */
+	__u32 pacing;         /* WEIR_PACED, WEIR_IN_PLACE or both */
 };
 _Static_assert(sizeof(struct weir_config) == 32, "user space maps this layout");
 

@@ -285,7 +285,11 @@ impl Catcher {
 
     fn filter_uplink(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
         let program = (self.classifier.uplink_program(), Classifier::UPLINK_PROGRAM);
-        let verdict = Verdict::Redirect { to: self.config.ifb_index };
+        let verdict = if self.config.pacing & Config::IN_PLACE == 0 {
+            Verdict::Redirect { to: self.config.ifb_index }
+        } else {
+            Verdict::Program
+        };
         Ok(self.netlink.call(tc::set_bpf_filter(index, device, Hook::Egress, PREF, program, verdict))?)
     }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use weir_bpf::fair::Mode;
 
-use super::{BpfQdisc, Edt, Engine, EngineError, Htb, selftest};
+use super::{BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, selftest};
 
 /// An engine, by its name in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +17,15 @@ pub enum Kind {
     Bpf,
     /// Departure times and fq, kernel 5.18 and later.
     Edt,
+    /// TCP is paced, credit in place holds all else; no queue and no device.
+    Pacing,
+    /// Credit in place alone: an experiment that shows why weir queues.
+    CreditExperiment,
 }
 
 impl Kind {
-    /// All of them, best first: the order in which `auto` tries.
-    pub const ALL: [Kind; 3] = [Kind::Htb, Kind::Bpf, Kind::Edt];
+    /// All that are for use, best first: the order in which `auto` tries.
+    pub const ALL: [Kind; 4] = [Kind::Htb, Kind::Bpf, Kind::Edt, Kind::Pacing];
 
     /// As the configuration writes it.
     #[must_use]
@@ -30,6 +34,8 @@ impl Kind {
             Kind::Htb => "htb",
             Kind::Bpf => "bpf",
             Kind::Edt => "edt",
+            Kind::Pacing => "pacing",
+            Kind::CreditExperiment => "credit-experiment",
         }
     }
 
@@ -42,8 +48,9 @@ impl Kind {
             Kind::Htb => Box::new(Htb::open(link)?),
             Kind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
             Kind::Edt => Box::new(Edt::open(link)?),
+            Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self)?),
         };
-        if self != Kind::Edt {
+        if self != Kind::Edt && engine.placed() != Place::InPlace {
             // Its program would hide classes from every other scheduler.
             Edt::retire(engine.index())?;
         }
@@ -82,7 +89,7 @@ impl FromStr for Choice {
         if text == "auto" {
             return Ok(Choice::Auto);
         }
-        let known = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+        let known = Kind::ALL.into_iter().chain([Kind::CreditExperiment]).find(|kind| kind.name() == text);
         known.map(Choice::Only).ok_or_else(|| {
             let names = Kind::ALL.map(Kind::name).join(", ");
             format!("there is no engine `{text}`: auto, {names}")
@@ -137,7 +144,7 @@ mod tests {
 
     #[test]
     fn every_engine_has_a_name_that_reads_back() {
-        for kind in Kind::ALL {
+        for kind in Kind::ALL.into_iter().chain([Kind::CreditExperiment]) {
             assert_eq!(kind.name().parse(), Ok(Choice::Only(kind)));
         }
         assert_eq!("auto".parse(), Ok(Choice::Auto));

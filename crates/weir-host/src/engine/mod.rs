@@ -7,6 +7,7 @@
 
 mod bpf;
 mod catcher;
+mod credit;
 mod edt;
 mod htb;
 mod ifb;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 
 pub use bpf::BpfQdisc;
 pub use catcher::{Attach, Catcher, Created, PortClass};
+pub use credit::Credit;
 pub use edt::Edt;
 pub use htb::Htb;
 pub use kind::{Choice, Kind};
@@ -35,6 +37,15 @@ pub struct Measured {
     pub counters: Counters,
 }
 
+/// How packets come to an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Through the device of this index.
+    Queue(u32),
+    /// They do not move: the programs that catch them ask for credit.
+    InPlace,
+}
+
 /// The scheduler of a link.
 ///
 /// Setting up, adopting, repairing and reconfiguring are the same for it: it compares what
@@ -49,6 +60,21 @@ pub trait Engine: Send {
 
     /// Index of that device.
     fn index(&self) -> u32;
+
+    /// Where packets have to be for it.
+    fn placed(&self) -> Place {
+        Place::Queue(self.index())
+    }
+
+    /// Gets to know the programs that bring packets, before the first
+    /// [`apply`](Engine::apply).
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    fn join(&mut self, catcher: &Catcher) -> Result<(), EngineError> {
+        let _ = catcher;
+        Ok(())
+    }
 
     /// Writes to the scheduler so far.
     fn writes(&self) -> u64;

@@ -70,3 +70,36 @@ pub struct Group {
     /// What its members may send now.
     pub allocation: BitRate,
 }
+
+/// What a class that is not held back may send before the division has followed: what it
+/// would get if it wanted all, of what those that are (`hungry`: their shares,
+/// bit/s, and weights in all) and nobody (`spare`, bit/s) have.
+#[must_use]
+pub fn potential(policy: &Policy, share: BitRate, hungry: (u64, u64), spare: u64) -> BitRate {
+    let weight = u64::from(policy.weight().get());
+    let part = BitRate(hungry.0 + share.0 + spare).scale(weight, hungry.1 + weight);
+    part.max(policy.floor()).max(share).min(policy.ceiling())
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_share::Weight;
+
+    use super::*;
+
+    #[test]
+    fn who_wakes_gets_what_is_spare_and_a_part_by_weight_of_what_the_hungry_have() {
+        let policy = |min: u64, max: u64| {
+            let rate = |mbit| (mbit > 0).then(|| BitRate::mbit(mbit));
+            Policy::new(Weight::new(2).unwrap(), rate(min), rate(max)).unwrap()
+        };
+        let mbit = |n| BitRate::mbit(n);
+        let alone = potential(&policy(0, 0), BitRate::ZERO, (0, 0), mbit(95).0);
+        assert_eq!(alone, mbit(95));
+        let hungry = (mbit(90).0, 4);
+        assert_eq!(potential(&policy(0, 0), BitRate::ZERO, hungry, 0), mbit(30));
+        assert_eq!(potential(&policy(40, 0), BitRate::ZERO, hungry, 0), mbit(40));
+        assert_eq!(potential(&policy(0, 20), BitRate::ZERO, hungry, 0), mbit(20));
+        assert_eq!(potential(&policy(0, 0), mbit(36), hungry, 0), mbit(42));
+    }
+}

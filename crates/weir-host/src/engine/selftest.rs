@@ -23,7 +23,7 @@ use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{
-    Attach, CONTROL, Catcher, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, PortClass, plan::Member,
+    Attach, CONTROL, Catcher, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, Place, PortClass, plan::Member,
     plan::Plan, plan::Shape,
 };
 use crate::netlink::{Netlink, NetlinkError};
@@ -135,11 +135,13 @@ fn attempt(kind: Kind) -> Result<Shares, Failure> {
         host_handle: handle(HOST),
         default_handle: handle(DEFAULT),
         cookie: 0x4001,
+        pacing: if engine.placed() == Place::InPlace { Config::IN_PLACE } else { 0 },
         ..Config::default()
     };
     let (shape, members) = division();
-    engine.apply(&Plan { shape: &shape, groups: &[], members: &members }, false)?;
     let mut catcher = Catcher::open(Attach::best(), programs, super::Created::new(), None)?;
+    engine.join(&catcher)?;
+    engine.apply(&Plan { shape: &shape, groups: &[], members: &members }, false)?;
     if let Some((_, error)) = catcher.set_ports(&ports).into_iter().next() {
         return Err(error.into());
     }
@@ -259,6 +261,17 @@ mod tests {
     #[test]
     fn htb_passes_where_the_kernel_has_it() {
         match run(Kind::Htb) {
+            Ok(shares) => assert!(shares.hold(), "{shares:?}"),
+            Err(Failure::Namespace(errno)) => {
+                println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN: {errno}");
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    #[test]
+    fn credit_in_place_passes_and_leaves_nothing() {
+        match run(Kind::Pacing) {
             Ok(shares) => assert!(shares.hold(), "{shares:?}"),
             Err(Failure::Namespace(errno)) => {
                 println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN: {errno}");

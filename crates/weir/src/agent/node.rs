@@ -7,8 +7,8 @@ use weir_host::{
     chain,
     discover::NsId,
     engine::{
-        Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Plan,
-        PortClass, plan,
+        Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Place,
+        Plan, PortClass, plan,
     },
     netlink::{Link, Netlink},
     pacing::{Pacing, Root},
@@ -68,12 +68,18 @@ impl Node {
         cookie: u16,
         created: Created,
     ) -> Result<Node, EngineError> {
-        let engine = kind.open(&config.link.device)?;
+        let mut engine = kind.open(&config.link.device)?;
         let how = match config.link.attach {
             config::Attach::Auto => Attach::best(),
             config::Attach::Tcx => Attach::Tcx,
             config::Attach::Clsact => Attach::Clsact,
         };
+        // Without pacing, credit alone would cost TCP much of the link.
+        let wanted = config.link.pacing || kind == Kind::Pacing;
+        let mut pacing = if wanted { Programs::PACED } else { 0 };
+        if engine.placed() == Place::InPlace {
+            pacing |= Programs::IN_PLACE;
+        }
         let programs = Programs {
             ifb_index: engine.index(),
             control_handle: handle(CONTROL),
@@ -81,20 +87,20 @@ impl Node {
             default_handle: handle(DEFAULT),
             charge_local: u32::from(config.link.charge_local),
             cookie: u32::from(cookie),
-            pacing: u32::from(config.link.pacing),
+            pacing,
             ..Programs::default()
         };
         let root =
             NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));
         let earlier = root.as_ref().ok().and_then(Root::earlier);
-        let catcher = match Catcher::open(how, programs, created, earlier.as_ref()) {
+        let catcher = Catcher::open(how, programs, created, earlier.as_ref());
+        let catcher = match catcher.and_then(|c| engine.join(&c).map(|()| c)) {
             Ok(catcher) => catcher,
             Err(error) => {
                 engine.undo();
                 return Err(error);
             }
         };
-        let wanted = config.link.pacing;
         let pacing = match root {
             Ok(root) if wanted || earlier.is_some() => {
                 Pacing::open(root, &catcher, earlier.as_ref()).map(Some).map_err(|e| chain(&e))

@@ -40,6 +40,13 @@ impl Agent {
         warnings.extend(
             self.node.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
         );
+        if self.node.engine.kind() == weir_host::engine::Kind::CreditExperiment {
+            warnings.push(
+                "engine credit-experiment drops instead of queueing: TCP loses a third of a LAN's link and \
+                 more; it is there to be measured"
+                    .to_owned(),
+            );
+        }
         warnings.extend(self.node.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
         warnings.extend(self.node.failures.values().cloned());
         Status {
@@ -287,7 +294,7 @@ impl Agent {
             Verdict::Warn,
             None,
         ));
-        if self.book.config().link.pacing {
+        if self.node.pacing.is_some() || self.node.pacing_failure.is_some() {
             checks.push(check(
                 "pacing",
                 self.node.pacing_failure.clone(),
