@@ -48,6 +48,10 @@ pub enum Kind {
     #[serde(rename = "weir:pacing")]
     #[value(name = "weir:pacing")]
     WeirPacing,
+    /// Weir's credits alone, dropping where a queue should be: an experiment, not an engine.
+    #[serde(rename = "credit")]
+    #[value(name = "credit")]
+    Credit,
     /// Plain tc HTB on the uplink, as a person would write it.
     #[serde(rename = "tc")]
     Tc,
@@ -70,6 +74,7 @@ impl Kind {
             Kind::WeirBpfCredit => "weir:bpf-credit",
             Kind::WeirEdt => "weir:edt",
             Kind::WeirPacing => "weir:pacing",
+            Kind::Credit => "credit",
             Kind::Tc => "tc",
             Kind::Cni => "cni",
             Kind::None => "none",
@@ -79,13 +84,19 @@ impl Kind {
     /// Whether it is weir, which is what verdicts concern.
     #[must_use]
     pub fn is_weir(self) -> bool {
+        self.has_agent() && self != Kind::Credit
+    }
+
+    /// Whether an agent does it.
+    #[must_use]
+    pub fn has_agent(self) -> bool {
         !matches!(self, Kind::Tc | Kind::Cni | Kind::None)
     }
 
     /// The engine that it names, as in the agent's configuration; none leaves it to the agent.
     #[must_use]
     pub fn engine(self) -> Option<&'static str> {
-        self.name().strip_prefix("weir:")
+        if self == Kind::Credit { Some("credit-experiment") } else { self.name().strip_prefix("weir:") }
     }
 }
 

@@ -238,7 +238,7 @@ impl<'t> Shaper<'t> {
         topology: &'t Topology,
         options: &Options,
     ) -> Result<Result<Shaper<'t>, Missing>> {
-        let agent = if kind.is_weir() {
+        let agent = if kind.has_agent() {
             match control::start_agent(kind, topology, scenario.capacity, options) {
                 Ok(agent) => Some(agent),
                 Err(error) => match control::missing(kind, &error) {

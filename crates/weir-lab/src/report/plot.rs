@@ -157,6 +157,7 @@ impl Canvas {
                 Kind::Tc if settings.tc == TcForm::Quantum => "tc, round-robin by quanta",
                 Kind::Tc => "tc HTB by hand",
                 Kind::Cni => "CNI bandwidth plugin",
+                Kind::Credit => "credit and drops alone",
                 Kind::None => "no control",
                 _ => kind.name(),
             };
@@ -234,6 +235,7 @@ pub(crate) fn color(kind: Kind) -> RGBColor {
         Kind::WeirBpfCredit => RGBColor(132, 94, 247),
         Kind::WeirEdt => RGBColor(47, 158, 68),
         Kind::WeirPacing => RGBColor(130, 201, 30),
+        Kind::Credit => RGBColor(224, 49, 49),
         Kind::Cni => RGBColor(230, 119, 0),
         Kind::Tc => RGBColor(252, 176, 82),
         Kind::None => RGBColor(190, 197, 204),
