@@ -46,7 +46,8 @@
 //! assert_eq!(accepted.agreement.state, AgreementState::Observed);
 //! assert_eq!(book.in_force(now.utc)[0].min, BitRate::mbit(19));
 //!
-//! let greedy = Offer { terms: Terms::new(BitRate::mbit(80), BitRate::mbit(80)), ..offer };
+//! let mut greedy = Offer { terms: Terms::new(BitRate::mbit(80), BitRate::mbit(80)), ..offer };
+//! greedy.service.name = Name::new("backup")?;
 //! let rejection = book.offer(greedy, Name::new("a-2")?, now).unwrap_err();
 //! let fault = Fault::from(&rejection);
 //! assert_eq!(fault.code, FaultCode::NoCapacity);

@@ -111,6 +111,8 @@ mod tests {
         assert_eq!((usage.sent_in_day(now), usage.sent_in_month(now)), (Bytes(90), Bytes(270)));
         assert_eq!(QUOTA.used_up_until(&usage, now), Some(first));
         assert_eq!(QUOTA.used_up_until(&usage, first), None);
+        let of_both = usage.add(Bytes(10), now);
+        assert_eq!((of_both.sent_in_day(now), QUOTA.used_up_until(&of_both, now)), (Bytes(100), Some(first)));
     }
 
     #[test]

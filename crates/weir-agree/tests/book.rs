@@ -139,6 +139,16 @@ fn the_same_offer_has_the_same_answer_and_another_with_its_id_none() {
 }
 
 #[test]
+fn an_agreements_id_that_is_taken_is_not_held_against_the_offer() {
+    let mut book = book();
+    accept(&mut book, offer("a", 1, None, None), "a1");
+    let second = Offer { id: Some(name("o2")), ..offer("b", 1, None, None) };
+    let error = book.offer(second.clone(), name("a1"), moment(0)).unwrap_err();
+    assert_eq!(error, Rejection::IdTaken { id: name("a1") });
+    assert!(book.offer(second, name("a2"), moment(0)).is_ok());
+}
+
+#[test]
 fn a_rejection_is_remembered_until_too_many_others_were_made() {
     let limits = BookLimits { rejections: 2, ..BookLimits::default() };
     let mut book = Book::new(link(), limits);
@@ -160,6 +170,7 @@ fn a_terminated_agreement_frees_bandwidth_and_selector_at_once() {
     book.terminate(&name("a"), at(10)).unwrap();
     assert_eq!(book.agreement(&name("a")).unwrap().state, AgreementState::ObservedAndTerminating);
     assert_eq!((book.in_force(at(10)).len(), book.calendar().reserved_at(at(10))), (0, BitRate::ZERO));
+    assert_eq!(book.agreement(&name("a")).unwrap().until, Some(at(10)));
     assert!(book.offer(offer("a", 95, None, None), name("b"), moment(10)).is_ok());
     let error = book.terminate(&name("a"), at(11)).unwrap_err();
     assert_eq!(error.to_string(), "cannot terminate an agreement that is ObservedAndTerminating");
@@ -175,15 +186,19 @@ fn a_renewal_moves_the_end_and_is_refused_without_a_trace() {
     accept(&mut book, offer("a", 60, None, Some(10)), "a");
     accept(&mut book, offer("b", 60, Some(20), Some(30)), "b");
     let before = seen(&book);
+    let refused = book.renew(&name("a"), Some(at(25)), at(1)).unwrap_err();
     assert!(matches!(
-        book.renew(&name("a"), Some(at(25)), at(1)),
-        Err(Rejection::Refused(Refusal::NoCapacityToExtend { busiest, .. })) if busiest == at(20)
+        refused,
+        Rejection::Refused(Refusal::NoCapacityToExtend { busiest, .. }) if busiest == at(20)
     ));
+    assert_eq!(Fault::from(&refused).counter_offer.unwrap().end, Some(at(20)));
     assert_eq!(seen(&book), before);
     book.renew(&name("a"), Some(at(20)), at(1)).unwrap();
     assert_eq!(book.agreement(&name("a")).unwrap().until, Some(at(20)));
     assert_eq!(book.next_change(at(1)), Some(at(20)));
     assert_eq!(in_force(&book, 15), [("a".into(), 60)]);
+    let taken = book.offer(offer("a", 1, Some(15), Some(18)), name("x"), moment(1)).unwrap_err();
+    assert!(matches!(taken, Rejection::SelectorTaken { until, .. } if until == Some(at(20))));
 
     // The same packets are another agreement's from then on.
     accept(&mut book, offer("c", 1, None, Some(10)), "c");
@@ -258,7 +273,9 @@ fn a_template_bounds_offers_and_selects_for_those_that_do_not() {
         rejection.to_string(),
         "cannot agree by template audio: there is none of that id (known: video)"
     );
-    let agreement = accept(&mut book, by(20, Some(60)), "a");
+    let longest = i64::from(template().constraints.longest_s.unwrap());
+    assert!(matches!(reject(&mut book, by(20, Some(longest + 1))), Rejection::TimeOutsideTemplate { .. }));
+    let agreement = accept(&mut book, by(20, Some(longest)), "a");
     assert_eq!(agreement.selector, template().terms.selector);
     assert!(matches!(book.renew(&name("a"), None, at(1)), Err(Rejection::TimeOutsideTemplate { .. })));
 }
@@ -397,6 +414,11 @@ fn a_fault_carries_the_counter_offers() {
     assert_eq!(json["fault"]["counter_offer"]["min"], 35_000_000);
     let back: Fault = serde_json::from_value(json["fault"].clone()).unwrap();
     assert_eq!(back, fault);
+
+    let rejection = book.offer(offer("b", 96, None, Some(60)), name("b"), moment(0)).unwrap_err();
+    let fault = Fault::from(&rejection);
+    assert_eq!(fault.code, FaultCode::MaxAboveReservable);
+    assert_eq!(fault.counter_offer.unwrap().max, Some(BitRate::mbit(95)));
 }
 
 prop_compose! {

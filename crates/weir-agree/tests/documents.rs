@@ -169,6 +169,14 @@ fn a_bandwidth_is_a_number_that_is_not_negative_and_not_too_large() {
 }
 
 #[test]
+fn a_unit_in_the_number_does_not_add_to_that_of_the_attribute() {
+    for number in ["5G", "5 M", "5Ki", "1e"] {
+        let text = format!("unit=\"bps\">{number}<");
+        assert_eq!(refused("unit=\"Mbps\"> 19 <", &text).0, FaultCode::NotANumber, "{number}");
+    }
+}
+
+#[test]
 fn a_fault_names_the_element_its_place_and_what_would_be_accepted() {
     let fault = read_fig2("Mbps", "MBps").unwrap_err();
     assert_eq!(

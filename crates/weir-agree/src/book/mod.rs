@@ -233,8 +233,9 @@ impl Book {
             Answer::Accepted(id) => {
                 let entry = self.entries.get(id).filter(|entry| entry.agreement.offer == *offer);
                 let Entry { agreement, oversubscribed, .. } = entry.ok_or_else(reused)?;
-                let (agreement, oversubscribed) = (agreement.clone(), *oversubscribed);
-                Ok(Accepted { agreement, oversubscribed, repeated: true })
+                let at_present = || self.calendar.oversubscribed(self.calendar.peak(agreement.interval()));
+                let oversubscribed = oversubscribed.or_else(at_present);
+                Ok(Accepted { agreement: agreement.clone(), oversubscribed, repeated: true })
             }
             Answer::Rejected { offer: same, rejection } if *same == fingerprint(offer) => {
                 Err(rejection.clone())
@@ -343,11 +344,7 @@ impl Book {
     /// terminating still waits for [`Book::finish_termination`].
     pub fn restore(&mut self, agreement: Agreement, usage: Usage) {
         self.withdraw(&agreement.id);
-        let (id, interval) = (agreement.id.clone(), agreement.interval());
         self.enter(agreement, usage, None);
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.oversubscribed = self.calendar.oversubscribed(self.calendar.peak(interval));
-        }
     }
 
     fn enter(&mut self, agreement: Agreement, usage: Usage, oversubscribed: Option<Oversubscribed>) {
@@ -531,7 +528,7 @@ impl Book {
         Ok(grant)
     }
 
-    /// Terminates an agreement: its bandwidth and its selector are free from `now` on. It stays
+    /// Terminates an agreement: it ends `now`, its bandwidth and its selector are free. It stays
     /// in [`AgreementState::ObservedAndTerminating`] until [`Book::finish_termination`].
     ///
     /// # Errors
@@ -540,6 +537,10 @@ impl Book {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.state = entry.agreement.state.on(Event::Terminate)?;
         self.unlist(id, now);
+        if let Some(Entry { agreement, .. }) = self.entries.get_mut(id) {
+            let end = agreement.until.map_or(now, |until| until.min(now));
+            agreement.until = Some(end.max(agreement.from));
+        }
         Ok(())
     }
 

@@ -129,13 +129,13 @@ pub struct Limits {
 
 impl Limits {
     /// For a link of that rate: U_res 0.90, U_oth 0.05, no oversubscription, 30 s of skew, ten
-    /// years ahead, and 64 busy times looked behind.
+    /// years ahead, and 32 busy times looked behind.
     #[must_use]
     pub fn new(link: BitRate) -> Limits {
         let part = |part: f64| Reservable::new(part).ok();
         let split = Split { reserved: part(0.9).unwrap_or_default(), other: part(0.05) };
         let ahead = Duration::from_secs(3_653 * 86_400);
-        Limits { link, split, oversubscription: None, skew: Duration::from_secs(30), ahead, search: 64 }
+        Limits { link, split, oversubscription: None, skew: Duration::from_secs(30), ahead, search: 32 }
     }
 
     /// U_res B_eth, what may be promised without oversubscription, and the most that one

@@ -457,6 +457,8 @@ mod tests {
         let grant = calendar.check(&asks(40, 0, None), NOW).unwrap();
         assert_eq!(grant.oversubscribed, Some(Oversubscribed { factor, excess: BitRate::mbit(40) }));
         assert!(calendar.check(&asks(48, 0, None), NOW).is_err());
+        // What one may have is still a part of what there is.
+        assert!(matches!(calendar.check(&asks(96, 0, None), NOW), Err(Refusal::MaxAboveReservable { .. })));
     }
 
     #[test]
