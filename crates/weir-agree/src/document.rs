@@ -72,6 +72,12 @@ impl FromStr for Language {
 }
 
 /// What can be read and written in every [`Language`]: [`Template`], [`Offer`], [`Agreement`].
+///
+/// In XML prefixes are free and namespaces count: [`WSAG`](crate::WSAG) for WS-Agreement's own
+/// elements and attributes, [`QOS`](crate::QOS) for the paper's `ServerParams`,
+/// [`WEIR`](crate::WEIR) for what neither has a word for. Units of bandwidth are `bps`, `Kbps`,
+/// `Mbps`, `Gbps` (10^3) and `Kibps`, `Mibps`, `Gibps` (2^10). In every language, what is not known
+/// is refused: a term that is not understood cannot be promised.
 pub trait Document: Serialize + DeserializeOwned + xml::XmlDocument {
     /// Reads it.
     ///

@@ -1,23 +1,4 @@
 //! Admission over a calendar of reservations.
-//!
-//! Anastasi et al., section 3.2, with rates in place of fractions (times B_eth) and with the
-//! advance reservations that the paper leaves as future work: a request for an interval is
-//! accepted iff
-//!
-//! ```text
-//! U_r <= U_r^max <= U_res                         preliminary constraints
-//! sum over C of U_c^min + U_r <= U_res            Eq. 2, at every moment of the interval
-//! ```
-//!
-//! Bandwidth is allocated in units of [`GRAIN`]. A minimum that is no multiple of it keeps the
-//! next multiple reserved, because a refusal would shut out every offer in `Kibps` and `Mibps`
-//! (1 Mibps is 104.8576 grains), and rounding down would promise what is not there. What is
-//! promised and enforced is the minimum to the letter. Below one grain a rate is refused.
-//!
-//! Admission, insertion and removal are O(log n) in the number of instants of change. A refusal
-//! also says when the request would fit, and looks behind one busy time after the other for it,
-//! at most [`Limits::search`] of them, O(log n) each at worst. Memory: 56 bytes an instant of change,
-//! two instants a reservation, at most twice that when the table has just grown.
 
 mod limits;
 mod refusal;
@@ -89,6 +70,25 @@ impl Booking {
 }
 
 /// Who gets how much when, in sum.
+///
+/// Anastasi et al., section 3.2, with rates in place of fractions (times B_eth) and with the
+/// advance reservations that the paper leaves as future work: a request for an interval is
+/// accepted iff
+///
+/// ```text
+/// U_r <= U_r^max <= U_res                         preliminary constraints
+/// sum over C of U_c^min + U_r <= U_res            Eq. 2, at every moment of the interval
+/// ```
+///
+/// Bandwidth is allocated in units of [`GRAIN`]. A minimum that is no multiple of it keeps the
+/// next multiple reserved, because a refusal would shut out every offer in `Kibps` and `Mibps`
+/// (1 Mibps is 104.8576 grains), and rounding down would promise what is not there. What is
+/// promised and enforced is the minimum to the letter. Below one grain a rate is refused.
+///
+/// Admission, insertion and removal are O(log n) in the number of instants of change. A refusal
+/// also says when the request would fit, and looks behind one busy time after the other for it,
+/// at most [`Limits::search`] of them, O(log n) each at worst. Memory: 56 bytes an instant of change,
+/// two instants a reservation, at most twice that when the table has just grown.
 #[derive(Debug, Clone)]
 pub struct Calendar {
     limits: Limits,
