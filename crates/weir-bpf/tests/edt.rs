@@ -3,6 +3,7 @@
 //! would have left. Without `CAP_BPF` these tests say so and pass.
 
 use std::{
+    cell::Cell,
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -31,6 +32,7 @@ struct Link {
     edt: Edt,
     last: u32,
     groups: u32,
+    knows_ecn: Cell<bool>,
     /// One at a time: senders must be able to keep up.
     _alone: MutexGuard<'static, ()>,
 }
@@ -67,7 +69,14 @@ impl Link {
             edt.set_class(*minor, rule).unwrap();
         }
         let groups = groups.len() as u32;
-        let link = Link { edt, last, groups, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) };
+        let knows_ecn = Cell::new(false);
+        let link = Link {
+            edt,
+            last,
+            groups,
+            knows_ecn,
+            _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
+        };
         link.set_capacity(CAPACITY);
         Some(link)
     }
@@ -88,6 +97,8 @@ impl Link {
         context[WIRE_LEN..WIRE_LEN + 4].copy_from_slice(&wire_len.to_ne_bytes());
         let mut frame = [0x55; 60];
         frame[12..14].copy_from_slice(&ethertype);
+        // IPv4, and in its second byte who knows ECN: ECT(0) if the packet says so.
+        frame[14..16].copy_from_slice(&[0x45, if self.knows_ecn.get() { 2 } else { 0 }]);
         let tried = self.edt.try_on(&frame, &mut context, 1).unwrap();
         (tried, context)
     }
@@ -277,6 +288,22 @@ fn packets_are_dropped_beyond_the_horizon_but_not_before_a_socket_s_worth_waits(
         let class = link.class(A);
         assert_eq!((class.bytes, class.drops), (taken, 1));
         assert!((most..=most + left + 2 * u64::from(PACKET)).contains(&taken), "{taken} bytes, {left} left");
+    }
+}
+
+#[test]
+fn who_knows_ecn_is_told_when_packets_wait_for_more_than_ten_milliseconds() {
+    let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY))], &[]) else { return };
+    // 1.5 ms each: those from the eighth on wait for longer.
+    for (knows, marks) in [(false, 0), (true, 12)] {
+        link.knows_ecn.set(knows);
+        for _ in 0..20 {
+            assert_eq!(link.send(0x1_0010, PACKET).0.verdict, NEXT);
+        }
+        let class = link.class(A);
+        assert!(class.marks >= marks && class.marks <= 2 * marks, "{knows}: {} marks", class.marks);
+        assert_eq!(class.drops, 0);
+        thread::sleep(Duration::from_millis(100));
     }
 }
 
