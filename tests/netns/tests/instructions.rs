@@ -22,7 +22,7 @@ const CAPACITY: BitRate = BitRate::gbit(100);
 /// Payload of a small packet and of a full one.
 const SIZES: [usize; 2] = [200, 1400];
 /// What each other engine may add to a packet's cost, as a part of what the HTB engine adds.
-const BUDGETS: [(&str, f64); 3] = [("bpf", 1.0), ("edt", 0.6), ("pacing", 0.6)];
+const BUDGETS: [(&str, f64); 4] = [("bpf", 1.0), ("bpf-credit", 1.0), ("edt", 0.6), ("pacing", 0.6)];
 /// What the HTB engine may add, as a part of what the same scheduler set up by hand adds.
 const OF_BY_HAND: f64 = 1.4;
 

@@ -8,6 +8,7 @@
  * fair_heap.h  heaps without allocation
  * fair_flow.h  packets in slots, flows in a class, CoDel
  * fair_sched.h which class is next
+ * fair_credit.h the same as qCon does it
  *
  * All state is touched under the qdisc's root lock only (but for the marks, which are atomic).
  * Packets are held as kptrs in a fixed pool of slots and everything else is index and number: no
@@ -25,6 +26,7 @@
 #include "fair_heap.h"
 #include "fair_flow.h"
 #include "fair_sched.h"
+#include "fair_credit.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -37,6 +39,12 @@ static __always_inline __u32 class_of(__u32 priority)
 		return 0;
 	return minor;
 }
+
+/* Pointers as mere numbers: what is read from memory is one to the verifier. */
+volatile __u64 number, owner;
+
+/* When the last packet came, until the next dequeue. */
+__u64 arrived;
 
 /* The class that has most packets waiting. */
 __u32 hog;
@@ -117,10 +125,14 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	} else if (len > MTU) {
 		segments = (len + MTU - 1) / MTU;
 	}
+	number = (__u64)skb->sk;
 	hash = skb->hash;
+	/* TCP's packets carry a hash. For others of local sockets the socket will do: to look into
+	 * the packet would cost more than all the rest. */
 	if (!hash)
-		hash = bpf_skb_get_hash(skb);
-	slot_len[SLOT(slot)] = len | (skb->sk ? OWNED : 0);
+		hash = number ? (__u32)(number >> 6) * 0x9e3779b1 : bpf_skb_get_hash(skb);
+	slot_len[SLOT(slot)] = len | (number ? OWNED : 0);
+	arrived = now;
 	slot_time[SLOT(slot)] = ticks(now);
 	slot_class[SLOT(slot)] = segments << 16 | minor;
 	old = bpf_kptr_xchg(&s->skb, skb);
@@ -131,8 +143,12 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	fresh = flow_append(minor, slot, hash, ticks(now));
 	stats(minor)->backlog_packets = c->packets;
 	stats(minor)->backlog_bytes = c->bytes;
-	if (c->packets == 1)
-		activate(minor, WOKE, now);
+	if (shared.config.mode == FAIR_MODE_CREDIT) {
+		if (!c->turn && !node(THROTTLED | minor)->in)
+			credit_wake(minor);
+	} else if (c->packets == 1) {
+		wake(minor, now);
+	}
 	if (fresh && len <= shared.config.small_bytes)
 		express_append(minor);
 	return NET_XMIT_SUCCESS;
@@ -167,14 +183,20 @@ __noinline int forget_all(void)
 		node(READY | i)->in = 0;
 		node(THROTTLED | i)->in = 0;
 		node(FLOOR | i)->in = 0;
+		mark_wanted[i & MASK] = 0;
+		mark_failed[i & MASK] = 0;
 		stats(i)->backlog_packets = 0;
 		stats(i)->backlog_bytes = 0;
 	}
 	free_slot = 0;
 	fresh_slot = 0;
+	marks_wanted = 0;
 	throttled_top = 0;
 	floor_top = 0;
 	express_head = 0;
+	turn_head = 0;
+	spent_head = 0;
+	period_end = 0;
 	link_at = 0;
 	hog = 0;
 	broken = 0;
@@ -194,8 +216,6 @@ static __always_inline void count_sent(__u32 e, __u32 len, __u32 segments)
 
 	stats(e)->bytes += len;
 	stats(e)->packets += segments;
-	stats(ROOT)->bytes += len;
-	stats(ROOT)->packets += segments;
 	if (group != ROOT) {
 		stats(group)->bytes += len;
 		stats(group)->packets += segments;
@@ -205,9 +225,17 @@ static __always_inline void count_sent(__u32 e, __u32 len, __u32 segments)
 SEC("struct_ops/fair_dequeue")
 struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 {
-	__u64 now = bpf_ktime_get_ns();
 	__u32 tries = most_steps / 256;
+	__u64 now;
 
+	/* The kernel asks once more than there are packets. */
+	if (!sch->q.qlen && !broken)
+		return NULL;
+	/* A packet that finds the queue empty is asked for at once: no need to look again. */
+	now = sch->q.qlen == 1 ? arrived : 0;
+	arrived = 0;
+	if (!now)
+		now = bpf_ktime_get_ns();
 	wake_at = 0;
 	while (sch->q.qlen && !broken && tries-- && can_loop) {
 		struct sk_buff *skb;
@@ -223,7 +251,7 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 				wake_at = link_at;
 				break;
 			}
-			e = pick(now);
+			e = shared.config.mode == FAIR_MODE_CREDIT ? credit_pick(now) : pick(now);
 			if (!e)
 				break;
 		}
@@ -247,6 +275,8 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 		sch->qstats.backlog -= len;
 		charge(e, len, now);
 		count_sent(e, len, slot_class[SLOT(slot)] >> 16);
+		if (shared.config.mode == FAIR_MODE_CREDIT)
+			credit_spend(e, len);
 		if (entity(e)->new_head)
 			express_append(e);
 		if (!skb) {
@@ -278,26 +308,29 @@ int BPF_PROG(fair_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ex
 	/* One link, one state: neither a second device nor the queues of an mq. */
 	if (sch->parent != TC_H_ROOT)
 		return -EOPNOTSUPP;
-	if (shared.config.live)
+	if (owner)
 		return -EBUSY;
 	start_anew(sch);
 	sch->limit = SLOTS - 1;
-	shared.config.live = (__u64)sch;
+	owner = (__u64)sch;
+	shared.config.live = 1;
 	return 0;
 }
 
 SEC("struct_ops/fair_reset")
 void BPF_PROG(fair_reset, struct Qdisc *sch)
 {
-	if (shared.config.live == (__u64)sch)
+	if (owner == (__u64)sch)
 		start_anew(sch);
 }
 
 SEC("struct_ops/fair_destroy")
 void BPF_PROG(fair_destroy, struct Qdisc *sch)
 {
-	if (shared.config.live == (__u64)sch)
-		shared.config.live = 0;
+	if (owner != (__u64)sch)
+		return; /* a second one, which was refused */
+	owner = 0;
+	shared.config.live = 0;
 }
 
 /*
@@ -307,16 +340,26 @@ void BPF_PROG(fair_destroy, struct Qdisc *sch)
 SEC("tc")
 int weir_fair_mark(struct __sk_buff *skb)
 {
-	__u32 minor = class_of(skb->priority), bit;
+	__u32 minor, bit, hash;
 
+	if (!marks_wanted)
+		return -1; /* TCX_NEXT */
+	minor = class_of(skb->priority);
 	if (!minor)
 		minor = DEFAULT;
 	if (!mark_wanted[minor & MASK])
-		return -1; /* TCX_NEXT */
-	bit = 1u << (bpf_get_hash_recalc(skb) & (FLOWS - 1));
+		return -1;
+	hash = skb->hash;
+	if (!hash) {
+		if (skb->sk)
+			return -1; /* a full queue holds it back, see fair_enqueue */
+		hash = bpf_get_hash_recalc(skb);
+	}
+	bit = 1u << (flow_of(minor, hash) & (FLOWS - 1));
 	if (!(mark_wanted[minor & MASK] & bit))
 		return -1;
-	__sync_fetch_and_and(&mark_wanted[minor & MASK], ~bit);
+	if (__sync_fetch_and_and(&mark_wanted[minor & MASK], ~bit) & bit)
+		__sync_fetch_and_add(&marks_wanted, -1);
 	if (bpf_skb_ecn_set_ce(skb)) {
 		__sync_fetch_and_add(&stats(minor)->marks, 1);
 		__sync_fetch_and_and(&mark_failed[minor & MASK], ~bit);

@@ -55,7 +55,9 @@ struct flow {
 	__u16 count, last_count;
 	__u8 listed;       /* 0, LIST_NEW or LIST_OLD */
 	__u8 signalling;
-	__u8 pad[22];
+	__u16 pad;
+	__u32 hash;        /* whose packets wait here */
+	__u8 pad2[16];
 };
 _Static_assert(sizeof(struct flow) == 64, "an index is a shift");
 #define LIST_NEW 1
@@ -76,11 +78,11 @@ struct entity {
 	__u32 new_head, new_tail, old_head, old_tail;
 	__u32 express_next;
 	__u8 express;      /* stands in the express list */
-	__u8 pad[3];
-	__u32 turn_next;   /* credit mode: round robin */
-	__s64 credit;
-	__u64 used;
-	__u8 pad2[32];
+	__u8 turn;         /* stands in a list of credit mode */
+	__u8 pad[2];
+	__u32 turn_next;   /* in a list of credit mode */
+	__s64 credit;      /* bytes */
+	__u8 pad2[40];
 };
 _Static_assert(sizeof(struct entity) == 128, "an index is a shift");
 
@@ -93,6 +95,7 @@ struct fair_shared shared SEC(".bss.weir_fair");
 /* Flows, one bit each, by class: CoDel asks for a mark; marking was tried in vain. */
 __u32 mark_wanted[FAIR_ENTITIES];
 __u32 mark_failed[FAIR_ENTITIES];
+__u32 marks_wanted; /* by all together */
 
 /* Dropped by CoDel in this dequeue. */
 __u32 lost_packets, lost_bytes;
@@ -166,11 +169,33 @@ static __always_inline __u32 quantum(struct entity *c)
 	return c->largest > MTU ? c->largest : MTU;
 }
 
+/*
+ * The queue of a flow: one of four places, the one where its packets wait or the first where none
+ * do. Two flows share a queue only when all four are taken.
+ */
+static __always_inline __u32 flow_of(__u32 minor, __u32 hash)
+{
+	__u32 base = minor * FLOWS, chosen = 0, way;
+
+#pragma unroll
+	for (way = 0; way < 4; way++) {
+		__u32 f = (base + ((hash >> (4 * way)) & (FLOWS - 1))) & FLOW_MASK;
+
+		if (!flow(f)->listed) {
+			if (!chosen)
+				chosen = f;
+		} else if (flow(f)->hash == hash) {
+			return f;
+		}
+	}
+	return chosen ? chosen : (base + (hash & (FLOWS - 1))) & FLOW_MASK;
+}
+
 /* Appends the packet in a slot to a flow of a class. True if the flow was not waiting, and is new. */
 static __always_inline int flow_append(__u32 minor, __u32 slot, __u32 hash, __u32 now)
 {
 	struct entity *c = entity(minor);
-	__u32 f = (minor * FLOWS + (hash & (FLOWS - 1))) & FLOW_MASK;
+	__u32 f = c->packets ? flow_of(minor, hash) : (minor * FLOWS + (hash & (FLOWS - 1))) & FLOW_MASK;
 	struct flow *fl = flow(f);
 	__u32 len = slot_len[SLOT(slot)] & ~OWNED;
 
@@ -193,6 +218,7 @@ static __always_inline int flow_append(__u32 minor, __u32 slot, __u32 hash, __u3
 		fl->fresh_since = now;
 		fl->fresh_bytes = 0;
 	}
+	fl->hash = hash;
 	fl->deficit = quantum(c);
 	if (fl->fresh_bytes >= FRESH_BYTES) {
 		list_append(c, f, LIST_OLD);
@@ -319,12 +345,13 @@ static __always_inline int flow_signal(__u32 minor, __u32 f, __u32 len_owned)
 			return 0;
 		return 1;
 	}
-	__sync_fetch_and_or(&mark_wanted[minor & MASK], bit);
+	if (!(__sync_fetch_and_or(&mark_wanted[minor & MASK], bit) & bit))
+		__sync_fetch_and_add(&marks_wanted, 1);
 	return 0;
 }
 
 /* The slot of the class's next packet, unlinked from all queues; 0 if there is none. */
-__noinline __u32 class_take(__u32 minor, __u32 now)
+static __always_inline __u32 class_take(__u32 minor, __u32 now)
 {
 	struct entity *c = entity(minor);
 	__u32 budget = most_steps;

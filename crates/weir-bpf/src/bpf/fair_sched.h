@@ -119,12 +119,31 @@ __noinline int activate(__u32 e, int why, __u64 now)
 	return 0;
 }
 
+/* The class has packets again. */
+static __always_inline void wake(__u32 e, __u64 now)
+{
+	struct entity *c = entity(e);
+	struct fair_params *p = params(e);
+
+	/* One that slept so shortly that it was not yet taken out needs little. */
+	if (node(READY | e)->in && c->parent == ROOT && !p->floor_cost) {
+		if (p->ceil_cost)
+			c->ceil_at = later_of(c->ceil_at, now - CEIL_WAKE_NS);
+		if (before(c->vt, entity(ROOT)->v))
+			c->vt = entity(ROOT)->v;
+		return;
+	}
+	activate(e, WOKE, now);
+}
+
 static __always_inline void throttle(__u32 e, __u64 until)
 {
 	stats(e)->overlimits++;
 	if (!node(THROTTLED | e)->in)
 		throttled_top = heap_push(throttled_top, THROTTLED | e, until);
 }
+
+static __always_inline void credit_wake(__u32 e);
 
 /* Those whose ceiling lets them send again compete again. */
 __noinline int release(__u64 now)
@@ -147,7 +166,10 @@ __noinline int release(__u64 now)
 		throttled_top = heap_pop(throttled_top);
 		if (!has_work(c))
 			continue;
-		activate(e, RELEASED, now);
+		if (shared.config.mode == FAIR_MODE_CREDIT)
+			credit_wake(e);
+		else
+			activate(e, RELEASED, now);
 	}
 	return 0;
 }
@@ -216,11 +238,12 @@ static __always_inline __u32 first_due(__u64 now)
 }
 
 /* The class whose turn it is; 0: nobody may send before `wake_at`. */
-__noinline __u32 pick(__u64 now)
+static __always_inline __u32 pick(__u64 now)
 {
 	__u32 budget = most_steps / 32;
 
-	release(now);
+	if (throttled_top)
+		release(now);
 	wake_at = 0;
 	while (can_loop) {
 		__u32 e, member;
@@ -256,6 +279,13 @@ __noinline __u32 pick(__u64 now)
 	return 0;
 }
 
+/* How far the small packets of new flows may overdraw what their class has: by two large packets
+ * (one that was just sent, and the lead of a class that is bound by its floor) and a few of theirs. */
+static __always_inline __u32 overdraft(struct entity *c)
+{
+	return 2 * quantum(c) + 8 * shared.config.small_bytes;
+}
+
 static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 {
 	struct entity *c = entity(e);
@@ -273,11 +303,12 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 		c->vt = by == BY_FLOOR && before(cap, tag + cost) ? cap : tag + cost;
 	}
 	if (p->floor_cost) {
-		__u64 step = time_of(len, p->floor_cost);
-		__u64 at = later_of(c->floor_at, now - FLOOR_LATE_NS) + step;
+		/* Served ahead of its time it owes nothing for that, unless it overdrew. */
+		__u32 most = by == BY_EXPRESS ? overdraft(c) : len;
+		__u64 latest = now + time_of(most, p->floor_cost);
+		__u64 at = later_of(c->floor_at, now - FLOOR_LATE_NS) + time_of(len, p->floor_cost);
 
-		/* Served ahead of its time, it owes nothing for that. */
-		c->floor_at = before(now + step, at) ? now + step : at;
+		c->floor_at = before(latest, at) ? latest : at;
 	}
 	if (p->ceil_cost)
 		c->ceil_at = later_of(c->ceil_at, now - CEIL_LATE_NS) + time_of(len, p->ceil_cost);
@@ -289,7 +320,7 @@ static __always_inline void charge_link(__u32 len, __u64 now)
 }
 
 /* A packet of the class leaves. */
-__noinline int charge(__u32 e, __u32 len, __u64 now)
+static __always_inline void charge(__u32 e, __u32 len, __u64 now)
 {
 	__u32 group = entity(e)->parent & MASK;
 
@@ -303,18 +334,18 @@ __noinline int charge(__u32 e, __u32 len, __u64 now)
 		charge_one(group, len, now, group_chosen_by);
 	}
 	charge_link(len, now);
-	return 0;
 }
 
 /* Small packets of new flows need not wait behind super-packets: neither for the class's turn nor
- * for the link's clock, as long as neither is overdrawn by more than a large packet and a few
- * small ones. All of it is charged, so that shares and rates stay as they are. */
+ * for the link's clock, as long as neither is overdrawn by much. All of it is charged, so that shares and rates stay as they are. */
 static __always_inline int may_overdraw(__u32 e, __u64 now)
 {
 	struct entity *c = entity(e);
 	struct fair_params *p = params(e);
-	__u32 room = quantum(c) + 8 * shared.config.small_bytes;
+	__u32 room = overdraft(c);
 
+	if (shared.config.mode == FAIR_MODE_CREDIT && c->credit < -(__s64)room)
+		return 0;
 	return !before(entity(c->parent)->v + virtual_of(room, p), c->vt) &&
 	       (!p->ceil_cost || !before(now + time_of(room, p->ceil_cost), c->ceil_at));
 }

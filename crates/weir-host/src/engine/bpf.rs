@@ -106,6 +106,19 @@ impl BpfQdisc {
         result.map_err(|errno| EngineError::Attach { device: Ifb::NAME.into(), how: "tcx", errno, hint: "" })
     }
 
+    /// The whole link: all classes, without the groups that count their members.
+    fn whole(&self, measured: &[Measured]) -> Counters {
+        let classes = measured.iter().filter(|m| !self.told.get(&m.minor).is_some_and(|p| p.is_group));
+        classes.fold(Counters::default(), |sum, Measured { counters: c, .. }| Counters {
+            bytes: sum.bytes + c.bytes,
+            packets: sum.packets + c.packets,
+            drops: sum.drops + c.drops,
+            backlog: sum.backlog + c.backlog,
+            queued: sum.queued + c.queued,
+            overlimits: sum.overlimits + c.overlimits,
+        })
+    }
+
     fn fair(&self) -> Result<&Fair, EngineError> {
         let gone = || EngineError::Lacking {
             engine: Kind::of(self.mode),
@@ -214,8 +227,8 @@ impl Engine for BpfQdisc {
         if !fair.is_live() {
             return Ok(0);
         }
-        let minors = std::iter::once(&ROOT).chain(self.told.keys());
-        out.extend(minors.map(|&minor| Measured { minor, counters: counters(fair, minor) }));
+        out.extend(self.told.keys().map(|&minor| Measured { minor, counters: counters(fair, minor) }));
+        out.push(Measured { minor: ROOT, counters: self.whole(out) });
         let altered = self.told.iter().filter(|(minor, params)| !fair.is(**minor, params)).count();
         let link_altered = self.link.as_ref().is_some_and(|link| !fair.link_is(link));
         let strangers = (0..Fair::ENTITIES)
@@ -265,6 +278,7 @@ impl Engine for BpfQdisc {
     }
 }
 
+/// The counters of one class or group.
 fn counters(fair: &Fair, minor: u16) -> Counters {
     let stats = fair.stats(minor);
     Counters {

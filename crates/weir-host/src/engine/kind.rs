@@ -15,6 +15,8 @@ pub enum Kind {
     Htb,
     /// A BPF qdisc, kernel 6.16 and later.
     Bpf,
+    /// The same qdisc with qCon's turns and credits.
+    BpfCredit,
     /// Departure times and fq, kernel 5.18 and later.
     Edt,
     /// TCP is paced, credit in place holds all else; no queue and no device.
@@ -25,7 +27,7 @@ pub enum Kind {
 
 impl Kind {
     /// All that are for use, best first: the order in which `auto` tries.
-    pub const ALL: [Kind; 4] = [Kind::Htb, Kind::Bpf, Kind::Edt, Kind::Pacing];
+    pub const ALL: [Kind; 5] = [Kind::Htb, Kind::Bpf, Kind::BpfCredit, Kind::Edt, Kind::Pacing];
 
     /// As the configuration writes it.
     #[must_use]
@@ -33,6 +35,7 @@ impl Kind {
         match self {
             Kind::Htb => "htb",
             Kind::Bpf => "bpf",
+            Kind::BpfCredit => "bpf-credit",
             Kind::Edt => "edt",
             Kind::Pacing => "pacing",
             Kind::CreditExperiment => "credit-experiment",
@@ -47,6 +50,7 @@ impl Kind {
         let engine: Box<dyn Engine> = match self {
             Kind::Htb => Box::new(Htb::open(link)?),
             Kind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
+            Kind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
             Kind::Edt => Box::new(Edt::open(link)?),
             Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self)?),
         };
@@ -60,7 +64,8 @@ impl Kind {
     /// The BPF qdisc's name when it works in this mode.
     pub(crate) fn of(mode: Mode) -> Kind {
         match mode {
-            Mode::Fair | Mode::Credit => Kind::Bpf,
+            Mode::Fair => Kind::Bpf,
+            Mode::Credit => Kind::BpfCredit,
         }
     }
 }
