@@ -31,6 +31,10 @@ const PARAMS: usize = 4096 / 8;
 const STATS: usize = PARAMS + Fair::ENTITIES as usize * Params::WORDS;
 const WORDS: usize = STATS + Fair::ENTITIES as usize * 8;
 
+/// `struct fair_config` after what [`LinkParams`] says: flush, live, flushes, pool_full,
+/// unclassified.
+const FLUSH: usize = 9;
+
 /// How classes take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -283,7 +287,7 @@ impl Fair {
     /// A qdisc uses this object.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.shared.read(9) != 0
+        self.shared.read(FLUSH + 1) != 0
     }
 
     /// The program for the egress of the qdisc's device that sets the marks CoDel asks for;
@@ -373,13 +377,19 @@ impl Fair {
         }
     }
 
+    /// Has the qdisc drop all that waits and begin anew, because its state is damaged in a way
+    /// that it cannot see itself.
+    pub fn flush(&self) {
+        self.shared.write(FLUSH, 1);
+    }
+
     /// What went wrong.
     #[must_use]
     pub fn faults(&self) -> Faults {
         Faults {
-            flushes: self.shared.read(10),
-            pool_full: self.shared.read(11),
-            unclassified: self.shared.read(12),
+            flushes: self.shared.read(FLUSH + 2),
+            pool_full: self.shared.read(FLUSH + 3),
+            unclassified: self.shared.read(FLUSH + 4),
         }
     }
 }

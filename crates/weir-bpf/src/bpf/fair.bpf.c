@@ -206,6 +206,8 @@ __noinline int forget_all(void)
 static __always_inline void start_anew(struct Qdisc *sch)
 {
 	forget_all();
+	owner = (__u64)sch;
+	shared.config.live = 1;
 	sch->q.qlen = 0;
 	sch->qstats.backlog = 0;
 }
@@ -231,6 +233,10 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 	/* The kernel asks once more than there are packets. */
 	if (!sch->q.qlen && !broken)
 		return NULL;
+	if (shared.config.flush) {
+		shared.config.flush = 0;
+		broken = 1;
+	}
 	/* A packet that finds the queue empty is asked for at once: no need to look again. */
 	now = sch->q.qlen == 1 ? arrived : 0;
 	arrived = 0;
@@ -312,8 +318,6 @@ int BPF_PROG(fair_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ex
 		return -EBUSY;
 	start_anew(sch);
 	sch->limit = SLOTS - 1;
-	owner = (__u64)sch;
-	shared.config.live = 1;
 	return 0;
 }
 

@@ -32,13 +32,14 @@ struct fair_config { /* written by user space but for the last part */
 	__u32 codel_target_us;
 	__u32 codel_interval_us;
 	__u32 pad;
+	__u64 flush;            /* 1: drop all and begin anew; the kernel takes it back */
 	/* Written by the kernel. */
 	__u64 live;             /* nonzero while a qdisc uses this object */
 	__u64 flushes;          /* inconsistencies that were found, and cured by dropping all */
 	__u64 pool_full;        /* packets dropped because all slots were taken */
 	__u64 unclassified;     /* packets that named no class */
 };
-_Static_assert(sizeof(struct fair_config) == 104, "user space maps this layout");
+_Static_assert(sizeof(struct fair_config) == 112, "user space maps this layout");
 
 struct fair_params { /* written by user space, only read in the kernel */
 	__u64 weight_cost;      /* 2^32 / weight */

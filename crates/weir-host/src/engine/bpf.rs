@@ -5,14 +5,18 @@
 //! Parameters and counters are a map in this process's memory. The qdisc keeps that map alive, so
 //! an agent that starts again finds it, and goes on with queues, clocks and counters as they are.
 
-use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::MetadataExt,
+    time::{Duration, Instant},
+};
 
 use weir_bpf::{
     attach,
     fair::{Fair, Faults, LinkParams, Mode, Params},
 };
 use weir_share::Policy;
-use weir_units::{Bytes, TcHandle};
+use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb, plan::Shape};
 use crate::netlink::tc::{self, Counters};
@@ -24,6 +28,8 @@ const CODEL_TARGET_US: u32 = 5_000;
 const CODEL_INTERVAL_US: u32 = 100_000;
 /// The largest super-packet: small packets may go ahead by the time that one takes.
 const SUPER_PACKET: Bytes = Bytes(65_536 + 44 * 66 + 8 * 1_514);
+/// No class with a share worth mentioning waits as long.
+const PATIENCE: Duration = Duration::from_millis(400);
 /// Ethernet's header, with a VLAN tag.
 const FRAME: u32 = 18;
 
@@ -36,8 +42,26 @@ pub struct BpfQdisc {
     fair: Option<Fair>,
     link: Option<LinkParams>,
     told: BTreeMap<u16, Params>,
+    /// Since when which bytes of a class have waited without any being sent, and what its share is.
+    waiting: BTreeMap<u16, Waiting>,
     faults: Faults,
     writes: u64,
+}
+
+/// A class that has not sent since a moment.
+struct Waiting {
+    since: Instant,
+    bytes: u64,
+    share: BitRate,
+}
+
+impl Waiting {
+    /// It should have sent some super-packets by now, and has sent nothing: a damaged clock, or
+    /// a queue that is in no list any more.
+    fn too_long(&self) -> bool {
+        self.share.bytes_in(self.since.elapsed()) > Bytes(4 * SUPER_PACKET.0)
+            && self.since.elapsed() > PATIENCE
+    }
 }
 
 impl BpfQdisc {
@@ -57,6 +81,7 @@ impl BpfQdisc {
             fair: None,
             link: None,
             told: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             faults: Faults::default(),
             writes: 0,
         };
@@ -216,6 +241,11 @@ impl Engine for BpfQdisc {
         }
         self.link = Some(link);
         self.told = wanted;
+        for member in plan.members {
+            let waiting = Waiting { since: Instant::now(), bytes: 0, share: BitRate::ZERO };
+            self.waiting.entry(member.minor).or_insert(waiting).share = member.allocation;
+        }
+        self.waiting.retain(|minor, _| self.told.contains_key(minor));
         self.writes += written as u64;
         Ok(written)
     }
@@ -240,6 +270,17 @@ impl Engine for BpfQdisc {
             tracing::warn!("the scheduler's state was damaged: {flushes} times all queues were emptied");
         }
         self.faults = faults;
+        let fair = self.fair.as_ref();
+        for Measured { minor, counters } in out.iter() {
+            let Some(waiting) = self.waiting.get_mut(minor) else { continue };
+            if counters.queued == 0 || counters.bytes != waiting.bytes {
+                (waiting.since, waiting.bytes) = (Instant::now(), counters.bytes);
+            } else if waiting.too_long() {
+                tracing::warn!("class 1:{minor:x} waits in the scheduler for ever: all queues are emptied");
+                waiting.since = Instant::now();
+                fair.iter().for_each(|fair| fair.flush());
+            }
+        }
         // An agent that has just taken over knows of nobody yet.
         let strangers = if self.link.is_some() { strangers } else { 0 };
         Ok(altered + usize::from(link_altered) + strangers + usize::from(flushes > 0))
@@ -294,7 +335,6 @@ fn counters(fair: &Fair, minor: u16) -> Counters {
 #[cfg(test)]
 mod tests {
     use weir_share::Weight;
-    use weir_units::BitRate;
 
     use super::*;
     use crate::engine::plan::{Group, Member};
