@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeMap,
     os::unix::fs::MetadataExt,
+    slice::SliceIndex,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -84,11 +85,11 @@ fn maps() -> [MapHandle; 2] {
     [shared, state].map(|id| MapHandle::from_map_id(id).expect("root can open it"))
 }
 
-/// Overwrites a map's value from `from` on with what `change` makes of each byte.
-fn damage(map: &MapHandle, from: usize, mut change: impl FnMut(u8) -> u8) {
+/// Overwrites a part of a map's value with what `change` makes of each byte.
+fn damage(map: &MapHandle, part: impl SliceIndex<[u8], Output = [u8]>, mut change: impl FnMut(u8) -> u8) {
     let key = 0u32.to_ne_bytes();
     let mut value = map.lookup(&key, MapFlags::ANY).expect("it can be read").expect("there is a value");
-    value[from..].iter_mut().for_each(|byte| *byte = change(*byte));
+    value[part].iter_mut().for_each(|byte| *byte = change(*byte));
     map.update(&key, &value, MapFlags::ANY).expect("it can be written");
 }
 
@@ -111,19 +112,19 @@ fn whatever_is_written_into_its_maps_traffic_flows_as_it_should_within_a_second(
     busy.assert_shares("at first");
     let [shared, state] = maps();
     let mut random = noise(7);
-    // The configuration's first page; then everybody's parameters and counters.
-    damage(&shared, 4096, |_| 0xa5);
+    // The first page is the link's; then come everybody's parameters.
+    damage(&shared, 4096..4096 + 64 * usize::from(Fair::ENTITIES), |_| 0xa5);
     sleep(SOON);
     busy.assert_shares("parameters overwritten");
     assert!(busy.node.client().status().expect("it answers").repairs > 0, "and weir says so");
     for (what, rarely) in
         [("all of its state", 1), ("a hundredth", 100), ("another", 100), ("a thousandth", 1000)]
     {
-        damage(&state, 0, |byte| if random().is_multiple_of(rarely) { random() as u8 } else { byte });
+        damage(&state, .., |byte| if random().is_multiple_of(rarely) { random() as u8 } else { byte });
         sleep(SOON);
         busy.assert_shares(&format!("{what} overwritten with noise"));
     }
-    damage(&state, 0, |_| 0);
+    damage(&state, .., |_| 0);
     sleep(SOON);
     busy.assert_shares("its state overwritten with zeros");
     println!("{:?}", busy.fair().faults());

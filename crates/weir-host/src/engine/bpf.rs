@@ -135,12 +135,12 @@ impl BpfQdisc {
     fn whole(&self, measured: &[Measured]) -> Counters {
         let classes = measured.iter().filter(|m| !self.told.get(&m.minor).is_some_and(|p| p.is_group));
         classes.fold(Counters::default(), |sum, Measured { counters: c, .. }| Counters {
-            bytes: sum.bytes + c.bytes,
-            packets: sum.packets + c.packets,
-            drops: sum.drops + c.drops,
-            backlog: sum.backlog + c.backlog,
-            queued: sum.queued + c.queued,
-            overlimits: sum.overlimits + c.overlimits,
+            bytes: sum.bytes.saturating_add(c.bytes),
+            packets: sum.packets.saturating_add(c.packets),
+            drops: sum.drops.saturating_add(c.drops),
+            backlog: sum.backlog.saturating_add(c.backlog),
+            queued: sum.queued.saturating_add(c.queued),
+            overlimits: sum.overlimits.saturating_add(c.overlimits),
         })
     }
 
