@@ -155,8 +155,12 @@ impl Engine {
                 .unwrap_or("it did not start")
                 .to_owned()
         })?;
-        let engine = agent.client().status().map_err(|e| e.to_string())?.engine;
-        if engine == self.name() { Ok(()) } else { Err(format!("the agent uses {engine} instead")) }
+        let status = agent.client().status().map_err(|e| e.to_string())?;
+        if status.engine == self.name() {
+            Ok(())
+        } else {
+            Err(format!("the agent uses {} instead: {}", status.engine, status.warnings.join("; ")))
+        }
     }
 }
 
