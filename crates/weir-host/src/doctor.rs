@@ -3,7 +3,7 @@
 
 use nix::sched::{CloneFlags, unshare};
 use weir_api::{Check, Verdict};
-use weir_bpf::{Classifier, attach};
+use weir_bpf::{Classifier, Pacer, attach};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use crate::{
@@ -112,6 +112,15 @@ fn try_out() -> Vec<Check> {
         }
     };
     checks.push(ok("bpf", "the classifier loads"));
+    checks.push(match Pacer::load(&classifier) {
+        Ok(_) => ok("pacing", "TCP senders can be held to their share in their own sockets"),
+        Err(e) => bad(
+            "pacing",
+            Verdict::Warn,
+            chain(&e),
+            "`[link] pacing` and `engine = \"pacing\"` need CONFIG_CGROUP_BPF and CONFIG_DEBUG_INFO_BTF",
+        ),
+    });
     checks.push(match attach::attach_tcx_ingress(&classifier.port_program(), ifb, None) {
         Ok(()) => ok("tcx", "programs attach in an order (kernel >= 6.6)"),
         Err(errno) => bad(
