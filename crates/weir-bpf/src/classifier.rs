@@ -140,6 +140,13 @@ impl Classifier {
         self.skeleton.progs.weir_port.as_fd()
     }
 
+    /// The program for container ports where a filter's action redirects, as a number for
+    /// netlink.
+    #[must_use]
+    pub fn port_filter(&self) -> RawFd {
+        self.skeleton.progs.weir_port_match.as_fd().as_raw_fd()
+    }
+
     /// The program for the uplink, as a number for netlink.
     #[must_use]
     pub fn uplink_program(&self) -> RawFd {

@@ -176,30 +176,56 @@ static __always_inline int is_on(const struct weir_config *cfg)
 	return cfg && (cfg->ifb_index || cfg->pacing & WEIR_IN_PLACE);
 }
 
-SEC("tc")
-int weir_port(struct __sk_buff *skb)
+/* The class of a packet from a container; 0 if it is none of weir's business. */
+static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg)
 {
-	const struct weir_config *cfg = config();
 	__u32 port = skb->ifindex;
 	struct packet p;
 	__u32 *handle;
 
 	if (!is_on(cfg))
-		return NEXT;
+		return 0;
 	handle = bpf_map_lookup_elem(&weir_ports, &port);
 	if (!handle)
-		return NEXT;
+		return 0;
 	parse(skb, &p);
 	if (!cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to)) {
 		count_local(skb, *handle);
-		return NEXT;
+		return 0;
 	}
 	if (cfg->pacing & WEIR_PACED)
 		note_flow(skb, *handle);
+	return p.is_control ? cfg->control_handle : *handle;
+}
+
+SEC("tc")
+int weir_port(struct __sk_buff *skb)
+{
+	const struct weir_config *cfg = config();
+	__u32 handle = port_class(skb, cfg);
+
+	if (!handle || !cfg)
+		return NEXT;
 	if (cfg->pacing & WEIR_IN_PLACE)
-		return in_place(skb, cfg, p.is_control ? cfg->control_handle : *handle);
-	classify(skb, cfg, p.is_control ? cfg->control_handle : *handle);
+		return in_place(skb, cfg, handle);
+	classify(skb, cfg, handle);
 	return bpf_redirect(cfg->ifb_index, 0);
+}
+
+/*
+ * The same for clsact, with act_mirred behind it: where there is no TCX, an ifb may drop what
+ * bpf_redirect sends (seen on 6.1; 6.12 is fine), because nothing says that it was redirected.
+ */
+SEC("tc")
+int weir_port_match(struct __sk_buff *skb)
+{
+	const struct weir_config *cfg = config();
+	__u32 handle = port_class(skb, cfg);
+
+	if (!handle || !cfg)
+		return NO_MATCH;
+	classify(skb, cfg, handle);
+	return MATCH;
 }
 
 /* The class of the socket's cgroup or of the nearest one above it that has a class. */

@@ -1,13 +1,16 @@
 //! Brings packets to the scheduler: the BPF programs, and where they are attached.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::AsRawFd,
+};
 
 use nix::errno::Errno;
 use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, attach};
 
 use super::EngineError;
 use crate::netlink::{
-    Netlink,
+    Netlink, Request,
     tc::{self, Hook, Verdict},
 };
 
@@ -189,12 +192,8 @@ impl Catcher {
                 self.unfilter(index, device, Hook::Ingress)
             }
             Attach::Clsact => {
-                use std::os::fd::AsRawFd;
                 self.clsact(index, device, Hook::Ingress)?;
-                let program = (self.classifier.port_program().as_raw_fd(), Classifier::PORT_PROGRAM);
-                let filter =
-                    tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, Verdict::Program);
-                self.netlink.call(filter)?;
+                self.netlink.call(self.port_filter(index, device))?;
                 uncatch_tcx(index);
                 Ok(())
             }
@@ -285,12 +284,27 @@ impl Catcher {
 
     fn filter_uplink(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
         let program = (self.classifier.uplink_program(), Classifier::UPLINK_PROGRAM);
-        let verdict = if self.config.pacing & Config::IN_PLACE == 0 {
+        let verdict = self.verdict();
+        Ok(self.netlink.call(tc::set_bpf_filter(index, device, Hook::Egress, PREF, program, verdict))?)
+    }
+
+    fn port_filter(&self, index: u32, device: &str) -> Request {
+        let verdict = self.verdict();
+        let program = match verdict {
+            Verdict::Program => self.classifier.port_program().as_raw_fd(),
+            Verdict::Redirect { .. } => self.classifier.port_filter(),
+        };
+        let program = (program, Classifier::PORT_PROGRAM);
+        tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, verdict)
+    }
+
+    /// What filters do with packets: without a scheduler the programs decide.
+    fn verdict(&self) -> Verdict {
+        if self.config.pacing & Config::IN_PLACE == 0 {
             Verdict::Redirect { to: self.config.ifb_index }
         } else {
             Verdict::Program
-        };
-        Ok(self.netlink.call(tc::set_bpf_filter(index, device, Hook::Egress, PREF, program, verdict))?)
+        }
     }
 
     /// Makes the caught cgroups (v2 ids) the given ones; `levels` as in [`Config`].
@@ -404,6 +418,14 @@ impl Catcher {
         self.configure(|c| c.ifb_index = ifb_index)?;
         if let Some((index, device)) = self.uplink.clone() {
             self.filter_uplink(index, &device)?;
+        }
+        if self.how == Attach::Clsact {
+            for (&index, port) in &self.ports {
+                match self.netlink.call(self.port_filter(index, &port.device)) {
+                    Err(e) if !e.is_gone() => return Err(e.into()),
+                    _ => {}
+                }
+            }
         }
         Ok(())
     }
