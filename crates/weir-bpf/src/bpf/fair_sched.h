@@ -309,6 +309,9 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 		__u64 at = later_of(c->floor_at, now - FLOOR_LATE_NS) + time_of(len, p->floor_cost);
 
 		c->floor_at = before(latest, at) ? latest : at;
+		/* One that was given to it while it had packets: nothing woke. */
+		if (!node(FLOOR | e)->in)
+			floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
 	}
 	if (p->ceil_cost)
 		c->ceil_at = later_of(c->ceil_at, now - CEIL_LATE_NS) + time_of(len, p->ceil_cost);
