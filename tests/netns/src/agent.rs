@@ -81,7 +81,7 @@ impl Config {
         Config { capacity, ..self }
     }
 
-    /// More lines of the section `[link]`.
+    /// More lines of the section `[link]`. The engine is `htb` if none of them names one.
     #[must_use]
     pub fn link(mut self, lines: &str) -> Config {
         let _ = writeln!(self.link, "{lines}");
@@ -125,8 +125,10 @@ impl Config {
     pub fn to_toml(&self, dir: &Path) -> String {
         let list = |names: &[String]| format!("{names:?}");
         let (dir, link) = (dir.display(), &self.link);
+        // The reference, whatever else this kernel runs.
+        let engine = if link.contains("engine = ") { "" } else { "engine = \"htb\"\n" };
         format!(
-            "[link]\ndevice = \"{UPLINK}\"\ncapacity = \"{}bit\"\n{link}\n\
+            "[link]\ndevice = \"{UPLINK}\"\ncapacity = \"{}bit\"\n{engine}{link}\n\
              [agent]\nsocket = \"{dir}/weir.sock\"\nstate = \"{dir}/state\"\n\n\
              [discover]\ndocker = {}\nnetns = {}\n\n{}",
             self.capacity.bits_per_sec(),

@@ -5,7 +5,7 @@ use crate::netlink::{Netlink, NetlinkError, tc::Qdisc};
 use weir_units::TcHandle;
 
 /// Its name. A number behind it makes room for a second link one day.
-const DEVICE: &str = "weir0";
+pub const DEVICE: &str = "weir0";
 const ALIAS: &str = "weir scheduler of ";
 
 /// The device, and the way to the kernel.

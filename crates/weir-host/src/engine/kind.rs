@@ -27,7 +27,7 @@ pub enum Kind {
 
 impl Kind {
     /// All that are for use, best first: the order in which `auto` tries.
-    pub const ALL: [Kind; 5] = [Kind::Htb, Kind::Bpf, Kind::BpfCredit, Kind::Edt, Kind::Pacing];
+    pub const ALL: [Kind; 5] = [Kind::Bpf, Kind::Htb, Kind::Edt, Kind::BpfCredit, Kind::Pacing];
 
     /// As the configuration writes it.
     #[must_use]
@@ -111,8 +111,8 @@ impl TryFrom<String> for Choice {
 }
 
 impl Choice {
-    /// The engine to take. `last` is the one that an earlier agent used on this node: it is
-    /// taken again without a test, since what waits in its queues would be lost with it.
+    /// The engine to take. `last` is the one whose scheduler an earlier agent has left in place:
+    /// it is taken again without a test, since what waits in its queues would be lost with it.
     /// Also returns what was wrong with each one that would have been better.
     #[must_use]
     pub fn choose(self, last: Option<&str>) -> (Kind, Vec<(Kind, String)>) {

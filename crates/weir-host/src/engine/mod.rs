@@ -23,6 +23,7 @@ pub use catcher::{Attach, Catcher, Created, PortClass};
 pub use credit::Credit;
 pub use edt::Edt;
 pub use htb::Htb;
+pub use ifb::DEVICE;
 pub use kind::{Choice, Kind};
 pub use plan::Plan;
 

@@ -32,7 +32,7 @@ use weir_api::Event;
 use weir_host::{
     chain,
     discover::docker,
-    engine::Measured,
+    engine::{self, Measured},
     netlink::{LinkEvents, Netlink},
 };
 use weir_share::{Allocator, Demand};
@@ -219,7 +219,7 @@ impl Agent {
                 e.message
             )
         })?;
-        let (kind, refused) = config.link.engine.choose(store.engine()?.as_deref());
+        let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref());
         let node = Node::open(&config, kind, store.cookie()?, store.created()?).with_context(|| {
             format!("cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)")
         })?;
@@ -521,6 +521,12 @@ impl Agent {
             None => Ok(()),
         }
     }
+}
+
+/// The engine whose scheduler an earlier agent has left in place, if any.
+fn left(netlink: &mut Netlink, store: &Store) -> anyhow::Result<Option<String>> {
+    let there = netlink.link(engine::DEVICE).is_ok();
+    Ok(store.engine()?.filter(|_| there))
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {
