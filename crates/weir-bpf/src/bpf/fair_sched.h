@@ -199,10 +199,6 @@ static __always_inline __u32 first_ready(__u32 parent, __u64 now)
 			return 0;
 		}
 	}
-	if (params(e)->floor_cost && !node(FLOOR | e)->in) { /* it was given one while it waited */
-		c->floor_at = later_of(c->floor_at, now);
-		floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
-	}
 	if (before(node(top)->key, c->vt)) {
 		p->ready = heap_later(top, c->vt);
 		return 0;
