@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::errno::Errno;
 use weir_bpf::{
     attach,
     fair::{Fair, Faults, LinkParams, Mode, Params},
@@ -120,6 +121,21 @@ impl BpfQdisc {
         Ok(())
     }
 
+    /// Takes away the program that marks packets, and with it the maps it holds, from a device
+    /// that another engine uses now.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub(super) fn retire(index: u32) -> Result<(), EngineError> {
+        // A kernel without TCX has no BPF qdiscs either.
+        for id in attach::tcx_egress(index).unwrap_or_default() {
+            if attach::program_name(id).is_ok_and(|name| name == Fair::MARK_PROGRAM) {
+                attach::detach_tcx_egress(id, index).map_err(refused)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Attaches the program that marks packets, in the place of an earlier one.
     fn mark(&self, fair: &Fair) -> Result<(), EngineError> {
         let index = self.ifb.index;
@@ -128,7 +144,7 @@ impl BpfQdisc {
             let old = ids.into_iter().find(is_old);
             fair.mark_program().map_or(Ok(()), |program| attach::attach_tcx_egress(&program, index, old))
         });
-        result.map_err(|errno| EngineError::Attach { device: Ifb::NAME.into(), how: "tcx", errno, hint: "" })
+        result.map_err(refused)
     }
 
     /// The whole link: all classes, without the groups that count their members.
@@ -151,6 +167,10 @@ impl BpfQdisc {
         };
         self.fair.as_ref().ok_or_else(gone)
     }
+}
+
+fn refused(errno: Errno) -> EngineError {
+    EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" }
 }
 
 /// What the qdisc is told of the link.

@@ -54,9 +54,14 @@ impl Kind {
             Kind::Edt => Box::new(Edt::open(link)?),
             Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self)?),
         };
-        if self != Kind::Edt && engine.placed() != Place::InPlace {
+        if let Place::Queue(index) = engine.placed() {
             // Its program would hide classes from every other scheduler.
-            Edt::retire(engine.index())?;
+            if self != Kind::Edt {
+                Edt::retire(index)?;
+            }
+            if !matches!(self, Kind::Bpf | Kind::BpfCredit) {
+                BpfQdisc::retire(index)?;
+            }
         }
         Ok(engine)
     }
