@@ -164,6 +164,11 @@ static __always_inline void list_append(struct entity *c, __u32 f, int list)
 	}
 }
 
+static __always_inline void remember_largest(struct entity *c, __u32 len)
+{
+	c->largest = len > c->largest ? len : c->largest - ((c->largest - len) >> 10);
+}
+
 static __always_inline __u32 quantum(struct entity *c)
 {
 	return c->largest > MTU ? c->largest : MTU;
@@ -208,10 +213,7 @@ static __always_inline int flow_append(__u32 minor, __u32 slot, __u32 hash, __u3
 	fl->bytes += len;
 	c->packets++;
 	c->bytes += len;
-	if (len > c->largest)
-		c->largest = len;
-	else
-		c->largest -= (c->largest - len) >> 10;
+	remember_largest(c, len);
 	if (fl->listed)
 		return 0;
 	if (now - fl->fresh_since > FRESH_TIME) {

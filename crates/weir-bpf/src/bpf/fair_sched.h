@@ -8,8 +8,8 @@
  * start tag all the same: so a floor counts towards the share, which is water-filling exactly.
  *
  * A class bound by its floor is for ever served ahead of its turn. Its tag is not let run more than
- * one and a half packets ahead of v, or it would pay for that when the others have gone: with its
- * fair share above its floor it takes v less than that much of the floor's own time to come up.
+ * one and a half of the largest packets ahead of v, or it would pay for that when the others have
+ * gone: with its fair share above its floor v comes up in less than the floor's time for that much.
  *
  * Floors and ceilings are kept as one instant each (GCRA): when the next packet conforms.
  */
@@ -298,7 +298,9 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 			parent->v = tag;
 		c->vt = tag + cost;
 	} else {
-		__u64 cap = later_of(parent->v + cost + cost / 2, tag);
+		/* While one of the others' packets leaves, v stands still. */
+		__u32 step = later_of(len, parent->largest);
+		__u64 cap = later_of(parent->v + virtual_of(step + step / 2, p), tag);
 
 		c->vt = by == BY_FLOOR && before(cap, tag + cost) ? cap : tag + cost;
 	}
@@ -329,18 +331,17 @@ static __always_inline void charge(__u32 e, __u32 len, __u64 now)
 
 	e &= MASK;
 	charge_one(e, len, now, chosen_by);
+	remember_largest(entity(group), len);
 	if (group != ROOT) {
-		struct entity *g = entity(group);
-
-		if (len > g->largest)
-			g->largest = len;
 		charge_one(group, len, now, group_chosen_by);
+		remember_largest(entity(ROOT), len);
 	}
 	charge_link(len, now);
 }
 
 /* Small packets of new flows need not wait behind super-packets: neither for the class's turn nor
- * for the link's clock, as long as neither is overdrawn by much. All of it is charged, so that shares and rates stay as they are. */
+ * for the link's clock, as long as neither is overdrawn by much. All of it is charged, so that shares and rates stay as
+ * they are. */
 static __always_inline int may_overdraw(__u32 e, __u64 now)
 {
 	struct entity *c = entity(e);

@@ -119,33 +119,53 @@ impl Choice {
     /// The engine to take. `last` is the one whose scheduler an earlier agent has left in place:
     /// it is taken again without a test, since what waits in its queues would be lost with it.
     /// Also returns what was wrong with each one that would have been better.
-    #[must_use]
-    pub fn choose(self, last: Option<&str>) -> (Kind, Vec<(Kind, String)>) {
+    ///
+    /// # Errors
+    /// [`NoneWorks`]: traffic that an engine cuts off is worse than traffic that is not shared.
+    pub fn choose(self, last: Option<&str>) -> Result<(Kind, Refused), NoneWorks> {
         match self {
-            Choice::Only(kind) => (kind, Vec::new()),
+            Choice::Only(kind) => Ok((kind, Refused::new())),
             Choice::Auto => choose(last, &Kind::ALL, |kind| selftest::run(kind).map(drop)),
         }
     }
 }
 
-/// The first of `kinds` that passes `test`; the last one if none does, so that its own error
-/// is what people see.
+/// Engines that were not taken, and why.
+pub type Refused = Vec<(Kind, String)>;
+
+/// No engine passed its self-test.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no engine works here: {}", .0.iter().map(|(kind, why)| format!("{kind}: {why}")).collect::<Vec<_>>().join("; "))]
+pub struct NoneWorks(Refused);
+
+/// The first of `kinds` that passes `test`; else the first that lets traffic through, but not
+/// as it should: a machine too busy for a self-test is no reason not to share its link.
 fn choose(
     last: Option<&str>,
     kinds: &[Kind],
     test: impl Fn(Kind) -> Result<(), selftest::Failure>,
-) -> (Kind, Vec<(Kind, String)>) {
+) -> Result<(Kind, Refused), NoneWorks> {
     if let Some(&kind) = kinds.iter().find(|kind| Some(kind.name()) == last) {
-        return (kind, Vec::new());
+        return Ok((kind, Refused::new()));
     }
-    let mut refused = Vec::new();
+    let (mut refused, mut second) = (Refused::new(), None);
     for &kind in kinds {
         match test(kind) {
-            Ok(()) => return (kind, refused),
-            Err(why) => refused.push((kind, why.to_string())),
+            Ok(()) => return Ok((kind, refused)),
+            Err(why) => {
+                // Without the right to try, what every kernel has is the best guess.
+                let untried = kind == Kind::Htb && matches!(why, selftest::Failure::Namespace(_));
+                if untried || matches!(why, selftest::Failure::Unfair(_)) {
+                    second = second.or(Some(kind));
+                }
+                refused.push((kind, why.to_string()));
+            }
         }
     }
-    (Kind::Htb, refused)
+    match second {
+        Some(kind) => Ok((kind, refused)),
+        None => Err(NoneWorks(refused)),
+    }
 }
 
 #[cfg(test)]
@@ -164,19 +184,29 @@ mod tests {
 
     #[test]
     fn auto_takes_the_first_that_works_and_says_what_is_wrong_with_the_better_ones() {
-        let works = |_| Ok(());
-        assert_eq!(choose(None, &Kind::ALL, works), (Kind::ALL[0], Vec::new()));
         let fails = |_| Err(selftest::Failure::NoTraffic);
-        let (kind, refused) = choose(None, &Kind::ALL, fails);
-        assert_eq!((kind, refused.len()), (Kind::Htb, Kind::ALL.len()));
+        assert_eq!(choose(None, &Kind::ALL, |_| Ok(())), Ok((Kind::ALL[0], Refused::new())));
         let last_only = |kind| if Some(&kind) == Kind::ALL.last() { Ok(()) } else { fails(kind) };
-        let (kind, refused) = choose(None, &Kind::ALL, last_only);
+        let (kind, refused) = choose(None, &Kind::ALL, last_only).unwrap();
         assert_eq!((Some(&kind), refused.len()), (Kind::ALL.last(), Kind::ALL.len() - 1));
+    }
+
+    #[test]
+    fn an_engine_that_cuts_traffic_off_is_never_taken_one_that_is_late_on_a_busy_machine_is() {
+        let error = choose(None, &Kind::ALL, |_| Err(selftest::Failure::NoTraffic)).unwrap_err();
+        assert!(error.to_string().contains("htb: nothing comes through it"), "{error}");
+        let shares = selftest::Shares { measured: [9.0, 9.0], expected: [6.0, 18.0] };
+        let busy = |kind| match kind {
+            Kind::Bpf => Err(selftest::Failure::NoTraffic),
+            _ => Err(selftest::Failure::Unfair(shares)),
+        };
+        let (kind, refused) = choose(None, &Kind::ALL, busy).unwrap();
+        assert_eq!((kind, refused.len()), (Kind::Htb, Kind::ALL.len()));
     }
 
     #[test]
     fn an_engine_that_an_earlier_agent_used_is_kept_untested() {
         let never = |kind| -> Result<(), selftest::Failure> { panic!("{kind} was tested") };
-        assert_eq!(choose(Some("htb"), &Kind::ALL, never), (Kind::Htb, Vec::new()));
+        assert_eq!(choose(Some("htb"), &Kind::ALL, never), Ok((Kind::Htb, Refused::new())));
     }
 }

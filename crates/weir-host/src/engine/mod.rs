@@ -24,7 +24,7 @@ pub use credit::Credit;
 pub use edt::Edt;
 pub use htb::Htb;
 pub use ifb::DEVICE;
-pub use kind::{Choice, Kind};
+pub use kind::{Choice, Kind, NoneWorks, Refused};
 pub use plan::Plan;
 
 use crate::netlink::{NetlinkError, tc::Counters};

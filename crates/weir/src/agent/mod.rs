@@ -219,7 +219,9 @@ impl Agent {
                 e.message
             )
         })?;
-        let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref());
+        let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
+            "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
+        )?;
         let node = Node::open(&config, kind, store.cookie()?, store.created()?).with_context(|| {
             format!("cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)")
         })?;
