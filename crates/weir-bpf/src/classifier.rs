@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<Config>() == 32, "intf.h states this size");
 impl Config {
     /// Sockets are told apart by class, for [`Pacer`](crate::Pacer).
     pub const PACED: u32 = 1;
-    /// There is no scheduler: packets pass by their class's credit, for [`Credits`](crate::Credits).
+    /// There is no scheduler: packets pass by their class's credit, for [`Credits`].
     pub const IN_PLACE: u32 = 2;
 
     fn bytes(&self) -> [u8; 32] {

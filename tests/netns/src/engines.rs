@@ -62,7 +62,9 @@ impl Engine {
             // Super-packets are stamped whole, up to 90 ms of a small share each.
             (Engine::Edt, true) => 0.03,
             (Engine::Htb, _) => 0.02,
-            (Engine::BpfCredit | Engine::Pacing, _) => 0.05,
+            // One pass gives who has a minimum a part of what a maximum leaves to the others.
+            (Engine::BpfCredit, _) => 0.1,
+            (Engine::Pacing, _) => 0.05,
         }
     }
 

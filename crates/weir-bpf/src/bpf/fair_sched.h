@@ -8,8 +8,8 @@
  * start tag all the same: so a floor counts towards the share, which is water-filling exactly.
  *
  * A class bound by its floor is for ever served ahead of its turn. Its tag is not let run more than
- * one and a half of the largest packets ahead of v, or it would pay for that when the others have
- * gone: with its fair share above its floor v comes up in less than the floor's time for that much.
+ * three of the largest packets ahead of v, or it would pay for that when the others have gone: with
+ * its fair share above its floor v comes up in less than the floor's time for that much.
  *
  * Floors and ceilings are kept as one instant each (GCRA): when the next packet conforms.
  */
@@ -298,9 +298,10 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 			parent->v = tag;
 		c->vt = tag + cost;
 	} else {
-		/* While one of the others' packets leaves, v stands still. */
+		/* While the others' packets leave, v stands still: a turn's packet, and the floor's
+		 * part of the time that some of theirs take. */
 		__u32 step = later_of(len, parent->largest);
-		__u64 cap = later_of(parent->v + virtual_of(step + step / 2, p), tag);
+		__u64 cap = later_of(parent->v + virtual_of(3 * step, p), tag);
 
 		c->vt = by == BY_FLOOR && before(cap, tag + cost) ? cap : tag + cost;
 	}

@@ -256,7 +256,7 @@ pub fn ping(topology: &Topology, from: &Netns, family: Family, count: u32) -> Re
 /// The same from several namespaces at once.
 ///
 /// # Errors
-/// As [`ping`].
+/// As [`ping()`].
 pub fn pings<const N: usize>(
     topology: &Topology,
     from: [&Netns; N],
