@@ -18,7 +18,7 @@ mod skeleton {
 }
 
 /// Of the maps' layout: `WEIR_EDT_LAYOUT` of edt.h.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// `struct weir_edt_link` of edt.h, without the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +34,8 @@ pub struct EdtLink {
     /// A packet that would wait longer is dropped, unless fewer than [`EdtRule::queue_bytes`]
     /// wait; ns.
     pub horizon_ns: u64,
+    /// Transmit queues of the device, over which flows are spread.
+    pub queues: u32,
 }
 
 /// `struct weir_edt_rule` of edt.h: the policy of a class or a group.
@@ -70,7 +72,7 @@ pub struct EdtClass {
     pub hungry: bool,
 }
 
-const LINK: usize = 32;
+const LINK: usize = 40;
 const RULE: usize = 32;
 const CLASS: usize = 128;
 
@@ -99,9 +101,9 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 impl EdtLink {
     fn bytes(&self) -> Vec<u8> {
-        let EdtLink { capacity, last_minor, groups, packet_bytes, horizon_ns } = *self;
+        let EdtLink { capacity, last_minor, groups, packet_bytes, horizon_ns, queues } = *self;
         let words = Words(Vec::with_capacity(LINK)).u64(capacity).u32(LAYOUT).u32(last_minor);
-        words.u32(groups).u32(packet_bytes).u64(horizon_ns).0
+        words.u32(groups).u32(packet_bytes).u64(horizon_ns).u32(queues).u32(0).0
     }
 
     fn read(b: &[u8]) -> EdtLink {
@@ -111,6 +113,7 @@ impl EdtLink {
             groups: u32_at(b, 16),
             packet_bytes: u32_at(b, 20),
             horizon_ns: u64_at(b, 24),
+            queues: u32_at(b, 32),
         }
     }
 }

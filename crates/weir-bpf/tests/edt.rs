@@ -83,7 +83,8 @@ impl Link {
 
     fn set_capacity(&self, capacity: u64) {
         let (last_minor, groups) = (self.last, self.groups);
-        let link = EdtLink { capacity, last_minor, groups, packet_bytes: PACKET, horizon_ns: 50 * MS };
+        let link =
+            EdtLink { capacity, last_minor, groups, packet_bytes: PACKET, horizon_ns: 50 * MS, queues: 1 };
         self.edt.set_link(&link).unwrap();
     }
 

@@ -90,7 +90,7 @@ fn try_out() -> Vec<Check> {
         Ok(netlink) => netlink,
         Err(e) => return vec![bad("netlink", Verdict::Fail, chain(&e), "the kernel needs CONFIG_NETLINK")],
     };
-    let ifb = match netlink.add_ifb("weirtry", "weir doctor") {
+    let ifb = match netlink.add_ifb("weirtry", "weir doctor", 1) {
         Ok(index) => index,
         Err(e) => {
             checks.push(bad(

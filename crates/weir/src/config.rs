@@ -77,6 +77,9 @@ pub(crate) struct Link {
     pub(crate) charge_local: bool,
     #[serde(default)]
     pub(crate) split: Split,
+    /// Transmit queues of the scheduler's device.
+    #[serde(default = "one")]
+    pub(crate) queues: u32,
     #[serde(default)]
     pub(crate) pacing: bool,
 }
@@ -201,6 +204,10 @@ impl<'de> Deserialize<'de> for Network {
     }
 }
 
+fn one() -> u32 {
+    1
+}
+
 fn delay_ms() -> u32 {
     50
 }
@@ -273,6 +280,9 @@ fn check(config: &Config) -> Result<(), Fault> {
     if link.capacity < BitRate::kbit(64) || link.capacity > BitRate::MAX {
         let (least, most) = (BitRate::kbit(64), BitRate::MAX);
         return Err(fault("[link] capacity", format!("{} is not between {least} and {most}", link.capacity)));
+    }
+    if !(1..=256).contains(&link.queues) {
+        return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
     }
     if !(1..=10_000).contains(&link.delay_ms) {
         return Err(fault("[link] delay_ms", format!("{} is not between 1 and 10000", link.delay_ms)));
@@ -366,6 +376,7 @@ mod tests {
             ("[link]\ndevice = \"a/b\"\ncapacity = \"1mbit\"\n", "not the name of an interface"),
             (&format!("{LINK}reservable = 1.5\n"), "cannot promise 1.5 of a link"),
             (&format!("{LINK}delay_ms = 0\n"), "[link] delay_ms: 0 is not"),
+            (&format!("{LINK}queues = 0\n"), "[link] queues: 0 is not"),
             (&format!("{LINK}speed = 3\n"), "unknown field `speed`"),
             (&format!("{LINK}engine = \"cbq\"\n"), "there is no engine `cbq`: auto, "),
             (&format!("{LINK}local = [\"10.0.0.0/99\"]\n"), "cannot read `10.0.0.0/99` as a network"),

@@ -53,7 +53,9 @@ impl Measure {
                 window: millis(400),
                 exact: 0.05,
                 moment: millis(500),
-                least: 0.95,
+                // Without a queue nobody lends: what others leave is given out again when the agent
+                // has forgotten them.
+                least: if matches!(engine, Engine::Pacing) { 0.4 } else { 0.95 },
             },
         }
     }

@@ -120,7 +120,7 @@ fn what_somebody_writes_into_the_maps_is_set_right_within_a_second() {
         // Nobody.
         ("weir_edt_rules", c1, [0].as_slice(), 32),
         // A link of 1 kB/s.
-        ("weir_edt_link", 0, [1000].as_slice(), 32),
+        ("weir_edt_link", 0, [1000].as_slice(), 40),
     ] {
         let before = repairs();
         scribble(&node, map, row, words, len);
@@ -166,4 +166,40 @@ fn another_engine_takes_the_program_away() {
     node.restart();
     assert_eq!(program(&node), None);
     shares_hold(&node, "by HTB");
+}
+
+#[test]
+fn flows_over_several_queues_share_as_through_one() {
+    if !Engine::Edt.is_here() {
+        return;
+    }
+    const QUEUES: usize = 4;
+    let mut node = Node::build(&Spec { containers: containers(3), tso: false, ..Spec::default() });
+    let config = node.config().engine(Engine::Edt).link(&format!("queues = {QUEUES}"));
+    node.start(&config.division(&node, &division()));
+    let qdiscs = |node: &Node| node.sh(&["tc", "-s", "-d", "qdisc", "show", "dev", SCHEDULER]);
+    let of_fq = |text: &str| text.matches("qdisc fq ").count();
+    assert!(qdiscs(&node).starts_with("qdisc mq 1: root"), "{}", qdiscs(&node));
+    assert_eq!(of_fq(&qdiscs(&node)), QUEUES);
+    shares_hold(&node, "over four queues");
+    // Three senders' flows, and answers to whoever asks for addresses: not all in one queue.
+    let text = qdiscs(&node);
+    let used = text.split("qdisc fq ").skip(1).filter(|q| !q.contains("Sent 0 bytes")).count();
+    println!("{used} of {QUEUES} queues were used");
+    assert!(used > 1, "{text}");
+
+    // One of the queues' qdiscs replaced: all of them are remade, and hold.
+    node.sh(&["tc", "qdisc", "replace", "dev", SCHEDULER, "parent", "1:2", "pfifo"]);
+    let begin = Instant::now();
+    while of_fq(&qdiscs(&node)) < QUEUES {
+        assert!(begin.elapsed() < SECOND, "not mended within a second:\n{}", qdiscs(&node));
+        sleep(Duration::from_millis(20));
+    }
+    shares_hold(&node, "mended");
+
+    node.agent().kill();
+    node.restart();
+    shares_hold(&node, "under the next agent");
+    assert_eq!(of_fq(&qdiscs(&node)), QUEUES);
+    assert!(node.agent().stop());
 }

@@ -96,6 +96,8 @@ static struct {
 	__u64 departed; /* bytes, all classes, since the last time */
 	__u64 waiting;  /* bytes, all classes */
 	__u64 packet_bytes;
+	__u32 queues;
+	__u32 pad;
 	__u64 horizon;
 	__u64 slot_bytes; /* what may be booked of a slot; 0: nothing is booked */
 	__u64 sent;     /* bytes, all classes, since the last time */
@@ -103,7 +105,6 @@ static struct {
 	__u64 seen;     /* of them at the last time */
 	__u64 small;    /* bytes per second that are not booked, smoothed */
 	__u32 awake;
-	__u32 pad;
 	__u16 minor[WEIR_EDT_CLASSES]; /* of those that are awake */
 } tick;
 
@@ -321,6 +322,7 @@ static __noinline int make_rates(__u64 now)
 	tick.departed = 0;
 	tick.waiting = 0;
 	tick.packet_bytes = link->packet_bytes;
+	tick.queues = link->queues;
 	tick.horizon = link->horizon_ns;
 	capacity = below(link->capacity, WEIR_FILL_MOST / 2);
 	weir_fill_begin(2 * capacity, link->groups);
@@ -396,6 +398,9 @@ int weir_edt(struct __sk_buff *skb)
 	}
 	if (!packets)
 		packets = 1;
+	/* The stack takes the queue that the packet says it came in by, counted from 1. */
+	if (tick.queues > 1)
+		skb->queue_mapping = 1 + bpf_get_hash_recalc(skb) % tick.queues;
 	if (minor == WEIR_EDT_CONTROL) {
 		skb->priority = PRIORITY_CONTROL;
 	} else {

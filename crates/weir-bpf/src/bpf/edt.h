@@ -3,7 +3,7 @@
 #ifndef WEIR_EDT_H
 #define WEIR_EDT_H
 
-#define WEIR_EDT_LAYOUT 1     /* of what follows; an agent takes over only its own */
+#define WEIR_EDT_LAYOUT 2     /* of what follows; an agent takes over only its own */
 #define WEIR_EDT_CLASSES 4096 /* minors below this */
 #define WEIR_EDT_GROUPS 1024  /* numbers 1 and up */
 #define WEIR_EDT_MAJOR 1
@@ -18,8 +18,10 @@ struct weir_edt_link { /* written by user space, only read in the kernel */
 	__u32 packet_bytes; /* a full packet on the wire */
 	__u64 horizon_ns;   /* packets that would wait longer are dropped, unless fewer bytes than
 			       queue_bytes wait */
+	__u32 queues;       /* of the device: flows are spread over them */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct weir_edt_link) == 32, "user space maps this layout");
+_Static_assert(sizeof(struct weir_edt_link) == 40, "user space maps this layout");
 
 struct weir_edt_rule { /* by minor or by number of group; written by user space only */
 	__u64 min;

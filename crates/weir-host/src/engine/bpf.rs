@@ -76,7 +76,7 @@ impl BpfQdisc {
         }
         let netns = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
         let mut engine = BpfQdisc {
-            ifb: Ifb::open(link)?,
+            ifb: Ifb::open(link, 1)?,
             netns,
             mode,
             fair: None,

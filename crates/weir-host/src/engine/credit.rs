@@ -46,7 +46,7 @@ impl Credit {
     /// [`EngineError`]: the device of another engine cannot be taken over.
     pub fn open(link: &str, kind: Kind) -> Result<Credit, EngineError> {
         let there = Netlink::open()?.link(Ifb::NAME).is_ok();
-        let leftover = if there { Some(Ifb::open(link)?) } else { None };
+        let leftover = if there { Some(Ifb::open(link, 1)?) } else { None };
         let applied = BTreeMap::new();
         Ok(Credit { kind, link: link.to_owned(), credits: None, applied, leftover, writes: 0 })
     }

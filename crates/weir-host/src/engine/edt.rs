@@ -30,6 +30,20 @@ const PATROL: Duration = Duration::from_millis(250);
 
 const _: () = assert!(Program::DEFAULT == super::DEFAULT as u32 && Program::CONTROL == super::CONTROL as u32);
 
+/// Majors of the queues' fq come after this one; the root's is [`MAJOR`].
+const FIRST_FQ: u16 = 0x10;
+/// More transmit queues than anyone has.
+const MOST_QUEUES: u16 = 256;
+
+/// A qdisc as it was set up.
+#[derive(Debug, PartialEq, Eq)]
+struct Placed {
+    kind: String,
+    handle: TcHandle,
+    parent: TcHandle,
+    options: Vec<u8>,
+}
+
 /// The engine of earliest departure times: its half of the kernel.
 pub struct Edt {
     ifb: Ifb,
@@ -40,8 +54,8 @@ pub struct Edt {
     rules: BTreeMap<u16, EdtRule>,
     /// By number.
     groups: BTreeMap<u32, EdtRule>,
-    /// What fq's options read when it was set up.
-    options: Vec<u8>,
+    /// The device's qdiscs as they read when they were set up.
+    placed: Vec<Placed>,
     patrolled: Instant,
     writes: u64,
     found_rules: Vec<EdtRule>,
@@ -55,8 +69,8 @@ impl Edt {
     /// # Errors
     /// [`EngineError`]: no ifb or fq in this kernel, one before 5.18, missing rights, the
     /// name taken.
-    pub fn open(link: &str) -> Result<Edt, EngineError> {
-        let mut ifb = Ifb::open(link)?;
+    pub fn open(link: &str, queues: u32) -> Result<Edt, EngineError> {
+        let mut ifb = Ifb::open(link, queues)?;
         let how = Attach::best();
         match attached(&mut ifb.netlink, ifb.index, how).and_then(|there| Ok(Program::load(there)?)) {
             Ok(program) => {
@@ -67,7 +81,7 @@ impl Edt {
                     link: EdtLink::default(),
                     rules: BTreeMap::new(),
                     groups: BTreeMap::new(),
-                    options: Vec::new(),
+                    placed: Vec::new(),
                     patrolled: Instant::now(),
                     writes: 0,
                     found_rules: Vec::new(),
@@ -126,22 +140,39 @@ impl Edt {
     /// qdisc that keeps its times, nothing waits.
     fn place(&mut self) -> Result<(), EngineError> {
         self.attach()?;
-        match self.ifb.root()? {
-            // Another engine's, or somebody's: the device is weir's. An fq whose options somebody
-            // altered keeps those that are not written, so it goes too.
-            Some(root)
-                if root.kind != "fq"
-                    || root.handle != HANDLE
-                    || !(self.options.is_empty() || root.options == self.options) =>
-            {
-                let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
-                self.ifb.netlink.call(delete)?;
-            }
-            _ => {}
+        let root = self.ifb.root()?;
+        let kind = if self.ifb.queues > 1 { "mq" } else { "fq" };
+        let there = self.qdiscs()?;
+        // Another engine's, or somebody's: the device is weir's. An fq whose options somebody
+        // altered keeps those that are not written, so it goes too.
+        if let Some(root) = root
+            && (root.kind != kind
+                || root.handle != HANDLE
+                || !(self.placed.is_empty() || there == self.placed))
+        {
+            let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
+            self.ifb.netlink.call(delete)?;
         }
-        self.ifb.netlink.call(tc::set_fq(self.ifb.index, Ifb::NAME, HANDLE))?;
-        self.options = self.ifb.root()?.map(|root| root.options).unwrap_or_default();
+        if self.ifb.queues > 1 {
+            self.ifb.netlink.call(tc::add_root(self.ifb.index, Ifb::NAME, HANDLE, "mq"))?;
+            for queue in 1..=u16::try_from(self.ifb.queues).unwrap_or(MOST_QUEUES) {
+                let (handle, parent) = (TcHandle::new(FIRST_FQ + queue, 0), TcHandle::new(MAJOR, queue));
+                self.ifb.netlink.call(tc::set_fq(self.ifb.index, Ifb::NAME, handle, parent))?;
+            }
+        } else {
+            self.ifb.netlink.call(tc::set_fq(self.ifb.index, Ifb::NAME, HANDLE, TcHandle::ROOT))?;
+        }
+        self.placed = self.qdiscs()?;
         Ok(())
+    }
+
+    /// The device's qdiscs now, without those of the kernel's own making and clsact.
+    fn qdiscs(&mut self) -> Result<Vec<Placed>, EngineError> {
+        let found = self.ifb.netlink.qdiscs(self.ifb.index)?;
+        let ours = found.into_iter().filter(|q| q.handle.0 != 0 && q.parent != TcHandle::CLSACT);
+        Ok(ours
+            .map(|q| Placed { kind: q.kind, handle: q.handle, parent: q.parent, options: q.options })
+            .collect())
     }
 
     fn attach(&mut self) -> Result<(), EngineError> {
@@ -174,9 +205,8 @@ impl Edt {
 
     /// Whether qdisc and program are as they were set up.
     fn in_place(&mut self) -> Result<bool, EngineError> {
-        let root = self.ifb.root()?;
-        let fq = root.is_some_and(|r| r.kind == "fq" && r.handle == HANDLE && r.options == self.options);
-        Ok(fq && attached(&mut self.ifb.netlink, self.ifb.index, self.how)?.is_some())
+        let qdiscs = self.qdiscs()? == self.placed;
+        Ok(qdiscs && attached(&mut self.ifb.netlink, self.ifb.index, self.how)?.is_some())
     }
 
     /// Every group has a number, which it keeps.
@@ -283,6 +313,7 @@ impl Engine for Edt {
             groups: wanted.keys().chain(self.groups.keys()).max().copied().unwrap_or(0),
             packet_bytes: shape.mtu + FRAME,
             horizon_ns: u64::from(shape.delay_ms) * 1_000_000,
+            queues: self.ifb.queues,
         };
         if link != self.link {
             match self.program.set_link(&link) {

@@ -31,7 +31,7 @@ impl Htb {
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
     pub fn open(link: &str) -> Result<Htb, EngineError> {
         let mut htb = Htb {
-            ifb: Ifb::open(link)?,
+            ifb: Ifb::open(link, 1)?,
             applied: BTreeMap::new(),
             found: Vec::new(),
             nodes: Vec::new(),

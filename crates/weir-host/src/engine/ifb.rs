@@ -12,6 +12,10 @@ const ALIAS: &str = "weir scheduler of ";
 pub(crate) struct Ifb {
     pub(crate) netlink: Netlink,
     pub(crate) index: u32,
+    /// Its transmit queues.
+    pub(crate) queues: u32,
+    /// How many it has if it must be made.
+    wanted: u32,
     link: String,
     /// It was not there before [`Ifb::open`].
     pub(crate) is_new: bool,
@@ -21,18 +25,19 @@ impl Ifb {
     /// The name that the device has.
     pub(crate) const NAME: &'static str = DEVICE;
 
-    /// Makes the device for this link, or takes over the one an earlier agent left.
-    pub(crate) fn open(link: &str) -> Result<Ifb, EngineError> {
+    /// Makes the device for this link, with so many transmit queues, or takes over the one an
+    /// earlier agent left, with as many as it has.
+    pub(crate) fn open(link: &str, wanted: u32) -> Result<Ifb, EngineError> {
         let mut netlink = Netlink::open()?;
-        let (index, is_new) = find_or_make(&mut netlink, link)?;
-        Ok(Ifb { netlink, index, link: link.to_owned(), is_new })
+        let (index, queues, is_new) = find_or_make(&mut netlink, link, wanted)?;
+        Ok(Ifb { netlink, index, queues, wanted, link: link.to_owned(), is_new })
     }
 
     /// Puts the device back if someone removed it. True if it is a new one.
     pub(crate) fn rebuild(&mut self) -> Result<bool, EngineError> {
-        let (index, _) = find_or_make(&mut self.netlink, &self.link)?;
+        let (index, queues, _) = find_or_make(&mut self.netlink, &self.link, self.wanted)?;
         let is_new = index != self.index;
-        self.index = index;
+        (self.index, self.queues) = (index, queues);
         Ok(is_new)
     }
 
@@ -62,8 +67,8 @@ impl Ifb {
     }
 }
 
-/// The index of the device, found if it is weir's, or made: then true.
-fn find_or_make(netlink: &mut Netlink, link: &str) -> Result<(u32, bool), EngineError> {
+/// Index and queues of the device, found if it is weir's, or made: then true.
+fn find_or_make(netlink: &mut Netlink, link: &str, wanted: u32) -> Result<(u32, u32, bool), EngineError> {
     match netlink.link(DEVICE) {
         Ok(found)
             if found.kind.as_deref() == Some("ifb")
@@ -72,11 +77,11 @@ fn find_or_make(netlink: &mut Netlink, link: &str) -> Result<(u32, bool), Engine
             if !found.up {
                 netlink.set_up(found.index, DEVICE)?;
             }
-            Ok((found.index, false))
+            Ok((found.index, found.queues.max(1), false))
         }
         Ok(_) => Err(EngineError::NameTaken { name: DEVICE.to_owned() }),
         Err(NetlinkError::Refused { errno: nix::errno::Errno::ENODEV, .. }) => {
-            Ok((netlink.add_ifb(DEVICE, &format!("{ALIAS}{link}"))?, true))
+            Ok((netlink.add_ifb(DEVICE, &format!("{ALIAS}{link}"), wanted)?, wanted, true))
         }
         Err(e) => Err(e.into()),
     }

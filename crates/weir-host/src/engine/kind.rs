@@ -42,16 +42,17 @@ impl Kind {
         }
     }
 
-    /// Sets this engine up for a link, or takes over the one an earlier agent left.
+    /// Sets this engine up for a link, or takes over the one an earlier agent left. `queues`:
+    /// transmit queues of the device, each with a lock of its own, for engines that can use them.
     ///
     /// # Errors
     /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
-    pub fn open(self, link: &str) -> Result<Box<dyn Engine>, EngineError> {
+    pub fn open(self, link: &str, queues: u32) -> Result<Box<dyn Engine>, EngineError> {
         let engine: Box<dyn Engine> = match self {
             Kind::Htb => Box::new(Htb::open(link)?),
             Kind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
             Kind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
-            Kind::Edt => Box::new(Edt::open(link)?),
+            Kind::Edt => Box::new(Edt::open(link, queues)?),
             Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self)?),
         };
         if let Place::Queue(index) = engine.placed() {

@@ -128,7 +128,7 @@ fn attempt(kind: Kind) -> Result<Shares, Failure> {
         ports.insert(index, PortClass { device: name, handle });
     }
     let handle = |minor| TcHandle::new(MAJOR, minor).0;
-    let mut engine = kind.open("the self-test")?;
+    let mut engine = kind.open("the self-test", 1)?;
     let programs = Config {
         ifb_index: engine.index(),
         control_handle: handle(CONTROL),

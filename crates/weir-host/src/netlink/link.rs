@@ -20,6 +20,7 @@ const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETNSID: u16 = 90;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
 
 /// A network interface of this namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,6 +45,8 @@ pub struct Link {
     pub alias: Option<String>,
     /// Hardware address.
     pub mac: Vec<u8>,
+    /// Transmit queues.
+    pub queues: u32,
 }
 
 /// An address of this node and the length of its network's prefix.
@@ -156,18 +159,17 @@ impl Netlink {
     ///
     /// # Errors
     /// [`NetlinkError`]: `EEXIST` if the name is taken, `EOPNOTSUPP` without `CONFIG_IFB`.
-    pub fn add_ifb(&mut self, name: &str, alias: &str) -> Result<u32, NetlinkError> {
-        self.add_device("ifb", name, alias)
+    pub fn add_ifb(&mut self, name: &str, alias: &str, queues: u32) -> Result<u32, NetlinkError> {
+        self.add_device("ifb", name, alias, queues)
     }
 
-    fn add_device(&mut self, kind: &str, name: &str, alias: &str) -> Result<u32, NetlinkError> {
+    fn add_device(&mut self, kind: &str, name: &str, alias: &str, queues: u32) -> Result<u32, NetlinkError> {
         const IFLA_IFNAME: u16 = 3;
         const IFLA_LINKINFO: u16 = 18;
         const IFLA_IFALIAS: u16 = 20;
-        const IFLA_NUM_TX_QUEUES: u16 = 31;
         const IFLA_INFO_KIND: u16 = 1;
         let mut body = Attrs::after(&ifinfo(0, 0, 0));
-        body.put_str(IFLA_IFNAME, name).put_u32(IFLA_NUM_TX_QUEUES, 1).nest(IFLA_LINKINFO, |info| {
+        body.put_str(IFLA_IFNAME, name).put_u32(IFLA_NUM_TX_QUEUES, queues).nest(IFLA_LINKINFO, |info| {
             info.put_str(IFLA_INFO_KIND, kind);
         });
         self.call(Request {
@@ -289,6 +291,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             LinkAttribute::LinkNetNsId(id) => link.peer_netnsid = Some(id),
             LinkAttribute::Controller(master) => link.master = Some(master),
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::NumTxQueues(queues) => link.queues = queues,
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
             LinkAttribute::Address(mac) => link.mac = mac,
             LinkAttribute::LinkInfo(infos) => {
@@ -394,7 +397,7 @@ mod tests {
     fn a_kernel_without_the_device_is_told_what_it_lacks() {
         let made = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-            Some(Netlink::open().unwrap().add_device("nosuch", "weir0", "alias"))
+            Some(Netlink::open().unwrap().add_device("nosuch", "weir0", "alias", 1))
         });
         let Some(made) = made.join().unwrap() else {
             println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN");

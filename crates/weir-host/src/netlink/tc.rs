@@ -212,10 +212,10 @@ pub fn add_htb(index: u32, device: &str, handle: TcHandle, default_minor: u16) -
     }
 }
 
-/// Adds an fq qdisc at the root that does nothing but hold packets until their time, or makes
+/// Adds an fq qdisc below `parent` that does nothing but hold packets until their time, or makes
 /// the one of this handle such: as many packets as come, each as long as anyone says.
 #[must_use]
-pub fn set_fq(index: u32, device: &str, handle: TcHandle) -> Request {
+pub fn set_fq(index: u32, device: &str, handle: TcHandle, parent: TcHandle) -> Request {
     const TCA_FQ_PLIMIT: u16 = 1;
     const TCA_FQ_FLOW_PLIMIT: u16 = 2;
     const TCA_FQ_FLOW_MAX_RATE: u16 = 7;
@@ -224,7 +224,7 @@ pub fn set_fq(index: u32, device: &str, handle: TcHandle) -> Request {
     // packets and 100 of a flow, would drop behind its back.
     const PACKETS: u32 = 1 << 20;
     const HORIZON: Duration = Duration::from_secs(900);
-    let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
+    let mut body = tcmsg(index, handle, parent, 0);
     body.put_str(TCA_KIND, "fq").nest(TCA_OPTIONS, |o| {
         o.put_u32(TCA_FQ_PLIMIT, PACKETS)
             .put_u32(TCA_FQ_FLOW_PLIMIT, PACKETS)

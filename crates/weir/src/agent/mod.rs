@@ -367,10 +367,11 @@ impl Agent {
                 || old.attach != new.attach
                 || old.engine != new.engine
                 || old.pacing != new.pacing
+                || old.queues != new.queues
                 || self.book.config().agent != config.agent
             {
                 return Err(
-                    "a change of [link] device, attach, engine or pacing, or of [agent], needs a restart of the agent"
+                    "a change of [link] device, attach, engine, queues or pacing, or of [agent], needs a restart of the agent"
                         .to_owned(),
                 );
             }

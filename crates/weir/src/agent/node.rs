@@ -68,7 +68,7 @@ impl Node {
         cookie: u16,
         created: Created,
     ) -> Result<Node, EngineError> {
-        let mut engine = kind.open(&config.link.device)?;
+        let mut engine = kind.open(&config.link.device, config.link.queues)?;
         let how = match config.link.attach {
             config::Attach::Auto => Attach::best(),
             config::Attach::Tcx => Attach::Tcx,
