@@ -68,11 +68,15 @@ impl Busy {
         Record::of(&[udp[0], tcp[1], udp[2], udp[3]])
     }
 
-    fn assert_flows(&self, what: &str, record: &Record, from: Instant) {
+    /// `lossless`: nothing was lost, so that TCP has nothing to wait for either; else it may rest
+    /// for its time-out, 0.2 s.
+    fn assert_flows(&self, what: &str, record: &Record, from: Instant, lossless: bool) {
         for (i, party) in self.division.parties().iter().enumerate() {
             let lowest = record.lowest(i, from, Instant::now());
             println!("{} {what}: {} lowest 0.1 s {lowest:.2} Mbit/s", self.engine, party.label());
-            assert!(lowest > 0.0, "{what}: nothing of {} arrived for a tenth of a second", party.label());
+            let may_rest = party.load() == Load::Tcp && !lossless;
+            let flows = lowest > 0.0 || may_rest;
+            assert!(flows, "{what}: nothing of {} arrived for a tenth of a second", party.label());
         }
     }
 }
@@ -83,11 +87,11 @@ fn a_killed_agent_leaves_the_shares_as_they_are_and_the_next_one_takes_over(engi
     let killed = Instant::now();
     busy.node.agent().kill();
     busy.shares_hold("without an agent");
-    busy.assert_flows("without an agent", &record, killed);
+    busy.assert_flows("without an agent", &record, killed, engine.holds_back());
     let back = Instant::now();
     busy.node.restart();
     sleep(Duration::from_millis(500));
-    busy.assert_flows("taken over", &record, back);
+    busy.assert_flows("taken over", &record, back, engine.holds_back());
     busy.shares_hold("taken over");
     let status = busy.node.client().status().expect("it answers");
     assert_eq!(status.engine, engine.name());
@@ -95,19 +99,17 @@ fn a_killed_agent_leaves_the_shares_as_they_are_and_the_next_one_takes_over(engi
 }
 
 fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: Engine) {
+    if engine == Engine::Pacing {
+        println!("{engine} has no scheduler to take away");
+        return;
+    }
     let busy = Busy::start(engine);
     let node = &busy.node;
     let scheduler = || {
         let text = node.sh(&["tc", "qdisc", "show", "dev", SCHEDULER]);
         text.lines().find(|line| line.contains(" root ")).map(str::to_owned)
     };
-    let Some(before) =
-        scheduler().filter(|line| !line.contains("qdisc noqueue") && !line.contains("qdisc pfifo"))
-    else {
-        assert_eq!(engine, Engine::Pacing, "{engine} has no scheduler at {SCHEDULER}");
-        println!("{engine} has no scheduler to take away");
-        return;
-    };
+    let before = scheduler().unwrap_or_else(|| panic!("{engine} has no scheduler at {SCHEDULER}"));
     let repairs = node.client().status().expect("it answers").repairs;
     let record = busy.record();
     let gone = Instant::now();
@@ -127,7 +129,8 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: Engine) 
     };
     println!("{engine}: the root qdisc deleted by hand is {said} after {:?}", gone.elapsed());
     sleep(SECOND);
-    busy.assert_flows("meanwhile", &record, gone);
+    // What waited in it went with it.
+    busy.assert_flows("meanwhile", &record, gone, false);
     if said == "restored" {
         busy.shares_hold("restored");
     }
