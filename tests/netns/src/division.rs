@@ -21,8 +21,8 @@ use crate::{Node, node::CAPACITY};
 pub const TOLERANCE: f64 = 0.03;
 /// How often a measurement is made anew if a share is off: a machine that did something else
 /// for a moment.
-const ATTEMPTS: u32 = 2;
-/// How long the second measurement waits for a quieter machine.
+const ATTEMPTS: u32 = 4;
+/// How long each further measurement waits for a quieter machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One who shares the link: a container by its label, or `host`.
@@ -294,8 +294,8 @@ pub fn assert_shares(what: &str, measured: &[(String, f64)], expected: &[Share],
     );
 }
 
-/// Repeats a measurement until `good`, twice at the most, and returns the last. Before the
-/// second it waits for the machine to have time for it.
+/// Repeats a measurement until `good`, four times at the most, and returns the last. Before each
+/// but the first it waits for the machine to have time for it.
 pub fn within<T>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
     let mut result = measure();
     for attempt in 2..=ATTEMPTS {
@@ -336,7 +336,7 @@ fn wait_until_idle() -> f64 {
 /// least 0.93 of the capacity arrive as payload. Prints every figure.
 ///
 /// # Panics
-/// If not, twice in a row.
+/// If not, four times in a row.
 #[track_caller]
 pub fn check(node: &Node, what: &str, division: &Division, family: Family, seconds: u64) -> Outcome {
     let expected = division.expected(CAPACITY, family);
@@ -352,7 +352,7 @@ pub fn check(node: &Node, what: &str, division: &Division, family: Family, secon
     );
     let used = outcome.flows.iter().map(|flow| flow.goodput).sum::<f64>() / CAPACITY.as_mbit();
     println!("{what:<44} link use {used:.3} of {CAPACITY}");
-    assert!(worst <= TOLERANCE, "{what}: a share is {:.2} % off, twice", worst * 100.0);
+    assert!(worst <= TOLERANCE, "{what}: a share is {:.2} % off, each time", worst * 100.0);
     let is_tcp = |party: &Party| matches!(party.load, Load::Tcp | Load::TcpMany(_) | Load::Nothing);
     let wanted: u64 = expected.iter().map(|share| share.allocation.0).sum();
     if division.parties.iter().all(is_tcp) && wanted >= CAPACITY.0 {

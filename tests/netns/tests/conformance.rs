@@ -94,7 +94,7 @@ fn figures(engine: Engine, tso: bool, kinds: &[Kind]) {
         }
     }
     println!("{engine}, tso {tso}: worst error {:.2} %, least total {short:.3}", worst * 100.0);
-    assert!(failed.is_empty(), "{} of the cases fail, twice each: {failed:#?}", failed.len());
+    assert!(failed.is_empty(), "{} of the cases fail, each time: {failed:#?}", failed.len());
 }
 
 fn shares_of_whole_super_packets_are_those_of_the_oracle(engine: Engine) {
