@@ -17,12 +17,13 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::{output, run};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// Parts of Debian's archive: how the address ends, and where it is if this machine's own apt does
+/// not know one.
+const ARCHIVE: (&str, &str) = ("/debian", "http://ftp.debian.org/debian");
+const SECURITY: (&str, &str) = ("/debian-security", "http://security.debian.org/debian-security");
 /// Where 7.x and the latest 6.x, 6.12, and 6.1 are.
-const SUITES: [(&str, &str); 3] = [
-    ("http://deb.debian.org/debian", "trixie-backports"),
-    ("http://deb.debian.org/debian", "bookworm-backports"),
-    ("http://deb.debian.org/debian-security", "bookworm-security"),
-];
+const SUITES: [((&str, &str), &str); 3] =
+    [(ARCHIVE, "trixie-backports"), (ARCHIVE, "bookworm-backports"), (SECURITY, "bookworm-security")];
 const FLAVOUR: &str = "-cloud-amd64";
 /// How long a resolved name is taken as it is: Debian's next kernel is tested soon enough.
 const FRESH: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -194,8 +195,14 @@ impl Apt {
         for dir in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(root.join(dir)).with_context(|| format!("cannot make {}", root.display()))?;
         }
-        let lines =
-            SUITES.map(|(url, suite)| format!("deb [arch=amd64 signed-by={KEYRING}] {url} {suite} main\n"));
+        // This machine's own mirrors, where it is a Debian.
+        let known = output(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]))
+            .unwrap_or_default();
+        let lines = SUITES.map(|((end, otherwise), suite)| {
+            let own = known.lines().map(|uri| uri.trim_end_matches('/')).find(|uri| uri.ends_with(end));
+            let uri = own.unwrap_or(otherwise);
+            format!("deb [arch=amd64 signed-by={KEYRING}] {uri} {suite} main\n")
+        });
         fs::write(root.join("sources.list"), lines.concat()).context("cannot write apt's sources")?;
         fs::write(root.join("status"), "").context("cannot write apt's status")?;
         let at = root.display();
