@@ -1,7 +1,7 @@
 # weir: the same verbs at home and in CI. Each installs what it needs (as root, with apt).
 #
 #   make demo    divide a real link between real containers, and show it
-#   make test    all tests: unit, property, and real traffic in network namespaces
+#   make test    unit and property tests, and real traffic in namespaces (all but NOT_YET)
 #   make test-vm the tests that want another kernel, in it, under qemu
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make bench   benchmarks of the pure parts

@@ -133,7 +133,7 @@ pub struct Status {
     pub reserved: BitRate,
     /// What may be promised in all.
     pub reservable: BitRate,
-    /// What enforces: `htb`.
+    /// What enforces: `bpf`, `htb`, `edt`, `bpf-credit`, `pacing` or `credit-experiment`.
     pub engine: String,
     /// Which allocator: `water-filling`, `credit`, `additive`.
     pub allocator: String,

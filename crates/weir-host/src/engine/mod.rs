@@ -1,8 +1,9 @@
 //! What enforces a division in the data path.
 //!
 //! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the
-//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer
-//! ones, [`Edt`] where there is fq. It is told a [`Plan`]; what it makes of it is its own affair, but whoever sends must get section 3's shares: one suite of
+//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones,
+//! [`Edt`] where there is fq, [`Credit`] where no queue may be. It is told a [`Plan`]; what it makes
+//! of it is its own affair, but whoever sends must get the shares of water-filling: one suite of
 //! tests (`tests/netns/tests/conformance.rs`) holds for all of them.
 
 mod bpf;
