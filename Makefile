@@ -57,12 +57,13 @@ test-unit:
 # random changes; now and then a connection older than the agent is not paced.
 NOT_YET := random_policies connections_older_than_the_agent
 
-# Real traffic: one test at a time, so that none starves another. The suite of all engines for
-# the one that every kernel has; for others in virtual time, where no other load moves a figure.
+# Real traffic: one test at a time, so that none starves another, and what fails once more from
+# the start. The suite of all engines for the one that every kernel has; for others in virtual
+# time, where no other load moves a figure.
 test-netns:
 	scripts/install-deps.sh build test
 	$(CARGO) build --release --locked -p weir
-	WEIR_ENGINES=htb WEIR_BIN=$(CURDIR)/$(WEIR) $(CARGO) test --locked -p weir-netns-tests -- --test-threads=1 --nocapture $(addprefix --skip ,$(NOT_YET))
+	WEIR_ENGINES=htb WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 
 # What needs a kernel that may not be this one, in that one, under qemu: minutes of real time.
 test-vm:

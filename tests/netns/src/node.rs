@@ -153,7 +153,7 @@ impl Node {
         out.unwrap_or_else(|e| panic!("{e:#}")).stdout
     }
 
-    /// What explains a share that is off: classes, scheduler, uplink, the agent's log.
+    /// What explains a share that is off: classes, scheduler, uplink, connections, the agent's log.
     pub fn dump(&mut self) {
         println!("---- load: {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim());
         for command in [
@@ -163,6 +163,11 @@ impl Node {
         ] {
             let text = self.topology.node().exec(command).map_or_else(|e| format!("{e:#}"), |o| o.stdout);
             println!("---- {}\n{text}", command.join(" "));
+        }
+        for container in self.topology.containers() {
+            let text =
+                container.netns().exec(&["ss", "-tinH"]).map_or_else(|e| format!("{e:#}"), |o| o.stdout);
+            println!("---- connections of {}\n{text}", container.label());
         }
         let Some(agent) = self.agent.as_mut() else { return };
         let ps = agent.weir(self.topology.node(), &["ps", "-o", "wide"]);

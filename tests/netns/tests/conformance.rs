@@ -90,6 +90,8 @@ fn figures(engine: Engine, tso: bool, kinds: &[Kind]) {
         let judged = within(measure, |judged| judged.holds(engine));
         (worst, short) = (worst.max(judged.worst), short.min(judged.total));
         if !judged.holds(engine) {
+            // Later cases would hide what was the matter.
+            node.dump();
             failed.push((what, judged));
         }
     }
