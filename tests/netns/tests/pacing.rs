@@ -47,7 +47,11 @@ fn limits(node: &Node, label: &str) -> Vec<String> {
 fn wait_until_limited(node: &Node, label: &str, limited: bool) -> Duration {
     let begin = Instant::now();
     while limits(node, label).is_empty() == limited {
-        assert!(begin.elapsed() < Duration::from_secs(8), "{label} is limited: {} after 8 s", !limited);
+        if begin.elapsed() > Duration::from_secs(8) {
+            let seen =
+                node.netns(label).exec(&["ss", "-tinO", "state", "established"]).expect("ss runs").stdout;
+            panic!("{label} is limited: {} after 8 s: {seen}", !limited);
+        }
         sleep(Duration::from_millis(50));
     }
     begin.elapsed()

@@ -36,6 +36,7 @@
 #define TCP_LISTEN 10
 #define UNLIMITED 0xffffffffu
 #define ANY_WINDOW 0x7fffffff
+#define LEAST_RATE 62500	/* bytes of payload per second, a segment in 23 ms: a socket with less hears late of more */
 #define LEAST_WINDOW 4		/* segments: fewer, and a lost one is found by time-out only */
 #define SPARE_US 2000
 #define SHORT_US 5000		/* a round trip over which super-packets are small */
@@ -76,6 +77,9 @@ static __always_inline struct limits limits(const struct weir_flow *flow, __u32 
 	rate = rate * mss / (mss + headers);
 	if (rate >= UNLIMITED)
 		return none;
+	/* Also because a class may have no share yet, and a limit of 0 means no limit to the kernel. */
+	if (rate < LEAST_RATE)
+		rate = LEAST_RATE;
 	some.rate = rate;
 	segments = rate * (rtt_us + SPARE_US) / 1000000 / mss * room / WEIR_PART_ONE + LEAST_WINDOW;
 	some.window = rtt_us > SHORT_US || segments >= ANY_WINDOW ? ANY_WINDOW : segments;
