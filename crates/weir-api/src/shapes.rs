@@ -14,6 +14,8 @@ pub enum Kind {
     Interface,
     /// Processes or host-network containers, known by their cgroup.
     Cgroup,
+    /// Packets of anybody that match what the class selects.
+    Selector,
     /// The host's own traffic.
     Host,
     /// Traffic nobody claimed.
@@ -84,6 +86,9 @@ pub struct Class {
     pub handle: Option<String>,
     /// Host-side interfaces whose traffic is its.
     pub interfaces: Vec<String>,
+    /// Packets that are its, of whomever they come from: `tcp port 8081 remote 10.0.0.0/8`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selects: Vec<String>,
     /// Takes part now?
     pub activity: Activity,
     /// Policy in force.

@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     mem::MaybeUninit,
     net::IpAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
@@ -10,7 +11,7 @@ use libbpf_rs::{
 };
 
 use crate::skeleton::{ClassifySkel, ClassifySkelBuilder};
-use crate::{Credits, pacer::Earlier};
+use crate::{Credits, RuleSet, pacer::Earlier, rules};
 
 /// Why a program could not be loaded or a map not be written.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +44,10 @@ pub struct Config {
     pub cookie: u32,
     /// [`PACED`](Config::PACED), [`IN_PLACE`](Config::IN_PLACE) or both.
     pub pacing: u32,
+    /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
+    pub rules: u32,
 }
-const _: () = assert!(size_of::<Config>() == 32, "intf.h states this size");
+const _: () = assert!(size_of::<Config>() == 36, "intf.h states this size");
 
 impl Config {
     /// Sockets are told apart by class, for [`Pacer`](crate::Pacer).
@@ -52,7 +55,7 @@ impl Config {
     /// There is no scheduler: packets pass by their class's credit, for [`Credits`].
     pub const IN_PLACE: u32 = 2;
 
-    fn bytes(&self) -> [u8; 32] {
+    fn bytes(&self) -> [u8; 36] {
         let words = [
             self.ifb_index,
             self.control_handle,
@@ -62,8 +65,9 @@ impl Config {
             self.cgroup_levels,
             self.cookie,
             self.pacing,
+            self.rules,
         ];
-        let mut bytes = [0; 32];
+        let mut bytes = [0; 36];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
         }
@@ -187,6 +191,30 @@ impl Classifier {
     /// [`Error`]: the map holds 65,536 prefixes.
     pub fn set_local(&self, prefix: LocalPrefix, local: bool) -> Result<(), Error> {
         set(&self.skeleton.maps.weir_local, &prefix.key(), local.then_some(1), "map a local destination")
+    }
+
+    /// Fills a set of rules, 1 or 2, that is not in force: what was in it is forgotten.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn load_rules(&self, set: u32, rules: &RuleSet) -> Result<(), Error> {
+        let error = |source| Error { what: "write the rules of selectors", source };
+        let maps = &self.skeleton.maps;
+        let index = set.saturating_sub(1) & 1;
+        let wanted: BTreeMap<Vec<u8>, [u8; 8]> =
+            rules.entries(index as usize).map(|(key, choice)| (key.to_vec(), choice)).collect();
+        let stale: Vec<Vec<u8>> = maps
+            .weir_rules
+            .keys()
+            .filter(|key| rules::set_of(key) == Some(index) && !wanted.contains_key(key))
+            .collect();
+        for key in stale {
+            maps.weir_rules.delete(&key).map_err(error)?;
+        }
+        for (key, choice) in &wanted {
+            maps.weir_rules.update(key, choice, MapFlags::ANY).map_err(error)?;
+        }
+        maps.weir_masks.update(&index.to_ne_bytes(), &rules.masks_value(), MapFlags::ANY).map_err(error)
     }
 
     /// The credits of classes, for an engine in place.

@@ -1,7 +1,7 @@
 //! weir's BPF programs and the maps through which the agent tells them what belongs where.
 //!
 //! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped`; the layouts
-//! shared with the programs are asserted against `intf.h`, `fair.h` and `edt.h` on both sides.
+//! shared with the programs are asserted against `intf.h`, `select.h`, `fair.h` and `edt.h` on both sides.
 
 pub mod attach;
 mod classifier;
@@ -10,11 +10,13 @@ mod edt;
 pub mod fair;
 mod mapped;
 mod pacer;
+mod rules;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
 pub use credits::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacer::{Earlier, Pacer};
+pub use rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
 mod skeleton {

@@ -1,5 +1,7 @@
 //! The configuration file: TOML, every key checked, one error that says where and why.
 
+mod selector;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -8,9 +10,12 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize};
+use weir_bpf::RuleSet;
 use weir_host::engine;
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::BitRate;
+
+pub(crate) use selector::Selector;
 
 /// Parts of a policy; what is left out comes from the next weaker origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -154,6 +159,9 @@ pub(crate) struct Class {
     pub(crate) group: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) cgroup: Option<PathBuf>,
+    /// The packets that are its, of whomever they come from.
+    #[serde(default, rename = "match", deserialize_with = "selector::one_or_more")]
+    pub(crate) selectors: Vec<Selector>,
     pub(crate) weight: Option<Weight>,
     pub(crate) min: Option<BitRate>,
     pub(crate) max: Option<BitRate>,
@@ -170,9 +178,16 @@ impl Class {
         Layer { weight: self.weight, min: self.min, max: self.max }
     }
 
+    /// Whether its policy is that of whom somebody told of by this source and name. One with a
+    /// match has a name of its own, which a container may have too.
+    pub(crate) fn is_about(&self, source: &str, name: &str) -> bool {
+        let own = self.selectors.is_empty() || source == "config";
+        own && (self.name == name || self.name.split_once(':') == Some((source, name)))
+    }
+
     /// Whether the class says itself where its traffic is, rather than naming a container.
     pub(crate) fn is_static(&self) -> bool {
-        self.interface.is_some() || self.cgroup.is_some()
+        self.interface.is_some() || self.cgroup.is_some() || !self.selectors.is_empty()
     }
 }
 
@@ -325,7 +340,37 @@ fn check(config: &Config) -> Result<(), Fault> {
         }
         class.layer().policy().map_err(|e| fault(what, e))?;
     }
-    Ok(())
+    check_selectors(&config.classes)
+}
+
+fn check_selectors(classes: &[Class]) -> Result<(), Fault> {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    let mut rules = Vec::new();
+    for class in classes.iter().filter(|class| !class.selectors.is_empty()) {
+        let what = |selector: &Selector| format!("[[class]] {}: match {selector}", class.name);
+        if class.interface.is_some() || class.cgroup.is_some() {
+            let detail = "cannot be combined with interface or cgroup: give those a class of their own and \
+                name it as `container` of the match";
+            return Err(fault(format!("[[class]] {}: match", class.name), detail));
+        }
+        for selector in &class.selectors {
+            selector.check().map_err(|e| fault(what(selector), e))?;
+            if let Some(other) = seen.insert(selector.to_string(), &class.name) {
+                let detail = format!("class {other} has the same, and the first one takes what matches");
+                return Err(fault(what(selector), detail));
+            }
+            if let Some(name) = &selector.container {
+                let bare = name.split_once(':').map_or(name.as_str(), |(_, name)| name);
+                check_name(bare).map_err(|e| fault(what(selector), e))?;
+                if classes.iter().any(|c| c.name == *name && !c.selectors.is_empty()) {
+                    let detail = format!("class {name} has a match itself: name whom the packets come from");
+                    return Err(fault(what(selector), detail));
+                }
+            }
+            rules.extend(selector.rules(1, |_| vec![1]));
+        }
+    }
+    RuleSet::new(&rules).map(|_| ()).map_err(|e| fault("[[class]] match", e))
 }
 
 /// Names of the classes that weir makes itself.
@@ -345,6 +390,11 @@ mod tests {
 
     fn parse(text: &str) -> Result<Config, String> {
         super::parse(text, Path::new("weir.toml")).map_err(|e| e.to_string())
+    }
+
+    /// A class with this `match`.
+    fn matching(selectors: &str) -> String {
+        format!("{LINK}[[class]]\nname = \"a\"\nmatch = {selectors}\n")
     }
 
     const LINK: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n";
@@ -392,6 +442,30 @@ mod tests {
             (&format!("{LINK}[[class]]\nname = \"host\"\n"), "weir's own"),
             (&format!("{LINK}[[class]]\nname = \"a b\"\n"), "not a name"),
             (&format!("{LINK}[discover]\ndocker = 3\n"), "true, false or the path"),
+            (&matching("{}"), "it matches everything: name at least one of container"),
+            (&matching("3"), "a selector such as { protocol"),
+            (&matching("{ prot = \"tcp\" }"), "unknown field `prot`"),
+            (&matching("{ protocol = \"icmp\" }"), "unknown variant `icmp`"),
+            (&matching("{ port = 0 }"), "cannot read `0` as ports: write 1 to 65535"),
+            (&matching("{ port = -1 }"), "cannot read `-1` as ports"),
+            (&matching("{ port = 65536 }"), "cannot read `65536` as ports"),
+            (&matching("{ port = \"90-80\" }"), "cannot read `90-80` as ports"),
+            (&matching("{ port = true }"), "a port such as 8081 or a range"),
+            (&matching("{ dscp = 64 }"), "dscp 64 has more than six bits"),
+            (&matching("{ remote = \"10.1.2.3/8\" }"), "has bits behind its prefix: write 10.0.0.0/8"),
+            (&matching("{ remote = \"10.0.0.0/33\" }"), "invalid IP address syntax"),
+            (&matching("{ local = \"::/0\", remote = \"10.0.0.0/8\" }"), "they are of two IP versions"),
+            (&matching("{ container = \"a b\" }"), "`a b` is not a name"),
+            (&matching("{ container = \"a\" }"), "class a has a match itself"),
+            (&matching("[{ port = 1 }, { port = 1 }]"), "class a has the same"),
+            (&matching("{ port = 1 }\ninterface = \"v1\""), "cannot be combined with interface"),
+            (
+                &matching(&format!(
+                    "[{}]",
+                    (0..=64).map(|len| format!("{{ local = \"::/{len}\" }},")).collect::<String>()
+                )),
+                "cannot tell 65 kinds of rules apart",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(want), "{text}\n---\n{error}");

@@ -30,6 +30,7 @@
 #include "intf.h"
 #include "credit.h"
 #include "pace.h"
+#include "select.h"
 
 #define NEXT (-1)     /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */
 #define NO_MATCH 0    /* cls_bpf without direct action */
@@ -83,6 +84,8 @@ struct {
 struct packet {
 	struct weir_prefix to;
 	__u8 is_ip;
+	__u8 is_v6;
+	__u8 offset; /* of the IP header */
 	__u8 is_control; /* ARP, neighbour discovery, DHCP, 802.1X: without these nothing works */
 };
 
@@ -115,6 +118,7 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
 			return;
 		p->is_ip = 1;
+		p->offset = offset;
 		p->to.address[10] = 0xff;
 		p->to.address[11] = 0xff;
 		__builtin_memcpy(&p->to.address[12], &ip.daddr, 4);
@@ -126,6 +130,8 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 		if (bpf_skb_load_bytes(skb, offset, &ip6, sizeof(ip6)))
 			return;
 		p->is_ip = 1;
+		p->is_v6 = 1;
+		p->offset = offset;
 		__builtin_memcpy(p->to.address, &ip6.daddr, 16);
 		if (ip6.nexthdr == IPPROTO_UDP) {
 			read_ports(skb, offset + sizeof(ip6), p, 1);
@@ -176,10 +182,21 @@ static __always_inline int is_on(const struct weir_config *cfg)
 	return cfg && (cfg->ifb_index || cfg->pacing & WEIR_IN_PLACE);
 }
 
+/* What rules make of a packet that would be in this class without them. */
+static __always_inline __u32 by_rules(struct __sk_buff *skb, const struct weir_config *cfg,
+				      const struct packet *p, __u32 handle)
+{
+	__u32 set = cfg->rules;
+
+	if (!set || !p->is_ip)
+		return handle;
+	return select_class(skb, p->offset, p->is_v6, (set - 1) & 1, handle);
+}
+
 /* The class of a packet from a container; 0 if it is none of weir's business. */
 static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg)
 {
-	__u32 port = skb->ifindex;
+	__u32 port = skb->ifindex, class;
 	struct packet p;
 	__u32 *handle;
 
@@ -193,9 +210,12 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 		count_local(skb, *handle);
 		return 0;
 	}
+	if (p.is_control)
+		return cfg->control_handle;
+	class = by_rules(skb, cfg, &p, *handle);
 	if (cfg->pacing & WEIR_PACED)
-		note_flow(skb, *handle);
-	return p.is_control ? cfg->control_handle : *handle;
+		note_flow(skb, class);
+	return class;
 }
 
 SEC("tc")
@@ -268,9 +288,9 @@ int weir_uplink(struct __sk_buff *skb)
 	if (p.is_control) {
 		handle = cfg->control_handle;
 	} else if (skb->ingress_ifindex) {
-		handle = cfg->default_handle;
+		handle = by_rules(skb, cfg, &p, cfg->default_handle);
 	} else {
-		handle = host_class(skb, cfg);
+		handle = by_rules(skb, cfg, &p, host_class(skb, cfg));
 		if (cfg->pacing & WEIR_PACED)
 			note_flow(skb, handle);
 	}

@@ -16,8 +16,9 @@ struct weir_config { /* written by user space, only read in the kernel */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
 	__u32 pacing;         /* WEIR_PACED, WEIR_IN_PLACE or both */
+	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
 };
-_Static_assert(sizeof(struct weir_config) == 32, "user space maps this layout");
+_Static_assert(sizeof(struct weir_config) == 36, "user space maps this layout");
 
 struct weir_prefix { /* key of the longest-prefix map; IPv4 as ::ffff:a.b.c.d */
 	__u32 prefix_len_bits;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::errno::Errno;
-use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, attach};
+use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, Rule, RuleSet, attach};
 
 use super::EngineError;
 use crate::netlink::{
@@ -67,6 +67,7 @@ pub struct Catcher {
     cgroups: BTreeMap<u64, u32>,
     local: BTreeSet<LocalPrefix>,
     tracked: BTreeSet<u32>,
+    rules: RuleSet,
     uplink: Option<(u32, String)>,
     created: Created,
 }
@@ -94,6 +95,7 @@ impl Catcher {
             cgroups: BTreeMap::new(),
             local: BTreeSet::new(),
             tracked: BTreeSet::new(),
+            rules: RuleSet::default(),
             uplink: None,
             created,
         })
@@ -336,6 +338,29 @@ impl Catcher {
             self.classifier.set_local(*prefix, true)?;
         }
         self.local = wanted;
+        Ok(())
+    }
+
+    /// Makes the rules that give packets to other classes than their senders' the given ones, all
+    /// at once for a packet; the first that matches decides.
+    ///
+    /// # Errors
+    /// [`EngineError`]; those before stay in force.
+    pub fn set_rules(&mut self, wanted: &[Rule]) -> Result<(), EngineError> {
+        let wanted = RuleSet::new(wanted)?;
+        if wanted == self.rules {
+            return Ok(());
+        }
+        let set = match (wanted.is_empty(), self.config.rules) {
+            (true, _) => 0,
+            (false, 1) => 2,
+            (false, _) => 1,
+        };
+        if set != 0 {
+            self.classifier.load_rules(set, &wanted)?;
+        }
+        self.configure(|c| c.rules = set)?;
+        self.rules = wanted;
         Ok(())
     }
 

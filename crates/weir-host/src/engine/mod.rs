@@ -160,6 +160,9 @@ pub enum EngineError {
     /// A BPF program or map.
     #[error(transparent)]
     Bpf(#[from] weir_bpf::Error),
+    /// The rules of selectors.
+    #[error(transparent)]
+    Rules(#[from] weir_bpf::RulesError),
     /// A program could not be attached.
     #[error("cannot attach weir's program to {device} by {how}: {errno}{hint}")]
     Attach {
@@ -209,6 +212,7 @@ impl EngineError {
             EngineError::Netlink(e) => e.errno() == Some(ENODEV),
             EngineError::Attach { errno, .. } => *errno == ENODEV,
             EngineError::Bpf(_)
+            | EngineError::Rules(_)
             | EngineError::NameTaken { .. }
             | EngineError::Lacking { .. }
             | EngineError::NoRoom { .. } => false,

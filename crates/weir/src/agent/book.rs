@@ -8,7 +8,7 @@ use weir_share::{Admission, AdmitError, Claimant, Policy, Reservation, Weight};
 use weir_units::BitRate;
 
 use super::store::{Minors, SetLayers};
-use crate::config::{Config, Layer};
+use crate::config::{Config, Layer, Selector};
 
 /// Key of the one class whose policy is weir's own.
 const CONTROL_KEY: &str = "weir:control";
@@ -26,6 +26,8 @@ pub(crate) struct Claim {
     pub(crate) ports: Vec<(u32, String)>,
     /// Cgroups: id and depth.
     pub(crate) cgroups: Vec<(u64, u32)>,
+    /// Packets that are its, of whomever they come from; an earlier claim's go first.
+    pub(crate) selectors: Vec<Selector>,
     /// Why its traffic cannot be caught.
     pub(crate) problem: Option<String>,
 }
@@ -374,6 +376,7 @@ impl Book {
             label: Layer::default(),
             ports: Vec::new(),
             cgroups: Vec::new(),
+            selectors: Vec::new(),
             problem: None,
         };
         add(own("host", Kind::Host), Some(HOST));
@@ -439,14 +442,18 @@ fn is_claimed(claim: &Claim) -> bool {
 }
 
 fn group_of<'a>(config: &'a Config, claim: &'a Claim) -> Option<&'a str> {
-    let configured = config.classes.iter().find(|c| c.name == claim.key() || c.name == claim.name);
+    let configured = config.classes.iter().find(|c| c.is_about(claim.source, &claim.name));
     configured.and_then(|c| c.group.as_deref()).or(claim.group.as_deref())
 }
 
 /// The layers of a policy, weakest first.
 fn layers(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layers {
     let by_hand = set.get(key).or_else(|| set.get(&claim.name)).copied().unwrap_or_default();
-    let class = |name: &str| config.classes.iter().find(|c| c.name == name).map(crate::config::Class::layer);
+    let class = || {
+        let mut about = config.classes.iter().filter(|c| c.is_about(claim.source, &claim.name));
+        let exact = about.clone().find(|c| c.name == key);
+        exact.or_else(|| about.next()).map(crate::config::Class::layer)
+    };
     let (defaults, configured) = match claim.kind {
         Kind::Host => (Layer::default(), config.host),
         Kind::Default => (Layer::default(), config.default),
@@ -464,7 +471,7 @@ fn layers(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layers 
             let group = config.groups.iter().find(|g| g.name == claim.name);
             (Layer::default(), group.map(crate::config::Group::layer).unwrap_or_default())
         }
-        _ => (config.defaults, class(key).or_else(|| class(&claim.name)).unwrap_or_default()),
+        _ => (config.defaults, class().unwrap_or_default()),
     };
     [
         (Origin::Defaults, defaults),

@@ -18,6 +18,7 @@ fn claim(name: &str) -> Claim {
         label: Layer::default(),
         ports: vec![(7, "veth7".to_owned())],
         cgroups: Vec::new(),
+        selectors: Vec::new(),
         problem: None,
     }
 }

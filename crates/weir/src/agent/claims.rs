@@ -18,7 +18,7 @@ use weir_host::{
 };
 
 use super::book::Claim;
-use crate::config::{Config, Layer};
+use crate::config::{Config, Layer, RESERVED};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -89,11 +89,16 @@ pub(crate) fn survey(
         let mut claim = Claim {
             source: "config",
             name: class.name.clone(),
-            kind: if class.interface.is_some() { Kind::Interface } else { Kind::Cgroup },
+            kind: match (&class.interface, &class.cgroup) {
+                (Some(_), _) => Kind::Interface,
+                (None, Some(_)) => Kind::Cgroup,
+                (None, None) => Kind::Selector,
+            },
             group: class.group.clone(),
             label: Layer::default(),
             ports: Vec::new(),
             cgroups: Vec::new(),
+            selectors: class.selectors.clone(),
             problem: None,
         };
         if let Some(name) = &class.interface {
@@ -123,6 +128,8 @@ pub(crate) fn survey(
     for claim in &mut survey.claims {
         claim.ports.retain(|(index, _)| Some(*index) != uplink_index);
     }
+
+    miss_containers(&mut survey.claims);
 
     let taken: BTreeSet<u32> = survey.claims.iter().flat_map(|c| &c.ports).map(|p| p.0).collect();
     survey.strangers = links
@@ -172,7 +179,30 @@ fn claim(found: &Found) -> Claim {
         label: Layer { weight: policy.weight, min: policy.min, max: policy.max },
         ports: Vec::new(),
         cgroups: Vec::new(),
+        selectors: Vec::new(),
         problem: None,
+    }
+}
+
+/// Whether somebody called `name` sends what this claim's selectors pick from.
+pub(crate) fn is_container(claim: &Claim, name: &str) -> bool {
+    let sends = !matches!(claim.kind, Kind::Group | Kind::Selector | Kind::Control);
+    sends && (claim.name == name || claim.key() == name)
+}
+
+/// Says of selectors which container they wait for.
+fn miss_containers(claims: &mut [Claim]) {
+    // Weir makes those itself.
+    let is_here = |name: &str, claims: &[Claim]| {
+        RESERVED.contains(&name) || claims.iter().any(|claim| is_container(claim, name))
+    };
+    for i in 0..claims.len() {
+        let named = claims[i].selectors.iter().filter_map(|selector| selector.container.as_deref());
+        if let Some(name) = named.filter(|name| !is_here(name, claims)).next() {
+            let why =
+                format!("there is no container {name} (its packets are selected as soon as it appears)");
+            claims[i].problem = Some(why);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_bpf::Config as Programs;
+use weir_bpf::{Config as Programs, Rule};
 use weir_host::{
     chain,
     discover::NsId,
@@ -15,7 +15,10 @@ use weir_host::{
 };
 use weir_units::{Bytes, TcHandle};
 
-use super::{book::Book, claims::Survey};
+use super::{
+    book::{Book, Claim},
+    claims::{Survey, is_container},
+};
 use crate::config::{self, Config};
 
 /// Scheduler and programs of one link.
@@ -30,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) pacing: Option<Pacing>,
     /// Why sockets are not paced as they should be, if so.
     pub(crate) pacing_failure: Option<String>,
+    /// Why selectors select nothing, if so.
+    pub(crate) rules_failure: Option<String>,
     /// Why the uplink's own traffic is not shared, if so.
     pub(crate) uplink_failure: Option<String>,
 }
@@ -58,6 +63,21 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
         delay_ms: link.delay_ms,
         least_queue: Bytes(buffer + buffer / 4),
     }
+}
+
+/// What the claims select, as the programs' rules: earlier claims' first.
+fn rules(book: &Book, claims: &[Claim]) -> Vec<Rule> {
+    let handle_of = |key: &str| book.entries().get(key).and_then(|entry| entry.minor).map(handle);
+    let senders = |name: &str| -> Vec<u32> {
+        let entries = book.entries().values().filter(|entry| is_container(&entry.claim, name));
+        entries.filter_map(|entry| entry.minor.map(handle)).collect()
+    };
+    let of_claim = |claim: &Claim| {
+        let handle = handle_of(&claim.key());
+        let selectors = claim.selectors.iter();
+        handle.map_or(Vec::new(), |handle| selectors.flat_map(|s| s.rules(handle, senders)).collect())
+    };
+    claims.iter().flat_map(of_claim).collect()
 }
 
 impl Node {
@@ -127,6 +147,7 @@ impl Node {
             netlink: Netlink::open()?,
             shape: shape(config, 1500),
             failures: BTreeMap::new(),
+            rules_failure: None,
             uplink_failure: None,
         })
     }
@@ -181,6 +202,8 @@ impl Node {
         self.catcher.track(tracked)?;
         self.catcher.set_local(survey.local.clone())?;
         self.catcher.set_cgroups(&cgroups, levels)?;
+        // Before any program is put in place: an earlier agent's had its rules.
+        self.rules_failure = self.catcher.set_rules(&rules(book, &survey.claims)).err().map(|e| chain(&e));
         self.failures =
             self.catcher.set_ports(&ports).into_iter().map(|(index, e)| (index, chain(&e))).collect();
         if let Some(pacing) = &mut self.pacing {

@@ -48,6 +48,7 @@ impl Agent {
             );
         }
         warnings.extend(self.node.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
+        warnings.extend(self.node.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         warnings.extend(self.node.failures.values().cloned());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -108,6 +109,7 @@ impl Agent {
             group: entry.claim.group.clone(),
             handle: entry.minor.map(|minor| TcHandle::new(weir_host::engine::MAJOR, minor).to_string()),
             interfaces: entry.claim.ports.iter().map(|p| p.1.clone()).collect(),
+            selects: entry.claim.selectors.iter().map(ToString::to_string).collect(),
             activity: activity(entry.minor, demand),
             policy: weir_api::Policy {
                 weight: effective.policy.weight(),
@@ -145,6 +147,9 @@ impl Agent {
         if let Some(why) = entry.claim.ports.iter().find_map(|(index, _)| self.node.failures.get(index)) {
             return Some(why.clone());
         }
+        if let (Some(why), false) = (&self.node.rules_failure, entry.claim.selectors.is_empty()) {
+            return Some(why.clone());
+        }
         let by_uplink = entry.claim.kind == Kind::Host || !entry.claim.cgroups.is_empty();
         if by_uplink && let Some(why) = &self.node.uplink_failure {
             return Some(why.clone());
@@ -165,6 +170,12 @@ impl Agent {
         if entry.minor.is_none() {
             reasons.push(format!(
                 "{name} is not here now; its policy waits for it, and its minimum is kept free"
+            ));
+        }
+        if !class.selects.is_empty() {
+            reasons.push(format!(
+                "its packets are those that match {}; whoever sends them, they are not that one's",
+                class.selects.join(", or ")
             ));
         }
         let siblings: Vec<(&String, &Entry)> = self

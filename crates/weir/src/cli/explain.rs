@@ -116,6 +116,7 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Netns => "network namespace",
         Kind::Interface => "interface",
         Kind::Cgroup => "cgroup",
+        Kind::Selector => "selected packets",
         Kind::Host => "the host's traffic",
         Kind::Default => "unclaimed traffic",
         Kind::Control => "control traffic",

@@ -113,6 +113,6 @@ fn wide_cells(class: &Class) -> [(String, Tone); 6] {
         or_none(class.bytes.to_string()),
         or_none(class.local_bytes.to_string()),
         or_none(format::millis(class.backpressured_ms)),
-        or_none(class.interfaces.join(",")),
+        or_none(class.interfaces.iter().chain(&class.selects).cloned().collect::<Vec<_>>().join(", ")),
     ]
 }

@@ -32,6 +32,7 @@ pub(crate) fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         group: None,
         handle: Some("1:1a".to_owned()),
         interfaces: vec![format!("veth-{name}")],
+        selects: Vec::new(),
         activity: if rate.0 > 0 { Activity::Active } else { Activity::Idle },
         policy: Policy {
             weight: Weight::ONE,
