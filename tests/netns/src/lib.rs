@@ -43,7 +43,7 @@ pub use needs::{Need, can_run};
 pub use node::{CAPACITY, Node, containers};
 pub use record::Record;
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};
-pub use stream::{Rate, Stream};
+pub use stream::{Origin, Rate, Stream};
 
 /// How long a measurement takes; its first 2 s are left out.
 pub const SECONDS: u64 = 5;

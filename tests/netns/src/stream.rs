@@ -6,7 +6,7 @@ use std::{
     ffi::OsString,
     io::{ErrorKind, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::fd::AsRawFd,
+    os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,7 +16,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
 use weir_lab::{topology::Netns, traffic::UDP_PAYLOAD};
 use weir_units::BitRate;
 
@@ -53,6 +53,35 @@ impl Rate {
             Rate::Unlimited => u64::MAX,
             Rate::Of(rate) => rate.bits_per_sec(),
         }
+    }
+}
+
+/// Where a stream comes from, and how its packets are marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// Its port; 0 for any.
+    pub port: u16,
+    /// Differentiated services code point.
+    pub dscp: u8,
+}
+
+impl Origin {
+    /// A connected socket.
+    fn socket(self, kind: SockType, target: SocketAddr) -> std::io::Result<OwnedFd> {
+        let (family, any): (_, SocketAddr) = match target {
+            SocketAddr::V4(_) => (AddressFamily::Inet, ([0, 0, 0, 0], self.port).into()),
+            SocketAddr::V6(_) => (AddressFamily::Inet6, ([0u16; 8], self.port).into()),
+        };
+        let socket = socket::socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+        let class = i32::from(self.dscp) << 2;
+        match target {
+            SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4Tos, &class)?,
+            SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6TClass, &class)?,
+        }
+        socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(any))?;
+        socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(target))?;
+        Ok(socket)
     }
 }
 
@@ -118,6 +147,17 @@ impl Stream {
             .unwrap_or_else(|e| panic!("tcp from {}: {e:#}", from.name()))
     }
 
+    /// The same from that port, marked with that code point.
+    ///
+    /// # Panics
+    /// If it cannot connect.
+    #[must_use]
+    #[track_caller]
+    pub fn tcp_from(from: &Netns, origin: Origin, to: &Netns, address: IpAddr) -> Stream {
+        Stream::connect_from(from, Some(origin), to, address, |_| {})
+            .unwrap_or_else(|e| panic!("tcp from {} {origin:?}: {e:#}", from.name()))
+    }
+
     /// The same, whose application has set a limit of pacing, bytes per second.
     ///
     /// # Panics
@@ -149,7 +189,27 @@ impl Stream {
     #[must_use]
     #[track_caller]
     pub fn udp(from: &Netns, to: &Netns, address: IpAddr, rate: Rate) -> Stream {
-        Stream::flood(from, to, address, rate).unwrap_or_else(|e| panic!("udp from {}: {e:#}", from.name()))
+        let payload = UDP_PAYLOAD as usize;
+        Stream::flood(from, Origin::default(), to, address, rate, payload)
+            .unwrap_or_else(|e| panic!("udp from {}: {e:#}", from.name()))
+    }
+
+    /// The same from that port, marked with that code point, in datagrams of `payload` bytes.
+    ///
+    /// # Panics
+    /// If a socket cannot be made.
+    #[must_use]
+    #[track_caller]
+    pub fn udp_from(
+        from: &Netns,
+        origin: Origin,
+        to: &Netns,
+        address: IpAddr,
+        rate: Rate,
+        payload: usize,
+    ) -> Stream {
+        Stream::flood(from, origin, to, address, rate, payload)
+            .unwrap_or_else(|e| panic!("udp from {} {origin:?}: {e:#}", from.name()))
     }
 
     fn connect(
@@ -158,11 +218,23 @@ impl Stream {
         address: IpAddr,
         prepare: impl FnOnce(&TcpStream),
     ) -> Result<Stream> {
+        Stream::connect_from(from, None, to, address, prepare)
+    }
+
+    fn connect_from(
+        from: &Netns,
+        origin: Option<Origin>,
+        to: &Netns,
+        address: IpAddr,
+        prepare: impl FnOnce(&TcpStream),
+    ) -> Result<Stream> {
         let listener = to.within(|| TcpListener::bind((address, 0)))??;
         let target = listener.local_addr()?;
-        let socket = from
-            .within(|| TcpStream::connect_timeout(&target, Duration::from_secs(5)))?
-            .with_context(|| format!("cannot connect to {target}"))?;
+        let connect = || match origin {
+            None => TcpStream::connect_timeout(&target, Duration::from_secs(5)),
+            Some(origin) => Ok(TcpStream::from(origin.socket(SockType::Stream, target)?)),
+        };
+        let socket = from.within(connect)?.with_context(|| format!("cannot connect to {target}"))?;
         let (peer, _) = listener.accept()?;
         // By name, as the lab does: the host's default may be another.
         setsockopt(&socket, sockopt::TcpCongestion, &OsString::from("cubic"))?;
@@ -206,16 +278,19 @@ impl Stream {
         Ok(stream)
     }
 
-    fn flood(from: &Netns, to: &Netns, address: IpAddr, rate: Rate) -> Result<Stream> {
+    fn flood(
+        from: &Netns,
+        origin: Origin,
+        to: &Netns,
+        address: IpAddr,
+        rate: Rate,
+        payload: usize,
+    ) -> Result<Stream> {
         let sink = to.within(|| UdpSocket::bind((address, 0)))??;
         sink.set_read_timeout(Some(PATIENCE))?;
         setsockopt(&sink, sockopt::RcvBufForce, &SINK)?;
         let target = sink.local_addr()?;
-        let any: SocketAddr = match address {
-            IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-            IpAddr::V6(_) => ([0u16; 8], 0).into(),
-        };
-        let socket = from.within(|| UdpSocket::bind(any).and_then(|s| s.connect(target).map(|()| s)))??;
+        let socket = UdpSocket::from(from.within(|| origin.socket(SockType::Datagram, target))??);
         socket.set_write_timeout(Some(PATIENCE))?;
         let mut stream = Stream::idle();
         stream.set(rate);
@@ -225,7 +300,7 @@ impl Stream {
             if rate != Rate::Unlimited {
                 hurry();
             }
-            let payload = [0u8; UDP_PAYLOAD as usize];
+            let payload = vec![0; payload];
             let mut pace = Pace::new(wanted);
             count(&stop, &sent, || {
                 if pace.wait(payload.len()) {
@@ -238,7 +313,7 @@ impl Stream {
         let (stop, received) = (stream.stop[1].clone(), stream.received.clone());
         let receiver = thread::spawn(move || {
             hurry();
-            let mut buffer = [0u8; 2048];
+            let mut buffer = vec![0; 65_536];
             count(&stop, &received, || sink.recv(&mut buffer));
         });
         stream.threads = vec![sender, receiver];

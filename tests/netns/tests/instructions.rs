@@ -152,3 +152,41 @@ fn no_engine_costs_a_packet_more_than_its_budget() {
     }
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
+
+/// What selectors may add to a packet: for the first kind of them, with what is read of the packet,
+/// and for each further one.
+const FIRST_KIND: f64 = 900.0;
+const FURTHER_KIND: f64 = 400.0;
+
+/// `count` classes with a selector each that no packet here matches, of that many kinds.
+fn selectors(count: u16, kinds: u16) -> String {
+    let one = |i: u16| {
+        let remote = format!("fd00::/{}", 128 - i % kinds);
+        format!("[[class]]\nname = \"s{i}\"\nmatch = {{ port = {}, remote = \"{remote}\" }}\n", 20_000 + i)
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn selectors_cost_a_packet_by_their_kinds_and_not_by_their_number() {
+    if !counts() || !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    sleep(Duration::from_secs(5));
+    of_packets(&node, "no qdisc");
+    let mut measure = |count: u16, kinds: u16| {
+        let config = node.config().capacity(CAPACITY).sections(&selectors(count, kinds));
+        node.start(&config);
+        let cost = of_packets(&node, &format!("{count} of {kinds} kinds"));
+        assert!(node.agent().stop());
+        cost[0]
+    };
+    let none = measure(0, 1);
+    let (few, many) = (measure(16, 1) - none, measure(64, 1) - none);
+    let kinds = measure(64, 16) - none;
+    println!("16 of one kind add {few:.0} instructions, 64 {many:.0}, 64 of 16 kinds {kinds:.0}");
+    assert!(few <= FIRST_KIND && many <= FIRST_KIND, "the first kind adds {FIRST_KIND} at the most");
+    assert!((many - few).abs() <= 60.0, "what 64 cost, 16 cost");
+    assert!(kinds - many <= 15.0 * FURTHER_KIND, "each further kind adds {FURTHER_KIND} at the most");
+}
