@@ -197,8 +197,8 @@ fn miss_containers(claims: &mut [Claim]) {
         RESERVED.contains(&name) || claims.iter().any(|claim| is_container(claim, name))
     };
     for i in 0..claims.len() {
-        let named = claims[i].selectors.iter().filter_map(|selector| selector.container.as_deref());
-        if let Some(name) = named.filter(|name| !is_here(name, claims)).next() {
+        let mut named = claims[i].selectors.iter().filter_map(|selector| selector.container.as_deref());
+        if let Some(name) = named.find(|name| !is_here(name, claims)) {
             let why =
                 format!("there is no container {name} (its packets are selected as soon as it appears)");
             claims[i].problem = Some(why);
