@@ -102,6 +102,16 @@ codes! {
     UnknownAgreement = "unknown-agreement",
     /// That cannot happen to the agreement in its state.
     IllegalTransition = "illegal-transition",
+    /// The provider makes no agreements.
+    AgreementsOff = "agreements-off",
+    /// The provider does not divide its spare bandwidth in the way that is asked for.
+    ShareNotOffered = "share-not-offered",
+    /// The document is in none of the languages, or the answer is wanted in none of them.
+    UnknownLanguage = "unknown-language",
+    /// It is not known whether it was recorded: ask again, with the same id.
+    NotRecorded = "not-recorded",
+    /// The provider gave no answer in time.
+    Busy = "busy",
 }
 
 impl fmt::Display for FaultCode {

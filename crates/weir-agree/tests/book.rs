@@ -514,3 +514,44 @@ proptest! {
         prop_assert_eq!(book.next_change(NOW), None);
     }
 }
+
+#[test]
+fn a_pending_offer_reserves_nothing_until_it_is_accepted() {
+    let mut book = book();
+    let pend = |book: &mut Book, service: &str, id: &str| {
+        let offer = Offer { id: Some(name(service)), ..offer(service, 60, None, None) };
+        book.offer_from(&name("client"), offer, name(id), AgreementState::Pending, moment(0))
+    };
+    for (service, id) in [("a", "a1"), ("b", "b1"), ("c", "c1")] {
+        assert_eq!(pend(&mut book, service, id).unwrap().agreement.state, AgreementState::Pending);
+    }
+    assert!(pend(&mut book, "a", "a2").unwrap().repeated);
+    assert!(book.in_force(at(1)).is_empty());
+    assert_eq!(book.calendar().reserved_at(at(1)), BitRate::ZERO);
+
+    let accepted = book.accept(&name("a1"), at(5)).unwrap().agreement;
+    assert_eq!((accepted.state, accepted.from), (AgreementState::Observed, at(5)));
+    assert!(matches!(book.accept(&name("b1"), at(6)), Err(Rejection::Refused(Refusal::NoCapacity(_)))));
+    assert_eq!(book.agreement(&name("b1")).unwrap().state, AgreementState::Pending);
+    book.reject(&name("b1"), at(7)).unwrap();
+    assert_eq!(book.agreement(&name("b1")).unwrap().state, AgreementState::Rejected);
+    assert!(book.accept(&name("b1"), at(8)).is_err());
+    assert!(book.reject(&name("a1"), at(8)).is_err());
+    book.terminate(&name("c1"), at(9)).unwrap();
+    book.finish_termination(&name("c1"), at(9)).unwrap();
+    assert_eq!(book.in_force(at(10)).len(), 1);
+    assert_eq!(book.forget_until(at(9)).len(), 2);
+}
+
+#[test]
+fn clients_of_one_party_have_a_pace_each() {
+    let mut book = book();
+    let mut send = |client: &str, i: usize| {
+        let offer = offer(&format!("s{i}"), 1, None, None);
+        book.offer_from(&name(client), offer, name(&format!("a{i}")), AgreementState::Observed, moment(0))
+    };
+    let burst = BookLimits::default().throttle.party.burst as usize;
+    assert!((0..burst).all(|i| send("uid 0: customer", i).is_ok()));
+    assert!(matches!(send("uid 0: customer", burst), Err(Rejection::TooManyOffers { .. })));
+    assert!(send("uid 1: customer", burst + 1).is_ok());
+}

@@ -3,6 +3,7 @@
 mod check;
 mod claims;
 mod force;
+mod life;
 mod rejection;
 mod throttle;
 
@@ -18,11 +19,11 @@ use std::{
 use weir_units::{Bytes, Instant};
 
 use crate::{
-    Agreement, AgreementState, Booking, Calendar, Earliest, Event, Grant, GuaranteeState, IllegalTransition,
-    Interval, Limits, Name, Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Shortage,
-    Template, Terms, TermsError, Usage, Utc,
+    Agreement, AgreementState, Booking, Calendar, Earliest, Event, Grant, GuaranteeState, Limits, Name,
+    Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Shortage, Template, Terms, TermsError,
+    Usage, Utc,
 };
-use check::{check_claim, check_constraints, check_expiration, check_length};
+use check::{check_claim, check_constraints, check_expiration};
 use claims::Claims;
 use force::in_force;
 
@@ -200,10 +201,29 @@ impl Book {
     /// # Errors
     /// [`Rejection`] with the reason.
     pub fn offer(&mut self, offer: Offer, id: Name, now: Moment) -> Result<Accepted, Rejection> {
+        let client = offer.context.initiator.clone();
+        self.offer_from(&client, offer, id, AgreementState::Observed, now)
+    }
+
+    /// As [`Book::offer`] for a client that is told apart by another name than its party's, as
+    /// several may speak for one party, or claim to. With [`AgreementState::Pending`] as the
+    /// state, an offer that could be accepted waits for [`Book::accept`] or [`Book::reject`];
+    /// nothing is reserved for it until then.
+    ///
+    /// # Errors
+    /// [`Rejection`] with the reason.
+    pub fn offer_from(
+        &mut self,
+        client: &Name,
+        offer: Offer,
+        id: Name,
+        state: AgreementState,
+        now: Moment,
+    ) -> Result<Accepted, Rejection> {
         let party = &offer.context.initiator;
         let known = self.of_party.contains_key(party);
         self.throttle
-            .pass(party, known, now.monotonic)
+            .pass(client, known, now.monotonic)
             .map_err(|retry_after| Rejection::TooManyOffers { party: party.clone(), retry_after })?;
         let key = offer.id.clone().map(|id| (party.clone(), id));
         if let Some(key) = &key
@@ -212,8 +232,11 @@ impl Book {
             return self.repeat(answer, &offer, &key.1);
         }
         match self.decide(&offer, &id, now.utc) {
-            Ok((agreement, grant)) => {
+            Ok((mut agreement, grant)) => {
                 let oversubscribed = grant.oversubscribed;
+                if state == AgreementState::Pending {
+                    (agreement.state, agreement.service_state) = (state, ServiceState::NotReady);
+                }
                 self.enter(agreement.clone(), Usage::default(), oversubscribed);
                 Ok(Accepted { agreement, oversubscribed, repeated: false })
             }
@@ -497,80 +520,6 @@ impl Book {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.guarantee_state = state;
         Ok(())
-    }
-
-    /// Lets an agreement last to a later end, or for ever. Only what is added is tested.
-    ///
-    /// # Errors
-    /// [`Rejection`] with the reason.
-    pub fn renew(&mut self, id: &Name, end: Option<Utc>, now: Utc) -> Result<Grant, Rejection> {
-        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        let Entry { agreement, booking: Some(booking), .. } = entry else {
-            let state = entry.agreement.state;
-            return Err(IllegalTransition { event: Event::Renew, state }.into());
-        };
-        let Some(old) = agreement.until else { return Err(Refusal::NoEnd.into()) };
-        let expiration = agreement.offer.context.expiration;
-        check_expiration(&agreement.offer, end.or(expiration.map(|_| Utc::MAX)))?;
-        if let Some(template) =
-            agreement.offer.context.template_id.as_ref().and_then(|id| self.templates.get(id))
-        {
-            check_length(template, Interval { start: agreement.from, end })?;
-        }
-        check_claim(&self.claims, &agreement.selector, Interval { start: old, end })?;
-        let grant = self.calendar.extend(booking, end, now)?;
-        agreement.until = end;
-        self.claims.take(&agreement.selector, agreement.interval());
-        self.ending.remove(&(old, id.clone()));
-        if let Some(end) = end {
-            self.ending.insert((end, id.clone()));
-        }
-        Ok(grant)
-    }
-
-    /// Terminates an agreement: it ends `now`, its bandwidth and its selector are free. It stays
-    /// in [`AgreementState::ObservedAndTerminating`] until [`Book::finish_termination`].
-    ///
-    /// # Errors
-    /// [`Rejection`] if there is none, or its state does not allow it.
-    pub fn terminate(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
-        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        entry.agreement.state = entry.agreement.state.on(Event::Terminate)?;
-        self.unlist(id, now);
-        if let Some(Entry { agreement, .. }) = self.entries.get_mut(id) {
-            let end = agreement.until.map_or(now, |until| until.min(now));
-            agreement.until = Some(end.max(agreement.from));
-        }
-        Ok(())
-    }
-
-    /// Notes that nothing enforces a terminating agreement any more.
-    ///
-    /// # Errors
-    /// [`Rejection`] if there is none, or its state does not allow it.
-    pub fn finish_termination(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
-        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        entry.agreement.state = entry.agreement.state.on(Event::TerminationDone)?;
-        entry.agreement.service_state = ServiceState::Completed;
-        self.close(id, now);
-        Ok(())
-    }
-
-    fn close(&mut self, id: &Name, at: Utc) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.closed = Some(at);
-            self.closed.insert((at, id.clone()));
-        }
-    }
-
-    /// Forgets the agreements that came to their final state up to that moment, and with them
-    /// the answers to their offers; returns them.
-    pub fn forget_until(&mut self, moment: Utc) -> Vec<Agreement> {
-        let mut forgotten = Vec::new();
-        while let Some((_, id)) = pop_due(&mut self.closed, moment) {
-            forgotten.extend(self.withdraw(&id));
-        }
-        forgotten
     }
 }
 

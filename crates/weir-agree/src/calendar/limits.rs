@@ -118,6 +118,8 @@ pub struct Limits {
     pub split: Split,
     /// None unless more is to be promised than there is.
     pub oversubscription: Option<Oversubscription>,
+    /// Of the reserved part, what is promised to others than this calendar's customers, for ever.
+    pub elsewhere: BitRate,
     /// How far in the past a start may lie, for customers' clocks and the way here. Such a
     /// start is one now.
     pub skew: Duration,
@@ -135,7 +137,15 @@ impl Limits {
         let part = |part: f64| Reservable::new(part).ok();
         let split = Split { reserved: part(0.9).unwrap_or_default(), other: part(0.05) };
         let ahead = Duration::from_secs(3_653 * 86_400);
-        Limits { link, split, oversubscription: None, skew: Duration::from_secs(30), ahead, search: 32 }
+        Limits {
+            link,
+            split,
+            oversubscription: None,
+            elsewhere: BitRate::ZERO,
+            skew: Duration::from_secs(30),
+            ahead,
+            search: 32,
+        }
     }
 
     /// U_res B_eth, what may be promised without oversubscription, and the most that one
@@ -154,10 +164,11 @@ impl Limits {
     /// What may be promised in all.
     #[must_use]
     pub fn promisable(&self) -> BitRate {
-        match self.oversubscription {
+        let whole = match self.oversubscription {
             Some(factor) => self.reservable().scale(factor.0.into(), 1_000),
             None => self.reservable(),
-        }
+        };
+        whole.saturating_sub(self.elsewhere)
     }
 }
 
@@ -187,6 +198,14 @@ mod tests {
         assert_eq!(limits.promisable(), BitRate::mbit(95));
         let oversubscription = Some(Oversubscription::new(1.5).unwrap());
         assert_eq!(Limits { oversubscription, ..limits }.promisable(), BitRate(142_500_000));
+    }
+
+    #[test]
+    fn what_is_promised_elsewhere_is_not_promised_again() {
+        let limits = Limits { elsewhere: BitRate::mbit(30), ..Limits::new(BitRate::mbit(100)) };
+        assert_eq!((limits.reservable(), limits.promisable()), (BitRate::mbit(90), BitRate::mbit(60)));
+        let limits = Limits { elsewhere: BitRate::mbit(91), ..limits };
+        assert_eq!(limits.promisable(), BitRate::ZERO);
     }
 
     #[test]

@@ -1,0 +1,122 @@
+//! What becomes of an agreement, or of an offer that waits, after its first answer.
+
+use super::{
+    Accepted, Book, Entry, Rejection,
+    check::{check_claim, check_expiration, check_length},
+    pop_due,
+};
+use crate::{
+    Agreement, AgreementState, Event, Grant, IllegalTransition, Interval, Name, Refusal, ServiceState, Usage,
+    Utc,
+};
+
+impl Book {
+    /// Accepts a pending offer as one made `now`.
+    ///
+    /// # Errors
+    /// [`Rejection`] if it can no longer be accepted; it is pending still.
+    pub fn accept(&mut self, id: &Name, now: Utc) -> Result<Accepted, Rejection> {
+        let entry = self.entries.get(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        let state = entry.agreement.state;
+        if state != AgreementState::Pending {
+            return Err(IllegalTransition { event: Event::Accept, state }.into());
+        }
+        let Some(pending) = self.withdraw(id) else { return Err(Rejection::UnknownAgreement(id.clone())) };
+        match self.decide(&pending.offer, id, now) {
+            Ok((agreement, Grant { oversubscribed, .. })) => {
+                self.enter(agreement.clone(), Usage::default(), oversubscribed);
+                Ok(Accepted { agreement, oversubscribed, repeated: false })
+            }
+            Err(rejection) => {
+                self.enter(pending, Usage::default(), None);
+                Err(rejection)
+            }
+        }
+    }
+
+    /// Rejects a pending offer, or one that is being withdrawn.
+    ///
+    /// # Errors
+    /// [`Rejection`] if there is none, or its state does not allow it.
+    pub fn reject(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        entry.agreement.state = entry.agreement.state.on(Event::Reject)?;
+        entry.agreement.service_state = ServiceState::Completed;
+        self.close(id, now);
+        Ok(())
+    }
+
+    /// Lets an agreement last to a later end, or for ever. Only what is added is tested.
+    ///
+    /// # Errors
+    /// [`Rejection`] with the reason.
+    pub fn renew(&mut self, id: &Name, end: Option<Utc>, now: Utc) -> Result<Grant, Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        let Entry { agreement, booking: Some(booking), .. } = entry else {
+            let state = entry.agreement.state;
+            return Err(IllegalTransition { event: Event::Renew, state }.into());
+        };
+        let Some(old) = agreement.until else { return Err(Refusal::NoEnd.into()) };
+        let expiration = agreement.offer.context.expiration;
+        check_expiration(&agreement.offer, end.or(expiration.map(|_| Utc::MAX)))?;
+        if let Some(template) =
+            agreement.offer.context.template_id.as_ref().and_then(|id| self.templates.get(id))
+        {
+            check_length(template, Interval { start: agreement.from, end })?;
+        }
+        check_claim(&self.claims, &agreement.selector, Interval { start: old, end })?;
+        let grant = self.calendar.extend(booking, end, now)?;
+        agreement.until = end;
+        self.claims.take(&agreement.selector, agreement.interval());
+        self.ending.remove(&(old, id.clone()));
+        if let Some(end) = end {
+            self.ending.insert((end, id.clone()));
+        }
+        Ok(grant)
+    }
+
+    /// Terminates an agreement: it ends `now`, its bandwidth and its selector are free. It stays
+    /// in [`AgreementState::ObservedAndTerminating`] until [`Book::finish_termination`].
+    ///
+    /// # Errors
+    /// [`Rejection`] if there is none, or its state does not allow it.
+    pub fn terminate(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        entry.agreement.state = entry.agreement.state.on(Event::Terminate)?;
+        self.unlist(id, now);
+        if let Some(Entry { agreement, .. }) = self.entries.get_mut(id) {
+            let end = agreement.until.map_or(now, |until| until.min(now));
+            agreement.until = Some(end.max(agreement.from));
+        }
+        Ok(())
+    }
+
+    /// Notes that nothing enforces a terminating agreement any more.
+    ///
+    /// # Errors
+    /// [`Rejection`] if there is none, or its state does not allow it.
+    pub fn finish_termination(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
+        let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
+        entry.agreement.state = entry.agreement.state.on(Event::TerminationDone)?;
+        entry.agreement.service_state = ServiceState::Completed;
+        self.close(id, now);
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, id: &Name, at: Utc) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.closed = Some(at);
+            self.closed.insert((at, id.clone()));
+        }
+    }
+
+    /// Forgets the agreements that came to their final state up to that moment, and with them
+    /// the answers to their offers; returns them.
+    pub fn forget_until(&mut self, moment: Utc) -> Vec<Agreement> {
+        let mut forgotten = Vec::new();
+        while let Some((_, id)) = pop_due(&mut self.closed, moment) {
+            forgotten.extend(self.withdraw(&id));
+        }
+        forgotten
+    }
+}
