@@ -74,6 +74,9 @@ pub enum ClientError {
     /// The agent understood, and said no.
     #[error(transparent)]
     Refused(#[from] Error),
+    /// The agent said no to something about agreements, or nothing could be read.
+    #[error(transparent)]
+    Fault(#[from] Box<weir_agree::Fault>),
     /// What came back is not what an agent of this version says.
     #[error("cannot understand the answer to {request} from {}: {found}", socket.display())]
     Protocol {
@@ -183,12 +186,12 @@ impl Client {
     }
 
     /// One `GET`.
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, None::<&()>)
     }
 
     /// One request, its answer read to the end.
-    fn call<T: DeserializeOwned>(
+    pub(crate) fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -246,6 +249,7 @@ impl Client {
             .uri(path)
             .header("host", "weir")
             .header("content-type", "application/json")
+            .header("accept", "application/json")
             .body(Full::new(hyper::body::Bytes::from(body)))
             .map_err(|e| protocol(&e))?;
         let response = sender.send_request(request).await.map_err(|e| protocol(&e))?;
@@ -254,6 +258,9 @@ impl Client {
         }
         let status = response.status();
         let bytes = self.read(method, path, response).await?;
+        if let Ok(Faulty { fault }) = serde_json::from_slice(&bytes) {
+            return Err(ClientError::Fault(fault));
+        }
         Err(match serde_json::from_slice::<Error>(&bytes) {
             Ok(error) => ClientError::Refused(error),
             Err(_) => self.protocol(method, path, format!("{status} with `{}`", excerpt(&bytes))),
@@ -353,7 +360,13 @@ impl Iterator for Events {
     }
 }
 
-fn segment(name: &str) -> impl std::fmt::Display + '_ {
+/// A refusal about agreements, as it comes.
+#[derive(serde::Deserialize)]
+struct Faulty {
+    fault: Box<weir_agree::Fault>,
+}
+
+pub(crate) fn segment(name: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(name, SEGMENT)
 }
 

@@ -12,13 +12,37 @@
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
 //!
+//! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML, as
+//! `Content-Type` says what comes and `Accept` what is wanted:
+//!
+//! | method and path | body | answer |
+//! |---|---|---|
+//! | `GET /v1/agreements/templates` | | the templates |
+//! | `GET /v1/agreements/templates/{id}` | | the template |
+//! | `POST /v1/agreements` | an offer | 201 and the agreement; 202 while it is pending; 200 if the same offer was answered before |
+//! | `GET /v1/agreements` | | the agreements |
+//! | `GET /v1/agreements/{id}` | | the agreement |
+//! | `DELETE /v1/agreements/{id}` | | the agreement, terminated |
+//! | `POST /v1/agreements/{id}/renew?end=2027-12-31T00:00:00Z` | | the agreement; `end=never` for no end |
+//! | `POST /v1/agreements/{id}/accept`, `.../reject` | | the agreement: an operator's word on an offer that is pending |
+//! | `GET /v1/agreements/calendar?from=&to=` | | [`CalendarView`], in JSON |
+//! | `GET /v1/agreements/status`, `/v1/agreements/{id}/status` | | [`AgreementStatus`], in JSON |
+//! | `POST /v1/agreements/offers` | an offer | [`OfferAnswer`], in JSON |
+//!
+//! A refusal there is a [`weir_agree::Fault`] in the language asked for: 400 for what cannot be
+//! read, 422 for what contradicts itself or the provider's rules, 409 for what does not fit now,
+//! 429 with `Retry-After` for too many, 404, 413, 415 and 406 as HTTP has them, and 503 if it is
+//! not known whether it was recorded.
+//!
 //! Rates are bit/s on the wire, sizes bytes, times milliseconds since the epoch unless the
 //! name says otherwise. An error answers 4xx or 5xx with [`Error`]. A name is a class's
 //! `name`; where two sources know the same name, `source:name`.
 
+mod agree;
 mod client;
 mod shapes;
 
+pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
 pub use client::{Client, ClientError, Events};
 pub use shapes::*;
 

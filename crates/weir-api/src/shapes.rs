@@ -52,6 +52,8 @@ pub enum Origin {
     Config,
     /// `weir set`, or the API.
     Set,
+    /// An agreement in force.
+    Agreement,
 }
 
 /// A policy in force, and where each of its values comes from.
@@ -117,6 +119,9 @@ pub struct Class {
     pub enforced: bool,
     /// If not: why, and the way out.
     pub not_enforced_because: Option<String>,
+    /// The agreement that its policy is from, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agreement: Option<String>,
 }
 
 /// The agent and its link.
@@ -270,12 +275,18 @@ pub struct Event {
     pub time_ms: u64,
     /// `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
     /// `config-refused`, `not-enforced`, `link` (renamed, gone, back, up, down), `started`,
-    /// `stopping`; `lost` if the reader was too slow for some.
+    /// `stopping`; `lost` if the reader was too slow for some. Of agreements:
+    /// `agreement-accepted`, `agreement-pending`, `agreement-rejected`, `agreement-renewed`,
+    /// `agreement-activated`, `agreement-expired`, `agreement-terminated`,
+    /// `agreement-quota-used-up`, `agreement-quota-back`.
     pub what: String,
     /// The class, if it is about one.
     pub class: Option<String>,
     /// A sentence.
     pub detail: String,
+    /// The agreement's id, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agreement: Option<String>,
 }
 
 /// Why a request was refused.

@@ -223,13 +223,21 @@ impl AdmitError {
 pub struct Admission {
     capacity: BitRate,
     reservable: BitRate,
+    elsewhere: BitRate,
 }
 
 impl Admission {
     /// For a link of that capacity.
     #[must_use]
     pub fn new(capacity: BitRate, reservable: Reservable) -> Admission {
-        Admission { capacity, reservable: reservable.of(capacity) }
+        Admission::beside(capacity, reservable.of(capacity), BitRate::ZERO)
+    }
+
+    /// For a link of which `reservable` may be promised, and `elsewhere` is, to others than the
+    /// claimants.
+    #[must_use]
+    pub fn beside(capacity: BitRate, reservable: BitRate, elsewhere: BitRate) -> Admission {
+        Admission { capacity, reservable, elsewhere }
     }
 
     /// Tests a whole set of claimants as it is to be, after all changes: all of it is
@@ -246,7 +254,7 @@ impl Admission {
         groups: &[Claimant<'_>],
         classes: &[Claimant<'_>],
     ) -> Result<Reservation, AdmitError> {
-        let mut reservation = Reservation { reserved: BitRate::ZERO, reservable: self.reservable };
+        let mut reservation = Reservation { reserved: self.elsewhere, reservable: self.reservable };
         let mut promised = vec![BitRate::ZERO; groups.len()];
         for standing in [true, false] {
             for (group, &promised) in groups.iter().zip(&promised).filter(|(g, _)| g.standing == standing) {
@@ -321,6 +329,17 @@ mod tests {
 
     fn admission() -> Admission {
         Admission::new(LINK, Reservable::default())
+    }
+
+    #[test]
+    fn what_is_promised_elsewhere_is_not_promised_again() {
+        let admission = Admission::beside(LINK, BitRate::mbit(95), BitRate::mbit(60));
+        let class = |min| Claimant { name: "web", policy: min_max(min, 0), group: None, standing: false };
+        assert_eq!(admission.check(&[], &[class(35)]).unwrap().free(), BitRate::ZERO);
+        let error = admission.check(&[], &[class(36)]).unwrap_err();
+        assert_eq!(error.free(), BitRate::mbit(35));
+        let standing = Claimant { standing: true, ..class(36) };
+        assert_eq!(admission.check(&[], &[standing]).unwrap().reserved, BitRate::mbit(96));
     }
 
     fn min_max(min: u64, max: u64) -> Policy {

@@ -1,5 +1,6 @@
 //! The configuration file: TOML, every key checked, one error that says where and why.
 
+mod agreements;
 mod selector;
 
 use std::{
@@ -15,6 +16,7 @@ use weir_host::engine;
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::BitRate;
 
+pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use selector::Selector;
 
 /// Parts of a policy; what is left out comes from the next weaker origin.
@@ -58,6 +60,18 @@ pub(crate) struct Config {
     pub(crate) groups: Vec<Group>,
     #[serde(default, rename = "class")]
     pub(crate) classes: Vec<Class>,
+    /// Without the section no agreements are made.
+    pub(crate) agreements: Option<Agreements>,
+}
+
+impl Config {
+    /// How the link is divided: as `[link]` says, unless agreements share the spare in their way.
+    pub(crate) fn allocator(&self) -> AllocatorKind {
+        match &self.agreements {
+            Some(Agreements { share: weir_agree::Share::Additive, .. }) => AllocatorKind::Additive,
+            _ => self.link.allocator,
+        }
+    }
 }
 
 /// `[link]`
@@ -340,6 +354,12 @@ fn check(config: &Config) -> Result<(), Fault> {
         }
         class.layer().policy().map_err(|e| fault(what, e))?;
     }
+    if let Some(agreements) = &config.agreements {
+        agreements::check(agreements, link)?;
+        if agreements.ceiling(link).is_some() && names.contains(OTHER) {
+            return Err(fault(format!("[[group]] {OTHER}"), "[agreements] makes a group of that name"));
+        }
+    }
     check_selectors(&config.classes)
 }
 
@@ -372,6 +392,9 @@ fn check_selectors(classes: &[Class]) -> Result<(), Fault> {
     }
     RuleSet::new(&rules).map(|_| ()).map_err(|e| fault("[[class]] match", e))
 }
+
+/// The group of all that has no agreement, where agreements hold it to a ceiling.
+pub(crate) const OTHER: &str = "other";
 
 /// Names of the classes that weir makes itself.
 pub(crate) const RESERVED: [&str; 3] = ["host", "default", "control"];
@@ -413,6 +436,16 @@ mod tests {
         let text = include_str!("../../../docs/weir.toml");
         let config = parse(text).unwrap();
         assert!(config.classes.len() >= 3 && config.groups.len() == 1);
+        // Agreements are off there; what it says of them is valid too.
+        let (_, section) = text.split_once("# [agreements]").unwrap();
+        let uncommented: String = format!("# [agreements]{section}")
+            .lines()
+            .map(|line| format!("{}\n", line.trim_start().trim_start_matches("# ")))
+            .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase() || c == '['))
+            .filter(|line| line.starts_with('[') || line.contains(" = "))
+            .collect();
+        let agreements = parse(&format!("{LINK}{uncommented}")).unwrap().agreements.unwrap();
+        assert_eq!(agreements.templates.len(), 1);
     }
 
     #[test]
@@ -466,10 +499,36 @@ mod tests {
                 )),
                 "cannot tell 65 kinds of rules apart",
             ),
+            (&format!("{LINK}[agreements]\nreservable = 0.95\n"), "`together = 1.0` allows it"),
+            (&format!("{LINK}[agreements]\noversubscription = 1.0\n"), "cannot oversubscribe 1 times"),
+            (&format!("{LINK}[agreements]\nshare = \"fair\"\n"), "unknown variant `fair`"),
+            (&format!("{LINK}[agreements]\nother = 0\nother_is_ceiling = true\n"), "wants a part"),
+            (&format!("{LINK}[agreements]\nmost = 0\n"), "most: 0 is not between"),
+            (&format!("{LINK}[agreements]\nreserve = 0.5\n"), "unknown field `reserve`"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(want), "{text}\n---\n{error}");
         }
+    }
+
+    #[test]
+    fn agreements_are_off_without_their_section_and_the_papers_division_can_be_said() {
+        assert_eq!(parse(LINK).unwrap().agreements, None);
+        let config = parse(&format!("{LINK}[agreements]\n")).unwrap();
+        let agreements = config.agreements.as_ref().unwrap();
+        let limits = agreements.limits(&config.link, BitRate::ZERO).unwrap();
+        assert_eq!((limits.reservable(), limits.other()), (BitRate::mbit(90), BitRate::mbit(5)));
+        assert_eq!(
+            (agreements.ceiling(&config.link), config.allocator()),
+            (None, AllocatorKind::WaterFilling)
+        );
+
+        let paper = "[agreements]\nreservable = 0.95\nother = 0.05\ntogether = 1.0\nshare = \"additive\"\n";
+        let config = parse(&format!("{LINK}{paper}")).unwrap();
+        let agreements = config.agreements.as_ref().unwrap();
+        assert_eq!(agreements.ceiling(&config.link), Some(BitRate::mbit(5)));
+        assert_eq!(agreements.promisable(&config.link), BitRate::mbit(100));
+        assert_eq!(config.allocator(), AllocatorKind::Additive);
     }
 
     #[test]

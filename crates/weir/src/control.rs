@@ -1,5 +1,6 @@
 //! What the API asks of the agent: one channel, one answer each.
 
+use crate::agent::agree::Ask;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use weir_api::{Class, Doctor, Error, Event, Explanation, SetPolicies, Status};
 
@@ -23,6 +24,8 @@ pub(crate) enum Request {
     Unset(String, Reply<Result<Class, Error>>),
     /// `GET /v1/doctor`.
     Doctor(Reply<Doctor>),
+    /// Everything below `/v1/agreements`.
+    Agreements(Ask),
     /// `GET /v1/events`: those kept, then those to come.
     Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
 }

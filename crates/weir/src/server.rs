@@ -1,8 +1,10 @@
 //! The agent's HTTP API on its unix socket: the routes of [`weir_api`]'s table, each one
 //! question to the agent's loop.
 
+mod agree;
 mod body;
 mod events;
+mod language;
 mod socket;
 
 #[cfg(test)]
@@ -36,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// # Errors
 /// What the listener says; a single connection's trouble stays its own.
 pub(crate) async fn serve(listener: UnixListener, control: Control) -> io::Result<()> {
-    axum::serve(listener, router(control)).await
+    axum::serve(listener, router(control).into_make_service_with_connect_info::<agree::Peer>()).await
 }
 
 fn router(control: Control) -> Router {
@@ -51,7 +53,8 @@ fn router(control: Control) -> Router {
         .route("/v1/events", get(events))
         .fallback(unknown_route)
         .method_not_allowed_fallback(bad_method)
-        .with_state(control)
+        .with_state(control.clone())
+        .merge(agree::router(control))
 }
 
 type Answer<T> = Result<Json<T>, Failure>;

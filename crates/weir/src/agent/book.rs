@@ -1,5 +1,7 @@
 //! Who shares the link, and by which policy: names, origins, admission. No kernel here.
 
+mod agreed;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::{Error, Kind, Origin, PolicyChange, SetPolicies};
@@ -8,7 +10,9 @@ use weir_share::{Admission, AdmitError, Claimant, Policy, Reservation, Weight};
 use weir_units::BitRate;
 
 use super::store::{Minors, SetLayers};
-use crate::config::{Config, Layer, Selector};
+use crate::config::{Config, Layer, OTHER, Selector};
+
+pub(crate) use agreed::Agreed;
 
 /// Key of the one class whose policy is weir's own.
 const CONTROL_KEY: &str = "weir:control";
@@ -49,7 +53,14 @@ pub(crate) struct Effective {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) claim: Claim,
+    /// The policy in force.
     pub(crate) effective: Effective,
+    /// The policy without an agreement: what admission of classes is about.
+    own: Effective,
+    /// The group without an agreement.
+    home: Option<String>,
+    /// The agreement that its policy is from, if it is.
+    pub(crate) agreement: Option<weir_agree::Name>,
     /// The scheduler's class; none while absent.
     pub(crate) minor: Option<u16>,
     /// What of its labels was refused, and why.
@@ -70,6 +81,14 @@ pub(crate) struct Book {
     set: SetLayers,
     minors: Minors,
     entries: BTreeMap<String, Entry>,
+    /// What was found to be here, as it was found.
+    found: Vec<Claim>,
+    /// The agreements in force.
+    agreed: Vec<Agreed>,
+    /// Why some of them are not enforced.
+    unmet: BTreeMap<weir_agree::Name, String>,
+    /// The most that agreements promise together, now or at any later time.
+    promised: BitRate,
     /// Present classes in the order of their arrival: who came first is promised first.
     arrivals: Vec<String>,
     reservation: Reservation,
@@ -108,17 +127,34 @@ fn refusal(error: &AdmitError) -> Error {
 struct Resolved {
     entries: BTreeMap<String, Entry>,
     reservation: Reservation,
+    unmet: BTreeMap<weir_agree::Name, String>,
 }
 
 impl Book {
-    /// A book without classes but weir's own and the configured groups.
+    /// A book without classes but weir's own and the configured groups; agreements promise
+    /// `promised` at most.
     ///
     /// # Errors
     /// The configured and stored minima do not fit the link.
-    pub(crate) fn new(config: Config, set: SetLayers, minors: Minors) -> Result<Book, Error> {
+    pub(crate) fn new(
+        config: Config,
+        set: SetLayers,
+        minors: Minors,
+        promised: BitRate,
+    ) -> Result<Book, Error> {
         let empty = Reservation { reserved: BitRate::ZERO, reservable: BitRate::ZERO };
-        let mut book =
-            Book { config, set, minors, entries: BTreeMap::new(), arrivals: Vec::new(), reservation: empty };
+        let mut book = Book {
+            config,
+            set,
+            minors,
+            entries: BTreeMap::new(),
+            found: Vec::new(),
+            agreed: Vec::new(),
+            unmet: BTreeMap::new(),
+            promised,
+            arrivals: Vec::new(),
+            reservation: empty,
+        };
         let resolved = book.resolve(&book.config, &book.set, &[])?;
         let known = book.minors.clone();
         book.accept(resolved);
@@ -163,7 +199,10 @@ impl Book {
             }
         }
         match self.resolve(&self.config, &self.set, &claims) {
-            Ok(resolved) => self.accept(resolved),
+            Ok(resolved) => {
+                self.found = claims;
+                self.accept(resolved);
+            }
             // Labels are dropped one by one, so nothing that arrives can make this fail.
             Err(error) => tracing::error!("cannot take in what was found: {error}"),
         }
@@ -183,21 +222,12 @@ impl Book {
         self.entries.iter().filter(|(_, e)| e.minor.is_some() && is_claimed(&e.claim)).map(|(k, _)| k)
     }
 
-    fn claims(&self) -> Vec<Claim> {
-        self.entries
-            .values()
-            .filter(|e| e.minor.is_some() && is_claimed(&e.claim))
-            .map(|e| e.claim.clone())
-            .collect()
-    }
-
     /// Puts a new configuration in force, or leaves everything as it was.
     ///
     /// # Errors
     /// Its minima do not fit, or it contradicts what was set by hand.
     pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Error> {
-        let claims: Vec<Claim> = self.claims();
-        let resolved = self.resolve(&config, &self.set, &claims)?;
+        let resolved = self.resolve(&config, &self.set, &self.found)?;
         self.config = config;
         self.accept(resolved);
         Ok(())
@@ -227,7 +257,7 @@ impl Book {
             layer.max = max.unwrap_or(layer.max);
         }
         set.retain(|_, layer| !layer.is_empty());
-        self.resolve(&self.config, &set, &self.claims())?;
+        self.resolve(&self.config, &set, &self.found)?;
         Ok(set)
     }
 
@@ -239,13 +269,13 @@ impl Book {
         let key = self.key_for(name, false)?;
         let mut set = self.set.clone();
         set.remove(&key);
-        self.resolve(&self.config, &set, &self.claims())?;
+        self.resolve(&self.config, &set, &self.found)?;
         Ok(set)
     }
 
     /// Puts planned policies in force.
     pub(crate) fn commit(&mut self, set: SetLayers) {
-        if let Ok(resolved) = self.resolve(&self.config, &set, &self.claims()) {
+        if let Ok(resolved) = self.resolve(&self.config, &set, &self.found) {
             self.set = set;
             self.accept(resolved);
         }
@@ -303,6 +333,7 @@ impl Book {
     fn accept(&mut self, resolved: Resolved) {
         self.entries = resolved.entries;
         self.reservation = resolved.reservation;
+        self.unmet = resolved.unmet;
         self.minors = self
             .entries
             .iter()
@@ -315,10 +346,15 @@ impl Book {
     fn resolve(&self, config: &Config, set: &SetLayers, claims: &[Claim]) -> Result<Resolved, Error> {
         let mut entries = self.entries_for(config, set, claims)?;
         let by_arrival: Vec<String> = self.arrivals.clone();
-        let admission = Admission::new(config.link.capacity, config.link.reservable);
+        let admission = self.admission(config);
+        let ceiling = agreed::ceiling(config);
         // First without what labels ask for: that must hold, or the whole is refused.
         let mut asked: Vec<(String, Effective)> = Vec::new();
         for (key, entry) in &mut entries {
+            if let (Some(ceiling), true) = (ceiling, agreed::is_other(&entry.claim)) {
+                entry.effective = agreed::bounded(None, ceiling);
+                continue;
+            }
             let layers = layers(config, set, key, &entry.claim);
             match effective(&layers) {
                 Ok(full) if full.policy.min().is_some() && full.origins[1] == Origin::Label => {
@@ -353,7 +389,11 @@ impl Book {
                 }
             }
         }
-        Ok(Resolved { entries, reservation })
+        for entry in entries.values_mut() {
+            (entry.own, entry.home) = (entry.effective, entry.claim.group.clone());
+        }
+        let unmet = agreed::overlay(&mut entries, &self.agreed, ceiling);
+        Ok(Resolved { entries, reservation, unmet })
     }
 
     /// Everyone there is, present or not, with minors but without policies.
@@ -366,8 +406,11 @@ impl Book {
         let nobody = Effective { policy: Policy::default(), origins: [Origin::Default; 3] };
         let mut entries = BTreeMap::new();
         let mut add = |claim: Claim, minor| {
-            entries.entry(claim.key()).or_insert(Entry { claim, effective: nobody, minor, refused: None });
+            let (own, home) = (nobody, None);
+            let entry = Entry { claim, effective: nobody, own, home, agreement: None, minor, refused: None };
+            entries.entry(entry.claim.key()).or_insert(entry);
         };
+        let other = agreed::ceiling(config).map(|_| OTHER);
         let own = |name: &str, kind| Claim {
             source: "weir",
             name: name.to_owned(),
@@ -379,8 +422,9 @@ impl Book {
             selectors: Vec::new(),
             problem: None,
         };
-        add(own("host", Kind::Host), Some(HOST));
-        add(own("default", Kind::Default), Some(DEFAULT));
+        let unreserved = |claim: Claim| Claim { group: other.map(str::to_owned), ..claim };
+        add(unreserved(own("host", Kind::Host)), Some(HOST));
+        add(unreserved(own("default", Kind::Default)), Some(DEFAULT));
         add(own("control", Kind::Control), Some(CONTROL));
 
         let mut taken: BTreeSet<u16> = self.minors.values().copied().collect();
@@ -398,8 +442,10 @@ impl Book {
         let full = || bad("the scheduler has room for 65,518 classes and they are used up");
 
         let mut groups: BTreeSet<&str> = config.groups.iter().map(|g| g.name.as_str()).collect();
-        for claim in claims {
-            groups.extend(group_of(config, claim));
+        match other {
+            // Groups do not nest.
+            Some(other) => drop(groups.insert(other)),
+            None => claims.iter().for_each(|claim| groups.extend(group_of(config, claim))),
         }
         for name in groups {
             let claim = Claim { source: "group", ..own(name, Kind::Group) };
@@ -408,7 +454,7 @@ impl Book {
         }
         for claim in claims {
             let minor = minor_of(&claim.key()).ok_or_else(full)?;
-            let group = group_of(config, claim).map(str::to_owned);
+            let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);
             add(Claim { group, ..claim.clone() }, Some(minor));
         }
         // Whom the configuration or a hand gave a policy, and who is not here.
@@ -490,10 +536,10 @@ fn admit(
 ) -> Result<Reservation, Error> {
     let stands = |key: &str, entry: &Entry| {
         before.get(key).is_some_and(|old| {
-            let (was, is) = (old.effective.policy, entry.effective.policy);
+            let (was, is) = (old.own.policy, entry.effective.policy);
             match entry.claim.kind {
                 Kind::Group => was.min() == is.min() && was.max() == is.max(),
-                _ => is.min() <= was.min() && old.claim.group == entry.claim.group,
+                _ => is.min() <= was.min() && old.home == entry.claim.group,
             }
         })
     };

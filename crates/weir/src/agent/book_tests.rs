@@ -6,7 +6,7 @@ fn config(text: &str) -> Config {
 }
 
 fn book(text: &str) -> Book {
-    Book::new(config(text), SetLayers::new(), Minors::new()).unwrap()
+    Book::new(config(text), SetLayers::new(), Minors::new(), BitRate::ZERO).unwrap()
 }
 
 fn claim(name: &str) -> Claim {
@@ -78,7 +78,8 @@ fn a_class_has_its_minor_again_after_a_restart_whoever_is_found_first() {
     let mut before = book("");
     before.update(vec![claim("c"), claim("b")]);
     before.update(vec![claim("a"), claim("b"), claim("c")]);
-    let mut after = Book::new(before.config().clone(), SetLayers::new(), before.minors().clone()).unwrap();
+    let mut after =
+        Book::new(before.config().clone(), SetLayers::new(), before.minors().clone(), BitRate::ZERO).unwrap();
     assert_eq!(after.minors(), before.minors());
     after.update(vec![claim("a"), claim("b"), claim("c")]);
     assert_eq!(after.minors(), before.minors());
@@ -217,4 +218,77 @@ fn the_control_class_cannot_be_changed_and_does_not_use_up_promises() {
     assert!(set(&mut book, &min("control", 20)).unwrap_err().message.contains("weir's own"));
     assert_eq!(book.reservation().reserved, BitRate::ZERO);
     assert_eq!(floor(&book, CONTROL_KEY), BitRate::mbit(1));
+}
+
+fn agreed(container: &str, min: u64, max: u64) -> Agreed {
+    Agreed {
+        id: weir_agree::Name::new(&format!("a-{container}")).unwrap(),
+        selector: weir_agree::Selector::service(&weir_agree::Name::new(container).unwrap()),
+        weight: None,
+        min: BitRate::mbit(min),
+        max: BitRate::mbit(max),
+        limited_until: None,
+    }
+}
+
+#[test]
+fn an_agreement_in_force_goes_before_every_other_origin_and_leaves_when_it_ends() {
+    let text =
+        "[agreements]\n[[group]]\nname = \"g\"\n[[class]]\nname = \"web\"\ngroup = \"g\"\nweight = 3\n";
+    let mut book = book(text);
+    book.update(vec![claim("web"), claim("db")]);
+    set(&mut book, &min("web", 5)).unwrap();
+    assert!(book.agree(vec![agreed("web", 20, 30), agreed("gone", 10, 10)], BitRate::mbit(30)));
+    let web = &book.entries()["docker:web"];
+    let policy = web.effective.policy;
+    assert_eq!(
+        (policy.floor(), policy.ceiling(), policy.weight().get()),
+        (BitRate::mbit(20), BitRate::mbit(30), 3)
+    );
+    assert_eq!(web.effective.origins, [Origin::Config, Origin::Agreement, Origin::Agreement]);
+    assert_eq!(web.claim.group, None);
+    assert_eq!(book.class_of(&agreed("web", 0, 0).id), Some("docker:web"));
+    assert!(book.unmet(&agreed("gone", 0, 0).id).unwrap().contains("no container gone now"));
+    // Whoever is found again while it is in force keeps it.
+    book.update(vec![claim("web"), claim("db")]);
+    assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
+
+    assert!(book.agree(Vec::new(), BitRate::ZERO));
+    let web = &book.entries()["docker:web"];
+    assert_eq!((web.claim.group.as_deref(), floor(&book, "docker:web")), (Some("g"), BitRate::mbit(5)));
+    assert!(!book.agree(Vec::new(), BitRate::ZERO));
+}
+
+#[test]
+fn classes_are_not_promised_what_agreements_are() {
+    let mut book = book("[agreements]\n");
+    book.update(vec![claim("web"), claim("db")]);
+    set(&mut book, &min("db", 10)).unwrap();
+    book.agree(Vec::new(), BitRate::mbit(60));
+    assert_eq!(book.promised_to_classes(), BitRate::mbit(10));
+    let error = book.plan(&min("web", 26)).unwrap_err();
+    assert_eq!((error.code.as_str(), error.free), ("no-capacity", Some(BitRate::mbit(25))));
+    set(&mut book, &min("web", 25)).unwrap();
+    // Even too much that is agreed takes nothing from who was promised before.
+    book.agree(Vec::new(), BitRate::mbit(90));
+    assert_eq!(floor(&book, "docker:web"), BitRate::mbit(25));
+}
+
+#[test]
+fn where_others_have_a_ceiling_all_without_an_agreement_share_it_while_one_is_in_force() {
+    let mut book = book("[agreements]\nshare = \"additive\"\n");
+    book.update(vec![claim("web"), Claim { group: Some("pod".to_owned()), ..claim("db") }]);
+    let other = |book: &Book| book.entries()["group:other"].effective.policy;
+    assert_eq!((other(&book).min(), other(&book).max()), (None, None));
+    book.agree(vec![agreed("web", 20, 30)], BitRate::mbit(20));
+    assert_eq!((other(&book).floor(), other(&book).ceiling()), (BitRate::mbit(5), BitRate::mbit(5)));
+    let group = |key: &str| book.entries()[key].claim.group.as_deref();
+    assert_eq!(
+        ["docker:web", "docker:db", "weir:host", "weir:default"].map(group),
+        [None, Some("other"), Some("other"), Some("other")]
+    );
+    assert_eq!(book.entries()["weir:control"].claim.group, None);
+    // What is promised to the others is within their part.
+    assert!(book.plan(&min("db", 6)).is_err());
+    assert!(book.plan(&min("db", 5)).is_ok());
 }

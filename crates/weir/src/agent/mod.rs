@@ -5,13 +5,14 @@
 //! else (containers, policies, the configuration, somebody meddling) marks something to be
 //! looked at again on the next turn.
 
+pub(crate) mod agree;
 mod book;
 mod claims;
 mod demand;
 mod divide;
 mod node;
 mod pace;
-mod store;
+pub(crate) mod store;
 mod upkeep;
 mod views;
 
@@ -36,9 +37,10 @@ use weir_host::{
     netlink::{LinkEvents, Netlink},
 };
 use weir_share::{Allocator, Demand};
-use weir_units::Instant;
+use weir_units::{BitRate, Instant};
 
 use self::{
+    agree::{Agreements, Counted},
     book::{Book, Change},
     divide::Followed,
     node::Node,
@@ -68,6 +70,10 @@ struct Agent {
     modified: Option<SystemTime>,
     config_error: Option<String>,
     store: Store,
+    /// None if the configuration makes none.
+    agreements: Option<Agreements>,
+    /// What was counted under agreements, by agreement and class.
+    counted: BTreeMap<(weir_agree::Name, String), Counted>,
     book: Book,
     node: Node,
     allocator: Allocator,
@@ -98,7 +104,7 @@ struct Agent {
 /// Reads the configuration and says what is wrong with it.
 pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     let config = config::load(path)?;
-    Book::new(config, store::SetLayers::new(), store::Minors::new())
+    Book::new(config, store::SetLayers::new(), store::Minors::new(), BitRate::ZERO)
         .map_err(|e| anyhow::anyhow!("cannot use configuration {}: {}", path.display(), e.message))?;
     Ok(())
 }
@@ -138,6 +144,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     loop {
+        let until_change = agent.until_change();
         tokio::select! {
             _ = term.recv() => break,
             _ = int.recv() => break,
@@ -157,6 +164,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.turn();
             }
             Some(request) = requests.recv() => agent.answer(request),
+            () = tokio::time::sleep(until_change) => agent.turn(),
             _ = clock.tick() => {
                 agent.turn();
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
@@ -212,9 +220,12 @@ impl Agent {
         })?;
         let store = Store::open(&config.agent.state)?;
         let (set, minors) = (store.policies()?, store.minors()?);
-        let book = Book::new(config.clone(), set, minors).map_err(|e| {
+        let utc = agree::utc();
+        let agreements = Agreements::open(&config, &store, utc)?;
+        let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(utc));
+        let book = Book::new(config.clone(), set, minors, promised).map_err(|e| {
             anyhow::anyhow!(
-                "cannot use configuration {} with what was set by hand: {}",
+                "cannot use configuration {} with what was set by hand and agreed: {}",
                 path.display(),
                 e.message
             )
@@ -231,9 +242,11 @@ impl Agent {
             path: path.to_owned(),
             config_error: None,
             store,
+            agreements,
+            counted: BTreeMap::new(),
             book,
             node,
-            allocator: Allocator::new(config.link.allocator),
+            allocator: Allocator::new(config.allocator()),
             followed: BTreeMap::new(),
             measured: Vec::new(),
             link: None,
@@ -294,10 +307,13 @@ impl Agent {
         if modified(&self.path) != self.modified {
             self.reload();
         }
+        // First: a promise begins and ends at its instant.
+        self.keep_agreements();
         if self.stale {
             self.survey();
         }
         self.look();
+        self.count_delivered();
         if self.patrolled.elapsed() >= upkeep::PATROL {
             self.patrol();
         }
@@ -375,8 +391,15 @@ impl Agent {
                         .to_owned(),
                 );
             }
+            if self.book.config().agreements.is_some() != config.agreements.is_some() {
+                return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
+            }
             let docker = self.book.config().discover.docker != config.discover.docker;
+            let rules = config.agreements.clone();
             self.book.reconfigure(config).map_err(|e| e.message)?;
+            if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
+                agreements.reconfigure(rules, &self.book.config().link);
+            }
             Ok(docker)
         });
         match result {
@@ -385,7 +408,7 @@ impl Agent {
                     self.watch_docker();
                 }
                 let link = self.book.config().link.clone();
-                self.allocator = Allocator::new(link.allocator);
+                self.allocator = Allocator::new(self.book.config().allocator());
                 if let Err(e) = self.node.catcher.configure(|c| c.charge_local = u32::from(link.charge_local))
                 {
                     self.fault(chain(&e));
@@ -439,6 +462,7 @@ impl Agent {
                     drop(reply.send(weir_api::Doctor { checks }));
                 });
             }
+            Request::Agreements(ask) => self.agree(ask),
             Request::Events(reply) => {
                 drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
             }
@@ -478,6 +502,10 @@ impl Agent {
     }
 
     fn event(&mut self, what: &str, key: Option<&str>, detail: String) {
+        self.event_of(what, key, None, detail);
+    }
+
+    fn event_of(&mut self, what: &str, key: Option<&str>, agreement: Option<String>, detail: String) {
         self.sequence += 1;
         let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let name = |key: &str| {
@@ -492,8 +520,10 @@ impl Agent {
             what: what.to_owned(),
             class: key.map(name),
             detail,
+            agreement,
         };
-        tracing::info!(class = event.class.as_deref(), "{what}: {}", event.detail);
+        let agreement = event.agreement.as_deref();
+        tracing::info!(class = event.class.as_deref(), agreement, "{what}: {}", event.detail);
         self.events.push_back(event.clone());
         if self.events.len() > KEPT {
             self.events.pop_front();
@@ -503,6 +533,9 @@ impl Agent {
 
     /// Puts the host back as it was found: traffic flows on, unshaped.
     async fn close(mut self) -> anyhow::Result<()> {
+        if let Some(agreements) = &mut self.agreements {
+            agreements.save_counted(&self.store);
+        }
         let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let failures = self.node.catcher.remove();
         // What still waits in the queues leaves before they go.

@@ -18,13 +18,17 @@ pub(super) fn gone(name: &str) -> Error {
     Error { code: "unknown-name".into(), message, asked: None, free: None }
 }
 
-fn origin_text(origin: Origin, name: &str) -> String {
+fn origin_text(origin: Origin, name: &str, agreement: Option<&weir_agree::Name>) -> String {
     match origin {
         Origin::Default => "built in".to_owned(),
         Origin::Defaults => "[defaults] of the configuration".to_owned(),
         Origin::Label => "label of the container".to_owned(),
         Origin::Config => "configuration".to_owned(),
         Origin::Set => format!("set by hand (`weir unset {name}` takes it away)"),
+        Origin::Agreement => match agreement {
+            Some(id) => format!("agreement {id} (`weir agree show {id}`)"),
+            None => "agreements are in force: what has none is held to this".to_owned(),
+        },
     }
 }
 
@@ -50,6 +54,10 @@ impl Agent {
         warnings.extend(self.node.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
         warnings.extend(self.node.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         warnings.extend(self.node.failures.values().cloned());
+        let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(super::agree::utc()));
+        if excess > BitRate::ZERO {
+            warnings.push(format!("agreements are promised {excess} more than may be reserved of the link"));
+        }
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -133,11 +141,12 @@ impl Agent {
             local_bytes: Bytes(local),
             enforced: problem.is_none(),
             not_enforced_because: problem,
+            agreement: entry.agreement.as_ref().map(ToString::to_string),
         }
     }
 
     /// Why the kernel does not hold what is configured for this class, if it does not.
-    fn problem(&self, entry: &Entry) -> Option<String> {
+    pub(super) fn problem(&self, entry: &Entry) -> Option<String> {
         if let Some(error) = &self.engine_error {
             return Some(format!("the scheduler has a fault: {error}"));
         }
@@ -258,12 +267,13 @@ impl Agent {
             })
             .collect();
         let [w, m, x] = entry.effective.origins;
+        let agreement = entry.agreement.as_ref();
         let policy = entry.effective.policy;
         let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
         let origins = vec![
-            format!("weight {}: {}", policy.weight(), origin_text(w, name)),
-            format!("min {}: {}", rate(policy.min()), origin_text(m, name)),
-            format!("max {}: {}", rate(policy.max()), origin_text(x, name)),
+            format!("weight {}: {}", policy.weight(), origin_text(w, name, agreement)),
+            format!("min {}: {}", rate(policy.min()), origin_text(m, name, agreement)),
+            format!("max {}: {}", rate(policy.max()), origin_text(x, name, agreement)),
         ];
         Explanation { class, reasons, sharers, origins }
     }

@@ -131,5 +131,6 @@ fn by(origin: Origin) -> &'static str {
         Origin::Label => "label",
         Origin::Config => "file",
         Origin::Set => "weir set",
+        Origin::Agreement => "agreement",
     }
 }

@@ -1,5 +1,6 @@
 //! The command line: each verb in a file of its own, all of them through [`run`].
 
+mod agree;
 mod doctor;
 mod events;
 mod explain;
@@ -49,6 +50,7 @@ const EXAMPLES: &str = "Examples:
   weir top                                    the same, live
   weir set web weight=3 min=20mbit            change a policy, at once
   weir explain web                            why it gets what it gets
+  weir agree --help                           promise bandwidth, now or later
   weir doctor                                 what this node can do, and what not
 
 Exit codes: 0 done, 1 refused or failed, 2 the command line or its input is wrong.
@@ -85,6 +87,8 @@ enum Command {
     Unset(set::UnsetArgs),
     /// Say why a class gets what it gets, now
     Explain(explain::ExplainArgs),
+    /// Promise bandwidth: offers, agreements, what is reserved when
+    Agree(agree::AgreeArgs),
     /// Show the agent and its link
     Status(status::StatusArgs),
     /// Check what this node can do, and what not
@@ -196,6 +200,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Set(args) => set::set(args, session),
         Command::Unset(args) => set::unset(&args, session),
         Command::Explain(args) => explain::run(&args, session),
+        Command::Agree(args) => agree::run(args, session),
         Command::Status(status::StatusArgs {}) => status::run(session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Events(args) => events::run(&args, session),

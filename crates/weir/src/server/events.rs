@@ -78,6 +78,7 @@ impl Feed {
             time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             what: "lost".to_owned(),
             class: None,
+            agreement: None,
             detail: format!("{count} events came faster than they were read"),
         }
     }

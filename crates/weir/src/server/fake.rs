@@ -54,6 +54,7 @@ pub(crate) fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         local_bytes: Bytes(0),
         enforced: true,
         not_enforced_because: None,
+        agreement: None,
     }
 }
 
@@ -167,6 +168,7 @@ pub(crate) fn event(seq: u64, what: &str) -> Event {
         what: what.to_owned(),
         class: Some("web".to_owned()),
         detail: format!("event {seq}"),
+        agreement: None,
     }
 }
 
@@ -238,6 +240,7 @@ impl Drop for FakeAgent {
 async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSender<Event>) {
     let mut classes = classes();
     let mut hanging = Vec::new();
+    let mut agreements = crate::agent::agree::Desk::new();
     // A reply fails if the client has gone, which is its right.
     while let Some(request) = requests.recv().await {
         match request {
@@ -256,6 +259,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
                 class.policy.weight_origin = Origin::Default;
                 class.clone()
             }))),
+            Request::Agreements(ask) => agreements.answer(ask),
             Request::Doctor(reply) => drop(reply.send(doctor())),
             Request::Events(reply) => {
                 let Some(events) = events.upgrade() else { return };

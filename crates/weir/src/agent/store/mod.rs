@@ -1,7 +1,10 @@
-//! What must outlive the agent: policies set by hand, which class has which minor, what was
-//! added to the host. One embedded database, every change on disk before it is answered.
+//! What must outlive the agent: policies set by hand, agreements, which class has which minor,
+//! what was added to the host. One embedded database, every change on disk before it is answered.
+
+mod agreements;
 
 use std::{
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
@@ -24,9 +27,17 @@ pub(crate) struct StoreError {
     detail: String,
 }
 
+/// Opens the database's file.
+type Opener = Box<dyn Fn() -> Result<Database, redb::Error>>;
+
 /// The database.
+///
+/// A write that fails leaves the database closed, as nobody can say how much of it is on disk;
+/// the next access opens it again, and what is then found in it is what counts.
 pub(crate) struct Store {
-    database: Database,
+    database: RefCell<Option<Database>>,
+    opener: Opener,
+    openings: Cell<u64>,
     path: PathBuf,
 }
 
@@ -41,18 +52,53 @@ impl Store {
         let path = dir.join("weir.redb");
         let error = |what, detail: String| StoreError { what, path: path.clone(), detail };
         std::fs::create_dir_all(dir).map_err(|e| error("create", e.to_string()))?;
-        let database = Database::builder()
-            .set_cache_size(256 * 1024)
-            .create(&path)
-            .map_err(|e| error("open", e.to_string()))?;
-        let store = Store { database, path };
-        store.write("prepare", |tx| {
-            tx.open_table(POLICIES)?;
-            tx.open_table(MINORS)?;
-            tx.open_table(META)?;
-            Ok(())
-        })?;
+        let file = path.clone();
+        let opener = move || Ok(Database::builder().set_cache_size(256 * 1024).create(&file)?);
+        Store::opened_by(Box::new(opener), path)
+    }
+
+    fn opened_by(opener: Opener, path: PathBuf) -> Result<Store, StoreError> {
+        let store = Store { database: RefCell::new(None), opener, openings: Cell::new(0), path };
+        store.with("open", |_| Ok(()))?;
         Ok(store)
+    }
+
+    /// How often the database was opened: more than before says that what it holds may differ
+    /// from what was written.
+    pub(crate) fn openings(&self) -> u64 {
+        self.openings.get()
+    }
+
+    fn with<T>(
+        &self,
+        what: &'static str,
+        act: impl FnOnce(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let mut slot = self.database.borrow_mut();
+        let run = || -> Result<T, redb::Error> {
+            let database = match &mut *slot {
+                Some(database) => database,
+                none => {
+                    let database = (self.opener)()?;
+                    // Whatever is found is on disk from here on.
+                    commit(&database, |tx| {
+                        tx.open_table(POLICIES)?;
+                        tx.open_table(MINORS)?;
+                        agreements::prepare(tx)?;
+                        tx.open_table(META)?.insert("openings", "")?;
+                        Ok(())
+                    })?;
+                    self.openings.set(self.openings.get() + 1);
+                    none.insert(database)
+                }
+            };
+            act(database)
+        };
+        let result = run();
+        if result.is_err() {
+            *slot = None;
+        }
+        result.map_err(|e| StoreError { what, path: self.path.clone(), detail: e.to_string() })
     }
 
     fn write(
@@ -60,12 +106,7 @@ impl Store {
         what: &'static str,
         change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<(), StoreError> {
-        let run = || -> Result<(), redb::Error> {
-            let tx = self.database.begin_write()?;
-            change(&tx)?;
-            Ok(tx.commit()?)
-        };
-        run().map_err(|e| StoreError { what, path: self.path.clone(), detail: e.to_string() })
+        self.with(what, |database| commit(database, change))
     }
 
     fn read<T>(
@@ -73,8 +114,7 @@ impl Store {
         what: &'static str,
         look: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        let run = || -> Result<T, redb::Error> { look(&self.database.begin_read()?) };
-        run().map_err(|e| StoreError { what, path: self.path.clone(), detail: e.to_string() })
+        self.with(what, |database| look(&database.begin_read()?))
     }
 
     /// Policies set by hand. One that can no longer be read is left out, and logged.
@@ -187,6 +227,16 @@ impl Store {
         })?;
         Ok(cookie)
     }
+}
+
+/// One transaction, on disk when this returns.
+fn commit(
+    database: &Database,
+    change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
+) -> Result<(), redb::Error> {
+    let tx = database.begin_write()?;
+    change(&tx)?;
+    Ok(tx.commit()?)
 }
 
 #[cfg(test)]

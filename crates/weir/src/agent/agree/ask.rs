@@ -1,0 +1,105 @@
+//! What the API asks about agreements.
+
+use weir_agree::{Agreement, Fault, FaultCode, Name, Offer, Template, Utc};
+use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
+
+use super::Agreements;
+use crate::{
+    agent::{Agent, agree::words},
+    control::Reply,
+};
+
+/// The answer's way back.
+type Answer<T> = Reply<Result<T, Fault>>;
+
+/// A question about agreements.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Templates(Answer<Vec<Template>>),
+    /// From a client that is told apart by that name.
+    Offer(Name, Box<Offer>, Answer<OfferAnswer>),
+    All(Answer<Vec<Agreement>>),
+    One(String, Answer<Agreement>),
+    Statuses(Answer<Vec<AgreementStatus>>),
+    Status(String, Answer<AgreementStatus>),
+    Terminate(String, Answer<Agreement>),
+    Renew(String, Option<Utc>, Answer<Agreement>),
+    /// An operator's yes or no.
+    Decide(String, bool, Answer<Agreement>),
+    Calendar(Option<Utc>, Option<Utc>, Answer<CalendarView>),
+}
+
+impl Agent {
+    /// Answers a question about agreements; what it changes is in force at once.
+    pub(in crate::agent) fn agree(&mut self, ask: Ask) {
+        let now = self.moment();
+        // Who has gone does not mind.
+        match ask {
+            Ask::Templates(reply) => drop(reply.send(self.with_agreements(|a| Ok(a.templates())))),
+            Ask::All(reply) => drop(reply.send(self.with_agreements(|a| Ok(a.all().cloned().collect())))),
+            Ask::One(id, reply) => drop(reply.send(self.with_agreements(|a| a.one(&id).cloned()))),
+            Ask::Statuses(reply) => drop(reply.send(self.statuses(now.utc))),
+            Ask::Status(id, reply) => drop(reply.send(self.status_of(&id, now.utc))),
+            Ask::Calendar(from, to, reply) => {
+                drop(reply.send(self.with_agreements(|a| a.calendar(from.unwrap_or(now.utc), to))));
+            }
+            Ask::Offer(client, offer, reply) => {
+                let answer = self.change_agreements(|a, store| a.offer(&client, *offer, store, now));
+                drop(reply.send(answer));
+            }
+            Ask::Renew(id, end, reply) => {
+                drop(reply.send(self.change_agreements(|a, store| a.renew(&id, end, store, now.utc))));
+            }
+            Ask::Decide(id, accept, reply) => {
+                drop(reply.send(self.change_agreements(|a, store| a.decide(&id, accept, store, now.utc))));
+            }
+            Ask::Terminate(id, reply) => {
+                let begun = self.change_agreements(|a, store| a.terminate(&id, store, now.utc));
+                let ended = begun.and_then(|()| self.with_agreements(|a| a.one(&id).cloned()));
+                drop(reply.send(ended));
+            }
+        }
+    }
+
+    fn with_agreements<T>(
+        &mut self,
+        act: impl FnOnce(&mut Agreements) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.agreements.as_mut().map_or_else(|| Err(words::off()), act)
+    }
+
+    fn change_agreements<T>(
+        &mut self,
+        act: impl FnOnce(&mut Agreements, &crate::agent::store::Store) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let agreements = self.agreements.as_mut().ok_or_else(words::off)?;
+        let answer = act(agreements, &self.store);
+        self.keep_agreements();
+        answer
+    }
+
+    fn statuses(&mut self, now: Utc) -> Result<Vec<AgreementStatus>, Fault> {
+        let ids = self.with_agreements(|a| Ok(a.all().map(|a| a.id.to_string()).collect::<Vec<_>>()))?;
+        ids.iter().map(|id| self.status_of(id, now)).collect()
+    }
+
+    fn status_of(&mut self, id: &str, now: Utc) -> Result<AgreementStatus, Fault> {
+        let agreements = self.agreements.as_ref().ok_or_else(words::off)?;
+        let agreement = agreements.one(id)?;
+        let agreed = self.book.agreed(&agreement.id);
+        let class = agreed.map(|_| match self.book.class_of(&agreement.id) {
+            Some(key) => match self.problem(&self.book.entries()[key]) {
+                None => Ok(key.to_owned()),
+                Some(why) => Err(why),
+            },
+            None => Err(self.book.unmet(&agreement.id).unwrap_or("it is not known why").to_owned()),
+        });
+        Ok(agreements.status(agreement, class, agreed, now))
+    }
+}
+
+/// The answer to a question that came when no agreements were made.
+pub(super) fn off() -> Fault {
+    let message = "cannot make agreements: the node's configuration has no [agreements]".to_owned();
+    Fault::new(FaultCode::AgreementsOff, message)
+}

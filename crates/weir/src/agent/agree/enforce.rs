@@ -1,0 +1,116 @@
+//! Agreements and the link: what is in force becomes policy, and what was sent is counted.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use weir_agree::{Moment, Name, Utc};
+use weir_share::Demand;
+use weir_units::{BitRate, Bytes};
+
+use crate::agent::Agent;
+
+/// What one agreement in force asked for and got, between two looks at its class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::agent) struct Interval {
+    pub(in crate::agent) id: Name,
+    /// The class's key.
+    pub(in crate::agent) class: String,
+    /// What it was promised.
+    pub(in crate::agent) guarantee: BitRate,
+    /// What it would have sent.
+    pub(in crate::agent) demand: Demand,
+    /// What it sent.
+    pub(in crate::agent) delivered: Bytes,
+    /// How long the interval was.
+    pub(in crate::agent) time: Duration,
+}
+
+/// Up to where a class's bytes were counted under its agreement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::agent) struct Counted {
+    bytes: u64,
+    at: weir_units::Instant,
+}
+
+/// The calendar's now.
+pub(in crate::agent) fn utc() -> Utc {
+    let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+}
+
+impl Agent {
+    pub(in crate::agent) fn moment(&self) -> Moment {
+        Moment { utc: utc(), monotonic: self.now() }
+    }
+
+    /// How long until an agreement begins or ends; for ever if none does.
+    pub(in crate::agent) fn until_change(&self) -> Duration {
+        let now = self.moment().utc;
+        let next = self.agreements.as_ref().and_then(|a| a.next_change(now));
+        // A millisecond is the calendar's grain: not before it.
+        next.map_or(Duration::MAX, |next| next.since(now))
+    }
+
+    /// Puts in force what is agreed, at every moment at which that changes: whatever has a
+    /// class has its rates when this returns.
+    pub(in crate::agent) fn keep_agreements(&mut self) {
+        let now = self.moment().utc;
+        let Some(agreements) = &mut self.agreements else { return };
+        agreements.advance(&self.store, now);
+        let (agreed, promised) = (agreements.in_force(now), agreements.promised(now));
+        if self.book.agree(agreed, promised) {
+            self.follow();
+            self.divide();
+        }
+        if !self.dirty
+            && let Some(agreements) = &mut self.agreements
+        {
+            agreements.finish(&self.store, now);
+        }
+        self.admit_both();
+    }
+
+    /// Has agreements know what is promised to classes, and tells what happened to agreements.
+    fn admit_both(&mut self) {
+        let promised = self.book.promised_to_classes();
+        let Some(agreements) = &mut self.agreements else { return };
+        agreements.promised_to_classes(promised);
+        for one in agreements.happened() {
+            let key = one.id.as_ref().and_then(|id| self.book.class_of(id)).map(str::to_owned);
+            self.event_of(one.what, key.as_deref(), one.id.map(|id| id.to_string()), one.detail);
+        }
+    }
+
+    /// Counts what was sent under each agreement since the last look.
+    pub(in crate::agent) fn count_delivered(&mut self) {
+        let now = self.moment();
+        if self.agreements.is_none() {
+            return;
+        }
+        let mut counted = BTreeMap::new();
+        let mut intervals = Vec::new();
+        for (key, entry) in self.book.entries() {
+            let (Some(id), Some(followed)) = (&entry.agreement, self.followed.get(key)) else { continue };
+            let bytes = followed.before.bytes + followed.counters.bytes;
+            let place = (id.clone(), key.clone());
+            if let Some(old) = self.counted.get(&place) {
+                intervals.push(Interval {
+                    id: id.clone(),
+                    class: key.clone(),
+                    guarantee: entry.effective.policy.floor(),
+                    demand: followed.estimator.demand(),
+                    delivered: Bytes(bytes.saturating_sub(old.bytes)),
+                    time: now.monotonic.since(old.at),
+                });
+            }
+            counted.insert(place, Counted { bytes, at: now.monotonic });
+        }
+        self.counted = counted;
+        for one in &intervals {
+            let Interval { id, class, guarantee, demand, delivered, time } = one;
+            tracing::trace!(%id, %class, %guarantee, ?demand, ?delivered, ?time, "delivered");
+        }
+        if let Some(agreements) = &mut self.agreements {
+            agreements.count(&intervals, &self.store, now);
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! The agreements of this node: the book, the database behind it, and what has happened.
+//!
+//! No kernel here, and no clock: moments are arguments. What an answer says is on disk before
+//! it is given. If a write fails, the database is opened again, and what it holds then is the
+//! truth: an offer whose agreement is found in it is accepted, another one was never made, and
+//! if it cannot be opened the answer says that nobody knows.
+
+mod ask;
+mod enforce;
+mod words;
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use weir_agree::{
+    Accepted, Agreement, AgreementState, Book, Fault, FaultCode, Interval, Moment, Name, Offer, Rejection,
+    ServiceState, Share, Template, Utc,
+};
+use weir_api::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer};
+use weir_units::{BitRate, Instant};
+
+use super::{
+    book::Agreed,
+    store::{Store, StoreError},
+};
+use crate::config::{self, Agreements as Rules, Config, Decide};
+
+pub(crate) use ask::Ask;
+pub(super) use enforce::{Counted, Interval as Delivery, utc};
+#[cfg(test)]
+pub(crate) use tests::Desk;
+
+/// How long counted bytes may wait to be written: so much a crash forgets of a quota's use.
+const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+/// The most steps of the calendar that are told at once.
+const MOST_STEPS: usize = 10_000;
+
+/// Something that happened to an agreement, for `weir events`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Happened {
+    pub(crate) what: &'static str,
+    pub(crate) id: Option<Name>,
+    pub(crate) detail: String,
+}
+
+/// All agreements of this node.
+///
+/// Invariant: every agreement of the book that is not new is in the database, or `unsaved` says
+/// that its row is older than it.
+pub(crate) struct Agreements {
+    book: Book,
+    rules: Rules,
+    link: config::Link,
+    /// Promised to classes, of what agreements could have had.
+    elsewhere: BitRate,
+    next: u64,
+    openings: u64,
+    /// Terminating: something may enforce them still.
+    terminating: BTreeSet<Name>,
+    /// Whose rows are not as they should be.
+    unsaved: BTreeSet<Name>,
+    /// Whose counted bytes are not written.
+    counted: BTreeSet<Name>,
+    counted_since: Instant,
+    /// Whose quota was used up when last looked at.
+    used_up: BTreeSet<Name>,
+    happened: Vec<Happened>,
+}
+
+impl Agreements {
+    /// Those in the database, by the rules of the configuration; none without such a section.
+    pub(crate) fn open(config: &Config, store: &Store, now: Utc) -> Result<Option<Agreements>, StoreError> {
+        let Some(rules) = config.agreements.clone() else {
+            let left = store.agreements()?.agreements;
+            let left = left.iter().filter(|(a, _)| a.state == AgreementState::Observed).count();
+            if left > 0 {
+                tracing::warn!("{left} agreements are not enforced: the configuration has no [agreements]");
+            }
+            return Ok(None);
+        };
+        let limits = rules.limits(&config.link, BitRate::ZERO);
+        // The configuration was checked: it divides the link.
+        let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.capacity));
+        let mut agreements = Agreements {
+            book: Book::new(limits, rules.book_limits()),
+            rules,
+            link: config.link.clone(),
+            elsewhere: BitRate::ZERO,
+            next: 1,
+            openings: 0,
+            terminating: BTreeSet::new(),
+            unsaved: BTreeSet::new(),
+            counted: BTreeSet::new(),
+            counted_since: Instant::default(),
+            used_up: BTreeSet::new(),
+            happened: Vec::new(),
+        };
+        agreements.offer_templates();
+        agreements.reconcile(store)?;
+        // What passed while nobody was here.
+        agreements.advance(store, now);
+        Ok(Some(agreements))
+    }
+
+    /// Takes over changed rules; agreements stay as they were made.
+    pub(crate) fn reconfigure(&mut self, rules: Rules, link: &config::Link) {
+        let gone: Vec<Name> = self.book.templates().map(|t| t.id.clone()).collect();
+        gone.iter().for_each(|id| drop(self.book.remove_template(id)));
+        (self.rules, self.link) = (rules, link.clone());
+        self.offer_templates();
+        self.limit();
+    }
+
+    fn offer_templates(&mut self) {
+        let mut templates = self.rules.templates.clone();
+        if templates.is_empty() {
+            templates.push(words::plain_template(&self.rules, &self.link));
+        }
+        for template in templates {
+            // Configured ones were checked with the configuration.
+            let _ = self.book.set_template(template);
+        }
+    }
+
+    /// Says how much is promised to classes without an agreement.
+    pub(crate) fn promised_to_classes(&mut self, promised: BitRate) {
+        let theirs =
+            self.rules.promisable(&self.link).saturating_sub(self.rules.reservable.of(self.link.capacity));
+        let elsewhere = promised.saturating_sub(theirs);
+        if elsewhere != self.elsewhere {
+            self.elsewhere = elsewhere;
+            self.limit();
+        }
+    }
+
+    fn limit(&mut self) {
+        if let Ok(limits) = self.rules.limits(&self.link, self.elsewhere) {
+            self.book.set_link(limits);
+        }
+    }
+
+    /// Takes over from the database what it holds and this does not.
+    fn reconcile(&mut self, store: &Store) -> Result<(), StoreError> {
+        if store.openings() == self.openings {
+            return Ok(());
+        }
+        let stored = store.agreements()?;
+        for (agreement, usage) in stored.agreements {
+            match self.book.agreement(&agreement.id) {
+                None => {
+                    if is_terminating(&agreement) {
+                        self.terminating.insert(agreement.id.clone());
+                    }
+                    self.book.restore(agreement, usage);
+                }
+                Some(known) if *known != agreement => drop(self.unsaved.insert(agreement.id)),
+                Some(_) => {}
+            }
+        }
+        self.next = self.next.max(stored.next);
+        self.openings = store.openings();
+        Ok(())
+    }
+
+    /// What happened since this was last asked.
+    pub(crate) fn happened(&mut self) -> Vec<Happened> {
+        std::mem::take(&mut self.happened)
+    }
+
+    fn tell(&mut self, what: &'static str, id: Option<&Name>, detail: String) {
+        self.happened.push(Happened { what, id: id.cloned(), detail });
+    }
+
+    pub(crate) fn templates(&self) -> Vec<Template> {
+        self.book.templates().cloned().collect()
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Agreement> {
+        self.book.agreements()
+    }
+
+    pub(crate) fn one(&self, id: &str) -> Result<&Agreement, Fault> {
+        let name = Name::new(id).ok();
+        let found = name.as_ref().and_then(|id| self.book.agreement(id));
+        found.ok_or_else(|| {
+            let message = format!("cannot find an agreement with the id {id} (`weir agree list` lists all)");
+            Fault::new(FaultCode::UnknownAgreement, message)
+        })
+    }
+
+    /// Answers an offer of `client`: its agreement is on disk when this returns it.
+    pub(crate) fn offer(
+        &mut self,
+        client: &Name,
+        offer: Offer,
+        store: &Store,
+        now: Moment,
+    ) -> Result<OfferAnswer, Fault> {
+        let party = offer.context.initiator.clone();
+        let state = match self.rules.decide {
+            Decide::Automatic => AgreementState::Observed,
+            Decide::Operator => AgreementState::Pending,
+        };
+        if self.rules.share == Share::Additive && offer.terms.share == Share::Weighted {
+            return Err(words::share_not_offered());
+        }
+        let id = Name::new(&format!("a-{}", self.next)).map_err(|e| words::not_recorded(&e.to_string()))?;
+        let accepted = match self.book.offer_from(client, offer, id.clone(), state, now) {
+            Ok(accepted) => accepted,
+            Err(rejection) => {
+                if !matches!(rejection, Rejection::TooManyOffers { .. }) {
+                    self.tell("agreement-rejected", None, format!("{party}: {rejection}"));
+                }
+                return Err(Fault::from(&rejection));
+            }
+        };
+        let Accepted { agreement, oversubscribed, repeated } = accepted;
+        let answer =
+            |agreement| OfferAnswer { agreement, repeated, oversubscribed: oversubscribed.map(Into::into) };
+        if repeated {
+            return Ok(answer(agreement));
+        }
+        self.next += 1;
+        if let Err(error) = store.save_agreements([&agreement], self.next) {
+            self.book.withdraw(&id);
+            let known = self.reconcile(store);
+            if self.book.agreement(&id).is_none() {
+                return Err(words::uncertain(&error, known.is_ok()));
+            }
+        }
+        let what = if state == AgreementState::Pending { "agreement-pending" } else { "agreement-accepted" };
+        let excess =
+            oversubscribed.map_or(String::new(), |o| format!("; the link is oversubscribed by {}", o.excess));
+        self.tell(what, Some(&id), words::promise(&agreement) + &excess);
+        Ok(answer(agreement))
+    }
+
+    /// Changes an agreement in the book and, before anybody hears of it, on disk.
+    fn change<T>(
+        &mut self,
+        id: &str,
+        store: &Store,
+        change: impl FnOnce(&mut Book, &Name) -> Result<T, Rejection>,
+    ) -> Result<(Agreement, T), Fault> {
+        let before = self.one(id)?.clone();
+        let usage = self.book.usage(&before.id).unwrap_or_default();
+        let done = change(&mut self.book, &before.id).map_err(|rejection| Fault::from(&rejection))?;
+        let after = self.one(id)?.clone();
+        if let Err(error) = store.save_agreements([&after], self.next) {
+            let known = self.reconcile(store).is_ok();
+            let is_there = known && !self.unsaved.remove(&after.id);
+            if !is_there {
+                self.book.restore(before, usage);
+                return Err(words::uncertain(&error, known));
+            }
+        }
+        Ok((after, done))
+    }
+
+    /// Ends an agreement; what enforces it is still to be taken down, see [`Agreements::finish`].
+    pub(crate) fn terminate(&mut self, id: &str, store: &Store, now: Utc) -> Result<(), Fault> {
+        let (agreement, ()) = self.change(id, store, |book, id| book.terminate(id, now))?;
+        self.terminating.insert(agreement.id);
+        Ok(())
+    }
+
+    /// Notes that nothing enforces terminating agreements any more.
+    pub(crate) fn finish(&mut self, store: &Store, now: Utc) {
+        if self.terminating.is_empty() {
+            return;
+        }
+        let ids = std::mem::take(&mut self.terminating);
+        for id in ids {
+            if self.book.finish_termination(&id, now).is_ok() {
+                self.unsaved.insert(id.clone());
+                self.tell("agreement-terminated", Some(&id), "its bandwidth is free".to_owned());
+            }
+        }
+        self.save(store);
+    }
+
+    pub(crate) fn renew(
+        &mut self,
+        id: &str,
+        end: Option<Utc>,
+        store: &Store,
+        now: Utc,
+    ) -> Result<Agreement, Fault> {
+        let (agreement, _) = self.change(id, store, |book, id| book.renew(id, end, now))?;
+        let detail =
+            agreement.until.map_or("it has no end now".to_owned(), |end| format!("it ends at {end} now"));
+        self.tell("agreement-renewed", Some(&agreement.id), detail);
+        Ok(agreement)
+    }
+
+    /// An operator's word on an offer that waits.
+    pub(crate) fn decide(
+        &mut self,
+        id: &str,
+        accept: bool,
+        store: &Store,
+        now: Utc,
+    ) -> Result<Agreement, Fault> {
+        let (agreement, ()) = self.change(id, store, |book, id| match accept {
+            true => book.accept(id, now).map(drop),
+            false => book.reject(id, now),
+        })?;
+        let what = if accept { "agreement-accepted" } else { "agreement-rejected" };
+        self.tell(what, Some(&agreement.id), words::promise(&agreement));
+        Ok(agreement)
+    }
+
+    pub(crate) fn calendar(&self, from: Utc, to: Option<Utc>) -> Result<CalendarView, Fault> {
+        if to.is_some_and(|to| to <= from) {
+            let message = format!("cannot tell of the calendar from {from} on to an earlier moment");
+            return Err(Fault::new(FaultCode::EndBeforeStart, message));
+        }
+        let (calendar, limits) = (self.book.calendar(), self.book.calendar().limits());
+        let step = |(from, reserved): (Utc, BitRate)| CalendarStep {
+            from,
+            reserved,
+            free: limits.promisable().saturating_sub(reserved),
+        };
+        Ok(CalendarView {
+            link: limits.link,
+            reservable: limits.reservable(),
+            promisable: limits.promisable(),
+            other: limits.other(),
+            other_is_ceiling: self.rules.ceiling(&self.link).is_some(),
+            steps: calendar.profile(from, to).take(MOST_STEPS).map(step).collect(),
+        })
+    }
+
+    /// Lets agreements begin and end whose time has come.
+    pub(crate) fn advance(&mut self, store: &Store, now: Utc) {
+        for change in self.book.advance(now) {
+            self.unsaved.insert(change.id.clone());
+            let what = match change.service_state {
+                ServiceState::Completed => "agreement-expired",
+                _ => "agreement-activated",
+            };
+            let detail = self.book.agreement(&change.id).map_or(String::new(), words::promise);
+            self.tell(what, Some(&change.id), detail);
+        }
+        let old: Vec<Name> =
+            self.book.forget_until(self.rules.remembers_since(now)).into_iter().map(|a| a.id).collect();
+        if !old.is_empty()
+            && let Err(e) = store.forget_agreements(&old)
+        {
+            tracing::warn!("{e}");
+        }
+        self.save(store);
+    }
+
+    /// Writes what is not written yet.
+    fn save(&mut self, store: &Store) {
+        if self.unsaved.is_empty() {
+            return;
+        }
+        let rows: Vec<&Agreement> = self.unsaved.iter().filter_map(|id| self.book.agreement(id)).collect();
+        match store.save_agreements(rows, self.next) {
+            Ok(()) => self.unsaved.clear(),
+            Err(e) => tracing::warn!("{e}"),
+        }
+        if let Err(e) = self.reconcile(store) {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// Counts what was sent, and notices quotas that are used up or back.
+    pub(super) fn count(&mut self, delivered: &[Delivery], store: &Store, now: Moment) {
+        for one in delivered.iter().filter(|one| one.delivered.0 > 0) {
+            if self.book.count(&one.id, one.delivered, now.utc).is_ok() {
+                self.counted.insert(one.id.clone());
+            }
+        }
+        let limited: Vec<_> = self
+            .book
+            .in_force(now.utc)
+            .iter()
+            .filter_map(|f| Some((f.id.clone(), f.limited_until?, f.max)))
+            .collect();
+        let used_up: BTreeSet<Name> = limited.iter().map(|(id, ..)| id.clone()).collect();
+        let mut news = used_up != self.used_up;
+        for (id, until, max) in limited {
+            if !self.used_up.contains(&id) {
+                let detail = format!("it may send {max} until {until}");
+                self.tell("agreement-quota-used-up", Some(&id), detail);
+            }
+        }
+        let back: Vec<Name> = self.used_up.difference(&used_up).cloned().collect();
+        for id in back {
+            self.tell(
+                "agreement-quota-back",
+                Some(&id),
+                "a new day or month has begun, or it is over".to_owned(),
+            );
+        }
+        self.used_up = used_up;
+        news |= now.monotonic.since(self.counted_since) >= USAGE_EVERY;
+        if news {
+            self.counted_since = now.monotonic;
+            self.save_counted(store);
+        }
+    }
+
+    /// Writes what was counted under agreements with a quota.
+    pub(crate) fn save_counted(&mut self, store: &Store) {
+        let counted = std::mem::take(&mut self.counted);
+        let with_quota = |id: &Name| self.book.agreement(id).is_some_and(|a| a.offer.terms.quota.is_some());
+        let usages: Vec<_> = counted
+            .into_iter()
+            .filter(|id| with_quota(id))
+            .filter_map(|id| self.book.usage(&id).map(|u| (id, u)))
+            .collect();
+        if !usages.is_empty()
+            && let Err(e) = store.save_usage(&usages)
+        {
+            tracing::warn!("{e}");
+            self.counted.extend(usages.into_iter().map(|(id, _)| id));
+        }
+    }
+
+    /// What is to be enforced now.
+    pub(crate) fn in_force(&self, now: Utc) -> Vec<Agreed> {
+        let agreed = |f: weir_agree::InForce<'_>| Agreed {
+            id: f.id.clone(),
+            selector: f.selector.clone(),
+            weight: (f.share == Share::Weighted).then_some(f.weight),
+            min: f.min,
+            max: f.max,
+            limited_until: f.limited_until,
+        };
+        self.book.in_force(now).into_iter().map(agreed).collect()
+    }
+
+    /// The most that is promised together, now or later.
+    pub(crate) fn promised(&self, now: Utc) -> BitRate {
+        self.book.calendar().peak(Interval { start: now, end: None })
+    }
+
+    /// What more is promised, now or later, than may be reserved.
+    pub(crate) fn excess(&self, now: Utc) -> BitRate {
+        self.promised(now).saturating_sub(self.book.calendar().limits().reservable())
+    }
+
+    /// When something begins or ends next.
+    pub(crate) fn next_change(&self, after: Utc) -> Option<Utc> {
+        self.book.next_change(after)
+    }
+
+    /// An agreement with what has become of it; `class` says where it is enforced, or why not.
+    pub(crate) fn status(
+        &self,
+        agreement: &Agreement,
+        class: Option<Result<String, String>>,
+        agreed: Option<&Agreed>,
+        now: Utc,
+    ) -> AgreementStatus {
+        let usage = self.book.usage(&agreement.id).unwrap_or_default();
+        let (class, why) = match class {
+            Some(Ok(class)) => (Some(class), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
+        AgreementStatus {
+            agreement: agreement.clone(),
+            in_force: agreed.map(|a| InForce { min: a.min, max: a.max, limited_until: a.limited_until }),
+            class,
+            not_enforced_because: why,
+            sent_today: usage.sent_in_day(now),
+            sent_this_month: usage.sent_in_month(now),
+        }
+    }
+}
+
+fn is_terminating(agreement: &Agreement) -> bool {
+    matches!(agreement.state, AgreementState::ObservedAndTerminating | AgreementState::PendingAndTerminating)
+}

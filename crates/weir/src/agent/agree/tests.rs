@@ -1,0 +1,164 @@
+use super::*;
+
+const CONFIG: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n";
+
+fn config(more: &str) -> Config {
+    crate::config::parse(&format!("{CONFIG}{more}"), std::path::Path::new("test.toml")).unwrap()
+}
+
+/// Real agreements in front of a database of their own, for tests of the server.
+pub(crate) struct Desk {
+    pub(crate) agreements: Agreements,
+    pub(crate) store: Store,
+    _dir: tempfile::TempDir,
+    started: std::time::Instant,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Desk {
+        Desk::with("")
+    }
+
+    pub(crate) fn with(more: &str) -> Desk {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let agreements = Agreements::open(&config(more), &store, utc()).unwrap().unwrap();
+        Desk { agreements, store, _dir: dir, started: std::time::Instant::now() }
+    }
+
+    pub(crate) fn answer(&mut self, ask: Ask) {
+        let now = Moment { utc: utc(), monotonic: Instant(self.started.elapsed()) };
+        let Desk { agreements, store, .. } = self;
+        let status = |agreements: &Agreements, agreement: &Agreement| {
+            let agreed = agreements.in_force(now.utc).into_iter().find(|agreed| agreed.id == agreement.id);
+            agreements.status(agreement, None, agreed.as_ref(), now.utc)
+        };
+        match ask {
+            Ask::Templates(reply) => drop(reply.send(Ok(agreements.templates()))),
+            Ask::All(reply) => drop(reply.send(Ok(agreements.all().cloned().collect()))),
+            Ask::One(id, reply) => drop(reply.send(agreements.one(&id).cloned())),
+            Ask::Statuses(reply) => {
+                drop(reply.send(Ok(agreements.all().map(|one| status(agreements, one)).collect())));
+            }
+            Ask::Status(id, reply) => {
+                drop(reply.send(agreements.one(&id).map(|one| status(agreements, one))));
+            }
+            Ask::Calendar(from, to, reply) => {
+                drop(reply.send(agreements.calendar(from.unwrap_or(now.utc), to)));
+            }
+            Ask::Offer(client, offer, reply) => {
+                drop(reply.send(agreements.offer(&client, *offer, store, now)));
+            }
+            Ask::Renew(id, end, reply) => drop(reply.send(agreements.renew(&id, end, store, now.utc))),
+            Ask::Decide(id, accept, reply) => {
+                drop(reply.send(agreements.decide(&id, accept, store, now.utc)));
+            }
+            Ask::Terminate(id, reply) => {
+                let begun = agreements.terminate(&id, store, now.utc);
+                agreements.finish(store, now.utc);
+                drop(reply.send(begun.and_then(|()| agreements.one(&id).cloned())));
+            }
+        }
+    }
+}
+
+fn offer(service: &str, mbit: u64) -> Offer {
+    let text = format!(
+        r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{service}"}},
+            "terms":{{"min":"{mbit}mbit","max":"{mbit}mbit"}}}}"#
+    );
+    weir_agree::Document::read(&text, weir_agree::Language::Json).unwrap()
+}
+
+fn moment(seconds: u64) -> Moment {
+    let utc = Utc::from_millis(1_800_000_000_000 + 1_000 * seconds as i64);
+    Moment { utc, monotonic: Instant(std::time::Duration::from_secs(1_000 + seconds)) }
+}
+
+fn client() -> Name {
+    Name::new("0/acme").unwrap()
+}
+
+#[test]
+fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("");
+    let (before, gone) = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let web = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement;
+        let db = agreements.offer(&client(), offer("db", 30), &store, moment(0)).unwrap().agreement;
+        agreements.terminate(db.id.as_str(), &store, moment(1).utc).unwrap();
+        agreements.finish(&store, moment(1).utc);
+        assert_eq!(agreements.in_force(moment(2).utc).len(), 1);
+        (web, db.id)
+    };
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(5).utc).unwrap().unwrap();
+    assert_eq!(agreements.one(before.id.as_str()).unwrap(), &before);
+    assert_eq!(agreements.one(gone.as_str()).unwrap().state, AgreementState::Terminated);
+    assert_eq!(agreements.promised(moment(5).utc), BitRate::mbit(20));
+    let next = agreements.offer(&client(), offer("db", 70), &store, moment(5)).unwrap().agreement;
+    assert!(next.id != before.id && next.id != gone);
+    assert!(agreements.offer(&client(), offer("mail", 1), &store, moment(5)).is_err());
+}
+
+#[test]
+fn what_classes_are_promised_is_not_promised_to_agreements() {
+    let mut desk = Desk::new();
+    // 95 may be promised in all, 90 of it to agreements.
+    desk.agreements.promised_to_classes(BitRate::mbit(25));
+    let Desk { agreements, store, .. } = &mut desk;
+    let fault = agreements.offer(&client(), offer("web", 71), store, moment(0)).unwrap_err();
+    assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(70)));
+    assert!(agreements.offer(&client(), offer("web", 70), store, moment(0)).is_ok());
+}
+
+#[test]
+fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("");
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+    let mut offer = offer("web", 20);
+    let after = BitRate::mbit(2);
+    offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
+    let id = agreements.offer(&client(), offer, &store, moment(0)).unwrap().agreement.id;
+    let sent = |bytes| {
+        let delivery = Delivery {
+            id: id.clone(),
+            class: "docker:web".to_owned(),
+            guarantee: BitRate::mbit(20),
+            demand: weir_share::Demand::UNLIMITED,
+            delivered: weir_units::Bytes(bytes),
+            time: std::time::Duration::from_millis(100),
+        };
+        [delivery]
+    };
+    agreements.count(&sent(999), &store, moment(1));
+    assert_eq!(agreements.in_force(moment(1).utc)[0].max, BitRate::mbit(20));
+    agreements.happened();
+    agreements.count(&sent(1), &store, moment(2));
+    assert_eq!(agreements.in_force(moment(2).utc)[0].max, after);
+    assert_eq!(agreements.happened()[0].what, "agreement-quota-used-up");
+    drop((agreements, store));
+
+    let store = Store::open(dir.path()).unwrap();
+    let agreements = Agreements::open(&config, &store, moment(3).utc).unwrap().unwrap();
+    assert_eq!(agreements.in_force(moment(3).utc)[0].max, after);
+}
+
+#[test]
+fn an_operator_who_decides_has_offers_wait() {
+    let mut desk = Desk::with("decide = \"operator\"\n");
+    let Desk { agreements, store, .. } = &mut desk;
+    let offered = agreements.offer(&client(), offer("web", 20), store, moment(0)).unwrap().agreement;
+    assert_eq!(offered.state, AgreementState::Pending);
+    assert!(agreements.in_force(moment(1).utc).is_empty());
+    let accepted = agreements.decide(offered.id.as_str(), true, store, moment(2).utc).unwrap();
+    assert_eq!((accepted.state, accepted.from), (AgreementState::Observed, moment(2).utc));
+    let other = agreements.offer(&client(), offer("db", 20), store, moment(3)).unwrap().agreement;
+    agreements.decide(other.id.as_str(), false, store, moment(4).utc).unwrap();
+    assert_eq!(store.agreements().unwrap().agreements.len(), 2);
+    assert_eq!(agreements.in_force(moment(5).utc).len(), 1);
+}

@@ -1,0 +1,71 @@
+//! What is said about agreements, and the template of a provider that has none.
+
+use weir_agree::{Agreement, Constraints, Fault, FaultCode, GRAIN, Name, Service, Template, Terms};
+
+use crate::{
+    agent::store::StoreError,
+    config::{Agreements as Rules, Link},
+};
+
+pub(super) use super::ask::off;
+
+/// An agreement in one line.
+pub(super) fn promise(agreement: &Agreement) -> String {
+    let terms = &agreement.offer.terms;
+    let until = agreement.until.map_or("without an end".to_owned(), |until| format!("to {until}"));
+    format!(
+        "{} has {} to {} for {} from {} {until}",
+        agreement.offer.context.initiator, terms.min, terms.max, agreement.selector, agreement.from
+    )
+}
+
+pub(super) fn share_not_offered() -> Fault {
+    let message = "cannot share the spare by weight: this provider shares it in equal parts (leave share out, or \
+                   write additive)";
+    Fault {
+        accepted: vec!["additive".to_owned()],
+        ..Fault::new(FaultCode::ShareNotOffered, message.to_owned())
+    }
+}
+
+pub(super) fn not_recorded(why: &str) -> Fault {
+    Fault::new(FaultCode::NotRecorded, format!("cannot record the agreement: {why}"))
+}
+
+/// A write failed; `is_known` says whether the database could be read afterwards.
+pub(super) fn uncertain(error: &StoreError, is_known: bool) -> Fault {
+    not_recorded(&match is_known {
+        true => format!("{error}; nothing was changed"),
+        false => format!("{error}; whether it was is not known: ask again, with the same id"),
+    })
+}
+
+/// How this node is called.
+pub(super) fn host() -> Name {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Name::new(name.trim()).unwrap_or_else(|_| fixed("weir"))
+}
+
+/// A name that is written here.
+fn fixed(text: &'static str) -> Name {
+    Name::new(text).expect("names in the source are names")
+}
+
+/// What is offered if no template is configured: whatever admission lets pass.
+pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
+    let most = rules.reservable.of(link.capacity);
+    let rate = most.scale(1, 10).max(GRAIN);
+    Template {
+        id: fixed("bandwidth"),
+        name: Some(fixed("Bandwidth of this node's uplink")),
+        responder: rules.provider.clone().unwrap_or_else(host),
+        service: Service { term: fixed("server_parameters"), name: fixed("container") },
+        terms: Terms::new(rate, rate),
+        constraints: Constraints {
+            min_at_least: Some(GRAIN),
+            min_at_most: Some(most),
+            max_at_most: Some(most),
+            longest_s: None,
+        },
+    }
+}

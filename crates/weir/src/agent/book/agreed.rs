@@ -1,0 +1,140 @@
+//! Agreements in the book of classes: what is in force goes before every other origin of a
+//! policy, and what is promised to agreements is not promised to classes.
+
+use std::collections::BTreeMap;
+
+use weir_agree::{Name, Selector, Utc};
+use weir_api::{Kind, Origin};
+use weir_share::{Admission, Policy, Weight};
+use weir_units::BitRate;
+
+use super::{Book, Claim, Effective, Entry, is_claimed};
+use crate::config::{Config, OTHER};
+
+/// An agreement in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    pub(crate) id: Name,
+    /// Whose traffic it is about.
+    pub(crate) selector: Selector,
+    /// Its part of the spare; none to leave it to weaker origins.
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: BitRate,
+    pub(crate) max: BitRate,
+    /// Until when its quota is used up, if it is.
+    pub(crate) limited_until: Option<Utc>,
+}
+
+impl Book {
+    /// Puts agreements in force instead of those before; all that there are promise `promised`
+    /// at most, now or later. True if something changed.
+    pub(crate) fn agree(&mut self, agreed: Vec<Agreed>, promised: BitRate) -> bool {
+        if self.agreed == agreed && self.promised == promised {
+            return false;
+        }
+        (self.agreed, self.promised) = (agreed, promised);
+        match self.resolve(&self.config, &self.set, &self.found) {
+            Ok(resolved) => self.accept(resolved),
+            // Nobody's own minimum has changed: all of them stand.
+            Err(error) => tracing::error!("cannot put agreements in force: {error}"),
+        }
+        true
+    }
+
+    /// What is promised to classes without an agreement, by configuration, label or hand.
+    pub(crate) fn promised_to_classes(&self) -> BitRate {
+        self.reservation.reserved.saturating_sub(self.promised)
+    }
+
+    /// What is in force of that agreement.
+    pub(crate) fn agreed(&self, id: &Name) -> Option<&Agreed> {
+        self.agreed.iter().find(|agreed| agreed.id == *id)
+    }
+
+    /// Why that agreement, which is in force, is not enforced.
+    pub(crate) fn unmet(&self, id: &Name) -> Option<&str> {
+        self.unmet.get(id).map(String::as_str)
+    }
+
+    /// The class that an agreement in force is about.
+    pub(crate) fn class_of(&self, id: &Name) -> Option<&str> {
+        self.entries.iter().find(|(_, e)| e.agreement.as_ref() == Some(id)).map(|(key, _)| key.as_str())
+    }
+
+    pub(super) fn admission(&self, config: &Config) -> Admission {
+        let link = &config.link;
+        let own = link.reservable.of(link.capacity);
+        let promisable = config.agreements.as_ref().map_or(own, |a| a.promisable(link));
+        Admission::beside(link.capacity, promisable, self.promised)
+    }
+}
+
+/// The rate that what has no agreement is held to while one is in force, if it is.
+pub(super) fn ceiling(config: &Config) -> Option<BitRate> {
+    config.agreements.as_ref()?.ceiling(&config.link)
+}
+
+/// Whether it is the group of what has no agreement.
+pub(super) fn is_other(claim: &Claim) -> bool {
+    claim.kind == Kind::Group && claim.name == OTHER
+}
+
+pub(super) fn bounded(min: Option<BitRate>, max: BitRate) -> Effective {
+    let policy = Policy::new(Weight::ONE, min, Some(max)).unwrap_or_default();
+    Effective { policy, origins: [Origin::Default, Origin::Agreement, Origin::Agreement] }
+}
+
+/// Lays what is in force over the classes' own policies. Returns why something cannot be.
+pub(super) fn overlay(
+    entries: &mut BTreeMap<String, Entry>,
+    agreed: &[Agreed],
+    ceiling: Option<BitRate>,
+) -> BTreeMap<Name, String> {
+    let mut unmet = BTreeMap::new();
+    if let (Some(ceiling), Some(other)) = (ceiling, entries.get_mut(&format!("group:{OTHER}"))) {
+        other.effective = match agreed {
+            [] => Effective { policy: Policy::default(), origins: [Origin::Default; 3] },
+            _ => bounded(Some(ceiling), ceiling),
+        };
+    }
+    for one in agreed {
+        match lay(entries, one) {
+            Ok(()) => {}
+            Err(why) => drop(unmet.insert(one.id.clone(), why)),
+        }
+    }
+    unmet
+}
+
+fn lay(entries: &mut BTreeMap<String, Entry>, agreed: &Agreed) -> Result<(), String> {
+    let key = target(entries, &agreed.selector)?;
+    let entry = entries.get_mut(&key).ok_or("its class has gone")?;
+    let weight = agreed.weight.unwrap_or(entry.effective.policy.weight());
+    let policy = Policy::new(weight, Some(agreed.min), Some(agreed.max)).map_err(|e| e.to_string())?;
+    let origin = if agreed.weight.is_some() { Origin::Agreement } else { entry.effective.origins[0] };
+    entry.effective = Effective { policy, origins: [origin, Origin::Agreement, Origin::Agreement] };
+    // The promise is the link's, not the group's.
+    entry.claim.group = None;
+    entry.agreement = Some(agreed.id.clone());
+    Ok(())
+}
+
+/// The class that a selector is about.
+fn target(entries: &BTreeMap<String, Entry>, selector: &Selector) -> Result<String, String> {
+    let container = match &selector.container {
+        Some(container) if *selector == Selector::service(container) => container.as_str(),
+        _ => return Err(format!("this node cannot sort out packets by {selector} yet")),
+    };
+    let named = |key: &str, entry: &Entry| key == container || entry.claim.name == container;
+    let is_here = |entry: &Entry| entry.minor.is_some() && is_claimed(&entry.claim);
+    let found: Vec<&String> =
+        entries.iter().filter(|(k, e)| named(k, e) && is_here(e)).map(|(k, _)| k).collect();
+    match found.as_slice() {
+        [key] => Ok((*key).clone()),
+        [] => Err(format!("there is no container {container} now; it is enforced as soon as there is")),
+        _ => {
+            let keys: Vec<&str> = found.iter().map(|k| k.as_str()).collect();
+            Err(format!("{container} could be {}", keys.join(" or ")))
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! `weir agree`: templates, offers, agreements, the calendar.
+
+mod show;
+
+use std::{
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::SystemTime,
+};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use weir_agree::{AgreementState, Context, Document, Language, MAX_DOCUMENT, Name, Offer, Template, Utc};
+use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
+
+use super::{
+    Session, Usage,
+    format::{self, Look, Table, Tone},
+};
+
+const EXAMPLES: &str = "Examples:
+  weir agree template --offer > camera.toml    a template as an offer to fill in
+  weir agree offer camera.toml                 offer it: accepted or refused, with the reason
+  weir agree list                              all agreements, and what each sends
+  weir agree show a-17                         one of them
+  weir agree calendar                          what is promised when, and what is free
+  weir agree renew a-17 --end 2027-12-31T00:00:00Z
+  weir agree terminate a-17
+
+A whole offer, as TOML; what is after # may be left out:
+  id = \"camera-2026-11\"                  # sent again, it has the same answer
+  [context]
+  initiator = \"acme\"
+  expiration = \"2027-12-31T00:00:00Z\"    # when the agreement ends, if [terms] does not say
+  template_id = \"video\"                  # the template that it is made from
+  [service]
+  term = \"server_parameters\"
+  name = \"camera\"                        the container, if there is no selector
+  [terms]
+  min = \"10mbit\"                         guaranteed whenever it is asked for
+  max = \"20mbit\"                         never more
+  start = \"2026-12-01T08:00:00Z\"         # at once
+  end = \"2027-12-01T08:00:00Z\"           # no end
+  share = \"weighted\"                     # additive: equal parts of the spare
+  weight = 3                             # 1
+  [terms.selector]                       # all of it together must match
+  container = \"camera\"
+  [terms.quota]                          # none
+  day = \"10GiB\"
+  month = \"100GiB\"
+  after = \"2mbit\"                        the ceiling when it is used up
+
+The same in JSON, or as WS-Agreement's XML; the agent's socket takes all three over HTTP:
+  curl --unix-socket /run/weir/weir.sock -H 'Content-Type: application/xml' \\
+       --data-binary @offer.xml http://weir/v1/agreements
+
+Exit codes: 0 accepted or done, 1 refused, 2 the document cannot be read.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct AgreeArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show what this node is ready to agree on
+    Template(TemplateArgs),
+    /// Offer an agreement
+    Offer(OfferArgs),
+    /// List the agreements
+    List(ListArgs),
+    /// Show one agreement, and what has become of it
+    Show(OneArgs),
+    /// End an agreement now, or withdraw an offer that waits
+    Terminate(OneArgs),
+    /// Let an agreement last longer
+    Renew(RenewArgs),
+    /// Show what is promised when, and what is free
+    Calendar(CalendarArgs),
+    /// Accept an offer that waits (with `decide = "operator"`)
+    Accept(OneArgs),
+    /// Reject an offer that waits
+    Reject(OneArgs),
+}
+
+#[derive(Debug, Args)]
+struct TemplateArgs {
+    /// Only this one
+    id: Option<String>,
+    /// As an offer to fill in, in TOML
+    #[arg(long)]
+    offer: bool,
+    /// The document itself, in this language: xml, json or toml
+    #[arg(long, short, value_name = "LANGUAGE", conflicts_with = "offer")]
+    output: Option<Language>,
+}
+
+const OFFER_EXAMPLES: &str = "Examples:
+  weir agree offer camera.toml
+  weir agree offer - < offer.xml
+
+What the document is written in, XML, JSON or TOML, is told from how it begins. `weir agree
+--help` shows a whole one. A refusal names what would be accepted instead.";
+
+#[derive(Debug, Args)]
+#[command(after_help = OFFER_EXAMPLES)]
+struct OfferArgs {
+    /// The offer; `-` for standard input
+    file: PathBuf,
+    /// Print the agreement in this language: xml, json or toml
+    #[arg(long, short, value_name = "LANGUAGE")]
+    output: Option<Language>,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Those that are over or rejected too
+    #[arg(long, short)]
+    all: bool,
+}
+
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// The agreement's id
+    id: Name,
+    /// The document itself, in this language: xml, json or toml
+    #[arg(long, short, value_name = "LANGUAGE")]
+    output: Option<Language>,
+}
+
+const RENEW_EXAMPLES: &str = "Examples:
+  weir agree renew a-17 --end 2027-12-31T00:00:00Z
+  weir agree renew a-17 --end never";
+
+#[derive(Debug, Args)]
+#[command(after_help = RENEW_EXAMPLES)]
+struct RenewArgs {
+    /// The agreement's id
+    id: Name,
+    /// Until when, in UTC, or `never` for no end
+    #[arg(long, value_name = "MOMENT", value_parser = end)]
+    end: End,
+}
+
+#[derive(Debug, Args)]
+struct CalendarArgs {
+    /// From then on, in UTC; now unless given
+    #[arg(long, value_name = "MOMENT")]
+    from: Option<Utc>,
+    /// Up to then
+    #[arg(long, value_name = "MOMENT")]
+    to: Option<Utc>,
+}
+
+/// An end that is asked for; none for no end.
+#[derive(Debug, Clone, Copy)]
+struct End(Option<Utc>);
+
+fn end(text: &str) -> Result<End, weir_agree::ParseUtcError> {
+    if text == "never" { Ok(End(None)) } else { text.parse().map(|end| End(Some(end))) }
+}
+
+pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    match args.verb {
+        Verb::Template(args) => templates(&args, session)?,
+        Verb::Offer(args) => offer(&args, session)?,
+        Verb::List(args) => {
+            let mut all = session.client.agreements()?;
+            all.retain(|one| args.all || !one.agreement.state.is_final());
+            session.print(&all, |out, look| list(out, look, &all))?;
+        }
+        Verb::Show(args) => {
+            let status = session.client.agreement(args.id.as_str())?;
+            match args.output {
+                Some(language) => write!(session.out, "{}", status.agreement.write(language))?,
+                None => session.print(&status, |out, look| show::status(out, look, &status))?,
+            }
+        }
+        Verb::Terminate(args) => {
+            let agreement = session.client.terminate(args.id.as_str())?;
+            changed(&agreement, args.output, session)?;
+        }
+        Verb::Renew(args) => {
+            let agreement = session.client.renew(args.id.as_str(), args.end.0)?;
+            changed(&agreement, None, session)?;
+        }
+        Verb::Accept(args) => changed(&session.client.decide(&args.id, true)?, args.output, session)?,
+        Verb::Reject(args) => changed(&session.client.decide(&args.id, false)?, args.output, session)?,
+        Verb::Calendar(args) => {
+            let view = session.client.calendar(args.from, args.to)?;
+            session.print(&view, |out, look| calendar(out, look, &view))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn changed(
+    agreement: &weir_agree::Agreement,
+    output: Option<Language>,
+    session: &mut Session<'_>,
+) -> anyhow::Result<()> {
+    if let Some(language) = output {
+        write!(session.out, "{}", agreement.write(language))?;
+        return Ok(());
+    }
+    session.print(agreement, |out, _| show::line(out, agreement))
+}
+
+fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
+    let mut templates = session.client.templates()?;
+    if let Some(id) = &args.id {
+        let known = templates.iter().map(|t| t.id.to_string()).collect::<Vec<_>>().join(", ");
+        templates.retain(|template| template.id.as_str() == id);
+        anyhow::ensure!(!templates.is_empty(), "cannot find a template with the id {id}; there are {known}");
+    }
+    if args.offer {
+        let template = templates.first().context("the node has no template")?;
+        write!(session.out, "{}", to_fill_in(template).write(Language::Toml))?;
+        return Ok(());
+    }
+    if let Some(language) = args.output {
+        for template in &templates {
+            write!(session.out, "{}", template.write(language))?;
+        }
+        return Ok(());
+    }
+    session.print(&templates, |out, look| {
+        let headings = ["TEMPLATE", "PROVIDER", "SERVICE", ">MIN", ">MAX", "SHARE", "SELECTOR", "ACCEPTED"];
+        let mut table = Table::new(look, &headings);
+        for template in &templates {
+            let Template { id, responder, service, terms, constraints, .. } = template;
+            let selector =
+                if terms.selector.is_empty() { "the service".to_owned() } else { terms.selector.to_string() };
+            let accepted = show::constraints(constraints);
+            let cells = [
+                id.to_string(),
+                responder.to_string(),
+                service.name.to_string(),
+                terms.min.to_string(),
+                terms.max.to_string(),
+                terms.share.to_string(),
+                selector,
+                accepted,
+            ];
+            table.row(cells.map(|text| (text, Tone::Plain)));
+        }
+        write!(out, "{table}")
+    })
+}
+
+/// A template as an offer with the gaps named.
+fn to_fill_in(template: &Template) -> Offer {
+    let name = |text: &str| Name::new(text).unwrap_or_else(|_| template.id.clone());
+    Offer {
+        id: Some(name("YOUR-ID")),
+        name: template.name.clone(),
+        context: Context {
+            initiator: name("YOUR-NAME"),
+            responder: Some(template.responder.clone()),
+            expiration: None,
+            template_id: Some(template.id.clone()),
+            template_name: template.name.clone(),
+        },
+        service: template.service.clone(),
+        terms: template.terms.clone(),
+    }
+}
+
+fn offer(args: &OfferArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
+    let text = read(&args.file)?;
+    let offer = Offer::read(&text, Language::guess(&text))
+        .map_err(|fault| Usage(format!("{}: {fault}", args.file.display())))?;
+    let answer = session.client.offer(&offer)?;
+    if let Some(language) = args.output {
+        write!(session.out, "{}", answer.agreement.write(language))?;
+        return Ok(());
+    }
+    session.print(&answer, |out, _| {
+        let OfferAnswer { agreement, repeated, oversubscribed } = &answer;
+        show::line(out, agreement)?;
+        if *repeated {
+            writeln!(out, "the same offer was answered before")?;
+        }
+        if let Some(all) = oversubscribed {
+            writeln!(out, "the link is oversubscribed: {} are promised that it does not have", all.excess)?;
+        }
+        Ok(())
+    })
+}
+
+/// The document, bounded as the agent bounds it.
+fn read(file: &Path) -> Result<String, Usage> {
+    let mut bytes = Vec::new();
+    let most = MAX_DOCUMENT as u64 + 1;
+    let read = if file == Path::new("-") {
+        io::stdin().take(most).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(file).and_then(|opened| opened.take(most).read_to_end(&mut bytes))
+    };
+    read.map_err(|e| Usage(format!("cannot read {}: {e}", file.display())))?;
+    String::from_utf8(bytes)
+        .map_err(|e| Usage(format!("cannot read {}: it is not UTF-8: {e}", file.display())))
+}
+
+fn list(out: &mut dyn Write, look: Look, all: &[AgreementStatus]) -> io::Result<()> {
+    let headings = ["ID", "PARTY", "STATE", "SERVICE", ">MIN", ">MAX", "FROM", "UNTIL", ">TODAY", "SELECTOR"];
+    let mut table = Table::new(look, &headings);
+    for one in all {
+        let agreement = &one.agreement;
+        let terms = &agreement.offer.terms;
+        let tone = match (agreement.state, &one.not_enforced_because) {
+            (AgreementState::Observed, Some(_)) => Tone::Bad,
+            (AgreementState::Observed, None) if one.in_force.is_some() => Tone::Good,
+            (AgreementState::Pending, _) => Tone::Warn,
+            _ => Tone::Dim,
+        };
+        let (min, max) = one.in_force.map_or((terms.min, terms.max), |now| (now.min, now.max));
+        let plain = |text: String| (text, Tone::Plain);
+        let unmet = if one.not_enforced_because.is_some() { "!" } else { "" };
+        table.row([
+            plain(agreement.id.to_string()),
+            plain(agreement.offer.context.initiator.to_string()),
+            (format!("{}{unmet}", show::state(one)), tone),
+            plain(agreement.offer.service.name.to_string()),
+            plain(min.to_string()),
+            plain(max.to_string()),
+            plain(agreement.from.to_string()),
+            plain(agreement.until.map_or("-".to_owned(), |until| until.to_string())),
+            plain(one.sent_today.to_string()),
+            plain(agreement.selector.to_string()),
+        ]);
+    }
+    write!(out, "{table}")?;
+    let mut unmet = all.iter().filter_map(|one| Some((one, one.not_enforced_because.as_ref()?))).peekable();
+    if unmet.peek().is_some() {
+        writeln!(out)?;
+    }
+    for (one, why) in unmet {
+        writeln!(out, "! {} is not enforced: {why}", one.agreement.id)?;
+    }
+    Ok(())
+}
+
+fn calendar(out: &mut dyn Write, look: Look, view: &CalendarView) -> io::Result<()> {
+    writeln!(
+        out,
+        "{} of {} may be promised; {} are for what has no agreement{}\n",
+        view.promisable,
+        view.link,
+        view.other,
+        if view.other_is_ceiling { ", and no more while one is in force" } else { "" },
+    )?;
+    let mut table = Table::new(look, &["FROM", ">PROMISED", ">FREE", ">PART"]);
+    for step in &view.steps {
+        let tone = if step.free.0 == 0 { Tone::Warn } else { Tone::Plain };
+        table.row([
+            (step.from.to_string(), Tone::Plain),
+            (step.reserved.to_string(), Tone::Plain),
+            (step.free.to_string(), tone),
+            (format::percent(step.reserved, view.promisable), Tone::Dim),
+        ]);
+    }
+    write!(out, "{table}")
+}
+
+/// The calendar's now, for what is told of a quota.
+fn now() -> Utc {
+    let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+}

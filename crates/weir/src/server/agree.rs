@@ -1,0 +1,324 @@
+//! The routes of agreements: documents in and out in the language that is asked for.
+//!
+//! What a client sends is bounded before it is looked at: in size, in how many are read at a
+//! time, and by the user it comes from in how many are read a second.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::{ConnectInfo, Path, Query, State, connect_info::Connected},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+    serve::IncomingStream,
+};
+use serde::{Deserialize, Serialize};
+use tokio::{net::UnixListener, sync::Semaphore, time};
+use weir_agree::{
+    Agreement, Document, Fault, FaultCode, Language, MAX_DOCUMENT, Name, Offer, Pace, Throttle,
+    ThrottleLimits, Utc,
+};
+use weir_api::OfferAnswer;
+
+use super::{
+    ask,
+    language::{Refusal, of_answer, of_body, written},
+};
+use crate::{
+    agent::agree::Ask,
+    control::{Control, Reply, Request},
+};
+
+/// Offers that are read at a time; what they can hold together is a bound of memory.
+const READERS: usize = 64;
+/// How long an offer may take to come.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Documents of one user: so many at once, and then one every so often. Parties have a pace of
+/// their own behind it; this bounds what reading costs.
+const USER: Pace = Pace { burst: 200, every: Duration::from_millis(20) };
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// Its user; none if the kernel does not say.
+    uid: Option<u32>,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Peer {
+        Peer { uid: stream.io().peer_cred().ok().map(|cred| cred.uid()) }
+    }
+}
+
+impl Peer {
+    /// This user, speaking for that party.
+    fn client(self, party: Option<&Name>) -> Name {
+        let uid = self.uid.map_or("unknown".to_owned(), |uid| uid.to_string());
+        let text = match party {
+            // A name has 256 bytes at most: a long party is told apart by its beginning.
+            Some(party) => {
+                format!("{uid}/{}", party.as_str().chars().take(60).collect::<String>().trim_end())
+            }
+            None => uid,
+        };
+        Name::new(&text).unwrap_or_else(|_| self.client(None))
+    }
+}
+
+#[derive(Clone)]
+struct Desk {
+    control: Control,
+    readers: Arc<Semaphore>,
+    users: Arc<Mutex<Throttle>>,
+    started: Instant,
+}
+
+pub(super) fn router(control: Control) -> Router {
+    let limits = ThrottleLimits { party: USER, ..ThrottleLimits::default() };
+    let desk = Desk {
+        control,
+        readers: Arc::new(Semaphore::new(READERS)),
+        users: Arc::new(Mutex::new(Throttle::new(limits))),
+        started: Instant::now(),
+    };
+    Router::new()
+        .route("/v1/agreements", get(all).post(offer))
+        .route("/v1/agreements/offers", post(offer_in_full))
+        .route("/v1/agreements/status", get(statuses))
+        .route("/v1/agreements/templates", get(templates))
+        .route("/v1/agreements/templates/{id}", get(template))
+        .route("/v1/agreements/calendar", get(calendar))
+        .route("/v1/agreements/{id}", get(one).delete(terminate))
+        .route("/v1/agreements/{id}/status", get(status))
+        .route("/v1/agreements/{id}/renew", post(renew))
+        .route("/v1/agreements/{id}/accept", post(accept))
+        .route("/v1/agreements/{id}/reject", post(reject))
+        .with_state(desk)
+}
+
+type Answer = Result<Response, Refusal>;
+
+impl Desk {
+    async fn ask<T>(
+        &self,
+        language: Language,
+        question: impl FnOnce(Reply<Result<T, Fault>>) -> Ask,
+    ) -> Result<T, Refusal> {
+        let refuse = |fault| Refusal::new(fault, language);
+        let answer = ask(&self.control, |reply| Request::Agreements(question(reply))).await;
+        answer.map_err(|failure| refuse(Fault::new(FaultCode::Busy, failure.0.message)))?.map_err(refuse)
+    }
+
+    /// Reads the offer in a body.
+    async fn read(&self, peer: Peer, headers: &HeaderMap, body: Body) -> Result<(Offer, Language), Refusal> {
+        let said = of_body(headers).map_err(|mut refusal| {
+            refusal.language = of_answer(headers, Language::Json).unwrap_or(Language::Json);
+            refusal
+        })?;
+        let language = of_answer(headers, said.unwrap_or(Language::Json))?;
+        let refuse = |code, message: String| Refusal::new(Fault::new(code, message), language);
+        let now = weir_units::Instant(self.started.elapsed());
+        let user = peer.client(None);
+        let pace = self.users.lock().unwrap_or_else(PoisonError::into_inner).pass(&user, true, now);
+        let busy = |wait: Duration| {
+            let message = format!("cannot read more offers of user {user} now: try again in {wait:?}");
+            let mut refusal = refuse(FaultCode::TooManyOffers, message);
+            refusal.fault.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1));
+            refusal
+        };
+        pace.map_err(busy)?;
+        let _reader = self.readers.try_acquire().map_err(|_| busy(Duration::from_secs(1)))?;
+        let bytes = time::timeout(PATIENCE, to_bytes(body, MAX_DOCUMENT))
+            .await
+            .map_err(|_| {
+                refuse(
+                    FaultCode::Malformed,
+                    format!("cannot read the offer: it did not come within {PATIENCE:?}"),
+                )
+            })?
+            .map_err(|_| {
+                let message = format!("cannot read a document of more than {MAX_DOCUMENT} bytes");
+                refuse(FaultCode::DocumentTooLarge, message)
+            })?;
+        let text = std::str::from_utf8(&bytes).map_err(|e| {
+            refuse(FaultCode::Malformed, format!("cannot read the offer: it is not UTF-8: {e}"))
+        })?;
+        let language_of_body = said.unwrap_or_else(|| Language::guess(text));
+        // Who says nothing gets an answer as what was sent.
+        let language = of_answer(headers, language_of_body)?;
+        let offer = Offer::read(text, language_of_body).map_err(|fault| Refusal::new(fault, language))?;
+        Ok((offer, language))
+    }
+
+    async fn answer_offer(
+        &self,
+        peer: Peer,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(OfferAnswer, StatusCode, Language), Refusal> {
+        let (offer, language) = self.read(peer, headers, body).await?;
+        let client = peer.client(Some(&offer.context.initiator));
+        let answer = self.ask(language, |reply| Ask::Offer(client, Box::new(offer), reply)).await?;
+        let status = match answer {
+            OfferAnswer { repeated: true, .. } => StatusCode::OK,
+            OfferAnswer {
+                agreement: Agreement { state: weir_agree::AgreementState::Pending, .. }, ..
+            } => StatusCode::ACCEPTED,
+            _ => StatusCode::CREATED,
+        };
+        Ok((answer, status, language))
+    }
+}
+
+async fn offer(
+    State(desk): State<Desk>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let (answer, status, language) = desk.answer_offer(peer, &headers, body).await?;
+    let mut response = written(status, language, answer.agreement.write(language));
+    let location = HeaderValue::from_str(&format!("/v1/agreements/{}", answer.agreement.id));
+    response.headers_mut().extend(location.ok().map(|place| (header::LOCATION, place)));
+    Ok(response)
+}
+
+async fn offer_in_full(
+    State(desk): State<Desk>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let (answer, status, _) = desk.answer_offer(peer, &headers, body).await?;
+    Ok((status, axum::Json(answer)).into_response())
+}
+
+async fn all(State(desk): State<Desk>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    Ok(list(language, "agreement", "Agreements", &desk.ask(language, Ask::All).await?))
+}
+
+async fn templates(State(desk): State<Desk>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    Ok(list(language, "template", "Templates", &desk.ask(language, Ask::Templates).await?))
+}
+
+async fn template(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    let templates = desk.ask(language, Ask::Templates).await?;
+    match templates.iter().find(|template| template.id.as_str() == id) {
+        Some(template) => Ok(written(StatusCode::OK, language, template.write(language))),
+        None => {
+            let accepted = templates.iter().map(|template| template.id.to_string()).collect();
+            let message = format!("cannot find a template with the id {id}");
+            let fault = Fault { accepted, ..Fault::new(FaultCode::UnknownTemplate, message) };
+            Err(Refusal { status: Some(StatusCode::NOT_FOUND), fault, language })
+        }
+    }
+}
+
+async fn one(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&desk, &headers, |reply| Ask::One(id, reply)).await
+}
+
+async fn terminate(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&desk, &headers, |reply| Ask::Terminate(id, reply)).await
+}
+
+async fn accept(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&desk, &headers, |reply| Ask::Decide(id, true, reply)).await
+}
+
+async fn reject(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&desk, &headers, |reply| Ask::Decide(id, false, reply)).await
+}
+
+#[derive(Deserialize)]
+struct Renewal {
+    end: Option<String>,
+}
+
+async fn renew(
+    State(desk): State<Desk>,
+    Path(id): Path<String>,
+    Query(renewal): Query<Renewal>,
+    headers: HeaderMap,
+) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    let end = match renewal.end.as_deref() {
+        Some("never") => None,
+        Some(end) => Some(moment(end, language)?),
+        None => {
+            let message =
+                "cannot renew: say until when, `end=2027-12-31T00:00:00Z` or `end=never`".to_owned();
+            return Err(Refusal::new(Fault::new(FaultCode::Missing, message), language));
+        }
+    };
+    agreement(&desk, &headers, |reply| Ask::Renew(id, end, reply)).await
+}
+
+#[derive(Deserialize)]
+struct Span {
+    from: Option<String>,
+    to: Option<String>,
+}
+
+async fn calendar(State(desk): State<Desk>, Query(span): Query<Span>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    let read = |text: Option<String>| text.map(|text| moment(&text, language)).transpose();
+    let (from, to) = (read(span.from)?, read(span.to)?);
+    let view = desk.ask(language, |reply| Ask::Calendar(from, to, reply)).await?;
+    Ok(axum::Json(view).into_response())
+}
+
+async fn statuses(State(desk): State<Desk>) -> Answer {
+    Ok(axum::Json(desk.ask(Language::Json, Ask::Statuses).await?).into_response())
+}
+
+async fn status(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
+    Ok(axum::Json(desk.ask(Language::Json, |reply| Ask::Status(id, reply)).await?).into_response())
+}
+
+async fn agreement(
+    desk: &Desk,
+    headers: &HeaderMap,
+    question: impl FnOnce(Reply<Result<Agreement, Fault>>) -> Ask,
+) -> Answer {
+    let language = of_answer(headers, Language::Json)?;
+    let agreement = desk.ask(language, question).await?;
+    Ok(written(StatusCode::OK, language, agreement.write(language)))
+}
+
+fn moment(text: &str, language: Language) -> Result<Utc, Refusal> {
+    text.parse().map_err(|e: weir_agree::ParseUtcError| {
+        Refusal::new(Fault::new(FaultCode::BadValue, e.to_string()), language)
+    })
+}
+
+/// Many documents as one answer: an array, an array of tables, or one element around them all.
+fn list<T: Document + Serialize>(language: Language, key: &str, element: &str, all: &[T]) -> Response {
+    let text = match language {
+        Language::Json => serde_json::to_string_pretty(all).unwrap_or_default(),
+        Language::Toml => {
+            toml::to_string_pretty(&std::collections::BTreeMap::from([(key, all)])).unwrap_or_default()
+        }
+        Language::Xml => {
+            const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+            let one = |document: &T| {
+                let text = document.write(language);
+                text.strip_prefix(DECLARATION).unwrap_or(&text).to_owned()
+            };
+            let all: String = all.iter().map(one).collect();
+            format!(
+                "{DECLARATION}<weir:{element} xmlns:weir=\"{}\">\n{all}</weir:{element}>\n",
+                weir_agree::WEIR
+            )
+        }
+    };
+    written(StatusCode::OK, language, text)
+}
