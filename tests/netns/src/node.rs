@@ -10,7 +10,7 @@ use weir_api::{Class, Client};
 use weir_lab::topology::{Netns, Spec, Topology, UPLINK, check_rights};
 use weir_units::BitRate;
 
-use crate::{Agent, Config};
+use crate::{Agent, Config, Ran};
 
 /// What the agent is told that the wire of 100 Mbit/s carries: a little less, so that queues
 /// form in the scheduler.
@@ -103,10 +103,19 @@ impl Node {
     /// If it fails.
     #[track_caller]
     pub fn weir(&self, arguments: &[&str]) -> String {
-        let agent = self.agent.as_ref().expect("an agent was started");
-        let ran = agent.weir(self.topology.node(), arguments).unwrap_or_else(|e| panic!("{e:#}"));
+        let ran = self.ran(arguments);
         assert_eq!(ran.code, Some(0), "weir {arguments:?}: {}{}", ran.stdout, ran.stderr);
         ran.stdout
+    }
+
+    /// Runs `weir` with these arguments against the agent, whether it fails or not.
+    ///
+    /// # Panics
+    /// If none was started, or the program cannot be run.
+    #[track_caller]
+    pub fn ran(&self, arguments: &[&str]) -> Ran {
+        let agent = self.agent.as_ref().expect("an agent was started");
+        agent.weir(self.topology.node(), arguments).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
     /// The class's name for a label: containers by their namespaces; `host`, groups and others

@@ -355,6 +355,10 @@ impl Book {
                 entry.effective = agreed::bounded(None, ceiling);
                 continue;
             }
+            if entry.claim.source == agreed::SOURCE {
+                // Promised by the agreement, and by nothing else.
+                continue;
+            }
             let layers = layers(config, set, key, &entry.claim);
             match effective(&layers) {
                 Ok(full) if full.policy.min().is_some() && full.origins[1] == Origin::Label => {
@@ -457,6 +461,10 @@ impl Book {
             let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);
             add(Claim { group, ..claim.clone() }, Some(minor));
         }
+        for claim in agreed::claims(&self.agreed, claims) {
+            let minor = minor_of(&claim.key()).ok_or_else(full)?;
+            add(claim, Some(minor));
+        }
         // Whom the configuration or a hand gave a policy, and who is not here.
         let is_here = |name: &str| claims.iter().any(|c| c.name == name || c.key() == name);
         let mut absent: BTreeMap<&str, Option<&String>> = BTreeMap::new();
@@ -484,7 +492,7 @@ impl Book {
 
 /// Whether somebody told of this class, rather than weir or the configuration making it.
 fn is_claimed(claim: &Claim) -> bool {
-    !matches!(claim.source, "weir" | "group")
+    !matches!(claim.source, "weir" | "group" | agreed::SOURCE)
 }
 
 fn group_of<'a>(config: &'a Config, claim: &'a Claim) -> Option<&'a str> {

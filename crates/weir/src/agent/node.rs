@@ -65,8 +65,8 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
     }
 }
 
-/// What the claims select, as the programs' rules: earlier claims' first.
-fn rules(book: &Book, claims: &[Claim]) -> Vec<Rule> {
+/// What the book's claims select, as the programs' rules: earlier claims' first.
+fn rules(book: &Book) -> Vec<Rule> {
     let handle_of = |key: &str| book.entries().get(key).and_then(|entry| entry.minor).map(handle);
     let senders = |name: &str| -> Vec<u32> {
         let entries = book.entries().values().filter(|entry| is_container(&entry.claim, name));
@@ -77,7 +77,7 @@ fn rules(book: &Book, claims: &[Claim]) -> Vec<Rule> {
         let selectors = claim.selectors.iter();
         handle.map_or(Vec::new(), |handle| selectors.flat_map(|s| s.rules(handle, senders)).collect())
     };
-    claims.iter().flat_map(of_claim).collect()
+    book.selecting().flat_map(of_claim).collect()
 }
 
 impl Node {
@@ -203,7 +203,7 @@ impl Node {
         self.catcher.set_local(survey.local.clone())?;
         self.catcher.set_cgroups(&cgroups, levels)?;
         // Before any program is put in place: an earlier agent's had its rules.
-        self.rules_failure = self.catcher.set_rules(&rules(book, &survey.claims)).err().map(|e| chain(&e));
+        self.select(book, |_| true);
         self.failures =
             self.catcher.set_ports(&ports).into_iter().map(|(index, e)| (index, chain(&e))).collect();
         if let Some(pacing) = &mut self.pacing {
@@ -216,6 +216,13 @@ impl Node {
             None => Some(format!("there is no interface {} now", book.config().link.device)),
         };
         Ok(())
+    }
+
+    /// Has selected packets belong to their classes, as far as `is_ready` says of a class's minor.
+    pub(crate) fn select(&mut self, book: &Book, is_ready: impl Fn(u16) -> bool) {
+        let ready = |rule: &Rule| is_ready(TcHandle(rule.handle).minor());
+        let rules: Vec<Rule> = rules(book).into_iter().filter(ready).collect();
+        self.rules_failure = self.catcher.set_rules(&rules).err().map(|e| chain(&e));
     }
 
     fn catch_uplink(&mut self, link: &Link) -> Result<(), EngineError> {

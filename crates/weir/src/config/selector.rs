@@ -58,6 +58,14 @@ impl Selector {
         Ok(())
     }
 
+    /// How many parts are given.
+    pub(crate) fn parts(&self) -> usize {
+        let ports = [&self.port, &self.remote_port].into_iter().flatten().count();
+        let nets = [self.local, self.remote].into_iter().flatten().count();
+        let others = [self.container.is_some(), self.protocol.is_some(), self.dscp.is_some()];
+        ports + nets + others.into_iter().filter(|given| *given).count()
+    }
+
     /// The programs' rules for it: one, or one for each class that `classes` knows its container by.
     pub(crate) fn rules(&self, handle: u32, classes: impl Fn(&str) -> Vec<u32>) -> Vec<Rule> {
         let prefix = |net: IpNet| LocalPrefix { network: net.addr(), len: net.prefix_len() };

@@ -1,6 +1,9 @@
 //! Agreements and the link: what is in force becomes policy, and what was sent is counted.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use weir_agree::{Moment, Name, Utc};
 use weir_share::Demand;
@@ -57,9 +60,19 @@ impl Agent {
         let Some(agreements) = &mut self.agreements else { return };
         agreements.advance(&self.store, now);
         let (agreed, promised) = (agreements.in_force(now), agreements.promised(now));
+        let before = self.book.minors().clone();
         if self.book.agree(agreed, promised) {
+            if *self.book.minors() != before
+                && let Err(e) = self.store.save_minors(self.book.minors())
+            {
+                tracing::warn!("{}", weir_host::chain(&e));
+            }
+            // A class has packets after it is made, and none before it is unmade.
+            let known: BTreeSet<u16> = self.followed.values().map(|f| f.minor).collect();
+            self.node.select(&self.book, |minor| known.contains(&minor));
             self.follow();
             self.divide();
+            self.node.select(&self.book, |_| true);
         }
         if !self.dirty
             && let Some(agreements) = &mut self.agreements

@@ -3,20 +3,26 @@
 
 use std::collections::BTreeMap;
 
-use weir_agree::{Name, Selector, Utc};
+use weir_agree::{Name, Utc};
 use weir_api::{Kind, Origin};
 use weir_share::{Admission, Policy, Weight};
 use weir_units::BitRate;
 
 use super::{Book, Claim, Effective, Entry, is_claimed};
-use crate::config::{Config, OTHER};
+use crate::{
+    agent::claims::is_container,
+    config::{Config, Layer, OTHER, RESERVED, Selector},
+};
+
+/// Source of the classes of agreements that select packets, not a container.
+pub(super) const SOURCE: &str = "agreement";
 
 /// An agreement in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) id: Name,
     /// Whose traffic it is about.
-    pub(crate) selector: Selector,
+    pub(crate) selector: weir_agree::Selector,
     /// Its part of the spare; none to leave it to weaker origins.
     pub(crate) weight: Option<Weight>,
     pub(crate) min: BitRate,
@@ -59,6 +65,16 @@ impl Book {
     /// The class that an agreement in force is about.
     pub(crate) fn class_of(&self, id: &Name) -> Option<&str> {
         self.entries.iter().find(|(_, e)| e.agreement.as_ref() == Some(id)).map(|(key, _)| key.as_str())
+    }
+
+    /// Claims that select packets, in the order in which they do: agreements first, and among
+    /// them those that ask for more of a packet.
+    pub(crate) fn selecting(&self) -> impl Iterator<Item = &Claim> {
+        let of_agreements = self.entries.values().map(|e| &e.claim).filter(|c| c.source == SOURCE);
+        let mut of_agreements: Vec<&Claim> = of_agreements.collect();
+        let parts = |claim: &Claim| claim.selectors.iter().map(Selector::parts).max();
+        of_agreements.sort_by_key(|claim| std::cmp::Reverse(parts(claim)));
+        of_agreements.into_iter().chain(&self.found)
     }
 
     pub(super) fn admission(&self, config: &Config) -> Admission {
@@ -107,7 +123,7 @@ pub(super) fn overlay(
 }
 
 fn lay(entries: &mut BTreeMap<String, Entry>, agreed: &Agreed) -> Result<(), String> {
-    let key = target(entries, &agreed.selector)?;
+    let key = target(entries, agreed)?;
     let entry = entries.get_mut(&key).ok_or("its class has gone")?;
     let weight = agreed.weight.unwrap_or(entry.effective.policy.weight());
     let policy = Policy::new(weight, Some(agreed.min), Some(agreed.max)).map_err(|e| e.to_string())?;
@@ -119,19 +135,51 @@ fn lay(entries: &mut BTreeMap<String, Entry>, agreed: &Agreed) -> Result<(), Str
     Ok(())
 }
 
-/// The class that a selector is about.
-fn target(entries: &BTreeMap<String, Entry>, selector: &Selector) -> Result<String, String> {
-    let container = match &selector.container {
-        Some(container) if *selector == Selector::service(container) => container.as_str(),
-        _ => return Err(format!("this node cannot sort out packets by {selector} yet")),
+/// Classes of agreements that select packets.
+pub(super) fn claims<'a>(agreed: &'a [Agreed], here: &'a [Claim]) -> impl Iterator<Item = Claim> + 'a {
+    let selecting = agreed.iter().filter(|agreed| whole_container(&agreed.selector).is_none());
+    selecting.map(|agreed| {
+        let missing = agreed.selector.container.as_ref().filter(|name| {
+            let name = name.as_str();
+            !RESERVED.contains(&name) && !here.iter().any(|claim| is_container(claim, name))
+        });
+        Claim {
+            source: SOURCE,
+            name: agreed.id.to_string(),
+            kind: Kind::Selector,
+            group: None,
+            label: Layer::default(),
+            ports: Vec::new(),
+            cgroups: Vec::new(),
+            selectors: vec![Selector::from(&agreed.selector)],
+            problem: missing.map(|name| absent(name.as_str())),
+        }
+    })
+}
+
+fn absent(container: &str) -> String {
+    format!("there is no container {container} now; it is enforced as soon as there is")
+}
+
+/// The container whose class is meant as a whole.
+fn whole_container(selector: &weir_agree::Selector) -> Option<&str> {
+    let container = selector.container.as_ref()?;
+    (*selector == weir_agree::Selector::service(container)).then_some(container.as_str())
+}
+
+/// The class that an agreement is about.
+fn target(entries: &BTreeMap<String, Entry>, agreed: &Agreed) -> Result<String, String> {
+    let Some(container) = whole_container(&agreed.selector) else {
+        return Ok(format!("{SOURCE}:{}", agreed.id));
     };
     let named = |key: &str, entry: &Entry| key == container || entry.claim.name == container;
-    let is_here = |entry: &Entry| entry.minor.is_some() && is_claimed(&entry.claim);
+    let sends = |entry: &Entry| is_claimed(&entry.claim) || entry.claim.kind == Kind::Host;
+    let is_here = |entry: &Entry| entry.minor.is_some() && sends(entry);
     let found: Vec<&String> =
         entries.iter().filter(|(k, e)| named(k, e) && is_here(e)).map(|(k, _)| k).collect();
     match found.as_slice() {
         [key] => Ok((*key).clone()),
-        [] => Err(format!("there is no container {container} now; it is enforced as soon as there is")),
+        [] => Err(absent(container)),
         _ => {
             let keys: Vec<&str> = found.iter().map(|k| k.as_str()).collect();
             Err(format!("{container} could be {}", keys.join(" or ")))
