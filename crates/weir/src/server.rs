@@ -8,6 +8,8 @@ mod language;
 mod socket;
 
 #[cfg(test)]
+mod agree_tests;
+#[cfg(test)]
 pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

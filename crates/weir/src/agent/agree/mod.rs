@@ -6,6 +6,8 @@
 //! if it cannot be opened the answer says that nobody knows.
 
 mod ask;
+#[cfg(test)]
+mod durable;
 mod enforce;
 mod words;
 
@@ -144,7 +146,8 @@ impl Agreements {
 
     /// Takes over from the database what it holds and this does not.
     fn reconcile(&mut self, store: &Store) -> Result<(), StoreError> {
-        if store.openings() == self.openings {
+        let openings = store.openings()?;
+        if openings == self.openings {
             return Ok(());
         }
         let stored = store.agreements()?;
@@ -161,7 +164,7 @@ impl Agreements {
             }
         }
         self.next = self.next.max(stored.next);
-        self.openings = store.openings();
+        self.openings = openings;
         Ok(())
     }
 

@@ -2,7 +2,7 @@ use super::*;
 
 const CONFIG: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n";
 
-fn config(more: &str) -> Config {
+pub(super) fn config(more: &str) -> Config {
     crate::config::parse(&format!("{CONFIG}{more}"), std::path::Path::new("test.toml")).unwrap()
 }
 
@@ -62,7 +62,7 @@ impl Desk {
     }
 }
 
-fn offer(service: &str, mbit: u64) -> Offer {
+pub(super) fn offer(service: &str, mbit: u64) -> Offer {
     let text = format!(
         r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{service}"}},
             "terms":{{"min":"{mbit}mbit","max":"{mbit}mbit"}}}}"#
@@ -70,12 +70,12 @@ fn offer(service: &str, mbit: u64) -> Offer {
     weir_agree::Document::read(&text, weir_agree::Language::Json).unwrap()
 }
 
-fn moment(seconds: u64) -> Moment {
+pub(super) fn moment(seconds: u64) -> Moment {
     let utc = Utc::from_millis(1_800_000_000_000 + 1_000 * seconds as i64);
     Moment { utc, monotonic: Instant(std::time::Duration::from_secs(1_000 + seconds)) }
 }
 
-fn client() -> Name {
+pub(super) fn client() -> Name {
     Name::new("0/acme").unwrap()
 }
 

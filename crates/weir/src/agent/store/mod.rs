@@ -28,7 +28,7 @@ pub(crate) struct StoreError {
 }
 
 /// Opens the database's file.
-type Opener = Box<dyn Fn() -> Result<Database, redb::Error>>;
+pub(super) type Opener = Box<dyn Fn() -> Result<Database, redb::Error>>;
 
 /// The database.
 ///
@@ -57,16 +57,17 @@ impl Store {
         Store::opened_by(Box::new(opener), path)
     }
 
-    fn opened_by(opener: Opener, path: PathBuf) -> Result<Store, StoreError> {
+    pub(super) fn opened_by(opener: Opener, path: PathBuf) -> Result<Store, StoreError> {
         let store = Store { database: RefCell::new(None), opener, openings: Cell::new(0), path };
         store.with("open", |_| Ok(()))?;
         Ok(store)
     }
 
-    /// How often the database was opened: more than before says that what it holds may differ
-    /// from what was written.
-    pub(crate) fn openings(&self) -> u64 {
-        self.openings.get()
+    /// How often the database was opened, it being open now: more than before says that what it
+    /// holds may differ from what was written.
+    pub(crate) fn openings(&self) -> Result<u64, StoreError> {
+        self.with("open", |_| Ok(()))?;
+        Ok(self.openings.get())
     }
 
     fn with<T>(

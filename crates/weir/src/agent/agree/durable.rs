@@ -1,0 +1,262 @@
+//! What is promised survives a disk that fails, tears and forgets: a database on a made-up disk
+//! that loses what was not synced, at every operation in turn.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use redb::{Database, StorageBackend};
+
+use super::{
+    tests::{client, config, moment, offer},
+    *,
+};
+
+/// A write or a change of length that is not synced.
+#[derive(Debug, Clone)]
+enum Pending {
+    Write(u64, Vec<u8>),
+    Length(u64),
+}
+
+/// A disk: what is safe, what is only in its cache, and what goes wrong when.
+#[derive(Debug, Default)]
+struct Disk {
+    safe: Vec<u8>,
+    pending: Vec<Pending>,
+    /// What is read: both together.
+    seen: Vec<u8>,
+    /// Operations so far.
+    operations: u64,
+    /// At that one it fails, and at all later ones.
+    fails_at: Option<u64>,
+    /// Only the one at which it fails; the later ones are done.
+    once: bool,
+    /// Decides what of the cache a crash leaves, and how much of a write.
+    seed: u64,
+}
+
+fn apply(image: &mut Vec<u8>, change: &Pending, part: usize) {
+    match change {
+        Pending::Length(length) => image.resize(*length as usize, 0),
+        Pending::Write(at, data) => {
+            let (at, part) = (*at as usize, part.min(data.len()));
+            if image.len() < at + part {
+                image.resize(at + part, 0);
+            }
+            image[at..at + part].copy_from_slice(&data[..part]);
+        }
+    }
+}
+
+impl Disk {
+    fn random(&mut self) -> u64 {
+        // xorshift64*
+        self.seed ^= self.seed >> 12;
+        self.seed ^= self.seed << 25;
+        self.seed ^= self.seed >> 27;
+        self.seed.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn operate(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        let fails = match self.fails_at {
+            Some(at) if self.once => self.operations == at,
+            Some(at) => self.operations >= at,
+            None => false,
+        };
+        if fails { Err(io::Error::other("the disk fails")) } else { Ok(()) }
+    }
+
+    fn change(&mut self, change: Pending) {
+        apply(&mut self.seen, &change, usize::MAX);
+        self.pending.push(change);
+    }
+
+    /// Power is lost: of what is in the cache, each change is there, lost, or torn.
+    fn crash(&mut self) {
+        for change in std::mem::take(&mut self.pending) {
+            match self.random() % 3 {
+                0 => {}
+                1 => apply(&mut self.safe, &change, usize::MAX),
+                _ => {
+                    let part = (self.random() % 4096) as usize;
+                    apply(&mut self.safe, &change, part);
+                }
+            }
+        }
+        self.seen.clone_from(&self.safe);
+        (self.fails_at, self.operations) = (None, 0);
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Handle(Arc<Mutex<Disk>>);
+
+impl Handle {
+    fn disk(&self) -> std::sync::MutexGuard<'_, Disk> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl StorageBackend for Handle {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk().seen.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let disk = self.disk();
+        let at = offset as usize;
+        let found = disk.seen.get(at..at + out.len()).ok_or_else(|| io::Error::other("beyond the end"))?;
+        out.copy_from_slice(found);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.operate()?;
+        disk.change(Pending::Length(len));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.operate()?;
+        let Disk { safe, pending, .. } = &mut *disk;
+        pending.drain(..).for_each(|change| apply(safe, &change, usize::MAX));
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut disk = self.disk();
+        if let Err(error) = disk.operate() {
+            // Some of it may have got through.
+            let part = (disk.random() as usize) % (data.len() + 1);
+            disk.change(Pending::Write(offset, data[..part].to_vec()));
+            return Err(error);
+        }
+        disk.change(Pending::Write(offset, data.to_vec()));
+        Ok(())
+    }
+}
+
+fn store(disk: &Handle) -> Result<Store, StoreError> {
+    let disk = disk.clone();
+    let opener =
+        move || Ok(Database::builder().set_cache_size(64 * 1024).create_with_backend(disk.clone())?);
+    Store::opened_by(Box::new(opener), PathBuf::from("made-up.redb"))
+}
+
+/// What a client was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Accepted,
+    Refused,
+    /// That nobody knows.
+    Unknown,
+}
+
+const OFFERS: u64 = 20;
+
+/// An offer of its own, every fourth too large for the link.
+fn nth(i: u64) -> Offer {
+    let mut offer = offer(&format!("s{i}"), if i % 4 == 3 { 95 } else { 4 });
+    offer.id = Some(Name::new(&format!("offer-{i}")).unwrap());
+    offer
+}
+
+/// Sends all offers, terminates every fifth agreement, and notes what was told.
+fn live(
+    agreements: &mut Agreements,
+    store: &Store,
+    told: &mut BTreeMap<u64, Told>,
+    ended: &mut BTreeMap<u64, bool>,
+) {
+    for i in 0..OFFERS {
+        if told.get(&i).is_some_and(|told| *told != Told::Unknown) {
+            continue;
+        }
+        let answer = agreements.offer(&client(), nth(i), store, moment(i * 60));
+        if let (Ok(answer), 0) = (&answer, i % 5) {
+            let id = answer.agreement.id.as_str();
+            if answer.agreement.state == AgreementState::Observed {
+                let done = agreements.terminate(id, store, moment(i * 60).utc).is_ok();
+                ended.insert(i, done);
+            }
+        }
+        told.insert(
+            i,
+            match answer {
+                Ok(_) => Told::Accepted,
+                Err(fault) if fault.code == FaultCode::NotRecorded => Told::Unknown,
+                Err(_) => Told::Refused,
+            },
+        );
+    }
+}
+
+/// What there is must be what was told: nothing lost, nothing twice, nothing refused.
+fn compare(agreements: &Agreements, told: &BTreeMap<u64, Told>, ended: &BTreeMap<u64, bool>, what: &str) {
+    for (i, told) in told {
+        let id = nth(*i).id;
+        let found: Vec<_> = agreements.all().filter(|agreement| agreement.offer.id == id).collect();
+        match told {
+            Told::Accepted => assert_eq!(found.len(), 1, "{what}: offer {i} was accepted"),
+            Told::Refused => assert_eq!(found.len(), 0, "{what}: offer {i} was refused"),
+            Told::Unknown => assert!(found.len() <= 1, "{what}: offer {i} is there twice"),
+        }
+        if ended.get(i) == Some(&true) {
+            assert_ne!(found[0].state, AgreementState::Observed, "{what}: offer {i} was terminated");
+        }
+    }
+    let mut ids: Vec<_> = agreements.all().map(|agreement| agreement.id.clone()).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), agreements.all().count(), "{what}: an id is given twice");
+}
+
+/// One life with a disk that fails at that operation, for ever or once, a crash, and a second
+/// life; the number of operations of the first.
+fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
+    let config = config("offers_at_once = 1000\n");
+    let seed = fails_at.unwrap_or(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let disk = Handle(Arc::new(Mutex::new(Disk { seed, ..Disk::default() })));
+    drop(store(&disk).unwrap());
+    {
+        let mut disk = disk.disk();
+        (disk.fails_at, disk.once, disk.operations) = (fails_at, once, 0);
+    }
+    let what = format!("operation {fails_at:?} fails, once: {once}");
+    let (mut told, mut ended) = (BTreeMap::new(), BTreeMap::new());
+    if let Ok(store) = store(&disk)
+        && let Ok(Some(mut agreements)) = Agreements::open(&config, &store, moment(0).utc)
+    {
+        live(&mut agreements, &store, &mut told, &mut ended);
+        compare(&agreements, &told, &ended, &format!("{what}, before the crash"));
+    }
+    let operations = disk.disk().operations;
+    disk.disk().crash();
+
+    let store = store(&disk).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+    compare(&agreements, &told, &ended, &format!("{what}, after the crash"));
+    // Who was told nothing asks again, with the same id.
+    live(&mut agreements, &store, &mut told, &mut ended);
+    assert!(told.values().all(|told| *told != Told::Unknown), "{what}: {told:?}");
+    compare(&agreements, &told, &ended, &format!("{what}, asked again"));
+    drop((agreements, store));
+    operations
+}
+
+#[test]
+fn no_accepted_agreement_is_lost_and_no_refused_one_appears_whenever_the_disk_fails() {
+    let operations = two_lives(None, false);
+    assert!(operations > 100, "{operations}");
+    for at in 1..=operations {
+        two_lives(Some(at), false);
+        two_lives(Some(at), true);
+    }
+    println!("{} lives with a failing disk, {operations} operations each", 2 * operations);
+}
