@@ -241,6 +241,19 @@ fn a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load() {
         let event = events.iter().rfind(|event| event.what == what).unwrap_or_else(|| panic!("no {what}"));
         println!("{what}: {} {:?}", event.detail, event.agreement);
     }
+    let told = |id: &str, what| {
+        let event = events.iter().find(|event| event.what == what && event.agreement.as_deref() == Some(id));
+        Utc::from_millis(event.unwrap_or_else(|| panic!("no {what} of {id}")).time_ms as i64)
+    };
+    let all = node.client().agreements().expect("it answers");
+    let lateness = all.iter().flat_map(|one| {
+        let (agreement, id) = (&one.agreement, one.agreement.id.as_str());
+        let until = agreement.until.expect("it has an end");
+        [told(id, "agreement-activated").since(agreement.from), told(id, "agreement-expired").since(until)]
+    });
+    let lateness: Vec<Duration> = lateness.collect();
+    println!("the agent was late by {lateness:?}");
+    assert!(lateness.iter().min().is_some_and(|least| *least <= AT_ONCE), "{lateness:?}");
 }
 
 #[test]

@@ -12,24 +12,24 @@ use weir_units::BitRate;
 use super::{Cli, Look, USAGE, run};
 use crate::server::fake::{self, FakeAgent};
 
-struct Outcome {
-    code: ExitCode,
+pub(super) struct Outcome {
+    pub(super) code: ExitCode,
     out: String,
-    err: String,
+    pub(super) err: String,
 }
 
 impl Outcome {
-    fn good(self) -> String {
+    pub(super) fn good(self) -> String {
         assert_eq!((self.code, self.err.as_str()), (ExitCode::SUCCESS, ""));
         self.out
     }
 
-    fn json<T: DeserializeOwned>(self) -> T {
+    pub(super) fn json<T: DeserializeOwned>(self) -> T {
         serde_json::from_str(&self.good()).unwrap()
     }
 }
 
-fn weir(args: &[&str]) -> Outcome {
+pub(super) fn weir(args: &[&str]) -> Outcome {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let args = std::iter::once("weir").chain(args.iter().copied()).map(OsString::from);
     let code = run(args, Look::PLAIN, &mut out, &mut err);
@@ -37,7 +37,7 @@ fn weir(args: &[&str]) -> Outcome {
 }
 
 /// The same against an agent.
-fn ask(agent: &FakeAgent, args: &[&str]) -> Outcome {
+pub(super) fn ask(agent: &FakeAgent, args: &[&str]) -> Outcome {
     let socket = agent.path().to_str().unwrap();
     weir(&[&["--socket", socket], args].concat())
 }

@@ -2,6 +2,9 @@
 
 mod show;
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     io::{self, Read, Write},
     path::{Path, PathBuf},

@@ -1,0 +1,129 @@
+use std::{fs, path::PathBuf};
+
+use serde_json::Value;
+use weir_agree::{Document, Language, Offer};
+
+use crate::{
+    cli::{
+        USAGE,
+        tests::{ask, weir},
+    },
+    server::fake::FakeAgent,
+};
+
+/// A file of that name and text, in a directory that goes with it.
+fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path: PathBuf = dir.path().join(name);
+    fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (dir, path)
+}
+
+const FIG2: &str = include_str!("../../../../weir-agree/docs/fig2.xml");
+
+/// What a screen shows, without the moments in it.
+fn without_moments(text: &str) -> String {
+    let is_moment = |word: &str| word.len() > 15 && word.starts_with("20") && word.ends_with('Z');
+    let line = |line: &str| {
+        let words: Vec<&str> =
+            line.split(' ').map(|word| if is_moment(word) { "MOMENT" } else { word }).collect();
+        words.join(" ")
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_template_is_filled_in_offered_listed_shown_and_terminated() {
+    let agent = FakeAgent::start();
+    let template = ask(&agent, &["agree", "template", "--offer"]).good();
+    let mut offer = Offer::read(&template, Language::Toml).unwrap();
+    offer.service.name = "camera".parse().unwrap();
+    offer.context.initiator = "acme".parse().unwrap();
+    let (_dir, path) = file("offer.toml", &offer.write(Language::Toml));
+    let said = ask(&agent, &["agree", "offer", &path]).good();
+    let line = "a-1 is agreed: 9mbit to 9mbit for container camera from MOMENT without an end";
+    assert_eq!(without_moments(&said), line);
+    assert!(ask(&agent, &["agree", "offer", &path]).good().contains("the same offer was answered before"));
+
+    let list = ask(&agent, &["agree", "list"]).good();
+    let rows: Vec<&str> = list.lines().collect();
+    assert!(rows[0].starts_with("ID   PARTY  STATE     SERVICE    MIN    MAX  FROM"), "{list}");
+    assert!(rows[1].starts_with("a-1  acme   in-force  camera   9mbit  9mbit  20"), "{list}");
+    assert_eq!(rows[0].find("SELECTOR"), rows[1].find("container camera"), "{list}");
+
+    let shown = without_moments(&ask(&agent, &["agree", "show", "a-1"]).good());
+    assert!(shown.starts_with(line), "{shown}");
+    assert!(shown.contains("\n  states    Observed, service Ready, guarantee NotDetermined\n"), "{shown}");
+    assert!(shown.contains("\n  now       9mbit to 9mbit\n"), "{shown}");
+    let xml = ask(&agent, &["agree", "show", "a-1", "-o", "xml"]).good();
+    assert!(weir_agree::Agreement::read(&xml, Language::Xml).is_ok(), "{xml}");
+
+    let calendar = ask(&agent, &["agree", "calendar"]).good();
+    assert!(calendar.starts_with("90mbit of 100mbit may be promised; 5mbit are for what has no agreement\n"));
+    assert!(calendar.lines().last().unwrap().ends_with("  9mbit  81mbit  10.0 %"), "{calendar}");
+
+    let said = ask(&agent, &["agree", "terminate", "a-1"]).good();
+    assert!(said.starts_with("a-1 is terminated"), "{said}");
+    assert_eq!(ask(&agent, &["agree", "list"]).good().lines().count(), 1);
+    assert_eq!(ask(&agent, &["agree", "list", "--all"]).good().lines().count(), 2);
+}
+
+#[test]
+fn every_verb_answers_in_json() {
+    let agent = FakeAgent::start();
+    let (_dir, path) = file("offer.xml", FIG2);
+    let json = |args: &[&str]| -> Value { ask(&agent, &[args, &["--json"]].concat()).json() };
+    assert_eq!(json(&["agree", "template"])[0]["id"], "bandwidth");
+    assert_eq!(json(&["agree", "offer", &path])["agreement"]["offer"]["terms"]["min"], 19_000_000);
+    assert_eq!(json(&["agree", "list"])[0]["agreement"]["id"], "a-1");
+    assert_eq!(json(&["agree", "show", "a-1"])["in_force"]["max"], 19_000_000);
+    assert_eq!(json(&["agree", "calendar"])["steps"][0]["free"], 71_000_000);
+    assert_eq!(json(&["agree", "terminate", "a-1"])["state"], "Terminated");
+}
+
+#[test]
+fn a_refusal_says_what_would_be_accepted_and_what_cannot_be_read_says_where() {
+    let agent = FakeAgent::start();
+    let refused = |text: &str| {
+        let (_dir, path) = file("offer", text);
+        let outcome = ask(&agent, &["agree", "offer", &path]);
+        (outcome.code, outcome.err.replace(&path, "FILE"))
+    };
+    let (code, err) = refused(&FIG2.replace(" 19 ", " 91 "));
+    assert_eq!(code, 1.into());
+    assert_eq!(
+        err,
+        "weir: cannot allow a NetMaxBandwidth of 91mbit: 90mbit of the link's 100mbit may be reserved\n"
+    );
+    let (code, err) = refused(&FIG2.replacen("Mbps", "MBps", 1));
+    assert_eq!(code, USAGE.into());
+    assert!(err.starts_with("weir: FILE: cannot read qos:NetMinBandwidth at line "), "{err}");
+    assert!(err.contains("the unit `MBps` is not known"), "{err}");
+    assert_eq!(refused("id = ").0, USAGE.into());
+    let missing = ask(&agent, &["agree", "offer", "/nowhere/offer.xml"]);
+    assert_eq!(missing.code, USAGE.into());
+    assert!(missing.err.contains("cannot read /nowhere/offer.xml"), "{}", missing.err);
+    let unknown = ask(&agent, &["agree", "show", "a-7"]);
+    assert_eq!((unknown.code, unknown.err.contains("id a-7")), (1.into(), true), "{}", unknown.err);
+    assert_eq!(ask(&agent, &["agree", "renew", "a-7", "--end", "soon"]).code, USAGE.into());
+    assert_eq!(ask(&agent, &["agree", "list"]).good().lines().count(), 1);
+}
+
+#[test]
+fn the_offer_that_the_help_shows_is_one() {
+    let help = weir(&["agree", "--help"]).good();
+    let (_, text) = help.split_once("  id = \"camera-2026-11\"").unwrap();
+    let (text, _) = text.split_once("\n\nThe same in JSON").unwrap();
+    let text = format!("id = \"camera-2026-11\"{text}");
+    let line = |line: &str| {
+        let line = line.trim();
+        // What is said of a value that must be there stands without a `#`.
+        let end = line.find("    ").unwrap_or(line.len());
+        line[..end].to_owned()
+    };
+    let text: Vec<String> = text.lines().map(line).collect();
+    let offer = Offer::read(&text.join("\n"), Language::Toml).unwrap_or_else(|e| panic!("{e}: {text:?}"));
+    assert_eq!(offer.terms.min, weir_units::BitRate::mbit(10));
+    assert!(offer.terms.check().is_ok());
+}
