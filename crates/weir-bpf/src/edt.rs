@@ -18,7 +18,7 @@ mod skeleton {
 }
 
 /// Of the maps' layout: `WEIR_EDT_LAYOUT` of edt.h.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 
 /// `struct weir_edt_link` of edt.h, without the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -294,6 +294,13 @@ pub fn assert_shares(what: &str, measured: &[(String, f64)], expected: &[Share],
     );
 }
 
+/// Whether time passes by the instructions that are executed (`make test-vm`), so that nothing
+/// else on the machine moves a figure, and to measure again would only hide what is wrong.
+#[must_use]
+pub fn in_virtual_time() -> bool {
+    std::env::var("WEIR_VM").is_ok_and(|time| time == "instructions")
+}
+
 /// Repeats a measurement until `good`, four times at the most, and returns the last. Before each
 /// but the first it waits for the machine to have time for it.
 pub fn within<T>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {

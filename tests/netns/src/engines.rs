@@ -58,10 +58,7 @@ impl Engine {
     pub const fn tolerance(self, tso: bool) -> f64 {
         match (self, tso) {
             (Engine::Bpf | Engine::Edt, false) => 0.01,
-            (Engine::Bpf, true) => 0.02,
-            // Super-packets are stamped whole, up to 90 ms of a small share each.
-            (Engine::Edt, true) => 0.03,
-            (Engine::Htb, _) => 0.02,
+            (Engine::Bpf | Engine::Edt, true) | (Engine::Htb, _) => 0.02,
             // One pass gives who has a minimum a part of what a maximum leaves to the others.
             (Engine::BpfCredit, _) => 0.1,
             (Engine::Pacing, _) => 0.05,
@@ -100,6 +97,13 @@ impl Engine {
             Engine::Edt => 300,
             Engine::Htb | Engine::Pacing => 1000,
         })
+    }
+
+    /// Whether a packet leaves when the rate of its arrival said, whatever changes while it
+    /// waits: then a change is felt behind what is queued.
+    #[must_use]
+    pub const fn stamps(self) -> bool {
+        matches!(self, Engine::Edt)
     }
 
     /// Whether senders wait for their queue instead of losing what it cannot take.

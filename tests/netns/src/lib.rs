@@ -36,7 +36,9 @@ mod senders;
 mod stream;
 
 pub use agent::{Agent, Config, Ran, binary};
-pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title, within};
+pub use division::{
+    Division, Party, Share, TOLERANCE, assert_shares, check, compare, in_virtual_time, party, title, within,
+};
 pub use echo::{Echo, RoundTrips};
 pub use engines::Engine;
 pub use needs::{Need, can_run};

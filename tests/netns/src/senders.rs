@@ -1,7 +1,10 @@
 //! Senders in every container whose loads change while they run, and shares judged by the
 //! packet.
 
-use std::time::Duration;
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use weir_lab::{
     topology::Family,
@@ -9,7 +12,7 @@ use weir_lab::{
 };
 use weir_units::BitRate;
 
-use crate::{Division, Engine, Node, Rate, Share, Stream};
+use crate::{Division, Engine, Node, Party, Rate, Share, Stream, stream::DATAGRAM_MEMORY};
 
 /// More than the link: as much as the socket takes.
 pub const FLOOD: Load = Load::Udp(BitRate::mbit(1000));
@@ -19,6 +22,8 @@ const OFFER: BitRate = BitRate::mbit(60);
 /// How much a sender of datagrams may have waiting, as time at its share: enough for a machine
 /// that is late to wake it, little enough that it stops soon when it is silenced.
 const QUEUE: f64 = 0.020;
+/// How often it is asked whether all has left.
+const POLL: Duration = Duration::from_millis(10);
 /// A super-packet's payload at the most.
 const SUPER_PACKET: u32 = 64 << 10;
 /// A segment's payload.
@@ -77,6 +82,59 @@ impl Senders {
                 _ => silent,
             });
         }
+    }
+
+    /// How long the shares take to carry the last packet of a connection that the division
+    /// silences and replaces by datagrams: so long, and for no longer, the class has sent ahead.
+    /// `tso`: that packet may be a super-packet. To be asked before [`Senders::follow`].
+    #[must_use]
+    pub fn ahead(&self, division: &Division, expected: &[Share], tso: bool) -> Duration {
+        let packet = f64::from(if tso { SUPER_PACKET } else { SEGMENT });
+        let ahead = |(party, share): (&Party, &Share)| {
+            let index = self.labels.iter().position(|label| label == party.label())?;
+            let replaced = matches!(party.load(), Load::Udp(_)) && !self.streams[index][0].is_silent();
+            (replaced && share.goodput > 0.0).then(|| packet * 8e-6 / share.goodput)
+        };
+        let longest = division.parties().iter().zip(expected).filter_map(ahead).fold(0.0, f64::max);
+        Duration::from_secs_f64(longest)
+    }
+
+    /// Waits until all that is queued now has arrived, as if it left at its old rate; false if it
+    /// takes longer than `most`.
+    #[must_use]
+    pub fn renewed(&self, most: Duration) -> bool {
+        let end = Instant::now() + most;
+        let goal = |[tcp, udp]: &[Stream; 2]| {
+            let datagrams = udp.on_their_way() / DATAGRAM_MEMORY;
+            [tcp.sent(), udp.received() + datagrams as u64 * u64::from(UDP_PAYLOAD)]
+        };
+        let goals: Vec<u64> = self.streams.iter().flat_map(goal).collect();
+        while self.streams.iter().flatten().zip(&goals).any(|(s, goal)| s.received() < *goal) {
+            if Instant::now() >= end {
+                return false;
+            }
+            sleep(POLL);
+        }
+        true
+    }
+
+    /// Lets none of them send.
+    pub fn pause(&self) {
+        self.streams.iter().flatten().for_each(|stream| stream.set(Rate::Of(BitRate::ZERO)));
+    }
+
+    /// Waits until all has left that those who are silent now had sent before, which no division
+    /// counts; false if it takes longer than `most`.
+    #[must_use]
+    pub fn drained(&self, most: Duration) -> bool {
+        let end = Instant::now() + most;
+        while self.streams.iter().flatten().any(|s| s.is_silent() && s.on_their_way() > 0) {
+            if Instant::now() >= end {
+                return false;
+            }
+            sleep(POLL);
+        }
+        true
     }
 
     /// What arrives from each container during this time, Mbit/s of payload.

@@ -36,7 +36,7 @@ const SILENCE: Duration = Duration::from_millis(10);
 /// What TCP takes from a sender before it can send it.
 const UNSENT: u32 = 64 << 10;
 /// What the kernel needs to keep a datagram of [`UDP_PAYLOAD`].
-const DATAGRAM_MEMORY: usize = 2304;
+pub(crate) const DATAGRAM_MEMORY: usize = 2304;
 
 /// How much a sender offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,8 +130,9 @@ pub struct Stream {
     pub(crate) received: Arc<AtomicU64>,
     /// Bits a second; `u64::MAX` is no limit.
     rate: Arc<AtomicU64>,
-    /// The sender's, of a stream of datagrams.
-    socket: Option<UdpSocket>,
+    /// The sender's.
+    socket: Option<OwnedFd>,
+    datagrams: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -259,6 +260,7 @@ impl Stream {
         socket.set_write_timeout(Some(PATIENCE))?;
         peer.set_read_timeout(Some(PATIENCE))?;
         let mut stream = Stream::idle();
+        stream.socket = Some(socket.try_clone()?.into());
         let (stop, sent, rate) = (stream.stop[0].clone(), stream.sent.clone(), stream.rate.clone());
         let sender = thread::spawn(move || {
             hurry();
@@ -294,7 +296,8 @@ impl Stream {
         socket.set_write_timeout(Some(PATIENCE))?;
         let mut stream = Stream::idle();
         stream.set(rate);
-        stream.socket = Some(socket.try_clone()?);
+        stream.socket = Some(socket.try_clone()?.into());
+        stream.datagrams = true;
         let (stop, sent, wanted) = (stream.stop[0].clone(), stream.sent.clone(), stream.rate.clone());
         let sender = thread::spawn(move || {
             if rate != Rate::Unlimited {
@@ -327,6 +330,7 @@ impl Stream {
             received: Arc::default(),
             rate: Arc::new(AtomicU64::new(u64::MAX)),
             socket: None,
+            datagrams: false,
             threads: Vec::new(),
         }
     }
@@ -343,9 +347,30 @@ impl Stream {
     /// # Panics
     /// If the kernel refuses.
     pub fn queue(&self, datagrams: usize) {
-        let Some(socket) = &self.socket else { return };
+        let Some(socket) = self.socket.as_ref().filter(|_| self.datagrams) else { return };
         // The kernel doubles it, and counts what a datagram takes of its memory.
         setsockopt(socket, sockopt::SndBuf, &(datagrams * DATAGRAM_MEMORY / 2)).expect("any size will do");
+    }
+
+    /// Bytes of the sender's socket that are on their way: with the kernel's own memory for
+    /// datagrams, until they left the node; TCP's until they are acknowledged.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn on_their_way(&self) -> usize {
+        let Some(socket) = &self.socket else { return 0 };
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the descriptor is open, and this call (SIOCOUTQ) writes an integer.
+        let code = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        assert_eq!(code, 0, "cannot ask a socket what it has not sent: {}", std::io::Error::last_os_error());
+        usize::try_from(bytes).expect("no less than nothing")
+    }
+
+    /// Whether it is to send nothing.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.rate.load(Ordering::Relaxed) == 0
     }
 
     /// Payload bytes that the sender got rid of so far.

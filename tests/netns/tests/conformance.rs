@@ -61,11 +61,13 @@ const SHORTEST: Duration = Duration::from_millis(1500);
 /// A super-packet, bits.
 const SUPER_PACKET: f64 = 65536.0 * 8.0;
 
-/// So long that one super-packet is no more of the smallest share than the tolerance.
-fn long_enough(expected: &[Share], tolerance: f64) -> Duration {
+/// So long that one super-packet is no more of the smallest share than the tolerance, or two,
+/// of which one may be missing at either end, where an engine lets them leave by its clock only.
+fn long_enough(expected: &[Share], engine: Engine) -> Duration {
+    let whole = if engine.stamps() { 2.0 * SUPER_PACKET } else { SUPER_PACKET };
     let smallest =
         expected.iter().map(|s| s.goodput * 1e6).filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
-    SHORTEST.max(Duration::from_secs_f64(SUPER_PACKET / (tolerance * smallest)))
+    SHORTEST.max(Duration::from_secs_f64(whole / (engine.tolerance(true) * smallest)))
 }
 
 fn figures(engine: Engine, tso: bool, kinds: &[Kind]) {
@@ -84,7 +86,7 @@ fn figures(engine: Engine, tso: bool, kinds: &[Kind]) {
         senders.follow(&division, &expected);
         // Before the first one TCP has just connected.
         sleep(engine.settles() + Duration::from_millis(if i == 0 { 1500 } else { 200 }));
-        let time = if tso { long_enough(&expected, tolerance) } else { SHORTEST };
+        let time = if tso { long_enough(&expected, engine) } else { SHORTEST };
         let measure =
             || judge(&what, &division, &senders.goodputs(time), &expected, (time, tolerance, Slack::None));
         let judged = within(measure, |judged| judged.holds(engine));

@@ -6,7 +6,6 @@
 //! tests say so and pass.
 
 use std::{
-    env,
     net::{SocketAddr, UdpSocket},
     thread::sleep,
     time::{Duration, Instant},
@@ -14,7 +13,7 @@ use std::{
 
 use weir_host::engine::Kind;
 use weir_lab::topology::{Family, Spec};
-use weir_netns_tests::{Need, Node, can_run, containers};
+use weir_netns_tests::{Need, Node, can_run, containers, in_virtual_time};
 use weir_units::BitRate;
 
 /// No packet waits for its turn at this capacity.
@@ -34,7 +33,7 @@ const BUDGETS: [(&str, f64, Option<f64>); 4] = [
 const OF_BY_HAND: f64 = 1.4;
 
 fn counts() -> bool {
-    let counts = env::var("WEIR_VM").is_ok_and(|time| time == "instructions");
+    let counts = in_virtual_time();
     if !counts {
         println!("SKIPPED: this kernel does not run in virtual time (`make test-vm` boots one that does)");
     }

@@ -51,6 +51,7 @@
 #define SLACK_PER_SECOND 250 /* 1 s / SLACK, 4 ms */
 #define COST_SHIFT 20
 #define LEAST 1000         /* bytes per second: no class is slower, or its packets never leave */
+#define LARGEST 131072     /* bytes of a packet */
 #define SLEEPS 32          /* ticks without a packet */
 #define STEP 64            /* ns: with it capacity times time fits into 64 bits */
 
@@ -145,14 +146,40 @@ static __always_inline __u64 limit(const struct weir_edt_rule *rule, __u64 cost,
 	return most < FURTHEST ? most : FURTHEST;
 }
 
-/* Gives a class its rate. */
-static __always_inline void set_rate(struct weir_edt_class *class, const struct weir_edt_rule *rule, __u64 ahead)
+/*
+ * The last packet's time is not over, and the rate is another one now: the rest of it passes at
+ * the new rate. Its own stamp stands; the next packet, which may be far off behind a super-packet
+ * at a rate that held for a moment, comes when the class may send it.
+ */
+static __always_inline void change_pace(struct weir_edt_class *class, __u64 cost)
 {
-	__u64 rate = weir_fill_rate(rule->group, rule->weight, rule->min, rule->max), cost;
+	__u64 was = class->cost, clock = class->clock, from = class->start, rest;
+
+	if (from < tick.now)
+		from = tick.now;
+	/* Also if a packet came meanwhile: at the next tick. Nothing for what is rounded. */
+	if (clock <= from || clock != class->before || (was - cost) + (was >> 7) <= was >> 6)
+		return;
+	/* In 1/64 of a byte, of one super-packet at the most. */
+	rest = ((clock - from) << COST_SHIFT) / ((was >> 6) + 1);
+	if (rest >> 6 > LARGEST)
+		return;
+	rest = from + ((rest * cost) >> (COST_SHIFT + 6));
+	if (__sync_val_compare_and_swap(&class->clock, clock, rest) == clock)
+		class->before = rest;
+}
+
+/* Gives a class its rate. */
+static __always_inline void set_rate(struct weir_edt_class *class, const struct weir_edt_rule *rule)
+{
+	__u64 rate = weir_fill_rate(rule->group, rule->weight, rule->min, rule->max), cost, ahead;
 
 	if (rate < LEAST)
 		rate = LEAST;
 	cost = (SECOND << COST_SHIFT) / rate;
+	if (class->cost)
+		change_pace(class, cost);
+	ahead = class->before > tick.now ? class->before - tick.now : 0;
 	class->rate = rate;
 	class->limit_ns = limit(rule, cost, ahead, class->waiting);
 	class->cost = cost;
@@ -258,7 +285,7 @@ static long grant(__u32 i, void *unused)
 	class = class_of(minor);
 	rule = rule_of(minor);
 	if (class && rule)
-		set_rate(class, rule, class->before > tick.now ? class->before - tick.now : 0);
+		set_rate(class, rule);
 	return 0;
 }
 
@@ -349,7 +376,7 @@ static __noinline int wake(__u32 minor)
 	class->waiting = 0;
 	class->hungry = 0;
 	class->idle = 0;
-	set_rate(class, rule, 0);
+	set_rate(class, rule);
 	return 1;
 }
 
@@ -421,6 +448,7 @@ int weir_edt(struct __sk_buff *skb)
 				__sync_fetch_and_add(&class->marks, packets);
 		}
 		start = __sync_fetch_and_add(&class->clock, time_of(len, class->cost));
+		class->start = start;
 		/* Never before a super-packet of the same flow. */
 		if (class->last - start < (__u64)SLOTS << SLOT_SHIFT)
 			start = class->last;

@@ -3,7 +3,7 @@
 #ifndef WEIR_EDT_H
 #define WEIR_EDT_H
 
-#define WEIR_EDT_LAYOUT 2     /* of what follows; an agent takes over only its own */
+#define WEIR_EDT_LAYOUT 3     /* of what follows; an agent takes over only its own */
 #define WEIR_EDT_CLASSES 4096 /* minors below this */
 #define WEIR_EDT_GROUPS 1024  /* numbers 1 and up */
 #define WEIR_EDT_MAJOR 1
@@ -50,7 +50,9 @@ struct weir_edt_class { /* by minor; written in the kernel */
 	__u32 hungry;   /* it waits, or uses all it may have */
 	__u32 idle;     /* ticks without anything sent */
 	__u64 last;     /* when the last packet that was booked leaves */
-	__u64 pad[2];
+	/* at every packet */
+	__u64 start;    /* the clock before the last packet: when that may leave */
+	__u64 pad;
 };
 _Static_assert(sizeof(struct weir_edt_class) == 128, "user space maps this layout");
 
