@@ -17,10 +17,11 @@ WEIR := target/release/weir
 VM := $(CARGO) run -q --locked -p weir-vm --
 # What runs in the newest kernel; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
-VM_ENV := --timeout 2400 --env WEIR_ENGINES=bpf,edt
+VM_ENV := --timeout 2700 --env WEIR_ENGINES=bpf,edt --env WEIR_POLICIES=4
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: \
+	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
 	weir-netns-tests:fair weir-netns-tests:edt
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
@@ -53,9 +54,9 @@ test-unit:
 	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
 	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
 
-# What does not hold every time yet, and is run by hand: HTB takes seconds to settle after some
-# random changes.
-NOT_YET := random_policies
+# What does not hold every time yet, and is run by hand: of some random policies HTB gives small
+# classes beside large ones too much, or takes seconds to settle. (bpf and edt hold them: VM_TESTS.)
+NOT_YET := htb::random_policies
 
 # Real traffic: one test at a time, so that none starves another, and what fails once more from
 # the start. The suite of all engines for the one that every kernel has; for others in virtual
