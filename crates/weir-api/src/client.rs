@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, runtime::Runtime, time};
 
-use crate::{Class, Doctor, Error, Event, Explanation, SetPolicies, Status};
+use crate::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status};
 
 /// The most an answer may hold: a hundred thousand classes at some 600 bytes each.
 const MAX_ANSWER: usize = 64 << 20;
@@ -140,6 +140,14 @@ impl Client {
     /// [`ClientError`].
     pub fn explain(&self, name: &str) -> Result<Explanation, ClientError> {
         self.get(&format!("/v1/classes/{}/explain", segment(name)))
+    }
+
+    /// The division as a static HTB tree would hold it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn export(&self) -> Result<Export, ClientError> {
+        self.get("/v1/export")
     }
 
     /// Changes policies: all of them, or none. Answers the classes concerned.

@@ -10,6 +10,7 @@
 //! | `PATCH /v1/policies` | [`SetPolicies`] | `[`[`Class`]`]`: all changes or none |
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
 //! | `GET /v1/doctor` | | [`Doctor`] |
+//! | `GET /v1/export` | | [`Export`] |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
 //!
 //! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML, as
@@ -40,10 +41,12 @@
 
 mod agree;
 mod client;
+mod export;
 mod shapes;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
 pub use client::{Client, ClientError, Events};
+pub use export::{Export, ExportClass, ExportSelector};
 pub use shapes::*;
 
 /// Where the agent listens unless told otherwise.

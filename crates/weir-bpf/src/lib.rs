@@ -16,7 +16,7 @@ pub use classifier::{Classifier, Config, Error, LocalPrefix};
 pub use credits::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacer::{Earlier, Pacer};
-pub use rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError};
+pub use rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError, port_blocks};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
 mod skeleton {

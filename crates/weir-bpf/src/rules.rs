@@ -193,8 +193,8 @@ fn parts(rule: &Rule) -> Vec<(Key, Key)> {
         None if with_ports => vec![Some(TCP), Some(UDP)],
         None => vec![None],
     };
-    let sources = blocks(rule.source_ports.as_ref());
-    let destinations = blocks(rule.destination_ports.as_ref());
+    let blocks = |range: &Option<RangeInclusive<u16>>| range.as_ref().map_or(vec![(0, 0)], port_blocks);
+    let (sources, destinations) = (blocks(&rule.source_ports), blocks(&rule.destination_ports));
     let mut parts = Vec::new();
     for protocol in protocols {
         for source in &sources {
@@ -222,11 +222,10 @@ fn widened(prefix: LocalPrefix) -> (Ipv6Addr, u32) {
     }
 }
 
-/// The aligned blocks that a range of ports is made of, as value and mask; 30 at the most. All
-/// packets are in the block of no range. Port 0 is in none of a range: it is what packets without
-/// ports have.
-fn blocks(range: Option<&RangeInclusive<u16>>) -> Vec<(u16, u16)> {
-    let Some(range) = range else { return vec![(0, 0)] };
+/// The aligned blocks that a range of ports is made of, as value and mask; 30 at the most. Port 0
+/// is in none: it is what packets without ports have.
+#[must_use]
+pub fn port_blocks(range: &RangeInclusive<u16>) -> Vec<(u16, u16)> {
     let (mut next, end) = (u32::from(*range.start()).max(1), u32::from(*range.end()));
     let mut blocks = Vec::new();
     while next <= end {

@@ -160,7 +160,7 @@ proptest! {
 
     #[test]
     fn a_range_is_made_of_few_blocks_that_hold_its_ports_and_no_others(start in 0u16.., end in 0u16..) {
-        let blocks = blocks(Some(&(start..=end)));
+        let blocks = port_blocks(&(start..=end));
         prop_assert!(blocks.len() <= 30);
         for port in 0..=u16::MAX {
             let held = blocks.iter().filter(|(value, mask)| port & mask == *value).count();

@@ -2,7 +2,7 @@
 
 use crate::agent::agree::Ask;
 use tokio::sync::{broadcast, mpsc, oneshot};
-use weir_api::{Class, Doctor, Error, Event, Explanation, SetPolicies, Status};
+use weir_api::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status};
 
 /// The answer's way back.
 pub(crate) type Reply<T> = oneshot::Sender<T>;
@@ -26,6 +26,8 @@ pub(crate) enum Request {
     Doctor(Reply<Doctor>),
     /// Everything below `/v1/agreements`.
     Agreements(Ask),
+    /// `GET /v1/export`.
+    Export(Reply<Result<Export, Error>>),
     /// `GET /v1/events`: those kept, then those to come.
     Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
 }

@@ -24,7 +24,7 @@ use axum::{
     routing::{delete, get, patch},
 };
 use tokio::{net::UnixListener, sync::oneshot, time};
-use weir_api::{Class, Doctor, Error, Explanation, SetPolicies, Status};
+use weir_api::{Class, Doctor, Error, Explanation, Export, SetPolicies, Status};
 
 use crate::control::{Control, Reply, Request};
 
@@ -52,6 +52,7 @@ fn router(control: Control) -> Router {
         .route("/v1/policies", patch(set))
         .route("/v1/policies/{name}", delete(unset))
         .route("/v1/doctor", get(doctor))
+        .route("/v1/export", get(export))
         .route("/v1/events", get(events))
         .fallback(unknown_route)
         .method_not_allowed_fallback(bad_method)
@@ -87,6 +88,10 @@ async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class
 
 async fn doctor(State(control): State<Control>) -> Answer<Doctor> {
     ask(&control, Request::Doctor).await.map(Json)
+}
+
+async fn export(State(control): State<Control>) -> Answer<Export> {
+    Ok(Json(ask(&control, Request::Export).await??))
 }
 
 async fn events(

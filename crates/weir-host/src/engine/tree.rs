@@ -184,6 +184,34 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
     }
 }
 
+/// The tree that needs no agent: rate = floor, ceil = ceiling, quantum = weight. What floors leave
+/// goes by weight on top of them, which is not section 3's division (see the module's text); it
+/// is what a script can hold.
+pub fn fixed(plan: &Plan<'_>, out: &mut Vec<Node>) {
+    build(plan, out);
+    let Plan { shape, groups, members } = *plan;
+    let floor = |policy: &Policy| policy.floor().min(shape.capacity).max(LEAST);
+    let weight = |policy: &Policy| u64::from(policy.weight().get());
+    let lightest = members.iter().map(|m| weight(&m.policy)).min().unwrap_or(1).max(1);
+    let (inner, leaves) = out[1..].split_at_mut(groups.len());
+    for (node, member) in leaves.iter_mut().zip(members) {
+        let rate = floor(&member.policy);
+        node.class = HtbClass {
+            rate,
+            burst: shape.burst(rate, 10),
+            quantum: Bytes(
+                (shape.unit() * weight(&member.policy) / lightest).min(u64::from(i32::MAX.unsigned_abs())),
+            ),
+            ..node.class
+        };
+    }
+    for (index, (node, group)) in inner.iter_mut().zip(groups).enumerate() {
+        let inside = members.iter().filter(|m| m.group == Some(index)).map(|m| floor(&m.policy).0).sum();
+        let rate = BitRate(inside).max(floor(&group.policy)).min(node.class.ceil);
+        node.class = HtbClass { rate, burst: shape.burst(rate, 10), ..node.class };
+    }
+}
+
 /// The rates of groups and members, bit/s: see the module's text.
 fn rates(shape: &Shape, groups: &[Group], members: &[Member]) -> (Vec<u64>, Vec<u64>) {
     let capacity = shape.capacity;
@@ -322,6 +350,25 @@ mod tests {
         // What is lent goes in the same proportion.
         let ratio = b.quantum.0 as f64 / a.quantum.0 as f64;
         assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
+    }
+
+    #[test]
+    fn the_fixed_tree_has_floors_as_rates_ceilings_and_weights_as_quanta() {
+        let mut nodes = Vec::new();
+        let group = Group {
+            minor: 15,
+            policy: Policy::new(Weight::ONE, None, Some(BitRate::mbit(60))).unwrap(),
+            allocation: BitRate::ZERO,
+        };
+        let inside = Member { group: Some(0), ..member(16, 2, Some(30), Some(50), 70) };
+        let members = [inside, Member { group: Some(0), ..member(17, 6, None, None, 25) }];
+        let shape = shape(BitRate::mbit(100), false);
+        fixed(&Plan { shape: &shape, groups: &[group], members: &members }, &mut nodes);
+        let (g, a, b) = (class(&nodes, 15), class(&nodes, 16), class(&nodes, 17));
+        assert_eq!((g.rate, g.ceil), (BitRate(30_008_000), BitRate::mbit(60)));
+        assert_eq!((a.rate, a.ceil, a.quantum.0), (BitRate::mbit(30), BitRate::mbit(50), shape.unit()));
+        assert_eq!((b.rate, b.ceil, b.quantum.0), (LEAST, BitRate::mbit(100), 3 * shape.unit()));
+        assert!(nodes[3].leaf.is_some() && nodes[1].leaf.is_none());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod book;
 mod claims;
 mod demand;
 mod divide;
+mod export;
 mod node;
 mod pace;
 pub(crate) mod store;
@@ -463,6 +464,7 @@ impl Agent {
                 });
             }
             Request::Agreements(ask) => self.agree(ask),
+            Request::Export(reply) => drop(reply.send(self.export())),
             Request::Events(reply) => {
                 drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
             }

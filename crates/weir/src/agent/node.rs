@@ -66,7 +66,7 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
 }
 
 /// What the book's claims select, as the programs' rules: earlier claims' first.
-fn rules(book: &Book) -> Vec<Rule> {
+pub(crate) fn rules(book: &Book) -> Vec<Rule> {
     let handle_of = |key: &str| book.entries().get(key).and_then(|entry| entry.minor).map(handle);
     let senders = |name: &str| -> Vec<u32> {
         let entries = book.entries().values().filter(|entry| is_container(&entry.claim, name));

@@ -4,6 +4,7 @@ mod agree;
 mod doctor;
 mod events;
 mod explain;
+mod export;
 mod format;
 mod manual;
 mod ps;
@@ -95,6 +96,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Show what happened, or what happens
     Events(events::EventsArgs),
+    /// Print a script that divides the link as now, for plain tc or for tcng
+    Export(export::ExportArgs),
     Lab(weir_lab::cli::LabArgs),
     /// Print a completion script for a shell
     Completions(manual::CompletionsArgs),
@@ -204,6 +207,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Status(status::StatusArgs {}) => status::run(session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Events(args) => events::run(&args, session),
+        Command::Export(args) => export::run(&args, session),
         Command::Lab(args) => weir_lab::cli::run(&args),
         Command::Completions(args) => manual::completions(&args, session),
         Command::Man(args) => manual::pages(&args, session),

@@ -325,10 +325,27 @@ fn a_wrong_command_line_is_refused_before_the_agent_is_asked() {
 }
 
 #[test]
+fn export_prints_a_script_or_the_tree_itself() {
+    let agent = FakeAgent::start();
+    let script = ask(&agent, &["export", "tc", "--device", "eth7"]).good();
+    assert!(script.starts_with("#!/bin/sh\n# The division of eth7, 95mbit,"), "{script}");
+    assert!(ask(&agent, &["export", "tcng"]).good().contains("dev \"eth0\" {"));
+    assert_eq!(ask(&agent, &["export", "tc", "--json"]).json::<weir_api::Export>(), fake::export());
+}
+
+#[test]
 fn without_an_agent_each_verb_says_how_to_get_one() {
-    for line in
-        ["ps", "status", "explain web", "set web weight=2", "unset web", "events", "top --once", "top --json"]
-    {
+    for line in [
+        "ps",
+        "status",
+        "export tc",
+        "explain web",
+        "set web weight=2",
+        "unset web",
+        "events",
+        "top --once",
+        "top --json",
+    ] {
         let args: Vec<&str> = ["--socket", "/nowhere/weir.sock"].into_iter().chain(line.split(' ')).collect();
         let failed = weir(&args);
         assert_eq!((failed.code, failed.out.as_str()), (ExitCode::FAILURE, ""), "{line}");

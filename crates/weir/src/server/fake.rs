@@ -7,8 +7,8 @@ use std::{
 
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
-    Activity, Check, Class, Doctor, Error, Event, Explanation, Kind, Origin, Policy, SetPolicies, Sharer,
-    Status, Verdict,
+    Activity, Check, Class, Doctor, Error, Event, Explanation, Export, Kind, Origin, Policy, SetPolicies,
+    Sharer, Status, Verdict,
 };
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
@@ -261,6 +261,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             }))),
             Request::Agreements(ask) => agreements.answer(ask),
             Request::Doctor(reply) => drop(reply.send(doctor())),
+            Request::Export(reply) => drop(reply.send(Ok(export()))),
             Request::Events(reply) => {
                 let Some(events) = events.upgrade() else { return };
                 drop(reply.send((vec![event(1, "started"), event(2, "class-added")], events.subscribe())));
@@ -272,6 +273,13 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
 fn find<'a>(classes: &'a mut [Class], name: &str) -> Result<&'a mut Class, Error> {
     let found = classes.iter_mut().find(|c| c.name == name || format!("{}:{}", c.source, c.name) == name);
     found.ok_or_else(|| unknown(name))
+}
+
+/// A link without classes.
+pub(crate) fn export() -> Export {
+    let (link, capacity, engine) = ("eth0".to_owned(), BitRate::mbit(95), "htb".to_owned());
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Export { version, link, capacity, engine, classes: Vec::new(), selectors: Vec::new() }
 }
 
 /// All or none, as the real agent does.

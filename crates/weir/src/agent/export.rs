@@ -1,0 +1,100 @@
+//! The division as a tree that needs no agent, for `weir export`.
+
+use std::collections::BTreeMap;
+
+use weir_api::{Error, Export, ExportClass, ExportSelector, Kind};
+use weir_bpf::{LocalPrefix, Rule};
+use weir_host::{
+    chain,
+    engine::{Plan, plan, tree},
+    netlink::tc::Leaf,
+};
+use weir_units::{BitRate, TcHandle};
+
+use super::{Agent, book::Entry, node::rules};
+
+impl Agent {
+    /// What is in force, with minima as rates.
+    pub(super) fn export(&mut self) -> Result<Export, Error> {
+        let links = self.node.netlink.links().map_err(|e| Error {
+            code: "engine".into(),
+            message: format!("cannot look at this node's interfaces: {}", chain(&e)),
+            asked: None,
+            free: None,
+        })?;
+        let bridge =
+            links.iter().find(|l| Some(l.index) == self.node.catcher.uplink()).and_then(|l| l.master);
+        let is_seen = |index: u32| {
+            bridge.is_some() && links.iter().any(|link| link.index == index && link.master == bridge)
+        };
+        let present = || self.book.entries().values().filter_map(|e| e.minor.map(|minor| (minor, e)));
+        let of_kind = |group: bool| present().filter(move |(_, e)| (e.claim.kind == Kind::Group) == group);
+        let index: BTreeMap<&str, usize> =
+            of_kind(true).map(|(_, e)| e.claim.name.as_str()).zip(0..).collect();
+        let group = |(minor, entry): (u16, &Entry)| plan::Group {
+            minor,
+            policy: entry.effective.policy,
+            allocation: BitRate::ZERO,
+        };
+        let member = |(minor, entry): (u16, &Entry)| plan::Member {
+            minor,
+            group: entry.claim.group.as_deref().and_then(|name| index.get(name).copied()),
+            policy: entry.effective.policy,
+            allocation: BitRate::ZERO,
+            hungry: false,
+            prio: u32::from(entry.claim.kind != Kind::Control),
+        };
+        let groups: Vec<plan::Group> = of_kind(true).map(group).collect();
+        let members: Vec<plan::Member> = of_kind(false).map(member).collect();
+        let mut nodes = Vec::new();
+        tree::fixed(&Plan { shape: &self.node.shape, groups: &groups, members: &members }, &mut nodes);
+        let class = |node: &tree::Node| {
+            let found = present().find(|(minor, _)| *minor == node.class.handle.minor()).map(|(_, e)| e);
+            let ports = found.map_or(&[][..], |entry| &entry.claim.ports);
+            let named = |seen: bool| {
+                let of = ports.iter().filter(|(index, _)| is_seen(*index) == seen);
+                of.map(|(_, name)| name.clone()).collect()
+            };
+            ExportClass {
+                name: found.map_or("link".to_owned(), |entry| entry.claim.name.clone()),
+                kind: found.map(|entry| entry.claim.kind),
+                handle: node.class.handle.to_string(),
+                parent: node.class.parent.to_string(),
+                rate: node.class.rate,
+                ceil: node.class.ceil,
+                burst: node.class.burst,
+                cburst: node.class.cburst,
+                quantum: node.class.quantum,
+                prio: node.class.prio,
+                queue: node.leaf.map(|(Leaf::Fifo { limit } | Leaf::Split { limit, .. })| limit),
+                interfaces: named(true),
+                routed: named(false),
+            }
+        };
+        let link = &self.book.config().link;
+        Ok(Export {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            link: link.device.clone(),
+            capacity: link.capacity,
+            engine: self.node.engine.kind().name().to_owned(),
+            classes: nodes.iter().map(class).collect(),
+            selectors: rules(&self.book).iter().map(selector).collect(),
+        })
+    }
+}
+
+fn selector(rule: &Rule) -> ExportSelector {
+    let ports =
+        |range: &Option<std::ops::RangeInclusive<u16>>| range.as_ref().map(|r| [*r.start(), *r.end()]);
+    let net = |prefix: Option<LocalPrefix>| prefix.map(|p| format!("{}/{}", p.network, p.len));
+    ExportSelector {
+        class: TcHandle(rule.handle).to_string(),
+        from: rule.from.map(|from| TcHandle(from).to_string()),
+        protocol: rule.protocol,
+        source_ports: ports(&rule.source_ports),
+        destination_ports: ports(&rule.destination_ports),
+        source: net(rule.source),
+        destination: net(rule.destination),
+        dscp: rule.dscp,
+    }
+}

@@ -1,0 +1,117 @@
+//! The configuration language of tcng (Almesberger, "Linux traffic control - next generation",
+//! 2002), as in Fig. 3 of "QoS Guarantees for Network Bandwidth in Private Clouds".
+
+use std::fmt::Write as _;
+
+use weir_api::{Export, ExportClass, ExportSelector, Kind};
+
+use super::{caveats, is_about, protocols, rest};
+
+/// A configuration; `date` goes into its first lines.
+pub(super) fn script(export: &Export, date: &str) -> String {
+    let Export { version, link, capacity, .. } = export;
+    let mut text =
+        format!("/*\n * The division of {link}, {capacity}, as weir {version} held it on {date}.\n *\n");
+    let own = [
+        "tcng knows IPv4 only: selectors of IPv6 are left out.".to_owned(),
+        "It knows no interfaces that packets came from: what is left of containers is the last class's."
+            .to_owned(),
+    ];
+    for line in caveats(export).iter().chain(&own) {
+        let _ = writeln!(text, " * - {line}");
+    }
+    let _ = write!(
+        text,
+        " */\n#include \"fields.tc\"\n#include \"ports.tc\"\n\ndev \"{link}\" {{\n    egress {{\n"
+    );
+    for selector in export.selectors.iter().filter(|s| s.from.is_none() && is_about(s, false)) {
+        for protocol in protocols(selector) {
+            let class = variable(export, &selector.class);
+            let _ = writeln!(text, "        class (<{class}>) if {};", condition(selector, protocol));
+        }
+    }
+    for left in export.selectors.iter().filter(|s| s.from.is_some() || !is_about(s, false)) {
+        let why = if left.from.is_some() { "of one container only" } else { "of IPv6" };
+        let _ =
+            writeln!(text, "        /* left out: a selector of {}, {why} */", variable(export, &left.class));
+    }
+    if let Some(class) = rest(export) {
+        let _ = writeln!(text, "        class (<{}>) if 1;", variable(export, &class.handle));
+    }
+    let _ = writeln!(text, "\n        htb () {{");
+    if let Some(root) = export.classes.first() {
+        let _ = writeln!(text, "            class ({}) {{", parameters(root));
+        inside(export, root, 4, &mut text);
+        let _ = writeln!(text, "            }}");
+    }
+    text + "        }\n    }\n}\n"
+}
+
+/// The classes below this one.
+fn inside(export: &Export, parent: &ExportClass, depth: usize, text: &mut String) {
+    let indent = "    ".repeat(depth);
+    for class in export.classes.iter().filter(|class| class.parent == parent.handle) {
+        // Nothing that tcng can say leads to it.
+        if class.kind == Some(Kind::Control) {
+            continue;
+        }
+        match class.queue {
+            Some(queue) => {
+                let (name, what) = (variable(export, &class.handle), parameters(class));
+                let _ = writeln!(text, "{indent}{name} = class ({what}) {{ fifo (limit {}B); }};", queue.0);
+            }
+            None => {
+                let _ = writeln!(text, "{indent}class ({}) {{", parameters(class));
+                inside(export, class, depth + 1, text);
+                let _ = writeln!(text, "{indent}}}");
+            }
+        }
+    }
+}
+
+fn parameters(class: &ExportClass) -> String {
+    let ExportClass { rate, ceil, burst, cburst, quantum, prio, .. } = class;
+    let mut text =
+        format!("rate {}bps, ceil {}bps, burst {}B, cburst {}B", rate.0, ceil.0, burst.0, cburst.0);
+    if class.queue.is_some() {
+        let _ = write!(text, ", quantum {}B, prio {prio}", quantum.0);
+    }
+    text
+}
+
+/// A name that the language takes: weir's, and the handle, which makes it the only one.
+fn variable(export: &Export, handle: &str) -> String {
+    let name = export.classes.iter().find(|c| c.handle == *handle).map_or("", |c| c.name.as_str());
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let minor = handle.trim_start_matches("1:");
+    format!("${}_{minor}", name.chars().map(plain).collect::<String>())
+}
+
+fn condition(selector: &ExportSelector, protocol: Option<u8>) -> String {
+    let (transport, mut parts) = match protocol {
+        Some(6) => ("tcp", vec!["ip_proto == IPPROTO_TCP".to_owned()]),
+        Some(17) => ("udp", vec!["ip_proto == IPPROTO_UDP".to_owned()]),
+        // Ports are at the same place in SCTP's header.
+        Some(other) => ("udp", vec![format!("ip_proto == {other}")]),
+        None => ("", Vec::new()),
+    };
+    for (side, ports) in [("sport", selector.source_ports), ("dport", selector.destination_ports)] {
+        match ports {
+            Some([first, last]) if first == last => parts.push(format!("{transport}_{side} == {first}")),
+            Some([first, last]) => {
+                parts.push(format!("{transport}_{side} >= {first} && {transport}_{side} <= {last}"));
+            }
+            None => {}
+        }
+    }
+    for (side, net) in [("ip_src", &selector.source), ("ip_dst", &selector.destination)] {
+        let Some((address, len)) = net.as_ref().and_then(|net| net.split_once('/')) else { continue };
+        let len = len.parse::<u32>().unwrap_or(32).min(32);
+        let mask = u32::MAX.checked_shl(32 - len).unwrap_or(0);
+        parts.push(format!("({side} & {}) == {address}", std::net::Ipv4Addr::from_bits(mask)));
+    }
+    if let Some(dscp) = selector.dscp {
+        parts.push(format!("(ip_tos & 0xfc) == {:#x}", dscp << 2));
+    }
+    if parts.is_empty() { "1".to_owned() } else { parts.join(" && ") }
+}
