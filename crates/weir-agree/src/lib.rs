@@ -10,6 +10,8 @@
 //! * [`Calendar`]: admission, the paper's Eq. 2 at every moment of an interval, in O(log n), with
 //!   counter-offers in refusals.
 //! * [`Book`]: both together. Offers in, answers out; what is in force when; quotas.
+//! * [`Monitor`]: whether guarantees were met; what fell short as [`Violation`]s with a cause, and
+//!   [`Report`]s of a month as JSON and HTML.
 //! * [`Fault`]: every refusal in words, with a code, the place, and what would be accepted.
 //!
 //! How the spare is shared (Eq. 1, [`Share::Additive`]) is `weir-share`'s matter.
@@ -61,8 +63,10 @@ mod calendar;
 mod document;
 mod fault;
 mod model;
+mod monitor;
 mod name;
 mod quota;
+mod report;
 mod selector;
 mod state;
 mod terms;
@@ -79,8 +83,13 @@ pub use calendar::{
 pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
 pub use fault::{CounterOffer, Fault, FaultCode, Place};
 pub use model::{Agreement, Constraints, Context, Offer, Service, Template};
+pub use monitor::{
+    Cause, Conditions, Hour, INTERVAL, Look, MERGE, MET_PERCENT, MOST_VIOLATIONS, Monitor, Month, News,
+    Violation,
+};
 pub use name::{Name, NameError};
 pub use quota::{Quota, Usage};
+pub use report::{Report, ReportError};
 pub use selector::{Protocol, Selector, SelectorError};
 pub use state::{AgreementState, Event, GuaranteeState, IllegalTransition, ServiceState};
 pub use terms::{Share, ShareError, Terms, TermsError};

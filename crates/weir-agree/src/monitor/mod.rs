@@ -1,0 +1,266 @@
+//! Was the guarantee met? Looks at what each agreement asked for, was promised and got.
+//!
+//! A customer who asks for less than the guarantee is not wronged by getting less: only time
+//! counts in which more was waiting to be sent. It is judged second by second; seconds that fall
+//! short are one violation unless five seconds without any lie between them.
+
+mod month;
+mod violation;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use weir_units::{BitRate, Bytes};
+
+pub use month::{Hour, MOST_VIOLATIONS, Month};
+pub use violation::{Cause, Violation};
+
+use crate::{GuaranteeState, Name, Utc};
+
+/// What is judged at a time.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+/// Violations that are less apart than this are one.
+pub const MERGE: Duration = Duration::from_secs(5);
+/// A guarantee is met to this part of it, in percent: a scheduler moves whole packets, and a
+/// second of 19 Mbit/s is 37 super-packets.
+pub const MET_PERCENT: u64 = 95;
+/// Looks that are further apart do not belong together: nobody looked.
+const BLIND: Duration = Duration::from_secs(5);
+
+/// What was seen of the link between two looks, the same for all agreements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Conditions {
+    /// The engine could not hold what it was told, or somebody had altered it.
+    pub engine_fault: bool,
+    /// The link is down, or its own queue keeps packets waiting or drops them.
+    pub link_full: bool,
+    /// What the link is configured to carry.
+    pub capacity: BitRate,
+    /// What left by it in all.
+    pub carried: Bytes,
+    /// What of that had not passed the scheduler.
+    pub bypassed: Bytes,
+}
+
+/// One look at one agreement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// When.
+    pub at: Utc,
+    /// Since the look before.
+    pub time: Duration,
+    /// What is promised now.
+    pub guarantee: BitRate,
+    /// What left by the link since the look before.
+    pub delivered: Bytes,
+    /// Whether more was waiting, at this look and at the one before.
+    pub waits: bool,
+    /// What was seen of the link.
+    pub conditions: Conditions,
+}
+
+/// What a look has brought to light.
+#[derive(Debug, Clone, PartialEq)]
+pub enum News {
+    /// A violation has begun.
+    Violated(Violation),
+    /// It is over, and will not change any more.
+    Restored(Violation),
+    /// A month is over, and will not change any more.
+    MonthEnded(Box<Month>),
+}
+
+/// Watches agreements. Its memory is bounded by the number of those that are told of and not
+/// [forgotten](Monitor::forget).
+#[derive(Debug, Clone, Default)]
+pub struct Monitor {
+    watched: BTreeMap<Name, Watch>,
+}
+
+#[derive(Debug, Clone)]
+struct Watch {
+    state: GuaranteeState,
+    second: Second,
+    open: Option<Violation>,
+    month: Month,
+}
+
+/// What has been seen of the present interval.
+#[derive(Debug, Clone, Copy, Default)]
+struct Second {
+    time: Duration,
+    /// In which more was waiting.
+    waiting: Duration,
+    /// What the guarantee comes to in that time, in bits times nanoseconds per second.
+    promised: u128,
+    /// Delivered in that time.
+    delivered: u64,
+    /// Delivered in all.
+    sent: u64,
+    guarantee: BitRate,
+    conditions: Conditions,
+}
+
+impl Second {
+    fn add(&mut self, look: &Look) {
+        self.time += look.time;
+        self.sent = self.sent.saturating_add(look.delivered.0);
+        self.guarantee = self.guarantee.max(look.guarantee);
+        let (all, one) = (&mut self.conditions, &look.conditions);
+        all.engine_fault |= one.engine_fault;
+        all.link_full |= one.link_full;
+        all.capacity = all.capacity.max(one.capacity);
+        all.carried.0 = all.carried.0.saturating_add(one.carried.0);
+        all.bypassed.0 = all.bypassed.0.saturating_add(one.bypassed.0);
+        if look.waits {
+            self.waiting += look.time;
+            self.promised += u128::from(look.guarantee.0) * look.time.as_nanos();
+            self.delivered = self.delivered.saturating_add(look.delivered.0);
+        }
+    }
+
+    /// What the guarantee comes to while more was waiting.
+    fn promised(&self) -> Bytes {
+        Bytes(u64::try_from(self.promised / 8_000_000_000).unwrap_or(u64::MAX))
+    }
+
+    /// What is missing, if it is more than a scheduler's grain and the customer had asked for long
+    /// enough to tell.
+    fn lacks(&self) -> Option<Bytes> {
+        let promised = self.promised().0;
+        let met = u128::from(self.delivered) * 100 >= u128::from(promised) * u128::from(MET_PERCENT);
+        (!met && self.waiting * 2 >= self.time).then(|| Bytes(promised - self.delivered))
+    }
+
+    /// The likeliest reason for a shortfall.
+    fn cause(&self, lacking: Bytes) -> Cause {
+        let Conditions { engine_fault, link_full, capacity, carried, bypassed } = self.conditions;
+        // Super-packets' headers are not in an interface's counters.
+        let slower = carried.0 < capacity.bytes_in(self.time).0 / 10 * 9;
+        if engine_fault {
+            Cause::EngineFault
+        } else if bypassed.0 >= lacking.0 / 2 && bypassed.0 > carried.0 / 10 {
+            Cause::HostTraffic
+        } else if link_full && slower {
+            Cause::LinkSlower
+        } else {
+            Cause::Unknown
+        }
+    }
+}
+
+impl Monitor {
+    /// Nobody is watched.
+    #[must_use]
+    pub fn new() -> Monitor {
+        Monitor::default()
+    }
+
+    /// Goes on with a month from before a restart, instead of what is known of it.
+    pub fn restore(&mut self, id: Name, month: Month) {
+        self.watched.insert(id, Watch::new(month));
+    }
+
+    /// Takes in a look at an agreement that is in force.
+    pub fn look(&mut self, id: &Name, look: &Look) -> Vec<News> {
+        let mut news = Vec::new();
+        let month = look.at.month();
+        if !self.watched.contains_key(id) {
+            self.watched.insert(id.clone(), Watch::new(Month::new(month)));
+        }
+        let Some(watch) = self.watched.get_mut(id) else { return news };
+        if look.time > BLIND {
+            // Nobody knows what was in between.
+            watch.second = Second::default();
+            news.extend(watch.close());
+            return news;
+        }
+        if watch.month.month() < month {
+            news.extend(watch.close());
+            watch.second = Second::default();
+            let ended = std::mem::replace(&mut watch.month, Month::new(month));
+            news.push(News::MonthEnded(Box::new(ended)));
+        }
+        watch.second.add(look);
+        if watch.second.time >= INTERVAL {
+            news.extend(watch.judge(look.at));
+        }
+        news
+    }
+
+    /// No longer watches: the agreement is not in force. What is known of its month comes back, and
+    /// a violation that has not ended ends here.
+    pub fn forget(&mut self, id: &Name) -> Option<Month> {
+        let mut watch = self.watched.remove(id)?;
+        watch.close();
+        Some(watch.month)
+    }
+
+    /// Who is watched.
+    pub fn watched(&self) -> impl Iterator<Item = &Name> {
+        self.watched.keys()
+    }
+
+    /// The state of a guarantee.
+    #[must_use]
+    pub fn state(&self, id: &Name) -> GuaranteeState {
+        self.watched.get(id).map_or(GuaranteeState::NotDetermined, |watch| watch.state)
+    }
+
+    /// What is known of an agreement's present month; a violation that has not ended is in it as
+    /// it is now.
+    #[must_use]
+    pub fn month(&self, id: &Name) -> Option<Month> {
+        let watch = self.watched.get(id)?;
+        let mut month = watch.month.clone();
+        if let Some(open) = &watch.open {
+            month.record(*open);
+        }
+        Some(month)
+    }
+}
+
+impl Watch {
+    fn new(month: Month) -> Watch {
+        Watch { state: GuaranteeState::NotDetermined, second: Second::default(), open: None, month }
+    }
+
+    /// Judges what has been seen of the interval that ends here.
+    fn judge(&mut self, at: Utc) -> Vec<News> {
+        let second = std::mem::take(&mut self.second);
+        let mut news = Vec::new();
+        let lacking = second.lacks();
+        self.month.add(at, &second, lacking.is_some());
+        let Some(lacking) = lacking else {
+            if second.waiting * 2 >= second.time {
+                self.state = GuaranteeState::Fulfilled;
+            }
+            if self.open.is_some_and(|open| at.since(open.end) >= MERGE) {
+                news.extend(self.close());
+            }
+            return news;
+        };
+        self.state = GuaranteeState::Violated;
+        let seen = Violation::seen(at, second.time, second.guarantee, lacking, second.cause(lacking));
+        match &mut self.open {
+            Some(open) if seen.start.since(open.end) < MERGE => open.merge(&seen),
+            _ => {
+                news.extend(self.close());
+                self.open = Some(seen);
+                news.push(News::Violated(seen));
+            }
+        }
+        news
+    }
+
+    fn close(&mut self) -> Option<News> {
+        let open = self.open.take()?;
+        self.month.record(open);
+        if self.state == GuaranteeState::Violated {
+            self.state = GuaranteeState::NotDetermined;
+        }
+        Some(News::Restored(open))
+    }
+}
+
+#[cfg(test)]
+mod tests;
