@@ -2,7 +2,7 @@
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
-use weir_agree::{Agreement, Name, Offer, Template, Utc};
+use weir_agree::{Agreement, Name, Offer, Report, Template, Utc, Violation};
 use weir_units::{BitRate, Bytes};
 
 use crate::{Client, ClientError, client::segment};
@@ -22,6 +22,9 @@ pub struct AgreementStatus {
     pub sent_today: Bytes,
     /// Sent under it this month, in UTC.
     pub sent_this_month: Bytes,
+    /// When its guarantee was not met, this month; the last may go on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<Violation>,
 }
 
 /// An agreement's rates at a moment.
@@ -142,6 +145,15 @@ impl Client {
         let verb = if accept { "accept" } else { "reject" };
         let path = format!("/v1/agreements/{}/{verb}", segment(id.as_str()));
         self.call(Method::POST, &path, None::<&()>)
+    }
+
+    /// What was promised and kept in a month of UTC (`2026-11`), this one unless given.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Fault`] if nothing was seen of it in that month.
+    pub fn report(&self, id: &str, month: Option<&str>) -> Result<Report, ClientError> {
+        let month = month.map_or(String::new(), |month| format!("?month={}", segment(month)));
+        self.get(&format!("/v1/agreements/{}/report{month}", segment(id)))
     }
 
     /// What is promised when: from one moment, now unless given, to another.

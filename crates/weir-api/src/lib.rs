@@ -11,6 +11,7 @@
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
+//! | `GET /metrics` | | OpenMetrics' text, for Prometheus |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
 //!
 //! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML, as
@@ -26,6 +27,7 @@
 //! | `DELETE /v1/agreements/{id}` | | the agreement, terminated |
 //! | `POST /v1/agreements/{id}/renew?end=2027-12-31T00:00:00Z` | | the agreement; `end=never` for no end |
 //! | `POST /v1/agreements/{id}/accept`, `.../reject` | | the agreement: an operator's word on an offer that is pending |
+//! | `GET /v1/agreements/{id}/report?month=2026-11` | | [`weir_agree::Report`], in JSON |
 //! | `GET /v1/agreements/calendar?from=&to=` | | [`CalendarView`], in JSON |
 //! | `GET /v1/agreements/status`, `/v1/agreements/{id}/status` | | [`AgreementStatus`], in JSON |
 //! | `POST /v1/agreements/offers` | an offer | [`OfferAnswer`], in JSON |

@@ -5,6 +5,7 @@ mod agree;
 mod body;
 mod events;
 mod language;
+mod metrics;
 mod socket;
 
 #[cfg(test)]
@@ -53,6 +54,7 @@ fn router(control: Control) -> Router {
         .route("/v1/policies/{name}", delete(unset))
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/events", get(events))
         .fallback(unknown_route)
         .method_not_allowed_fallback(bad_method)

@@ -91,7 +91,7 @@ impl Report {
             ("Delivered in all", size(seen.sent)),
             ("Guarantee not met", format!("{}, {}", time(seen.violated_ms), self.count())),
         ] {
-            let _ = write!(rows, "<tr><th>{name}</th><td>{value}</td></tr>\n");
+            let _ = writeln!(rows, "<tr><th>{name}</th><td>{value}</td></tr>");
         }
         let violations = self.violations();
         let written = self.written;
@@ -121,17 +121,17 @@ impl Report {
             .to_owned();
         for violation in &self.seen.violations {
             let Violation { start, mean, worst, lacking, cause, .. } = violation;
-            let _ = write!(
+            let _ = writeln!(
                 text,
                 "<tr><td>{start}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{mean}</td><td class=\"n\">{worst}\
-                 </td><td class=\"n\">{}</td><td>{cause}</td></tr>\n",
+                 </td><td class=\"n\">{}</td><td>{cause}</td></tr>",
                 violation.length().as_secs_f64(),
                 size(*lacking)
             );
         }
         text += "</table>\n";
         if self.seen.more_violations > 0 {
-            let _ = write!(text, "<p>And {} more.</p>\n", self.seen.more_violations);
+            let _ = writeln!(text, "<p>And {} more.</p>", self.seen.more_violations);
         }
         text
     }

@@ -41,7 +41,7 @@ use weir_share::{Allocator, Demand};
 use weir_units::{BitRate, Instant};
 
 use self::{
-    agree::{Agreements, Counted},
+    agree::{Agreements, Counted, LinkSeen},
     book::{Book, Change},
     divide::Followed,
     node::Node,
@@ -75,6 +75,8 @@ struct Agent {
     agreements: Option<Agreements>,
     /// What was counted under agreements, by agreement and class.
     counted: BTreeMap<(weir_agree::Name, String), Counted>,
+    /// The link when agreements were last watched.
+    link_seen: Option<LinkSeen>,
     book: Book,
     node: Node,
     allocator: Allocator,
@@ -245,6 +247,7 @@ impl Agent {
             store,
             agreements,
             counted: BTreeMap::new(),
+            link_seen: None,
             book,
             node,
             allocator: Allocator::new(config.allocator()),
@@ -537,6 +540,7 @@ impl Agent {
     async fn close(mut self) -> anyhow::Result<()> {
         if let Some(agreements) = &mut self.agreements {
             agreements.save_counted(&self.store);
+            agreements.save_months(&self.store);
         }
         let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let failures = self.node.catcher.remove();

@@ -95,6 +95,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/agreements/calendar", get(calendar))
         .route("/v1/agreements/{id}", get(one).delete(terminate))
         .route("/v1/agreements/{id}/status", get(status))
+        .route("/v1/agreements/{id}/report", get(report))
         .route("/v1/agreements/{id}/renew", post(renew))
         .route("/v1/agreements/{id}/accept", post(accept))
         .route("/v1/agreements/{id}/reject", post(reject))
@@ -282,6 +283,18 @@ async fn statuses(State(desk): State<Desk>) -> Answer {
 
 async fn status(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     Ok(axum::Json(desk.ask(Language::Json, |reply| Ask::Status(id, reply)).await?).into_response())
+}
+
+/// Which month a report is about.
+#[derive(Debug, Deserialize)]
+struct Of {
+    month: Option<String>,
+}
+
+async fn report(State(desk): State<Desk>, Path(id): Path<String>, Query(of): Query<Of>) -> Answer {
+    let first = |month: String| moment(&format!("{month}-01T00:00:00Z"), Language::Json);
+    let month = of.month.map(first).transpose()?;
+    Ok(axum::Json(desk.ask(Language::Json, |reply| Ask::Report(id, month, reply)).await?).into_response())
 }
 
 async fn agreement(

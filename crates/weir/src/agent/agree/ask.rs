@@ -1,6 +1,6 @@
 //! What the API asks about agreements.
 
-use weir_agree::{Agreement, Fault, FaultCode, Name, Offer, Template, Utc};
+use weir_agree::{Agreement, Fault, FaultCode, Name, Offer, Report, Template, Utc};
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
 
 use super::Agreements;
@@ -27,6 +27,8 @@ pub(crate) enum Ask {
     /// An operator's yes or no.
     Decide(String, bool, Answer<Agreement>),
     Calendar(Option<Utc>, Option<Utc>, Answer<CalendarView>),
+    /// Of the month of that moment, of this one without.
+    Report(String, Option<Utc>, Answer<Report>),
 }
 
 impl Agent {
@@ -42,6 +44,11 @@ impl Agent {
             Ask::Status(id, reply) => drop(reply.send(self.status_of(&id, now.utc))),
             Ask::Calendar(from, to, reply) => {
                 drop(reply.send(self.with_agreements(|a| a.calendar(from.unwrap_or(now.utc), to))));
+            }
+            Ask::Report(id, month, reply) => {
+                let agreements = self.agreements.as_ref().ok_or_else(words::off);
+                let month = month.unwrap_or(now.utc);
+                drop(reply.send(agreements.and_then(|a| a.report(&id, month, &self.store, now.utc))));
             }
             Ask::Offer(client, offer, reply) => {
                 let answer = self.change_agreements(|a, store| a.offer(&client, *offer, store, now));

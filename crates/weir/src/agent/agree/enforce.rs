@@ -25,6 +25,8 @@ pub(in crate::agent) struct Interval {
     pub(in crate::agent) delivered: Bytes,
     /// How long the interval was.
     pub(in crate::agent) time: Duration,
+    /// Whether more was waiting, at its beginning and at its end.
+    pub(in crate::agent) waits: bool,
 }
 
 /// Up to where a class's bytes were counted under its agreement.
@@ -32,6 +34,7 @@ pub(in crate::agent) struct Interval {
 pub(in crate::agent) struct Counted {
     bytes: u64,
     at: weir_units::Instant,
+    waits: bool,
 }
 
 /// The calendar's now.
@@ -104,6 +107,7 @@ impl Agent {
         for (key, entry) in self.book.entries() {
             let (Some(id), Some(followed)) = (&entry.agreement, self.followed.get(key)) else { continue };
             let bytes = followed.before.bytes + followed.counters.bytes;
+            let waits = followed.counters.backlog > 0;
             let place = (id.clone(), key.clone());
             if let Some(old) = self.counted.get(&place) {
                 intervals.push(Interval {
@@ -113,17 +117,19 @@ impl Agent {
                     demand: followed.estimator.demand(),
                     delivered: Bytes(bytes.saturating_sub(old.bytes)),
                     time: now.monotonic.since(old.at),
+                    waits: waits && old.waits,
                 });
             }
-            counted.insert(place, Counted { bytes, at: now.monotonic });
+            counted.insert(place, Counted { bytes, at: now.monotonic, waits });
         }
         self.counted = counted;
         for one in &intervals {
-            let Interval { id, class, guarantee, demand, delivered, time } = one;
-            tracing::trace!(%id, %class, %guarantee, ?demand, ?delivered, ?time, "delivered");
+            let Interval { id, class, guarantee, demand, delivered, time, waits } = one;
+            tracing::trace!(%id, %class, %guarantee, ?demand, ?delivered, ?time, waits, "delivered");
         }
         if let Some(agreements) = &mut self.agreements {
             agreements.count(&intervals, &self.store, now);
         }
+        self.watch_agreements(&intervals, now);
     }
 }

@@ -9,6 +9,7 @@ mod ask;
 #[cfg(test)]
 mod durable;
 mod enforce;
+mod watch;
 mod words;
 
 #[cfg(test)]
@@ -18,8 +19,8 @@ mod tests;
 use std::collections::BTreeSet;
 
 use weir_agree::{
-    Accepted, Agreement, AgreementState, Book, Fault, FaultCode, Interval, Moment, Name, Offer, Rejection,
-    ServiceState, Share, Template, Utc,
+    Accepted, Agreement, AgreementState, Book, Fault, FaultCode, Interval, Moment, Monitor, Name, Offer,
+    Rejection, ServiceState, Share, Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer};
 use weir_units::{BitRate, Instant};
@@ -34,6 +35,7 @@ pub(crate) use ask::Ask;
 pub(super) use enforce::{Counted, Interval as Delivery, utc};
 #[cfg(test)]
 pub(crate) use tests::Desk;
+pub(super) use watch::LinkSeen;
 
 /// How long counted bytes may wait to be written: so much a crash forgets of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
@@ -69,6 +71,8 @@ pub(crate) struct Agreements {
     counted_since: Instant,
     /// Whose quota was used up when last looked at.
     used_up: BTreeSet<Name>,
+    monitor: Monitor,
+    months_saved: Instant,
     happened: Vec<Happened>,
 }
 
@@ -98,12 +102,15 @@ impl Agreements {
             counted: BTreeSet::new(),
             counted_since: Instant::default(),
             used_up: BTreeSet::new(),
+            monitor: Monitor::new(),
+            months_saved: Instant::default(),
             happened: Vec::new(),
         };
         agreements.offer_templates();
         agreements.reconcile(store)?;
         // What passed while nobody was here.
         agreements.advance(store, now);
+        agreements.resume(store, now);
         Ok(Some(agreements))
     }
 
@@ -476,6 +483,7 @@ impl Agreements {
             not_enforced_because: why,
             sent_today: usage.sent_in_day(now),
             sent_this_month: usage.sent_in_month(now),
+            violations: self.monitor.month(&agreement.id).map_or(Vec::new(), |month| month.violations),
         }
     }
 }

@@ -53,6 +53,9 @@ impl Desk {
             Ask::Decide(id, accept, reply) => {
                 drop(reply.send(agreements.decide(&id, accept, store, now.utc)));
             }
+            Ask::Report(id, month, reply) => {
+                drop(reply.send(agreements.report(&id, month.unwrap_or(now.utc), store, now.utc)));
+            }
             Ask::Terminate(id, reply) => {
                 let begun = agreements.terminate(&id, store, now.utc);
                 agreements.finish(store, now.utc);
@@ -132,6 +135,7 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
             demand: weir_share::Demand::UNLIMITED,
             delivered: weir_units::Bytes(bytes),
             time: std::time::Duration::from_millis(100),
+            waits: true,
         };
         [delivery]
     };

@@ -2,7 +2,7 @@
 //! a quota, another; the number of the next is written with the agreement that takes it.
 
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
-use weir_agree::{Agreement, Name, Usage};
+use weir_agree::{Agreement, Month, Name, Usage, Utc};
 
 use super::{META, Store, StoreError};
 
@@ -10,13 +10,22 @@ use super::{META, Store, StoreError};
 const AGREEMENTS: TableDefinition<'_, &str, &str> = TableDefinition::new("agreements");
 /// What was sent, as JSON, by agreement.
 const USAGE: TableDefinition<'_, &str, &str> = TableDefinition::new("agreement-usage");
+/// What was seen of an agreement in a month, as JSON, by `id/2026-11`.
+const MONTHS: TableDefinition<'_, &str, &str> = TableDefinition::new("agreement-months");
 /// In [`META`]: the number of the next agreement.
 const NEXT: &str = "next-agreement";
 
 pub(super) fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(AGREEMENTS)?;
     tx.open_table(USAGE)?;
+    tx.open_table(MONTHS)?;
     Ok(())
+}
+
+/// Key of an agreement's month.
+fn month_key(id: &Name, month: Utc) -> String {
+    let month: String = month.to_string().chars().take(7).collect();
+    format!("{id}/{month}")
 }
 
 /// What is stored of agreements.
@@ -81,13 +90,42 @@ impl Store {
         })
     }
 
+    /// What was seen of an agreement in the month of that moment.
+    pub(crate) fn month(&self, id: &Name, month: Utc) -> Result<Option<Month>, StoreError> {
+        self.read("read what was seen of an agreement from", |tx| {
+            let row = tx.open_table(MONTHS)?.get(month_key(id, month).as_str())?;
+            Ok(row.and_then(|text| match serde_json::from_str(text.value()) {
+                Ok(month) => Some(month),
+                Err(e) => {
+                    tracing::error!("ignoring the stored month of agreement {id}: {e}");
+                    None
+                }
+            }))
+        })
+    }
+
+    /// Records what was seen of agreements.
+    pub(crate) fn save_months(&self, months: &[(Name, Month)]) -> Result<(), StoreError> {
+        self.write("write what was seen of agreements to", |tx| {
+            let mut rows = tx.open_table(MONTHS)?;
+            for (id, month) in months {
+                let text = serde_json::to_string(month).unwrap_or_default();
+                rows.insert(month_key(id, month.month()).as_str(), text.as_str())?;
+            }
+            Ok(())
+        })
+    }
+
     /// Forgets agreements.
     pub(crate) fn forget_agreements(&self, ids: &[Name]) -> Result<(), StoreError> {
         self.write("forget agreements of", |tx| {
             let (mut rows, mut usages) = (tx.open_table(AGREEMENTS)?, tx.open_table(USAGE)?);
+            let mut months = tx.open_table(MONTHS)?;
             for id in ids {
                 rows.remove(id.as_str())?;
                 usages.remove(id.as_str())?;
+                let own = format!("{id}/");
+                months.retain_in(own.as_str()..format!("{id}0").as_str(), |key, _| !key.starts_with(&own))?;
             }
             Ok(())
         })

@@ -1,5 +1,6 @@
 //! `weir agree`: templates, offers, agreements, the calendar.
 
+mod report;
 mod show;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ const EXAMPLES: &str = "Examples:
   weir agree offer camera.toml                 offer it: accepted or refused, with the reason
   weir agree list                              all agreements, and what each sends
   weir agree show a-17                         one of them
+  weir agree report a-17 --html report.html    what was promised and kept this month
   weir agree calendar                          what is promised when, and what is free
   weir agree renew a-17 --end 2027-12-31T00:00:00Z
   weir agree terminate a-17
@@ -81,6 +83,8 @@ enum Verb {
     Terminate(OneArgs),
     /// Let an agreement last longer
     Renew(RenewArgs),
+    /// Show what was promised and kept in a month
+    Report(report::ReportArgs),
     /// Show what is promised when, and what is free
     Calendar(CalendarArgs),
     /// Accept an offer that waits (with `decide = "operator"`)
@@ -192,6 +196,7 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
         }
         Verb::Accept(args) => changed(&session.client.decide(&args.id, true)?, args.output, session)?,
         Verb::Reject(args) => changed(&session.client.decide(&args.id, false)?, args.output, session)?,
+        Verb::Report(args) => report::run(&args, session)?,
         Verb::Calendar(args) => {
             let view = session.client.calendar(args.from, args.to)?;
             session.print(&view, |out, look| calendar(out, look, &view))?;

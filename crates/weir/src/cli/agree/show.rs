@@ -96,6 +96,9 @@ pub(super) fn status(out: &mut dyn Write, _: Look, status: &AgreementStatus) -> 
     if let Some(why) = &status.not_enforced_because {
         writeln!(out, "! not enforced: {why}")?;
     }
+    for violation in &status.violations {
+        writeln!(out, "! violated: {violation}")?;
+    }
     Ok(())
 }
 

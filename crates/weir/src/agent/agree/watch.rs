@@ -1,0 +1,230 @@
+//! Whether guarantees are met: what was seen of the link goes to the monitor, and what that says
+//! to the database, to events, and to whoever asks.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use weir_agree::{Conditions, Fault, FaultCode, Look, Moment, Month, Name, News, Report, Utc};
+use weir_host::{chain, netlink::tc::Counters};
+use weir_units::{Bytes, TcHandle};
+
+use super::{Agreements, Delivery};
+use crate::agent::{Agent, store::Store};
+
+/// How long what was seen may wait to be written: so much a crash forgets of a month.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// The link at the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::agent) struct LinkSeen {
+    /// Of the link's own queue; none if it has none.
+    queue: Option<Counters>,
+    /// What all classes had sent.
+    sent: u64,
+    /// What had been repaired.
+    repairs: u64,
+}
+
+impl LinkSeen {
+    /// What happened between an earlier look and this one; `up`: the link was.
+    fn since(&self, earlier: &LinkSeen, up: bool, fault: bool, capacity: weir_units::BitRate) -> Conditions {
+        let sent = self.sent.saturating_sub(earlier.sent);
+        // Without a queue of its own, what is sent is gone.
+        let (carried, full) = match (self.queue, earlier.queue) {
+            _ if !up => (0, true),
+            (Some(now), Some(before)) => {
+                let full = now.drops > before.drops || (now.backlog > 0 && before.backlog > 0);
+                (now.bytes.saturating_sub(before.bytes), full)
+            }
+            _ => (sent, false),
+        };
+        Conditions {
+            engine_fault: fault || self.repairs > earlier.repairs,
+            link_full: full,
+            capacity,
+            carried: Bytes(carried),
+            bypassed: Bytes(carried.saturating_sub(sent)),
+        }
+    }
+}
+
+impl Agent {
+    /// Has the monitor look at what each agreement got.
+    pub(in crate::agent) fn watch_agreements(&mut self, delivered: &[Delivery], now: Moment) {
+        if delivered.is_empty() {
+            self.link_seen = None;
+            return;
+        }
+        let seen = self.see_link();
+        let Some(earlier) = self.link_seen.replace(seen) else { return };
+        let up = matches!(&self.link, Some(Some((_, _, true))));
+        let capacity = self.book.config().link.capacity;
+        let conditions = seen.since(&earlier, up, self.engine_error.is_some(), capacity);
+        let sent = seen.sent.saturating_sub(earlier.sent);
+        // What the link's own queue drops, it takes from everyone alike.
+        let lost = conditions.link_full && conditions.carried.0 < sent / 10 * 9;
+        let part = |bytes: Bytes| match lost {
+            true => Bytes((u128::from(bytes.0) * u128::from(conditions.carried.0) / u128::from(sent)) as u64),
+            false => bytes,
+        };
+        let looks: Vec<(Name, Look)> = delivered
+            .iter()
+            .map(|one| {
+                let unmet = self.book.entries().get(&one.class).is_some_and(|e| self.problem(e).is_some());
+                let held_back = one.waits || (conditions.link_full && one.demand.is_active());
+                let look = Look {
+                    at: now.utc,
+                    time: one.time,
+                    guarantee: one.guarantee,
+                    delivered: part(one.delivered),
+                    waits: held_back,
+                    conditions: Conditions { engine_fault: conditions.engine_fault || unmet, ..conditions },
+                };
+                (one.id.clone(), look)
+            })
+            .collect();
+        if let Some(agreements) = &mut self.agreements {
+            agreements.watch(&looks, &self.store, now);
+        }
+    }
+
+    fn see_link(&mut self) -> LinkSeen {
+        let uplink = self.node.catcher.uplink();
+        let qdiscs = uplink.map(|index| self.node.netlink.qdiscs(index)).transpose();
+        let queue = qdiscs.unwrap_or_else(|e| {
+            tracing::debug!("cannot read the link's queue: {}", chain(&e));
+            None
+        });
+        let root = queue.and_then(|all| all.into_iter().find(|q| q.parent == TcHandle::ROOT));
+        // A group's are its members'.
+        let classes = self.book.entries().iter().filter(|(_, e)| e.claim.kind != weir_api::Kind::Group);
+        let classes = classes.filter_map(|(key, _)| self.followed.get(key));
+        LinkSeen {
+            queue: root.filter(|q| q.kind != "noqueue").map(|q| q.counters),
+            sent: classes.map(|f| f.before.bytes + f.counters.bytes).sum(),
+            repairs: self.repairs,
+        }
+    }
+}
+
+impl Agreements {
+    /// Takes up the months of agreements from before a restart.
+    pub(super) fn resume(&mut self, store: &Store, now: Utc) {
+        for id in self.book.in_force(now).into_iter().map(|f| f.id.clone()).collect::<Vec<_>>() {
+            match store.month(&id, now.month()) {
+                Ok(Some(month)) => self.monitor.restore(id, month),
+                Ok(None) => {}
+                Err(e) => tracing::warn!("{e}"),
+            }
+        }
+    }
+
+    /// Has the monitor look, and tells and stores what it finds.
+    fn watch(&mut self, looks: &[(Name, Look)], store: &Store, now: Moment) {
+        let mut months: Vec<(Name, Month)> = Vec::new();
+        for (id, look) in looks {
+            for news in self.monitor.look(id, look) {
+                match news {
+                    News::Violated(violation) => {
+                        let cause = violation.cause;
+                        let text =
+                            format!("{} short of {}; cause: {cause}", violation.mean, violation.guarantee);
+                        self.tell("guarantee-violated", Some(id), text);
+                    }
+                    News::Restored(violation) => {
+                        self.tell("guarantee-restored", Some(id), violation.to_string())
+                    }
+                    News::MonthEnded(month) => months.push((id.clone(), *month)),
+                }
+                months.extend(self.monitor.month(id).map(|month| (id.clone(), month)));
+            }
+            // It is in the book: what it delivered has just been counted.
+            let _ = self.book.set_guarantee(id, self.monitor.state(id));
+        }
+        let in_force: BTreeSet<Name> =
+            self.book.in_force(now.utc).into_iter().map(|f| f.id.clone()).collect();
+        let over: Vec<Name> = self.monitor.watched().filter(|id| !in_force.contains(id)).cloned().collect();
+        for id in over {
+            months.extend(self.monitor.forget(&id).map(|month| (id.clone(), month)));
+        }
+        if now.monotonic.since(self.months_saved) >= SAVE_EVERY {
+            self.months_saved = now.monotonic;
+            let watched = self.monitor.watched();
+            months.extend(watched.filter_map(|id| Some((id.clone(), self.monitor.month(id)?))));
+        }
+        if !months.is_empty()
+            && let Err(e) = store.save_months(&months)
+        {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// Writes what was seen of all that are watched.
+    pub(crate) fn save_months(&self, store: &Store) {
+        let month = |id: &Name| Some((id.clone(), self.monitor.month(id)?));
+        let months: Vec<(Name, Month)> = self.monitor.watched().filter_map(month).collect();
+        if !months.is_empty()
+            && let Err(e) = store.save_months(&months)
+        {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// What was promised and kept in the month of that moment.
+    pub(crate) fn report(&self, id: &str, month: Utc, store: &Store, now: Utc) -> Result<Report, Fault> {
+        let agreement = self.one(id)?;
+        let watched = self.monitor.month(&agreement.id).filter(|seen| seen.month() == month.month());
+        let stored = || {
+            let read = store.month(&agreement.id, month.month());
+            read.map_err(|e| Fault::new(FaultCode::NotRecorded, e.to_string()))
+        };
+        let seen = match watched {
+            Some(seen) => Some(seen),
+            None => stored()?,
+        };
+        let seen = seen.ok_or_else(|| {
+            let month = month.to_string().chars().take(7).collect::<String>();
+            let message = format!(
+                "cannot report on agreement {id} in {month}: it was not in force then, or not watched"
+            );
+            Fault::new(FaultCode::UnknownAgreement, message)
+        })?;
+        Ok(Report::new(agreement, seen, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_units::BitRate;
+
+    use super::*;
+
+    fn seen(bytes: u64, drops: u64, backlog: u64, sent: u64) -> LinkSeen {
+        let queue = Counters { bytes, drops, backlog, ..Counters::default() };
+        LinkSeen { queue: Some(queue), sent, repairs: 1 }
+    }
+
+    #[test]
+    fn the_link_is_full_when_its_own_queue_drops_or_stays_filled() {
+        let (before, link) = (seen(1000, 5, 3000, 900), BitRate::mbit(95));
+        for (after, full) in
+            [(seen(2000, 6, 0, 1900), true), (seen(2000, 5, 1, 1900), true), (seen(2000, 5, 0, 1900), false)]
+        {
+            let conditions = after.since(&before, true, false, link);
+            assert_eq!((conditions.link_full, conditions.carried), (full, Bytes(1000)), "{after:?}");
+        }
+        let down = seen(2000, 5, 0, 1900).since(&before, false, false, link);
+        assert_eq!((down.link_full, down.carried), (true, Bytes(0)));
+    }
+
+    #[test]
+    fn what_left_beside_the_classes_has_bypassed_them_and_a_repair_is_a_fault() {
+        let (before, link) = (seen(1000, 0, 0, 900), BitRate::mbit(95));
+        let conditions = seen(5000, 0, 0, 1900).since(&before, true, false, link);
+        assert_eq!((conditions.bypassed, conditions.engine_fault), (Bytes(3000), false));
+        let repaired = LinkSeen { repairs: 2, ..seen(2000, 0, 0, 1900) };
+        assert!(repaired.since(&before, true, false, link).engine_fault);
+        let without = |sent| LinkSeen { queue: None, ..seen(0, 0, 0, sent) };
+        let conditions = without(1900).since(&without(900), true, false, link);
+        assert_eq!((conditions.link_full, conditions.carried), (false, Bytes(1000)));
+    }
+}

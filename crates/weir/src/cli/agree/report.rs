@@ -1,0 +1,64 @@
+//! `weir agree report`: what was promised in a month, and what was kept of it.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use weir_agree::{Name, Report};
+
+use crate::cli::Session;
+
+const EXAMPLES: &str = "Examples:
+  weir agree report a-17
+  weir agree report a-17 --month 2026-11 --html report.html
+  weir agree report a-17 --json";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ReportArgs {
+    /// The agreement's id
+    id: Name,
+    /// Which month, in UTC; this one unless given
+    #[arg(long, value_name = "YYYY-MM")]
+    month: Option<String>,
+    /// Write a page with a plot into this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &ReportArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
+    let report = session.client.report(args.id.as_str(), args.month.as_deref())?;
+    if let Some(file) = &args.html {
+        std::fs::write(file, report.html()?).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    session.print(&report, |out, _| write(out, &report))
+}
+
+fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+    let Report { agreement, party, service, month, min, max, availability, seen, .. } = report;
+    let seconds = |ms: u64| crate::cli::format::seconds(ms / 1000);
+    writeln!(out, "agreement {agreement} of {party} for {service}, {min} to {max}, in {month}")?;
+    // Never rounded up.
+    writeln!(
+        out,
+        "  kept      {:.3} % of the {} it was watched",
+        (availability * 1e5).floor() / 1e3,
+        seconds(seen.observed_ms)
+    )?;
+    writeln!(out, "  asked     for more than it got for {}", seconds(seen.waiting_ms))?;
+    writeln!(
+        out,
+        "  promised  {} in that time, {} delivered; {} sent in all",
+        seen.promised, seen.delivered, seen.sent
+    )?;
+    for violation in &seen.violations {
+        writeln!(out, "! {violation}")?;
+    }
+    if seen.more_violations > 0 {
+        writeln!(out, "! and {} more", seen.more_violations)?;
+    }
+    Ok(())
+}

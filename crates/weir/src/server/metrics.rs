@@ -1,0 +1,154 @@
+//! `GET /metrics`: classes, the link and agreements in OpenMetrics' text, for Prometheus.
+
+use std::sync::atomic::AtomicU64;
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::{Registry, Unit},
+};
+use weir_agree::GuaranteeState;
+use weir_api::{AgreementStatus, Class, Status};
+use weir_units::BitRate;
+
+use super::{Failure, ask};
+use crate::{
+    agent::agree::Ask,
+    control::{Control, Request},
+};
+
+/// OpenMetrics 1.0, which Prometheus reads.
+const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) async fn metrics(State(control): State<Control>) -> Result<Response, Failure> {
+    let status = ask(&control, Request::Status).await?;
+    let classes = ask(&control, Request::Classes).await?;
+    // A node that makes no agreements has none.
+    let agreements =
+        ask(&control, |reply| Request::Agreements(Ask::Statuses(reply))).await?.unwrap_or_default();
+    Ok(([(header::CONTENT_TYPE, TYPE)], text(&status, &classes, &agreements)).into_response())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfClass {
+    class: String,
+    source: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAgreement {
+    agreement: String,
+    party: String,
+}
+
+type Gauges<L> = Family<L, Gauge<f64, AtomicU64>>;
+type Counters<L> = Family<L, Counter>;
+
+/// Rates in bytes per second, as is the custom there.
+fn bytes_per_second(rate: BitRate) -> f64 {
+    rate.0 as f64 / 8.0
+}
+
+fn text(status: &Status, classes: &[Class], agreements: &[AgreementStatus]) -> String {
+    let mut registry = Registry::with_prefix("weir");
+    of_link(&mut registry, status);
+    of_classes(&mut registry, classes);
+    of_agreements(&mut registry, agreements);
+    let mut text = String::new();
+    // A string takes what is written to it.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+fn of_link(registry: &mut Registry, status: &Status) {
+    let rates = [
+        ("link_capacity", "What the link carries, bytes per second", status.capacity),
+        ("link_rate", "What all classes sent over the last second, bytes per second", status.rate),
+        ("link_reserved", "The promised minima, bytes per second", status.reserved),
+        ("link_reservable", "What may be promised, bytes per second", status.reservable),
+    ];
+    for (name, help, rate) in rates {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(bytes_per_second(rate));
+        registry.register(name, help, gauge);
+    }
+    let repairs = Counter::<u64>::default();
+    repairs.inc_by(status.repairs);
+    registry.register("repairs", "Alterations by others that were mended", repairs);
+}
+
+fn of_classes(registry: &mut Registry, classes: &[Class]) {
+    let (sent, drops) = (Counters::<OfClass>::default(), Counters::<OfClass>::default());
+    let (rate, share, backlog) =
+        (Gauges::<OfClass>::default(), Gauges::<OfClass>::default(), Gauges::<OfClass>::default());
+    for class in classes {
+        let labels = OfClass { class: class.name.clone(), source: class.source.clone() };
+        sent.get_or_create(&labels).inc_by(class.bytes.0);
+        drops.get_or_create(&labels).inc_by(class.drops);
+        rate.get_or_create(&labels).set(bytes_per_second(class.rate));
+        share.get_or_create(&labels).set(bytes_per_second(class.allocation));
+        backlog.get_or_create(&labels).set(class.backlog.0 as f64);
+    }
+    registry.register_with_unit("class_sent", "Sent over the link", Unit::Bytes, sent);
+    registry.register("class_dropped_packets", "Dropped because the queue was full", drops);
+    registry.register("class_rate", "Sent over the last second, bytes per second", rate);
+    registry.register("class_allocation", "What it may send now, bytes per second", share);
+    registry.register_with_unit("class_backlog", "Waiting now", Unit::Bytes, backlog);
+}
+
+fn of_agreements(registry: &mut Registry, agreements: &[AgreementStatus]) {
+    let (min, met) = (Gauges::<OfAgreement>::default(), Gauges::<OfAgreement>::default());
+    let (violations, violated, lacking) = (
+        Gauges::<OfAgreement>::default(),
+        Gauges::<OfAgreement>::default(),
+        Gauges::<OfAgreement>::default(),
+    );
+    for status in agreements {
+        let Some(now) = &status.in_force else { continue };
+        let labels = OfAgreement {
+            agreement: status.agreement.id.to_string(),
+            party: status.agreement.offer.context.initiator.to_string(),
+        };
+        let is_met = status.agreement.guarantee_state != GuaranteeState::Violated;
+        min.get_or_create(&labels).set(bytes_per_second(now.min));
+        met.get_or_create(&labels).set(f64::from(u8::from(is_met)));
+        violations.get_or_create(&labels).set(status.violations.len() as f64);
+        let sum =
+            |part: fn(&weir_agree::Violation) -> u64| status.violations.iter().map(part).sum::<u64>() as f64;
+        violated.get_or_create(&labels).set(sum(|v| v.violated_ms) / 1000.0);
+        lacking.get_or_create(&labels).set(sum(|v| v.lacking.0));
+    }
+    registry.register("agreement_guarantee", "The minimum in force, bytes per second", min);
+    registry.register("agreement_met", "1 unless the guarantee is violated now", met);
+    registry.register("agreement_violations", "Violations of this month", violations);
+    registry.register_with_unit("agreement_violated", "Violated this month", Unit::Seconds, violated);
+    registry.register_with_unit(
+        "agreement_lacking",
+        "Promised this month and not delivered",
+        Unit::Bytes,
+        lacking,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::fake;
+
+    #[test]
+    fn metrics_are_text_that_prometheus_reads() {
+        let text = text(&fake::status(), &fake::classes(), &[]);
+        for line in ["weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"] {
+            assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
+        }
+        assert!(
+            text.lines().any(|l| l.starts_with("weir_class_sent_bytes_total{class=\"web\",source=")),
+            "{text}"
+        );
+    }
+}
