@@ -48,6 +48,9 @@ const DEBT: Duration = Duration::from_millis(20);
 /// for weights 1 to 5.)
 const SPLIT_UP_TO: BitRate = BitRate::mbit(500);
 
+/// What a class with a fixed rate may save up.
+const PRECISE: Duration = Duration::from_millis(1);
+
 /// Ethernet's header.
 const FRAME: u64 = 14;
 
@@ -70,6 +73,18 @@ impl Shape {
         // Unsplit, a bucket holds a super-packet; split, a fresh connection's first window.
         let least = if self.split { (10 * self.unit()).max(16 * 1024) } else { self.unit() };
         Bytes(rate.bytes_in(time).0.max(least))
+    }
+
+    /// The bursts of rate and ceiling of a class. One whose floor is its ceiling is promised a rate
+    /// and not more: what it saves up while it is idle would come on top of that (10 ms of rate
+    /// make an answer of 419 KiB at 19 Mbit/s 4 % faster), so that it is let save a millisecond.
+    fn bursts(&self, policy: &Policy, rate: BitRate, ceil: BitRate) -> (Bytes, Bytes) {
+        if self.split && policy.min().is_some() && policy.min() == policy.max() {
+            let burst = Bytes(ceil.bytes_in(PRECISE).0.max(2 * self.unit()));
+            (burst, burst)
+        } else {
+            (self.burst(rate, 10), self.burst(ceil, 10))
+        }
     }
 
     fn leaf(&self, ceil: BitRate) -> Leaf {
@@ -170,13 +185,14 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
     for ((member, rate), quantum) in members.iter().zip(&rates).zip(quanta) {
         let ceil = ceiling(&member.policy);
         let rate = BitRate(*rate).min(ceil);
+        let (burst, cburst) = shape.bursts(&member.policy, rate, ceil);
         let class = HtbClass {
             handle: TcHandle::new(MAJOR, member.minor),
             parent: TcHandle::new(MAJOR, member.group.map_or(ROOT, |g| groups[g].minor)),
             rate,
             ceil,
-            burst: shape.burst(rate, 10),
-            cburst: shape.burst(ceil, 10),
+            burst,
+            cburst,
             quantum: Bytes(quantum),
             prio: member.prio,
         };
@@ -403,6 +419,26 @@ mod tests {
         }
         // It is lent while they sleep: the one that sends may have all.
         assert_eq!(class(&nodes, 18).ceil, BitRate::mbit(100));
+    }
+
+    #[test]
+    fn a_class_that_is_promised_one_rate_saves_up_a_millisecond_of_it() {
+        let mut nodes = Vec::new();
+        let members = [
+            member(16, 1, Some(19), Some(19), 19),
+            member(17, 1, Some(50), Some(50), 50),
+            member(18, 1, Some(19), Some(20), 19),
+            member(19, 1, None, Some(19), 19),
+        ];
+        let bursts = |nodes: &[Node], minor| (class(nodes, minor).burst.0, class(nodes, minor).cburst.0);
+        make(&shape(BitRate::mbit(200), true), &[], &members, &mut nodes);
+        assert_eq!(bursts(&nodes, 16), (2 * 1514, 2 * 1514), "2375 bytes are less than two frames");
+        assert_eq!(bursts(&nodes, 17), (6250, 6250));
+        // Whoever may have more than is promised, or is promised nothing, is not measured so exactly.
+        assert!(bursts(&nodes, 18).0 >= 16_384 && bursts(&nodes, 19).0 >= 16_384);
+        // A super-packet has to fit.
+        make(&shape(BitRate::mbit(200), false), &[], &members, &mut nodes);
+        assert!(bursts(&nodes, 16).0 > 65_536);
     }
 
     #[test]
