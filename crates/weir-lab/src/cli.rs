@@ -19,6 +19,7 @@ use crate::{
     report::{self, Summary, table::new_table},
     run::{self, Options, Step},
     scenario::Scenario,
+    sla,
     topology::{self, Mode, check_rights, is_leftover},
 };
 
@@ -32,6 +33,8 @@ Examples:
   sudo weir lab run minimum --control weir --mode nat --tso off --seconds 10
   sudo weir lab run cpu --control weir:bpf,weir:htb,none
                                            what the engines cost beside no control
+  sudo weir lab run sla-C --control tc,none
+                                           the paper's own tc script beside no control
   sudo weir lab run ./mine.toml            one of your own (start from lab/weights-3.toml)
   sudo weir lab demo                       half a minute of weir at work
 
@@ -236,6 +239,7 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
         match experiment {
             Experiment::Shares(scenario) => adapt(scenario, args),
             Experiment::Cost(scenario) => adapt_cost(scenario, args),
+            Experiment::Promise(scenario) => adapt_promise(scenario, args),
         }
     }
     check_rights()?;
@@ -265,6 +269,12 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                 verdicts.extend(report.pass.map(Some));
                 (serde_json::to_string(&report), cost::table(&report), report.verdict())
             }
+            Experiment::Promise(scenario) => {
+                let report = sla::run(scenario, &options, &mut watch).with_context(context)?;
+                report.write(&dir)?;
+                verdicts.push(report.pass);
+                (serde_json::to_string(&report), sla::table(&report), report.verdict())
+            }
         };
         let text = if args.json {
             json.context("cannot write a report as JSON")?
@@ -290,6 +300,16 @@ fn adapt_cost(scenario: &mut cost::Scenario, args: &RunArgs) {
     }
     scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
     scenario.mode = args.mode.unwrap_or(scenario.mode);
+    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
+    choose(&mut scenario.controls, args);
+}
+
+/// The same for an experiment about promises.
+fn adapt_promise(scenario: &mut sla::Scenario, args: &RunArgs) {
+    if args.paper {
+        (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
+    }
+    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
     scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
     choose(&mut scenario.controls, args);
 }

@@ -1,23 +1,37 @@
-//! Everything that `weir lab run` knows: experiments about shares and about what they cost.
+//! Everything that `weir lab run` knows: experiments about shares, about what they cost, and
+//! about promises.
 
 use std::{fs, path::Path};
 
 use crate::{
     cost,
     scenario::{self, Scenario, ScenarioError},
+    sla,
 };
 
 /// The experiments about costs that come with weir.
 const COSTS: [(&str, &str); 2] =
     [("cpu", include_str!("../../../lab/cpu.toml")), ("latency", include_str!("../../../lab/latency.toml"))];
 
-/// A scenario file of either kind.
+/// The experiments about promised bandwidth.
+const PROMISES: [(&str, &str); 6] = [
+    ("sla-A", include_str!("../../../lab/sla-A.toml")),
+    ("sla-B", include_str!("../../../lab/sla-B.toml")),
+    ("sla-C", include_str!("../../../lab/sla-C.toml")),
+    ("sla-D", include_str!("../../../lab/sla-D.toml")),
+    ("sla-E", include_str!("../../../lab/sla-E.toml")),
+    ("sla-sum", include_str!("../../../lab/sla-sum.toml")),
+];
+
+/// A scenario file of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Experiment {
     /// Who gets what.
     Shares(Box<Scenario>),
     /// What that costs: files with the key `measures`.
     Cost(Box<cost::Scenario>),
+    /// Whether promises are kept: files with `measures = "transmission"`.
+    Promise(Box<sla::Scenario>),
 }
 
 /// All that come with weir.
@@ -27,10 +41,10 @@ pub enum Experiment {
 #[must_use]
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
-    let costs = COSTS.iter().map(|(name, text)| {
+    let others = COSTS.iter().chain(&PROMISES).map(|(name, text)| {
         Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
     });
-    shares.chain(costs).collect()
+    shares.chain(others).collect()
 }
 
 /// A built-in experiment by name, or one from the path of a `.toml` file.
@@ -60,6 +74,13 @@ impl Experiment {
         if !table.contains_key("measures") {
             return Ok(Experiment::Shares(Box::new(Scenario::parse(text, origin)?)));
         }
+        if table["measures"].as_str() == Some("transmission") {
+            let promise: sla::Scenario = toml::from_str(text).map_err(syntax)?;
+            return match promise.fault() {
+                Some(what) => Err(ScenarioError::Shape { scenario: promise.name, what }),
+                None => Ok(Experiment::Promise(Box::new(promise))),
+            };
+        }
         let cost: cost::Scenario = toml::from_str(text).map_err(syntax)?;
         if cost.busy.is_empty() || cost.busy.contains(&0) || cost.controls.is_empty() || cost.seconds == 0 {
             let what =
@@ -75,6 +96,7 @@ impl Experiment {
         match self {
             Experiment::Shares(s) => &s.name,
             Experiment::Cost(s) => &s.name,
+            Experiment::Promise(s) => &s.name,
         }
     }
 
@@ -84,6 +106,7 @@ impl Experiment {
         match self {
             Experiment::Shares(s) => (&s.title, &s.source),
             Experiment::Cost(s) => (&s.title, &s.source),
+            Experiment::Promise(s) => (&s.title, &s.source),
         }
     }
 
@@ -93,6 +116,7 @@ impl Experiment {
         match self {
             Experiment::Shares(s) => s.about.trim(),
             Experiment::Cost(s) => s.about.trim(),
+            Experiment::Promise(s) => s.about.trim(),
         }
     }
 
@@ -102,6 +126,7 @@ impl Experiment {
         match self {
             Experiment::Shares(s) => (s.cases.len(), s.seconds),
             Experiment::Cost(s) => (s.steps() / s.controls.len(), s.seconds),
+            Experiment::Promise(s) => (s.cases.len(), s.seconds),
         }
     }
 
@@ -111,6 +136,7 @@ impl Experiment {
         match self {
             Experiment::Shares(s) => s.cases.len() * s.controls.len(),
             Experiment::Cost(s) => s.steps(),
+            Experiment::Promise(s) => s.steps(),
         }
     }
 }
@@ -126,7 +152,7 @@ mod tests {
         }
         assert!(matches!(find("cpu").unwrap(), Experiment::Cost(_)));
         let error = find("lattency").unwrap_err().to_string();
-        assert!(error.contains("weights-3") && error.contains("cpu, latency"), "{error}");
+        assert!(error.contains("weights-3") && error.contains("cpu, latency, sla-A"), "{error}");
     }
 
     #[test]
@@ -136,5 +162,8 @@ mod tests {
         assert!(error.contains("none may be empty or zero"), "{error}");
         let error = Experiment::parse(&COSTS[0].1.replace("judged =", "jugded ="), "cpu").unwrap_err();
         assert!(error.to_string().contains("jugded"), "{error}");
+        let text = PROMISES[2].1.replacen("\"19mbit\",", "\"79mbit\",", 1);
+        let error = Experiment::parse(&text, "sla-C").unwrap_err().to_string();
+        assert!(error.contains("promises 160") && error.contains("a line of 100"), "{error}");
     }
 }

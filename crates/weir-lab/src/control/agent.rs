@@ -36,6 +36,7 @@ pub struct AgentSetup<'a> {
     docker: Option<PathBuf>,
     await_classes: Vec<String>,
     link: String,
+    sections: String,
 }
 
 impl<'a> AgentSetup<'a> {
@@ -51,6 +52,7 @@ impl<'a> AgentSetup<'a> {
             docker: None,
             await_classes: topology.containers().iter().map(|c| c.netns().name().to_owned()).collect(),
             link: String::new(),
+            sections: String::new(),
         }
     }
 
@@ -71,6 +73,12 @@ impl<'a> AgentSetup<'a> {
         AgentSetup { link: lines.to_owned(), ..self }
     }
 
+    /// More sections of the configuration, e.g. `[agreements]`.
+    #[must_use]
+    pub fn sections(self, text: &str) -> AgentSetup<'a> {
+        AgentSetup { sections: text.to_owned(), ..self }
+    }
+
     fn config(&self, dir: &Path) -> String {
         let quote = |text: &str| toml::Value::String(text.to_owned()).to_string();
         let file = |name: &str| quote(&dir.join(name).to_string_lossy());
@@ -84,7 +92,7 @@ impl<'a> AgentSetup<'a> {
         );
         let docker = self.docker.as_ref().map_or("false".into(), |path| quote(&path.to_string_lossy()));
         let netns = self.netns.as_ref().map_or("false".into(), |pattern| format!("[{}]", quote(pattern)));
-        let _ = write!(text, "docker = {docker}\nnetns = {netns}\n");
+        let _ = write!(text, "docker = {docker}\nnetns = {netns}\n\n{}", self.sections);
         text
     }
 }

@@ -145,8 +145,13 @@ pub(crate) fn start_agent(
     capacity: BitRate,
     options: &Options,
 ) -> Result<Agent> {
+    Agent::start(&AgentSetup::new(&options.weir, topology, capacity).link(&link(kind, options)))
+}
+
+/// What the control and the caller say about the `[link]` section.
+pub(crate) fn link(kind: Kind, options: &Options) -> String {
     let engine = kind.engine().map_or(String::new(), |engine| format!("engine = \"{engine}\"\n"));
-    Agent::start(&AgentSetup::new(&options.weir, topology, capacity).link(&(engine + &options.link)))
+    engine + &options.link
 }
 
 /// What is missing for a control that could not be started, if it may be missing: a kernel need

@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 use weir_units::{BitRate, Bytes};
 
 pub use netns::Netns;
-pub(crate) use proc::last_words;
 pub use proc::{Output, Proc};
+pub(crate) use proc::{command, last_words};
 
 /// The node's uplink in every topology.
 pub const UPLINK: &str = "up0";
