@@ -33,18 +33,18 @@ const EXAMPLES: &str = "Examples:
   weir agree renew a-17 --end 2027-12-31T00:00:00Z
   weir agree terminate a-17
 
-A whole offer, as TOML; what is after # may be left out:
+A whole offer, as TOML; only what has a * is needed, the rest says what holds without it:
   id = \"camera-2026-11\"                  # sent again, it has the same answer
   [context]
-  initiator = \"acme\"
+  initiator = \"acme\"                     # * who asks
   expiration = \"2027-12-31T00:00:00Z\"    # when the agreement ends, if [terms] does not say
   template_id = \"video\"                  # the template that it is made from
   [service]
   term = \"server_parameters\"
-  name = \"camera\"                        the container, if there is no selector
+  name = \"camera\"                        # * the container, if there is no selector
   [terms]
-  min = \"10mbit\"                         guaranteed whenever it is asked for
-  max = \"20mbit\"                         never more
+  min = \"10mbit\"                         # * guaranteed whenever it is asked for
+  max = \"20mbit\"                         # * never more
   start = \"2026-12-01T08:00:00Z\"         # at once
   end = \"2027-12-01T08:00:00Z\"           # no end
   share = \"weighted\"                     # additive: equal parts of the spare
@@ -54,7 +54,7 @@ A whole offer, as TOML; what is after # may be left out:
   [terms.quota]                          # none
   day = \"10GiB\"
   month = \"100GiB\"
-  after = \"2mbit\"                        the ceiling when it is used up
+  after = \"2mbit\"                        # the ceiling when it is used up
 
 The same in JSON, or as WS-Agreement's XML; the agent's socket takes all three over HTTP:
   curl --unix-socket /run/weir/weir.sock -H 'Content-Type: application/xml' \\
