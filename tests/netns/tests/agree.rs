@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use weir_agree::{Document, Language, Name, Offer, Utc};
+use weir_agree::{Document, Language, Name, Offer, Quota, Utc};
 use weir_api::{ClientError, Kind, Origin as SetBy};
 use weir_lab::{
     topology::{Family, Mode, Spec},
@@ -26,7 +26,7 @@ use weir_netns_tests::{
     CAPACITY, Config, Division, Need, Node, Origin, Rate, Share, Stream, TOLERANCE, can_run, compare,
     containers, party, within,
 };
-use weir_units::BitRate;
+use weir_units::{BitRate, Bytes};
 
 const FLOOD: Load = Load::Udp(BitRate::mbit(1000));
 /// More than any share here.
@@ -334,6 +334,38 @@ fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form() {
     assert_eq!(view.other, BitRate::kbit(4_750));
 }
 
+#[test]
+fn a_quota_that_is_used_up_lowers_the_ceiling_at_once_and_a_crash_does_not_bring_it_back() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(2, "");
+    let labels = ["C1", "C2"];
+    let mut wanted = offer(&node.name("C1"), 40, 40);
+    wanted.terms.quota = Some(Quota { day: Some(Bytes(12_000_000)), month: None, after: BitRate::mbit(4) });
+    node.client().offer(&wanted).expect("it fits");
+    let streams = flood(&node, &labels);
+    let begin = Instant::now();
+    let used_up = || {
+        let events = node.client().events(false).expect("there are some").flatten();
+        events.into_iter().any(|event| event.what == "agreement-quota-used-up")
+    };
+    while !used_up() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "12 MB at 40 Mbit/s are 2.4 s");
+        sleep(Duration::from_millis(20));
+    }
+    println!("12 MB at 40 Mbit/s lasted {:.2} s", begin.elapsed().as_secs_f64());
+    assert!(begin.elapsed() > Duration::from_millis(2_200));
+    sleep(Duration::from_millis(500));
+    let all = |first| expected([first, party("C2").sends(FLOOD)]);
+    let limited = all(party("C1").max(4).sends(FLOOD));
+    check("the quota is used up", &streams, &labels, &limited);
+    assert!(node.weir(&["agree", "list"]).contains("limited"));
+    node.agent().kill();
+    node.restart();
+    check("after a crash", &streams, &labels, &limited);
+}
+
 /// One user's bursts, and no pace for parties.
 const SENDERS: usize = 2;
 
@@ -385,14 +417,22 @@ fn no_agreement_is_lost_or_made_twice_by_an_agent_that_is_killed_at_any_moment()
             sleep(Duration::from_millis(random % 250));
             node.agent().kill();
             node.restart();
+            if kill % 50 == 0 {
+                println!(
+                    "kill {kill}, {} offers, {:.0} s",
+                    told.lock().map_or(0, |t| t.len()),
+                    begin.elapsed().as_secs_f64()
+                );
+            }
             // First what was told: the list is of later.
             let told = told.lock().expect("nobody panics").clone();
             let all = node.client().agreements().expect("it answers");
+            let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+            for one in &all {
+                *times.entry(one.agreement.offer.id.as_ref().map_or("", Name::as_str)).or_default() += 1;
+            }
             for (id, status) in &told {
-                let of_id = all
-                    .iter()
-                    .filter(|one| one.agreement.offer.id.as_ref().is_some_and(|o| o.as_str() == id));
-                match (status, of_id.count()) {
+                match (status, times.get(id.as_str()).copied().unwrap_or(0)) {
                     (200 | 201, 1) | (409 | 422, 0) => {}
                     (0 | 429 | 503, 0 | 1) => {}
                     (status, count) => {

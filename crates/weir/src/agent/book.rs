@@ -355,7 +355,7 @@ impl Book {
                 entry.effective = agreed::bounded(None, ceiling);
                 continue;
             }
-            if entry.claim.source == agreed::SOURCE {
+            if entry.claim.is_agreed() {
                 // Promised by the agreement, and by nothing else.
                 continue;
             }

@@ -292,3 +292,13 @@ fn where_others_have_a_ceiling_all_without_an_agreement_share_it_while_one_is_in
     assert!(book.plan(&min("db", 6)).is_err());
     assert!(book.plan(&min("db", 5)).is_ok());
 }
+
+#[test]
+fn two_agreements_are_not_about_one_container() {
+    let mut book = book("[agreements]\n");
+    book.update(vec![claim("web")]);
+    book.agree(vec![agreed("docker:web", 20, 30), agreed("web", 10, 10)], BitRate::mbit(30));
+    assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
+    let why = book.unmet(&agreed("web", 0, 0).id).unwrap();
+    assert_eq!(why, "agreement a-docker:web is about the same container");
+}

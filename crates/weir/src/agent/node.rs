@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_bpf::{Config as Programs, Rule};
+use weir_bpf::{Config as Programs, Rule, RuleSet};
 use weir_host::{
     chain,
     discover::NsId,
@@ -35,6 +35,8 @@ pub(crate) struct Node {
     pub(crate) pacing_failure: Option<String>,
     /// Why selectors select nothing, if so.
     pub(crate) rules_failure: Option<String>,
+    /// Classes whose packets cannot be told apart beside those of the others.
+    pub(crate) left_out: BTreeSet<u16>,
     /// Why the uplink's own traffic is not shared, if so.
     pub(crate) uplink_failure: Option<String>,
 }
@@ -65,19 +67,33 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
     }
 }
 
-/// What the book's claims select, as the programs' rules: earlier claims' first.
-pub(crate) fn rules(book: &Book) -> Vec<Rule> {
-    let handle_of = |key: &str| book.entries().get(key).and_then(|entry| entry.minor).map(handle);
+/// What the book's claims select, as the programs' rules: earlier claims' first. What of the
+/// agreements does not fit the programs' tables is left out: its minors.
+pub(crate) fn rules(book: &Book) -> (Vec<Rule>, BTreeSet<u16>) {
+    let minor_of = |claim: &Claim| book.entries().get(&claim.key()).and_then(|entry| entry.minor);
     let senders = |name: &str| -> Vec<u32> {
         let entries = book.entries().values().filter(|entry| is_container(&entry.claim, name));
         entries.filter_map(|entry| entry.minor.map(handle)).collect()
     };
-    let of_claim = |claim: &Claim| {
-        let handle = handle_of(&claim.key());
-        let selectors = claim.selectors.iter();
-        handle.map_or(Vec::new(), |handle| selectors.flat_map(|s| s.rules(handle, senders)).collect())
+    let rules_of = |claim: &Claim, minor| -> Vec<Rule> {
+        claim.selectors.iter().flat_map(|s| s.rules(handle(minor), senders)).collect()
     };
-    book.selecting().flat_map(of_claim).collect()
+    let all: Vec<(bool, u16, Vec<Rule>)> = book
+        .selecting()
+        .filter_map(|claim| minor_of(claim).map(|minor| (claim.is_agreed(), minor, rules_of(claim, minor))))
+        .collect();
+    let agreed = all.iter().filter(|(is_agreed, ..)| *is_agreed).count();
+    let first = |most: usize| -> Vec<Rule> {
+        let kept = all[..most].iter().chain(&all[agreed..]);
+        kept.flat_map(|(.., rules)| rules.iter().cloned()).collect()
+    };
+    let fits = |most: &usize| RuleSet::new(&first(*most)).is_ok();
+    if fits(&agreed) {
+        return (first(agreed), BTreeSet::new());
+    }
+    let counts: Vec<usize> = (0..agreed).collect();
+    let most = counts.partition_point(fits).saturating_sub(1);
+    (first(most), all[most..agreed].iter().map(|(_, minor, _)| *minor).collect())
 }
 
 impl Node {
@@ -148,6 +164,7 @@ impl Node {
             shape: shape(config, 1500),
             failures: BTreeMap::new(),
             rules_failure: None,
+            left_out: BTreeSet::new(),
             uplink_failure: None,
         })
     }
@@ -220,12 +237,47 @@ impl Node {
 
     /// Has selected packets belong to their classes, as far as `is_ready` says of a class's minor.
     pub(crate) fn select(&mut self, book: &Book, is_ready: impl Fn(u16) -> bool) {
-        let ready = |rule: &Rule| is_ready(TcHandle(rule.handle).minor());
-        let rules: Vec<Rule> = rules(book).into_iter().filter(ready).collect();
+        let (mut rules, left_out) = rules(book);
+        rules.retain(|rule| is_ready(TcHandle(rule.handle).minor()));
+        self.left_out = left_out;
         self.rules_failure = self.catcher.set_rules(&rules).err().map(|e| chain(&e));
     }
 
     fn catch_uplink(&mut self, link: &Link) -> Result<(), EngineError> {
         self.catcher.set_uplink(link.index, &link.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{book::Agreed, store};
+
+    #[test]
+    fn agreements_that_the_programs_cannot_tell_apart_are_left_out_and_the_others_hold() {
+        let config = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n\
+            [[class]]\nname = \"voice\"\nmatch = { dscp = 46 }\n";
+        let config = crate::config::parse(config, std::path::Path::new("test.toml")).unwrap();
+        let (set, minors) = (store::SetLayers::new(), store::Minors::new());
+        let mut book = Book::new(config, set, minors, weir_units::BitRate::ZERO).unwrap();
+        // A kind each, by the length of its prefix.
+        let agreed = (1..=80).map(|len| Agreed {
+            id: weir_agree::Name::new(&format!("a-{len}")).unwrap(),
+            selector: weir_agree::Selector {
+                subnet: Some(format!("fd00::/{len}").parse::<ipnet::IpNet>().unwrap().trunc()),
+                ..weir_agree::Selector::default()
+            },
+            weight: None,
+            min: weir_units::BitRate::kbit(10),
+            max: weir_units::BitRate::kbit(10),
+            limited_until: None,
+        });
+        let agreed: Vec<Agreed> = agreed.collect();
+        assert!(book.agree(agreed[..60].to_vec(), weir_units::BitRate::ZERO));
+        assert_eq!((rules(&book).0.len(), rules(&book).1.len()), (60, 0));
+        assert!(book.agree(agreed, weir_units::BitRate::ZERO));
+        let (fit, left_out) = rules(&book);
+        assert!(RuleSet::new(&fit).is_ok());
+        assert_eq!((fit.len(), left_out.len()), (64, 16));
     }
 }

@@ -159,6 +159,12 @@ impl Agent {
         if let (Some(why), false) = (&self.node.rules_failure, entry.claim.selectors.is_empty()) {
             return Some(why.clone());
         }
+        if entry.minor.is_some_and(|minor| self.node.left_out.contains(&minor)) {
+            return Some(
+                "this node tells 64 kinds of selectors apart and others have them: select as others do"
+                    .into(),
+            );
+        }
         let by_uplink = entry.claim.kind == Kind::Host || !entry.claim.cgroups.is_empty();
         if by_uplink && let Some(why) = &self.node.uplink_failure {
             return Some(why.clone());

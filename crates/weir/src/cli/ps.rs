@@ -15,7 +15,7 @@ use super::{
 
 const EXAMPLES: &str = "Examples:
   weir ps                 the classes of this node
-  weir ps -o wide         with handle, interfaces, source and totals
+  weir ps -o wide         with handle, interfaces, source, agreement and totals
   weir ps --json | jq '.[] | select(.activity == \"active\") | .name'
 
 Columns:
@@ -52,7 +52,8 @@ pub(super) fn run(args: &PsArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
 pub(super) fn write(out: &mut dyn Write, look: Look, classes: &[Class], wide: bool) -> io::Result<()> {
     const SHORT: [&str; 10] =
         ["NAME", "GROUP", ">WEIGHT", ">MIN", ">MAX", ">ALLOCATED", ">SENDING", ">DROPS", ">BACKLOG", "STATE"];
-    const WIDE: [&str; 6] = ["HANDLE", "SOURCE", ">BYTES", ">LOCAL", ">BACKPRESSURED", "INTERFACES"];
+    const WIDE: [&str; 7] =
+        ["HANDLE", "SOURCE", "AGREEMENT", ">BYTES", ">LOCAL", ">BACKPRESSURED", "INTERFACES"];
     let headings: Vec<&str> = SHORT.into_iter().chain(WIDE.into_iter().filter(|_| wide)).collect();
     let mut table = Table::new(look, &headings);
     let mut sorted: Vec<&Class> = classes.iter().collect();
@@ -105,11 +106,12 @@ fn short_cells(class: &Class) -> [(String, Tone); 10] {
     ]
 }
 
-fn wide_cells(class: &Class) -> [(String, Tone); 6] {
+fn wide_cells(class: &Class) -> [(String, Tone); 7] {
     let or_none = |text: String| (if text.is_empty() { "-".to_owned() } else { text }, Tone::Plain);
     [
         or_none(class.handle.clone().unwrap_or_default()),
         or_none(class.source.clone()),
+        or_none(class.agreement.clone().unwrap_or_default()),
         or_none(class.bytes.to_string()),
         or_none(class.local_bytes.to_string()),
         or_none(format::millis(class.backpressured_ms)),

@@ -61,11 +61,11 @@ host    -              1       -       -      5mbit   800kbit      0       0B  a
 fn ps_wide_adds_what_else_is_known() {
     let agent = FakeAgent::start();
     let expected = "\
-NAME    GROUP     WEIGHT     MIN     MAX  ALLOCATED   SENDING  DROPS  BACKLOG  STATE   HANDLE  SOURCE     BYTES  LOCAL  BACKPRESSURED  INTERFACES
-camera  -              1       -       -      5mbit         0      0       0B  idle!   1:1a    config        0B     0B              0  veth-camera
-web     tenant-a       2  20mbit  50mbit     40mbit  39.8mbit      0       0B  active  1:1a    docker  379.9MiB     0B              0  veth-web
-video   -              3       -       -     55mbit  54.1mbit     12    64KiB  active  1:1a    docker  515.9MiB   3MiB          81.5s  veth-video
-host    -              1       -       -      5mbit   800kbit      0       0B  active  1:1a    weir      7.6MiB     0B              0  veth-host
+NAME    GROUP     WEIGHT     MIN     MAX  ALLOCATED   SENDING  DROPS  BACKLOG  STATE   HANDLE  SOURCE  AGREEMENT     BYTES  LOCAL  BACKPRESSURED  INTERFACES
+camera  -              1       -       -      5mbit         0      0       0B  idle!   1:1a    config  -                0B     0B              0  veth-camera
+web     tenant-a       2  20mbit  50mbit     40mbit  39.8mbit      0       0B  active  1:1a    docker  -          379.9MiB     0B              0  veth-web
+video   -              3       -       -     55mbit  54.1mbit     12    64KiB  active  1:1a    docker  -          515.9MiB   3MiB          81.5s  veth-video
+host    -              1       -       -      5mbit   800kbit      0       0B  active  1:1a    weir    -            7.6MiB     0B              0  veth-host
 ";
     let got = ask(&agent, &["ps", "-o", "wide"]).good();
     assert_eq!(got.split("\n\n").next().unwrap(), expected.trim_end());

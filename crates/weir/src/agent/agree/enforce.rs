@@ -92,7 +92,8 @@ impl Agent {
         agreements.promised_to_classes(promised);
         for one in agreements.happened() {
             let key = one.id.as_ref().and_then(|id| self.book.class_of(id)).map(str::to_owned);
-            self.event_of(one.what, key.as_deref(), one.id.map(|id| id.to_string()), one.detail);
+            let detail = one.id.as_ref().map_or(String::new(), |id| format!("{id}: ")) + &one.detail;
+            self.event_of(one.what, key.as_deref(), one.id.map(|id| id.to_string()), detail);
         }
     }
 

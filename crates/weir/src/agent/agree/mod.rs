@@ -245,6 +245,7 @@ impl Agreements {
         let excess =
             oversubscribed.map_or(String::new(), |o| format!("; the link is oversubscribed by {}", o.excess));
         self.tell(what, Some(&id), words::promise(&agreement) + &excess);
+        self.tell_begun(&agreement);
         Ok(answer(agreement))
     }
 
@@ -320,7 +321,15 @@ impl Agreements {
         })?;
         let what = if accept { "agreement-accepted" } else { "agreement-rejected" };
         self.tell(what, Some(&agreement.id), words::promise(&agreement));
+        self.tell_begun(&agreement);
         Ok(agreement)
+    }
+
+    /// Tells of one that begins when it is accepted.
+    fn tell_begun(&mut self, agreement: &Agreement) {
+        if agreement.service_state == ServiceState::Ready {
+            self.tell("agreement-activated", Some(&agreement.id), words::promise(agreement));
+        }
     }
 
     pub(crate) fn calendar(&self, from: Utc, to: Option<Utc>) -> Result<CalendarView, Fault> {

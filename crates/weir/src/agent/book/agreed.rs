@@ -31,6 +31,13 @@ pub(crate) struct Agreed {
     pub(crate) limited_until: Option<Utc>,
 }
 
+impl Claim {
+    /// Whether it is an agreement's, about packets.
+    pub(crate) fn is_agreed(&self) -> bool {
+        self.source == SOURCE
+    }
+}
+
 impl Book {
     /// Puts agreements in force instead of those before; all that there are promise `promised`
     /// at most, now or later. True if something changed.
@@ -70,7 +77,7 @@ impl Book {
     /// Claims that select packets, in the order in which they do: agreements first, and among
     /// them those that ask for more of a packet.
     pub(crate) fn selecting(&self) -> impl Iterator<Item = &Claim> {
-        let of_agreements = self.entries.values().map(|e| &e.claim).filter(|c| c.source == SOURCE);
+        let of_agreements = self.entries.values().map(|e| &e.claim).filter(|c| c.is_agreed());
         let mut of_agreements: Vec<&Claim> = of_agreements.collect();
         let parts = |claim: &Claim| claim.selectors.iter().map(Selector::parts).max();
         of_agreements.sort_by_key(|claim| std::cmp::Reverse(parts(claim)));
@@ -125,6 +132,9 @@ pub(super) fn overlay(
 fn lay(entries: &mut BTreeMap<String, Entry>, agreed: &Agreed) -> Result<(), String> {
     let key = target(entries, agreed)?;
     let entry = entries.get_mut(&key).ok_or("its class has gone")?;
+    if let Some(other) = &entry.agreement {
+        return Err(format!("agreement {other} is about the same container"));
+    }
     let weight = agreed.weight.unwrap_or(entry.effective.policy.weight());
     let policy = Policy::new(weight, Some(agreed.min), Some(agreed.max)).map_err(|e| e.to_string())?;
     let origin = if agreed.weight.is_some() { Origin::Agreement } else { entry.effective.origins[0] };

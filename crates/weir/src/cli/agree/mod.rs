@@ -177,6 +177,7 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::List(args) => {
             let mut all = session.client.agreements()?;
             all.retain(|one| args.all || !one.agreement.state.is_final());
+            all.sort_by_key(|one| one.agreement.answered);
             session.print(&all, |out, look| list(out, look, &all))?;
         }
         Verb::Show(args) => {
