@@ -61,7 +61,7 @@ impl Agent {
     pub(in crate::agent) fn keep_agreements(&mut self) {
         let now = self.moment().utc;
         let Some(agreements) = &mut self.agreements else { return };
-        agreements.advance(&self.store, now);
+        agreements.advance(now);
         let (agreed, promised) = (agreements.in_force(now), agreements.promised(now));
         let before = self.book.minors().clone();
         if self.book.agree(agreed, promised) {
@@ -77,10 +77,11 @@ impl Agent {
             self.divide();
             self.node.select(&self.book, |_| true);
         }
-        if !self.dirty
-            && let Some(agreements) = &mut self.agreements
-        {
-            agreements.finish(&self.store, now);
+        if let Some(agreements) = &mut self.agreements {
+            if !self.dirty {
+                agreements.finish(&self.store, now);
+            }
+            agreements.settle(&self.store, now);
         }
         self.admit_both();
     }

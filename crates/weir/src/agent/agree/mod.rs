@@ -109,7 +109,8 @@ impl Agreements {
         agreements.offer_templates();
         agreements.reconcile(store)?;
         // What passed while nobody was here.
-        agreements.advance(store, now);
+        agreements.advance(now);
+        agreements.settle(store, now);
         agreements.resume(store, now);
         Ok(Some(agreements))
     }
@@ -353,8 +354,9 @@ impl Agreements {
         })
     }
 
-    /// Lets agreements begin and end whose time has come.
-    pub(crate) fn advance(&mut self, store: &Store, now: Utc) {
+    /// Lets agreements begin and end whose time has come: the clock says so to the next agent too,
+    /// so that nothing has to be written before it is enforced.
+    pub(crate) fn advance(&mut self, now: Utc) {
         for change in self.book.advance(now) {
             self.unsaved.insert(change.id.clone());
             let what = match change.service_state {
@@ -364,6 +366,10 @@ impl Agreements {
             let detail = self.book.agreement(&change.id).map_or(String::new(), words::promise);
             self.tell(what, Some(&change.id), detail);
         }
+    }
+
+    /// Writes what [`Agreements::advance`] changed, and forgets what is long over.
+    pub(crate) fn settle(&mut self, store: &Store, now: Utc) {
         let old: Vec<Name> =
             self.book.forget_until(self.rules.remembers_since(now)).into_iter().map(|a| a.id).collect();
         if !old.is_empty()
