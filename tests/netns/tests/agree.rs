@@ -35,7 +35,7 @@ const MUCH: Rate = Rate::Of(BitRate::mbit(100));
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Many offers a minute, as only tests send.
-const FAST: &str = "offers_at_once = 100000\noffers_per_minute = 1000000\n";
+const FAST: &str = "offers_at_once = 100000\noffers_per_minute = 1000000\nmost_of_party = 100000\n";
 
 fn node(n: usize, agreements: &str) -> Node {
     let mut node = Node::build(&Spec { containers: containers(n), mode: Mode::Routed, ..Spec::default() });

@@ -78,7 +78,7 @@ impl Agent {
             capacity: link.capacity,
             engine: self.node.engine.kind().name().to_owned(),
             classes: nodes.iter().map(class).collect(),
-            selectors: rules(&self.book).iter().map(selector).collect(),
+            selectors: rules(&self.book).0.iter().map(selector).collect(),
         })
     }
 }
