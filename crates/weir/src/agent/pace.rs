@@ -47,8 +47,10 @@ impl Agent {
             }
         }
         for (key, entry) in self.book.entries() {
-            let (Some(followed), Kind::Container | Kind::Netns | Kind::Interface | Kind::Cgroup | Kind::Host) =
-                (self.followed.get(key), entry.claim.kind)
+            let (
+                Some(followed),
+                Kind::Container | Kind::Netns | Kind::Interface | Kind::Cgroup | Kind::Selector | Kind::Host,
+            ) = (self.followed.get(key), entry.claim.kind)
             else {
                 continue;
             };
