@@ -1,0 +1,251 @@
+use std::time::Duration;
+
+use weir_units::{Bytes, Instant};
+
+use crate::{
+    ClassId, EnqueueError, Limits, Packet, Params, Stats, Tokens,
+    bits::Bits,
+    bucket::TICKS_PER_NS,
+    class::{Class, Desk, Door, NONE},
+    packets::Packets,
+    schedule::{Feed, Row},
+    wheel::Wheel,
+};
+
+/// The first tick: no bucket is deeper, so that no moment falls below zero.
+const START: u64 = 1 << 61;
+/// After so many nanoseconds since `origin` all moments are moved back: 104 days.
+const ERA: u64 = START / TICKS_PER_NS;
+/// The level of a class that does not exist.
+pub(crate) const VACANT: u8 = u8::MAX;
+
+/// A tree of token buckets with its packets. See the [crate's documentation](crate).
+#[derive(Debug, Clone)]
+pub struct Htb {
+    pub(crate) limits: Limits,
+    /// The nanosecond of the first tick.
+    origin: u64,
+    pub(crate) class: Box<[Class]>,
+    pub(crate) door: Box<[Door]>,
+    pub(crate) desk: Box<[Desk]>,
+    /// What is left of a leaf's turn, `[class][level]`, in bytes.
+    pub(crate) deficit: Box<[i32]>,
+    /// Who may borrow from a parent, `[class][prio]`.
+    pub(crate) feeds: Box<[Feed]>,
+    /// Members of all feeds of a priority: bits are places.
+    pub(crate) feeding: Box<[Bits]>,
+    /// Who can send, `[level][prio]`.
+    pub(crate) rows: Box<[Row]>,
+    /// For each level the priorities whose row is not empty.
+    pub(crate) row_prios: [u8; Limits::MAX_DEPTH as usize],
+    /// The levels that have such rows.
+    pub(crate) row_levels: u64,
+    pub(crate) wheel: Wheel,
+    pub(crate) packets: Packets,
+    /// Which class is at a place; [`NONE`] where one was removed.
+    pub(crate) order: Box<[u32]>,
+    /// Classes were added that have no place yet.
+    pub(crate) unplaced: bool,
+}
+
+/// A packet that leaves now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departure {
+    /// Where it waited.
+    pub leaf: ClassId,
+    /// The packet.
+    pub packet: Packet,
+}
+
+/// The answer to [`Htb::dequeue`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// This packet leaves now; ask again.
+    Packet(Departure),
+    /// Packets wait, and none may leave before this moment, which is later than now. One may leave then,
+    /// unless a class whose moment it is has lost its packets or has been changed meanwhile.
+    At(Instant),
+    /// No packet waits.
+    Empty,
+}
+
+impl Htb {
+    /// An empty tree. `now` is the earliest moment that will be spoken of.
+    #[must_use]
+    pub fn new(limits: Limits, now: Instant) -> Htb {
+        let limits = limits.within_bounds();
+        let (classes, depth) = (limits.classes as usize, usize::from(limits.depth));
+        let prios = usize::from(Params::PRIOS);
+        let nothing = Params::new(Params::MIN_RATE);
+        let class = Class { level: VACANT, ..Class::new(&nothing, NONE) };
+        let desk = Desk { params: nothing, children: 0, assured: 0, above: 0, giants: 0 };
+        Htb {
+            limits,
+            origin: nanos(now),
+            class: vec![class; classes].into(),
+            door: vec![Door { tail: NONE, limit: 0, giant: 0, drops: 0 }; classes].into(),
+            desk: vec![desk; classes].into(),
+            deficit: vec![0; classes * depth].into(),
+            feeds: vec![Feed::default(); classes * prios].into(),
+            feeding: vec![Bits::new(classes); prios].into(),
+            rows: vec![Row::new(classes); depth * prios].into(),
+            row_prios: [0; Limits::MAX_DEPTH as usize],
+            row_levels: 0,
+            wheel: Wheel::new(classes, START),
+            packets: Packets::new(limits.packets),
+            order: vec![NONE; classes].into(),
+            unplaced: false,
+        }
+    }
+
+    /// Lets a packet wait in a leaf.
+    ///
+    /// # Errors
+    /// The class is not a leaf, has no room, or the length is out of bounds. All but the first are
+    /// counted in [`Stats::drops`].
+    #[inline]
+    pub fn enqueue(&mut self, leaf: ClassId, packet: Packet) -> Result<(), EnqueueError> {
+        let i = leaf.0 as usize;
+        let class = match self.class.get_mut(i) {
+            Some(class) if class.level == 0 => class,
+            _ => return Err(EnqueueError::NotALeaf { class: leaf }),
+        };
+        let door = &mut self.door[i];
+        if class.backlog >= door.limit || packet.len.wrapping_sub(1) >= Packet::MAX_LEN {
+            return Err(self.refuse(leaf, packet));
+        }
+        let Some(place) = self.packets.put(packet) else {
+            return Err(self.refuse(leaf, packet));
+        };
+        if packet.len > door.giant {
+            self.desk[i].giants += 1;
+        }
+        let last = std::mem::replace(&mut door.tail, place);
+        class.backlog += 1;
+        if class.backlog > 1 {
+            self.packets.chain(last, place);
+        } else {
+            class.head = place;
+            self.start(leaf.0);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn refuse(&mut self, leaf: ClassId, packet: Packet) -> EnqueueError {
+        let door = &mut self.door[leaf.0 as usize];
+        door.drops = door.drops.saturating_add(1);
+        if packet.len == 0 || packet.len > Packet::MAX_LEN {
+            EnqueueError::Length { class: leaf, len: packet.len }
+        } else if self.class[leaf.0 as usize].backlog >= door.limit {
+            EnqueueError::LeafFull { class: leaf, limit: door.limit }
+        } else {
+            EnqueueError::AllFull { class: leaf, packets: self.packets.len() }
+        }
+    }
+
+    /// The packet that leaves at `now`, or when to ask again. A `now` before an earlier one counts as
+    /// that.
+    #[inline]
+    pub fn dequeue(&mut self, now: Instant) -> Next {
+        if self.unplaced {
+            self.lay_out();
+        }
+        self.go_to(now);
+        if self.row_levels == 0 {
+            return self.wait();
+        }
+        let level = self.row_levels.trailing_zeros() as usize;
+        let prio = self.row_prios[level].trailing_zeros() as usize;
+        let leaf = self.next_leaf(level, prio);
+        let packet = self.pop(leaf);
+        self.count_turn(leaf, level, prio, packet.len);
+        if self.class[leaf as usize].backlog == 0 {
+            self.stop(leaf);
+        }
+        self.charge(leaf, level as u8, packet.len);
+        Next::Packet(Departure { leaf: ClassId(leaf), packet })
+    }
+
+    fn wait(&self) -> Next {
+        if self.packets.waiting() == 0 {
+            return Next::Empty;
+        }
+        let since = (self.wheel.soonest() - START).div_ceil(TICKS_PER_NS);
+        Next::At(Instant(Duration::from_nanos(self.origin.saturating_add(since))))
+    }
+
+    #[inline]
+    fn pop(&mut self, leaf: u32) -> Packet {
+        let class = &mut self.class[leaf as usize];
+        let (packet, next) = self.packets.take(class.head);
+        class.head = next;
+        class.backlog -= 1;
+        packet
+    }
+
+    /// Acts upon all moments up to `now`.
+    #[inline]
+    fn go_to(&mut self, now: Instant) {
+        let mut since = nanos(now).saturating_sub(self.origin);
+        while since >= ERA {
+            self.advance(START + ERA * TICKS_PER_NS);
+            self.rebase();
+            since -= ERA;
+        }
+        self.advance((START + since * TICKS_PER_NS).max(self.wheel.now()));
+    }
+
+    #[inline]
+    fn advance(&mut self, now: u64) {
+        self.wheel.advance(now);
+        while let Some(i) = self.wheel.pop_due() {
+            self.wake(i);
+        }
+    }
+
+    /// Moves all moments back by an era, so that they never overflow.
+    #[cold]
+    fn rebase(&mut self) {
+        self.wheel.rebase(ERA * TICKS_PER_NS);
+        for class in &mut self.class {
+            class.empty_until = class.empty_until.saturating_sub(ERA * TICKS_PER_NS);
+            class.cempty_until = class.cempty_until.saturating_sub(ERA * TICKS_PER_NS);
+        }
+        self.origin += ERA;
+    }
+
+    /// Packets that wait, in all leaves.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.packets.waiting()
+    }
+
+    /// What has become of a class's packets, as of the last [`Htb::dequeue`]; `None` if there is no such
+    /// class. Walks through the packets that wait in it.
+    #[must_use]
+    pub fn stats(&self, class: ClassId) -> Option<Stats> {
+        let i = class.0 as usize;
+        let class = self.class.get(i).filter(|class| class.level != VACANT)?;
+        let now = self.wheel.now();
+        Some(Stats {
+            packets: class.packets,
+            bytes: Bytes(class.bytes),
+            backlog: class.backlog,
+            backlog_bytes: Bytes(if class.backlog == 0 { 0 } else { self.packets.bytes_from(class.head) }),
+            lended: class.lended,
+            borrowed: class.borrowed,
+            overlimits: class.overlimits,
+            drops: self.door[i].drops,
+            giants: self.desk[i].giants,
+            tokens: Tokens::of(class.empty_until, class.depth, now),
+            ctokens: Tokens::of(class.cempty_until, class.cdepth, now),
+        })
+    }
+}
+
+/// Nanoseconds of a moment; after 584 years always the same.
+#[inline]
+fn nanos(now: Instant) -> u64 {
+    now.0.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(now.0.subsec_nanos()))
+}
