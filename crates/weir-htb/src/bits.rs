@@ -24,9 +24,12 @@ impl Bits {
 
     #[inline]
     pub(crate) fn set(&mut self, i: u32) {
-        self.words[i as usize >> 6] |= 1 << (i & 63);
-        self.mids[i as usize >> 12] |= 1 << (i >> 6 & 63);
-        self.top |= 1 << (i >> 12 & 63);
+        let word = &mut self.words[i as usize >> 6];
+        if *word == 0 {
+            self.mids[i as usize >> 12] |= 1 << (i >> 6 & 63);
+            self.top |= 1 << (i >> 12 & 63);
+        }
+        *word |= 1 << (i & 63);
     }
 
     #[inline]

@@ -25,6 +25,8 @@ pub struct Htb {
     pub(crate) limits: Limits,
     /// The nanosecond of the first tick.
     origin: u64,
+    /// The moment of the last question: nothing has to be acted upon before the next one.
+    asked: Instant,
     pub(crate) class: Box<[Class]>,
     pub(crate) door: Box<[Door]>,
     pub(crate) desk: Box<[Desk]>,
@@ -82,6 +84,7 @@ impl Htb {
         Htb {
             limits,
             origin: nanos(now),
+            asked: now,
             class: vec![class; classes].into(),
             door: vec![Door { tail: NONE, limit: 0, giant: 0, drops: 0 }; classes].into(),
             desk: vec![desk; classes].into(),
@@ -148,10 +151,9 @@ impl Htb {
     /// that.
     #[inline]
     pub fn dequeue(&mut self, now: Instant) -> Next {
-        if self.unplaced {
-            self.lay_out();
+        if now != self.asked || self.unplaced {
+            self.prepare(now);
         }
-        self.go_to(now);
         if self.row_levels == 0 {
             return self.wait();
         }
@@ -165,6 +167,14 @@ impl Htb {
         }
         self.charge(leaf, level as u8, packet.len);
         Next::Packet(Departure { leaf: ClassId(leaf), packet })
+    }
+
+    fn prepare(&mut self, now: Instant) {
+        if self.unplaced {
+            self.lay_out();
+        }
+        self.go_to(now);
+        self.asked = now;
     }
 
     fn wait(&self) -> Next {
@@ -185,7 +195,6 @@ impl Htb {
     }
 
     /// Acts upon all moments up to `now`.
-    #[inline]
     fn go_to(&mut self, now: Instant) {
         let mut since = nanos(now).saturating_sub(self.origin);
         while since >= ERA {

@@ -54,6 +54,9 @@ impl Htb {
     pub(crate) fn next_leaf(&mut self, level: usize, prio: usize) -> u32 {
         let row = level << 3 | prio;
         let mut i = self.rows[row].turn();
+        if level == 0 {
+            return i;
+        }
         while self.class[i as usize].level != 0 {
             let class = &self.class[i as usize];
             let feed = &mut self.feeds[(i as usize) << 3 | prio];
@@ -121,7 +124,9 @@ impl Htb {
             class.packets += 1;
             class.bytes += u64::from(len);
             let mode = class.mode_at(now);
-            class.overlimits += u64::from(had_ceil && mode == Mode::CannotSend);
+            if mode == Mode::CannotSend {
+                class.overlimits += u64::from(had_ceil);
+            }
             let parent = class.parent;
             if mode != class.mode && class.activity != 0 {
                 self.switch(i, mode);

@@ -1,0 +1,81 @@
+//! The link of many users that speed is measured with.
+
+use std::time::Duration;
+
+use weir_htb::{ClassId, Departure, Htb, Limits, Next, Packet, Params};
+use weir_units::{BitRate, Instant};
+
+const LINK: ClassId = ClassId(0);
+/// Packets that wait in each leaf.
+const WAITING: u32 = 16;
+/// Packets between two looks at the clock, as a data path takes them.
+pub(crate) const BATCH: usize = 32;
+
+pub(crate) struct Users {
+    htb: Htb,
+    now: Instant,
+    /// How long a batch takes on the link.
+    batch: Duration,
+    left: Vec<Departure>,
+    pub(crate) count: u32,
+    pub(crate) link: BitRate,
+}
+
+impl Users {
+    /// `count` users, half of them 0.5 Mbit/s up to 1 and half 2 up to 12, on a link of the sum of what
+    /// they are assured of; the first `active` of a mixture have packets of `len` bytes.
+    pub(crate) fn new(count: u32, active: u32, len: u32) -> Users {
+        let limits = Limits { classes: count + 1, packets: count * WAITING, depth: 8 };
+        let mut htb = Htb::new(limits, Instant::default());
+        let link = BitRate::kbit(1_250 * u64::from(count));
+        htb.add(LINK, None, Params::new(link)).unwrap();
+        for user in 1..=count {
+            let (rate, ceil) = if user % 2 == 0 { (500, 1_000) } else { (2_000, 12_000) };
+            let params = Params::new(BitRate::kbit(rate)).ceil(BitRate::kbit(ceil)).quantum(1_514);
+            htb.add(ClassId(user), Some(LINK), params).unwrap();
+        }
+        for handle in 0..active * WAITING {
+            htb.enqueue(ClassId(1 + handle % active), Packet { handle, len }).unwrap();
+        }
+        let batch = link.time_to_send(weir_units::Bytes(u64::from(len) * BATCH as u64));
+        Users { htb, now: Instant::default(), batch, left: Vec::with_capacity(4 * BATCH), count, link }
+    }
+
+    /// What may leave leaves, at most a batch; then time goes on by a batch. How many left.
+    #[inline]
+    pub(crate) fn dequeue(&mut self) -> u64 {
+        while self.left.len() < BATCH {
+            match self.htb.dequeue(self.now) {
+                Next::Packet(departure) => self.left.push(departure),
+                Next::At(_) | Next::Empty => break,
+            }
+        }
+        self.now = self.now + self.batch;
+        self.left.len() as u64
+    }
+
+    /// What left comes back.
+    #[inline]
+    pub(crate) fn enqueue(&mut self) {
+        for Departure { leaf, packet } in self.left.drain(..) {
+            self.htb.enqueue(leaf, packet).unwrap();
+        }
+    }
+
+    /// At least `packets` go through. Returns how many did, so that nothing is optimised away.
+    pub(crate) fn run(&mut self, packets: u64) -> u64 {
+        let mut through = 0;
+        while through < packets {
+            through += self.dequeue();
+            self.enqueue();
+        }
+        through
+    }
+
+    /// Bytes that left by user, from 1, and the virtual time they took.
+    #[allow(dead_code, reason = "not every program that has this module asks")]
+    pub(crate) fn sent(&self) -> (Vec<u64>, Duration) {
+        let bytes = |user| self.htb.stats(ClassId(user)).unwrap().bytes.0;
+        ((1..=self.count).map(bytes).collect(), self.now.0)
+    }
+}
