@@ -53,6 +53,7 @@ test-unit:
 	$(CARGO) test --workspace --locked --exclude weir-netns-tests
 	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
 	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
+	$(CARGO) test --release --locked -p weir-htb --test speed -- --nocapture
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt hold them: VM_TESTS.)
@@ -89,6 +90,7 @@ lint:
 bench:
 	scripts/install-deps.sh build
 	$(CARGO) bench --locked -p weir-share
+	$(CARGO) bench --locked -p weir-htb
 
 lab: release
 	scripts/install-deps.sh test

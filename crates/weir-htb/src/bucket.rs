@@ -35,7 +35,7 @@ impl Price {
 
     /// How deep a bucket of `burst` is, in ticks; at most [`MAX_DEPTH`].
     pub(crate) fn depth(self, burst: Bytes) -> u64 {
-        let scaled = u128::from(self.0) * u128::from(burst.0) >> FRACTION;
+        let scaled = (u128::from(self.0) * u128::from(burst.0)) >> FRACTION;
         u64::try_from(scaled).unwrap_or(u64::MAX).min(MAX_DEPTH)
     }
 }

@@ -177,7 +177,7 @@ impl Htb {
         self.asked = now;
     }
 
-    fn wait(&self) -> Next {
+    fn wait(&mut self) -> Next {
         if self.packets.waiting() == 0 {
             return Next::Empty;
         }

@@ -19,8 +19,11 @@ pub(crate) struct Wheel {
     due: u32,
     /// All before and at this moment is due or done.
     now: u64,
-    /// No entry is due before this moment; exact but for entries cancelled since.
+    /// No entry is due before this moment.
     soonest: u64,
+    /// One is due then, unless it was cancelled. Otherwise it is the beginning of a slot whose
+    /// entries have not been looked at, as they may be many.
+    exact: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +46,7 @@ impl Wheel {
             due: NONE,
             now,
             soonest: Wheel::NEVER,
+            exact: true,
         }
     }
 
@@ -51,8 +55,12 @@ impl Wheel {
         self.now
     }
 
-    #[inline]
-    pub(crate) fn soonest(&self) -> u64 {
+    /// When the first entry is due.
+    pub(crate) fn soonest(&mut self) -> u64 {
+        if !self.exact {
+            self.soonest = self.soonest.max(self.first());
+            self.exact = true;
+        }
         self.soonest
     }
 
@@ -69,7 +77,9 @@ impl Wheel {
             self.unlink(i);
         }
         self.link(i, at);
-        self.soonest = self.soonest.min(at);
+        if at < self.soonest {
+            (self.soonest, self.exact) = (at, true);
+        }
     }
 
     /// Forgets entry `i`. Not while due entries are being taken.
@@ -157,15 +167,36 @@ impl Wheel {
                 }
             }
         }
-        self.soonest = self.first();
+        if self.soonest <= now {
+            self.look_ahead();
+        }
     }
 
-    /// The soonest moment of all entries: those of a lower level are sooner than those of a higher.
+    /// Works out the soonest moment, where that is not much work.
+    fn look_ahead(&mut self) {
+        self.exact = self.filled[0] != 0 || self.filled == [0; LEVELS];
+        self.soonest = if self.exact { self.first() } else { self.first_slot() };
+    }
+
+    /// The lowest level with entries, and there the first slot: no entry is sooner than those in it.
+    fn place_of_first(&self) -> Option<(usize, usize)> {
+        let level = self.filled.iter().position(|slots| *slots != 0)?;
+        Some((level, self.filled[level].trailing_zeros() as usize))
+    }
+
+    /// When the first slot begins.
+    fn first_slot(&self) -> u64 {
+        self.place_of_first().map_or(Wheel::NEVER, |(level, slot)| {
+            let shift = SLOT + 6 * level as u32;
+            ((self.now >> shift) & !63 | slot as u64) << shift
+        })
+    }
+
+    /// The soonest moment of all entries.
     fn first(&self) -> u64 {
-        let Some(level) = self.filled.iter().position(|slots| *slots != 0) else {
+        let Some((level, slot)) = self.place_of_first() else {
             return Wheel::NEVER;
         };
-        let slot = self.filled[level].trailing_zeros() as usize;
         let (mut i, mut soonest) = (self.heads[level << 6 | slot], Wheel::NEVER);
         while i != NONE {
             let link = self.links[i as usize];
@@ -200,7 +231,7 @@ impl Wheel {
                 self.link(i as u32, at - by);
             }
         }
-        self.soonest = self.first();
+        self.look_ahead();
     }
 }
 

@@ -18,12 +18,13 @@ pub(crate) struct Users {
     batch: Duration,
     left: Vec<Departure>,
     pub(crate) count: u32,
+    #[allow(dead_code, reason = "not every program that has this module asks")]
     pub(crate) link: BitRate,
 }
 
 impl Users {
     /// `count` users, half of them 0.5 Mbit/s up to 1 and half 2 up to 12, on a link of the sum of what
-    /// they are assured of; the first `active` of a mixture have packets of `len` bytes.
+    /// they are assured of; the first `active` of them have packets of `len` bytes.
     pub(crate) fn new(count: u32, active: u32, len: u32) -> Users {
         let limits = Limits { classes: count + 1, packets: count * WAITING, depth: 8 };
         let mut htb = Htb::new(limits, Instant::default());
