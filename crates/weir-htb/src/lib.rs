@@ -76,7 +76,7 @@
 //! | [`Htb::change`], [`Htb::remove`] | constant |
 //! | [`Htb::add`] | constant; the first packet or change after added classes pays `n` once |
 //!
-//! Memory: some 330 bytes a class with the default depth, 12 a packet.
+//! Memory: some 400 bytes a class with the default depth, 12 a packet.
 
 #![forbid(unsafe_code)]
 

@@ -61,7 +61,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// 4,096 classes of the kernel's depth, 8, and 65,536 packets: 2 MiB.
+    /// 4,096 classes of the kernel's depth, 8, and 65,536 packets: 2.4 MiB.
     fn default() -> Limits {
         Limits { classes: 4_096, packets: 65_536, depth: 8 }
     }
