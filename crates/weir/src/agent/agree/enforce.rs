@@ -77,6 +77,8 @@ impl Agent {
             self.divide();
             self.node.select(&self.book, |_| true);
         }
+        // A disk may take its time: what has happened is told first.
+        self.admit_both();
         if let Some(agreements) = &mut self.agreements {
             if !self.dirty {
                 agreements.finish(&self.store, now);
