@@ -14,13 +14,14 @@ const COSTS: [(&str, &str); 2] =
     [("cpu", include_str!("../../../lab/cpu.toml")), ("latency", include_str!("../../../lab/latency.toml"))];
 
 /// The experiments about promised bandwidth.
-const PROMISES: [(&str, &str); 6] = [
+const PROMISES: [(&str, &str); 7] = [
     ("sla-A", include_str!("../../../lab/sla-A.toml")),
     ("sla-B", include_str!("../../../lab/sla-B.toml")),
     ("sla-C", include_str!("../../../lab/sla-C.toml")),
     ("sla-D", include_str!("../../../lab/sla-D.toml")),
     ("sla-E", include_str!("../../../lab/sla-E.toml")),
     ("sla-sum", include_str!("../../../lab/sla-sum.toml")),
+    ("sla-vm", include_str!("../../../lab/sla-vm.toml")),
 ];
 
 /// A scenario file of any kind.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use weir_units::Bytes;
 
 use super::{
-    Answer, Case, Eager, FIRST_PORT, Report, Row, Scenario, Service, consume, promise,
+    Answer, Case, Eager, FIRST_PORT, Report, Row, Scenario, Service, consume, guest, promise,
     report::{Sample, row},
     script,
 };
@@ -39,6 +39,14 @@ const SERVICE: &str = "service";
 /// If the topology cannot be built, a control cannot be started or the service does not answer;
 /// on Ctrl-C.
 pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
+    if scenario.guest {
+        for (case, &control) in
+            scenario.cases.iter().flat_map(|c| scenario.controls.iter().map(move |k| (c, k)))
+        {
+            watch(Step { control, case: &case.name });
+        }
+        return guest::run(scenario, options);
+    }
     let mut samples: BTreeMap<(usize, usize), Sample> = BTreeMap::new();
     let (mut scripts, mut missing) = (String::new(), Vec::<Missing>::new());
     for round in 0..scenario.repetitions {

@@ -16,6 +16,7 @@
 
 mod consumer;
 mod eager;
+mod guest;
 mod measure;
 mod plot;
 mod promise;
@@ -64,6 +65,9 @@ pub struct Scenario {
     pub about: String,
     /// That it is one of these.
     pub measures: Measures,
+    /// Whether all of it runs in a virtual machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guest: bool,
     /// The line, layer 2, all of which is divided: the paper's B_eth.
     #[serde(default = "line")]
     pub line: BitRate,

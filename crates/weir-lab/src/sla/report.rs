@@ -177,6 +177,7 @@ impl Report {
     #[must_use]
     pub fn verdict(&self) -> String {
         match self.pass {
+            None if self.rows.is_empty() => format!("{}: nothing was measured", self.scenario),
             None => format!("{}: nothing is judged: no control here promises anything", self.scenario),
             Some(_) => verdict::of(&self.scenario, self.pass, &self.figures),
         }
