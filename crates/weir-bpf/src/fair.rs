@@ -24,7 +24,7 @@ const NEEDED_TYPE: &[u8] = b"\0bpf_struct_ops_Qdisc_ops\0";
 const SHARED: &str = ".bss.weir_fair";
 const MAGIC: u32 = 0x7269_6577;
 /// `FAIR_LAYOUT`: another one is another program's, and is not taken over.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const RATE_SHIFT: u32 = 20;
 /// `struct fair_shared`, in words: the configuration's page, parameters, counters.
 const PARAMS: usize = 4096 / 8;
@@ -32,8 +32,9 @@ const STATS: usize = PARAMS + Fair::ENTITIES as usize * Params::WORDS;
 const WORDS: usize = STATS + Fair::ENTITIES as usize * 8;
 
 /// `struct fair_config` after what [`LinkParams`] says: flush, live, flushes, pool_full,
-/// unclassified.
+/// unclassified, changed.
 const FLUSH: usize = 9;
+const CHANGED: usize = FLUSH + 5;
 
 /// How classes take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -326,12 +327,17 @@ impl Fair {
     pub fn set(&self, minor: u16, params: &Params) {
         let at = place(minor, PARAMS);
         let words = params.words();
+        let changes = params.is_present && (0..2).any(|i| self.shared.read(at + i) != words[i]);
         if params.is_present {
             for (i, word) in words.into_iter().enumerate().filter(|(i, _)| *i != Params::FLAGS) {
                 self.shared.write(at + i, word);
             }
         }
         self.shared.write(at + Params::FLAGS, words[Params::FLAGS]);
+        // Weight and floor.
+        if changes {
+            self.shared.write(CHANGED, 1);
+        }
     }
 
     /// Whether the class or group is what was told; of one that is not there, only that.

@@ -16,7 +16,10 @@ use weir_host::engine::{
     BpfQdisc, Engine as _, FIRST, Plan,
     plan::{Member, Shape},
 };
-use weir_lab::topology::{Family, Netns, Spec};
+use weir_lab::{
+    topology::{Family, Netns, Spec},
+    traffic::Load,
+};
 use weir_netns_tests::{
     CAPACITY, Division, Engine, FLOOD, Node, Rate, Stream, compare, containers, kernel, party, within,
 };
@@ -129,6 +132,31 @@ fn whatever_is_written_into_its_maps_traffic_flows_as_it_should_within_a_second(
     busy.assert_shares("its state overwritten with zeros");
     println!("{:?}", busy.fair().faults());
     assert!(busy.fair().faults().flushes > 0);
+}
+
+#[test]
+fn a_class_owes_nothing_of_what_it_sent_at_a_weight_that_it_no_longer_has() {
+    if !Engine::Bpf.is_here() {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(2), tso: true, ..Spec::default() });
+    let weights = |first| {
+        Division::of([party("C1").weight(first).sends(Load::Tcp), party("C2").weight(1000).sends(Load::Tcp)])
+    };
+    let config = node.config().link(&Engine::Bpf.to_toml()).division(&node, &weights(1));
+    node.start(&config);
+    let server = node.topology.server_address(Family::V4);
+    let streams = ["C1", "C2"].map(|label| Stream::tcp(node.netns(label), node.topology.srv(), server));
+    // Beside a thousand times its weight a first window is 1.2 s of C1's share.
+    sleep(Duration::from_millis(1500));
+    let even = weights(1000);
+    node.client().set(&even.to_changes(&node)).expect("it is a policy");
+    // TCP opens its window.
+    sleep(Duration::from_millis(300));
+    let rates = Stream::goodputs(&streams.each_ref(), Duration::from_millis(700));
+    let measured: Vec<_> = ["C1", "C2"].map(str::to_owned).into_iter().zip(rates).collect();
+    let worst = compare("both of the same weight now", &measured, &even.expected(CAPACITY, Family::V4));
+    assert!(worst <= TOLERANCE, "a share is {:.1} % off", worst * 100.0);
 }
 
 #[test]

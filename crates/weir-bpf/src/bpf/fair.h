@@ -6,7 +6,7 @@
 #ifndef WEIR_FAIR_H
 #define WEIR_FAIR_H
 
-#define FAIR_LAYOUT 1      /* grows with every change of this file's meaning */
+#define FAIR_LAYOUT 2      /* grows with every change of this file's meaning */
 #define FAIR_MAGIC 0x72696577 /* "weir" */
 #define FAIR_ENTITIES 4096 /* minors below this; a power of two */
 #define FAIR_RATE_SHIFT 20 /* ns per byte are kept as 1/2^20 ns */
@@ -38,8 +38,10 @@ struct fair_config { /* written by user space but for the last part */
 	__u64 flushes;          /* inconsistencies that were found, and cured by dropping all */
 	__u64 pool_full;        /* packets dropped because all slots were taken */
 	__u64 unclassified;     /* packets that named no class */
+	/* By user space: */
+	__u64 changed;          /* 1: weights or floors are others; the kernel takes it back */
 };
-_Static_assert(sizeof(struct fair_config) == 112, "user space maps this layout");
+_Static_assert(sizeof(struct fair_config) == 120, "user space maps this layout");
 
 struct fair_params { /* written by user space, only read in the kernel */
 	__u64 weight_cost;      /* 2^32 / weight */

@@ -82,7 +82,9 @@ struct entity {
 	__u8 pad[2];
 	__u32 turn_next;   /* in a list of credit mode */
 	__s64 credit;      /* bytes */
-	__u8 pad2[40];
+	__u64 weight_cost; /* its parameters when policies changed last */
+	__u64 floor_cost;
+	__u8 pad2[24];
 };
 _Static_assert(sizeof(struct entity) == 128, "an index is a shift");
 

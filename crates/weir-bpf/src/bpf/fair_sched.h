@@ -237,6 +237,39 @@ static __always_inline __u32 first_due(__u64 now)
 	return e;
 }
 
+/*
+ * Weights or floors have changed. How far a class is ahead, by a super-packet or by what its floor
+ * served, was a matter of moments at its old weight and can be one of seconds at the new one, in
+ * which it would get nothing: who has changed begins where the others are.
+ */
+__noinline int take_changes(__u64 now)
+{
+	__u32 i;
+
+	floor_top = 0;
+	for (i = most_steps / 4; i && can_loop; i--)
+		entity(i)->ready = 0;
+	for (i = most_steps / 4; i && can_loop; i--) {
+		__u32 e = i & MASK;
+		struct entity *c = entity(e), *parent = entity(c->parent);
+		struct fair_params *p = params(e);
+
+		if (c->weight_cost != p->weight_cost || c->floor_cost != p->floor_cost) {
+			c->weight_cost = p->weight_cost;
+			c->floor_cost = p->floor_cost;
+			if (before(parent->v, c->vt))
+				c->vt = parent->v;
+			if (before(now, c->floor_at))
+				c->floor_at = now;
+		}
+		if (node(READY | e)->in)
+			parent->ready = heap_push(parent->ready, READY | e, c->vt);
+		if (node(FLOOR | e)->in)
+			floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
+	}
+	return 0;
+}
+
 /* The class whose turn it is; 0: nobody may send before `wake_at`. */
 static __always_inline __u32 pick(__u64 now)
 {
