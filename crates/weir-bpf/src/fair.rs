@@ -327,14 +327,16 @@ impl Fair {
     pub fn set(&self, minor: u16, params: &Params) {
         let at = place(minor, PARAMS);
         let words = params.words();
-        let changes = params.is_present && (0..2).any(|i| self.shared.read(at + i) != words[i]);
+        // Of one that was there: another weight or floor.
+        let changes = params.is_present
+            && self.is_present(minor)
+            && (0..2).any(|i| self.shared.read(at + i) != words[i]);
         if params.is_present {
             for (i, word) in words.into_iter().enumerate().filter(|(i, _)| *i != Params::FLAGS) {
                 self.shared.write(at + i, word);
             }
         }
         self.shared.write(at + Params::FLAGS, words[Params::FLAGS]);
-        // Weight and floor.
         if changes {
             self.shared.write(CHANGED, 1);
         }
