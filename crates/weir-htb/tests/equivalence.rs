@@ -35,6 +35,10 @@ enum Op {
         leaf: u32,
         lens: Vec<u32>,
     },
+    /// Some packets for every leaf, so that all compete.
+    Fill {
+        lens: Vec<u32>,
+    },
     /// So many packets leave now, if they may.
     Dequeue(u8),
     /// To the moment that was announced, that many times, with all that leaves.
@@ -76,7 +80,8 @@ fn add() -> impl Strategy<Value = Op> {
 
 /// Few classes at the top, so that trees are found that are deep and that are wide.
 fn tree() -> impl Strategy<Value = Vec<Op>> {
-    prop::collection::vec((any::<u32>(), params(), 0..6u32), 2..CLASSES as usize).prop_map(|classes| {
+    let classes = prop::collection::vec((any::<u32>(), params(), 0..6u32), 2..CLASSES as usize);
+    (classes, any::<bool>()).prop_map(|(classes, lending)| {
         let classes = (0..).zip(classes);
         classes
             .map(|(i, (raw, params, shape))| {
@@ -88,6 +93,18 @@ fn tree() -> impl Strategy<Value = Vec<Op>> {
                 };
                 // Numbers in another order than that of their making.
                 let id = |i: u32| i * 7 % CLASSES;
+                // Half of the trees lend almost all from the top, in small turns.
+                let params = match (lending, i) {
+                    (false, _) => params,
+                    (true, 0) => Params { rate: BitRate::mbit(20), ceil: BitRate::mbit(20), ..params },
+                    (true, _) => Params {
+                        rate: BitRate::kbit(8),
+                        ceil: BitRate::mbit(20),
+                        quantum: Some(1 + raw % 3_000),
+                        limit: 50,
+                        ..params
+                    },
+                };
                 Op::Add { id: id(i), parent: parent.map(id), params }
             })
             .collect()
@@ -106,7 +123,9 @@ fn pass() -> impl Strategy<Value = u64> {
 
 fn op() -> impl Strategy<Value = Op> {
     let len = prop_oneof![6 => 64..1_515u32, 1 => 1_515..66_000u32, 1 => Just(0u32), 1 => Just(64u32)];
+    let lens = prop::collection::vec(64..1_515u32, 1..6);
     prop_oneof![
+        6 => lens.prop_map(|lens| Op::Fill { lens }),
         12 => (0..CLASSES, prop::collection::vec(len, 1..8)).prop_map(|(leaf, lens)| Op::Enqueue { leaf, lens }),
         4 => (1..20u8).prop_map(Op::Dequeue),
         8 => (1..12u8).prop_map(Op::Follow),
@@ -195,6 +214,11 @@ impl Pair {
                     assert_eq!(taken.is_ok(), self.model.enqueue(*leaf, packet), "{taken:?}");
                 }
             }
+            Op::Fill { lens } => {
+                for leaf in 0..CLASSES {
+                    self.run(&Op::Enqueue { leaf, lens: lens.clone() });
+                }
+            }
             Op::Dequeue(n) => {
                 let _ = (0..*n).all(|_| self.dequeue());
             }
@@ -243,7 +267,7 @@ fn check(depth: u8, tree: &[Op], ops: &[Op]) -> usize {
     let mut pair = Pair::new(depth);
     for op in tree.iter().chain(ops) {
         pair.run(op);
-        if !matches!(op, Op::Enqueue { .. } | Op::Add { .. }) {
+        if !matches!(op, Op::Enqueue { .. } | Op::Fill { .. } | Op::Add { .. }) {
             pair.compare_counters();
         }
     }
