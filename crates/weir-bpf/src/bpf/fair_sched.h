@@ -201,7 +201,8 @@ static __always_inline __u32 first_ready(__u32 parent, __u64 now)
 	}
 	if (before(node(top)->key, c->vt)) {
 		p->ready = heap_later(top, c->vt);
-		return 0;
+		if (p->ready != top)
+			return 0;
 	}
 	until = blocked_until(e, now);
 	if (until) {
