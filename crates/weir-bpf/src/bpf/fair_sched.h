@@ -320,6 +320,12 @@ static __always_inline __u32 overdraft(struct entity *c)
 	return 2 * quantum(c) + 8 * shared.config.small_bytes;
 }
 
+static __always_inline void charge_ceil(struct entity *c, struct fair_params *p, __u32 len, __u64 now)
+{
+	if (p->ceil_cost)
+		c->ceil_at = later_of(c->ceil_at, now - CEIL_LATE_NS) + time_of(len, p->ceil_cost);
+}
+
 static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 {
 	struct entity *c = entity(e);
@@ -350,8 +356,7 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 		if (!node(FLOOR | e)->in)
 			floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
 	}
-	if (p->ceil_cost)
-		c->ceil_at = later_of(c->ceil_at, now - CEIL_LATE_NS) + time_of(len, p->ceil_cost);
+	charge_ceil(c, p, len, now);
 }
 
 static __always_inline void charge_link(__u32 len, __u64 now)
@@ -365,6 +370,11 @@ static __always_inline void charge(__u32 e, __u32 len, __u64 now)
 	__u32 group = entity(e)->parent & MASK;
 
 	e &= MASK;
+	if (shared.config.mode == FAIR_MODE_CREDIT) { /* neither tags nor floors decide there */
+		charge_ceil(entity(e), params(e), len, now);
+		charge_link(len, now);
+		return;
+	}
 	charge_one(e, len, now, chosen_by);
 	remember_largest(entity(group), len);
 	if (group != ROOT) {
