@@ -163,8 +163,14 @@ pub(crate) fn set_of(key: &[u8]) -> Option<u32> {
     Some(u32::from(table) / MASKS as u32)
 }
 
-/// The masks and keys of one rule: one of each, unless it has ranges, or ports of no protocol.
+/// The masks and keys of one rule: one of each, unless it has ranges, or ports of no protocol. None
+/// if its networks are of two IP versions, as no packet is.
 fn parts(rule: &Rule) -> Vec<(Key, Key)> {
+    if let (Some(source), Some(destination)) = (rule.source, rule.destination)
+        && source.network.is_ipv4() != destination.network.is_ipv4()
+    {
+        return Vec::new();
+    }
     let (mut mask, mut key) = ([0; KEY], [0; KEY]);
     let mut ask = |at: usize, value: &[u8], bits: &[u8]| {
         for (i, (value, bits)) in value.iter().zip(bits).enumerate() {

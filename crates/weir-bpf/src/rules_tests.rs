@@ -192,3 +192,10 @@ fn rules_that_do_not_fit_are_refused_with_how_many_there_are() {
         (0..2).flat_map(|from| (1..=16_385).map(move |n| Rule { from: Some(from), ..port(1, n) })).collect();
     assert_eq!(RuleSet::new(&many), Err(RulesError::Entries { found: 32_770 }));
 }
+
+#[test]
+fn networks_of_two_ip_versions_match_no_packet() {
+    let any = |text: &str| Some(LocalPrefix { network: text.parse().unwrap(), len: 0 });
+    let rule = Rule { handle: 16, source: any("::"), destination: any("0.0.0.0"), ..Rule::default() };
+    assert!(RuleSet::new(&[rule]).unwrap().is_empty());
+}
