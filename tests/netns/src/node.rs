@@ -7,14 +7,18 @@ use std::{
 
 use anyhow::Context as _;
 use weir_api::{Class, Client};
-use weir_lab::topology::{Netns, Spec, Topology, UPLINK, check_rights};
-use weir_units::BitRate;
+use weir_lab::topology::{Netns, Spec, Topology, UPLINK, Wire, check_rights};
+use weir_units::{BitRate, Bytes};
 
 use crate::{Agent, Config, Ran};
 
 /// What the agent is told that the wire of 100 Mbit/s carries: a little less, so that queues
 /// form in the scheduler.
 pub const CAPACITY: BitRate = BitRate::mbit(95);
+
+/// What waits in front of the wire at the most: 100 ms of it. The wire is not what is tested, and a
+/// machine that stands still for a moment must not make it lose what the scheduler let pass.
+const PATIENT: Bytes = Bytes(1_250_000);
 
 /// Names of `n` containers: C1, C2, ...
 #[must_use]
@@ -32,15 +36,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// Builds the topology and waits until its links have a carrier, which the kernel finds
-    /// in its own time; there is no agent yet.
+    /// Builds the topology, with a longer queue in front of the wire than the lab's, and waits until
+    /// its links have a carrier, which the kernel finds in its own time; there is no agent yet.
     ///
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
     pub fn build(spec: &Spec) -> Node {
         check_rights().expect("tests ask `can_run` first");
-        let node = Node { agent: None, topology: Topology::build(spec).unwrap_or_else(|e| panic!("{e:#}")) };
+        let wire = spec.wire.map(|wire| Wire { queue: PATIENT, ..wire });
+        let topology = Topology::build(&Spec { wire, ..spec.clone() }).unwrap_or_else(|e| panic!("{e:#}"));
+        let node = Node { agent: None, topology };
         let begin = Instant::now();
         while node.sh(&["ip", "-o", "link", "show", "up", "type", "veth"]).contains("NO-CARRIER") {
             assert!(begin.elapsed() < Duration::from_secs(5), "a link has no carrier after 5 s");
