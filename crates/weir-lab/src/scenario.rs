@@ -275,10 +275,7 @@ impl Scenario {
             tso: self.tso,
             br_netfilter: self.br_netfilter,
             // 20 ms of queue, as many routers have.
-            wire: Some(Wire {
-                rate: self.wire,
-                queue: Bytes((self.wire.bits_per_sec() / 8 / 50).max(30_000)),
-            }),
+            wire: Some(Wire::of(self.wire, Bytes((self.wire.bits_per_sec() / 8 / 50).max(30_000)))),
         }
     }
 

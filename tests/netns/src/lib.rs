@@ -1,7 +1,7 @@
 //! Tests of the whole: the `weir` binary on a node made of network namespaces, real traffic
 //! through the real kernel, and section by section what must hold.
 //!
-//! A [`Node`] is a topology of the lab (containers, bridge, uplink, a wire of 100 Mbit/s and a
+//! A [`Node`] is a topology of the lab (containers, bridge, uplink, a wire of 120 Mbit/s and a
 //! server) with an [`Agent`] on it. A [`Division`] says who shares by which policy and who
 //! sends what; from the same value come the agent's configuration and what the oracle expects,
 //! and [`check`] measures and compares, printing every figure:
@@ -42,7 +42,7 @@ pub use division::{
 pub use echo::{Echo, RoundTrips};
 pub use engines::Engine;
 pub use needs::{Need, can_run};
-pub use node::{CAPACITY, Node, containers};
+pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::Record;
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use stream::{Origin, Rate, Stream};

@@ -7,18 +7,19 @@ use std::{
 
 use anyhow::Context as _;
 use weir_api::{Class, Client};
-use weir_lab::topology::{Netns, Spec, Topology, UPLINK, Wire, check_rights};
+use weir_lab::topology::{Container, Netns, Spec, Topology, UPLINK, Wire, check_rights};
 use weir_units::{BitRate, Bytes};
 
 use crate::{Agent, Config, Ran};
 
-/// What the agent is told that the wire of 100 Mbit/s carries: a little less, so that queues
-/// form in the scheduler.
+/// What the agent is told that the wire carries: less, so that queues form in the scheduler.
 pub const CAPACITY: BitRate = BitRate::mbit(95);
 
-/// What waits in front of the wire at the most: 100 ms of it. The wire is not what is tested, and a
-/// machine that stands still for a moment must not make it lose what the scheduler let pass.
-const PATIENT: Bytes = Bytes(1_250_000);
+/// The wire of a node that is asked for one. It is not what is tested, and must not become the
+/// bottleneck on a machine that stands still for a moment: 10 ms of late timers cost it nothing, it
+/// loses nothing before 100 ms wait, and those, of which TCP recovers for seconds, are gone in half
+/// a second.
+pub const WIRE: Wire = Wire { rate: BitRate::mbit(120), queue: Bytes(1_500_000), burst: Bytes(150_000) };
 
 /// Names of `n` containers: C1, C2, ...
 #[must_use]
@@ -36,15 +37,15 @@ pub struct Node {
 }
 
 impl Node {
-    /// Builds the topology, with a longer queue in front of the wire than the lab's, and waits until
-    /// its links have a carrier, which the kernel finds in its own time; there is no agent yet.
+    /// Builds the topology, with [`WIRE`] for a wire, and waits until its links have a carrier, which
+    /// the kernel finds in its own time; there is no agent yet.
     ///
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
     pub fn build(spec: &Spec) -> Node {
         check_rights().expect("tests ask `can_run` first");
-        let wire = spec.wire.map(|wire| Wire { queue: PATIENT, ..wire });
+        let wire = spec.wire.map(|_| WIRE);
         let topology = Topology::build(&Spec { wire, ..spec.clone() }).unwrap_or_else(|e| panic!("{e:#}"));
         let node = Node { agent: None, topology };
         let begin = Instant::now();
@@ -52,7 +53,22 @@ impl Node {
             assert!(begin.elapsed() < Duration::from_secs(5), "a link has no carrier after 5 s");
             sleep(Duration::from_millis(20));
         }
+        node.keep_order();
         node
+    }
+
+    /// Has one processor receive all that arrives at the links. Else each receives what it sent, and
+    /// when one stands still what the other sends overtakes it, which TCP takes for losses.
+    fn keep_order(&self) {
+        let topology = &self.topology;
+        let containers = topology.containers().iter().map(Container::netns);
+        for netns in containers.chain([topology.node(), topology.wire(), topology.srv()]) {
+            // It shows the links of the namespace that mounts it.
+            let script = "for cpus in /sys/class/net/*/queues/rx-*/rps_cpus; do echo 1 > $cpus; done";
+            let set =
+                netns.exec(&["unshare", "-m", "sh", "-ec", &format!("mount -t sysfs none /sys; {script}")]);
+            set.unwrap_or_else(|e| panic!("cannot have one processor receive in {}: {e:#}", netns.name()));
+        }
     }
 
     /// A configuration for its agent: [`CAPACITY`], the containers as classes, no Docker.

@@ -8,11 +8,11 @@ use std::{
 
 use weir_api::Event;
 use weir_lab::{
-    topology::{BRIDGE, Family, Spec, UPLINK},
+    topology::{BRIDGE, Family, Spec, UPLINK, Wire},
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Config, Division, Need, Node, Rate, Stream, TOLERANCE, can_run, compare, containers,
+    CAPACITY, Config, Division, Need, Node, Rate, Stream, TOLERANCE, WIRE, can_run, compare, containers,
     kernel::{self, SCHEDULER},
     party, within,
 };
@@ -399,7 +399,14 @@ fn interfaces_that_go_come_back_or_are_renamed_keep_their_class() {
     ));
     made.expect("it can be made");
     wire.ip("link set dev wn master brw up\n").expect("it can be set up");
-    wire.tc("qdisc add dev wn root tbf rate 100mbit burst 9k limit 250000\n").expect("the wire");
+    let Wire { rate, queue, burst } = WIRE;
+    let shape = format!(
+        "qdisc add dev wn root tbf rate {}bit burst {} limit {}\n",
+        rate.bits_per_sec(),
+        burst.0,
+        queue.0
+    );
+    wire.tc(&shape).expect("the wire");
     busy.after(
         "the uplink replaced",
         |_| {},

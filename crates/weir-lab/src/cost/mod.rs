@@ -215,7 +215,7 @@ impl Scenario {
             mode: self.mode,
             tso: self.tso,
             br_netfilter: None,
-            wire: Some(Wire { rate: self.wire, queue: Bytes(self.wire.bits_per_sec() / 8 / 50) }),
+            wire: Some(Wire::of(self.wire, Bytes(self.wire.bits_per_sec() / 8 / 50))),
         })
     }
 }

@@ -129,7 +129,7 @@ fn topology(scenario: &Scenario) -> Result<Topology> {
         mode: Mode::Routed,
         tso: scenario.tso,
         br_netfilter: None,
-        wire: Some(Wire { rate: scenario.line, queue: Bytes(QUEUE * FRAME) }),
+        wire: Some(Wire::of(scenario.line, Bytes(QUEUE * FRAME))),
     })?;
     if !scenario.tso {
         topology.node().exec(&["ethtool", "-K", UPLINK, "tso", "off", "gso", "off"])?;

@@ -96,12 +96,23 @@ pub struct Wire {
     pub rate: BitRate,
     /// What waits in front of it at the most.
     pub queue: Bytes,
+    /// What it carries at once after it has been idle, or after its timer was late.
+    pub burst: Bytes,
+}
+
+impl Wire {
+    /// A wire whose bursts, which are free of wire time, are as short as late timers allow: 0.25 ms,
+    /// two frames at 100 Mbit/s.
+    #[must_use]
+    pub fn of(rate: BitRate, queue: Bytes) -> Wire {
+        Wire { rate, queue, burst: Bytes((rate.bits_per_sec() / 8 / 4000).max(2 * 1514)) }
+    }
 }
 
 impl Default for Wire {
     /// Fast Ethernet, with 20 ms of queue.
     fn default() -> Wire {
-        Wire { rate: BitRate::mbit(100), queue: Bytes(250_000) }
+        Wire::of(BitRate::mbit(100), Bytes(250_000))
     }
 }
 
@@ -343,11 +354,8 @@ impl Topology {
         // What the wire only carries needs no detour through its own netfilter.
         let _ = self.wire.sysctl("net.bridge.bridge-nf-call-iptables", "0");
         let _ = self.wire.sysctl("net.bridge.bridge-nf-call-ip6tables", "0");
-        if let Some(Wire { rate, queue }) = self.spec.wire {
-            let (rate, limit) = (rate.bits_per_sec(), queue.0);
-            // Bursts are free of wire time, so they are as short as late timers allow: 0.25 ms,
-            // two frames at 100 Mbit/s.
-            let burst = (rate / 8 / 4000).max(2 * 1514);
+        if let Some(Wire { rate, queue, burst }) = self.spec.wire {
+            let (rate, limit, burst) = (rate.bits_per_sec(), queue.0, burst.0);
             let mut batch = String::new();
             for device in ["wn", "ws"] {
                 let _ = writeln!(
