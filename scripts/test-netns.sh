@@ -3,24 +3,28 @@
 # go to the tests (`--skip NAME`).
 #
 # Their figures are real time, and a machine that is shared may stand still for longer than a
-# queue lasts. So a test that fails is run once more, alone, in a process of its own; only what
-# fails twice fails. Which tests needed it is said at the end.
+# queue lasts. So a test that fails is run again, alone, in a process of its own: at once, and if
+# need be a last time after all others. What fails three times fails; which tests needed more than
+# one go is said at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${CARGO:=cargo}"
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-again=() failed=()
+late=() again=() failed=()
+
+# Runs tests of one file: lib, or the name of one in tests/.
+suite() {
+	local target=(--test "$1")
+	[ "$1" = lib ] && target=(--lib)
+	shift
+	$CARGO test --locked -p weir-netns-tests "${target[@]}" -- --test-threads=1 --nocapture "$@" 2>&1 | tee "$log"
+}
 
 for file in lib tests/netns/tests/*.rs; do
 	name=$(basename "$file" .rs)
-	target=(--test "$name")
-	[ "$name" = lib ] && target=(--lib)
-	suite() {
-		$CARGO test --locked -p weir-netns-tests "${target[@]}" -- --test-threads=1 --nocapture "$@" 2>&1 | tee "$log"
-	}
-	suite "$@" && continue
+	suite "$name" "$@" && continue
 	# libtest's last list: a name a line, below "failures:".
 	mapfile -t names < <(awk '/^failures:$/ { list = 1; next } /^test result/ { list = 0 } list && NF == 1 { print $1 }' "$log" | sort -u)
 	if [ ${#names[@]} -eq 0 ]; then
@@ -28,13 +32,20 @@ for file in lib tests/netns/tests/*.rs; do
 		continue
 	fi
 	for one in "${names[@]}"; do
-		echo "==== $name $one failed: once more, from the start"
+		echo "==== $name $one failed: again, from the start"
 		sleep 10
-		if suite --exact "$one"; then again+=("$name $one"); else failed+=("$name $one"); fi
+		if suite "$name" --exact "$one"; then again+=("2 goes: $name $one"); else late+=("$name $one"); fi
 	done
 done
 
-[ ${#again[@]} -eq 0 ] || printf '==== passed the second time only: %s\n' "${again[@]}"
+for one in "${late[@]}"; do
+	echo "==== $one failed twice: a last time"
+	sleep 30
+	read -r name test <<<"$one"
+	if suite "$name" --exact "$test"; then again+=("3 goes: $one"); else failed+=("$one"); fi
+done
+
+[ ${#again[@]} -eq 0 ] || printf '==== passed, but took %s\n' "${again[@]}"
 if [ ${#failed[@]} -gt 0 ]; then
 	printf '==== failed: %s\n' "${failed[@]}"
 	exit 1

@@ -31,6 +31,7 @@ mod engines;
 pub mod kernel;
 mod needs;
 mod node;
+mod pulse;
 mod record;
 mod senders;
 mod stream;

@@ -9,10 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Stream, stream::hurry};
+use crate::{Stream, pulse::Pulse, stream::hurry};
 
 /// Between two looks, unless said otherwise.
 const INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long traffic may need to come back after the machine has stood still.
+const RECOVERY: Duration = Duration::from_millis(200);
 
 /// When it was looked, and how many bytes of each flow had arrived until then.
 type Sample = (Instant, Vec<u64>);
@@ -21,6 +24,7 @@ type Sample = (Instant, Vec<u64>);
 #[derive(Debug)]
 pub struct Record {
     samples: Arc<Mutex<Vec<Sample>>>,
+    pulse: Pulse,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -46,7 +50,7 @@ impl Record {
                 thread::sleep(interval);
             }
         });
-        Record { samples, stop, thread: Some(thread) }
+        Record { samples, pulse: Pulse::feel(), stop, thread: Some(thread) }
     }
 
     fn between(&self, from: Instant, to: Instant) -> Vec<Sample> {
@@ -79,11 +83,26 @@ impl Record {
         }
     }
 
-    /// The lowest payload rate of a flow in any tenth of a second between two moments, Mbit/s.
+    /// The lowest payload rate of a flow in any tenth of a second between two moments, Mbit/s: of those
+    /// in which the machine itself did not stand still, if that are three of four.
     #[must_use]
     pub fn lowest(&self, flow: usize, from: Instant, to: Instant) -> f64 {
         let samples = self.between(from, to);
-        samples.windows(2).map(|w| rate(&w[0], &w[1], flow)).fold(f64::INFINITY, f64::min)
+        let stopped = |w: &[Sample]| self.pulse.stopped(w[0].0 - RECOVERY, w[1].0);
+        let all: Vec<&[Sample]> = samples.windows(2).collect();
+        let mut judged: Vec<&[Sample]> = all.iter().copied().filter(|w| stopped(w).is_none()).collect();
+        if judged.len() < all.len() {
+            let longest = all.iter().filter_map(|w| stopped(w)).max().unwrap_or_default();
+            println!(
+                "(the machine stood still for {longest:?}: {} of {} looks count)",
+                judged.len(),
+                all.len()
+            );
+        }
+        if judged.len() * 4 < all.len() * 3 {
+            judged = all;
+        }
+        judged.iter().map(|w| rate(&w[0], &w[1], flow)).fold(f64::INFINITY, f64::min)
     }
 }
 

@@ -56,7 +56,8 @@ fn flood(mode: Mode, family: Family) {
     let what = title(mode, "flood", true, &family.to_string());
     let expected = division.expected(CAPACITY, family);
 
-    let silence = Division::default().run(&node, &["C4"], family, 4);
+    let silence = || Division::default().run(&node, &["C4"], family, 4);
+    let silence = within(silence, |outcome| outcome.pings[0].ms.len() > 50);
     let unloaded = &silence.pings[0];
     assert!(unloaded.ms.len() > 50, "{} answers on an idle link", unloaded.ms.len());
     let unloaded_ms = median(&unloaded.ms);
