@@ -10,7 +10,7 @@ use std::{
 use weir_api::{Class, Kind};
 use weir_lab::{
     topology::{Family, Mode, Proc, Spec},
-    traffic::Load,
+    traffic::{Load, wait_until_listening},
 };
 use weir_netns_tests::{
     CAPACITY, Config, Division, Need, Node, TOLERANCE, can_run, compare, kernel, party, within,
@@ -79,7 +79,9 @@ impl Docked {
             self.node.topology.srv().spawn(&line).unwrap_or_else(|e| panic!("{e:#}"))
         };
         let mut servers: Vec<Proc> = ports.iter().map(listen).collect();
-        sleep(Duration::from_millis(300));
+        for (server, port) in servers.iter_mut().zip(PORT..) {
+            wait_until_listening(server, port).unwrap_or_else(|e| panic!("{e:#}"));
+        }
         for (name, port) in names.iter().zip(&ports) {
             let line =
                 ["exec", "--detach", name, "iperf3", "-c", &address, "-p", port, "-t", "5", "-l", "16K"];

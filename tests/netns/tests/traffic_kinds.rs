@@ -10,7 +10,7 @@ use std::{
 
 use weir_lab::{
     topology::{Family, Mode, Netns, Proc, Spec},
-    traffic::Load,
+    traffic::{Load, wait_until_listening},
 };
 use weir_netns_tests::{
     CAPACITY, Division, Need, Node, Rate, SECONDS, Stream, TOLERANCE, assert_shares, can_run, check, compare,
@@ -264,8 +264,8 @@ fn a_process_on_the_hosts_network_has_the_class_of_its_cgroup() {
 
     // The same three flows: from the cgroup, from the host beside it, from a container.
     let (server, srv) = (v4(&node), node.topology.srv());
-    let sink = srv.spawn(&["iperf3", "-s", "-1", "-p", "5300"]).expect("it starts");
-    std::thread::sleep(Duration::from_millis(300));
+    let mut sink = srv.spawn(&["iperf3", "-s", "-1", "-p", "5300"]).expect("it starts");
+    wait_until_listening(&mut sink, 5300).expect("it listens");
     let sender = cgroup.spawn(node.topology.node(), &format!("iperf3 -c {server} -p 5300 -t 30 -C cubic"));
     let host = Stream::tcp(node.topology.node(), srv, server);
     let c1 = Stream::tcp(node.netns("C1"), srv, server);

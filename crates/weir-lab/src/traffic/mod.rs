@@ -331,8 +331,12 @@ fn account(
     })
 }
 
-/// Looks at the server's own view of its network, since it is in another namespace.
-pub(crate) fn wait_until_listening(server: &mut Proc, port: u16) -> Result<()> {
+/// Waits until a server listens to a port of TCP, by its own view of its network, since it is in
+/// another namespace.
+///
+/// # Errors
+/// If it ends, or does not listen within 5 s.
+pub fn wait_until_listening(server: &mut Proc, port: u16) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let tables =
