@@ -1,12 +1,13 @@
-//! Whether a guarantee was met is seen, with why not: on a link that is slower than configured, and
-//! not where a customer asks for less.
+//! Whether a guarantee was met is seen, with why not: on a link that is slower than configured, with
+//! a scheduler that somebody alters, beside traffic that passes it by; and not where a customer asks
+//! for less.
 
 use std::{
     fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
     thread::sleep,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use weir_agree::{Cause, Document, GuaranteeState, Language, Offer, Report, Utc, Violation};
@@ -14,13 +15,27 @@ use weir_lab::{
     topology::{Family, Mode, Spec, UPLINK},
     traffic::Load,
 };
-use weir_netns_tests::{CAPACITY, Division, Need, Node, Rate, Stream, can_run, containers, party};
+use weir_netns_tests::{
+    CAPACITY, Division, Engine, Need, Node, Rate, Stream, can_run, containers, for_each_engine,
+    kernel::{self, SCHEDULER},
+    party,
+};
 use weir_units::BitRate;
 
 /// The guarantee in these tests, Mbit/s.
 const PROMISED: u64 = 60;
 /// What the slowed link carries.
 const SLOW: u64 = 20;
+/// More than the guarantee.
+const MUCH: Load = Load::Udp(BitRate::mbit(90));
+/// How long something is the matter.
+const TROUBLE: Duration = Duration::from_secs(4);
+
+for_each_engine!(
+    queues: a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_depth_and_cause,
+    a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged,
+    what_passes_the_scheduler_by_is_the_cause_of_a_violation
+);
 
 fn utc() -> Utc {
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("it is after 1970");
@@ -28,9 +43,9 @@ fn utc() -> Utc {
 }
 
 /// A node on which C1 has an agreement.
-fn node() -> Node {
+fn node(engine: Engine) -> Node {
     let mut node = Node::build(&Spec { containers: containers(2), mode: Mode::Routed, ..Spec::default() });
-    let config = node.config().sections("[agreements]\n");
+    let config = node.config().engine(engine).sections("[agreements]\n");
     node.start(&config);
     let text = format!(
         r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{}"}},
@@ -55,13 +70,11 @@ fn sends(node: &Node, label: &str, load: Load) -> Stream {
     }
 }
 
-#[test]
-fn a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_depth_and_cause() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
-    for load in [Load::Tcp, Load::Udp(BitRate::mbit(90))] {
-        let mut node = node();
+fn a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_depth_and_cause(
+    engine: Engine,
+) {
+    for load in [Load::Tcp, MUCH] {
+        let mut node = node(engine);
         let streams = ["C1", "C2"].map(|label| sends(&node, label, load));
         sleep(Duration::from_secs(4));
         assert_eq!(violations(&node), [], "{load}: it is met");
@@ -127,13 +140,9 @@ fn a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_
     }
 }
 
-#[test]
-fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
-    let node = node();
-    let flood = sends(&node, "C2", Load::Udp(BitRate::mbit(90)));
+fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged(engine: Engine) {
+    let node = node(engine);
+    let flood = sends(&node, "C2", MUCH);
     let load = Load::Udp(BitRate::mbit(5));
     let little = sends(&node, "C1", load);
     sleep(Duration::from_secs(5));
@@ -149,10 +158,9 @@ fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged() {
         sleep(Duration::from_millis(500));
     }
     assert_eq!(violations(&node), [], "it comes and goes");
-    let much = sends(&node, "C1", Load::Udp(BitRate::mbit(90)));
+    let much = sends(&node, "C1", MUCH);
     sleep(Duration::from_secs(5));
-    let division =
-        Division::of([party("C1").min(PROMISED).max(PROMISED).sends(Load::Udp(BitRate::mbit(90)))]);
+    let division = Division::of([party("C1").min(PROMISED).max(PROMISED).sends(MUCH)]);
     let expected = division.expected(CAPACITY, Family::V4)[0].goodput;
     let got = much.goodput(Duration::from_secs(2));
     println!("C1 gets {got:.2} of {expected:.2} Mbit/s");
@@ -160,4 +168,62 @@ fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged() {
     assert_eq!(status.violations, [], "it gets what was promised");
     assert_eq!(status.agreement.guarantee_state, GuaranteeState::Fulfilled);
     drop(flood);
+}
+
+/// The one violation that is recorded after `trouble`, which began when all was well.
+fn violation_by(node: &Node, trouble: impl FnOnce()) -> Violation {
+    sleep(Duration::from_secs(3));
+    assert_eq!(violations(node), [], "it is met");
+    let began = utc();
+    trouble();
+    let ended = utc();
+    sleep(Duration::from_secs(2));
+    let found = violations(node);
+    let [violation] = found[..] else { panic!("{found:#?}") };
+    println!("{violation}");
+    let (early, late) = (began.millis() - violation.start.millis(), violation.end.millis() - ended.millis());
+    assert!(early <= 1500 && late <= 1500, "it began {early} ms before its cause, and ended {late} ms after");
+    assert!(violation.violated_ms >= 2000, "of {TROUBLE:?}");
+    violation
+}
+
+fn what_passes_the_scheduler_by_is_the_cause_of_a_violation(engine: Engine) {
+    let node = node(engine);
+    // The link's own queue, as an interface has one.
+    let queue = format!("qdisc replace dev {UPLINK} root tbf rate {CAPACITY} burst 32k limit 100k\n");
+    node.topology.node().tc(&queue).expect("tc takes it");
+    let _streams = ["C1", "C2"].map(|label| sends(&node, label, MUCH));
+    let violation = violation_by(&node, || {
+        // Somebody's own filter goes first, and lets the host's datagrams out.
+        let filter = format!(
+            "filter add dev {UPLINK} egress pref 1 protocol ip u32 match ip protocol 17 0xff flowid 1:1\n"
+        );
+        node.topology.node().tc(&filter).expect("tc takes it");
+        let past = sends(&node, "host", Load::Udp(BitRate::mbit(60)));
+        sleep(TROUBLE);
+        drop(past);
+    });
+    assert_eq!(violation.cause, Cause::HostTraffic);
+}
+
+#[test]
+fn a_scheduler_that_somebody_keeps_altering_is_the_cause_of_a_violation() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(Engine::Htb);
+    let _streams = ["C1", "C2"].map(|label| sends(&node, label, MUCH));
+    let handle = node.class("C1").handle.expect("it has a class");
+    let violation = violation_by(&node, || {
+        let end = Instant::now() + TROUBLE;
+        let slow =
+            format!("class change dev {SCHEDULER} parent 1:1 classid {handle} htb rate 1mbit ceil 1mbit\n");
+        while Instant::now() < end {
+            node.topology.node().tc(&slow).expect("tc takes it");
+            sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(violation.cause, Cause::EngineFault);
+    let class = &kernel::classes(node.topology.node())[&handle];
+    assert_eq!(class.class.rate, BitRate::mbit(PROMISED), "it is as it should be again");
 }

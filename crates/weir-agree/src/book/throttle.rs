@@ -41,12 +41,12 @@ pub struct ThrottleLimits {
 }
 
 impl Default for ThrottleLimits {
-    /// 20 at once and then one a second from a party; 100 at once and then 20 a second from all
+    /// 20 at once and then one a second from a party; 200 at once and then 25 a second from all
     /// strangers; 10,000 strangers.
     fn default() -> ThrottleLimits {
         ThrottleLimits {
             party: Pace { burst: 20, every: Duration::from_secs(1) },
-            strangers: Pace { burst: 100, every: Duration::from_millis(50) },
+            strangers: Pace { burst: 200, every: Duration::from_millis(40) },
             told_apart: 10_000,
         }
     }
@@ -151,8 +151,8 @@ mod tests {
                 assert_eq!(throttle.pass(&name(usize::MAX), true, now), Ok(()));
             }
         }
-        assert_eq!(passed, 100 + 199);
-        assert!(most <= 150, "{most}");
+        assert_eq!(passed, 200 + 249);
+        assert!(most <= 250, "{most}");
     }
 
     #[test]

@@ -20,6 +20,7 @@
 #define FLOOR_LATE_NS (200 * MS) /* so much of a floor may be made up for */
 #define CEIL_LATE_NS (20 * MS)   /* and of a ceiling, by a class that had to wait for others */
 #define CEIL_WAKE_NS (5 * MS)    /* and by one that slept */
+#define EXACT_WAKE_NS MS         /* but not if its floor is its ceiling */
 #define LARGEST 262144           /* bytes; clocks further ahead than this takes are wrong */
 #define AGAIN_NS 100000          /* comes back to work that one dequeue did not finish */
 
@@ -70,6 +71,13 @@ static __always_inline __u64 blocked_until(__u32 e, __u64 now)
 	return c->ceil_at;
 }
 
+/* How much of its ceiling one that slept makes up for. Whose floor is its ceiling is promised a rate,
+ * and what it saves up while it thinks comes on top of that. */
+static __always_inline __u64 saved_up(struct fair_params *p)
+{
+	return p->floor_cost == p->ceil_cost ? EXACT_WAKE_NS : CEIL_WAKE_NS;
+}
+
 /* Why an entity competes again. */
 #define MOVED 0
 #define WOKE 1
@@ -85,7 +93,7 @@ static __always_inline void compete(__u32 e, __u32 parent, int why, __u64 now)
 
 	if (why == WOKE) {
 		c->floor_at = later_of(c->floor_at, p->flags & FAIR_URGENT ? now - FLOOR_LATE_NS : now);
-		c->ceil_at = later_of(c->ceil_at, now - CEIL_WAKE_NS);
+		c->ceil_at = later_of(c->ceil_at, now - saved_up(p));
 	}
 	if (p->floor_cost && !node(FLOOR | e)->in) {
 		if (before(now + time_of(LARGEST, p->floor_cost), c->floor_at))

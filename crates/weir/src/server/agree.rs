@@ -39,8 +39,9 @@ const READERS: usize = 64;
 /// How long an offer may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Documents of one user: so many at once, and then one every so often. Parties have a pace of
-/// their own behind it; this bounds what reading costs.
-const USER: Pace = Pace { burst: 200, every: Duration::from_millis(20) };
+/// their own behind it; this bounds what reading costs, and is half of what all strangers may have
+/// together, so that a user who invents parties leaves room for others'.
+const USER: Pace = Pace { burst: 100, every: Duration::from_millis(80) };
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

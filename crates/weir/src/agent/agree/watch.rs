@@ -24,27 +24,48 @@ pub(in crate::agent) struct LinkSeen {
     repairs: u64,
 }
 
+/// What became of what was sent between two looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Passed {
+    conditions: Conditions,
+    /// What came to the link, from the scheduler or past it; at least what it carried.
+    offered: u64,
+}
+
 impl LinkSeen {
     /// What happened between an earlier look and this one; `up`: the link was.
-    fn since(&self, earlier: &LinkSeen, up: bool, fault: bool, capacity: weir_units::BitRate) -> Conditions {
+    fn since(&self, earlier: &LinkSeen, up: bool, fault: bool, capacity: weir_units::BitRate) -> Passed {
         let sent = self.sent.saturating_sub(earlier.sent);
         // Without a queue of its own, what is sent is gone.
-        let (carried, full) = match (self.queue, earlier.queue) {
-            _ if !up => (0, true),
+        let (carried, offered, full) = match (self.queue, earlier.queue) {
+            _ if !up => (0, sent, true),
             (Some(now), Some(before)) => {
-                let full = now.drops > before.drops || (now.backlog > 0 && before.backlog > 0);
-                (now.bytes.saturating_sub(before.bytes), full)
+                let carried = now.bytes.saturating_sub(before.bytes);
+                let drops = now.drops.saturating_sub(before.drops);
+                // It counts what it drops in packets; they are like those that it carries.
+                let mean = carried / now.packets.saturating_sub(before.packets).max(1);
+                let waits = now.backlog.saturating_sub(before.backlog);
+                let full = drops > 0 || (now.backlog > 0 && before.backlog > 0);
+                (carried, carried.saturating_add(drops.saturating_mul(mean)).saturating_add(waits), full)
             }
-            _ => (sent, false),
+            _ => (sent, sent, false),
         };
-        Conditions {
+        let offered = offered.max(sent);
+        let conditions = Conditions {
             engine_fault: fault || self.repairs > earlier.repairs,
             link_full: full,
             capacity,
             carried: Bytes(carried),
-            bypassed: Bytes(carried.saturating_sub(sent)),
-        }
+            bypassed: part(offered - sent, carried, offered),
+        };
+        Passed { conditions, offered }
     }
+}
+
+/// What the link carries of some of what is offered to it: its queue drops from everyone alike.
+fn part(of: u64, carried: u64, offered: u64) -> Bytes {
+    let kept = u128::from(of) * u128::from(carried.min(offered)) / u128::from(offered.max(1));
+    Bytes(u64::try_from(kept).unwrap_or(u64::MAX))
 }
 
 impl Agent {
@@ -58,14 +79,10 @@ impl Agent {
         let Some(earlier) = self.link_seen.replace(seen) else { return };
         let up = matches!(&self.link, Some(Some((_, _, true))));
         let capacity = self.book.config().link.capacity;
-        let conditions = seen.since(&earlier, up, self.engine_error.is_some(), capacity);
-        let sent = seen.sent.saturating_sub(earlier.sent);
-        // What the link's own queue drops, it takes from everyone alike.
-        let lost = conditions.link_full && conditions.carried.0 < sent / 10 * 9;
-        let part = |bytes: Bytes| match lost {
-            true => Bytes((u128::from(bytes.0) * u128::from(conditions.carried.0) / u128::from(sent)) as u64),
-            false => bytes,
-        };
+        let Passed { conditions, offered } = seen.since(&earlier, up, self.engine_error.is_some(), capacity);
+        let carried = conditions.carried.0;
+        let lost = conditions.link_full && carried < offered / 10 * 9;
+        let arrived = |sent: Bytes| if lost { part(sent.0, carried, offered) } else { sent };
         let looks: Vec<(Name, Look)> = delivered
             .iter()
             .map(|one| {
@@ -75,7 +92,7 @@ impl Agent {
                     at: now.utc,
                     time: one.time,
                     guarantee: one.guarantee,
-                    delivered: part(one.delivered),
+                    delivered: arrived(one.delivered),
                     waits: held_back,
                     conditions: Conditions { engine_fault: conditions.engine_fault || unmet, ..conditions },
                 };
@@ -198,8 +215,9 @@ mod tests {
 
     use super::*;
 
+    /// The link's queue has let through that many bytes, in packets of 100.
     fn seen(bytes: u64, drops: u64, backlog: u64, sent: u64) -> LinkSeen {
-        let queue = Counters { bytes, drops, backlog, ..Counters::default() };
+        let queue = Counters { bytes, packets: bytes / 100, drops, backlog, ..Counters::default() };
         LinkSeen { queue: Some(queue), sent, repairs: 1 }
     }
 
@@ -209,22 +227,39 @@ mod tests {
         for (after, full) in
             [(seen(2000, 6, 0, 1900), true), (seen(2000, 5, 1, 1900), true), (seen(2000, 5, 0, 1900), false)]
         {
-            let conditions = after.since(&before, true, false, link);
+            let conditions = after.since(&before, true, false, link).conditions;
             assert_eq!((conditions.link_full, conditions.carried), (full, Bytes(1000)), "{after:?}");
         }
         let down = seen(2000, 5, 0, 1900).since(&before, false, false, link);
-        assert_eq!((down.link_full, down.carried), (true, Bytes(0)));
+        assert_eq!(
+            (down.conditions.link_full, down.conditions.carried, down.offered),
+            (true, Bytes(0), 1000)
+        );
     }
 
     #[test]
     fn what_left_beside_the_classes_has_bypassed_them_and_a_repair_is_a_fault() {
         let (before, link) = (seen(1000, 0, 0, 900), BitRate::mbit(95));
-        let conditions = seen(5000, 0, 0, 1900).since(&before, true, false, link);
+        let conditions = seen(5000, 0, 0, 1900).since(&before, true, false, link).conditions;
         assert_eq!((conditions.bypassed, conditions.engine_fault), (Bytes(3000), false));
         let repaired = LinkSeen { repairs: 2, ..seen(2000, 0, 0, 1900) };
-        assert!(repaired.since(&before, true, false, link).engine_fault);
+        assert!(repaired.since(&before, true, false, link).conditions.engine_fault);
         let without = |sent| LinkSeen { queue: None, ..seen(0, 0, 0, sent) };
-        let conditions = without(1900).since(&without(900), true, false, link);
-        assert_eq!((conditions.link_full, conditions.carried), (false, Bytes(1000)));
+        let passed = without(1900).since(&without(900), true, false, link);
+        assert_eq!((passed.conditions.link_full, passed.conditions.carried), (false, Bytes(1000)));
+        assert_eq!((passed.conditions.bypassed, passed.offered), (Bytes(0), 1000));
+    }
+
+    #[test]
+    fn what_bypasses_the_classes_is_seen_where_the_link_has_no_room_for_it() {
+        let (before, link) = (seen(0, 0, 0, 0), BitRate::mbit(95));
+        // The classes fill the link, and half as much comes beside them: a third is dropped.
+        let passed = seen(10_000, 40, 1_000, 10_000).since(&before, true, false, link);
+        assert_eq!(passed.offered, 15_000);
+        assert_eq!(passed.conditions.bypassed, Bytes(3_333));
+        assert_eq!(part(6_000, 10_000, passed.offered), Bytes(4_000));
+        // A slow link: nothing came beside them.
+        let passed = seen(2_000, 80, 0, 10_000).since(&before, true, false, link);
+        assert_eq!((passed.offered, passed.conditions.bypassed), (10_000, Bytes(0)));
     }
 }

@@ -1,6 +1,8 @@
 //! Agreements on a node: offers in, classes out, at their instants, under load, and still there
 //! after a crash.
 
+mod flood;
+
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -10,7 +12,7 @@ use std::{
     path::Path,
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::sleep,
     time::{Duration, Instant, SystemTime},
@@ -23,8 +25,8 @@ use weir_lab::{
     traffic::{Load, UDP_PAYLOAD},
 };
 use weir_netns_tests::{
-    CAPACITY, Config, Division, Need, Node, Origin, Rate, Share, Stream, TOLERANCE, can_run, compare,
-    containers, party, within,
+    CAPACITY, Division, Engine, Need, Node, Origin, Rate, Share, Stream, TOLERANCE, can_run, compare,
+    containers, for_each_engine, party, within,
 };
 use weir_units::{BitRate, Bytes};
 
@@ -37,15 +39,19 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 /// Many offers a minute, as only tests send.
 const FAST: &str = "offers_at_once = 100000\noffers_per_minute = 1000000\nmost_of_party = 100000\n";
 
-fn node(n: usize, agreements: &str) -> Node {
+for_each_engine!(
+    queues: an_offer_in_xml_becomes_a_class_with_the_promised_rate_and_goes_with_the_agreement,
+    a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load,
+    agreements_by_port_code_point_and_subnet_hold_for_what_they_select,
+    what_has_no_agreement_is_held_to_its_part_in_the_papers_form,
+    a_quota_that_is_used_up_lowers_the_ceiling_at_once_and_a_crash_does_not_bring_it_back
+);
+
+fn node(engine: Engine, n: usize, agreements: &str) -> Node {
     let mut node = Node::build(&Spec { containers: containers(n), mode: Mode::Routed, ..Spec::default() });
-    let config = with(&node, agreements);
+    let config = node.config().engine(engine).sections(&format!("[agreements]\n{agreements}\n"));
     node.start(&config);
     node
-}
-
-fn with(node: &Node, agreements: &str) -> Config {
-    node.config().sections(&format!("[agreements]\n{agreements}\n"))
 }
 
 fn name(text: &str) -> Name {
@@ -70,7 +76,7 @@ fn offer(container: &str, min: u64, max: u64) -> Offer {
 
 /// The paper's Fig. 2 for a service, with a rate in Mbps.
 fn fig2(service: &str, mbps: &str) -> String {
-    include_str!("../../../crates/weir-agree/docs/fig2.xml")
+    include_str!("../../../../crates/weir-agree/docs/fig2.xml")
         .replace("httpd", service)
         .replace("> 19 <", &format!("> {mbps} <"))
 }
@@ -114,12 +120,8 @@ fn expected(parties: impl IntoIterator<Item = weir_netns_tests::Party>) -> Vec<S
     Division::of(parties).expected(CAPACITY, Family::V4)
 }
 
-#[test]
-fn an_offer_in_xml_becomes_a_class_with_the_promised_rate_and_goes_with_the_agreement() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
-    let mut node = node(3, "");
+fn an_offer_in_xml_becomes_a_class_with_the_promised_rate_and_goes_with_the_agreement(engine: Engine) {
+    let mut node = node(engine, 3, "");
     let labels = ["C1", "C2", "C3"];
     let streams = flood(&node, &labels);
     let all = |first: weir_netns_tests::Party| {
@@ -190,12 +192,8 @@ fn knee(samples: &[(f64, f64)], instant: f64) -> (f64, f64, f64) {
     ((a - b) / (after - before), before * 8e-6, after * 8e-6)
 }
 
-#[test]
-fn a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
-    let node = node(3, "");
+fn a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load(engine: Engine) {
+    let node = node(engine, 3, "");
     let streams = flood(&node, &["C1", "C2", "C3"]);
     sleep(Duration::from_millis(1500));
     let measure = || {
@@ -256,12 +254,8 @@ fn a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load() {
     assert!(lateness.iter().min().is_some_and(|least| *least <= AT_ONCE), "{lateness:?}");
 }
 
-#[test]
-fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
-    let node = node(2, "");
+fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select(engine: Engine) {
+    let node = node(engine, 2, "");
     let server = node.topology.server_address(Family::V4);
     let stream = |label, port, dscp| {
         let origin = Origin { port, dscp };
@@ -309,13 +303,9 @@ fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select() {
     assert!(node.client().class(port.as_str()).is_err());
 }
 
-#[test]
-fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
+fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form(engine: Engine) {
     let rules = "reservable = 0.95\nother = 0.05\ntogether = 1.0\nshare = \"additive\"\n";
-    let node = node(3, rules);
+    let node = node(engine, 3, rules);
     let labels = ["C1", "C2", "C3"];
     let streams = flood(&node, &labels);
     let rest = |label: &str| party(label).sends(FLOOD);
@@ -334,12 +324,8 @@ fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form() {
     assert_eq!(view.other, BitRate::kbit(4_750));
 }
 
-#[test]
-fn a_quota_that_is_used_up_lowers_the_ceiling_at_once_and_a_crash_does_not_bring_it_back() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
-    let mut node = node(2, "");
+fn a_quota_that_is_used_up_lowers_the_ceiling_at_once_and_a_crash_does_not_bring_it_back(engine: Engine) {
+    let mut node = node(engine, 2, "");
     let labels = ["C1", "C2"];
     let mut wanted = offer(&node.name("C1"), 40, 40);
     wanted.terms.quota = Some(Quota { day: Some(Bytes(12_000_000)), month: None, after: BitRate::mbit(4) });
@@ -375,7 +361,7 @@ fn no_agreement_is_lost_or_made_twice_by_an_agent_that_is_killed_at_any_moment()
         return;
     }
     let kills: u32 = std::env::var("WEIR_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
-    let mut node = node(1, FAST);
+    let mut node = node(Engine::Htb, 1, FAST);
     let socket = node.client().socket().to_owned();
     // By offer's id: the last status; 0 while nobody knows.
     let told: Mutex<BTreeMap<String, u16>> = Mutex::default();
@@ -480,46 +466,4 @@ fn offered(socket: &Path, body: &str) -> u16 {
         return 0;
     }
     text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
-}
-
-#[test]
-fn a_flood_of_invented_clients_takes_bounded_memory_and_leaves_the_link_alone() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
-    let offers: usize = std::env::var("WEIR_FLOOD").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
-    let mut node = node(2, "");
-    let labels = ["C1", "C2"];
-    let streams = flood(&node, &labels);
-    node.client().offer(&offer(&node.name("C1"), 60, 60)).expect("it fits");
-    let pid = node.agent().id();
-    let memory = || {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it has memory");
-        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).expect("a number of KiB")
-    };
-    let (socket, before, begin) = (node.client().socket().to_owned(), memory(), Instant::now());
-    let late = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for sender in 0..2 {
-            let (socket, late) = (&socket, &late);
-            scope.spawn(move || {
-                for i in 0..offers / 2 {
-                    let body = offer(&format!("s{sender}-{i}"), 50, 50).write(Language::Json);
-                    let body = body.replace("acme", &format!("party-{sender}-{i}"));
-                    late.fetch_add(usize::from(offered(socket, &body) == 429), Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    let (seconds, after, late) = (begin.elapsed().as_secs_f64(), memory(), late.into_inner());
-    println!(
-        "{offers} offers in {seconds:.1} s, {:.0} a second: {late} refused unread; memory {before} to {after} KiB",
-        offers as f64 / seconds
-    );
-    assert!(late * 10 >= offers * 9, "{late} of {offers} were refused unread");
-    assert!(after < before + 16 * 1024, "memory grew from {before} to {after} KiB");
-    assert_eq!(node.client().agreements().expect("it answers").len(), 1);
-    let wanted = expected([party("C1").min(60).max(60).sends(FLOOD), party("C2").sends(FLOOD)]);
-    check("after the flood", &streams, &labels, &wanted);
 }
