@@ -2,7 +2,7 @@
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
-use weir_agree::{Agreement, Name, Offer, Report, Template, Utc, Violation};
+use weir_agree::{Agreement, Name, Offer, Report, Share, Template, Utc, Violation};
 use weir_units::{BitRate, Bytes};
 
 use crate::{Client, ClientError, client::segment};
@@ -18,6 +18,9 @@ pub struct AgreementStatus {
     pub class: Option<String>,
     /// Why the promise is not enforced though it is in force: and the way out.
     pub not_enforced_because: Option<String>,
+    /// How this node shares the spare, whatever the terms leave open.
+    #[serde(default)]
+    pub share: Share,
     /// Sent under it today, in UTC.
     pub sent_today: Bytes,
     /// Sent under it this month, in UTC.

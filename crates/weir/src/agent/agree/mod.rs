@@ -496,6 +496,7 @@ impl Agreements {
             in_force: agreed.map(|a| InForce { min: a.min, max: a.max, limited_until: a.limited_until }),
             class,
             not_enforced_because: why,
+            share: self.rules.share,
             sent_today: usage.sent_in_day(now),
             sent_this_month: usage.sent_in_month(now),
             violations: self.monitor.month(&agreement.id).map_or(Vec::new(), |month| month.violations),

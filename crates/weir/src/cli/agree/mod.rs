@@ -15,7 +15,9 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use weir_agree::{AgreementState, Context, Document, Language, MAX_DOCUMENT, Name, Offer, Template, Utc};
+use weir_agree::{
+    AgreementState, Context, Document, Language, MAX_DOCUMENT, Name, Offer, Share, Template, Utc,
+};
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
 
 use super::{
@@ -47,10 +49,15 @@ A whole offer, as TOML; only what has a * is needed, the rest says what holds wi
   max = \"20mbit\"                         # * never more
   start = \"2026-12-01T08:00:00Z\"         # at once
   end = \"2027-12-01T08:00:00Z\"           # no end
-  share = \"weighted\"                     # additive: equal parts of the spare
+  share = \"weighted\"                     # as the node says; by weight only where it does
   weight = 3                             # 1
   [terms.selector]                       # all of it together must match
-  container = \"camera\"
+  container = \"camera\"                 # any, or the host, if something else is selected
+  protocol = \"tcp\"                      # tcp and udp; sctp
+  source_port = 8001                     # any; the provider's, where its answers come from
+  destination_port = 40000               # any; the customer's
+  subnet = \"192.0.2.0/24\"               # any; the customer's network
+  dscp = 46                              # any code point
   [terms.quota]                          # none
   day = \"10GiB\"
   month = \"100GiB\"
@@ -243,6 +250,8 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
             let Template { id, responder, service, terms, constraints, .. } = template;
             let selector =
                 if terms.selector.is_empty() { "the service".to_owned() } else { terms.selector.to_string() };
+            // Without a word the node's rule holds.
+            let share = if terms.share == Share::Weighted { "weighted" } else { "-" };
             let accepted = show::constraints(constraints);
             let cells = [
                 id.to_string(),
@@ -250,7 +259,7 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
                 service.name.to_string(),
                 terms.min.to_string(),
                 terms.max.to_string(),
-                terms.share.to_string(),
+                share.to_owned(),
                 selector,
                 accepted,
             ];

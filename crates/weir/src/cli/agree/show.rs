@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use weir_agree::{Agreement, AgreementState, Constraints, ServiceState};
+use weir_agree::{Agreement, AgreementState, Constraints, ServiceState, Share};
 use weir_api::AgreementStatus;
 
 use super::{Look, now};
@@ -44,6 +44,17 @@ pub(super) fn state(status: &AgreementStatus) -> &'static str {
     }
 }
 
+/// How the spare is shared with it: by the node's rule, and where that is by weight, by the terms'
+/// or its class's.
+fn spare(status: &AgreementStatus) -> String {
+    let terms = &status.agreement.offer.terms;
+    match (status.share, terms.share) {
+        (Share::Additive, _) => "the spare in equal parts".to_owned(),
+        (Share::Weighted, Share::Weighted) => format!("the spare by weight, its is {}", terms.weight),
+        (Share::Weighted, Share::Additive) => "the spare by weight, with its class's".to_owned(),
+    }
+}
+
 /// All there is to say.
 pub(super) fn status(out: &mut dyn Write, _: Look, status: &AgreementStatus) -> io::Result<()> {
     let agreement = &status.agreement;
@@ -63,7 +74,7 @@ pub(super) fn status(out: &mut dyn Write, _: Look, status: &AgreementStatus) -> 
                 guarantee_state.name()
             ),
         ),
-        ("shares", format!("the spare {}, weight {}", offer.terms.share, offer.terms.weight)),
+        ("shares", spare(status)),
     ];
     if let Some(now) = &status.in_force {
         rows.push(("now", format!("{} to {}", now.min, now.max)));

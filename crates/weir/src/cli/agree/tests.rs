@@ -56,6 +56,8 @@ fn a_template_is_filled_in_offered_listed_shown_and_terminated() {
     assert!(shown.starts_with(line), "{shown}");
     assert!(shown.contains("\n  states    Observed, service Ready, guarantee NotDetermined\n"), "{shown}");
     assert!(shown.contains("\n  now       9mbit to 9mbit\n"), "{shown}");
+    // The terms say nothing about it: the node's rule holds, which is by weight.
+    assert!(shown.contains("\n  shares    the spare by weight, with its class's\n"), "{shown}");
     let xml = ask(&agent, &["agree", "show", "a-1", "-o", "xml"]).good();
     assert!(weir_agree::Agreement::read(&xml, Language::Xml).is_ok(), "{xml}");
 
