@@ -43,7 +43,7 @@ impl Price {
 /// The bucket's moment after `cost` was taken at `now`.
 #[inline]
 pub(crate) fn take(empty_until: u64, now: u64, depth: u64, cost: u64) -> u64 {
-    (empty_until.max(now - depth) + cost).min(now + (MAX_DEBT - 1))
+    empty_until.max(now - depth).saturating_add(cost).min(now + (MAX_DEBT - 1))
 }
 
 #[cfg(test)]

@@ -119,14 +119,19 @@ impl Class {
         if self.mode == Mode::CannotSend { self.cempty_until } else { self.empty_until }
     }
 
+    /// Packets of equal length take from `rate`. Rounding is by packet, so that together they pay
+    /// what each does.
     #[inline]
-    pub(crate) fn take_rate(&mut self, now: u64, len: u32) {
-        self.empty_until = bucket::take(self.empty_until, now, self.depth, self.price.of(len));
+    pub(crate) fn take_rate(&mut self, now: u64, len: u32, packets: u32) {
+        let cost = self.price.of(len).saturating_mul(packets.into());
+        self.empty_until = bucket::take(self.empty_until, now, self.depth, cost);
     }
 
+    /// The same from `ceil`.
     #[inline]
-    pub(crate) fn take_ceil(&mut self, now: u64, len: u32) {
-        self.cempty_until = bucket::take(self.cempty_until, now, self.cdepth, self.cprice.of(len));
+    pub(crate) fn take_ceil(&mut self, now: u64, len: u32, packets: u32) {
+        let cost = self.cprice.of(len).saturating_mul(packets.into());
+        self.cempty_until = bucket::take(self.cempty_until, now, self.cdepth, cost);
     }
 }
 

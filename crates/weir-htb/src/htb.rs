@@ -50,8 +50,8 @@ pub struct Htb {
     pub(crate) unplaced: bool,
 }
 
-/// A packet that leaves now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A packet that leaves now. The default is none, to be overwritten by [`Htb::dequeue_batch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Departure {
     /// Where it waited.
     pub leaf: ClassId,
@@ -157,16 +157,51 @@ impl Htb {
         if self.row_levels == 0 {
             return self.wait();
         }
+        let mut next = Next::Empty;
+        self.take_turn(1, |departure| next = Next::Packet(departure));
+        next
+    }
+
+    /// The packets that leave at `now`, as many as `left` has room for: the same, in the same order,
+    /// as that many calls of [`Htb::dequeue`], at less than half of the cost where leaves send
+    /// several packets a turn. Returns how many; if `left` is not full, no other may leave at `now`.
+    ///
+    /// ```
+    /// use weir_htb::{ClassId, Departure, Htb, Limits, Packet, Params};
+    /// use weir_units::{BitRate, Instant};
+    ///
+    /// let mut htb = Htb::new(Limits::default(), Instant::default());
+    /// htb.add(ClassId(1), None, Params::new(BitRate::gbit(1)))?;
+    /// (0..100).for_each(|handle| htb.enqueue(ClassId(1), Packet { handle, len: 64 }).unwrap());
+    /// let mut left = [Departure::default(); 32];
+    /// assert_eq!(htb.dequeue_batch(Instant::default(), &mut left), 32);
+    /// assert!((0..32).eq(left.iter().map(|departure| departure.packet.handle)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn dequeue_batch(&mut self, now: Instant, left: &mut [Departure]) -> usize {
+        if now != self.asked || self.unplaced {
+            self.prepare(now);
+        }
+        let mut room = left.iter_mut();
+        while self.row_levels != 0 && room.len() > 0 {
+            self.take_turn(u32::try_from(room.len()).unwrap_or(u32::MAX), |departure| {
+                if let Some(place) = room.next() {
+                    *place = departure;
+                }
+            });
+        }
+        let free = room.len();
+        left.len() - free
+    }
+
+    /// Some packets leave: at least one, at most `most`. There is one that may.
+    #[inline]
+    fn take_turn(&mut self, most: u32, each: impl FnMut(Departure)) {
         let level = self.row_levels.trailing_zeros() as usize;
         let prio = self.row_prios[level].trailing_zeros() as usize;
         let leaf = self.next_leaf(level, prio);
-        let packet = self.pop(leaf);
-        self.count_turn(leaf, level, prio, packet.len);
-        if self.class[leaf as usize].backlog == 0 {
-            self.stop(leaf);
-        }
-        self.charge(leaf, level as u8, packet.len);
-        Next::Packet(Departure { leaf: ClassId(leaf), packet })
+        self.serve(leaf, level, prio, most, each);
     }
 
     fn prepare(&mut self, now: Instant) {
@@ -183,15 +218,6 @@ impl Htb {
         }
         let since = (self.wheel.soonest() - START).div_ceil(TICKS_PER_NS);
         Next::At(Instant(Duration::from_nanos(self.origin.saturating_add(since))))
-    }
-
-    #[inline]
-    fn pop(&mut self, leaf: u32) -> Packet {
-        let class = &mut self.class[leaf as usize];
-        let (packet, next) = self.packets.take(class.head);
-        class.head = next;
-        class.backlog -= 1;
-        packet
     }
 
     /// Acts upon all moments up to `now`.

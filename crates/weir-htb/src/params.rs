@@ -6,7 +6,7 @@ use crate::bits::Bits;
 
 /// Names a class: any number below [`Limits::classes`], the caller's choice. Equals take turns in
 /// the order of their numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClassId(pub u32);
 
 impl fmt::Display for ClassId {
@@ -16,7 +16,7 @@ impl fmt::Display for ClassId {
 }
 
 /// A packet, as the scheduler sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Packet {
     /// What the caller knows it by, such as the index of its frame. Not looked at.
     pub handle: u32,

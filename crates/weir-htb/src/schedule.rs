@@ -1,8 +1,9 @@
 //! Who is in which list, whose turn it is, and who pays.
 
 use crate::{
-    Htb,
+    ClassId, Departure, Htb,
     bits::Bits,
+    bucket::MAX_DEBT,
     class::{Mode, NONE},
 };
 
@@ -81,19 +82,89 @@ impl Htb {
         i
     }
 
-    /// Takes a packet from a leaf's turn; if that is used up, it is the next one's.
+    /// Sends from a leaf whose turn it is, at most `most` packets, which is at least one: as long as
+    /// nobody else could be next. Nothing but this leaf, who pays for it and those between changes
+    /// that, so what is above the payer is charged once for packets of equal length.
     #[inline]
-    pub(crate) fn count_turn(&mut self, leaf: u32, level: usize, prio: usize, len: u32) {
-        let class = &self.class[leaf as usize];
-        let deficit = &mut self.deficit[leaf as usize * usize::from(self.limits.depth) + level];
-        *deficit = deficit.saturating_sub(len as i32);
-        if *deficit < 0 {
-            *deficit = deficit.saturating_add(class.quantum);
-            if level == 0 {
-                self.rows[prio].cursor = leaf + 1;
-            } else {
-                self.turn_after(class.parent, leaf, prio);
+    pub(crate) fn serve(
+        &mut self,
+        leaf: u32,
+        level: usize,
+        prio: usize,
+        most: u32,
+        mut each: impl FnMut(Departure),
+    ) {
+        let now = self.wheel.now();
+        let turn = leaf as usize * usize::from(self.limits.depth) + level;
+        let above = self.above_payer(leaf, level as u8);
+        let class = &mut self.class[leaf as usize];
+        let (parent, quantum) = (class.parent, class.quantum);
+        let (price, cprice) = (class.price, class.cprice);
+        // The leaf's part is written back at the end. It has tokens of its ceiling, and those of its
+        // rate do not count if another pays; so nothing overflows before one of them ends it.
+        let most = most.min(class.backlog);
+        let (mut head, mut deficit, mut bytes) = (class.head, self.deficit[turn], 0u64);
+        let mut empty_until = class.empty_until.max(now - class.depth);
+        let mut cempty_until = class.cempty_until.max(now - class.cdepth);
+        let (mut sent, mut equal, mut len, mut cost, mut ccost) = (0, 0, 0, 0, 0);
+        loop {
+            let (packet, next) = self.packets.take(head);
+            each(Departure { leaf: ClassId(leaf), packet });
+            head = next;
+            sent += 1;
+            if packet.len != len {
+                self.charge_above(above, len, equal);
+                (equal, len) = (0, packet.len);
+                (cost, ccost) = (price.of(len), cprice.of(len));
             }
+            equal += 1;
+            bytes += u64::from(len);
+            deficit = deficit.saturating_sub(len as i32);
+            cempty_until += ccost;
+            let goes_on = if level == 0 {
+                empty_until += cost;
+                empty_until <= now
+            } else {
+                !self.charge_lenders(parent, level as u8, len)
+            };
+            if !goes_on || cempty_until > now || deficit < 0 || sent == most {
+                break;
+            }
+        }
+        if deficit < 0 {
+            deficit = deficit.saturating_add(quantum);
+            self.end_turn(leaf, level, prio);
+        }
+        self.deficit[turn] = deficit;
+        let class = &mut self.class[leaf as usize];
+        class.head = head;
+        class.backlog -= sent;
+        class.packets += u64::from(sent);
+        class.bytes += bytes;
+        class.cempty_until = cempty_until.min(now + (MAX_DEBT - 1));
+        if level == 0 {
+            class.lended += u64::from(sent);
+            class.empty_until = empty_until.min(now + (MAX_DEBT - 1));
+        } else {
+            class.borrowed += u64::from(sent);
+        }
+        let mode = class.mode_at(now);
+        class.overlimits += u64::from(mode == Mode::CannotSend);
+        if class.backlog == 0 {
+            self.stop(leaf);
+        } else if mode != class.mode {
+            self.switch(leaf, mode);
+        }
+        self.charge_above(above, len, equal);
+    }
+
+    /// The turn of a leaf is used up; it is the next one's.
+    #[inline]
+    fn end_turn(&mut self, leaf: u32, level: usize, prio: usize) {
+        if level == 0 {
+            self.rows[prio].cursor = leaf + 1;
+        } else {
+            self.turn_after(self.class[leaf as usize].parent, leaf, prio);
         }
     }
 
@@ -105,29 +176,67 @@ impl Htb {
         (feed.cursor, feed.place) = (i + 1, place + 1);
     }
 
-    /// Charges a packet to the leaf and all above it: the rates from `level` on, where its tokens
-    /// came from, and the ceilings of all.
+    /// The class above the one that pays for a leaf: the first at `level`.
     #[inline]
-    pub(crate) fn charge(&mut self, leaf: u32, level: u8, len: u32) {
+    fn above_payer(&self, leaf: u32, level: u8) -> u32 {
+        let mut class = &self.class[leaf as usize];
+        while class.level < level {
+            class = &self.class[class.parent as usize];
+        }
+        class.parent
+    }
+
+    /// Charges a packet to class `i` and all up to the one at `level`, which pays: that one's rate, and
+    /// the ceilings of all. Whether the mode of one has changed.
+    ///
+    /// All of them have tokens of their ceilings, or the packet would not leave.
+    #[inline]
+    fn charge_lenders(&mut self, mut i: u32, level: u8, len: u32) -> bool {
         let now = self.wheel.now();
-        let mut i = leaf;
-        while i != NONE {
+        let mut changed = false;
+        loop {
             let class = &mut self.class[i as usize];
-            let had_ceil = now >= class.cempty_until;
-            if class.level >= level {
-                class.lended += u64::from(class.level == level);
-                class.take_rate(now, len);
+            let pays = class.level == level;
+            if pays {
+                class.lended += 1;
+                class.take_rate(now, len, 1);
             } else {
                 class.borrowed += 1;
             }
-            class.take_ceil(now, len);
+            class.take_ceil(now, len, 1);
             class.packets += 1;
             class.bytes += u64::from(len);
             let mode = class.mode_at(now);
+            let parent = class.parent;
+            if mode != class.mode {
+                class.overlimits += u64::from(mode == Mode::CannotSend);
+                changed = true;
+                self.switch(i, mode);
+            }
+            if pays {
+                return changed;
+            }
+            i = parent;
+        }
+    }
+
+    /// Charges packets of equal length to class `i` and all above it, which have not paid for them:
+    /// rates and ceilings.
+    #[inline]
+    fn charge_above(&mut self, mut i: u32, len: u32, packets: u32) {
+        let now = self.wheel.now();
+        while i != NONE && packets > 0 {
+            let class = &mut self.class[i as usize];
+            let had_ceil = now >= class.cempty_until;
+            class.take_rate(now, len, packets);
+            class.take_ceil(now, len, packets);
+            class.packets += u64::from(packets);
+            class.bytes += u64::from(len) * u64::from(packets);
+            let mode = class.mode_at(now);
+            let parent = class.parent;
             if mode == Mode::CannotSend {
                 class.overlimits += u64::from(had_ceil);
             }
-            let parent = class.parent;
             if mode != class.mode && class.activity != 0 {
                 self.switch(i, mode);
             }
@@ -136,6 +245,7 @@ impl Htb {
     }
 
     /// A leaf has its first packet.
+    #[inline(never)]
     pub(crate) fn start(&mut self, leaf: u32) {
         if self.unplaced {
             self.lay_out();

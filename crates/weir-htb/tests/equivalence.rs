@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::Model;
 use proptest::prelude::*;
-use weir_htb::{ClassId, Htb, Limits, Next, Packet, Params, Tokens};
+use weir_htb::{ClassId, Departure, Htb, Limits, Next, Packet, Params, Tokens};
 use weir_units::{BitRate, Bytes, Instant};
 
 const CLASSES: u32 = 24;
@@ -41,6 +41,8 @@ enum Op {
     },
     /// So many packets leave now, if they may.
     Dequeue(u8),
+    /// The same, asked for together.
+    Batch(u8),
     /// To the moment that was announced, that many times, with all that leaves.
     Follow(u8),
     /// Some time passes.
@@ -128,6 +130,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => lens.prop_map(|lens| Op::Fill { lens }),
         12 => (0..CLASSES, prop::collection::vec(len, 1..8)).prop_map(|(leaf, lens)| Op::Enqueue { leaf, lens }),
         4 => (1..20u8).prop_map(Op::Dequeue),
+        4 => (1..40u8).prop_map(Op::Batch),
         8 => (1..12u8).prop_map(Op::Follow),
         4 => pass().prop_map(Op::Pass),
         1 => add(),
@@ -187,6 +190,21 @@ impl Pair {
         false
     }
 
+    /// Up to `most` packets leave together, from the model one after the other.
+    fn batch(&mut self, most: usize) -> usize {
+        let mut left = vec![Departure::default(); most];
+        let sent = self.core.dequeue_batch(instant(ORIGIN + self.now), &mut left);
+        for (n, departure) in left.iter().enumerate() {
+            let got = (n < sent).then_some((departure.leaf, departure.packet));
+            assert_eq!(got, self.model.dequeue(self.now), "packet {n} of {sent} at {}", self.now);
+            if n >= sent {
+                break;
+            }
+        }
+        self.left += sent;
+        sent
+    }
+
     fn run(&mut self, op: &Op) {
         match op {
             Op::Add { id, parent, params } => {
@@ -222,8 +240,13 @@ impl Pair {
             Op::Dequeue(n) => {
                 let _ = (0..*n).all(|_| self.dequeue());
             }
+            Op::Batch(most) => {
+                self.batch(usize::from(*most));
+            }
             Op::Follow(n) => {
-                for _ in 0..*n {
+                for i in 0..*n {
+                    // By turns together and one by one.
+                    while i % 2 == 1 && self.batch(7) == 7 {}
                     while self.dequeue() {}
                     self.now = self.now.max(self.announced);
                 }

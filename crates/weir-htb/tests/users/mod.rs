@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_htb::{ClassId, Departure, Htb, Limits, Next, Packet, Params};
+use weir_htb::{ClassId, Departure, Htb, Limits, Packet, Params};
 use weir_units::{BitRate, Instant};
 
 const LINK: ClassId = ClassId(0);
@@ -16,7 +16,8 @@ pub(crate) struct Users {
     now: Instant,
     /// How long a batch takes on the link.
     batch: Duration,
-    left: Vec<Departure>,
+    left: [Departure; BATCH],
+    sent: usize,
     pub(crate) count: u32,
     #[allow(dead_code, reason = "not every program that has this module asks")]
     pub(crate) link: BitRate,
@@ -39,26 +40,29 @@ impl Users {
             htb.enqueue(ClassId(1 + handle % active), Packet { handle, len }).unwrap();
         }
         let batch = link.time_to_send(weir_units::Bytes(u64::from(len) * BATCH as u64));
-        Users { htb, now: Instant::default(), batch, left: Vec::with_capacity(4 * BATCH), count, link }
+        Users {
+            htb,
+            now: Instant::default(),
+            batch,
+            left: [Departure::default(); BATCH],
+            sent: 0,
+            count,
+            link,
+        }
     }
 
     /// What may leave leaves, at most a batch; then time goes on by a batch. How many left.
     #[inline]
     pub(crate) fn dequeue(&mut self) -> u64 {
-        while self.left.len() < BATCH {
-            match self.htb.dequeue(self.now) {
-                Next::Packet(departure) => self.left.push(departure),
-                Next::At(_) | Next::Empty => break,
-            }
-        }
+        self.sent = self.htb.dequeue_batch(self.now, &mut self.left);
         self.now = self.now + self.batch;
-        self.left.len() as u64
+        self.sent as u64
     }
 
     /// What left comes back.
     #[inline]
     pub(crate) fn enqueue(&mut self) {
-        for Departure { leaf, packet } in self.left.drain(..) {
+        for Departure { leaf, packet } in self.left[..self.sent].iter().copied() {
             self.htb.enqueue(leaf, packet).unwrap();
         }
     }
