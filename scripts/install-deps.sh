@@ -19,6 +19,8 @@ for part in $wanted; do
     build) add build-essential pkg-config libelf-dev zlib1g-dev linux-libc-dev ca-certificates curl git ;;
     test | demo)
         add iproute2 iputils-ping ethtool iperf3 iptables procps util-linux busybox-static
+        # Counts instructions.
+        [ $part = demo ] || add valgrind
         # Docker's own packages would conflict with the distribution's.
         command -v dockerd >/dev/null || add docker.io containerd runc
         # Not a package of its own everywhere; tests that want it say so where it is missing.
