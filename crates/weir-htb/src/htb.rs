@@ -109,19 +109,26 @@ impl Htb {
     #[inline]
     pub fn enqueue(&mut self, leaf: ClassId, packet: Packet) -> Result<(), EnqueueError> {
         let i = leaf.0 as usize;
-        let class = match self.class.get_mut(i) {
+        let class = match self.class.get(i) {
             Some(class) if class.level == 0 => class,
             _ => return Err(EnqueueError::NotALeaf { class: leaf }),
         };
-        let door = &mut self.door[i];
+        let door = &self.door[i];
         if class.backlog >= door.limit || packet.len.wrapping_sub(1) >= Packet::MAX_LEN {
             return Err(self.refuse(leaf, packet));
         }
-        let Some(place) = self.packets.put(packet) else {
-            return Err(self.refuse(leaf, packet));
-        };
+        self.admit(leaf.0, packet).ok_or_else(|| self.refuse(leaf, packet))
+    }
+
+    /// Lets a packet wait whose leaf has room, as its caller knows; `None` if the class is not a leaf or
+    /// too many wait in all.
+    #[inline]
+    pub(crate) fn admit(&mut self, leaf: u32, packet: Packet) -> Option<()> {
+        let class = self.class.get_mut(leaf as usize).filter(|class| class.level == 0)?;
+        let place = self.packets.put(packet)?;
+        let door = &mut self.door[leaf as usize];
         if packet.len > door.giant {
-            self.desk[i].giants += 1;
+            self.desk[leaf as usize].giants += 1;
         }
         let last = std::mem::replace(&mut door.tail, place);
         class.backlog += 1;
@@ -129,9 +136,9 @@ impl Htb {
             self.packets.chain(last, place);
         } else {
             class.head = place;
-            self.start(leaf.0);
+            self.start(leaf);
         }
-        Ok(())
+        Some(())
     }
 
     #[cold]

@@ -1,0 +1,253 @@
+//! The tree over two threads, as in "A Novel Parallel Traffic Control Mechanism for Cloud
+//! Computing": one takes packets in, the other lets them go.
+//!
+//! The paper's threads share a queue for each leaf, which is always looked into, empty or not. Here
+//! they share one ring, and one for the way back; the tree with its bitmaps belongs to the dequeue
+//! stage alone, so that there is nothing to lock and no empty queue to look into.
+
+use weir_units::Instant;
+
+use crate::{
+    ClassError, ClassId, Departure, EnqueueError, Htb, Next, Packet, Params, Stats, Warnings,
+    ring::{Emptier, Filler, ring},
+};
+
+/// Marks an item of the way back, as class 0 with handle 0 is one too.
+const BACK: u64 = 1 << 63;
+
+/// The enqueue stage: decides who has room, from counters of its own.
+#[derive(Debug)]
+pub struct Intake {
+    gates: Box<[Gate]>,
+    /// Packets that may be on their way, in all leaves.
+    most: u32,
+    on_their_way: u32,
+    ring: Filler,
+    back: Emptier,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Gate {
+    /// Packets taken in and not yet come back.
+    on_their_way: u32,
+    limit: u32,
+    drops: u32,
+    open: bool,
+}
+
+/// The dequeue stage: has the tree.
+#[derive(Debug)]
+pub struct Outlet {
+    htb: Htb,
+    ring: Emptier,
+    back: Filler,
+    strays: u64,
+}
+
+impl Htb {
+    /// Splits the tree into two stages, one for each of two threads.
+    ///
+    /// ```
+    /// use weir_htb::{ClassId, Departure, Htb, Limits, Packet, Params};
+    /// use weir_units::{BitRate, Instant};
+    ///
+    /// let mut htb = Htb::new(Limits::default(), Instant::default());
+    /// htb.add(ClassId(1), None, Params::new(BitRate::gbit(1)))?;
+    /// let (mut intake, mut outlet) = htb.into_pipeline();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(move || intake.enqueue(ClassId(1), Packet { handle: 7, len: 64 }));
+    ///     let mut left = [Departure::default(); 32];
+    ///     while outlet.dequeue_batch(Instant::default(), &mut left) == 0 {}
+    ///     assert_eq!(left[0].packet.handle, 7);
+    ///     outlet.give_back(&left[..1]);
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn into_pipeline(self) -> (Intake, Outlet) {
+        let gate = |(class, door): (&crate::class::Class, &crate::class::Door)| Gate {
+            on_their_way: class.backlog,
+            limit: door.limit,
+            drops: door.drops,
+            open: class.level == 0,
+        };
+        let most = self.packets.len();
+        let (filler, emptier) = ring(most as usize);
+        let (back_filler, back_emptier) = ring(most as usize);
+        let intake = Intake {
+            gates: self.class.iter().zip(&self.door).map(gate).collect(),
+            most,
+            on_their_way: self.waiting(),
+            ring: filler,
+            back: back_emptier,
+        };
+        (intake, Outlet { htb: self, ring: emptier, back: back_filler, strays: 0 })
+    }
+}
+
+impl Intake {
+    /// Lets a packet in, to wait in a leaf. The limits are those of [`Htb::enqueue`], except that a
+    /// packet counts until [`Intake::collect`] has seen it back: never more wait than may, and what
+    /// is too much costs the other stage nothing.
+    ///
+    /// # Errors
+    /// As [`Htb::enqueue`].
+    #[inline]
+    pub fn enqueue(&mut self, leaf: ClassId, packet: Packet) -> Result<(), EnqueueError> {
+        let Some(gate) = self.gates.get_mut(leaf.0 as usize).filter(|gate| gate.open) else {
+            return Err(EnqueueError::NotALeaf { class: leaf });
+        };
+        if gate.on_their_way >= gate.limit
+            || self.on_their_way >= self.most
+            || packet.len.wrapping_sub(1) >= Packet::MAX_LEN
+            || !self.ring.push([u64::from(leaf.0) << 32 | u64::from(packet.len), packet.handle.into()])
+        {
+            return Err(self.refuse(leaf, packet));
+        }
+        gate.on_their_way += 1;
+        self.on_their_way += 1;
+        Ok(())
+    }
+
+    #[cold]
+    fn refuse(&mut self, leaf: ClassId, packet: Packet) -> EnqueueError {
+        let gate = &mut self.gates[leaf.0 as usize];
+        gate.drops = gate.drops.saturating_add(1);
+        if packet.len == 0 || packet.len > Packet::MAX_LEN {
+            EnqueueError::Length { class: leaf, len: packet.len }
+        } else if gate.on_their_way >= gate.limit {
+            EnqueueError::LeafFull { class: leaf, limit: gate.limit }
+        } else {
+            EnqueueError::AllFull { class: leaf, packets: self.most }
+        }
+    }
+
+    /// Sees what has come back: leaves and handles, which are free again. To be called now and then,
+    /// or leaves fill up. Returns how many.
+    #[inline]
+    pub fn collect(&mut self, mut each: impl FnMut(ClassId, u32)) -> usize {
+        let mut collected = 0;
+        while let Some([item, _]) = self.back.pop() {
+            let (class, handle) = ((item & !BACK) >> 32, item as u32);
+            if let Some(gate) = self.gates.get_mut(class as usize) {
+                gate.on_their_way = gate.on_their_way.saturating_sub(1);
+            }
+            self.on_their_way = self.on_their_way.saturating_sub(1);
+            each(ClassId(class as u32), handle);
+            collected += 1;
+        }
+        collected
+    }
+
+    /// Lets packets into a class that has become a leaf, at most so many, or, with `None`, no more into
+    /// one that is to be removed or become a parent.
+    pub fn set_limit(&mut self, class: ClassId, limit: Option<u32>) {
+        if let Some(gate) = self.gates.get_mut(class.0 as usize) {
+            (gate.open, gate.limit) = (limit.is_some(), limit.unwrap_or(0));
+        }
+    }
+
+    /// Packets of a leaf that were let in and have not been seen back.
+    #[must_use]
+    pub fn on_their_way(&self, leaf: ClassId) -> u32 {
+        self.gates.get(leaf.0 as usize).map_or(0, |gate| gate.on_their_way)
+    }
+
+    /// Packets that were refused at a leaf, also before the tree was split.
+    #[must_use]
+    pub fn drops(&self, leaf: ClassId) -> u32 {
+        self.gates.get(leaf.0 as usize).map_or(0, |gate| gate.drops)
+    }
+}
+
+impl Outlet {
+    /// The packets that leave at `now`, as [`Htb::dequeue_batch`] if all that is in the ring had been
+    /// enqueued just before. To be [given back](Outlet::give_back) when they are sent.
+    #[inline]
+    pub fn dequeue_batch(&mut self, now: Instant, left: &mut [Departure]) -> usize {
+        self.take_in();
+        self.htb.dequeue_batch(now, left)
+    }
+
+    /// The same for one packet; and if none may leave, when to ask again. What comes into the ring
+    /// meanwhile may leave sooner.
+    pub fn dequeue(&mut self, now: Instant) -> Next {
+        self.take_in();
+        self.htb.dequeue(now)
+    }
+
+    #[inline]
+    fn take_in(&mut self) {
+        // Not more than may wait, so that this ends however fast the other stage is.
+        for _ in 0..self.htb.packets.len() {
+            let Some([item, handle]) = self.ring.pop() else { return };
+            let packet = Packet { handle: handle as u32, len: item as u32 };
+            if self.htb.admit((item >> 32) as u32, packet).is_none() {
+                self.return_stray(item, handle);
+            }
+        }
+    }
+
+    /// Its class has gone since the packet was let in.
+    #[cold]
+    fn return_stray(&mut self, item: u64, handle: u64) {
+        self.strays += 1;
+        self.back.push([BACK | item >> 32 << 32 | handle, 0]);
+    }
+
+    /// Tells the enqueue stage that packets have been sent, so that others have room. Each that left is
+    /// to be given back once.
+    #[inline]
+    pub fn give_back(&mut self, sent: &[Departure]) {
+        for Departure { leaf, packet } in sent {
+            // There is room for all that may be on their way.
+            self.back.push([BACK | u64::from(leaf.0) << 32 | u64::from(packet.handle), 0]);
+        }
+    }
+
+    /// As [`Htb::add`]. The enqueue stage lets packets in once it is [told](Intake::set_limit).
+    ///
+    /// # Errors
+    /// As [`Htb::add`].
+    pub fn add(
+        &mut self,
+        id: ClassId,
+        parent: Option<ClassId>,
+        params: Params,
+    ) -> Result<Warnings, ClassError> {
+        self.htb.add(id, parent, params)
+    }
+
+    /// As [`Htb::change`], except that the limit is the [enqueue stage's](Intake::set_limit) matter.
+    ///
+    /// # Errors
+    /// As [`Htb::change`].
+    pub fn change(&mut self, id: ClassId, params: Params) -> Result<Warnings, ClassError> {
+        self.htb.change(id, params)
+    }
+
+    /// As [`Htb::remove`]; packets that wait are given back unsent. Those still in the ring will be
+    /// too, and are [counted](Outlet::strays).
+    ///
+    /// # Errors
+    /// There is no such class, or it has children.
+    pub fn remove(&mut self, id: ClassId) -> Result<(), ClassError> {
+        let back = &mut self.back;
+        self.htb.drain(id, |packet| {
+            back.push([BACK | u64::from(id.0) << 32 | u64::from(packet.handle), 0]);
+        })?;
+        self.htb.remove(id)
+    }
+
+    /// As [`Htb::stats`], but for drops, which the [enqueue stage](Intake::drops) counts.
+    #[must_use]
+    pub fn stats(&self, class: ClassId) -> Option<Stats> {
+        self.htb.stats(class)
+    }
+
+    /// Packets that were let in for a class that was no leaf any more when they came; given back unsent.
+    #[must_use]
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+}
