@@ -16,6 +16,7 @@ use crate::{
     cost, demo,
     experiment::{self, Experiment},
     interrupt::{self, Interrupted},
+    phtb,
     report::{self, Summary, table::new_table},
     run::{self, Options, Step},
     scenario::Scenario,
@@ -35,6 +36,7 @@ Examples:
                                            what the engines cost beside no control
   sudo weir lab run sla-C --control tc,none
                                            the paper's own tc script beside no control
+  weir lab run phtb-3                      packets a second of the scheduler in user space
   sudo weir lab run ./mine.toml            one of your own (start from lab/weights-3.toml)
   sudo weir lab demo                       half a minute of weir at work
 
@@ -85,7 +87,7 @@ struct RunArgs {
     /// One JSON object a line on standard output, instead of tables
     #[arg(long)]
     json: bool,
-    /// As long as in the paper: 60 s a case
+    /// As long as in the paper: 60 s a case; all packets of a trace
     #[arg(long, conflicts_with = "seconds")]
     paper: bool,
     /// Seconds a case, of which the first 2 are left out
@@ -106,7 +108,7 @@ struct RunArgs {
     /// A setting for the link section of the agent under test, such as allocator=\"credit\"
     #[arg(long, value_name = "KEY=VALUE")]
     link: Vec<String>,
-    /// Of what is random: the resampling of the confidence intervals
+    /// Of what is random: the resampling of the confidence intervals, made-up traces
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Where results are written, in a directory a scenario
@@ -240,9 +242,13 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             Experiment::Shares(scenario) => adapt(scenario, args),
             Experiment::Cost(scenario) => adapt_cost(scenario, args),
             Experiment::Promise(scenario) => adapt_promise(scenario, args),
+            Experiment::Packets(_) => {}
         }
     }
-    check_rights()?;
+    // Packets in memory are anybody's.
+    if experiments.iter().any(|experiment| !matches!(experiment, Experiment::Packets(_))) {
+        check_rights()?;
+    }
     let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed, link: args.link.join("\n") };
 
     let progress = progress_bar(experiments.iter().map(Experiment::steps).sum());
@@ -274,6 +280,16 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                 report.write(&dir)?;
                 verdicts.push(report.pass);
                 (serde_json::to_string(&report), sla::table(&report), report.verdict())
+            }
+            Experiment::Packets(scenario) => {
+                let mut watch = |form: phtb::Form| {
+                    progress.set_message(format!("{name}, {}", form.name()));
+                    progress.inc(1);
+                };
+                let report = phtb::run(scenario, args.paper, args.seed, &mut watch).with_context(context)?;
+                report.write(&dir)?;
+                verdicts.extend(report.pass.map(Some));
+                (serde_json::to_string(&report), phtb::table(&report), report.verdict())
             }
         };
         let text = if args.json {

@@ -1,10 +1,10 @@
-//! Everything that `weir lab run` knows: experiments about shares, about what they cost, and
-//! about promises.
+//! Everything that `weir lab run` knows: experiments about shares, about what they cost, about
+//! promises, and about the speed of the scheduler in user space.
 
 use std::{fs, path::Path};
 
 use crate::{
-    cost,
+    cost, phtb,
     scenario::{self, Scenario, ScenarioError},
     sla,
 };
@@ -24,6 +24,16 @@ const PROMISES: [(&str, &str); 7] = [
     ("sla-vm", include_str!("../../../lab/sla-vm.toml")),
 ];
 
+/// The experiments about the speed of the scheduler.
+const PACKETS: [(&str, &str); 6] = [
+    ("phtb-1", include_str!("../../../lab/phtb-1.toml")),
+    ("phtb-2", include_str!("../../../lab/phtb-2.toml")),
+    ("phtb-3", include_str!("../../../lab/phtb-3.toml")),
+    ("phtb-4", include_str!("../../../lab/phtb-4.toml")),
+    ("phtb-5", include_str!("../../../lab/phtb-5.toml")),
+    ("phtb-6", include_str!("../../../lab/phtb-6.toml")),
+];
+
 /// A scenario file of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Experiment {
@@ -33,6 +43,8 @@ pub enum Experiment {
     Cost(Box<cost::Scenario>),
     /// Whether promises are kept: files with `measures = "transmission"`.
     Promise(Box<sla::Scenario>),
+    /// How fast the scheduler is: files with `measures = "packets"`.
+    Packets(Box<phtb::Scenario>),
 }
 
 /// All that come with weir.
@@ -42,7 +54,7 @@ pub enum Experiment {
 #[must_use]
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
-    let others = COSTS.iter().chain(&PROMISES).map(|(name, text)| {
+    let others = COSTS.iter().chain(&PROMISES).chain(&PACKETS).map(|(name, text)| {
         Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
     });
     shares.chain(others).collect()
@@ -82,6 +94,13 @@ impl Experiment {
                 None => Ok(Experiment::Promise(Box::new(promise))),
             };
         }
+        if table["measures"].as_str() == Some("packets") {
+            let packets: phtb::Scenario = toml::from_str(text).map_err(syntax)?;
+            return match packets.fault() {
+                Some(what) => Err(ScenarioError::Shape { scenario: packets.name, what }),
+                None => Ok(Experiment::Packets(Box::new(packets))),
+            };
+        }
         let cost: cost::Scenario = toml::from_str(text).map_err(syntax)?;
         if cost.busy.is_empty() || cost.busy.contains(&0) || cost.controls.is_empty() || cost.seconds == 0 {
             let what =
@@ -98,6 +117,7 @@ impl Experiment {
             Experiment::Shares(s) => &s.name,
             Experiment::Cost(s) => &s.name,
             Experiment::Promise(s) => &s.name,
+            Experiment::Packets(s) => &s.name,
         }
     }
 
@@ -108,6 +128,7 @@ impl Experiment {
             Experiment::Shares(s) => (&s.title, &s.source),
             Experiment::Cost(s) => (&s.title, &s.source),
             Experiment::Promise(s) => (&s.title, &s.source),
+            Experiment::Packets(s) => (&s.title, &s.source),
         }
     }
 
@@ -118,16 +139,18 @@ impl Experiment {
             Experiment::Shares(s) => s.about.trim(),
             Experiment::Cost(s) => s.about.trim(),
             Experiment::Promise(s) => s.about.trim(),
+            Experiment::Packets(s) => s.about.trim(),
         }
     }
 
-    /// Cases, and seconds each.
+    /// Cases, and seconds each; 0 if that is the machine's matter.
     #[must_use]
     pub fn cases(&self) -> (usize, u64) {
         match self {
             Experiment::Shares(s) => (s.cases.len(), s.seconds),
             Experiment::Cost(s) => (s.steps() / s.controls.len(), s.seconds),
             Experiment::Promise(s) => (s.cases.len(), s.seconds),
+            Experiment::Packets(_) => (1, 0),
         }
     }
 
@@ -138,6 +161,7 @@ impl Experiment {
             Experiment::Shares(s) => s.cases.len() * s.controls.len(),
             Experiment::Cost(s) => s.steps(),
             Experiment::Promise(s) => s.steps(),
+            Experiment::Packets(s) => s.steps(),
         }
     }
 }

@@ -3,8 +3,8 @@
 //! A [`scenario`] is a readable file: containers, policies, traffic, what the paper reports.
 //! [`topology`] builds it, [`control`] shapes it (not at all, by a hand-written tc script, or
 //! by weir), [`traffic`] fills it, [`oracle`] says what section 3's allocation gives each
-//! flow, and [`report`] how far the result is from that; [`cost`] measures what it takes, and [`sla`]
-//! whether promises are kept. Everything is removed at the end, also after a panic or Ctrl-C.
+//! flow, and [`report`] how far the result is from that; [`cost`] measures what it takes, [`sla`]
+//! whether promises are kept, and [`phtb`] how fast the scheduler in user space is. Everything is removed at the end, also after a panic or Ctrl-C.
 //!
 //! Tests of other crates use the same parts:
 //!
@@ -31,6 +31,7 @@ pub mod demo;
 pub mod experiment;
 pub mod interrupt;
 pub mod oracle;
+pub mod phtb;
 pub mod report;
 pub mod run;
 pub mod scenario;

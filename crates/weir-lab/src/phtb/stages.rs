@@ -1,0 +1,469 @@
+//! The trace through the scheduler, in each form. All play it the same way: batches of frames arrive
+//! in virtual time, a little faster than the link lets go, so that queues fill up and what is too much
+//! is refused; after each batch leaves what may. Nothing waits for a real clock.
+
+use std::{
+    hint,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant as Clock},
+};
+
+use anyhow::{Context, Result};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
+use weir_htb::{ClassId, Departure, Htb, Next, Packet};
+use weir_units::{BitRate, Instant};
+
+use super::{
+    Form, Scenario,
+    fifo::{Dequeuer, Fifo},
+    link,
+    trace::{Frame, Trace},
+    tree,
+};
+
+/// Frames that arrive together.
+const BATCH: usize = 32;
+/// What arrives, of what the link lets go.
+const OFFERED: f64 = 1.06;
+/// How far the enqueue stage's virtual time is ahead at the most: less than a link saves up.
+const LEAD_NS: u64 = 800_000;
+/// Virtual time has ended.
+const END: u64 = u64::MAX;
+
+/// What one play of a trace took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Played {
+    pub(super) seconds: f64,
+    pub(super) sent: u64,
+    pub(super) bytes: u64,
+    /// The same, of the second half of the time, which lasts as long.
+    pub(super) late_bytes: u64,
+    pub(super) virtual_ns: u64,
+    pub(super) enqueue_ns: f64,
+    pub(super) dequeue_ns: f64,
+    /// Of the processor: the least that a stage had while it ran.
+    pub(super) had: f64,
+}
+
+/// Counts what leaves.
+#[derive(Debug, Default)]
+struct Sent {
+    packets: u64,
+    bytes: u64,
+    late_bytes: u64,
+    half: u64,
+}
+
+impl Sent {
+    #[inline]
+    fn count(&mut self, now: Instant, len: u32) {
+        self.packets += 1;
+        self.bytes += u64::from(len);
+        if now.0.as_nanos() as u64 >= self.half {
+            self.late_bytes += u64::from(len);
+        }
+    }
+}
+
+/// When each batch arrives.
+#[derive(Debug, Clone, Copy)]
+struct Arrivals {
+    ns_per_byte: f64,
+    ns: f64,
+}
+
+impl Arrivals {
+    fn new(link: BitRate) -> Arrivals {
+        Arrivals { ns_per_byte: 8e9 / link.bits_per_sec() as f64 / OFFERED, ns: 0.0 }
+    }
+
+    #[inline]
+    fn after(&mut self, bytes: u64) -> u64 {
+        self.ns += bytes as f64 * self.ns_per_byte;
+        self.ns as u64
+    }
+}
+
+fn instant(ns: u64) -> Instant {
+    Instant(Duration::from_nanos(ns))
+}
+
+/// Plays the trace in one form.
+///
+/// # Errors
+/// If a thread's time cannot be read.
+pub(super) fn play(form: Form, scenario: &Scenario, trace: &Trace) -> Result<Played> {
+    let link = link(scenario);
+    let end = Arrivals::new(link).after(trace.bytes());
+    let (mut played, sent) = match form {
+        Form::Single => single(tree(scenario)?, trace, link, end, false)?,
+        Form::Pipeline => pipeline(tree(scenario)?, trace, link, end)?,
+        Form::Lock => lock(tree(scenario)?, trace, link, end)?,
+        Form::Paper => paper(scenario, trace, link, end)?,
+    };
+    if form == Form::Single {
+        // Its parts, with a clock read after each, which the time of the whole has not.
+        let (parts, _) = single(tree(scenario)?, trace, link, end, true)?;
+        (played.enqueue_ns, played.dequeue_ns) = (parts.enqueue_ns, parts.dequeue_ns);
+    }
+    Ok(Played {
+        sent: sent.packets,
+        bytes: sent.bytes,
+        late_bytes: sent.late_bytes,
+        virtual_ns: end,
+        ..played
+    })
+}
+
+/// Time on a processor of the calling thread.
+fn on_cpu() -> Result<Duration> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).context("cannot read a thread's time")?;
+    Ok(Duration::from(time))
+}
+
+/// Moves the calling thread to the `nth` processor that it may use, if there are as many.
+pub(super) fn pin(nth: usize) {
+    let this = Pid::from_raw(0);
+    let Ok(allowed) = sched_getaffinity(this) else { return };
+    let mut usable = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let mut one = CpuSet::new();
+    if usable.nth(nth).is_some_and(|cpu| one.set(cpu).is_ok()) {
+        // Not being allowed to choose costs accuracy only.
+        let _ = sched_setaffinity(this, &one);
+    }
+}
+
+/// Runs `f`: what it gives, how long it took, and how much of that the thread had.
+fn timed<T>(f: impl FnOnce() -> T) -> Result<(T, f64, f64)> {
+    let (start, cpu) = (Clock::now(), on_cpu()?);
+    let result = f();
+    let (took, had) = (start.elapsed().as_secs_f64(), (on_cpu()? - cpu).as_secs_f64());
+    Ok((result, took, had / took))
+}
+
+#[inline]
+fn classified(trace: &Trace, handle: u32, frame: &Frame) -> Option<(ClassId, Packet)> {
+    let (leaf, len) = trace.users.classify(frame)?;
+    Some((leaf, Packet { handle, len }))
+}
+
+fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> Result<(Played, Sent)> {
+    let (mut enqueue, mut dequeue) = (Duration::ZERO, Duration::ZERO);
+    let mut sent = Sent { half: end / 2, ..Sent::default() };
+    let ((), seconds, had) = timed(|| {
+        let (mut arrivals, mut left) = (Arrivals::new(link), [Departure::default(); 2 * BATCH]);
+        for (batch, frames) in (0u32..).zip(trace.frames.chunks(BATCH)) {
+            let start = parts.then(Clock::now);
+            let mut bytes = 0;
+            for (i, frame) in (batch * BATCH as u32..).zip(frames) {
+                if let Some((leaf, packet)) = classified(trace, i, frame) {
+                    // Refused is dropped.
+                    let _ = htb.enqueue(leaf, packet);
+                }
+                bytes += u64::from(frame.len());
+            }
+            let now = instant(arrivals.after(bytes));
+            let middle = parts.then(Clock::now);
+            loop {
+                let n = htb.dequeue_batch(now, &mut left);
+                left[..n].iter().for_each(|departure| sent.count(now, departure.packet.len));
+                if n < left.len() {
+                    break;
+                }
+            }
+            if let (Some(start), Some(middle)) = (start, middle) {
+                enqueue += middle - start;
+                dequeue += middle.elapsed();
+            }
+        }
+    })?;
+    let each = |time: Duration, packets: u64| time.as_secs_f64() * 1e9 / packets.max(1) as f64;
+    let played = Played {
+        seconds,
+        enqueue_ns: each(enqueue, trace.frames.len() as u64),
+        dequeue_ns: each(dequeue, sent.packets),
+        had,
+        ..Played::default()
+    };
+    Ok((played, sent))
+}
+
+/// A value of its own line of the cache.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Until when has arrived, and has left, in virtual time.
+#[derive(Debug, Default)]
+struct Progress {
+    arrived: Line,
+    left: Line,
+}
+
+impl Progress {
+    /// The enqueue stage's: tells that all before `ns` has arrived, and waits if it is too far ahead.
+    fn arrive(&self, ns: u64) {
+        self.arrived.0.store(ns, Ordering::Release);
+        let mut turns = 0;
+        while ns != END && ns > self.left.0.load(Ordering::Acquire) + LEAD_NS {
+            wait(&mut turns);
+        }
+    }
+
+    /// The dequeue stage's: calls `leave` with each moment until which has arrived. How long that took
+    /// without waiting.
+    fn follow(&self, mut leave: impl FnMut(Instant)) -> Duration {
+        let (mut busy, mut last, mut turns) = (Duration::ZERO, 0, 0);
+        loop {
+            let ns = self.arrived.0.load(Ordering::Acquire);
+            if ns == last {
+                wait(&mut turns);
+                continue;
+            }
+            if ns == END {
+                return busy;
+            }
+            let start = Clock::now();
+            leave(instant(ns));
+            busy += start.elapsed();
+            (last, turns) = (ns, 0);
+            self.left.0.store(ns, Ordering::Release);
+        }
+    }
+}
+
+/// Spins; lets others have the processor after a while, as there may be one only.
+fn wait(turns: &mut u32) {
+    *turns += 1;
+    if *turns % 4_096 == 0 {
+        thread::yield_now();
+    }
+    hint::spin_loop();
+}
+
+/// Runs an enqueue stage, which is called with each batch, and a dequeue stage, on a thread and a
+/// processor each.
+fn stages(
+    trace: &Trace,
+    link: BitRate,
+    mut enqueue: impl FnMut(u32, &[Frame]) + Send,
+    dequeue: impl FnMut(Instant) + Send,
+) -> Result<Played> {
+    let progress = Progress::default();
+    let mut busy = Duration::ZERO;
+    let (first, second) = thread::scope(|scope| {
+        let progress = &progress;
+        let second = scope.spawn(move || {
+            pin(1);
+            timed(|| progress.follow(dequeue))
+        });
+        let busy = &mut busy;
+        let first = scope.spawn(move || {
+            pin(0);
+            timed(|| {
+                let mut arrivals = Arrivals::new(link);
+                for (batch, frames) in (0u32..).zip(trace.frames.chunks(BATCH)) {
+                    let start = Clock::now();
+                    enqueue(batch * BATCH as u32, frames);
+                    *busy += start.elapsed();
+                    let bytes = frames.iter().map(|frame| u64::from(frame.len())).sum();
+                    progress.arrive(arrivals.after(bytes));
+                }
+                progress.arrive(END);
+            })
+        });
+        (first.join(), second.join())
+    });
+    let gone = |_| anyhow::anyhow!("a stage's thread panicked");
+    let ((), _, enqueue_had) = first.map_err(gone)??;
+    let (leaving, seconds, dequeue_had) = second.map_err(gone)??;
+    Ok(Played {
+        seconds,
+        enqueue_ns: busy.as_secs_f64() * 1e9 / trace.frames.len().max(1) as f64,
+        // Of all, until the number that left is known.
+        dequeue_ns: leaving.as_secs_f64() * 1e9,
+        had: enqueue_had.min(dequeue_had),
+        ..Played::default()
+    })
+}
+
+fn per_packet(played: Played, sent: Sent) -> (Played, Sent) {
+    (Played { dequeue_ns: played.dequeue_ns / sent.packets.max(1) as f64, ..played }, sent)
+}
+
+fn pipeline(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
+    let (mut intake, mut outlet) = htb.into_pipeline();
+    let mut sent = Sent { half: end / 2, ..Sent::default() };
+    let mut left = [Departure::default(); 2 * BATCH];
+    let played = stages(
+        trace,
+        link,
+        |first, frames| {
+            intake.collect(|_, _| ());
+            for (i, frame) in (first..).zip(frames) {
+                if let Some((leaf, packet)) = classified(trace, i, frame) {
+                    let _ = intake.enqueue(leaf, packet);
+                }
+            }
+        },
+        |now| loop {
+            let n = outlet.dequeue_batch(now, &mut left);
+            left[..n].iter().for_each(|departure| sent.count(now, departure.packet.len));
+            outlet.give_back(&left[..n]);
+            if n < left.len() {
+                break;
+            }
+        },
+    )?;
+    Ok(per_packet(played, sent))
+}
+
+/// As a spin lock, which the kernel's HTB has.
+fn spin(htb: &Mutex<Htb>) -> MutexGuard<'_, Htb> {
+    let mut turns = 0;
+    loop {
+        if let Ok(guard) = htb.try_lock() {
+            return guard;
+        }
+        if htb.is_poisoned() {
+            return htb.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        wait(&mut turns);
+    }
+}
+
+fn lock(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
+    let htb = Mutex::new(htb);
+    let mut sent = Sent { half: end / 2, ..Sent::default() };
+    let played = stages(
+        trace,
+        link,
+        |first, frames| {
+            for (i, frame) in (first..).zip(frames) {
+                if let Some((leaf, packet)) = classified(trace, i, frame) {
+                    let _ = spin(&htb).enqueue(leaf, packet);
+                }
+            }
+        },
+        |now| {
+            while let Next::Packet(departure) = spin(&htb).dequeue(now) {
+                sent.count(now, departure.packet.len);
+            }
+        },
+    )?;
+    Ok(per_packet(played, sent))
+}
+
+fn paper(scenario: &Scenario, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
+    let fifos = (0..scenario.users).map(|_| Fifo::new()).collect::<Vec<_>>();
+    let mut ends = vec![0; fifos.len()];
+    let mut dequeuer = Dequeuer::new(&fifos, link);
+    let mut sent = Sent { half: end / 2, ..Sent::default() };
+    let played = stages(
+        trace,
+        link,
+        |_, frames| {
+            for frame in frames {
+                if let Some((leaf, len)) = trace.users.classify(frame) {
+                    let i = leaf.0 as usize;
+                    fifos[i].push(&mut ends[i], len);
+                }
+            }
+        },
+        |now| dequeuer.dequeue(now, |_, len| sent.count(now, len)),
+    )?;
+    Ok(per_packet(played, sent))
+}
+
+/// Output over virtual time, of all users and of one: Mbit/s in each of `windows`, of the first form.
+///
+/// # Errors
+/// If the tree is refused.
+pub(super) fn output(
+    scenario: &Scenario,
+    trace: &Trace,
+    windows: usize,
+    user: u32,
+) -> Result<(f64, Vec<f64>, Vec<f64>)> {
+    let (mut htb, link) = (tree(scenario)?, link(scenario));
+    let width = Arrivals::new(link).after(trace.bytes()) as f64 / windows as f64;
+    let (mut all, mut one) = (vec![0.0; windows + 1], vec![0.0; windows + 1]);
+    let (mut arrivals, mut left) = (Arrivals::new(link), [Departure::default(); BATCH]);
+    for frames in trace.frames.chunks(BATCH) {
+        for frame in frames {
+            if let Some((leaf, packet)) = classified(trace, 0, frame) {
+                let _ = htb.enqueue(leaf, packet);
+            }
+        }
+        let ns = arrivals.after(frames.iter().map(|frame| u64::from(frame.len())).sum());
+        let window = ((ns as f64 / width) as usize).min(windows);
+        loop {
+            let n = htb.dequeue_batch(instant(ns), &mut left);
+            for departure in &left[..n] {
+                let mbit = f64::from(departure.packet.len) * 8e3 / width;
+                all[window] += mbit;
+                one[window] += mbit * f64::from(u8::from(departure.leaf == ClassId(user)));
+            }
+            if n < left.len() {
+                break;
+            }
+        }
+    }
+    // The last is a moment, not a window.
+    all.pop();
+    one.pop();
+    Ok((width / 1e9, all, one))
+}
+
+/// A line of the cache from one processor to another and back, ns; none if there is one only, or they
+/// had no time for it together.
+pub(super) fn round_trip() -> Option<f64> {
+    const TRIPS: u64 = 20_000;
+    if thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return None;
+    }
+    let (line, until) = (Line::default(), Clock::now() + Duration::from_millis(300));
+    thread::scope(|scope| {
+        let line = &line.0;
+        // Waits for `value`, but not beyond `until`.
+        let met = move |value: u64| {
+            let mut turns = 0u32;
+            while line.load(Ordering::Acquire) != value {
+                turns = turns.wrapping_add(1);
+                if turns % 65_536 == 0 && Clock::now() > until {
+                    return false;
+                }
+                hint::spin_loop();
+            }
+            true
+        };
+        let trips = move |first: bool| {
+            pin(usize::from(!first));
+            let start = Clock::now();
+            for i in 0..TRIPS {
+                if first {
+                    line.store(2 * i + 1, Ordering::Release);
+                }
+                if !met(2 * i + 1 + u64::from(first)) {
+                    return None;
+                }
+                if !first {
+                    line.store(2 * i + 2, Ordering::Release);
+                }
+            }
+            Some(start.elapsed().as_secs_f64() * 1e9 / TRIPS as f64)
+        };
+        let other = scope.spawn(move || trips(false));
+        let this = scope.spawn(move || trips(true));
+        let (this, other) = (this.join().ok()?, other.join().ok()?);
+        other.and(this)
+    })
+}
