@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use weir_htb::Params;
 use weir_units::{BitRate, Bytes, Instant};
 
 /// Packets a FIFO holds.
@@ -55,8 +56,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn new(rate: BitRate) -> Bucket {
-        let burst = Bytes(rate.bytes_per_sec() / 1_000 + 1_600);
+    fn new(rate: BitRate, burst: Option<Bytes>) -> Bucket {
+        let burst = burst.unwrap_or_else(|| Params::new(rate).effective_burst());
         let depth = rate.time_to_send(burst).as_nanos() as f64;
         Bucket { empty_until: -depth, ns_per_byte: 8e9 / rate.bits_per_sec() as f64, depth }
     }
@@ -94,10 +95,16 @@ impl<'a> Dequeuer<'a> {
     pub(super) fn new(fifos: &'a [Fifo], link: BitRate) -> Dequeuer<'a> {
         let leaf = |user| {
             let (rate, ceil) = super::rates(user);
-            Leaf { rate: Bucket::new(rate), ceil: Bucket::new(ceil), deficit: QUANTUM, at: 0 }
+            Leaf { rate: Bucket::new(rate, None), ceil: Bucket::new(ceil, None), deficit: QUANTUM, at: 0 }
         };
         let leaves = (0..fifos.len() as u32).map(leaf).collect();
-        Dequeuer { fifos, leaves, link: Bucket::new(link), turn: [0; 2], looked_in_vain: 0 }
+        Dequeuer {
+            fifos,
+            leaves,
+            link: Bucket::new(link, Some(super::link_burst(link))),
+            turn: [0; 2],
+            looked_in_vain: 0,
+        }
     }
 
     /// All that may leave at `now`; the length of each goes to `sent`.

@@ -165,11 +165,20 @@ impl Scenario {
 
 /// A user's rate and ceiling: the common service by turns with the special one.
 fn rates(user: u32) -> (BitRate, BitRate) {
-    if user % 2 == 0 { (BitRate::kbit(500), BitRate::mbit(1)) } else { (BitRate::mbit(2), BitRate::mbit(12)) }
+    if user.is_multiple_of(2) {
+        (BitRate::kbit(500), BitRate::mbit(1))
+    } else {
+        (BitRate::mbit(2), BitRate::mbit(12))
+    }
 }
 
 fn link(scenario: &Scenario) -> BitRate {
     BitRate((0..scenario.users).map(|user| rates(user).0.bits_per_sec()).sum())
+}
+
+/// Enough for a stage that is late, and for batches on a slow link.
+fn link_burst(rate: BitRate) -> Bytes {
+    Bytes(rate.bytes_per_sec() / 500 + 200_000)
 }
 
 /// All users below one link.
@@ -178,9 +187,8 @@ fn tree(scenario: &Scenario) -> Result<Htb> {
     let limits = Limits { classes: users + 1, packets: users * LIMIT, depth: 2 };
     let mut htb = Htb::new(limits, Instant::default());
     let refused = || format!("scenario {}", scenario.name);
-    // Enough for a stage that is late, and for batches on a slow link.
     let rate = self::link(scenario);
-    let burst = Bytes(rate.bytes_per_sec() / 500 + 200_000);
+    let burst = link_burst(rate);
     htb.add(link, None, Params::new(rate).burst(burst).cburst(burst)).with_context(refused)?;
     for user in 0..users {
         let (rate, ceil) = rates(user);

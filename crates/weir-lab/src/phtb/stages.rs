@@ -168,7 +168,7 @@ fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> 
                     // Refused is dropped.
                     let _ = htb.enqueue(leaf, packet);
                 }
-                bytes += u64::from(frame.len());
+                bytes += u64::from(frame.on_wire());
             }
             let now = instant(arrivals.after(bytes));
             let middle = parts.then(Clock::now);
@@ -243,7 +243,7 @@ impl Progress {
 /// Spins; lets others have the processor after a while, as there may be one only.
 fn wait(turns: &mut u32) {
     *turns += 1;
-    if *turns % 4_096 == 0 {
+    if turns.is_multiple_of(4_096) {
         thread::yield_now();
     }
     hint::spin_loop();
@@ -274,7 +274,7 @@ fn stages(
                     let start = Clock::now();
                     enqueue(batch * BATCH as u32, frames);
                     *busy += start.elapsed();
-                    let bytes = frames.iter().map(|frame| u64::from(frame.len())).sum();
+                    let bytes = frames.iter().map(|frame| u64::from(frame.on_wire())).sum();
                     progress.arrive(arrivals.after(bytes));
                 }
                 progress.arrive(END);
@@ -403,7 +403,7 @@ pub(super) fn output(
                 let _ = htb.enqueue(leaf, packet);
             }
         }
-        let ns = arrivals.after(frames.iter().map(|frame| u64::from(frame.len())).sum());
+        let ns = arrivals.after(frames.iter().map(|frame| u64::from(frame.on_wire())).sum());
         let window = ((ns as f64 / width) as usize).min(windows);
         loop {
             let n = htb.dequeue_batch(instant(ns), &mut left);
@@ -438,7 +438,7 @@ pub(super) fn round_trip() -> Option<f64> {
             let mut turns = 0u32;
             while line.load(Ordering::Acquire) != value {
                 turns = turns.wrapping_add(1);
-                if turns % 65_536 == 0 && Clock::now() > until {
+                if turns.is_multiple_of(65_536) && Clock::now() > until {
                     return false;
                 }
                 hint::spin_loop();

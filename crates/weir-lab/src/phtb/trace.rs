@@ -87,7 +87,7 @@ impl Frame {
     /// Bytes on the wire, without the frame check sequence.
     #[inline]
     #[must_use]
-    pub fn len(&self) -> u32 {
+    pub fn on_wire(&self) -> u32 {
         u32::from(u16::from_be_bytes([self.0[TOTAL_LENGTH], self.0[TOTAL_LENGTH + 1]])) + ETHERNET as u32
     }
 }
@@ -135,7 +135,7 @@ impl Users {
     pub fn classify(&self, frame: &Frame) -> Option<(ClassId, u32)> {
         let address = frame.destination();
         let (known, class) = self.slots[self.slot(address)];
-        (known == address && address != 0).then(|| (ClassId(class), frame.len()))
+        (known == address && address != 0).then(|| (ClassId(class), frame.on_wire()))
     }
 }
 
@@ -250,7 +250,7 @@ impl Trace {
     /// Bytes of all frames.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.frames.iter().map(|frame| u64::from(frame.len())).sum()
+        self.frames.iter().map(|frame| u64::from(frame.on_wire())).sum()
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
     fn the_papers_traces_are_made_up_again_from_a_seed() {
         let file1 = scenario("phtb-1");
         let trace = Trace::of(&file1, 100_000, 7).unwrap();
-        let lens = trace.frames.iter().map(Frame::len).collect::<Vec<_>>();
+        let lens = trace.frames.iter().map(Frame::on_wire).collect::<Vec<_>>();
         assert_eq!((lens.iter().min(), lens.iter().max()), (Some(&64), Some(&1_500)));
         let mean = trace.bytes() as f64 / lens.len() as f64;
         assert!((mean - 782.0).abs() < 5.0, "{mean}");
