@@ -82,7 +82,7 @@
 //! # On several cores
 //!
 //! [`Htb::into_pipeline`] splits a tree into an enqueue stage and a dequeue stage for a thread each, with
-//! the same packets leaving at the same moments; [`shards`] divides the classes below one root among
+//! the same packets leaving at the same moments; [`shards()`] divides the classes below one root among
 //! trees that share its rate, within a hundredth of what one tree gives.
 //!
 //! Memory: some 400 bytes a class with the default depth, 12 a packet.
