@@ -9,7 +9,7 @@ const COMPILERS: [&str; 7] =
     ["clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-15"];
 
 /// Objects, by the name of their source without `.bpf.c`.
-const OBJECTS: [&str; 4] = ["classify", "edt", "fill_check", "pacing"];
+const OBJECTS: [&str; 5] = ["classify", "congestion", "edt", "fill_check", "pacing"];
 
 /// Objects that are opened as they are: their maps are laid out by hand.
 const PLAIN: [&str; 1] = ["fair"];

@@ -1,10 +1,12 @@
 //! weir's BPF programs and the maps through which the agent tells them what belongs where.
 //!
 //! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped`; the layouts
-//! shared with the programs are asserted against `intf.h`, `select.h`, `fair.h` and `edt.h` on both sides.
+//! shared with the programs are asserted against `intf.h`, `select.h`, `fair.h`, `edt.h`
+//! and `congestion.h` on both sides.
 
 pub mod attach;
 mod classifier;
+mod congestion;
 mod credits;
 mod edt;
 pub mod fair;
@@ -13,6 +15,9 @@ mod pacer;
 mod rules;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
+pub use congestion::{
+    Congestion, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule, EarlierCongestion,
+};
 pub use credits::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacer::{Earlier, Pacer};
@@ -26,4 +31,9 @@ mod skeleton {
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
 mod pacing_skeleton {
     include!(concat!(env!("OUT_DIR"), "/pacing.skel.rs"));
+}
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
+mod congestion_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/congestion.skel.rs"));
 }

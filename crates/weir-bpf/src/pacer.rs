@@ -46,7 +46,7 @@ impl Left {
     }
 }
 
-fn map_named(ids: &[u32], name: &str) -> Option<MapHandle> {
+pub(crate) fn map_named(ids: &[u32], name: &str) -> Option<MapHandle> {
     let mut maps = ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
     maps.find(|map| map.name() == name)
 }

@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which congestion control does a connection use?
+ *
+ * weir_congestion is attached once, at the root of the cgroup v2 hierarchy, beside the programs of
+ * others. When a socket connects, or one is accepted, it looks up the rule for the socket's class
+ * (by its network namespace; in the agent's own by its cgroup too), service port, direction and
+ * destination, and sets that rule's algorithm before the first data packet. At each RTT sample it
+ * keeps the greatest smoothed round trip and, once enough is acknowledged, moves the flow to the
+ * rule's second algorithm. When the last byte is acknowledged it writes a record of the flow.
+ *
+ * Whose application has chosen another algorithm since is left alone. BBR is left only after its
+ * start-up, which ends with a finite ssthresh: what comes after it would else double its window
+ * until the queue overflows.
+ *
+ * It needs nobody: if the agent dies, rules stay in force, and records that nobody reads are
+ * counted and dropped.
+ *
+ * weir_cc_visit is for connections that are there already: an iterator over the TCP sockets of
+ * the network namespace in which it is read.
+ */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "congestion.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define TCP_CONGESTION 13
+#define CB_FLAGS 1008		/* TCP_BPF_SOCK_OPS_CB_FLAGS, kernel 6.12 */
+#define ESTABLISHED 1
+#define FIN_WAIT2 5
+#define TIME_WAIT 6
+#define CLOSED 7
+#define CLOSE_WAIT 8
+#define INFINITE_SSTHRESH 0x7fffffff
+#define CALLS (BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
+#define V4 4
+#define V6 6
+
+/* The parts of the kernel's structures that are used here, found by their names. */
+struct kernfs_node {
+	__u64 id;
+} __attribute__((preserve_access_index));
+struct cgroup {
+	struct kernfs_node *kn;
+	int level;
+	struct cgroup *ancestors[WEIR_CC_LEVELS + 1];
+} __attribute__((preserve_access_index));
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+} __attribute__((preserve_access_index));
+struct net {
+	__u64 net_cookie;
+} __attribute__((preserve_access_index));
+typedef struct {
+	struct net *net;
+} __attribute__((preserve_access_index)) possible_net_t;
+struct in6_addr {
+	__u8 bytes[16];
+};
+struct sock_common {
+	__be32 skc_daddr;
+	struct in6_addr skc_v6_daddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	unsigned char skc_state;
+	possible_net_t skc_net;
+} __attribute__((preserve_access_index));
+struct sock {
+	struct sock_common __sk_common;
+	struct sock_cgroup_data sk_cgrp_data;
+} __attribute__((preserve_access_index));
+struct tcp_sock {
+	__u64 bytes_sent;
+	__u64 bytes_retrans;
+	__u64 bytes_acked;
+} __attribute__((preserve_access_index));
+struct bpf_iter_meta;
+struct bpf_iter__tcp {
+	union {
+		struct bpf_iter_meta *meta;
+		__u64 : 64;
+	} __attribute__((aligned(8)));
+	union {
+		struct sock_common *sk_common;
+		__u64 : 64;
+	} __attribute__((aligned(8)));
+} __attribute__((preserve_access_index));
+
+struct flow { /* of one socket */
+	__u64 began_ns;
+	__u64 after_bytes;	/* the change to come; 0: none */
+	__u64 switched_bytes;
+	__u32 handle;
+	__u32 number;
+	__u32 generation;	/* of the rules that it was last compared with */
+	__u32 began_generation;
+	__u32 most_rtt_us;
+	__u32 direction;
+	char was[WEIR_CC_NAME];		/* before weir */
+	char first[WEIR_CC_NAME];
+	char set[WEIR_CC_NAME];		/* what weir has set last; empty: nothing */
+	char then[WEIR_CC_NAME];
+};
+_Static_assert(sizeof(struct flow) == 112, "a later agent takes this map over");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct flow);
+} weir_cc_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_cc_config);
+} weir_cc_config SEC(".maps");
+
+/* Cookie of a network namespace -> handle of its class. Sockets elsewhere are none of weir's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} weir_cc_homes SEC(".maps");
+
+/* Cgroup id -> handle of its class, for sockets in the agent's own network namespace. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} weir_cc_groups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct weir_cc_key);
+	__type(value, struct weir_cc_rule);
+} weir_cc_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_cc_counts);
+} weir_cc_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} weir_cc_records SEC(".maps");
+
+#define COUNT(what) do {							\
+	__u32 zero_ = 0;							\
+	struct weir_cc_counts *counts_ = bpf_map_lookup_elem(&weir_cc_counts, &zero_); \
+	if (counts_)								\
+		__sync_fetch_and_add(&counts_->what, 1);			\
+} while (0)
+
+static __always_inline const struct weir_cc_config *config(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&weir_cc_config, &zero);
+}
+
+static __always_inline int same(const char *a, const char *b)
+{
+	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;
+
+	return x[0] == y[0] && x[1] == y[1];
+}
+
+static __always_inline void copy(char *to, const char *from)
+{
+	__builtin_memcpy(to, from, WEIR_CC_NAME);
+}
+
+/* The class of a socket; 0 if it is none of weir's business. */
+static __always_inline __u32 class_of(const struct weir_cc_config *cfg, struct sock *sk)
+{
+	__u64 cookie = sk->__sk_common.skc_net.net->net_cookie;
+	__u32 *found = bpf_map_lookup_elem(&weir_cc_homes, &cookie), handle;
+	struct cgroup *group;
+	int level, depth;
+
+	if (!found)
+		return 0;
+	handle = *found;
+	if (cookie != cfg->host_cookie || !cfg->cgroup_levels)
+		return handle;
+	group = sk->sk_cgrp_data.cgroup;
+	if (!group)
+		return handle;
+	depth = group->level;
+#pragma unroll
+	for (level = 1; level <= WEIR_CC_LEVELS; level++) {
+		struct cgroup *one = NULL;
+		struct kernfs_node *kn = NULL;
+		__u64 id = 0;
+
+		if (level > depth)
+			break;
+		if (!(cfg->cgroup_levels & (1u << level)))
+			continue;
+		if (bpf_probe_read_kernel(&one, sizeof(one), &group->ancestors[level]) || !one ||
+		    bpf_probe_read_kernel(&kn, sizeof(kn), &one->kn) || !kn ||
+		    bpf_probe_read_kernel(&id, sizeof(id), &kn->id))
+			break;
+		found = bpf_map_lookup_elem(&weir_cc_groups, &id);
+		if (found)
+			handle = *found;
+	}
+	return handle;
+}
+
+/* The far end, as a key's address; the IP version, 0 if it is this node itself. */
+static __always_inline __u8 far_end(struct sock *sk, __u8 *address)
+{
+	__u32 words[4] = {};
+
+	if (sk->__sk_common.skc_family == AF_INET) {
+		words[0] = sk->__sk_common.skc_daddr;
+	} else if (sk->__sk_common.skc_family == AF_INET6) {
+		bpf_probe_read_kernel(words, sizeof(words), &sk->__sk_common.skc_v6_daddr);
+		if (words[0] || words[1] || words[2] != bpf_htonl(0xffff)) {
+			__builtin_memcpy(address, words, sizeof(words));
+			return words[0] || words[1] || words[2] || words[3] != bpf_htonl(1) ? V6 : 0;
+		}
+		words[0] = words[3]; /* IPv4 in a socket of IPv6 */
+		words[1] = words[2] = words[3] = 0;
+	} else {
+		return 0;
+	}
+	__builtin_memcpy(address, words, sizeof(words));
+	return (words[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000) ? 0 : V4;
+}
+
+/* The rule of a connection, of all kinds of rules that there are. */
+static __always_inline const struct weir_cc_rule *find(const struct weir_cc_config *cfg, __u32 handle,
+						       __u8 version, const __u8 *address,
+						       __u16 port, __u8 direction)
+{
+	const struct weir_cc_rule *best = NULL, *one;
+	__u32 kinds = cfg->kinds, kind;
+	struct weir_cc_key key = { .prefix_len_bits = WEIR_CC_FIXED_BITS + 128 };
+
+	if (!cfg->set)
+		return NULL;
+	key.table = cfg->set << 4 | version;
+	__builtin_memcpy(key.address, address, sizeof(key.address));
+#pragma unroll
+	for (kind = 0; kind < 8; kind++) {
+		if (!(kinds & (1u << kind)))
+			continue;
+		key.handle = kind & WEIR_CC_BY_CLASS ? handle : 0;
+		key.port = kind & WEIR_CC_BY_PORT ? port : 0;
+		key.direction = kind & WEIR_CC_BY_DIRECTION ? direction : 0;
+		one = bpf_map_lookup_elem(&weir_cc_rules, &key);
+		if (one && (!best || one->rank > best->rank))
+			best = one;
+	}
+	return best;
+}
+
+static __always_inline const struct weir_cc_rule *rule_of(const struct weir_cc_config *cfg, struct sock *sk,
+							  __u32 handle, __u8 direction)
+{
+	__u16 remote = bpf_ntohs(sk->__sk_common.skc_dport), local = sk->__sk_common.skc_num;
+	__u8 address[16], version = far_end(sk, address);
+
+	if (!version)
+		return NULL;
+	return find(cfg, handle, version, address, direction == WEIR_CC_IN ? local : remote, direction);
+}
+
+/* Sets an algorithm unless it is there already; 0 if it is in force. */
+static __always_inline int use(void *ctx, const char *is, const char *wanted)
+{
+	char name[WEIR_CC_NAME];
+
+	if (same(is, wanted))
+		return 0;
+	copy(name, wanted);
+	if (!bpf_setsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, name, sizeof(name)))
+		return 0;
+	COUNT(failed);
+	return -1;
+}
+
+/* A connection begins. */
+static __always_inline void begin(struct bpf_sock_ops *ctx, struct sock *sk, struct bpf_sock *full, __u8 direction)
+{
+	const struct weir_cc_config *cfg = config();
+	const struct weir_cc_rule *rule;
+	char is[WEIR_CC_NAME] = {};
+	struct flow *flow;
+	__u8 address[16];
+	__u32 handle;
+
+	if (!cfg || !far_end(sk, address))
+		return;
+	handle = class_of(cfg, sk);
+	if (!handle || bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+		return;
+	flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!flow)
+		return;
+	__builtin_memset(flow, 0, sizeof(*flow));
+	flow->began_ns = bpf_ktime_get_ns();
+	flow->handle = handle;
+	flow->direction = direction;
+	flow->generation = flow->began_generation = cfg->generation;
+	copy(flow->was, is);
+	copy(flow->first, is);
+	rule = rule_of(cfg, sk, handle, direction);
+	if (!rule || use(ctx, is, rule->start))
+		return;
+	flow->number = rule->number;
+	flow->after_bytes = rule->after_bytes;
+	copy(flow->first, rule->start);
+	copy(flow->set, rule->start);
+	copy(flow->then, rule->then);
+	COUNT(set);
+}
+
+/* The rules have changed since: what is to come is as they say now; what was, stays. */
+static __always_inline void compare(const struct weir_cc_config *cfg, struct sock *sk, struct flow *flow)
+{
+	const struct weir_cc_rule *rule = rule_of(cfg, sk, flow->handle, flow->direction);
+
+	flow->generation = cfg->generation;
+	flow->after_bytes = 0;
+	if (!rule || flow->switched_bytes || !same(rule->start, flow->set))
+		return;
+	flow->after_bytes = rule->after_bytes;
+	copy(flow->then, rule->then);
+}
+
+/* Whether a flow can leave this algorithm: BBR's start-up has no ssthresh yet. */
+static __always_inline int can_leave(const char *name, __u32 ssthresh)
+{
+	return name[0] != 'b' || name[1] != 'b' || name[2] != 'r' || ssthresh < INFINITE_SSTHRESH;
+}
+
+static __always_inline void advance(struct bpf_sock_ops *ctx, struct sock *sk, struct flow *flow)
+{
+	const struct weir_cc_config *cfg = config();
+	__u32 rtt_us = ctx->srtt_us >> 3;
+	char is[WEIR_CC_NAME] = {};
+
+	if (rtt_us > flow->most_rtt_us)
+		flow->most_rtt_us = rtt_us;
+	if (cfg && flow->generation != cfg->generation)
+		compare(cfg, sk, flow);
+	if (!flow->after_bytes || ctx->bytes_acked < flow->after_bytes)
+		return;
+	if (bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+		return;
+	if (same(is, flow->set)) {
+		if (!can_leave(is, ctx->snd_ssthresh))
+			return;
+		if (!use(ctx, is, flow->then)) {
+			flow->switched_bytes = ctx->bytes_acked;
+			copy(flow->set, flow->then);
+			COUNT(switched);
+		}
+	}
+	flow->after_bytes = 0;
+}
+
+static __always_inline void finish(struct bpf_sock_ops *ctx, struct tcp_sock *tp, struct flow *flow)
+{
+	struct sock *sk = (struct sock *)tp;
+	struct weir_cc_record *record = bpf_ringbuf_reserve(&weir_cc_records, sizeof(*record), 0);
+	__u64 sent = tp->bytes_sent - tp->bytes_retrans, acked = ctx->bytes_acked;
+	char is[WEIR_CC_NAME] = {};
+
+	if (!record) {
+		COUNT(lost);
+		return;
+	}
+	__builtin_memset(record, 0, sizeof(*record));
+	if (bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+		copy(is, flow->set);
+	record->took_ns = bpf_ktime_get_ns() - flow->began_ns;
+	/* A SYN and a FIN are acknowledged as bytes too. */
+	record->sent_bytes = sent < acked ? sent : acked;
+	record->received_bytes = ctx->bytes_received;
+	record->switched_bytes = flow->switched_bytes;
+	if (ctx->rate_interval_us)
+		record->delivery_rate = (__u64)ctx->rate_delivered * ctx->mss_cache * 1000000 / ctx->rate_interval_us;
+	record->handle = flow->handle;
+	record->number = flow->number;
+	record->generation = flow->began_generation;
+	record->least_rtt_us = ctx->rtt_min;
+	record->smoothed_rtt_us = ctx->srtt_us >> 3;
+	record->most_rtt_us = flow->most_rtt_us;
+	record->retransmits = ctx->total_retrans;
+	record->local_port = sk->__sk_common.skc_num;
+	record->remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
+	record->direction = flow->direction;
+	record->version = far_end(sk, record->address);
+	copy(record->first, flow->first);
+	copy(record->last, is);
+	bpf_ringbuf_submit(record, 0);
+}
+
+SEC("sockops")
+int weir_congestion(struct bpf_sock_ops *ctx)
+{
+	struct bpf_sock *full = ctx->sk;
+	struct tcp_sock *tp;
+	struct flow *flow;
+	int to;
+
+	switch (ctx->op) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+	case BPF_SOCK_OPS_RTT_CB:
+	case BPF_SOCK_OPS_STATE_CB:
+		break;
+	default:
+		return 1;
+	}
+	if (!full)
+		return 1;
+	tp = bpf_skc_to_tcp_sock(full);
+	if (!tp)
+		return 1;
+	if (ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
+		begin(ctx, (struct sock *)tp, full, WEIR_CC_OUT);
+		return 1;
+	}
+	if (ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		begin(ctx, (struct sock *)tp, full, WEIR_CC_IN);
+	flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, 0);
+	if (!flow)
+		return 1;
+	switch (ctx->op) {
+	case BPF_SOCK_OPS_RTT_CB:
+		advance(ctx, (struct sock *)tp, flow);
+		break;
+	case BPF_SOCK_OPS_STATE_CB:
+		to = ctx->args[1];
+		/* All that was sent has arrived, or never will. */
+		if (to == FIN_WAIT2 || to == TIME_WAIT || to == CLOSED) {
+			finish(ctx, tp, flow);
+			bpf_sk_storage_delete(&weir_cc_flows, full);
+		}
+		break;
+	default:
+		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | CALLS);
+	}
+	return 1;
+}
+
+/* Has a connection that is there already follow the rules from now on. */
+static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_sock *tp)
+{
+	struct sock *sk = (struct sock *)tp;
+	const struct weir_cc_rule *rule;
+	char is[WEIR_CC_NAME] = {};
+	__u8 address[16], version = far_end(sk, address);
+	__u32 handle = class_of(cfg, sk);
+	struct flow *flow;
+	int flags = 0;
+
+	if (!handle || !version || bpf_getsockopt(tp, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+		return;
+	flow = bpf_sk_storage_get(&weir_cc_flows, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!flow)
+		return;
+	if (!flow->began_ns) {
+		flow->began_ns = bpf_ktime_get_ns();
+		flow->handle = handle;
+		flow->began_generation = cfg->generation;
+		copy(flow->was, is);
+		copy(flow->first, is);
+		/* Before 6.12 it does not call: its record, and a change in the flow, are missing. */
+		if (!bpf_getsockopt(tp, IPPROTO_TCP, CB_FLAGS, &flags, sizeof(flags))) {
+			flags |= CALLS;
+			bpf_setsockopt(tp, IPPROTO_TCP, CB_FLAGS, &flags, sizeof(flags));
+		}
+	}
+	flow->generation = cfg->generation;
+	rule = rule_of(cfg, sk, handle, flow->direction);
+	/* Nobody knows who opened it: its port may be the service's. */
+	if (!rule && !flow->direction)
+		rule = find(cfg, handle, version, address, sk->__sk_common.skc_num, 0);
+	if (rule) {
+		int is_over = rule->after_bytes && tp->bytes_acked >= rule->after_bytes;
+		const char *wanted = is_over ? rule->then : rule->start;
+
+		if (use(tp, is, wanted))
+			return;
+		flow->number = rule->number;
+		flow->after_bytes = is_over ? 0 : rule->after_bytes;
+		copy(flow->set, wanted);
+		copy(flow->then, rule->then);
+		if (!same(is, wanted))
+			COUNT(moved);
+		return;
+	}
+	flow->after_bytes = 0;
+	flow->number = 0;
+	if (flow->set[0] && same(is, flow->set) && !use(tp, is, flow->was)) {
+		flow->set[0] = 0;
+		if (!same(is, flow->was))
+			COUNT(moved);
+	}
+}
+
+static __always_inline void leave(struct tcp_sock *tp)
+{
+	struct flow *flow = bpf_sk_storage_get(&weir_cc_flows, tp, 0, 0);
+	char is[WEIR_CC_NAME] = {};
+
+	if (!flow || !flow->set[0] || bpf_getsockopt(tp, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+		return;
+	if (same(is, flow->set))
+		use(tp, is, flow->was);
+	flow->set[0] = 0;
+	flow->after_bytes = 0;
+}
+
+SEC("iter/tcp")
+int weir_cc_visit(struct bpf_iter__tcp *ctx)
+{
+	const struct weir_cc_config *cfg = config();
+	struct sock_common *common = ctx->sk_common;
+	struct tcp_sock *tp;
+
+	if (!common || !cfg || (common->skc_state != ESTABLISHED && common->skc_state != CLOSE_WAIT))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(common);
+	if (!tp)
+		return 0;
+	if (cfg->visit == WEIR_CC_MOVE)
+		move(cfg, tp);
+	else if (cfg->visit == WEIR_CC_LEAVE)
+		leave(tp);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the congestion programs and user space share. Handles are tc's, major << 16 | minor. */
+#ifndef WEIR_CONGESTION_H
+#define WEIR_CONGESTION_H
+
+#define WEIR_CC_NAME 16		/* TCP_CA_NAME_MAX: with its final zero */
+#define WEIR_CC_LEVELS 8	/* depths of the cgroup tree that are looked at, as in intf.h */
+
+#define WEIR_CC_OUT 1		/* the connection was opened from here */
+#define WEIR_CC_IN 2		/* it was accepted here */
+
+/* Kinds of rules: which of these a rule asks for. */
+#define WEIR_CC_BY_DIRECTION 1
+#define WEIR_CC_BY_PORT 2
+#define WEIR_CC_BY_CLASS 4
+
+/* What weir_cc_visit does to each connection. */
+#define WEIR_CC_MOVE 1		/* as the rules say, as far as it has come */
+#define WEIR_CC_LEAVE 2		/* the algorithm that it had before weir */
+
+struct weir_cc_config { /* written by user space, only read in the kernel */
+	__u64 alive_ns;		/* monotonic time at which user space was last heard of */
+	__u64 owner;		/* inode of the network namespace whose link is shared */
+	__u64 host_cookie;	/* and its cookie: there classes are told apart by cgroup too */
+	__u32 kinds;		/* bit n: there are rules of kind n */
+	__u32 cgroup_levels;	/* bit n: classes exist at depth n of the cgroup tree */
+	__u32 set;		/* 1 or 2: the set of rules in force; 0: none */
+	__u32 generation;	/* grows with each change of the rules */
+	__u32 visit;		/* WEIR_CC_MOVE or WEIR_CC_LEAVE */
+	__u32 padding;
+};
+_Static_assert(sizeof(struct weir_cc_config) == 48, "user space maps this layout");
+
+struct weir_cc_key { /* key of the longest-prefix map; all but the address is matched whole */
+	__u32 prefix_len_bits;
+	__u32 handle;		/* 0: any class */
+	__u16 port;		/* of the service: the far end's if opened here, else our own; 0: any */
+	__u8 direction;		/* 0: either */
+	__u8 table;		/* set of rules << 4 | IP version */
+	__u8 address[16];	/* the far end; IPv4 in the first four */
+};
+#define WEIR_CC_FIXED_BITS 64
+_Static_assert(sizeof(struct weir_cc_key) == 28, "user space maps this layout");
+
+struct weir_cc_rule {
+	__u64 after_bytes;	/* acknowledged: then the other algorithm; 0: never */
+	__u32 rank;		/* of several that match the greatest counts */
+	__u32 number;		/* of the rule, from 1 */
+	char start[WEIR_CC_NAME];
+	char then[WEIR_CC_NAME];
+};
+_Static_assert(sizeof(struct weir_cc_rule) == 48, "user space maps this layout");
+
+struct weir_cc_record { /* of a connection whose last byte sent is acknowledged, or that was reset */
+	__u64 took_ns;		/* since the first SYN, or since it was accepted */
+	__u64 sent_bytes;	/* payload, acknowledged */
+	__u64 received_bytes;
+	__u64 switched_bytes;	/* acknowledged when the algorithm was changed; 0: it was not */
+	__u64 delivery_rate;	/* bytes per second, the kernel's last estimate */
+	__u32 handle;		/* of its class */
+	__u32 number;		/* of its rule, from 1; 0: none */
+	__u32 generation;	/* of the rules, when it began */
+	__u32 least_rtt_us;
+	__u32 smoothed_rtt_us;	/* at the end */
+	__u32 most_rtt_us;	/* the greatest smoothed one */
+	__u32 retransmits;	/* segments */
+	__u16 local_port;
+	__u16 remote_port;
+	__u8 direction;		/* 0: it is older than the agent */
+	__u8 version;		/* of IP */
+	__u8 padding[6];
+	__u8 address[16];	/* of the far end; IPv4 in the first four */
+	char first[WEIR_CC_NAME]; /* the algorithm of its first packet */
+	char last[WEIR_CC_NAME];
+};
+_Static_assert(sizeof(struct weir_cc_record) == 128, "user space maps this layout");
+
+struct weir_cc_counts { /* since the program was loaded */
+	__u64 set;		/* connections that were given the algorithm of a rule */
+	__u64 switched;		/* in the flow */
+	__u64 moved;		/* when asked to */
+	__u64 failed;		/* the kernel refused an algorithm */
+	__u64 lost;		/* records for which there was no room */
+};
+_Static_assert(sizeof(struct weir_cc_counts) == 40, "user space maps this layout");
+
+#endif
