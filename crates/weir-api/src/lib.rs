@@ -11,6 +11,11 @@
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
+//! | `GET /v1/congestion` | | [`CongestionView`] |
+//! | `GET /v1/congestion/explain?to=&container=&port=&direction=` | | [`weir_cc::Explained`] |
+//! | `GET /v1/congestion/flows` | | `[`[`weir_cc::FlowRecord`]`]`: those that ended last |
+//! | `GET /v1/congestion/stats` | | [`weir_cc::StatsView`] |
+//! | `POST /v1/congestion/move` | | [`CongestionMoved`]: connections that are there already follow the rules |
 //! | `GET /metrics` | | OpenMetrics' text, for Prometheus |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
 //!
@@ -43,11 +48,13 @@
 
 mod agree;
 mod client;
+mod congestion;
 mod export;
 mod shapes;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
 pub use client::{Client, ClientError, Events};
+pub use congestion::{CongestionMoved, CongestionQuery, CongestionRule, CongestionView};
 pub use export::{Export, ExportClass, ExportSelector};
 pub use shapes::*;
 

@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: nothing here decides who gets how much; that comes in as allocations.
 
+pub mod congestion;
 pub mod discover;
 pub mod doctor;
 pub mod engine;

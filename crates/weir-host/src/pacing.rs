@@ -12,7 +12,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::MetadataExt,
+    },
 };
 
 use nix::{
@@ -34,7 +37,7 @@ use crate::{
 /// away: sockets that sent anything since have been told that they are free.
 const FORGOTTEN_NS: u64 = 600 * 1_000_000_000;
 /// So long after, if its network namespace is gone too, and the link with it.
-const DEAD_NS: u64 = 10 * 1_000_000_000;
+pub(crate) const DEAD_NS: u64 = 10 * 1_000_000_000;
 
 /// Sockets cannot be paced.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +66,9 @@ pub enum PacingError {
 
 /// The root of the cgroup v2 hierarchy, where socket events are caught.
 pub struct Root {
-    dir: File,
+    pub(crate) dir: File,
     /// The network namespace whose link is shared.
-    owner: NsId,
+    pub(crate) owner: NsId,
 }
 
 impl Root {
@@ -154,7 +157,7 @@ impl Pacing {
         let new: Vec<&NetnsRef> =
             namespaces.iter().chain([&own]).filter(|n| !self.visited.contains_key(&n.id)).collect();
         let mut failures = Vec::new();
-        for (netns, result) in new.iter().zip(self.walk(&new)) {
+        for (netns, result) in new.iter().zip(visit(self.pacer.visitor(), &new)) {
             match result {
                 Ok(()) => {
                     self.visited.insert(netns.id, (*netns).clone());
@@ -166,23 +169,6 @@ impl Pacing {
             }
         }
         failures
-    }
-
-    /// Runs the iterator in each of these namespaces.
-    fn walk(&self, namespaces: &[&NetnsRef]) -> Vec<Result<(), String>> {
-        if namespaces.is_empty() {
-            return Vec::new();
-        }
-        let visitor = self.pacer.visitor();
-        let walk = move || {
-            let one = |netns: &&NetnsRef| {
-                let file = netns.open().map_err(|e| crate::chain(&e))?;
-                setns(&file, CloneFlags::CLONE_NEWNET).map_err(|errno| errno.to_string())?;
-                attach::visit(visitor).map_err(|e| e.to_string())
-            };
-            namespaces.iter().map(one).collect::<Vec<_>>()
-        };
-        std::thread::scope(|scope| scope.spawn(walk).join().unwrap_or_default())
     }
 
     /// Puts the program back if someone took it away: true if so.
@@ -211,7 +197,7 @@ impl Pacing {
         let all: Vec<&NetnsRef> = [&own].into_iter().chain(self.visited.values()).collect();
         // What is in none of these namespaces takes its rate back itself, if it sends: it
         // is given a moment.
-        self.walk(&all);
+        visit(self.pacer.visitor(), &all);
         std::thread::sleep(std::time::Duration::from_millis(50));
         attach::detach_sock_ops(self.program, self.root.dir.as_fd())
             .map_err(|errno| PacingError::Attach { errno })?;
@@ -219,8 +205,32 @@ impl Pacing {
     }
 }
 
+/// Runs an iterator over sockets in each of these namespaces.
+pub(crate) fn visit(visitor: BorrowedFd<'_>, namespaces: &[&NetnsRef]) -> Vec<Result<(), String>> {
+    in_each(namespaces, || attach::visit(visitor).map_err(|e| e.to_string()))
+}
+
+/// Does something on a thread of its own that joins each of these namespaces.
+pub(crate) fn in_each<T: Send>(
+    namespaces: &[&NetnsRef],
+    work: impl Fn() -> Result<T, String> + Send,
+) -> Vec<Result<T, String>> {
+    if namespaces.is_empty() {
+        return Vec::new();
+    }
+    let walk = move || {
+        let one = |netns: &&NetnsRef| {
+            let file = netns.open().map_err(|e| crate::chain(&e))?;
+            setns(&file, CloneFlags::CLONE_NEWNET).map_err(|errno| errno.to_string())?;
+            work()
+        };
+        namespaces.iter().map(one).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| scope.spawn(walk).join().unwrap_or_default())
+}
+
 /// Inodes of the network namespaces that have a process or a name.
-fn namespaces() -> BTreeSet<u64> {
+pub(crate) fn namespaces() -> BTreeSet<u64> {
     let entries = |dir: &str| std::fs::read_dir(dir).into_iter().flatten().flatten();
     let processes = entries("/proc").map(|entry| entry.path().join("ns/net"));
     let named = DIRS.iter().flat_map(|dir| entries(dir)).map(|entry| entry.path());

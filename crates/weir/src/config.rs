@@ -60,6 +60,9 @@ pub(crate) struct Config {
     pub(crate) groups: Vec<Group>,
     #[serde(default, rename = "class")]
     pub(crate) classes: Vec<Class>,
+    /// Which connections use which congestion control.
+    #[serde(default)]
+    pub(crate) congestion: Vec<weir_cc::Rule>,
     /// Without the section no agreements are made.
     pub(crate) agreements: Option<Agreements>,
 }
@@ -360,6 +363,12 @@ fn check(config: &Config) -> Result<(), Fault> {
             return Err(fault(format!("[[group]] {OTHER}"), "[agreements] makes a group of that name"));
         }
     }
+    let named = |rule: &weir_cc::Rule| [rule.container.clone(), rule.group.clone()];
+    for name in config.congestion.iter().flat_map(named).flatten() {
+        let bare = name.split_once(':').map_or(name.as_str(), |(_, name)| name);
+        check_name(bare).map_err(|e| fault("[[congestion]]", e))?;
+    }
+    weir_cc::Rules::new(config.congestion.clone()).map_err(|e| fault("[[congestion]]", e))?;
     check_selectors(&config.classes)
 }
 

@@ -1,6 +1,6 @@
 //! What the API asks of the agent: one channel, one answer each.
 
-use crate::agent::agree::Ask;
+use crate::agent::{agree::Ask, congestion};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use weir_api::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status};
 
@@ -26,6 +26,8 @@ pub(crate) enum Request {
     Doctor(Reply<Doctor>),
     /// Everything below `/v1/agreements`.
     Agreements(Ask),
+    /// Everything below `/v1/congestion`.
+    Congestion(congestion::Ask),
     /// `GET /v1/export`.
     Export(Reply<Result<Export, Error>>),
     /// `GET /v1/events`: those kept, then those to come.

@@ -3,6 +3,7 @@
 
 mod agree;
 mod body;
+mod congestion;
 mod events;
 mod language;
 mod metrics;
@@ -59,6 +60,7 @@ fn router(control: Control) -> Router {
         .fallback(unknown_route)
         .method_not_allowed_fallback(bad_method)
         .with_state(control.clone())
+        .merge(congestion::router(control.clone()))
         .merge(agree::router(control))
 }
 

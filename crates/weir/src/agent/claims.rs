@@ -28,6 +28,8 @@ pub(crate) struct Survey {
     pub(crate) strangers: Vec<(u32, String)>,
     /// The namespaces that ports lead to.
     pub(crate) namespaces: Vec<NetnsRef>,
+    /// Whose network namespaces those are: key of the claim.
+    pub(crate) homes: Vec<(String, NetnsRef)>,
     /// Destinations that do not leave by the link.
     pub(crate) local: BTreeSet<LocalPrefix>,
     /// The uplink, if it is there.
@@ -69,6 +71,7 @@ pub(crate) fn survey(
                         continue;
                     }
                     survey.namespaces.push(netns.clone());
+                    survey.homes.push((claim.key(), netns.clone()));
                     if own.is_empty() {
                         claim.problem = Some(
                             "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),

@@ -8,6 +8,7 @@
 pub(crate) mod agree;
 mod book;
 mod claims;
+pub(crate) mod congestion;
 mod demand;
 mod divide;
 mod export;
@@ -43,6 +44,7 @@ use weir_units::{BitRate, Instant};
 use self::{
     agree::{Agreements, Counted, LinkSeen},
     book::{Book, Change},
+    congestion::Steering,
     divide::Followed,
     node::Node,
     store::Store,
@@ -79,6 +81,7 @@ struct Agent {
     link_seen: Option<LinkSeen>,
     book: Book,
     node: Node,
+    congestion: Steering,
     allocator: Allocator,
     followed: BTreeMap<String, Followed>,
     measured: Vec<Measured>,
@@ -107,6 +110,8 @@ struct Agent {
 /// Reads the configuration and says what is wrong with it.
 pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     let config = config::load(path)?;
+    congestion::checked(&config.congestion)
+        .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
     Book::new(config, store::SetLayers::new(), store::Minors::new(), BitRate::ZERO)
         .map_err(|e| anyhow::anyhow!("cannot use configuration {}: {}", path.display(), e.message))?;
     Ok(())
@@ -233,6 +238,8 @@ impl Agent {
                 e.message
             )
         })?;
+        let rules = congestion::checked(&config.congestion)
+            .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
         )?;
@@ -250,6 +257,7 @@ impl Agent {
             link_seen: None,
             book,
             node,
+            congestion: Steering::new(rules),
             allocator: Allocator::new(config.allocator()),
             followed: BTreeMap::new(),
             measured: Vec::new(),
@@ -318,6 +326,7 @@ impl Agent {
         }
         self.look();
         self.count_delivered();
+        self.count_flows();
         if self.patrolled.elapsed() >= upkeep::PATROL {
             self.patrol();
         }
@@ -368,6 +377,7 @@ impl Agent {
             self.fault(chain(&e));
             self.stale = true;
         }
+        self.steer(&survey);
         self.warnings = survey.warnings;
         self.save_created();
     }
@@ -398,12 +408,14 @@ impl Agent {
             if self.book.config().agreements.is_some() != config.agreements.is_some() {
                 return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
             }
+            let congestion = congestion::checked(&config.congestion)?;
             let docker = self.book.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.book.reconfigure(config).map_err(|e| e.message)?;
             if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
                 agreements.reconfigure(rules, &self.book.config().link);
             }
+            self.congestion.set_rules(congestion);
             Ok(docker)
         });
         match result {
@@ -467,6 +479,7 @@ impl Agent {
                 });
             }
             Request::Agreements(ask) => self.agree(ask),
+            Request::Congestion(ask) => self.ask_congestion(ask),
             Request::Export(reply) => drop(reply.send(self.export())),
             Request::Events(reply) => {
                 drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
@@ -543,6 +556,7 @@ impl Agent {
             agreements.save_months(&self.store);
         }
         let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
+        let unsteered = self.congestion.remove();
         let failures = self.node.catcher.remove();
         // What still waits in the queues leaves before they go.
         for _ in 0..50 {
@@ -556,6 +570,7 @@ impl Agent {
         self.store.save_engine(None)?;
         self.save_created();
         unpaced?;
+        unsteered.map_err(|why| anyhow::anyhow!("cannot put everything back: {why}"))?;
         match failures.first() {
             Some(first) => {
                 anyhow::bail!("cannot put everything back: {} ({} failures)", chain(first), failures.len())

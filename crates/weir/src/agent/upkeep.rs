@@ -81,6 +81,7 @@ impl Agent {
             Err(e) => self.fault(chain(&e)),
         }
         self.keep_pacing();
+        self.keep_steering();
         // A cgroup, a namespace without a link event, an uplink that could not be caught.
         let restless = self.node.uplink_failure.is_some()
             || !self.node.failures.is_empty()

@@ -53,6 +53,7 @@ impl Agent {
         }
         warnings.extend(self.node.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
         warnings.extend(self.node.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
+        warnings.extend(self.congestion.failure().map(str::to_owned));
         warnings.extend(self.node.failures.values().cloned());
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(super::agree::utc()));
         if excess > BitRate::ZERO {
@@ -328,6 +329,15 @@ impl Agent {
                 "TCP sockets are paced to their class's share".to_owned(),
                 Verdict::Warn,
                 Some("the scheduler alone holds shares; queues are longer without pacing"),
+            ));
+        }
+        if self.congestion.has_rules() {
+            checks.push(check(
+                "congestion control",
+                self.congestion.failure().map(str::to_owned),
+                "connections use what their rules say".to_owned(),
+                Verdict::Warn,
+                Some("connections keep the system's algorithm until then; shares hold all the same"),
             ));
         }
         let lost: Vec<String> = self

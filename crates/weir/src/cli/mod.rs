@@ -1,6 +1,7 @@
 //! The command line: each verb in a file of its own, all of them through [`run`].
 
 mod agree;
+mod cc;
 mod doctor;
 mod events;
 mod explain;
@@ -52,6 +53,7 @@ const EXAMPLES: &str = "Examples:
   weir set web weight=3 min=20mbit            change a policy, at once
   weir explain web                            why it gets what it gets
   weir agree --help                           promise bandwidth, now or later
+  weir cc --help                              congestion control by rule, completion times
   weir doctor                                 what this node can do, and what not
 
 Exit codes: 0 done, 1 refused or failed, 2 the command line or its input is wrong.
@@ -90,6 +92,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Promise bandwidth: offers, agreements, what is reserved when
     Agree(agree::AgreeArgs),
+    /// Choose congestion control: rules, flows, completion times
+    Cc(cc::CcArgs),
     /// Show the agent and its link
     Status(status::StatusArgs),
     /// Check what this node can do, and what not
@@ -204,6 +208,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Unset(args) => set::unset(&args, session),
         Command::Explain(args) => explain::run(&args, session),
         Command::Agree(args) => agree::run(args, session),
+        Command::Cc(args) => cc::run(args, session),
         Command::Status(status::StatusArgs {}) => status::run(session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Events(args) => events::run(&args, session),

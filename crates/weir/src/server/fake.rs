@@ -7,14 +7,15 @@ use std::{
 
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
-    Activity, Check, Class, Doctor, Error, Event, Explanation, Export, Kind, Origin, Policy, SetPolicies,
+    Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, Event, Explanation, Export, Kind, Origin, Policy, SetPolicies,
     Sharer, Status, Verdict,
 };
+use weir_cc::{Connection, Direction, FlowRecord, Rule, Rules, Stats};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
 use super::{Socket, serve};
-use crate::control::Request;
+use crate::{agent::congestion::Ask, control::Request};
 
 /// Floors above this are refused with `no-capacity`.
 pub(crate) const FREE: BitRate = BitRate::mbit(60);
@@ -260,6 +261,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
                 class.clone()
             }))),
             Request::Agreements(ask) => agreements.answer(ask),
+            Request::Congestion(ask) => congestion(ask),
             Request::Doctor(reply) => drop(reply.send(doctor())),
             Request::Export(reply) => drop(reply.send(Ok(export()))),
             Request::Events(reply) => {
@@ -267,6 +269,67 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
                 drop(reply.send((vec![event(1, "started"), event(2, "class-added")], events.subscribe())));
             }
         }
+    }
+}
+
+/// Two rules, of which one reaches nobody, and a flow.
+pub(crate) fn congestion_view() -> CongestionView {
+    let rule = |number: usize, connections: &str, action: &str, problem: Option<&str>| CongestionRule {
+        number,
+        connections: connections.to_owned(),
+        action: action.to_owned(),
+        classes: Vec::new(),
+        problem: problem.map(str::to_owned),
+    };
+    CongestionView {
+        rules: vec![
+            rule(1, "all", "bbr, cubic after 1MiB", None),
+            rule(2, "container gone to 10.0.0.0/8", "reno", Some("there is no gone")),
+        ],
+        available: vec!["reno".to_owned(), "bbr".to_owned(), "cubic".to_owned()],
+        set: 12,
+        switched: 3,
+        ended: 9,
+        ..CongestionView::default()
+    }
+}
+
+pub(crate) fn flow() -> FlowRecord {
+    FlowRecord {
+        ended_ms: 1_700_000_000_000,
+        class: Some("web".to_owned()),
+        to: "10.1.2.3".parse().unwrap(),
+        remote_port: 443,
+        local_port: 40_000,
+        direction: Some(Direction::Out),
+        sent: Bytes(2 << 20),
+        received: Bytes(10),
+        took_us: 250_000,
+        first: "bbr".parse().unwrap(),
+        last: "cubic".parse().unwrap(),
+        switched_at: Some(Bytes(1 << 20)),
+        least_rtt_us: 10_000,
+        smoothed_rtt_us: 12_000,
+        most_rtt_us: 30_000,
+        retransmits: 4,
+        delivery_rate: BitRate::mbit(90),
+        rule: Some(1),
+    }
+}
+
+fn congestion(ask: Ask) {
+    let mut stats = Stats::default();
+    stats.add("10.1.2.0/24".parse().unwrap(), &flow());
+    let rules = Rules::new(vec![Rule::default()]).unwrap();
+    match ask {
+        Ask::View(reply) => drop(reply.send(congestion_view())),
+        Ask::Explain(query, reply) => drop(reply.send(match query.container {
+            Some(name) => Err(unknown(&name)),
+            None => Ok(rules.explain(&Connection::to(query.to))),
+        })),
+        Ask::Flows(reply) => drop(reply.send(vec![flow()])),
+        Ask::Stats(reply) => drop(reply.send(stats.view())),
+        Ask::Move(reply) => drop(reply.send(Ok(CongestionMoved { moved: 2, failures: Vec::new() }))),
     }
 }
 

@@ -13,12 +13,13 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use weir_agree::GuaranteeState;
-use weir_api::{AgreementStatus, Class, Status};
+use weir_api::{AgreementStatus, Class, CongestionView, Status};
+use weir_cc::StatsView;
 use weir_units::BitRate;
 
-use super::{Failure, ask};
+use super::{Failure, ask, congestion::asked};
 use crate::{
-    agent::agree::Ask,
+    agent::{agree::Ask, congestion},
     control::{Control, Request},
 };
 
@@ -31,7 +32,9 @@ pub(super) async fn metrics(State(control): State<Control>) -> Result<Response, 
     // A node that makes no agreements has none.
     let agreements =
         ask(&control, |reply| Request::Agreements(Ask::Statuses(reply))).await?.unwrap_or_default();
-    Ok(([(header::CONTENT_TYPE, TYPE)], text(&status, &classes, &agreements)).into_response())
+    let congestion = (asked(&control, congestion::Ask::View).await?, asked(&control, congestion::Ask::Stats).await?);
+    let text = text(&status, &classes, &agreements, &congestion);
+    Ok(([(header::CONTENT_TYPE, TYPE)], text).into_response())
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -46,6 +49,26 @@ struct OfAgreement {
     party: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfFlows {
+    to: String,
+    below: String,
+    algorithm: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfQuantile {
+    to: String,
+    below: String,
+    algorithm: String,
+    quantile: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPath {
+    to: String,
+}
+
 type Gauges<L> = Family<L, Gauge<f64, AtomicU64>>;
 type Counters<L> = Family<L, Counter>;
 
@@ -54,11 +77,17 @@ fn bytes_per_second(rate: BitRate) -> f64 {
     rate.0 as f64 / 8.0
 }
 
-fn text(status: &Status, classes: &[Class], agreements: &[AgreementStatus]) -> String {
+fn text(
+    status: &Status,
+    classes: &[Class],
+    agreements: &[AgreementStatus],
+    congestion: &(CongestionView, StatsView),
+) -> String {
     let mut registry = Registry::with_prefix("weir");
     of_link(&mut registry, status);
     of_classes(&mut registry, classes);
     of_agreements(&mut registry, agreements);
+    of_congestion(&mut registry, congestion);
     let mut text = String::new();
     // A string takes what is written to it.
     let _ = encode(&mut text, &registry);
@@ -135,6 +164,51 @@ fn of_agreements(registry: &mut Registry, agreements: &[AgreementStatus]) {
     );
 }
 
+/// Flows that have ended, by where they led, how large they were and what they used. Nothing
+/// without rules.
+fn of_congestion(registry: &mut Registry, (view, stats): &(CongestionView, StatsView)) {
+    if view.rules.is_empty() {
+        return;
+    }
+    let (flows, sent) = (Counters::<OfFlows>::default(), Counters::<OfFlows>::default());
+    let (again, completion) = (Counters::<OfFlows>::default(), Gauges::<OfQuantile>::default());
+    for row in &stats.rows {
+        let labels = OfFlows {
+            to: row.to.to_string(),
+            below: row.below.map_or("+Inf".to_owned(), |bytes| bytes.0.to_string()),
+            algorithm: row.algorithm.clone(),
+        };
+        flows.get_or_create(&labels).inc_by(row.flows);
+        sent.get_or_create(&labels).inc_by(row.bytes.0);
+        again.get_or_create(&labels).inc_by(row.retransmits);
+        let done = &row.completion;
+        for (quantile, us) in [("0.5", done.p50_us), ("0.9", done.p90_us), ("0.99", done.p99_us)] {
+            let OfFlows { to, below, algorithm } = labels.clone();
+            let labels = OfQuantile { to, below, algorithm, quantile };
+            completion.get_or_create(&labels).set(us as f64 / 1e6);
+        }
+    }
+    let buffer = Gauges::<OfPath>::default();
+    for path in &stats.paths {
+        buffer.get_or_create(&OfPath { to: path.to.to_string() }).set(path.buffer_bdp);
+    }
+    registry.register("cc_flows", "Flows that have ended, by network, size and algorithm", flows);
+    registry.register_with_unit("cc_sent", "Payload of flows that have ended", Unit::Bytes, sent);
+    registry.register("cc_retransmits", "Segments sent again by flows that have ended", again);
+    registry.register_with_unit("cc_completion", "How long flows took", Unit::Seconds, completion);
+    registry.register("cc_buffer_bdp", "The bottleneck holds so much or more, of bandwidth times delay", buffer);
+    for (name, help, count) in [
+        ("cc_set", "Connections that were given the algorithm of a rule", view.set),
+        ("cc_switched", "Changes of the algorithm in the flow", view.switched),
+        ("cc_refused", "Algorithms that the kernel refused", view.failed),
+        ("cc_lost_records", "Connections that ended and of which nothing is known", view.lost),
+    ] {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,8 +216,12 @@ mod tests {
 
     #[test]
     fn metrics_are_text_that_prometheus_reads() {
-        let text = text(&fake::status(), &fake::classes(), &[]);
-        for line in ["weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"] {
+        let mut stats = weir_cc::Stats::default();
+        stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
+        let congestion = (fake::congestion_view(), stats.view());
+        let text = text(&fake::status(), &fake::classes(), &[], &congestion);
+        let flows = "weir_cc_flows_total{to=\"10.1.2.0/24\",below=\"10000000\",algorithm=\"bbr>cubic\"} 1";
+        for line in [flows, "weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"] {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
         assert!(

@@ -1,0 +1,120 @@
+use std::net::IpAddr;
+
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use weir_cc::{Direction, Explained, FlowRecord, StatsView};
+
+use crate::{Client, ClientError, client::segment};
+
+/// A rule of congestion control, and whom it reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CongestionRule {
+    /// In the order of the configuration, from 1.
+    pub number: usize,
+    /// Whose connections, and which: `container web to 10.0.0.0/8 port 443 out`.
+    pub connections: String,
+    /// What they use: `bbr, cubic after 1MiB`.
+    pub action: String,
+    /// The classes whose sockets it is about; empty if it is about all of them.
+    pub classes: Vec<String>,
+    /// Why it reaches nobody now, if so.
+    pub problem: Option<String>,
+}
+
+/// The rules of congestion control and what they have done since the agent began.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CongestionView {
+    /// The rules of the configuration.
+    pub rules: Vec<CongestionRule>,
+    /// The algorithms that the kernel has loaded.
+    pub available: Vec<String>,
+    /// Why the rules are not in force as they should be, if so.
+    pub not_enforced_because: Option<String>,
+    /// Connections that were given the algorithm of a rule.
+    pub set: u64,
+    /// Changes in the flow.
+    pub switched: u64,
+    /// Connections that were there already and were moved when asked to.
+    pub moved: u64,
+    /// Algorithms that the kernel refused.
+    pub failed: u64,
+    /// Connections that have ended.
+    pub ended: u64,
+    /// And of which nothing is known, as nobody read their records in time.
+    pub lost: u64,
+}
+
+/// A connection to explain: `GET /v1/congestion/explain?to=10.1.2.3&container=web&port=443`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CongestionQuery {
+    /// The far end.
+    pub to: IpAddr,
+    /// A class, by `name` or `source:name`.
+    pub container: Option<String>,
+    /// The service's port.
+    pub port: Option<u16>,
+    /// Who opened it.
+    pub direction: Option<Direction>,
+}
+
+/// What came of `POST /v1/congestion/move`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CongestionMoved {
+    /// Connections that have another algorithm now.
+    pub moved: u64,
+    /// What could not be reached.
+    pub failures: Vec<String>,
+}
+
+impl Client {
+    /// The rules of congestion control.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call below.
+    pub fn congestion(&self) -> Result<CongestionView, ClientError> {
+        self.get("/v1/congestion")
+    }
+
+    /// Which rule is a connection's, and why.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn congestion_explain(&self, query: &CongestionQuery) -> Result<Explained, ClientError> {
+        let mut path = format!("/v1/congestion/explain?to={}", segment(&query.to.to_string()));
+        if let Some(name) = &query.container {
+            path += &format!("&container={}", segment(name));
+        }
+        if let Some(port) = query.port {
+            path += &format!("&port={port}");
+        }
+        if let Some(direction) = query.direction {
+            path += &format!("&direction={direction}");
+        }
+        self.get(&path)
+    }
+
+    /// The connections that ended last, the newest at the end.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn congestion_flows(&self) -> Result<Vec<FlowRecord>, ClientError> {
+        self.get("/v1/congestion/flows")
+    }
+
+    /// Completion times by destination, size and algorithm.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn congestion_stats(&self) -> Result<StatsView, ClientError> {
+        self.get("/v1/congestion/stats")
+    }
+
+    /// Has the connections that are there already follow the rules too.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn congestion_move(&self) -> Result<CongestionMoved, ClientError> {
+        self.call(Method::POST, "/v1/congestion/move", None::<&()>)
+    }
+}

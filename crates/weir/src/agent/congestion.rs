@@ -1,0 +1,301 @@
+//! Rules of congestion control: told to the kernel, and what came of the flows.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::SystemTime,
+};
+
+use weir_api::{
+    CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error, Kind,
+};
+use weir_bpf::{CongestionRecord, CongestionRule, LocalPrefix};
+use weir_cc::{
+    Algorithm, Class, Connection, Direction, Entry, Explained, FlowRecord, Rule, Rules, Stats, StatsView,
+};
+use weir_host::{
+    chain,
+    congestion::{Congestion, Homes, available, try_algorithm},
+    engine::HOST,
+};
+use weir_units::{BitRate, Bytes};
+
+use super::{Agent, claims::Survey, node};
+use crate::control::Reply;
+
+/// How many flows that have ended are kept for `weir cc flows`.
+const KEPT: usize = 1000;
+
+/// What the API asks about congestion control.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// `GET /v1/congestion`.
+    View(Reply<CongestionView>),
+    /// `GET /v1/congestion/explain`.
+    Explain(CongestionQuery, Reply<Result<Explained, Error>>),
+    /// `GET /v1/congestion/flows`.
+    Flows(Reply<Vec<FlowRecord>>),
+    /// `GET /v1/congestion/stats`.
+    Stats(Reply<StatsView>),
+    /// `POST /v1/congestion/move`.
+    Move(Reply<Result<CongestionMoved, Error>>),
+}
+
+/// Rules, the programs that hold them, and what was seen.
+#[derive(Default)]
+pub(crate) struct Steering {
+    rules: Rules,
+    hold: Option<Congestion>,
+    failure: Option<String>,
+    /// The classes whose sockets are told apart.
+    classes: Vec<Class>,
+    stats: Stats,
+    recent: VecDeque<FlowRecord>,
+    ended: u64,
+}
+
+/// Rules that can be in force here.
+pub(super) fn checked(rules: &[Rule]) -> Result<Rules, String> {
+    let rules = Rules::new(rules.to_vec()).map_err(|e| format!("[[congestion]]: {e}"))?;
+    // Asking for it loads a module that was not yet.
+    let missing = |name: &Algorithm| try_algorithm(name.as_str()).is_err();
+    let has: Vec<Algorithm> = available().iter().filter_map(|name| name.parse().ok()).collect();
+    rules.check_available(missing, &has).map_err(|e| format!("[[congestion]]: {e}"))?;
+    Ok(rules)
+}
+
+/// As the kernel's table has it.
+fn to_kernel(entry: &Entry) -> CongestionRule {
+    let change = entry.action.change.as_ref();
+    CongestionRule {
+        handle: entry.handle,
+        port: entry.port,
+        direction: match entry.direction {
+            None => 0,
+            Some(Direction::Out) => 1,
+            Some(Direction::In) => 2,
+        },
+        to: LocalPrefix { network: entry.to.network(), len: entry.to.prefix_len() },
+        rank: entry.rank,
+        number: u32::try_from(entry.number).unwrap_or(0),
+        after_bytes: change.map_or(0, |change| change.after.0),
+        start: entry.action.start.to_kernel(),
+        then: change.map_or([0; 16], |change| change.to.to_kernel()),
+    }
+}
+
+impl Steering {
+    pub(super) fn new(rules: Rules) -> Steering {
+        Steering { rules, ..Steering::default() }
+    }
+
+    /// Other rules, in force with the next survey.
+    pub(super) fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    pub(super) fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// Has the kernel follow the rules, for the sockets of these classes.
+    fn apply(&mut self, homes: &Homes) -> Result<(), String> {
+        if self.hold.is_none() && (self.has_rules() || Congestion::is_left()) {
+            self.hold = Some(Congestion::open().map_err(|e| chain(&e))?);
+        }
+        let Some(hold) = &mut self.hold else { return Ok(()) };
+        let rules: Vec<CongestionRule> = self.rules.compile(&self.classes).iter().map(to_kernel).collect();
+        let failures = hold.apply(homes, &rules).map_err(|e| chain(&e))?;
+        if self.rules.is_empty() {
+            self.remove()?;
+        }
+        failures.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Takes everything away from the kernel; flows go on.
+    pub(super) fn remove(&mut self) -> Result<(), String> {
+        self.drain()?;
+        self.hold.take().map_or(Ok(()), |hold| hold.remove().map_err(|e| chain(&e)))
+    }
+
+    /// Counts the flows that have ended.
+    fn drain(&mut self) -> Result<(), String> {
+        let Some(hold) = &self.hold else { return Ok(()) };
+        let (records, generation) = (hold.records().map_err(|e| chain(&e))?, hold.generation());
+        let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let now_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+        for record in records {
+            let Some(flow) = self.flow(&record, now_ms, generation) else { continue };
+            self.ended += 1;
+            self.stats.add(self.rules.network_of(flow.to), &flow);
+            if self.recent.len() == KEPT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(flow);
+        }
+        Ok(())
+    }
+
+    fn flow(&self, record: &CongestionRecord, ended_ms: u64, generation: u32) -> Option<FlowRecord> {
+        let class = self.classes.iter().find(|class| class.handle == record.handle);
+        Some(FlowRecord {
+            ended_ms,
+            class: class.map(|class| class.name.clone()),
+            to: record.to,
+            remote_port: record.remote_port,
+            local_port: record.local_port,
+            direction: match record.direction {
+                1 => Some(Direction::Out),
+                2 => Some(Direction::In),
+                _ => None,
+            },
+            sent: Bytes(record.sent_bytes),
+            received: Bytes(record.received_bytes),
+            took_us: record.took_ns / 1000,
+            first: Algorithm::from_kernel(&record.first)?,
+            last: Algorithm::from_kernel(&record.last)?,
+            switched_at: (record.switched_bytes > 0).then_some(Bytes(record.switched_bytes)),
+            least_rtt_us: record.least_rtt_us,
+            smoothed_rtt_us: record.smoothed_rtt_us,
+            most_rtt_us: record.most_rtt_us,
+            retransmits: record.retransmits,
+            delivery_rate: BitRate(record.delivery_rate.saturating_mul(8)),
+            rule: (record.number > 0 && record.generation == generation).then_some(record.number as usize),
+        })
+    }
+
+    fn view(&self) -> CongestionView {
+        let counts = self.hold.as_ref().and_then(|hold| hold.counts().ok()).unwrap_or_default();
+        let entries = self.rules.compile(&self.classes);
+        let rules = self.rules.as_slice().iter().zip(1..).map(|(rule, number)| {
+            let about_all = rule.container.is_none() && rule.group.is_none();
+            let handles: Vec<u32> = entries.iter().filter(|e| e.number == number).map(|e| e.handle).collect();
+            let of = self.classes.iter().filter(|class| handles.contains(&class.handle));
+            let problem = match (&rule.container, &rule.group) {
+                (Some(name), _) if handles.is_empty() => Some(format!(
+                    "there is no {name} whose sockets can be told apart now (it is reached as soon as it appears)"
+                )),
+                (None, Some(name)) if handles.is_empty() => Some(format!("group {name} has no members now")),
+                _ => None,
+            };
+            RuleView {
+                number,
+                connections: rule.to_string(),
+                action: rule.action().to_string(),
+                classes: if about_all { Vec::new() } else { of.map(|class| class.name.clone()).collect() },
+                problem,
+            }
+        });
+        CongestionView {
+            rules: rules.collect(),
+            available: available(),
+            not_enforced_because: self.failure.clone(),
+            set: counts.set,
+            switched: counts.switched,
+            moved: counts.moved,
+            failed: counts.failed,
+            ended: self.ended,
+            lost: counts.lost,
+        }
+    }
+
+    fn move_all(&mut self) -> Result<CongestionMoved, String> {
+        let Some(hold) = &mut self.hold else {
+            return Err("there are no rules of congestion control: write [[congestion]]".to_owned());
+        };
+        let before = hold.counts().map_err(|e| chain(&e))?.moved;
+        let failures = hold.move_all().map_err(|e| chain(&e))?;
+        let after = hold.counts().map_err(|e| chain(&e))?.moved;
+        Ok(CongestionMoved { moved: after - before, failures })
+    }
+}
+
+impl Agent {
+    /// Tells the kernel whose sockets are whose, and the rules for them.
+    pub(super) fn steer(&mut self, survey: &Survey) {
+        let mut homes = Homes { host: node::handle(HOST), ..Homes::default() };
+        let netns: BTreeMap<&str, _> = survey.homes.iter().map(|(key, netns)| (key.as_str(), netns)).collect();
+        let mut classes = Vec::new();
+        for (key, entry) in self.book.entries() {
+            let Some(minor) = entry.minor else { continue };
+            let handle = node::handle(minor);
+            if let Some(netns) = netns.get(key.as_str()) {
+                homes.namespaces.push(((*netns).clone(), handle));
+            } else if entry.claim.cgroups.is_empty() && entry.claim.kind != Kind::Host {
+                continue;
+            }
+            for (id, level) in &entry.claim.cgroups {
+                homes.cgroups.insert(*id, handle);
+                homes.levels |= 1 << level;
+            }
+            let (name, group) = (entry.claim.name.clone(), entry.claim.group.clone());
+            classes.push(Class { handle, name, key: key.clone(), group });
+        }
+        self.congestion.classes = classes;
+        let result = self.congestion.apply(&homes);
+        self.felt(result);
+    }
+
+    /// Reads what has ended.
+    pub(super) fn count_flows(&mut self) {
+        if self.congestion.hold.is_some()
+            && let Err(why) = self.congestion.drain()
+        {
+            self.felt(Err(why));
+        }
+    }
+
+    /// Says that the agent lives, and looks whether the program is still attached.
+    pub(super) fn keep_steering(&mut self) {
+        let Some(hold) = &mut self.congestion.hold else {
+            // What could not be begun is tried again.
+            self.stale |= self.congestion.has_rules();
+            return;
+        };
+        match hold.beat().and_then(|()| hold.repair()) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.repairs += 1;
+                let what = "the program that chooses congestion control had been taken away";
+                self.event("repaired", None, what.to_owned());
+            }
+            Err(e) => self.felt(Err(chain(&e))),
+        }
+    }
+
+    fn felt(&mut self, result: Result<(), String>) {
+        let failure = result.err();
+        if let Some(why) = failure.as_ref().filter(|why| self.congestion.failure.as_ref() != Some(*why)) {
+            self.event("not-enforced", None, why.clone());
+        }
+        self.congestion.failure = failure;
+    }
+
+    pub(super) fn ask_congestion(&mut self, ask: Ask) {
+        let error = |message| Error { code: "engine".into(), message, asked: None, free: None };
+        self.count_flows();
+        // Who has gone does not mind.
+        match ask {
+            Ask::View(reply) => drop(reply.send(self.congestion.view())),
+            Ask::Explain(query, reply) => drop(reply.send(self.explain_congestion(&query))),
+            Ask::Flows(reply) => drop(reply.send(self.congestion.recent.iter().cloned().collect())),
+            Ask::Stats(reply) => drop(reply.send(self.congestion.stats.view())),
+            Ask::Move(reply) => drop(reply.send(self.congestion.move_all().map_err(error))),
+        }
+    }
+
+    fn explain_congestion(&self, query: &CongestionQuery) -> Result<Explained, Error> {
+        let mut connection =
+            Connection { port: query.port, direction: query.direction, ..Connection::to(query.to) };
+        if let Some(name) = &query.container {
+            let key = self.book.find(name)?;
+            let claim = &self.book.entries()[key].claim;
+            connection.container = Some([&claim.name, key]);
+            connection.group = claim.group.as_deref();
+        }
+        Ok(self.congestion.rules.explain(&connection))
+    }
+}

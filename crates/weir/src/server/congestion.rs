@@ -1,0 +1,65 @@
+//! `/v1/congestion`: rules of congestion control, and what came of flows.
+
+use axum::{
+    Json, Router,
+    extract::{FromRequestParts, Query, State},
+    http::request::Parts,
+    routing::{get, post},
+};
+use weir_api::{CongestionMoved, CongestionQuery, CongestionView};
+use weir_cc::{Explained, FlowRecord, StatsView};
+
+use super::{Answer, Failure, ask};
+use crate::{
+    agent::congestion::Ask,
+    control::{Control, Reply, Request},
+};
+
+pub(super) fn router(control: Control) -> Router {
+    Router::new()
+        .route("/v1/congestion", get(view))
+        .route("/v1/congestion/explain", get(explain))
+        .route("/v1/congestion/flows", get(flows))
+        .route("/v1/congestion/stats", get(stats))
+        .route("/v1/congestion/move", post(move_all))
+        .with_state(control)
+}
+
+pub(super) async fn asked<T>(
+    control: &Control,
+    question: impl FnOnce(Reply<T>) -> Ask,
+) -> Result<T, Failure> {
+    ask(control, |reply| Request::Congestion(question(reply))).await
+}
+
+async fn view(State(control): State<Control>) -> Answer<CongestionView> {
+    asked(&control, Ask::View).await.map(Json)
+}
+
+async fn explain(State(control): State<Control>, About(query): About) -> Answer<Explained> {
+    Ok(Json(asked(&control, |reply| Ask::Explain(query, reply)).await??))
+}
+
+async fn flows(State(control): State<Control>) -> Answer<Vec<FlowRecord>> {
+    asked(&control, Ask::Flows).await.map(Json)
+}
+
+async fn stats(State(control): State<Control>) -> Answer<StatsView> {
+    asked(&control, Ask::Stats).await.map(Json)
+}
+
+async fn move_all(State(control): State<Control>) -> Answer<CongestionMoved> {
+    Ok(Json(asked(&control, Ask::Move).await??))
+}
+
+/// The connection of the query.
+struct About(CongestionQuery);
+
+impl<S: Send + Sync> FromRequestParts<S> for About {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<About, Failure> {
+        let query = Query::<CongestionQuery>::from_request_parts(parts, state).await;
+        query.map(|Query(query)| About(query)).map_err(|e| Failure::new("bad-request", e.body_text()))
+    }
+}
