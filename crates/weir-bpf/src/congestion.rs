@@ -372,6 +372,12 @@ impl Congestion {
         let word = |i: usize| {
             value.get(i * 8..i * 8 + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
         };
-        Ok(CongestionCounts { set: word(0), switched: word(1), moved: word(2), failed: word(3), lost: word(4) })
+        Ok(CongestionCounts {
+            set: word(0),
+            switched: word(1),
+            moved: word(2),
+            failed: word(3),
+            lost: word(4),
+        })
     }
 }

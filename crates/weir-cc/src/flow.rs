@@ -51,10 +51,6 @@ impl FlowRecord {
     /// The algorithm, or both with `>` between them.
     #[must_use]
     pub fn algorithms(&self) -> String {
-        if self.first == self.last {
-            self.first.to_string()
-        } else {
-            format!("{}>{}", self.first, self.last)
-        }
+        if self.first == self.last { self.first.to_string() } else { format!("{}>{}", self.first, self.last) }
     }
 }

@@ -32,5 +32,7 @@ pub use algorithm::{Algorithm, AlgorithmError};
 pub use flow::FlowRecord;
 pub use histogram::Histogram;
 pub use rule::{Action, Change, Direction, MOST_AFTER, Rule, RuleError};
-pub use rules::{Class, Connection, Considered, Entry, Explained, MOST_RULES, Rules, RulesError, Unavailable};
+pub use rules::{
+    Class, Connection, Considered, Entry, Explained, MOST_RULES, Rules, RulesError, Unavailable,
+};
 pub use stats::{Completion, MOST_CELLS, PathRow, Stats, StatsRow, StatsView};

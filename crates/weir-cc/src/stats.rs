@@ -141,7 +141,8 @@ impl Stats {
         if flow.least_rtt_us == 0 || flow.least_rtt_us == u32::MAX {
             return;
         }
-        let to = if self.paths.len() < MOST_CELLS || self.paths.contains_key(&to) { to } else { all(flow.to) };
+        let to =
+            if self.paths.len() < MOST_CELLS || self.paths.contains_key(&to) { to } else { all(flow.to) };
         let path = self.paths.entry(to).or_insert(Path { flows: 0, least_rtt_us: u32::MAX, most_rtt_us: 0 });
         path.flows += 1;
         path.least_rtt_us = path.least_rtt_us.min(flow.least_rtt_us);

@@ -202,9 +202,13 @@ fn rules_that_contradict_themselves_are_refused() {
 
 #[test]
 fn two_rules_about_the_same_connections_are_refused_by_number() {
-    let rules = vec![to("10.0.0.0/8"), Rule::default(), Rule { start: Some(algorithm("reno")), ..to("10.0.0.0/8") }];
+    let rules =
+        vec![to("10.0.0.0/8"), Rule::default(), Rule { start: Some(algorithm("reno")), ..to("10.0.0.0/8") }];
     let error = Rules::new(rules).unwrap_err();
-    assert_eq!(error.to_string(), "rules 1 and 3 are about the same connections, to 10.0.0.0/8: leave one out");
+    assert_eq!(
+        error.to_string(),
+        "rules 1 and 3 are about the same connections, to 10.0.0.0/8: leave one out"
+    );
 }
 
 #[test]

@@ -64,14 +64,20 @@ fn flows_are_told_apart_by_network_size_and_algorithm() {
     let rows: Vec<_> = view
         .rows
         .iter()
-        .map(|r| (r.below.map(|b| b.0), r.algorithm.as_str(), r.flows, r.bytes.0, r.retransmits, r.completion.most_us))
+        .map(|r| {
+            (
+                r.below.map(|b| b.0),
+                r.algorithm.as_str(),
+                r.flows,
+                r.bytes.0,
+                r.retransmits,
+                r.completion.most_us,
+            )
+        })
         .collect();
     assert_eq!(
         rows,
-        [
-            (Some(10_000), "bbr", 3, 15_000, 6, 3_000),
-            (None, "bbr>cubic", 1, 2_000_000_000, 2, 9_000_000)
-        ]
+        [(Some(10_000), "bbr", 3, 15_000, 6, 3_000), (None, "bbr>cubic", 1, 2_000_000_000, 2, 9_000_000)]
     );
     // 35 ms where 10 ms are the way's own: 25 ms waited in a buffer, two and a half times what is on the way.
     assert_eq!((view.paths.len(), view.paths[0].flows, view.paths[0].buffer_bdp), (1, 4, 2.5));

@@ -134,7 +134,8 @@ impl Congestion {
     }
 
     fn root() -> Result<(NsId, Root), CongestionError> {
-        let own = NsId::own().map_err(|source| PacingError::Root { path: "/proc/self/ns/net".into(), source });
+        let own =
+            NsId::own().map_err(|source| PacingError::Root { path: "/proc/self/ns/net".into(), source });
         let root = own.and_then(|own| Ok((own, Root::find(own)?)));
         root.map_err(CongestionError::Root)
     }
@@ -188,7 +189,8 @@ impl Congestion {
         let places: Vec<&NetnsRef> = all.iter().map(|(netns, _)| *netns).collect();
         let mut failures = Vec::new();
         let mut wanted = BTreeMap::new();
-        for ((netns, handle), found) in all.iter().zip(in_each(&places, || cookie().map_err(|e| e.to_string())))
+        for ((netns, handle), found) in
+            all.iter().zip(in_each(&places, || cookie().map_err(|e| e.to_string())))
         {
             match found {
                 Ok(cookie) => {

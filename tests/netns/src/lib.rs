@@ -34,6 +34,7 @@ mod node;
 mod pulse;
 mod record;
 mod senders;
+mod sockops;
 mod stream;
 
 pub use agent::{Agent, Config, Ran, binary};
@@ -46,6 +47,7 @@ pub use needs::{Need, can_run};
 pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::Record;
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};
+pub use sockops::{Counting, Foreign};
 pub use stream::{Origin, Rate, Stream};
 
 /// How long a measurement takes; its first 2 s are left out.

@@ -5,9 +5,7 @@ use std::{
     time::SystemTime,
 };
 
-use weir_api::{
-    CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error, Kind,
-};
+use weir_api::{CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error, Kind};
 use weir_bpf::{CongestionRecord, CongestionRule, LocalPrefix};
 use weir_cc::{
     Algorithm, Class, Connection, Direction, Entry, Explained, FlowRecord, Rule, Rules, Stats, StatsView,
@@ -217,7 +215,8 @@ impl Agent {
     /// Tells the kernel whose sockets are whose, and the rules for them.
     pub(super) fn steer(&mut self, survey: &Survey) {
         let mut homes = Homes { host: node::handle(HOST), ..Homes::default() };
-        let netns: BTreeMap<&str, _> = survey.homes.iter().map(|(key, netns)| (key.as_str(), netns)).collect();
+        let netns: BTreeMap<&str, _> =
+            survey.homes.iter().map(|(key, netns)| (key.as_str(), netns)).collect();
         let mut classes = Vec::new();
         for (key, entry) in self.book.entries() {
             let Some(minor) = entry.minor else { continue };

@@ -80,7 +80,8 @@ fn far_end(text: &str) -> Result<(IpAddr, Option<u16>), String> {
         return Ok((address, None));
     }
     let with_port = text.parse::<SocketAddr>().map(|address| (address.ip(), Some(address.port())));
-    with_port.map_err(|_| "write an address, 10.1.2.3 or fd00::5, or one with a port, [fd00::5]:443".to_owned())
+    with_port
+        .map_err(|_| "write an address, 10.1.2.3 or fd00::5, or one with a port, [fd00::5]:443".to_owned())
 }
 
 fn direction(text: &str) -> Result<Direction, String> {
@@ -137,7 +138,12 @@ fn list(out: &mut dyn Write, look: Look, view: &CongestionView) -> io::Result<()
                 (None, false) => (rule.classes.join(","), Tone::Plain),
             };
             let plain = |text: &str| (text.to_owned(), Tone::Plain);
-            table.row([plain(&rule.number.to_string()), plain(&rule.connections), plain(&rule.action), reaches]);
+            table.row([
+                plain(&rule.number.to_string()),
+                plain(&rule.connections),
+                plain(&rule.action),
+                reaches,
+            ]);
         }
         write!(out, "{table}")?;
     }
@@ -166,8 +172,13 @@ fn list(out: &mut dyn Write, look: Look, view: &CongestionView) -> io::Result<()
 
 fn explain(out: &mut dyn Write, look: Look, to: IpAddr, explained: &Explained) -> io::Result<()> {
     match (&explained.action, explained.number) {
-        (Some(action), Some(number)) => writeln!(out, "a connection to {to} uses {action}, by rule {number}")?,
-        _ => writeln!(out, "no rule is for a connection to {to}: it uses what its application or the system says")?,
+        (Some(action), Some(number)) => {
+            writeln!(out, "a connection to {to} uses {action}, by rule {number}")?
+        }
+        _ => writeln!(
+            out,
+            "no rule is for a connection to {to}: it uses what its application or the system says"
+        )?,
     }
     if explained.considered.is_empty() {
         return Ok(());
@@ -183,8 +194,18 @@ fn explain(out: &mut dyn Write, look: Look, to: IpAddr, explained: &Explained) -
 
 fn flows(out: &mut dyn Write, look: Look, all: &[FlowRecord]) -> io::Result<()> {
     let headings = [
-        "ENDED", "CLASS", "DIR", "FAR END", ">SENT", ">TIME", "ALGORITHM", ">RTT MIN", ">RTT MAX", ">RESENT",
-        ">DELIVERY", ">RULE",
+        "ENDED",
+        "CLASS",
+        "DIR",
+        "FAR END",
+        ">SENT",
+        ">TIME",
+        "ALGORITHM",
+        ">RTT MIN",
+        ">RTT MAX",
+        ">RESENT",
+        ">DELIVERY",
+        ">RULE",
     ];
     let mut table = Table::new(look, &headings);
     for flow in all {
@@ -210,7 +231,8 @@ fn flows(out: &mut dyn Write, look: Look, all: &[FlowRecord]) -> io::Result<()> 
 }
 
 fn stats(out: &mut dyn Write, look: Look, view: &StatsView) -> io::Result<()> {
-    let headings = ["TO", ">BELOW", "ALGORITHM", ">FLOWS", ">SENT", ">P50", ">P90", ">P99", ">MAX", ">RESENT"];
+    let headings =
+        ["TO", ">BELOW", "ALGORITHM", ">FLOWS", ">SENT", ">P50", ">P90", ">P99", ">MAX", ">RESENT"];
     let mut table = Table::new(look, &headings);
     for row in &view.rows {
         let done = &row.completion;

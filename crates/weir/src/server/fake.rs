@@ -7,8 +7,8 @@ use std::{
 
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
-    Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, Event, Explanation, Export, Kind, Origin, Policy, SetPolicies,
-    Sharer, Status, Verdict,
+    Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, Event,
+    Explanation, Export, Kind, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
 };
 use weir_cc::{Connection, Direction, FlowRecord, Rule, Rules, Stats};
 use weir_share::Weight;

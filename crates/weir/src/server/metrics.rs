@@ -32,7 +32,8 @@ pub(super) async fn metrics(State(control): State<Control>) -> Result<Response, 
     // A node that makes no agreements has none.
     let agreements =
         ask(&control, |reply| Request::Agreements(Ask::Statuses(reply))).await?.unwrap_or_default();
-    let congestion = (asked(&control, congestion::Ask::View).await?, asked(&control, congestion::Ask::Stats).await?);
+    let congestion =
+        (asked(&control, congestion::Ask::View).await?, asked(&control, congestion::Ask::Stats).await?);
     let text = text(&status, &classes, &agreements, &congestion);
     Ok(([(header::CONTENT_TYPE, TYPE)], text).into_response())
 }
@@ -196,7 +197,11 @@ fn of_congestion(registry: &mut Registry, (view, stats): &(CongestionView, Stats
     registry.register_with_unit("cc_sent", "Payload of flows that have ended", Unit::Bytes, sent);
     registry.register("cc_retransmits", "Segments sent again by flows that have ended", again);
     registry.register_with_unit("cc_completion", "How long flows took", Unit::Seconds, completion);
-    registry.register("cc_buffer_bdp", "The bottleneck holds so much or more, of bandwidth times delay", buffer);
+    registry.register(
+        "cc_buffer_bdp",
+        "The bottleneck holds so much or more, of bandwidth times delay",
+        buffer,
+    );
     for (name, help, count) in [
         ("cc_set", "Connections that were given the algorithm of a rule", view.set),
         ("cc_switched", "Changes of the algorithm in the flow", view.switched),
@@ -221,7 +226,8 @@ mod tests {
         let congestion = (fake::congestion_view(), stats.view());
         let text = text(&fake::status(), &fake::classes(), &[], &congestion);
         let flows = "weir_cc_flows_total{to=\"10.1.2.0/24\",below=\"10000000\",algorithm=\"bbr>cubic\"} 1";
-        for line in [flows, "weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"] {
+        for line in [flows, "weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"]
+        {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
         assert!(
