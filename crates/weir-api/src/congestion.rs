@@ -21,7 +21,7 @@ pub struct CongestionRule {
     pub problem: Option<String>,
 }
 
-/// The rules of congestion control and what they have done since the agent began.
+/// The rules of congestion control and what they have done since the agent has had any.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CongestionView {
     /// The rules of the configuration.

@@ -137,6 +137,9 @@ impl fmt::Display for Action {
     }
 }
 
+/// Container, group, network, port, direction.
+pub(crate) type Asked<'a> = (Option<&'a str>, Option<&'a str>, Option<IpNet>, Option<u16>, Option<Direction>);
+
 impl Rule {
     /// What it has a connection do.
     #[must_use]
@@ -190,7 +193,7 @@ impl Rule {
     }
 
     /// Whose connections, and which of them: all that it asks for.
-    pub(crate) fn asks(&self) -> (Option<&str>, Option<&str>, Option<IpNet>, Option<u16>, Option<Direction>) {
+    pub(crate) fn asks(&self) -> Asked<'_> {
         (self.container.as_deref(), self.group.as_deref(), self.to, self.port, self.direction)
     }
 }

@@ -67,7 +67,7 @@ impl Pair {
 
     /// Sends so much from one end and reads it at the other: what came is what was sent.
     fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) {
-        let block: Vec<u8> = (0..bytes).map(|i| (i * 31 >> 4) as u8).collect();
+        let block: Vec<u8> = (0..bytes).map(|i| ((i * 31) >> 4) as u8).collect();
         std::thread::scope(|scope| {
             scope.spawn(|| from.write_all(&block).expect("it is sent"));
             let mut came = vec![0; bytes];
@@ -194,7 +194,10 @@ fn every_connection_of(mode: Mode) {
     let config = node.config();
     let rules = [
         rule(&format!("container = \"{}\"\nstart = \"reno\"", node.name("C1"))),
-        rule(&format!("container = \"{}\"\nto = \"{server}/128\"\ndirection = \"out\"\nstart = \"bbr\"", node.name("C2"))),
+        rule(&format!(
+            "container = \"{}\"\nto = \"{server}/128\"\ndirection = \"out\"\nstart = \"bbr\"",
+            node.name("C2")
+        )),
         rule(&format!(
             "container = \"{}\"\ndirection = \"in\"\nport = 5777\nstart = \"reno\"",
             node.name("C2")

@@ -44,6 +44,7 @@ pub(crate) struct Steering {
     rules: Rules,
     hold: Option<Congestion>,
     failure: Option<String>,
+    has_looked: bool,
     /// The classes whose sockets are told apart.
     classes: Vec<Class>,
     stats: Stats,
@@ -101,7 +102,9 @@ impl Steering {
 
     /// Has the kernel follow the rules, for the sockets of these classes.
     fn apply(&mut self, homes: &Homes) -> Result<(), String> {
-        if self.hold.is_none() && (self.has_rules() || Congestion::is_left()) {
+        // Only at first: what an earlier agent has left.
+        let is_left = !std::mem::replace(&mut self.has_looked, true) && Congestion::is_left();
+        if self.hold.is_none() && (self.has_rules() || is_left) {
             self.hold = Some(Congestion::open().map_err(|e| chain(&e))?);
         }
         let Some(hold) = &mut self.hold else { return Ok(()) };

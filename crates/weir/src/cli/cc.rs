@@ -16,11 +16,11 @@ use super::{
 };
 
 const EXAMPLES: &str = "Examples:
-  weir cc ls                                   the rules, and whom they reach
-  weir cc explain 10.1.2.3:443 --container web which rule a connection follows, and why
-  weir cc flows                                what ended last: bytes, time, algorithm, round trips
-  weir cc stats                                completion times by destination, size and algorithm
-  weir cc move                                 have connections that are there already follow the rules
+  weir cc ls                                     the rules, and whom they reach
+  weir cc explain 10.1.2.3:443 --container web   which rule a connection follows, and why
+  weir cc flows                                  what ended last: bytes, time, algorithm, round trips
+  weir cc stats                                  completion times by destination, size and algorithm
+  weir cc move                                   connections that are there already follow too
 
 Rules are [[congestion]] of the configuration, read again whenever it changes; docs/weir.toml shows
 them all. The longest prefix wins; then who names the container, the group, the port, the direction.";
@@ -49,7 +49,7 @@ enum Verb {
 const EXPLAIN_EXAMPLES: &str = "Examples:
   weir cc explain 10.1.2.3
   weir cc explain 10.1.2.3:443 --container web
-  weir cc explain '[fd00::5]:8080' --direction in
+  weir cc explain [fd00::5]:8080 --direction in
 
 The port is the service's: the far end's where the connection is opened here, which is assumed unless
 --direction says otherwise, else the own one.";
@@ -283,10 +283,10 @@ fn stats(out: &mut dyn Write, look: Look, view: &StatsView) -> io::Result<()> {
 #[allow(clippy::cast_precision_loss)]
 fn micros(us: u64) -> String {
     match us {
-        ..1_000 => format!("{us}us"),
-        ..1_000_000 => format!("{:.2}ms", us as f64 / 1e3),
         // The kernel's word for no sample.
         us if us == u64::from(u32::MAX) => "-".to_owned(),
+        0..1_000 => format!("{us}us"),
+        1_000..1_000_000 => format!("{:.2}ms", us as f64 / 1e3),
         _ => format!("{:.2}s", us as f64 / 1e6),
     }
 }
@@ -294,6 +294,53 @@ fn micros(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        cli::tests::ask,
+        server::fake::{FakeAgent, congestion_view, flow},
+    };
+
+    #[test]
+    fn rules_flows_and_times_are_tables_that_line_up() {
+        let agent = FakeAgent::start();
+        let expected = "\
+RULE  CONNECTIONS                   ALGORITHM              REACHES
+   1  all                           bbr, cubic after 1MiB  all
+   2  container gone to 10.0.0.0/8  reno                   nobody!
+
+kernel has  reno, bbr, cubic
+connections 12 began by a rule, 3 changed in the flow, 0 moved, 9 ended
+! rule 2: there is no gone
+";
+        assert_eq!(ask(&agent, &["cc", "ls"]).good(), expected);
+        let expected = "\
+ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  RTT MIN  RTT MAX  RESENT  DELIVERY  RULE
+2023-11-14T22:13:20.000Z  web    out  10.1.2.3:443   2MiB  250.00ms  bbr>cubic  10.00ms  30.00ms       4    90mbit     1
+";
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&ask(&agent, &["cc", "flows"]).good()), words(expected));
+        let stats = ask(&agent, &["cc", "stats"]).good();
+        assert!(words(&stats).starts_with(&words(
+            "TO BELOW ALGORITHM FLOWS SENT P50 P90 P99 MAX RESENT \
+             10.1.2.0/24 10MB bbr>cubic 1 2MiB 250.00ms 250.00ms 250.00ms 250.00ms 4"
+        )));
+        assert!(stats.ends_with(">=2.0\n"), "{stats}");
+    }
+
+    #[test]
+    fn an_explanation_names_the_rule_and_json_is_what_the_agent_said() {
+        let agent = FakeAgent::start();
+        let said = ask(&agent, &["cc", "explain", "[fd00::5]:443"]).good();
+        assert!(
+            said.starts_with("a connection to fd00::5 uses bbr, cubic after 1MiB, by rule 1\n"),
+            "{said}"
+        );
+        let refused = ask(&agent, &["cc", "explain", "10.1.2.3", "--container", "gone"]);
+        assert!(refused.err.contains("there is no class `gone`"), "{}", refused.err);
+        assert_eq!(ask(&agent, &["cc", "move"]).good(), "2 connections have another algorithm now\n");
+        let view: CongestionView = ask(&agent, &["cc", "ls", "--json"]).json();
+        let flows: Vec<FlowRecord> = ask(&agent, &["cc", "flows", "--json"]).json();
+        assert_eq!((view, flows), (congestion_view(), vec![flow()]));
+    }
 
     #[test]
     fn a_far_end_is_an_address_with_or_without_a_port() {

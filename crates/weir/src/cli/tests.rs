@@ -340,6 +340,7 @@ fn without_an_agent_each_verb_says_how_to_get_one() {
         "status",
         "export tc",
         "explain web",
+        "cc ls",
         "set web weight=2",
         "unset web",
         "events",
