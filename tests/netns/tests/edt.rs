@@ -130,7 +130,7 @@ fn what_somebody_writes_into_the_maps_is_set_right_within_a_second() {
     // Clocks are the program's own: one that is hours ahead is set back by it, with an agent
     // or without.
     let far = u64::MAX / 4;
-    scribble(&node, "weir_edt_clocks", c1, &[far, 0, 0, 1 << 40, 1, 0, 0, 1000], 128);
+    scribble(&node, "weir_edt_clocks", c1, &[far, 0, 0, 1 << 40, 1, 0, 0, 1000], 144);
     sleep(SECOND);
     shares_hold(&node, "with a clock set right");
 }

@@ -45,6 +45,7 @@
 #define TICK (10 * MS)
 #define MARK (10 * MS)     /* a packet that waits longer says so, if it can (ECN) */
 #define FURTHEST (300 * SECOND) /* no packet waits longer; fq's own horizon is beyond this */
+#define LATEST (100 * MS)  /* a class is given back no more time that its packets lost to bookings */
 #define EARLY (2 * MS)     /* a class that has slept and is suddenly so far ahead is looked at at once */
 #define QUEUE (3 * MS)     /* a class that is so far ahead, and a packet, waits */
 #define DRAIN (20 * MS)    /* at the least */
@@ -58,7 +59,13 @@
 #define SLOT_SHIFT 20      /* a slot is 2^20 ns */
 #define SLOTS 256          /* a power of two; further ahead than any booking may be put off */
 #define TRIED 48           /* slots */
+#define SPARE_SLOTS 16    /* one part in so many: they need not fit exactly */
 #define SLOT_BYTES 65536   /* links that carry more in a slot need no bookings */
+
+#define FLOW_BITS 14
+#define FLOW_PART 4        /* a flow that sends less than one part in so many passes what waits */
+#define CLASS_PART 2       /* so much of a class may do so */
+#define BURST 16           /* packets' time: so much, divided by the above, at once */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -111,6 +118,9 @@ static struct {
 
 /* Number of a slot in the upper half, bytes booked in the lower. */
 static __u64 booked[SLOTS];
+
+/* Until when a flow's allowance is used up, and the last of it that waits has left. */
+static __u64 flow[1 << FLOW_BITS];
 
 static __always_inline struct weir_edt_rule *rule_of(__u32 minor)
 {
@@ -196,7 +206,8 @@ static long look(__u32 minor, void *unused)
 	struct weir_edt_class *class = class_of(minor);
 	struct weir_edt_rule *rule;
 	__u64 now = tick.now, elapsed = tick.elapsed, clock, bytes, sent, had, left, cost, ahead, departed, sample;
-	__u32 i = tick.awake;
+	__u64 packet;
+	__u32 i = tick.awake, was;
 
 	if (!class)
 		return 1;
@@ -244,7 +255,13 @@ static long look(__u32 minor, void *unused)
 		class->modest += (sample - class->modest) / 4;
 	else
 		class->modest -= (class->modest - sample) / 4;
-	class->hungry = ahead > QUEUE + time_of(tick.packet_bytes, cost) || sample > class->rate - class->rate / 16;
+	if (class->last > now && class->last - now > ahead && class->last - now < 2 * FURTHEST)
+		ahead = class->last - now;
+	packet = time_of(tick.packet_bytes, cost);
+	was = class->hungry;
+	class->hungry = ahead > QUEUE + packet || (ahead && now - class->ran_out > 2 * TICK + 4 * packet);
+	if (was && !class->hungry)
+		class->modest = class->rate;
 	if (departed || ahead) {
 		class->idle = 0;
 	} else if (++class->idle >= SLEEPS) {
@@ -326,7 +343,7 @@ static __always_inline void make_slots(__u64 capacity)
 	if (all > SLOT_BYTES)
 		tick.slot_bytes = 0;
 	else
-		tick.slot_bytes = all - below(all * (tick.small >> 10) / ((capacity >> 10) + 1), all * 3 / 4);
+		tick.slot_bytes = all + all / SPARE_SLOTS - below(all * (tick.small >> 10) / ((capacity >> 10) + 1), all * 3 / 4);
 }
 
 /* Makes the rates anew. */
@@ -406,10 +423,48 @@ static __noinline __u64 book(__u64 start, __u32 bytes)
 	return at > start ? at : start;
 }
 
+/*
+ * Nothing of the class waits by its clock, which stood still since. If that is because its last
+ * super-packet had to wait for a slot, the time is given back: its sender had no cause to send.
+ */
+static __always_inline void catch_up(struct weir_edt_class *class, __u64 clock, __u64 now)
+{
+	__u64 least = now;
+
+	if (class->last >= now)
+		least -= below(class->late, LATEST);
+	if (clock >= least)
+		return;
+	class->ran_out = now;
+	__sync_val_compare_and_swap(&class->clock, clock, least);
+}
+
+static __always_inline __u64 *flow_of(struct __sk_buff *skb, __u32 minor)
+{
+	return &flow[(bpf_get_hash_recalc(skb) + minor * 0x9e3779b1) >> (32 - FLOW_BITS)];
+}
+
+/* Whether a flow that sends little may pass what waits of its class, now. */
+static __always_inline int passes(struct weir_edt_class *class, __u64 *flow, __u64 time, __u64 now)
+{
+	__u64 burst = BURST * time_of(tick.packet_bytes, class->cost), used = *flow, all = class->passed;
+
+	/* Nobody is so far ahead: somebody wrote into the map. */
+	if (used < now || used - now > 2 * FURTHEST)
+		used = now;
+	if (all < now || all - now > 2 * FURTHEST)
+		all = now;
+	if (used - now > burst || all - now > burst)
+		return 0;
+	*flow = used + FLOW_PART * time;
+	class->passed = all + CLASS_PART * time;
+	return 1;
+}
+
 SEC("tc")
 int weir_edt(struct __sk_buff *skb)
 {
-	__u64 now = bpf_ktime_get_ns(), clock, start, ahead;
+	__u64 now = bpf_ktime_get_ns(), clock, start, asked, ahead, time;
 	__u32 minor = skb->priority & 0xffff, len = skb->wire_len, packets = skb->gso_segs;
 	struct weir_edt_class *class;
 
@@ -434,10 +489,14 @@ int weir_edt(struct __sk_buff *skb)
 		/* The class's handle would mean a band, or a way past fq, by its lowest bits. */
 		skb->priority = 0;
 		clock = class->clock;
-		if (clock <= now) {
-			__sync_val_compare_and_swap(&class->clock, clock, now);
+		ahead = clock > now ? clock - now : 0;
+		time = time_of(len, class->cost);
+		if (!ahead) {
+			catch_up(class, clock, now);
+		} else if (len <= tick.packet_bytes && passes(class, flow_of(skb, minor), time, now)) {
+			__sync_fetch_and_add(&class->clock, time);
+			goto sent;
 		} else {
-			ahead = clock - now;
 			if (ahead > class->limit_ns) {
 				__sync_fetch_and_add(&class->drops, packets);
 				return TC_ACT_SHOT;
@@ -447,17 +506,24 @@ int weir_edt(struct __sk_buff *skb)
 			if (ahead > MARK && bpf_skb_ecn_set_ce(skb))
 				__sync_fetch_and_add(&class->marks, packets);
 		}
-		start = __sync_fetch_and_add(&class->clock, time_of(len, class->cost));
+		asked = start = __sync_fetch_and_add(&class->clock, time_of(len, class->cost));
 		class->start = start;
 		/* Never before a super-packet of the same flow. */
 		if (class->last - start < (__u64)SLOTS << SLOT_SHIFT)
 			start = class->last;
-		if (len > 2 * tick.packet_bytes)
-			class->last = start = book(start, len);
-		/* The helper refuses what is not IP; fq takes any number there. */
-		if (start > now && bpf_skb_set_tstamp(skb, start, BPF_SKB_TSTAMP_DELIVERY_MONO))
-			skb->tstamp = start;
+		if (len > 2 * tick.packet_bytes) {
+			start = book(start > now ? start : now, len);
+			class->last = start;
+			class->late = start > asked ? start - asked : 0;
+		}
+		if (start > now) {
+			*flow_of(skb, minor) = start + BURST * time_of(tick.packet_bytes, class->cost);
+			/* The helper refuses what is not IP; fq takes any number there. */
+			if (bpf_skb_set_tstamp(skb, start, BPF_SKB_TSTAMP_DELIVERY_MONO))
+				skb->tstamp = start;
+		}
 	}
+sent:
 	__sync_fetch_and_add(&class->bytes, len);
 	__sync_fetch_and_add(&class->packets, packets);
 	return NEXT;
