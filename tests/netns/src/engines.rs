@@ -68,12 +68,14 @@ impl Engine {
     /// What a class may be off beside that, however small its share is.
     ///
     /// HTB gives every class a packet a turn at the least: of 95 Mbit/s, what should be 0.1
-    /// Mbit/s comes out as 0.3 beside a class that has 800 times its weight.
+    /// Mbit/s comes out as 0.3 beside a class that has 800 times its weight. Departure times have
+    /// no class slower than 1000 bytes a second, or its packets would not leave in any time.
     #[must_use]
     pub const fn grain(self) -> BitRate {
         match self {
             Engine::Htb => BitRate::kbit(250),
-            Engine::Bpf | Engine::BpfCredit | Engine::Edt | Engine::Pacing => BitRate::ZERO,
+            Engine::Edt => BitRate::kbit(8),
+            Engine::Bpf | Engine::BpfCredit | Engine::Pacing => BitRate::ZERO,
         }
     }
 

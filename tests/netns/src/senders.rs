@@ -22,6 +22,8 @@ const OFFER: BitRate = BitRate::mbit(60);
 /// How much a sender of datagrams may have waiting, as time at its share: enough for a machine
 /// that is late to wake it, little enough that it stops soon when it is silenced.
 const QUEUE: f64 = 0.020;
+/// ... and at the least, datagrams: a queue that is never empty while the sender wakes.
+const LEAST_QUEUE: usize = 4;
 /// How often it is asked whether all has left.
 const POLL: Duration = Duration::from_millis(10);
 /// A super-packet's payload at the most.
@@ -66,14 +68,32 @@ impl Senders {
 
     /// Lets each send what the division says; those it does not name are silent.
     pub fn follow(&self, division: &Division, expected: &[Share]) {
-        for (label, [tcp, udp]) in self.labels.iter().zip(&self.streams) {
+        self.make_room(division, expected);
+        self.load(division);
+    }
+
+    /// The same with room for a few datagrams only, until [`Senders::make_room`]: an engine that
+    /// stamps would stamp all that a socket suddenly takes at the rates that were.
+    pub fn begin(&self, division: &Division) {
+        self.streams.iter().for_each(|[_, udp]| udp.queue(LEAST_QUEUE));
+        self.load(division);
+    }
+
+    /// Gives each sender of datagrams as much memory as its share needs.
+    pub fn make_room(&self, division: &Division, expected: &[Share]) {
+        for (label, [_, udp]) in self.labels.iter().zip(&self.streams) {
             let party = division.parties().iter().position(|p| p.label() == label);
-            let load = party.map_or(Load::Nothing, |i| division.parties()[i].load());
-            let silent = Rate::Of(BitRate::ZERO);
             let share = party.map_or(0.0, |i| expected[i].goodput);
-            // Four at the least: a queue that is never empty while the sender wakes.
             let waiting = share * 1e6 / 8.0 * QUEUE / f64::from(UDP_PAYLOAD);
-            udp.queue((waiting as usize).max(4));
+            udp.queue((waiting as usize).max(LEAST_QUEUE));
+        }
+    }
+
+    fn load(&self, division: &Division) {
+        for (label, [tcp, udp]) in self.labels.iter().zip(&self.streams) {
+            let party = division.parties().iter().find(|p| p.label() == label);
+            let load = party.map_or(Load::Nothing, Party::load);
+            let silent = Rate::Of(BitRate::ZERO);
             tcp.set(if matches!(load, Load::Tcp | Load::TcpMany(_)) { Rate::Unlimited } else { silent });
             udp.set(match load {
                 Load::Udp(rate) if rate < OFFER => Rate::Of(rate),

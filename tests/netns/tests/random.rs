@@ -35,7 +35,7 @@ const DRAINED: Duration = Duration::from_secs(5);
 /// A class that sent a super-packet ahead of its share is waited for no longer: at 0.1 Mbit/s.
 const AHEAD: Duration = Duration::from_secs(5);
 /// What was stamped before a change leaves in this time, or the change is measured with it.
-const RENEWED: Duration = Duration::from_secs(4);
+const RENEWED: Duration = Duration::from_secs(8);
 const GROUPS: [&str; 2] = ["g1", "g2"];
 
 /// A number from the environment.
@@ -179,15 +179,23 @@ fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: 
     let expected = division.expected(CAPACITY, Family::V4);
     let settle = engine.settles() + Duration::from_millis(500);
     let ahead = senders.ahead(division, &expected, tso).min(AHEAD);
-    senders.follow(division, &expected);
-    sleep(settle);
+    let follow = || {
+        if engine.stamps() {
+            senders.begin(division);
+            sleep(settle);
+            senders.make_room(division, &expected);
+        } else {
+            senders.follow(division, &expected);
+        }
+        sleep(settle);
+    };
+    follow();
     // What those who are silent now have in queues goes first: super-packets of a connection, at
     // a share that is small now, would take seconds of all that follow. Then all make room for it.
     if !senders.drained(PATIENCE) {
         senders.pause();
         assert!(senders.drained(DRAINED), "{what}: what was sent before is still queued after {DRAINED:?}");
-        senders.follow(division, &expected);
-        sleep(settle);
+        follow();
     }
     sleep(ahead.saturating_sub(settle));
     if engine.stamps() && !senders.renewed(RENEWED) {

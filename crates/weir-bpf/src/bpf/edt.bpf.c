@@ -45,12 +45,13 @@
 #define TICK (10 * MS)
 #define MARK (10 * MS)     /* a packet that waits longer says so, if it can (ECN) */
 #define FURTHEST (300 * SECOND) /* no packet waits longer; fq's own horizon is beyond this */
-#define LATEST (100 * MS)  /* a class is given back no more time that its packets lost to bookings */
+#define LATEST (100 * MS)  /* a class is given back no more of the time that its packets lost to bookings */
 #define EARLY (2 * MS)     /* a class that has slept and is suddenly so far ahead is looked at at once */
 #define QUEUE (3 * MS)     /* a class that is so far ahead, and a packet, waits */
 #define DRAIN (20 * MS)    /* at the least */
 #define SLACK_PER_SECOND 250 /* 1 s / SLACK, 4 ms */
 #define COST_SHIFT 20
+#define SLOW (tick.packet_bytes * (SECOND / TICK))
 #define LEAST 1000         /* bytes per second: no class is slower, or its packets never leave */
 #define LARGEST 131072     /* bytes of a packet */
 #define SLEEPS 32          /* ticks without a packet */
@@ -59,7 +60,7 @@
 #define SLOT_SHIFT 20      /* a slot is 2^20 ns */
 #define SLOTS 256          /* a power of two; further ahead than any booking may be put off */
 #define TRIED 48           /* slots */
-#define SPARE_SLOTS 16    /* one part in so many: they need not fit exactly */
+#define SPARE_SLOTS 32     /* one part in so many: they need not fit exactly */
 #define SLOT_BYTES 65536   /* links that carry more in a slot need no bookings */
 
 #define FLOW_BITS 14
@@ -132,6 +133,11 @@ static __always_inline struct weir_edt_class *class_of(__u32 minor)
 	return bpf_map_lookup_elem(&weir_edt_clocks, &minor);
 }
 
+static __always_inline __u64 below(__u64 a, __u64 b)
+{
+	return a < b ? a : b;
+}
+
 static __always_inline __u64 time_of(__u64 bytes, __u64 cost)
 {
 	return (bytes * cost) >> COST_SHIFT;
@@ -179,11 +185,18 @@ static __always_inline void change_pace(struct weir_edt_class *class, __u64 cost
 		class->before = rest;
 }
 
-/* Gives a class its rate. */
+/*
+ * Gives a class its rate. A rate at which a packet takes longer than a tick is come down to step by
+ * step: while demands are being found out it may hold for a moment only, and what is stamped at it
+ * then would wait for seconds.
+ */
 static __always_inline void set_rate(struct weir_edt_class *class, const struct weir_edt_rule *rule)
 {
 	__u64 rate = weir_fill_rate(rule->group, rule->weight, rule->min, rule->max), cost, ahead;
+	__u64 step = class->rate - class->rate / 8;
 
+	if (class->cost && rate < step)
+		rate = rate > below(step, SLOW) ? rate : below(step, SLOW);
 	if (rate < LEAST)
 		rate = LEAST;
 	cost = (SECOND << COST_SHIFT) / rate;
@@ -193,11 +206,6 @@ static __always_inline void set_rate(struct weir_edt_class *class, const struct 
 	class->rate = rate;
 	class->limit_ns = limit(rule, cost, ahead, class->waiting);
 	class->cost = cost;
-}
-
-static __always_inline __u64 below(__u64 a, __u64 b)
-{
-	return a < b ? a : b;
 }
 
 /* What one class has sent and wants. */
@@ -491,11 +499,13 @@ int weir_edt(struct __sk_buff *skb)
 		clock = class->clock;
 		ahead = clock > now ? clock - now : 0;
 		time = time_of(len, class->cost);
-		if (!ahead) {
-			catch_up(class, clock, now);
-		} else if (len <= tick.packet_bytes && passes(class, flow_of(skb, minor), time, now)) {
+		if ((ahead || class->last > now) && len <= tick.packet_bytes &&
+		    passes(class, flow_of(skb, minor), time, now)) {
 			__sync_fetch_and_add(&class->clock, time);
 			goto sent;
+		}
+		if (!ahead) {
+			catch_up(class, clock, now);
 		} else {
 			if (ahead > class->limit_ns) {
 				__sync_fetch_and_add(&class->drops, packets);
