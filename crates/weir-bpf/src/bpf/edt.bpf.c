@@ -45,7 +45,7 @@
 #define TICK (10 * MS)
 #define MARK (10 * MS)     /* a packet that waits longer says so, if it can (ECN) */
 #define FURTHEST (300 * SECOND) /* no packet waits longer; fq's own horizon is beyond this */
-#define LATEST (100 * MS)  /* a class is given back no more of the time that its packets lost to bookings */
+#define LATEST (20 * MS)   /* a class is given back no more of the time that its packets lost to bookings */
 #define EARLY (2 * MS)     /* a class that has slept and is suddenly so far ahead is looked at at once */
 #define QUEUE (3 * MS)     /* a class that is so far ahead, and a packet, waits */
 #define DRAIN (20 * MS)    /* at the least */
@@ -60,7 +60,6 @@
 #define SLOT_SHIFT 20      /* a slot is 2^20 ns */
 #define SLOTS 256          /* a power of two; further ahead than any booking may be put off */
 #define TRIED 48           /* slots */
-#define SPARE_SLOTS 32     /* one part in so many: they need not fit exactly */
 #define SLOT_BYTES 65536   /* links that carry more in a slot need no bookings */
 
 #define FLOW_BITS 14
@@ -107,6 +106,7 @@ static struct {
 	__u64 packet_bytes;
 	__u32 queues;
 	__u32 pad;
+	__u64 capacity;
 	__u64 horizon;
 	__u64 slot_bytes; /* what may be booked of a slot; 0: nothing is booked */
 	__u64 sent;     /* bytes, all classes, since the last time */
@@ -126,6 +126,12 @@ static __u64 flow[1 << FLOW_BITS];
 static __always_inline struct weir_edt_rule *rule_of(__u32 minor)
 {
 	return bpf_map_lookup_elem(&weir_edt_rules, &minor);
+}
+
+/* A ceiling of all the link is none: a class may send more after it was held up. */
+static __always_inline __u64 ceiling(const struct weir_edt_rule *rule)
+{
+	return rule->max >= tick.capacity ? WEIR_FILL_MOST : rule->max;
 }
 
 static __always_inline struct weir_edt_class *class_of(__u32 minor)
@@ -192,7 +198,7 @@ static __always_inline void change_pace(struct weir_edt_class *class, __u64 cost
  */
 static __always_inline void set_rate(struct weir_edt_class *class, const struct weir_edt_rule *rule)
 {
-	__u64 rate = weir_fill_rate(rule->group, rule->weight, rule->min, rule->max), cost, ahead;
+	__u64 rate = weir_fill_rate(rule->group, rule->weight, rule->min, ceiling(rule)), cost, ahead;
 	__u64 step = class->rate - class->rate / 8;
 
 	if (class->cost && rate < step)
@@ -282,9 +288,9 @@ static long look(__u32 minor, void *unused)
 	tick.minor[i] = minor;
 	tick.awake = i + 1;
 	if (class->hungry)
-		weir_fill_claim(rule->group, rule->weight, rule->min, rule->max, WEIR_FILL_MOST);
+		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), WEIR_FILL_MOST);
 	else if (class->modest)
-		weir_fill_claim(rule->group, rule->weight, rule->min, rule->max, class->modest);
+		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), class->modest);
 	return 0;
 }
 
@@ -294,7 +300,7 @@ static long state_group(__u32 i, void *unused)
 	struct weir_edt_rule *rule = bpf_map_lookup_elem(&weir_edt_groups, &number);
 
 	if (rule)
-		weir_fill_group(number, rule->weight, rule->min, rule->max);
+		weir_fill_group(number, rule->weight, rule->min, ceiling(rule));
 	return 0;
 }
 
@@ -335,8 +341,11 @@ static __always_inline __u64 to_give(__u64 capacity)
 	return over < 0 ? capacity + part : capacity - part;
 }
 
-/* What super-packets may book: what the others leave, which are not asked to. */
-static __always_inline void make_slots(__u64 capacity)
+/*
+ * What super-packets may book: what the others leave, which are not asked to. If those are given what
+ * super-packets found no slots for, that is not theirs, or there would be ever fewer slots.
+ */
+static __always_inline void make_slots(__u64 capacity, __u64 room)
 {
 	__u64 all = (capacity << (SLOT_SHIFT - 10)) / (SECOND >> 10);
 	__u64 booked_bytes = tick.booked, bytes = booked_bytes - tick.seen, small, rate;
@@ -351,7 +360,7 @@ static __always_inline void make_slots(__u64 capacity)
 	if (all > SLOT_BYTES)
 		tick.slot_bytes = 0;
 	else
-		tick.slot_bytes = all + all / SPARE_SLOTS - below(all * (tick.small >> 10) / ((capacity >> 10) + 1), all * 3 / 4);
+		tick.slot_bytes = all - below(all * (tick.small >> 10) / ((room >> 10) + 1), all * 3 / 4);
 }
 
 /* Makes the rates anew. */
@@ -359,8 +368,7 @@ static __noinline int make_rates(__u64 now)
 {
 	__u32 zero = 0;
 	struct weir_edt_link *link = bpf_map_lookup_elem(&weir_edt_link, &zero);
-	__u64 busy = tick.busy, capacity;
-
+	__u64 busy = tick.busy, capacity, room;
 
 	/* Nobody is at it for a second: somebody wrote into the map. */
 	if (!link || (busy && now - busy < SECOND))
@@ -377,11 +385,13 @@ static __noinline int make_rates(__u64 now)
 	tick.queues = link->queues;
 	tick.horizon = link->horizon_ns;
 	capacity = below(link->capacity, WEIR_FILL_MOST / 2);
+	tick.capacity = capacity;
 	weir_fill_begin(2 * capacity, link->groups);
 	bpf_loop(weir_fill.groups, state_group, (void *)0, 0);
 	bpf_loop(below(link->last_minor + 1, WEIR_EDT_CLASSES), look, (void *)0, 0);
-	make_slots(capacity);
-	weir_fill_room(to_give(capacity));
+	room = to_give(capacity);
+	make_slots(capacity, room > capacity ? room : capacity);
+	weir_fill_room(room);
 	weir_fill_solve();
 	bpf_loop(tick.awake, grant, (void *)0, 0);
 	tick.last = now;
