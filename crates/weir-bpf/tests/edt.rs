@@ -255,8 +255,9 @@ fn an_idle_class_s_first_packet_leaves_at_once_and_control_always() {
     assert_eq!(others[0], 0);
     let second = others[9];
     assert!(second > others[8] && others[8] > 0, "{others:?}");
-    // So does one that is not IP, which the kernel's own function does not stamp.
-    assert!(stamp(link.send_frame(0x1_0011, PACKET, [0x88, 0x47]).1) > second);
+    // So do those that are not IP, which the kernel's own function does not stamp.
+    let others = (0..10).map(|_| stamp(link.send_frame(0x1_0011, PACKET, [0x88, 0x47]).1));
+    assert!(others.last() > Some(second));
     for _ in 0..100 {
         let (tried, context) = link.send(0x1_0003, PACKET);
         assert_eq!((tried.verdict, stamp(context), priority(context)), (NEXT, 0, 7));
@@ -290,7 +291,9 @@ fn packets_are_dropped_beyond_the_horizon_but_not_before_a_socket_s_worth_waits(
         let left = (began.elapsed().as_secs_f64() * CAPACITY as f64) as u64;
         let class = link.class(A);
         assert_eq!((class.bytes, class.drops), (taken, 1));
-        assert!((most..=most + left + 2 * u64::from(PACKET)).contains(&taken), "{taken} bytes, {left} left");
+        // What the link was not used for is given on top: an eighth.
+        let most_now = most + most / 8 + left + 2 * u64::from(PACKET);
+        assert!((most..=most_now).contains(&taken), "{taken} bytes, {left} left");
     }
 }
 

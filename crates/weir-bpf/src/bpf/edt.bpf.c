@@ -60,6 +60,7 @@
 #define SLOT_SHIFT 20      /* a slot is 2^20 ns */
 #define SLOTS 256          /* a power of two; further ahead than any booking may be put off */
 #define TRIED 48           /* slots */
+#define SPARE_SLOTS 16     /* one part in so many beyond the link's: who fits late leaves late */
 #define SLOT_BYTES 65536   /* links that carry more in a slot need no bookings */
 
 #define FLOW_BITS 14
@@ -341,11 +342,8 @@ static __always_inline __u64 to_give(__u64 capacity)
 	return over < 0 ? capacity + part : capacity - part;
 }
 
-/*
- * What super-packets may book: what the others leave, which are not asked to. If those are given what
- * super-packets found no slots for, that is not theirs, or there would be ever fewer slots.
- */
-static __always_inline void make_slots(__u64 capacity, __u64 room)
+/* What super-packets may book: what the others leave, which are not asked to. */
+static __always_inline void make_slots(__u64 capacity)
 {
 	__u64 all = (capacity << (SLOT_SHIFT - 10)) / (SECOND >> 10);
 	__u64 booked_bytes = tick.booked, bytes = booked_bytes - tick.seen, small, rate;
@@ -360,7 +358,8 @@ static __always_inline void make_slots(__u64 capacity, __u64 room)
 	if (all > SLOT_BYTES)
 		tick.slot_bytes = 0;
 	else
-		tick.slot_bytes = all - below(all * (tick.small >> 10) / ((room >> 10) + 1), all * 3 / 4);
+		tick.slot_bytes = all + all / SPARE_SLOTS -
+			below(all * (tick.small >> 10) / ((capacity >> 10) + 1), all * 3 / 4);
 }
 
 /* Makes the rates anew. */
@@ -368,7 +367,7 @@ static __noinline int make_rates(__u64 now)
 {
 	__u32 zero = 0;
 	struct weir_edt_link *link = bpf_map_lookup_elem(&weir_edt_link, &zero);
-	__u64 busy = tick.busy, capacity, room;
+	__u64 busy = tick.busy, capacity;
 
 	/* Nobody is at it for a second: somebody wrote into the map. */
 	if (!link || (busy && now - busy < SECOND))
@@ -389,9 +388,8 @@ static __noinline int make_rates(__u64 now)
 	weir_fill_begin(2 * capacity, link->groups);
 	bpf_loop(weir_fill.groups, state_group, (void *)0, 0);
 	bpf_loop(below(link->last_minor + 1, WEIR_EDT_CLASSES), look, (void *)0, 0);
-	room = to_give(capacity);
-	make_slots(capacity, room > capacity ? room : capacity);
-	weir_fill_room(room);
+	make_slots(capacity);
+	weir_fill_room(to_give(capacity));
 	weir_fill_solve();
 	bpf_loop(tick.awake, grant, (void *)0, 0);
 	tick.last = now;
