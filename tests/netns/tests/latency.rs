@@ -79,6 +79,8 @@ fn ask(busy: &Busy, what: &str, label: &str, bound: f64) -> RoundTrips {
 fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
     let wire = if tso { SUPER_PACKET_MS } else { FRAME_MS };
     match engine {
+        // Slots are a millisecond and a sixteenth more than the link: two may meet on the wire.
+        Engine::Edt if tso => Some(1.0 + 2.0 * SUPER_PACKET_MS),
         Engine::Bpf | Engine::Edt => Some(1.0 + wire),
         // What others may send at once before it is its turn: a quantum of each.
         Engine::Htb => Some(5.0 + wire),
