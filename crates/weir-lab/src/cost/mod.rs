@@ -21,7 +21,7 @@ pub use show::table;
 
 use crate::{
     control::{self, Agent, Kind, Missing, TcForm, cni, script},
-    report::{Figure, Machine},
+    report::{Figure, Machine, verdict},
     run::{Options, Step},
     topology::{Family, Mode, Spec, Topology, UPLINK, Wire},
 };
@@ -181,10 +181,9 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_
         Measures::Cpu => cpu::run(scenario, options, watch)?,
         Measures::Latency => latency::run(scenario, options, watch)?,
     };
-    let verdicts: Vec<bool> = found.figures.iter().filter_map(|figure| figure.pass).collect();
     Ok(Report {
         scenario: scenario.name.clone(),
-        pass: (!verdicts.is_empty()).then(|| verdicts.iter().all(|pass| *pass)),
+        pass: verdict::pass(&found.figures),
         figures: found.figures,
         kernel: crate::report::kernel(),
         machine: Machine::here(),

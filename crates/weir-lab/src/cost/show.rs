@@ -1,16 +1,15 @@
 //! The table of a report, and its files.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, path::Path};
 
-use anyhow::{Context, Result};
-use comfy_table::CellAlignment;
+use anyhow::Result;
 
 use super::{Measures, Report, svg};
 use crate::{
     control::Kind,
     report::{
-        table::{missing_lines, new_table},
-        verdict,
+        table::{align_numbers, control_name, missing_lines, new_table},
+        verdict, write_files,
     },
 };
 
@@ -41,10 +40,7 @@ pub fn table(report: &Report) -> String {
     for row in &report.rows {
         let case = if row.case == last { "" } else { &row.case };
         last = &row.case;
-        let control = match &row.engine {
-            Some(engine) if row.control == Kind::Weir => format!("weir ({engine})"),
-            _ => row.control.name().to_owned(),
-        };
+        let control = control_name(row.control, row.engine.as_deref());
         let number = |value: f64| format!("{value:.2}");
         let (third, fourth) = match settings.measures {
             Measures::Cpu => {
@@ -59,9 +55,7 @@ pub fn table(report: &Report) -> String {
         let numbers = [number(row.value), number(row.range.0), number(row.range.1), third, fourth];
         table.add_row([vec![case.to_owned(), control], numbers.to_vec()].concat());
     }
-    for index in 2..7 {
-        table.column_mut(index).expect("seven columns").set_cell_alignment(CellAlignment::Right);
-    }
+    align_numbers(&mut table, 2);
     let _ = write!(text, "{table}");
     if !report.noise.is_empty() {
         let _ = write!(text, "\n{}; load {}", report.noise, report.machine.load);
@@ -88,22 +82,15 @@ impl Report {
     /// # Errors
     /// If a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
-        let json = serde_json::to_string_pretty(self).context("cannot write a report as JSON")?;
-        for (name, text) in [
-            ("result.json", json + "\n"),
-            ("table.txt", format!("{}\n{}\n", table(self), self.verdict())),
-            ("plot.svg", svg(self)?),
-        ] {
-            let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
+        let said = format!("{}\n{}\n", table(self), self.verdict());
+        write_files(dir, self, said, svg(self)?, "")
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs;
+
     use super::*;
     use crate::{
         control::Missing,

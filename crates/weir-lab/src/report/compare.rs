@@ -1,11 +1,12 @@
-use comfy_table::CellAlignment;
-
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Figure, Machine, table::new_table};
+use super::{
+    Figure, Machine,
+    table::{align_numbers, new_table},
+};
 
 /// What the results of all scenarios have in common.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,9 +77,7 @@ pub fn compare(a: &Summary, b: &Summary) -> String {
             change,
         ]);
     }
-    for index in 2..7 {
-        table.column_mut(index).expect("seven columns").set_cell_alignment(CellAlignment::Right);
-    }
+    align_numbers(&mut table, 2);
     text + &table.to_string()
 }
 

@@ -3,6 +3,7 @@
 mod compare;
 mod machine;
 mod plot;
+pub(crate) mod sheet;
 pub(crate) mod table;
 pub(crate) mod verdict;
 
@@ -61,6 +62,27 @@ pub struct Report {
     /// The tc scripts of control `tc`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scripts: String,
+}
+
+/// Writes a report, what is said of it, its plot and, if there are any, its scripts into `dir`.
+pub(crate) fn write_files(
+    dir: &Path,
+    report: &impl Serialize,
+    said: String,
+    plot: String,
+    scripts: &str,
+) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+    let json = serde_json::to_string_pretty(report).context("cannot write a report as JSON")?;
+    let mut files = vec![("result.json", json + "\n"), ("table.txt", said), ("plot.svg", plot)];
+    if !scripts.is_empty() {
+        files.push(("tc.txt", scripts.to_owned()));
+    }
+    for (name, text) in files {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// A number, and what is said of it.
@@ -255,10 +277,9 @@ impl Report {
         let ran = |kind: &Kind| missing.iter().all(|lacks| lacks.control != *kind);
         let controls: Vec<Kind> = scenario.controls.iter().copied().filter(ran).collect();
         let figures = figures(&cases, &controls, &settings);
-        let verdicts: Vec<bool> = figures.iter().filter_map(|f| f.pass).collect();
         Report {
             scenario: scenario.name.clone(),
-            pass: (!verdicts.is_empty()).then(|| verdicts.iter().all(|pass| *pass)),
+            pass: verdict::pass(&figures),
             figures,
             title: scenario.title.clone(),
             source: scenario.source.clone(),
@@ -281,21 +302,8 @@ impl Report {
     /// # Errors
     /// If a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
-        let json = serde_json::to_string_pretty(self).context("cannot write a report as JSON")?;
-        let mut files = vec![
-            ("result.json", json + "\n"),
-            ("table.txt", format!("{}\n{}\n", table(self), verdict(self))),
-            ("plot.svg", svg(self)?),
-        ];
-        if !self.scripts.is_empty() {
-            files.push(("tc.txt", self.scripts.clone()));
-        }
-        for (name, text) in files {
-            let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
+        let said = format!("{}\n{}\n", table(self), verdict(self));
+        write_files(dir, self, said, svg(self)?, &self.scripts)
     }
 
     /// Reads a `result.json`.

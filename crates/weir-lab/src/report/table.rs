@@ -48,6 +48,21 @@ pub fn table(report: &Report) -> String {
     text + &missing_lines(&report.missing)
 }
 
+/// How a table names a control: with the engine that weir chose by itself.
+pub(crate) fn control_name(kind: Kind, engine: Option<&str>) -> String {
+    match engine {
+        Some(engine) if kind == Kind::Weir => format!("weir ({engine})"),
+        _ => kind.name().to_owned(),
+    }
+}
+
+/// Has columns from the `first` on stand to the right, as numbers do.
+pub(crate) fn align_numbers(table: &mut Table, first: usize) {
+    for column in table.column_iter_mut().skip(first) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
 /// A line for each control that this kernel cannot run.
 pub(crate) fn missing_lines(missing: &[Missing]) -> String {
     missing.iter().map(|lacks| format!("\nnot run: {}: {}", lacks.control.name(), lacks.why)).collect()

@@ -11,7 +11,12 @@ pub fn verdict(report: &Report) -> String {
     of(&report.scenario, report.pass, &report.figures)
 }
 
-/// The same for the figures of any report.
+/// Whether every figure that has a rule meets it; none if there is none.
+pub(crate) fn pass(figures: &[Figure]) -> Option<bool> {
+    figures.iter().filter_map(|figure| figure.pass).reduce(|all, one| all && one)
+}
+
+/// [`verdict`] for the figures of any report.
 pub(crate) fn of(scenario: &str, pass: Option<bool>, figures: &[Figure]) -> String {
     let judged = figures.iter().filter(|f| f.pass.is_some()).count();
     if pass != Some(false) {

@@ -248,4 +248,15 @@ mod tests {
         let ideal = ideal_ms(655 * 655 + 15 + 130, 1448, BitRate::mbit(19));
         assert!((ideal - 188.3).abs() < 0.2, "{ideal}");
     }
+
+    #[test]
+    fn more_than_the_line_is_not_promised_and_who_is_promised_nothing_asks_all_the_same() {
+        let mut scenario: Scenario = toml::from_str(include_str!("../../../../lab/sla-C.toml")).unwrap();
+        assert_eq!(scenario.fault(), None);
+        scenario.cases[0].agreements[0] = BitRate::mbit(20);
+        let fault = scenario.fault().unwrap();
+        assert!(fault.contains("promises 101mbit of a line of 100mbit"), "{fault}");
+        scenario.cases[0] = Case { agreements: Vec::new(), consumers: 5, ..scenario.cases[0].clone() };
+        assert_eq!((scenario.fault(), scenario.cases[0].consumers()), (None, 5));
+    }
 }

@@ -120,7 +120,9 @@ mod tests {
         {
             assert!(text.replace(' ', "").contains(&words.replace(' ', "")), "{words}: {text}");
         }
-        assert_eq!(Offer::read(&text, Language::Xml).unwrap(), offer(8001, BitRate::mbit(19)).unwrap());
+        let read = Offer::read(&text, Language::Xml).unwrap();
+        assert_eq!(read, offer(8001, BitRate::mbit(19)).unwrap());
+        assert_eq!((read.terms.min, read.terms.max), (BitRate::mbit(19), BitRate::mbit(19)));
     }
 
     #[test]

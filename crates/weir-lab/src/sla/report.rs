@@ -1,9 +1,8 @@
 //! What a run says: the paper's Table 2, each consumer's error, figures with verdicts.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, path::Path};
 
 use anyhow::{Context, Result, bail};
-use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
@@ -12,8 +11,8 @@ use crate::{
     control::{Kind, Missing},
     report::{
         Figure, Machine, Rule,
-        table::{missing_lines, new_table},
-        verdict,
+        table::{align_numbers, control_name, missing_lines, new_table},
+        verdict, write_files,
     },
     stats,
 };
@@ -157,10 +156,9 @@ pub(super) fn row(case: &Case, control: Kind, sample: Sample) -> Result<Row> {
 impl Report {
     pub(super) fn new(scenario: &Scenario, rows: Vec<Row>, missing: Vec<Missing>, scripts: String) -> Report {
         let figures = figures(scenario, &rows);
-        let verdicts: Vec<bool> = figures.iter().filter_map(|figure| figure.pass).collect();
         Report {
             scenario: scenario.name.clone(),
-            pass: (!verdicts.is_empty()).then(|| verdicts.iter().all(|pass| *pass)),
+            pass: verdict::pass(&figures),
             figures,
             kernel: crate::report::kernel(),
             machine: Machine::here(),
@@ -189,21 +187,8 @@ impl Report {
     /// # Errors
     /// If a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
-        let json = serde_json::to_string_pretty(self).context("cannot write a report as JSON")?;
-        let mut files = vec![
-            ("result.json", json + "\n"),
-            ("table.txt", format!("{}\n{}\n", table(self), self.verdict())),
-            ("plot.svg", svg(self)?),
-        ];
-        if !self.scripts.is_empty() {
-            files.push(("tc.txt", self.scripts.clone()));
-        }
-        for (name, text) in files {
-            let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
+        let said = format!("{}\n{}\n", table(self), self.verdict());
+        write_files(dir, self, said, svg(self)?, &self.scripts)
     }
 }
 
@@ -322,10 +307,7 @@ pub fn table(report: &Report) -> String {
     for (index, row) in report.rows.iter().enumerate() {
         let case = if row.case == last { "" } else { &row.case };
         last = &row.case;
-        let control = match &row.engine {
-            Some(engine) if row.control == Kind::Weir => format!("weir ({engine})"),
-            _ => row.control.name().to_owned(),
-        };
+        let control = control_name(row.control, row.engine.as_deref());
         let number = |value: f64| format!("{value:.2}");
         let ideals: Vec<f64> = row.consumers.iter().filter_map(|c| c.ideal).collect();
         let ideal = stats::mean(&ideals).map_or(String::new(), number);
@@ -340,9 +322,7 @@ pub fn table(report: &Report) -> String {
             paper_line(&mut table, &paper);
         }
     }
-    for index in 2..10 {
-        table.column_mut(index).expect("ten columns").set_cell_alignment(CellAlignment::Right);
-    }
+    align_numbers(&mut table, 2);
     let _ = write!(
         text,
         "{table}\nerror: of the consumer whose mean is furthest from S/bw, S as charged on the wire; UDP: Mbit/s that arrived; load {}",
@@ -354,7 +334,10 @@ pub fn table(report: &Report) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::{Duration, Instant};
+    use std::{
+        fs,
+        time::{Duration, Instant},
+    };
 
     use super::*;
 
@@ -430,5 +413,85 @@ pub(super) mod tests {
         let nothing = Sample { answers: vec![Vec::new()], ..Sample::default() };
         let error = row(case, Kind::None, nothing).unwrap_err().to_string();
         assert!(error.contains("8001") && error.contains("--seconds"), "{error}");
+    }
+
+    /// The answers of one repetition: each consumer's transmission times, ms.
+    fn answers(times: &[f64]) -> Sample {
+        let begun = Instant::now();
+        let one = |ms: &f64| {
+            let (wait, dtime) = (Duration::from_millis(10), Duration::from_secs_f64((10.0 + ms) / 1e3));
+            Answer { begun, wait, dtime, bytes: 655 * 655 + 140, first: 1448 }
+        };
+        let of: Vec<Answer> = times.iter().map(one).collect();
+        Sample { answers: vec![of; 5], udp: vec![times[0] / 100.0], engine: None }
+    }
+
+    #[test]
+    fn repetitions_add_up() {
+        let case = &sample(1.0, 1.0).settings.cases[0];
+        let mut both = answers(&[100.0, 200.0]);
+        both.add(answers(&[300.0, 600.0, 900.0]));
+        let row = row(case, Kind::Weir, both).unwrap();
+        assert_eq!((row.min, row.max, row.times.len()), (100.0, 900.0, 25));
+        assert!((row.avg - 420.0).abs() < 1e-9 && row.consumers[4].requests == 5, "{row:?}");
+        assert!((row.udp.unwrap() - 2.0).abs() < 1e-9, "{:?}", row.udp);
+    }
+
+    #[test]
+    fn an_error_says_whether_answers_are_late_or_early_and_is_of_who_was_promised_something() {
+        let case = &sample(1.0, 1.0).settings.cases[0];
+        let ideal = ideal_ms(655 * 655 + 140, 1448, BitRate::mbit(19));
+        let late = row(case, Kind::Weir, answers(&[ideal * 1.1])).unwrap();
+        let early = row(case, Kind::Weir, answers(&[ideal * 0.9])).unwrap();
+        assert!((late.consumers[0].error.unwrap() - 0.1).abs() < 1e-6);
+        assert!((early.consumers[0].error.unwrap() + 0.1).abs() < 1e-6);
+        assert!((early.worst().unwrap() - 0.1).abs() < 1e-6, "the worst is the furthest");
+        let none = row(case, Kind::None, answers(&[ideal])).unwrap();
+        assert_eq!((none.consumers[0].agreed, none.worst()), (None, None));
+    }
+
+    #[test]
+    fn what_the_udp_task_moves_is_judged_both_ways_beside_the_same_agreements() {
+        let scenario = sample(1.0, 1.0).settings;
+        let report = |scenario: &Scenario, loud: f64, quiet: f64| {
+            let of = |index: usize, ms| row(&scenario.cases[index], Kind::Weir, answers(&[ms])).unwrap();
+            Report::new(scenario, vec![of(0, loud), of(1, quiet)], Vec::new(), String::new())
+        };
+        let ideal = ideal_ms(655 * 655 + 140, 1448, BitRate::mbit(19));
+        let moved = "C: 19 Mbit/s each, overloaded: mean moved by UDP, weir";
+        assert_eq!(failed(&report(&scenario, ideal, ideal * 1.005)), Vec::<&str>::new());
+        assert_eq!(failed(&report(&scenario, ideal, ideal * 1.02)), [moved]);
+        assert_eq!(failed(&report(&scenario, ideal * 1.02, ideal)), [moved]);
+        // Beside other agreements nothing can be said.
+        let mut others = scenario.clone();
+        others.cases[1].agreements[0] = BitRate::mbit(18);
+        assert!(!report(&others, ideal, ideal).figures.iter().any(|figure| figure.name.contains("moved")));
+    }
+
+    #[test]
+    fn plain_tc_is_judged_where_weir_is_not_there_and_never_where_it_is_to_break_the_promise() {
+        let mut scenario = sample(1.0, 1.0).settings;
+        let report = |scenario: &Scenario, kinds: &[Kind]| {
+            let of = |kind: &Kind| row(&scenario.cases[0], *kind, answers(&[100.0])).unwrap();
+            Report::new(scenario, kinds.iter().map(of).collect(), Vec::new(), String::new())
+        };
+        let names = |report: &Report| failed(report).join("; ");
+        let both = names(&report(&scenario, &[Kind::Weir, Kind::Tc]));
+        assert!(both.contains("weir") && !both.contains("tc"), "{both}");
+        assert!(names(&report(&scenario, &[Kind::Tc])).contains("largest error, tc"));
+        scenario.want.tc_longer = Some(0.1);
+        assert_eq!(report(&scenario, &[Kind::Tc]).pass, None);
+    }
+
+    #[test]
+    fn times_that_should_vary_without_agreements_and_do_not_fall_short() {
+        let text = include_str!("../../../../lab/sla-A.toml");
+        let scenario: Scenario = toml::from_str(text).unwrap();
+        let report = |times: &[f64]| {
+            let row = row(&scenario.cases[0], Kind::None, answers(times)).unwrap();
+            Report::new(&scenario, vec![row], Vec::new(), String::new())
+        };
+        assert_eq!(report(&[100.0, 300.0]).pass, Some(true));
+        assert_eq!(report(&[200.0, 201.0]).pass, Some(false));
     }
 }

@@ -166,3 +166,119 @@ fn an_operator_who_decides_has_offers_wait() {
     assert_eq!(store.agreements().unwrap().agreements.len(), 2);
     assert_eq!(agreements.in_force(moment(5).utc).len(), 1);
 }
+
+#[test]
+fn the_spare_is_shared_by_weight_only_where_the_node_does_and_by_the_terms_weight_if_they_have_one() {
+    let weighted = || {
+        let mut weighted = offer("web", 20);
+        weighted.terms.share = Share::Weighted;
+        weighted.terms.weight = weir_share::Weight::new(3).unwrap();
+        weighted
+    };
+    let mut equal = Desk::with("share = \"additive\"\n");
+    let fault = equal.agreements.offer(&client(), weighted(), &equal.store, moment(0)).unwrap_err();
+    assert_eq!((fault.code, fault.accepted), (FaultCode::ShareNotOffered, vec!["additive".to_owned()]));
+    let mut desk = Desk::new();
+    let Desk { agreements, store, .. } = &mut desk;
+    agreements.offer(&client(), weighted(), store, moment(0)).unwrap();
+    agreements.offer(&client(), offer("db", 20), store, moment(0)).unwrap();
+    let weights: Vec<_> = agreements.in_force(moment(1).utc).iter().map(|one| one.weight).collect();
+    assert_eq!(weights, [weir_share::Weight::new(3).ok(), None], "without a word the class keeps its own");
+}
+
+#[test]
+fn what_begins_at_once_is_told_and_what_waits_for_a_word_when_that_is_yes() {
+    let told = |agreements: &mut Agreements| -> Vec<&str> {
+        agreements.happened().into_iter().map(|one| one.what).collect()
+    };
+    let mut desk = Desk::new();
+    desk.agreements.offer(&client(), offer("web", 20), &desk.store, moment(0)).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
+    let mut later = offer("db", 20);
+    later.terms.start = Some(moment(60).utc);
+    desk.agreements.offer(&client(), later, &desk.store, moment(0)).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-accepted"]);
+    desk.agreements.advance(moment(60).utc);
+    assert_eq!(told(&mut desk.agreements), ["agreement-activated"]);
+
+    let mut desk = Desk::with("decide = \"operator\"\n");
+    let waits = desk.agreements.offer(&client(), offer("web", 20), &desk.store, moment(0)).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-pending"]);
+    let id = waits.agreement.id;
+    desk.agreements.decide(id.as_str(), true, &desk.store, moment(1).utc).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
+}
+
+#[test]
+fn who_was_being_terminated_in_a_crash_is_terminated_after_it_and_what_is_long_over_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("keep_days = 1\n");
+    let id = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let id = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+        agreements.terminate(id.as_str(), &store, moment(1).utc).unwrap();
+        id
+    };
+    let store = Store::open(dir.path()).unwrap();
+    let stored = || store.agreements().unwrap().agreements;
+    assert_eq!(stored()[0].0.state, AgreementState::ObservedAndTerminating, "its end is on disk");
+    let mut agreements = Agreements::open(&config, &store, moment(2).utc).unwrap().unwrap();
+    agreements.finish(&store, moment(2).utc);
+    assert_eq!(agreements.one(id.as_str()).unwrap().state, AgreementState::Terminated);
+    assert_eq!(stored()[0].0.state, AgreementState::Terminated);
+    agreements.settle(&store, moment(3_600).utc);
+    assert_eq!(stored().len(), 1);
+    agreements.settle(&store, moment(2 * 86_400).utc);
+    assert_eq!((stored().len(), agreements.all().count()), (0, 0));
+}
+
+#[test]
+fn changed_rules_are_those_of_later_offers_and_what_is_promised_beyond_them_is_told() {
+    let mut desk = Desk::new();
+    let Desk { agreements, store, .. } = &mut desk;
+    agreements.offer(&client(), offer("web", 70), store, moment(0)).unwrap();
+    assert_eq!(agreements.excess(moment(1).utc), BitRate::ZERO);
+    let half = config("reservable = 0.5\n");
+    agreements.reconfigure(half.agreements.clone().unwrap(), &half.link);
+    assert_eq!(agreements.excess(moment(1).utc), BitRate::mbit(20));
+    assert!(agreements.offer(&client(), offer("db", 10), store, moment(1)).is_err());
+    assert_eq!(agreements.in_force(moment(1).utc).len(), 1, "what was promised before is kept");
+}
+
+#[test]
+fn a_quota_that_is_used_up_and_back_is_told_once_each_and_days_and_months_are_counted_apart() {
+    let mut desk = Desk::new();
+    let Desk { agreements, store, .. } = &mut desk;
+    let mut offer = offer("web", 20);
+    let after = BitRate::mbit(2);
+    offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
+    let id = agreements.offer(&client(), offer, store, moment(0)).unwrap().agreement.id;
+    agreements.happened();
+    let told = |agreements: &mut Agreements| -> Vec<&str> {
+        agreements.happened().into_iter().map(|one| one.what).collect()
+    };
+    let sent = |bytes| {
+        let class = "docker:web".to_owned();
+        let (demand, delivered) = (weir_share::Demand::UNLIMITED, weir_units::Bytes(bytes));
+        let time = std::time::Duration::from_millis(100);
+        [Delivery {
+            id: id.clone(),
+            class,
+            guarantee: BitRate::mbit(20),
+            demand,
+            delivered,
+            time,
+            waits: true,
+        }]
+    };
+    agreements.count(&sent(1_000), store, moment(1));
+    assert_eq!(told(agreements), ["agreement-quota-used-up"]);
+    agreements.count(&sent(500), store, moment(2));
+    assert_eq!(told(agreements), Vec::<&str>::new());
+    agreements.count(&sent(10), store, moment(86_400));
+    assert_eq!(told(agreements), ["agreement-quota-back"]);
+    let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, None, moment(86_400).utc);
+    let counted = (status.sent_today, status.sent_this_month);
+    assert_eq!(counted, (weir_units::Bytes(10), weir_units::Bytes(1_510)));
+}

@@ -211,9 +211,70 @@ impl Agreements {
 
 #[cfg(test)]
 mod tests {
-    use weir_units::BitRate;
+    use weir_agree::GuaranteeState;
+    use weir_units::{BitRate, Instant};
 
-    use super::*;
+    use super::{
+        super::tests::{client, config, moment, offer},
+        *,
+    };
+
+    /// Seconds from that moment on, in each of which an agreement of 20 Mbit/s that asks for more
+    /// gets this part of it in percent.
+    fn watched(agreements: &mut Agreements, store: &Store, id: &Name, from: Moment, percents: &[u64]) {
+        let guarantee = BitRate::mbit(20);
+        for (n, percent) in (1..).zip(percents) {
+            let time = Duration::from_secs(1);
+            let utc = from.utc.after(time * n);
+            let now = Moment { utc, monotonic: Instant(from.monotonic.0 + time * n) };
+            let delivered = Bytes(guarantee.bytes_in(time).0 * percent / 100);
+            let conditions = Conditions::default();
+            let look = Look { at: utc, time, guarantee, delivered, waits: true, conditions };
+            agreements.watch(&[(id.clone(), look)], store, now);
+        }
+    }
+
+    #[test]
+    fn what_was_seen_is_written_every_minute_goes_on_after_a_restart_and_is_told_after_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config("");
+        let (january, observed) = (moment(0).utc, |month: Option<Month>| month.map(|m| m.observed_ms));
+        let id = {
+            let store = Store::open(dir.path()).unwrap();
+            let mut agreements = Agreements::open(&config, &store, january).unwrap().unwrap();
+            let id = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+            watched(&mut agreements, &store, &id, moment(0), &[100; 90]);
+            assert_eq!(agreements.one(id.as_str()).unwrap().guarantee_state, GuaranteeState::Fulfilled);
+            assert_eq!(observed(store.month(&id, january).unwrap()), Some(61_000), "a crash forgets 29 s");
+            id
+        };
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(100).utc).unwrap().unwrap();
+        watched(&mut agreements, &store, &id, moment(100), &[50; 3]);
+        assert_eq!(agreements.one(id.as_str()).unwrap().guarantee_state, GuaranteeState::Violated);
+        let report = agreements.report(id.as_str(), january, &store, moment(104).utc).unwrap();
+        assert_eq!((report.seen.observed_ms, report.seen.violated_ms), (64_000, 3_000));
+        watched(&mut agreements, &store, &id, moment(103), &[100; 2]);
+        agreements.terminate(id.as_str(), &store, moment(106).utc).unwrap();
+        agreements.watch(&[], &store, moment(107));
+        assert_eq!(observed(store.month(&id, january).unwrap()), Some(66_000), "its end is written");
+        let report = agreements.report(id.as_str(), january, &store, moment(108).utc).unwrap();
+        assert_eq!(report.seen.violations.len(), 1);
+        let other = agreements.report(id.as_str(), moment(40 * 86_400).utc, &store, moment(108).utc);
+        assert_eq!(other.unwrap_err().code, FaultCode::UnknownAgreement);
+    }
+
+    #[test]
+    fn a_month_that_ends_is_written_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config(""), &store, moment(0).utc).unwrap().unwrap();
+        let id = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+        let late = Moment { utc: "2027-01-31T23:59:50Z".parse().unwrap(), ..moment(100) };
+        watched(&mut agreements, &store, &id, late, &[100; 12]);
+        let month = store.month(&id, late.utc).unwrap().unwrap();
+        assert_eq!(month.observed_ms, 9_000, "up to the last look of it");
+    }
 
     /// The link's queue has let through that many bytes, in packets of 100.
     fn seen(bytes: u64, drops: u64, backlog: u64, sent: u64) -> LinkSeen {
