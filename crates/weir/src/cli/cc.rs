@@ -57,7 +57,7 @@ The port is the service's: the far end's where the connection is opened here, wh
 #[derive(Debug, Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 struct ExplainArgs {
-    /// The far end: ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT
+    /// The far end: an address, or one with a port, as 10.1.2.3:443 or `[fd00::5]:443`
     #[arg(value_parser = far_end, value_name = "DEST")]
     to: (IpAddr, Option<u16>),
     /// Whose connection: a class as `weir ps` shows it
