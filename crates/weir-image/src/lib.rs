@@ -1,0 +1,17 @@
+//! The image cache of a site: a pull-through mirror of container registries over a bounded store of
+//! blobs, for unmodified Docker and containerd.
+
+pub mod coordination;
+pub mod digest;
+pub mod manifest;
+pub mod moment;
+pub mod name;
+pub mod settings;
+pub mod store;
+mod upstream;
+
+pub use digest::Digest;
+pub use moment::Moment;
+pub use name::{Image, Reference, Registry, Repository, Source, Tag};
+pub use settings::{Settings, Timing, UpstreamSettings};
+pub use upstream::Fault;

@@ -1,0 +1,110 @@
+//! What a manifest says of the blobs it is made of.
+
+use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
+use serde::Deserialize;
+
+use crate::Digest;
+
+/// The most a manifest may have; containerd refuses more than 4 MiB too.
+pub const MAX_MANIFEST: usize = 4 << 20;
+
+/// Media types that are asked for when a client says nothing.
+pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
+
+/// A part of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Its content.
+    pub digest: Digest,
+    /// Its size, bytes.
+    pub size: u64,
+}
+
+/// An image of an index, and the platform it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    /// The image's manifest.
+    pub part: Part,
+    /// `linux/amd64`, `linux/arm/v7`; empty if the index does not say.
+    pub platform: String,
+}
+
+/// A manifest, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manifest {
+    /// Images by platform.
+    Index(Vec<Child>),
+    /// One image: its configuration and layers.
+    Image {
+        /// The configuration; what Docker calls the image's id.
+        config: Part,
+        /// The layers, lowest first.
+        layers: Vec<Part>,
+    },
+}
+
+/// The text is no manifest that weir can serve.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadManifest {
+    /// More than [`MAX_MANIFEST`] bytes.
+    #[error("the manifest has more than {MAX_MANIFEST} bytes")]
+    TooLarge,
+    /// Neither an index nor an image, of OCI or of Docker's schema 2.
+    #[error("cannot read it as a manifest ({0})")]
+    Unreadable(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Shape {
+    media_type: Option<String>,
+    manifests: Option<serde::de::IgnoredAny>,
+}
+
+impl Manifest {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// [`BadManifest`].
+    pub fn read(bytes: &[u8]) -> Result<Manifest, BadManifest> {
+        if bytes.len() > MAX_MANIFEST {
+            return Err(BadManifest::TooLarge);
+        }
+        let unreadable = |e: &dyn std::fmt::Display| BadManifest::Unreadable(e.to_string());
+        let shape: Shape = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
+        if shape.manifests.is_some() {
+            let index: ImageIndex = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
+            let child = |d: &Descriptor| {
+                let platform = d.platform().as_ref().map_or_else(String::new, |p| {
+                    let variant = p.variant().as_ref().map_or_else(String::new, |v| format!("/{v}"));
+                    format!("{}/{}{variant}", p.os(), p.architecture())
+                });
+                Ok(Child { part: part(d)?, platform })
+            };
+            return index.manifests().iter().map(child).collect::<Result<_, _>>().map(Manifest::Index);
+        }
+        let image: ImageManifest = serde_json::from_slice(bytes)
+            .map_err(|e| unreadable(&format!("{e}; its type is {}", shape.media_type.unwrap_or_default())))?;
+        Ok(Manifest::Image {
+            config: part(image.config())?,
+            layers: image.layers().iter().map(part).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// All that it names, manifests included.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let (children, config, layers) = match self {
+            Manifest::Index(children) => (children.as_slice(), None, [].as_slice()),
+            Manifest::Image { config, layers } => ([].as_slice(), Some(config), layers.as_slice()),
+        };
+        children.iter().map(|c| &c.part).chain(config).chain(layers)
+    }
+}
+
+fn part(descriptor: &Descriptor) -> Result<Part, BadManifest> {
+    let digest = descriptor.digest().to_string();
+    let digest = digest.parse().map_err(|e: crate::digest::BadDigest| BadManifest::Unreadable(e.to_string()))?;
+    Ok(Part { digest, size: descriptor.size() })
+}

@@ -1,0 +1,34 @@
+//! Wall-clock time, which outlives restarts; passed as an argument wherever it decides something.
+
+use std::time::{Duration, SystemTime};
+
+/// Milliseconds since 1970, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// The system's clock.
+    #[must_use]
+    pub fn now() -> Moment {
+        Moment::of(SystemTime::now())
+    }
+
+    /// Of a file's time.
+    #[must_use]
+    pub fn of(time: SystemTime) -> Moment {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Moment(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// How long ago `earlier` was; zero if it was not.
+    #[must_use]
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Later by `duration`.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
+    }
+}

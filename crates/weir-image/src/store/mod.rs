@@ -1,0 +1,410 @@
+//! The store: blobs by digest in a directory, bounded in bytes, verified before they have a name.
+//!
+//! Only this module changes the directory; [`Layout`](layout) says what is where.
+
+mod layout;
+mod part;
+mod policy;
+mod refs;
+mod room;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs::{File, FileTimes},
+    io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use crate::{Digest, Source, digest::Hasher, manifest::Manifest, moment::Moment};
+
+pub use layout::StoreError;
+use layout::{Layout, io_error};
+pub use part::PartWriter;
+pub use policy::{Lru, Policy};
+pub(crate) use refs::fits;
+use refs::Repo;
+pub use refs::{Listed, Stored, TagEntry};
+pub use room::Budget;
+use room::Reservation;
+
+/// After so long a blob is hashed anew before it is served.
+const SCRUB: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long a cut download is kept, to be continued.
+pub const RESUME: Duration = Duration::from_secs(600);
+
+/// A bounded store of verified blobs; cheap to clone. One process has it at a time.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    layout: Layout,
+    budget: Budget,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    blobs: HashMap<Digest, Blob>,
+    reserved: HashMap<Digest, Reservation>,
+    /// Bytes of `blobs` and `reserved` together.
+    used: u64,
+    policy: Box<dyn Policy>,
+    repos: BTreeMap<Source, Repo>,
+    manifests: HashMap<Digest, Arc<Manifest>>,
+    pins: Vec<String>,
+    in_use: HashSet<Digest>,
+    counts: Counts,
+}
+
+/// What the store did since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Blobs that left to make room.
+    pub evicted: u64,
+    /// Their bytes.
+    pub evicted_bytes: u64,
+    /// Files that were not what they were called, and were taken away.
+    pub corrupt: u64,
+    /// Downloads that were refused for want of room.
+    pub refused: u64,
+}
+
+#[derive(Debug)]
+struct Blob {
+    size: u64,
+    born: Moment,
+    used_at: Moment,
+    hits: u64,
+    /// One reference here, one in each [`Opened`].
+    readers: Arc<()>,
+    verified: Option<(Fingerprint, Moment)>,
+    is_manifest: bool,
+}
+
+/// What tells that a file is still the one that was verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fingerprint {
+    inode: u64,
+    size: u64,
+    modified_ns: i128,
+}
+
+impl Fingerprint {
+    fn of(file: &File) -> io::Result<Fingerprint> {
+        let meta = file.metadata()?;
+        let modified_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+        Ok(Fingerprint { inode: meta.ino(), size: meta.len(), modified_ns })
+    }
+}
+
+/// A complete blob, open. It is not evicted while this lives.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    digest: Digest,
+    file: Arc<File>,
+    size: u64,
+    fingerprint: Fingerprint,
+    is_verified: bool,
+    _reader: Arc<()>,
+}
+
+impl Opened {
+    /// To read from; the position is nobody's: read at offsets.
+    #[must_use]
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether the file has been hashed and has not changed since. If not, [`Store::verify`] it
+    /// before anything of it is served.
+    #[must_use]
+    pub fn is_verified(&self) -> bool {
+        self.is_verified
+    }
+}
+
+/// What was found when a store was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Complete blobs.
+    pub blobs: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Downloads that can be continued.
+    pub resumable: usize,
+    /// Temporary files removed.
+    pub removed: usize,
+}
+
+/// How full the store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Blobs and manifests.
+    pub blobs: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes set aside for downloads.
+    pub reserved: u64,
+    /// Bytes of what may not be evicted now: pinned, in use, being sent.
+    pub held: u64,
+    /// The bound.
+    pub budget: u64,
+    /// What the file system has left.
+    pub free: u64,
+    /// What it is to keep free.
+    pub floor: u64,
+    /// Since the store was opened.
+    pub counts: Counts,
+}
+
+impl Store {
+    /// Opens the store in a directory, or makes one there; removes what a process that was killed
+    /// has left behind, but for downloads young enough to be continued.
+    ///
+    /// # Errors
+    /// [`StoreError`]: another version's, another user's, in use, not a store.
+    pub fn open(
+        root: &Path,
+        budget: Budget,
+        policy: Box<dyn Policy>,
+        now: Moment,
+    ) -> Result<(Store, Recovered), StoreError> {
+        let layout = Layout::open(root)?;
+        let mut state = State {
+            blobs: HashMap::new(),
+            reserved: HashMap::new(),
+            used: 0,
+            policy,
+            repos: BTreeMap::new(),
+            manifests: HashMap::new(),
+            pins: refs::load_pins(&layout)?,
+            in_use: HashSet::new(),
+            counts: Counts::default(),
+        };
+        let mut recovered = Recovered { removed: part::sweep(&layout)?, ..Recovered::default() };
+        let mut found = Vec::new();
+        for (digest, path) in layout.blobs()? {
+            let meta = std::fs::metadata(&path).map_err(io_error("look at", &path))?;
+            let times = [meta.accessed(), meta.modified()].map(|t| t.map_or(Moment::default(), Moment::of));
+            found.push((times[0].max(times[1]), times[1], digest, meta.len()));
+        }
+        found.sort_by_key(|(used_at, ..)| *used_at);
+        for (used_at, born, digest, size) in found {
+            recovered.blobs += 1;
+            recovered.bytes += size;
+            state.insert(digest.clone(), size, 0.0, born);
+            if let Some(blob) = state.blobs.get_mut(&digest) {
+                blob.used_at = used_at;
+            }
+        }
+        let (resumable, removed) = part::recover(&layout, &mut state, now)?;
+        (recovered.resumable, recovered.removed) = (resumable, recovered.removed + removed);
+        refs::load(&layout, &mut state)?;
+        let store = Store { inner: Arc::new(Inner { layout, budget, state: Mutex::new(state) }) };
+        // The budget may have become smaller.
+        store.inner.make_room(&mut store.lock(), 0, now).ok();
+        Ok((store, recovered))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change leaves the state whole before it can fail.
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.inner.layout.root()
+    }
+
+    /// Opens a complete blob and counts a hit. `None`: not here, also if the index thought so.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn open_blob(&self, digest: &Digest, now: Moment) -> Result<Option<Opened>, StoreError> {
+        let mut state = self.lock();
+        if !state.blobs.contains_key(digest) {
+            return Ok(None);
+        }
+        let path = self.inner.layout.blob(digest);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if matches!(e.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESTALE)) => {
+                state.forget(digest);
+                return Ok(None);
+            }
+            Err(e) => return Err(io_error("open", &path)(e)),
+        };
+        let fingerprint = Fingerprint::of(&file).map_err(io_error("look at", &path))?;
+        state.policy.hit(digest);
+        let Some(blob) = state.blobs.get_mut(digest) else { return Ok(None) };
+        if fingerprint.size != blob.size {
+            drop(state);
+            self.quarantine(digest)?;
+            return Ok(None);
+        }
+        let is_verified =
+            blob.verified.is_some_and(|(then, at)| then == fingerprint && now.since(at) < SCRUB);
+        blob.hits += 1;
+        if now.since(blob.used_at) > Duration::from_secs(60) {
+            // So that the order outlives a restart; if it cannot be written, it does not.
+            let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
+        }
+        blob.used_at = now;
+        let (size, reader) = (blob.size, Arc::clone(&blob.readers));
+        Ok(Some(Opened {
+            digest: digest.clone(),
+            file: Arc::new(file),
+            size,
+            fingerprint,
+            is_verified,
+            _reader: reader,
+        }))
+    }
+
+    /// Hashes an open blob; blocks for as long as reading it takes. What is not what it is called
+    /// is taken away. Answers whether it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn verify(&self, opened: &Opened, now: Moment) -> Result<bool, StoreError> {
+        use std::os::unix::fs::FileExt;
+        let mut hasher = Hasher::new(opened.digest.algorithm());
+        let mut buffer = vec![0; 256 << 10];
+        let mut at = 0;
+        loop {
+            let path = || self.inner.layout.blob(&opened.digest);
+            let got = opened.file.read_at(&mut buffer, at).map_err(|e| io_error("read", &path())(e))?;
+            if got == 0 {
+                break;
+            }
+            hasher.update(&buffer[..got]);
+            at += got as u64;
+        }
+        if hasher.finish() != opened.digest {
+            self.quarantine(&opened.digest)?;
+            return Ok(false);
+        }
+        if let Some(blob) = self.lock().blobs.get_mut(&opened.digest) {
+            blob.verified = Some((opened.fingerprint, now));
+        }
+        Ok(true)
+    }
+
+    /// Takes away a file that is not what it is called.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn quarantine(&self, digest: &Digest) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        tracing::warn!("{digest} is not what it is called any more: removed, and fetched again when asked for");
+        state.counts.corrupt += 1;
+        state.forget(digest);
+        self.inner.layout.discard(&self.inner.layout.blob(digest))
+    }
+
+    /// Whether a blob is here, without counting a hit.
+    #[must_use]
+    pub fn has(&self, digest: &Digest) -> bool {
+        self.lock().blobs.contains_key(digest)
+    }
+
+    /// Keeps bytes that are here whole already: manifests.
+    ///
+    /// # Errors
+    /// [`StoreError::Mismatch`] if they are not what `digest` names, [`StoreError::NoRoom`].
+    pub fn put(&self, digest: &Digest, bytes: &[u8], fence: u64, now: Moment) -> Result<(), StoreError> {
+        if self.has(digest) {
+            return Ok(());
+        }
+        let mut part = self.begin(digest, bytes.len() as u64, fence, now)?;
+        part.write(bytes)?;
+        part.finish(now)
+    }
+
+    /// Tells the store which images containers run from, by manifest or by configuration; their
+    /// blobs stay.
+    pub fn set_in_use(&self, digests: HashSet<Digest>) {
+        self.lock().in_use = digests;
+    }
+
+    /// How full it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the file system does not say.
+    pub fn usage(&self, now: Moment) -> Result<Usage, StoreError> {
+        let state = self.lock();
+        let (reserved, bytes) = (state.reserved.values().map(|r| r.size).sum(), state.blob_bytes());
+        let protected = state.protected();
+        let held = |(digest, blob): (&Digest, &Blob)| {
+            let is = self.inner.is_held(blob, digest, &protected, now);
+            is.then_some(blob.size)
+        };
+        Ok(Usage {
+            blobs: state.blobs.len(),
+            bytes,
+            reserved,
+            held: state.blobs.iter().filter_map(held).sum(),
+            budget: self.inner.budget.bytes,
+            free: self.inner.layout.free()?,
+            floor: self.inner.budget.floor,
+            counts: state.counts,
+        })
+    }
+
+    /// What has to be done now and then: downloads that nobody continued go.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn tick(&self, now: Moment) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.expire(now);
+        part::expire(&self.inner.layout, &mut state, now)
+    }
+}
+
+impl State {
+    fn insert(&mut self, digest: Digest, size: u64, cost_s: f64, now: Moment) {
+        self.policy.inserted(&digest, size, cost_s);
+        self.used += size;
+        let blob = Blob {
+            size,
+            born: now,
+            used_at: now,
+            hits: 0,
+            readers: Arc::new(()),
+            verified: None,
+            is_manifest: false,
+        };
+        if let Some(before) = self.blobs.insert(digest, blob) {
+            self.used -= before.size;
+        }
+    }
+
+    /// Out of the index; the file is the caller's.
+    fn forget(&mut self, digest: &Digest) {
+        if let Some(blob) = self.blobs.remove(digest) {
+            self.used -= blob.size;
+            self.policy.removed(digest);
+        }
+    }
+
+    fn blob_bytes(&self) -> u64 {
+        self.blobs.values().map(|b| b.size).sum()
+    }
+}

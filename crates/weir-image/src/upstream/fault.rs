@@ -1,0 +1,74 @@
+//! Why a registry gave nothing.
+
+use std::time::Duration;
+
+/// Why something could not be had from its registry. Shared by all who wait for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The registry does not have it.
+    #[error("{what} is not in its registry ({status})")]
+    NotFound {
+        /// What was asked for.
+        what: String,
+        /// 404, mostly.
+        status: u16,
+    },
+    /// The registry does not give it to whoever asks.
+    #[error("{what} is refused by its registry ({status}): is it private, are the credentials right?")]
+    Denied {
+        /// What was asked for.
+        what: String,
+        /// 401 or 403.
+        status: u16,
+    },
+    /// Too many requests.
+    #[error("{what}: its registry wants fewer requests (429), retry after {retry:?}")]
+    Limited {
+        /// What was asked for.
+        what: String,
+        /// When it may be asked again.
+        retry: Duration,
+    },
+    /// No connection, no name, no answer in time, or an error of the registry's own.
+    #[error("{what}: {why}")]
+    Outage {
+        /// What was asked for.
+        what: String,
+        /// What happened.
+        why: String,
+    },
+    /// What came is not what was asked for.
+    #[error("{what} is not what its registry sent: {why}")]
+    Wrong {
+        /// What was asked for.
+        what: String,
+        /// What came.
+        why: String,
+    },
+    /// weir does not ask there.
+    #[error("{what}: weir does not ask {whom}: {why}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// Whom.
+        whom: String,
+        /// The reason.
+        why: String,
+    },
+    /// The store cannot take it.
+    #[error("{what} cannot be kept: {why}")]
+    Store {
+        /// What was asked for.
+        what: String,
+        /// The store's words.
+        why: String,
+    },
+}
+
+impl Fault {
+    /// Whether what was known before may be served instead.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Fault::Outage { .. } | Fault::Limited { .. })
+    }
+}

@@ -1,0 +1,476 @@
+//! Registries: where they are, as whom they are asked, and what they answered.
+
+mod auth;
+mod fault;
+mod guard;
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{
+    Method, Request, Response, StatusCode, Uri,
+    body::Incoming,
+    header::{self, HeaderValue},
+};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::{ClientConfig, RootCertStore, pki_types::pem::PemObject};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    Moment, Registry, Source,
+    name::DOCKER_IO,
+    settings::{Settings, Timing, UpstreamSettings},
+};
+use auth::{Challenge, Token};
+pub use fault::Fault;
+use guard::Guard;
+
+/// Says whom a request has passed through, so that mirrors that ask each other in a circle notice.
+pub(crate) const HOP: &str = "x-weir-hop";
+
+/// As often as one registry sends elsewhere.
+const REDIRECTS: usize = 5;
+
+/// Requests at once to a registry of which the configuration says nothing.
+const REQUESTS: usize = 16;
+
+/// A way to a registry: scheme and host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Base {
+    is_tls: bool,
+    authority: String,
+}
+
+impl Base {
+    pub(crate) fn of(settings: &UpstreamSettings) -> Result<Base, String> {
+        let Some(url) = &settings.url else { return Ok(Base::usual(&settings.registry)) };
+        let bad = || format!("cannot read url `{url}`: write it as https://mirror.example:5000, without a path");
+        let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
+        let authority = rest.trim_end_matches('/');
+        let is_tls = match scheme {
+            "https" => true,
+            "http" => false,
+            _ => return Err(bad()),
+        };
+        authority.parse::<Registry>().map_err(|_| bad())?;
+        Ok(Base { is_tls, authority: authority.to_owned() })
+    }
+
+    fn usual(registry: &Registry) -> Base {
+        let authority = if registry.as_str() == DOCKER_IO { "registry-1.docker.io" } else { registry.as_str() };
+        Base { is_tls: true, authority: authority.to_owned() }
+    }
+}
+
+type Https = Client<HttpsConnector<HttpConnector<Guard>>, Empty<Bytes>>;
+
+#[derive(Debug, Clone)]
+struct Known {
+    base: Base,
+    login: Option<(String, std::path::PathBuf)>,
+    share: Vec<String>,
+    guard: Guard,
+    client: Https,
+    limit: Arc<Semaphore>,
+}
+
+/// As whom a registry is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Identity {
+    /// As nobody.
+    Anonymous,
+    /// With the credentials of the configuration.
+    Own,
+    /// With what a client brought, `Authorization`.
+    Client(Arc<str>),
+}
+
+/// A request to a registry.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) method: Method,
+    pub(crate) source: Source,
+    /// Below the repository: `blobs/sha256:…`.
+    pub(crate) path: String,
+    pub(crate) accept: Option<String>,
+    /// The first byte wanted, if not all.
+    pub(crate) from: u64,
+    pub(crate) identity: Identity,
+    /// Whom the request has passed through already.
+    pub(crate) hops: String,
+}
+
+impl Ask {
+    fn what(&self) -> String {
+        format!("{}/{}", self.source, self.path)
+    }
+}
+
+/// A registry's answer, and the place in its queue, which is kept until the body is read.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) response: Response<Incoming>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// All registries that may be asked.
+#[derive(Debug)]
+pub(crate) struct Upstreams {
+    known: Mutex<HashMap<Registry, Known>>,
+    /// For the others; none if there are to be no others.
+    others: Option<Https>,
+    tokens: Mutex<HashMap<(Registry, String, Identity), (HeaderValue, Moment)>>,
+    /// Registries that have had enough for now.
+    paused: Mutex<HashMap<Registry, Moment>>,
+    /// This mirror's name among mirrors.
+    id: String,
+    timing: Timing,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Upstreams {
+    /// The registries of a configuration.
+    ///
+    /// # Errors
+    /// A certificate authority's file cannot be read; what it says is in the text.
+    pub(crate) fn new(settings: &Settings, timing: Timing) -> Result<Upstreams, String> {
+        let usual = tls(None)?;
+        let mut known = HashMap::new();
+        for upstream in &settings.upstreams {
+            let tls = match &upstream.ca_file {
+                Some(file) => tls(Some(file))?,
+                None => usual.clone(),
+            };
+            let guard = Guard { private: true };
+            let entry = Known {
+                base: Base::of(upstream)?,
+                login: upstream.username.clone().zip(upstream.password_file.clone()),
+                share: upstream.share.clone(),
+                guard,
+                client: client(tls, guard, timing),
+                limit: Arc::new(Semaphore::new(upstream.requests)),
+            };
+            known.insert(upstream.registry.clone(), entry);
+        }
+        let mut id = [0; 8];
+        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut id)
+            .map_err(|_| "cannot get random numbers from the system".to_owned())?;
+        Ok(Upstreams {
+            known: Mutex::new(known),
+            others: settings.any_registry.then(|| client(usual, Guard { private: false }, timing)),
+            tokens: Mutex::default(),
+            paused: Mutex::default(),
+            id: format!("{:016x}", u64::from_ne_bytes(id)),
+            timing,
+        })
+    }
+
+    /// Whether a first component of a path can mean this registry.
+    pub(crate) fn may_ask(&self, registry: &Registry) -> bool {
+        self.others.is_some() || lock(&self.known).contains_key(registry)
+    }
+
+    /// Whether a request has passed through this mirror before.
+    pub(crate) fn is_loop(&self, hops: &str) -> bool {
+        hops.contains(&self.id) || hops.split(',').count() > 4
+    }
+
+    /// As whom the mirror asks for a client that brought nothing.
+    pub(crate) fn identity(&self, source: &Source) -> Identity {
+        let known = lock(&self.known);
+        let shares = |entry: &Known| {
+            entry.login.is_some() && entry.share.iter().any(|s| crate::store::fits(s, source.repository.as_str()))
+        };
+        if known.get(&source.registry).is_some_and(shares) { Identity::Own } else { Identity::Anonymous }
+    }
+
+    fn entry(&self, ask: &Ask) -> Result<Known, Fault> {
+        let registry = &ask.source.registry;
+        let mut known = lock(&self.known);
+        if let Some(entry) = known.get(registry) {
+            return Ok(entry.clone());
+        }
+        let refused = |why: &str| Fault::Refused { what: ask.what(), whom: registry.to_string(), why: why.into() };
+        let Some(client) = &self.others else {
+            return Err(refused("no [[images.upstream]] names it, and any_registry is false"));
+        };
+        let guard = Guard { private: false };
+        if registry.port().is_some_and(|port| port != 443) {
+            return Err(refused("it has a port of its own, and no [[images.upstream]] names it"));
+        }
+        let entry = Known {
+            base: Base::usual(registry),
+            login: None,
+            share: Vec::new(),
+            guard,
+            client: client.clone(),
+            limit: Arc::new(Semaphore::new(REQUESTS)),
+        };
+        // Names come from clients: a bounded number is remembered.
+        if known.len() < 1024 {
+            known.insert(registry.clone(), entry.clone());
+        }
+        Ok(entry)
+    }
+
+    /// Asks a registry, logs in if it wants that, goes where it sends. The answer is 200 or 206.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(crate) async fn ask(&self, ask: &Ask, now: Moment) -> Result<Answer, Fault> {
+        let registry = &ask.source.registry;
+        let paused = lock(&self.paused).get(registry).copied();
+        if let Some(until) = paused.filter(|until| now < *until) {
+            return Err(Fault::Limited { what: ask.what(), retry: until.since(now) });
+        }
+        let entry = self.entry(ask)?;
+        let permit = Arc::clone(&entry.limit).acquire_owned();
+        let permit = self.in_time(ask, "no other request to it has ended", permit).await?;
+        let permit = permit.map_err(|_| outage(ask, "the mirror is stopping"))?;
+        let scheme = if entry.base.is_tls { "https" } else { "http" };
+        let url = format!("{scheme}://{}/v2/{}/{}", entry.base.authority, ask.source.repository, ask.path);
+        let key = (registry.clone(), ask.source.repository.to_string(), ask.identity.clone());
+        let cached = lock(&self.tokens).get(&key).filter(|(_, until)| now < *until).map(|(t, _)| t.clone());
+        let bearer = match &ask.identity {
+            Identity::Client(text) if !is_basic(text) => HeaderValue::from_str(text).ok(),
+            _ => None,
+        };
+        let mut token = cached.or(bearer);
+        let mut response = self.follow(ask, &entry, &url, token.as_ref()).await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            let challenge = response.headers().get_all(header::WWW_AUTHENTICATE).iter();
+            let challenge = challenge.filter_map(|v| v.to_str().ok()).find_map(Challenge::read);
+            let denied = || Fault::Denied { what: ask.what(), status: 401 };
+            let (fresh, lifetime) = match challenge.ok_or_else(denied)? {
+                Challenge::Basic => (self.basic(ask, &entry)?.ok_or_else(denied)?, 300),
+                bearer => self.token(ask, &entry, &bearer).await?,
+            };
+            let until = now.after(Duration::from_secs(lifetime.saturating_sub(10)));
+            {
+                let mut tokens = lock(&self.tokens);
+                tokens.retain(|_, (_, until)| now < *until);
+                if tokens.len() < 4096 {
+                    tokens.insert(key.clone(), (fresh.clone(), until));
+                }
+            }
+            token = Some(fresh);
+            response = self.follow(ask, &entry, &url, token.as_ref()).await?;
+        }
+        let status = response.status();
+        match status.as_u16() {
+            200 | 206 => Ok(Answer { response, _permit: permit }),
+            code @ (401 | 403) => {
+                lock(&self.tokens).remove(&key);
+                Err(Fault::Denied { what: ask.what(), status: code })
+            }
+            429 => {
+                let after = response.headers().get(header::RETRY_AFTER).and_then(|v| v.to_str().ok());
+                let retry = after.and_then(|v| v.trim().parse().ok()).map_or(self.timing.negative, Duration::from_secs);
+                let retry = retry.min(Duration::from_secs(3600));
+                lock(&self.paused).insert(registry.clone(), now.after(retry));
+                Err(Fault::Limited { what: ask.what(), retry })
+            }
+            code @ 400..=499 => Err(Fault::NotFound { what: ask.what(), status: code }),
+            code => Err(outage(ask, format!("its registry answers {code}"))),
+        }
+    }
+
+    /// One request, and those it is sent on to. What is secret goes to the first host only.
+    async fn follow(
+        &self,
+        ask: &Ask,
+        entry: &Known,
+        url: &str,
+        token: Option<&HeaderValue>,
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut url: Uri = url.parse().map_err(|_| outage(ask, format!("{url} is not a URL")))?;
+        let first = url.authority().cloned();
+        for _ in 0..=REDIRECTS {
+            self.check(ask, entry, &url)?;
+            let mut request = Request::builder().method(&ask.method).uri(&url);
+            if let Some(headers) = request.headers_mut() {
+                let mut put = |name: &'static str, value: &str| {
+                    if let Ok(value) = HeaderValue::from_str(value) {
+                        headers.insert(name, value);
+                    }
+                };
+                put("user-agent", concat!("weir/", env!("CARGO_PKG_VERSION")));
+                // What is compressed on the way has another digest.
+                put("accept-encoding", "identity");
+                put("accept", ask.accept.as_deref().unwrap_or("*/*"));
+                if ask.from > 0 {
+                    put("range", &format!("bytes={}-", ask.from));
+                }
+                if url.authority() == first.as_ref() {
+                    let hops = if ask.hops.is_empty() { self.id.clone() } else { format!("{},{}", ask.hops, self.id) };
+                    put(HOP, &hops);
+                    if let Some(token) = token {
+                        headers.insert(header::AUTHORIZATION, token.clone());
+                    }
+                }
+            }
+            let request = request.body(Empty::new()).map_err(|e| outage(ask, e.to_string()))?;
+            let sent = entry.client.request(request);
+            let response = self
+                .in_time(ask, "no answer", sent)
+                .await?
+                .map_err(|e| outage(ask, chain(&e)))?;
+            if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(response);
+            }
+            let location = response.headers().get(header::LOCATION).and_then(|v| v.to_str().ok());
+            url = location
+                .and_then(|to| absolute(&url, to))
+                .ok_or_else(|| outage(ask, "its registry sends elsewhere, and does not say where"))?;
+        }
+        Err(outage(ask, format!("its registry sends elsewhere more than {REDIRECTS} times")))
+    }
+
+    /// What must hold for every URL, wherever it came from.
+    fn check(&self, ask: &Ask, entry: &Known, url: &Uri) -> Result<(), Fault> {
+        let refused = |why: &str| {
+            let whom = url.authority().map_or_else(String::new, ToString::to_string);
+            Err(Fault::Refused { what: ask.what(), whom, why: why.to_owned() })
+        };
+        if url.scheme_str() != Some("https") && entry.base.is_tls {
+            return refused("it would be without TLS");
+        }
+        let host = url.host().unwrap_or_default();
+        // Addresses are not resolved, so the resolver does not see them.
+        if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>()
+            && let Some(why) = entry.guard.refuses(ip)
+        {
+            return refused(why);
+        }
+        Ok(())
+    }
+
+    fn basic(&self, ask: &Ask, entry: &Known) -> Result<Option<HeaderValue>, Fault> {
+        let text = match (&ask.identity, &entry.login) {
+            (Identity::Client(text), _) if is_basic(text) => text.to_string(),
+            (Identity::Own, Some((user, file))) => {
+                // Read each time: it may be renewed.
+                let secret = std::fs::read_to_string(file)
+                    .map_err(|e| outage(ask, format!("cannot read {}: {e}", file.display())))?;
+                format!("Basic {}", STANDARD.encode(format!("{user}:{}", secret.trim_end())))
+            }
+            _ => return Ok(None),
+        };
+        Ok(HeaderValue::from_str(&text).ok().map(|mut value| {
+            value.set_sensitive(true);
+            value
+        }))
+    }
+
+    async fn token(
+        &self,
+        ask: &Ask,
+        entry: &Known,
+        challenge: &Challenge,
+    ) -> Result<(HeaderValue, u64), Fault> {
+        let url = challenge.token_url(ask.source.repository.as_str()).unwrap_or_default();
+        let login = self.basic(ask, entry)?;
+        let of_token = Ask { method: Method::GET, accept: None, from: 0, ..ask.clone() };
+        let response = self.follow(&of_token, entry, &url, login.as_ref()).await?;
+        match response.status().as_u16() {
+            200 => {}
+            code @ 400..=403 => return Err(Fault::Denied { what: ask.what(), status: code }),
+            429 => return Err(Fault::Limited { what: ask.what(), retry: self.timing.negative }),
+            code => return Err(outage(ask, format!("its token service answers {code}"))),
+        }
+        let body = Limited::new(response.into_body(), 256 << 10).collect();
+        let body = self.in_time(ask, "no token", body).await?;
+        let body = body.map_err(|e| outage(ask, format!("its token service: {e}")))?.to_bytes();
+        let token: Option<Token> = serde_json::from_slice(&body).ok();
+        let value = token.as_ref().and_then(Token::text).and_then(|t| format!("Bearer {t}").parse().ok());
+        let mut value: HeaderValue = value.ok_or_else(|| outage(ask, "its token service gives no token"))?;
+        value.set_sensitive(true);
+        Ok((value, token.map_or(60, |t| t.lifetime_s())))
+    }
+
+    async fn in_time<T>(&self, ask: &Ask, what: &str, work: impl Future<Output = T>) -> Result<T, Fault> {
+        let wait = self.timing.first_byte;
+        tokio::time::timeout(wait, work).await.map_err(|_| outage(ask, format!("{what} within {wait:?}")))
+    }
+}
+
+fn is_basic(text: &str) -> bool {
+    text.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic "))
+}
+
+pub(crate) fn outage(ask: &Ask, why: impl Into<String>) -> Fault {
+    Fault::Outage { what: ask.what(), why: why.into() }
+}
+
+/// An error and its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
+
+fn absolute(base: &Uri, to: &str) -> Option<Uri> {
+    if to.starts_with('/') && !to.starts_with("//") {
+        return format!("{}://{}{to}", base.scheme_str()?, base.authority()?).parse().ok();
+    }
+    let url: Uri = to.parse().ok()?;
+    (url.scheme().is_some() && url.authority().is_some()).then_some(url)
+}
+
+fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| format!("cannot set up TLS: {e}"))?;
+    let Some(file) = ca_file else {
+        // A system without certificates can still ask registries without TLS.
+        return Ok(match builder.clone().with_native_roots() {
+            Ok(with_roots) => with_roots.with_no_client_auth(),
+            Err(e) => {
+                tracing::warn!("no certificate authorities on this system, https registries will fail: {e}");
+                builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth()
+            }
+        });
+    };
+    let cannot = |e: &dyn std::fmt::Display| format!("cannot read ca_file {}: {e}", file.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in rustls::pki_types::CertificateDer::pem_file_iter(file).map_err(|e| cannot(&e))? {
+        roots.add(certificate.map_err(|e| cannot(&e))?).map_err(|e| cannot(&e))?;
+    }
+    if roots.is_empty() {
+        return Err(cannot(&"there is no certificate in it"));
+    }
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn client(tls: ClientConfig, guard: Guard, timing: Timing) -> Https {
+    let mut http = HttpConnector::new_with_resolver(guard);
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(timing.connect));
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(Duration::from_secs(30))
+        .pool_max_idle_per_host(8)
+        .pool_timer(TokioTimer::new())
+        .build(https)
+}
