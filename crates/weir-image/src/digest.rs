@@ -78,10 +78,8 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Digest, BadDigest> {
         let bad = || BadDigest(text.chars().take(160).collect());
         let (name, hex) = text.split_once(':').ok_or_else(bad)?;
-        let algorithm = [Algorithm::Sha256, Algorithm::Sha512]
-            .into_iter()
-            .find(|a| a.name() == name)
-            .ok_or_else(bad)?;
+        let algorithm =
+            [Algorithm::Sha256, Algorithm::Sha512].into_iter().find(|a| a.name() == name).ok_or_else(bad)?;
         let is_hex = hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         if hex.len() != algorithm.digits() || !is_hex {
             return Err(bad());

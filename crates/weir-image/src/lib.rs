@@ -3,14 +3,19 @@
 
 pub mod coordination;
 pub mod digest;
+mod download;
+mod flight;
 pub mod manifest;
+pub mod mirror;
 pub mod moment;
 pub mod name;
 pub mod settings;
+pub mod stats;
 pub mod store;
 mod upstream;
 
 pub use digest::Digest;
+pub use mirror::{Mirror, MirrorError};
 pub use moment::Moment;
 pub use name::{Image, Reference, Registry, Repository, Source, Tag};
 pub use settings::{Settings, Timing, UpstreamSettings};

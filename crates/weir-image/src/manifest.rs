@@ -105,6 +105,7 @@ impl Manifest {
 
 fn part(descriptor: &Descriptor) -> Result<Part, BadManifest> {
     let digest = descriptor.digest().to_string();
-    let digest = digest.parse().map_err(|e: crate::digest::BadDigest| BadManifest::Unreadable(e.to_string()))?;
+    let digest =
+        digest.parse().map_err(|e: crate::digest::BadDigest| BadManifest::Unreadable(e.to_string()))?;
     Ok(Part { digest, size: descriptor.size() })
 }

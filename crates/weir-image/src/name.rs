@@ -331,7 +331,9 @@ mod tests {
             assert!(name.parse::<Repository>().is_err(), "{name}");
         }
         assert!("a".repeat(256).parse::<Repository>().is_err());
-        for ns in ["http://ghcr.io", "ghcr.io/x", "..", "", "a b", "ghcr.io:", "ghcr.io:0", "ghcr.io:99999", "[::1"] {
+        for ns in
+            ["http://ghcr.io", "ghcr.io/x", "..", "", "a b", "ghcr.io:", "ghcr.io:0", "ghcr.io:99999", "[::1"]
+        {
             assert!(ns.parse::<Registry>().is_err(), "{ns}");
         }
         for tag in ["", ".a", "-a", "a/b", "a b", "..", &"a".repeat(129)] {

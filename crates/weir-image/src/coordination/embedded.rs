@@ -10,10 +10,14 @@ use futures_util::future::{BoxFuture, ready};
 use super::{Claim, Coordination, LEASE, Lease, Unreachable};
 use crate::{Digest, Moment};
 
+/// Fences and the ends of leases.
+type Leases = HashMap<Digest, (u64, Moment)>;
+
 /// Leases among the downloads of one process.
 #[derive(Debug)]
 pub struct Embedded {
-    held: Mutex<(u64, HashMap<Digest, (u64, Moment)>)>,
+    /// The last fence, and the leases.
+    held: Mutex<(u64, Leases)>,
 }
 
 impl Embedded {

@@ -52,7 +52,9 @@ pub enum StoreError {
     #[error("cannot use {} as the image store: another weir uses it; stop that one, or give this one another `directory`", .0.display())]
     InUse(PathBuf),
     /// There is no room, and nothing that may go.
-    #[error("no room for {need} bytes: {used} of {budget} are used, {free} are free on the file system, and the rest is in use or pinned")]
+    #[error(
+        "no room for {need} bytes: {used} of {budget} are used, {free} are free on the file system, and the rest is in use or pinned"
+    )]
     NoRoom {
         /// What was asked for.
         need: u64,
@@ -145,7 +147,8 @@ impl Layout {
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let mut entries = fs::read_dir(root).map_err(io_error("list", root))?;
-                if entries.any(|e| e.is_ok_and(|e| e.file_name() != "lock" && e.file_name() != "lost+found")) {
+                if entries.any(|e| e.is_ok_and(|e| e.file_name() != "lock" && e.file_name() != "lost+found"))
+                {
                     return Err(StoreError::NotAStore(root.to_owned()));
                 }
             }
@@ -167,7 +170,8 @@ impl Layout {
         for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash"] {
             layout.make_dir(&root.join(dir))?;
         }
-        fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(io_error("set the mode of", root))?;
+        fs::set_permissions(root, fs::Permissions::from_mode(0o700))
+            .map_err(io_error("set the mode of", root))?;
         // Last: a directory that has it is whole.
         layout.write_whole(&version, VERSION.as_bytes())?;
         Ok(layout)

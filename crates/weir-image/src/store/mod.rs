@@ -27,8 +27,8 @@ pub use layout::StoreError;
 use layout::{Layout, io_error};
 pub use part::PartWriter;
 pub use policy::{Lru, Policy};
-pub(crate) use refs::fits;
 use refs::Repo;
+pub(crate) use refs::fits;
 pub use refs::{Listed, Stored, TagEntry};
 pub use room::Budget;
 use room::Reservation;
@@ -312,7 +312,9 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn quarantine(&self, digest: &Digest) -> Result<(), StoreError> {
         let mut state = self.lock();
-        tracing::warn!("{digest} is not what it is called any more: removed, and fetched again when asked for");
+        tracing::warn!(
+            "{digest} is not what it is called any more: removed, and fetched again when asked for"
+        );
         state.counts.corrupt += 1;
         state.forget(digest);
         self.inner.layout.discard(&self.inner.layout.blob(digest))

@@ -265,11 +265,7 @@ pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
 
 /// Looks through what was being downloaded: the longest part of each blob stays if it is young and
 /// the blob is not here, and takes room; all else goes. Answers how many stay, and how many went.
-pub(super) fn recover(
-    layout: &Layout,
-    state: &mut State,
-    now: Moment,
-) -> Result<(usize, usize), StoreError> {
+pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result<(usize, usize), StoreError> {
     let (mut kept, mut removed) = (0, 0);
     for dir in list(&layout.dir("part"))? {
         let digest = digest_of(&dir);

@@ -122,7 +122,8 @@ fn walk(
     base: &Path,
     dir: &Path,
 ) -> Result<(), StoreError> {
-    let repository = dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
+    let repository =
+        dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
     if let Some(repository) = repository {
         let source = Source { registry: registry.clone(), repository };
         let mut repo = Repo { is_public: dir.join("_public").exists(), ..Repo::default() };
@@ -222,7 +223,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn set_tag(&self, source: &Source, tag: &Tag, digest: &Digest, now: Moment) -> Result<(), StoreError> {
+    pub fn set_tag(
+        &self,
+        source: &Source,
+        tag: &Tag,
+        digest: &Digest,
+        now: Moment,
+    ) -> Result<(), StoreError> {
         let entry = TagEntry { digest: digest.clone(), checked_ms: now.0 };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
         let mut state = self.lock();
@@ -331,11 +338,7 @@ impl Store {
         }
         repo.is_public = is_public;
         let file = repo_dir(&self.inner.layout, source).join("_public");
-        if is_public {
-            self.inner.layout.write_whole(&file, b"")
-        } else {
-            self.inner.layout.discard(&file)
-        }
+        if is_public { self.inner.layout.write_whole(&file, b"") } else { self.inner.layout.discard(&file) }
     }
 
     /// The images that are here, by name.
@@ -414,7 +417,9 @@ impl Store {
         let mut gone = vec![digest];
         let mut at = 0;
         while let Some(manifest) = gone.get(at).and_then(|d| state.manifests.get(d)) {
-            gone.extend(manifest.parts().filter(|p| state.blobs.contains_key(&p.digest)).map(|p| p.digest.clone()));
+            gone.extend(
+                manifest.parts().filter(|p| state.blobs.contains_key(&p.digest)).map(|p| p.digest.clone()),
+            );
             at += 1;
             while at < gone.len() && !state.manifests.contains_key(&gone[at]) {
                 at += 1;

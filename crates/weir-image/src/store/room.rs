@@ -185,9 +185,10 @@ impl Store {
         for part in missing {
             let expires = Some(now.after(EXPECTED));
             state.used += part.size;
-            state
-                .reserved
-                .insert(part.digest.clone(), Reservation { size: part.size, written: Arc::default(), expires });
+            state.reserved.insert(
+                part.digest.clone(),
+                Reservation { size: part.size, written: Arc::default(), expires },
+            );
         }
         Ok(total)
     }

@@ -89,7 +89,10 @@ mod tests {
             "https://auth.docker.io/token?service=registry%2Edocker%2Eio&scope=repository%3Alibrary%2Fa%3Apull"
         );
         let bare = Challenge::read(r#"bearer service=x, realm="https://a/?b=c""#).unwrap();
-        assert_eq!(bare.token_url("r/s").unwrap(), "https://a/?b=c&service=x&scope=repository%3Ar%2Fs%3Apull");
+        assert_eq!(
+            bare.token_url("r/s").unwrap(),
+            "https://a/?b=c&service=x&scope=repository%3Ar%2Fs%3Apull"
+        );
         assert_eq!(Challenge::read("Basic realm=\"x\""), Some(Challenge::Basic));
         for bad in ["", "Bearer", "Bearer service=\"x\"", "Bearer realm=\"x", "Negotiate"] {
             assert_eq!(Challenge::read(bad), None, "{bad}");

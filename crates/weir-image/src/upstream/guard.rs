@@ -73,9 +73,10 @@ impl tower_service::Service<Name> for Guard {
                 }
             }
             match why {
-                Some(reason) if good.is_empty() => {
-                    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is refused: {reason}", name)))
-                }
+                Some(reason) if good.is_empty() => Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    format!("{} is refused: {reason}", name),
+                )),
                 _ => Ok(good.into_iter()),
             }
         })
@@ -89,11 +90,29 @@ mod tests {
     #[test]
     fn link_local_and_metadata_addresses_are_refused_always_and_private_ones_unless_named() {
         let (open, closed) = (Guard { private: true }, Guard { private: false });
-        for never in ["169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "100.100.100.200", "::ffff:169.254.1.1", "fd00:ec2::254"] {
+        for never in [
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "::",
+            "224.0.0.1",
+            "100.100.100.200",
+            "::ffff:169.254.1.1",
+            "fd00:ec2::254",
+        ] {
             let ip = never.parse().unwrap();
             assert!(open.refuses(ip).is_some() && closed.refuses(ip).is_some(), "{never}");
         }
-        for private in ["127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "::1", "fd12::1", "100.64.0.1", "::ffff:127.0.0.1"] {
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "192.168.0.1",
+            "172.16.0.1",
+            "::1",
+            "fd12::1",
+            "100.64.0.1",
+            "::ffff:127.0.0.1",
+        ] {
             let ip = private.parse().unwrap();
             assert!(open.refuses(ip).is_none() && closed.refuses(ip).is_some(), "{private}");
         }

@@ -56,7 +56,8 @@ pub(crate) struct Base {
 impl Base {
     pub(crate) fn of(settings: &UpstreamSettings) -> Result<Base, String> {
         let Some(url) = &settings.url else { return Ok(Base::usual(&settings.registry)) };
-        let bad = || format!("cannot read url `{url}`: write it as https://mirror.example:5000, without a path");
+        let bad =
+            || format!("cannot read url `{url}`: write it as https://mirror.example:5000, without a path");
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
         let authority = rest.trim_end_matches('/');
         let is_tls = match scheme {
@@ -69,7 +70,8 @@ impl Base {
     }
 
     fn usual(registry: &Registry) -> Base {
-        let authority = if registry.as_str() == DOCKER_IO { "registry-1.docker.io" } else { registry.as_str() };
+        let authority =
+            if registry.as_str() == DOCKER_IO { "registry-1.docker.io" } else { registry.as_str() };
         Base { is_tls: true, authority: authority.to_owned() }
     }
 }
@@ -125,13 +127,16 @@ pub(crate) struct Answer {
     _permit: OwnedSemaphorePermit,
 }
 
+/// What a token is for: registry, repository, and who asks.
+type TokenFor = (Registry, String, Identity);
+
 /// All registries that may be asked.
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     known: Mutex<HashMap<Registry, Known>>,
     /// For the others; none if there are to be no others.
     others: Option<Https>,
-    tokens: Mutex<HashMap<(Registry, String, Identity), (HeaderValue, Moment)>>,
+    tokens: Mutex<HashMap<TokenFor, (HeaderValue, Moment)>>,
     /// Registries that have had enough for now.
     paused: Mutex<HashMap<Registry, Moment>>,
     /// This mirror's name among mirrors.
@@ -194,7 +199,8 @@ impl Upstreams {
     pub(crate) fn identity(&self, source: &Source) -> Identity {
         let known = lock(&self.known);
         let shares = |entry: &Known| {
-            entry.login.is_some() && entry.share.iter().any(|s| crate::store::fits(s, source.repository.as_str()))
+            entry.login.is_some()
+                && entry.share.iter().any(|s| crate::store::fits(s, source.repository.as_str()))
         };
         if known.get(&source.registry).is_some_and(shares) { Identity::Own } else { Identity::Anonymous }
     }
@@ -205,7 +211,8 @@ impl Upstreams {
         if let Some(entry) = known.get(registry) {
             return Ok(entry.clone());
         }
-        let refused = |why: &str| Fault::Refused { what: ask.what(), whom: registry.to_string(), why: why.into() };
+        let refused =
+            |why: &str| Fault::Refused { what: ask.what(), whom: registry.to_string(), why: why.into() };
         let Some(client) = &self.others else {
             return Err(refused("no [[images.upstream]] names it, and any_registry is false"));
         };
@@ -280,7 +287,9 @@ impl Upstreams {
             }
             429 => {
                 let after = response.headers().get(header::RETRY_AFTER).and_then(|v| v.to_str().ok());
-                let retry = after.and_then(|v| v.trim().parse().ok()).map_or(self.timing.negative, Duration::from_secs);
+                let retry = after
+                    .and_then(|v| v.trim().parse().ok())
+                    .map_or(self.timing.negative, Duration::from_secs);
                 let retry = retry.min(Duration::from_secs(3600));
                 lock(&self.paused).insert(registry.clone(), now.after(retry));
                 Err(Fault::Limited { what: ask.what(), retry })
@@ -317,7 +326,11 @@ impl Upstreams {
                     put("range", &format!("bytes={}-", ask.from));
                 }
                 if url.authority() == first.as_ref() {
-                    let hops = if ask.hops.is_empty() { self.id.clone() } else { format!("{},{}", ask.hops, self.id) };
+                    let hops = if ask.hops.is_empty() {
+                        self.id.clone()
+                    } else {
+                        format!("{},{}", ask.hops, self.id)
+                    };
                     put(HOP, &hops);
                     if let Some(token) = token {
                         headers.insert(header::AUTHORIZATION, token.clone());
@@ -326,10 +339,7 @@ impl Upstreams {
             }
             let request = request.body(Empty::new()).map_err(|e| outage(ask, e.to_string()))?;
             let sent = entry.client.request(request);
-            let response = self
-                .in_time(ask, "no answer", sent)
-                .await?
-                .map_err(|e| outage(ask, chain(&e)))?;
+            let response = self.in_time(ask, "no answer", sent).await?.map_err(|e| outage(ask, chain(&e)))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(response);
             }
@@ -467,7 +477,8 @@ fn client(tls: ClientConfig, guard: Guard, timing: Timing) -> Https {
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(Some(timing.connect));
-    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
+    let https =
+        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
     Client::builder(TokioExecutor::new())
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(8)

@@ -1,0 +1,78 @@
+//! Who may have what: what is here is not everybody's only because it is here.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::{Digest, Moment, Source, digest::Algorithm, settings::Timing, store::Store, upstream::Identity};
+
+/// Which clients' credentials are good for which repositories, as their registries have said a
+/// moment ago.
+#[derive(Debug, Default)]
+pub(super) struct Permissions {
+    granted: Mutex<HashMap<(Digest, Source), Moment>>,
+}
+
+fn key(text: &str, source: &Source) -> (Digest, Source) {
+    // Not the secret itself.
+    (Digest::of(Algorithm::Sha256, text.as_bytes()), source.clone())
+}
+
+impl Permissions {
+    /// Whether this identity may have what belongs to the repository, without asking its registry.
+    pub(super) fn has(&self, store: &Store, source: &Source, identity: &Identity, now: Moment) -> bool {
+        match identity {
+            // The configuration says so.
+            Identity::Own => true,
+            _ if store.is_public(source) => true,
+            Identity::Anonymous => false,
+            Identity::Client(text) => {
+                let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+                granted.get(&key(text, source)).is_some_and(|until| now < *until)
+            }
+        }
+    }
+
+    /// Its registry has given something of the repository to this identity.
+    pub(super) fn grant(
+        &self,
+        store: &Store,
+        source: &Source,
+        identity: &Identity,
+        timing: Timing,
+        now: Moment,
+    ) {
+        match identity {
+            Identity::Own => {}
+            Identity::Anonymous => {
+                if let Err(e) = store.set_public(source, true) {
+                    tracing::warn!("{e}");
+                }
+            }
+            Identity::Client(text) => {
+                let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+                granted.retain(|_, until| now < *until);
+                if granted.len() < 65_536 {
+                    granted.insert(key(text, source), now.after(timing.permission));
+                }
+            }
+        }
+    }
+
+    /// Its registry has refused it.
+    pub(super) fn revoke(&self, store: &Store, source: &Source, identity: &Identity) {
+        match identity {
+            Identity::Own => {}
+            Identity::Anonymous => {
+                if let Err(e) = store.set_public(source, false) {
+                    tracing::warn!("{e}");
+                }
+            }
+            Identity::Client(text) => {
+                let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+                granted.remove(&key(text, source));
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Connections of clients: how many, how slow, and who has to go.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::TcpListener as StdListener,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    task::AbortHandle,
+    time::{Instant, Sleep, sleep},
+};
+
+use super::{
+    Mirror, MirrorError,
+    body::{Busy, holding},
+};
+use crate::Moment;
+
+#[derive(Debug)]
+struct Connection {
+    /// Requests being answered.
+    busy: Arc<AtomicUsize>,
+    task: AbortHandle,
+}
+
+/// The connections that are open, oldest first.
+#[derive(Debug, Default)]
+struct Connections(Mutex<(u64, BTreeMap<u64, Connection>)>);
+
+impl Connections {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (u64, BTreeMap<u64, Connection>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for one more: the oldest that asks nothing is closed. `false`: all are busy.
+    fn make_room(&self, most: usize) -> bool {
+        let mut open = self.lock();
+        while open.1.len() >= most {
+            let idle = open.1.iter().find(|(_, c)| c.busy.load(Ordering::Relaxed) == 0).map(|(id, _)| *id);
+            let Some(connection) = idle.and_then(|id| open.1.remove(&id)) else { return false };
+            connection.task.abort();
+        }
+        true
+    }
+}
+
+impl Mirror {
+    /// Listens where the settings say.
+    ///
+    /// # Errors
+    /// [`MirrorError::Listen`].
+    pub fn listen(&self) -> Result<StdListener, MirrorError> {
+        let address = self.inner.settings.listen;
+        let listen = || {
+            let listener = StdListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        listen().map_err(|source| MirrorError::Listen { address, source })
+    }
+
+    /// Serves clients, and looks after the store. To stop, drop the future.
+    ///
+    /// # Errors
+    /// The listener cannot be used in this runtime.
+    pub async fn serve(&self, listener: StdListener) -> io::Result<()> {
+        let listener = TcpListener::from_std(listener)?;
+        let connections = Arc::<Connections>::default();
+        let store = self.inner.store.clone();
+        let tick = async {
+            loop {
+                sleep(Duration::from_secs(5)).await;
+                let store = store.clone();
+                if let Ok(Err(e)) = tokio::task::spawn_blocking(move || store.tick(Moment::now())).await {
+                    tracing::warn!("{}", crate::upstream::chain(&e));
+                }
+            }
+        };
+        tokio::select! {
+            () = self.accept(&listener, &connections) => {}
+            () = tick => {}
+        }
+        Ok(())
+    }
+
+    async fn accept(&self, listener: &TcpListener, connections: &Arc<Connections>) {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    // Out of file descriptors, mostly: some are given back in a moment.
+                    tracing::warn!("cannot take a connection: {e}");
+                    connections.make_room(connections.lock().1.len().max(1));
+                    sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            if !connections.make_room(self.inner.settings.connections) {
+                continue;
+            }
+            let busy = Arc::<AtomicUsize>::default();
+            let mut open = connections.lock();
+            open.0 += 1;
+            let id = open.0;
+            let (mirror, marks, table) = (self.clone(), Arc::clone(&busy), Arc::clone(connections));
+            let task = tokio::spawn(async move {
+                mirror.converse(stream, &marks).await;
+                table.lock().1.remove(&id);
+            });
+            open.1.insert(id, Connection { busy, task: task.abort_handle() });
+        }
+    }
+
+    async fn converse(&self, stream: TcpStream, busy: &Arc<AtomicUsize>) {
+        let _ = stream.set_nodelay(true);
+        let stream = Patient { stream, limit: self.inner.timing.send, waiting: None };
+        let answer = service_fn(|request| async move {
+            let mark = Busy::mark(busy);
+            let response = self.answer(request).await;
+            Ok::<_, std::convert::Infallible>(response.map(|body| holding(body, mark)))
+        });
+        let served = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.inner.timing.header)
+            .max_buf_size(64 << 10)
+            .serve_connection(TokioIo::new(stream), answer)
+            .await;
+        if let Err(e) = served {
+            tracing::debug!("a client's connection ended: {e}");
+        }
+    }
+}
+
+/// A connection that ends if its client takes nothing for `limit`.
+struct Patient {
+    stream: TcpStream,
+    limit: Duration,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    fn watch<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.waiting = None;
+            return result;
+        }
+        let limit = self.limit;
+        let waiting =
+            self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        ready!(waiting.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.watch(cx, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.watch(cx, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,329 @@
+//! Manifests: tags asked anew when they are old, digests never twice.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use http_body_util::{BodyExt, Limited};
+use hyper::{Method, header};
+use tokio::time::timeout;
+
+use super::access::Permissions;
+use crate::{
+    Digest, Moment, Reference, Source, Tag,
+    digest::Algorithm,
+    flight::Flights,
+    manifest::{ACCEPT, MAX_MANIFEST, Manifest},
+    settings::Timing,
+    stats::{Stats, count},
+    store::{Store, Stored},
+    upstream::{Ask, Fault, Identity, Upstreams, outage},
+};
+
+/// A manifest to answer with.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) stored: Stored,
+    /// How long ago its registry said that the tag is this.
+    pub(super) age: Duration,
+    /// The registry could not be asked.
+    pub(super) is_stale: bool,
+}
+
+type Key = (Source, Reference, Identity, Option<String>);
+
+/// All that is done about manifests.
+#[derive(Debug)]
+pub(super) struct Manifests {
+    pub(super) store: Store,
+    pub(super) upstreams: Arc<Upstreams>,
+    pub(super) permissions: Arc<Permissions>,
+    pub(super) timing: Timing,
+    pub(super) tag_ttl: Duration,
+    pub(super) stats: Arc<Stats>,
+    pub(super) flights: Flights<Key, Result<Stored, Fault>>,
+    pub(super) failed: Mutex<HashMap<Key, (Fault, Moment)>>,
+}
+
+/// Who asks, and how.
+#[derive(Debug, Clone)]
+pub(super) struct Asker {
+    pub(super) identity: Identity,
+    /// All `Accept` lines, joined.
+    pub(super) accept: Option<String>,
+    pub(super) hops: String,
+}
+
+impl Asker {
+    pub(super) fn ask(&self, method: Method, source: &Source, path: String) -> Ask {
+        Ask {
+            method,
+            source: source.clone(),
+            path,
+            accept: self.accept.clone(),
+            from: 0,
+            identity: self.identity.clone(),
+            hops: self.hops.clone(),
+        }
+    }
+
+    /// Whether the client takes this type.
+    fn takes(&self, media_type: &str) -> bool {
+        self.accept.as_ref().is_none_or(|accept| {
+            accept.split(',').map(|a| a.split(';').next().unwrap_or_default().trim()).any(|a| {
+                a == media_type
+                    || a == "*/*"
+                    || (a == "application/*" && media_type.starts_with("application/"))
+            })
+        })
+    }
+}
+
+impl Manifests {
+    /// The manifest, from here or from its registry.
+    pub(super) async fn find(
+        self: &Arc<Self>,
+        source: &Source,
+        reference: &Reference,
+        asker: &Asker,
+        now: Moment,
+    ) -> Result<Found, Fault> {
+        let tag = match reference {
+            Reference::Tag(tag) => tag,
+            Reference::Digest(digest) => {
+                let may = self.permissions.has(&self.store, source, &asker.identity, now);
+                let stored = match self.stored(source, digest, now).await {
+                    Some(stored) if may => {
+                        count(&self.stats.manifest_hits, 1);
+                        stored
+                    }
+                    _ => self.once(source, reference, asker, now).await?,
+                };
+                return Ok(Found { stored, age: Duration::ZERO, is_stale: false });
+            }
+        };
+        let known = self.known(source, tag, asker, now).await;
+        if let Some(found) = &known
+            && found.age < self.tag_ttl
+        {
+            count(&self.stats.manifest_hits, 1);
+            return Ok(found.clone());
+        }
+        match self.once(source, reference, asker, now).await {
+            Ok(stored) => Ok(Found { stored, age: Duration::ZERO, is_stale: false }),
+            Err(fault) => match known {
+                Some(found) if fault.is_outage() => {
+                    tracing::warn!("{fault}; serving what {source}:{tag} was {:?} ago", found.age);
+                    count(&self.stats.stale, 1);
+                    Ok(Found { is_stale: true, ..found })
+                }
+                _ => Err(fault),
+            },
+        }
+    }
+
+    async fn stored(&self, source: &Source, digest: &Digest, now: Moment) -> Option<Stored> {
+        let (store, source, digest) = (self.store.clone(), source.clone(), digest.clone());
+        let read = tokio::task::spawn_blocking(move || store.manifest(&source, &digest, now)).await;
+        match read {
+            Ok(Ok(stored)) => stored,
+            Ok(Err(e)) => {
+                tracing::warn!("{e}");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// What a tag was, for whoever may have it.
+    async fn known(&self, source: &Source, tag: &Tag, asker: &Asker, now: Moment) -> Option<Found> {
+        let entry = self.store.tag(source, tag)?;
+        if !self.permissions.has(&self.store, source, &asker.identity, now) {
+            return None;
+        }
+        let stored = self.stored(source, &entry.digest, now).await?;
+        asker.takes(&stored.media_type).then(|| Found {
+            stored,
+            age: now.since(Moment(entry.checked_ms)),
+            is_stale: false,
+        })
+    }
+
+    /// Asks the registry, once for all who ask the same now.
+    async fn once(
+        self: &Arc<Self>,
+        source: &Source,
+        reference: &Reference,
+        asker: &Asker,
+        now: Moment,
+    ) -> Result<Stored, Fault> {
+        // A digest is the same whatever was accepted.
+        let accept = matches!(reference, Reference::Tag(_)).then(|| asker.accept.clone()).flatten();
+        let key = (source.clone(), reference.clone(), asker.identity.clone(), accept);
+        {
+            let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.retain(|_, (_, until)| now < *until);
+            if let Some((fault, _)) = failed.get(&key) {
+                return Err(fault.clone());
+            }
+        }
+        count(&self.stats.manifest_misses, 1);
+        let this = Arc::clone(self);
+        let (source, reference, asker) = (source.clone(), reference.clone(), asker.clone());
+        let flight = self.flights.join(key.clone(), move || async move {
+            let result = match &reference {
+                Reference::Tag(tag) => this.resolve(&source, tag, &asker).await,
+                Reference::Digest(digest) => this.by_digest(&source, digest, &asker).await,
+            };
+            match &result {
+                Ok(_) => {
+                    let now = Moment::now();
+                    this.permissions.grant(&this.store, &source, &asker.identity, this.timing, now);
+                }
+                Err(fault) => {
+                    this.note(&source, &reference, &asker, fault);
+                    let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.len() < 4096 {
+                        failed.insert(key, (fault.clone(), Moment::now().after(this.timing.negative)));
+                    }
+                }
+            }
+            result
+        });
+        let lost = || Fault::Outage { what: "the manifest".to_owned(), why: "no answer in time".to_owned() };
+        timeout(self.timing.first_byte, flight).await.ok().flatten().ok_or_else(lost)?
+    }
+
+    fn note(&self, source: &Source, reference: &Reference, asker: &Asker, fault: &Fault) {
+        tracing::warn!("{fault}");
+        match fault {
+            Fault::Denied { .. } => self.permissions.revoke(&self.store, source, &asker.identity),
+            Fault::NotFound { .. } => {
+                if let Reference::Tag(tag) = reference
+                    && let Err(e) = self.store.drop_tag(source, tag)
+                {
+                    tracing::warn!("{e}");
+                }
+            }
+            Fault::Limited { .. } => count(&self.stats.upstream_limited, 1),
+            Fault::Wrong { .. } => count(&self.stats.wrong, 1),
+            _ => {}
+        }
+    }
+
+    /// What the registry says the tag is now. A `HEAD` tells; the manifest itself is fetched only
+    /// if it is not here, as it is what registries count.
+    async fn resolve(self: &Arc<Self>, source: &Source, tag: &Tag, asker: &Asker) -> Result<Stored, Fault> {
+        let ask = self.asking(Method::HEAD, source, tag.as_str(), asker);
+        let answer = self.ask(&ask).await?;
+        let digest = digest_header(&answer.response);
+        drop(answer);
+        let stored = match digest {
+            Some(digest) => match self.stored(source, &digest, Moment::now()).await {
+                Some(stored) => stored,
+                None => {
+                    let reference = Reference::Digest(digest.clone());
+                    let key = (source.clone(), reference, asker.identity.clone(), None);
+                    let (this, source, asker) = (Arc::clone(self), source.clone(), asker.clone());
+                    let work = move || async move { this.by_digest(&source, &digest, &asker).await };
+                    let lost = || outage(&ask, "its download ended without a result");
+                    self.flights.join(key, work).await.ok_or_else(lost)??
+                }
+            },
+            // A registry that does not say: the manifest itself does.
+            None => self.fetch(source, tag.as_str(), None, asker).await?,
+        };
+        let (store, source, tag, digest) =
+            (self.store.clone(), source.clone(), tag.clone(), stored.digest.clone());
+        let noted = tokio::task::spawn_blocking(move || store.set_tag(&source, &tag, &digest, Moment::now()));
+        if let Ok(Err(e)) = noted.await {
+            tracing::warn!("{e}");
+        }
+        Ok(stored)
+    }
+
+    async fn by_digest(&self, source: &Source, digest: &Digest, asker: &Asker) -> Result<Stored, Fault> {
+        // Here already: whether this client may have it is all there is to ask.
+        if let Some(stored) = self.stored(source, digest, Moment::now()).await {
+            let ask = self.asking(Method::HEAD, source, &digest.to_string(), asker);
+            if !self.permissions.has(&self.store, source, &asker.identity, Moment::now()) {
+                self.ask(&ask).await?;
+            }
+            return Ok(stored);
+        }
+        self.fetch(source, &digest.to_string(), Some(digest), asker).await
+    }
+
+    fn asking(&self, method: Method, source: &Source, reference: &str, asker: &Asker) -> Ask {
+        let mut ask = asker.ask(method, source, format!("manifests/{reference}"));
+        ask.accept.get_or_insert_with(|| ACCEPT.to_owned());
+        ask
+    }
+
+    async fn ask(&self, ask: &Ask) -> Result<crate::upstream::Answer, Fault> {
+        count(&self.stats.upstream_requests, 1);
+        self.upstreams.ask(ask, Moment::now()).await
+    }
+
+    /// The manifest's bytes, verified and kept.
+    async fn fetch(
+        &self,
+        source: &Source,
+        reference: &str,
+        digest: Option<&Digest>,
+        asker: &Asker,
+    ) -> Result<Stored, Fault> {
+        let ask = self.asking(Method::GET, source, reference, asker);
+        let answer = self.ask(&ask).await?;
+        let wrong = |why: String| Fault::Wrong { what: format!("{source}/{}", ask.path), why };
+        let said = digest_header(&answer.response);
+        let media_type = answer.response.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        let media_type = media_type.unwrap_or_default().to_owned();
+        let (parts, body) = (answer, self.timing.stall);
+        let read = timeout(body, Limited::new(parts.response.into_body(), MAX_MANIFEST).collect()).await;
+        let read = read.map_err(|_| outage(&ask, format!("it did not come within {body:?}")))?;
+        let bytes = read
+            .map_err(|e| match e.downcast_ref::<http_body_util::LengthLimitError>() {
+                Some(_) => wrong(format!("it has more than {MAX_MANIFEST} bytes")),
+                None => outage(&ask, e.to_string()),
+            })?
+            .to_bytes();
+        count(&self.stats.upstream_bytes, bytes.len() as u64);
+        let algorithm = digest.or(said.as_ref()).map_or(Algorithm::Sha256, Digest::algorithm);
+        let found = Digest::of(algorithm, &bytes);
+        if let Some(expected) = digest.or(said.as_ref())
+            && found != *expected
+        {
+            return Err(wrong(format!("it is {found}")));
+        }
+        let manifest = Manifest::read(&bytes).map_err(|e| wrong(e.to_string()))?;
+        let is_manifest = media_type.starts_with("application/vnd.oci.image.")
+            || media_type.starts_with("application/vnd.docker.distribution.manifest.");
+        if !is_manifest {
+            return Err(wrong(format!("its type is `{media_type}`")));
+        }
+        let stored = Stored { digest: found, media_type, bytes, manifest: Arc::new(manifest) };
+        let (store, source, kept) = (self.store.clone(), source.clone(), stored.clone());
+        let put = tokio::task::spawn_blocking(move || {
+            let now = Moment::now();
+            store.put_manifest(&source, &kept, now.0, now)?;
+            if let Manifest::Image { .. } = &*kept.manifest {
+                // Room for all of it, before its layers are asked for.
+                let parts: Vec<_> = kept.manifest.parts().cloned().collect();
+                store.expect(&parts, now)?;
+            }
+            Ok::<(), crate::store::StoreError>(())
+        });
+        if let Ok(Err(e)) = put.await {
+            // It can be served all the same.
+            tracing::warn!("{e}");
+        }
+        Ok(stored)
+    }
+}
+
+fn digest_header<T>(response: &hyper::Response<T>) -> Option<Digest> {
+    response.headers().get("docker-content-digest")?.to_str().ok()?.parse().ok()
+}

@@ -1,0 +1,399 @@
+//! The mirror: the pull side of the OCI distribution specification, over the store.
+//!
+//! What cannot be served is answered with 404, by which Docker and containerd go to the registry
+//! themselves; 5xx would have them wait, and silence hangs them.
+
+mod access;
+mod body;
+mod listen;
+mod manifests;
+mod range;
+mod route;
+
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http_body_util::{BodyExt, Limited};
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{self, HeaderName, HeaderValue},
+};
+use tokio::time::timeout;
+
+use crate::{
+    Digest, Moment, Settings, Source, Timing,
+    coordination::{Coordination, Embedded},
+    download::{Downloads, Progress, Waiter},
+    flight::Flights,
+    manifest::MAX_MANIFEST,
+    stats::{Counted, Stats, count},
+    store::{Lru, Opened, Recovered, Store, StoreError},
+    upstream::{Ask, Fault, HOP, Identity, Upstreams},
+};
+use access::Permissions;
+use body::Body;
+
+use manifests::{Asker, Found, Manifests};
+use range::Wanted;
+use route::{Route, Unroutable};
+
+/// Why there is no mirror.
+#[derive(Debug, thiserror::Error)]
+pub enum MirrorError {
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The registries' settings cannot.
+    #[error("cannot set up the registries of [images]: {0}")]
+    Upstreams(String),
+    /// Nobody can ask.
+    #[error("cannot listen on {address} for image pulls (`listen` in [images])")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A mirror of registries; cheap to clone, and to be kept in a tokio runtime.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    timing: Timing,
+    store: Store,
+    upstreams: Arc<Upstreams>,
+    downloads: Arc<Downloads>,
+    manifests: Arc<Manifests>,
+    permissions: Arc<Permissions>,
+    verifying: Flights<Digest, bool>,
+    stats: Arc<Stats>,
+}
+
+impl Mirror {
+    /// Opens the store and makes a mirror over it, for one node.
+    ///
+    /// # Errors
+    /// [`MirrorError`].
+    pub fn open(settings: Settings, timing: Timing) -> Result<(Mirror, Recovered), MirrorError> {
+        let coordination = Arc::new(Embedded::new(Moment::now()));
+        let budget = settings.store_budget();
+        let (store, recovered) =
+            Store::open(&settings.directory, budget, Box::new(Lru::default()), Moment::now())?;
+        Ok((Mirror::over(settings, timing, store, coordination)?, recovered))
+    }
+
+    /// A mirror over a store, with others of its site.
+    ///
+    /// # Errors
+    /// [`MirrorError::Upstreams`].
+    pub fn over(
+        settings: Settings,
+        timing: Timing,
+        store: Store,
+        coordination: Arc<dyn Coordination>,
+    ) -> Result<Mirror, MirrorError> {
+        let upstreams = Arc::new(Upstreams::new(&settings, timing).map_err(MirrorError::Upstreams)?);
+        let (stats, permissions) = (Arc::<Stats>::default(), Arc::<Permissions>::default());
+        let (up, count) = (Arc::clone(&upstreams), Arc::clone(&stats));
+        let downloads = Arc::new(Downloads::new(store.clone(), up, coordination, timing, count));
+        let manifests = Arc::new(Manifests {
+            store: store.clone(),
+            upstreams: Arc::clone(&upstreams),
+            permissions: Arc::clone(&permissions),
+            timing,
+            tag_ttl: Duration::from_secs(settings.tag_ttl_s),
+            stats: Arc::clone(&stats),
+            flights: Flights::default(),
+            failed: Mutex::new(HashMap::new()),
+        });
+        let verifying = Flights::default();
+        let inner =
+            Inner { settings, timing, store, upstreams, downloads, manifests, permissions, verifying, stats };
+        Ok(Mirror { inner: Arc::new(inner) })
+    }
+
+    /// Its store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// How it was set up.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// What it counted since it began.
+    #[must_use]
+    pub fn counted(&self) -> Vec<Counted> {
+        self.inner.stats.all()
+    }
+
+    /// Answers a client's request.
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let is_head = request.method() == Method::HEAD;
+        let mut response = self.respond(&request).await;
+        let headers = response.headers_mut();
+        headers.insert("docker-distribution-api-version", HeaderValue::from_static("registry/2.0"));
+        if is_head {
+            *response.body_mut() = body::whole("");
+        }
+        response
+    }
+
+    async fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
+        let inner = &self.inner;
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut refusal = refuse(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "UNSUPPORTED",
+                "weir mirrors pulls: push to the registry",
+            );
+            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refusal;
+        }
+        let (path, query) = (request.uri().path(), request.uri().query());
+        let routed = route::route(path, query, &|registry| inner.upstreams.may_ask(registry));
+        let (route, ns) = match routed {
+            Ok(routed) => routed,
+            Err(Unroutable::Bad(why)) => return refuse(StatusCode::BAD_REQUEST, "NAME_INVALID", &why),
+            Err(Unroutable::Unknown) => {
+                return refuse(StatusCode::NOT_FOUND, "UNSUPPORTED", "no such path here");
+            }
+        };
+        let headers = request.headers();
+        let hops = joined(headers, HOP).unwrap_or_default();
+        if inner.upstreams.is_loop(&hops) {
+            return refuse(StatusCode::NOT_FOUND, "NAME_UNKNOWN", "mirrors ask each other in a circle");
+        }
+        let asker = |source: &Source| Asker {
+            identity: match headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()) {
+                Some(text) => Identity::Client(text.into()),
+                None => inner.upstreams.identity(source),
+            },
+            accept: joined(headers, "accept"),
+            hops: hops.clone(),
+        };
+        let result = match route {
+            Route::Base => Ok(Response::new(body::whole("{}"))),
+            Route::Manifest(source, reference) => {
+                let asker = asker(&source);
+                let found = inner.manifests.find(&source, &reference, &asker, Moment::now()).await;
+                found.map(|found| manifest(&found, headers))
+            }
+            Route::Blob(source, digest) => {
+                let asker = Asker { accept: None, ..asker(&source) };
+                self.blob(&source, &digest, &asker, request.method(), headers).await
+            }
+            Route::Relay(source, path) => {
+                let asker = asker(&source);
+                self.relay(&asker.ask(Method::GET, &source, path)).await
+            }
+        };
+        let mut response = result.unwrap_or_else(|fault| {
+            count(&inner.stats.refused, 1);
+            tracing::debug!("404 for {path}: {fault}");
+            refuse(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", &fault.to_string())
+        });
+        if let Some(ns) = ns.and_then(|ns| HeaderValue::from_str(&ns).ok()) {
+            response.headers_mut().insert("oci-namespace", ns);
+        }
+        response
+    }
+
+    async fn blob(
+        &self,
+        source: &Source,
+        digest: &Digest,
+        asker: &Asker,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Fault> {
+        let inner = &self.inner;
+        let ask = asker.ask(Method::GET, source, format!("blobs/{digest}"));
+        let part = inner.store.part_of(source, digest);
+        let may = inner.permissions.has(&inner.store, source, &asker.identity, Moment::now());
+        if part.is_none() || !may {
+            // Whoever may not have it is told so by its registry, and nobody else.
+            count(&inner.stats.upstream_requests, 1);
+            let head = Ask { method: Method::HEAD, ..ask.clone() };
+            inner.upstreams.ask(&head, Moment::now()).await?;
+            inner.permissions.grant(&inner.store, source, &asker.identity, inner.timing, Moment::now());
+        }
+        let size = part.map(|part| part.size);
+        // Twice: between a look and the next it may be evicted, or found to be wrong.
+        for _ in 0..3 {
+            if let Some(blob) = self.whole(digest).await? {
+                count(&inner.stats.blob_hits, 1);
+                return Ok(send(digest, blob.size(), method, headers, |range| {
+                    body::of_blob(blob, range, Arc::clone(&inner.stats))
+                }));
+            }
+            if let (&Method::HEAD, Some(size)) = (method, size) {
+                return Ok(send(digest, size, method, &HeaderMap::new(), |_| body::whole("")));
+            }
+            let Some(waiter) = inner.downloads.join(digest, size, ask.clone(), Moment::now())? else {
+                continue;
+            };
+            return self.follow(waiter, digest, &ask, method, headers).await;
+        }
+        Err(Fault::Outage { what: format!("{source}/blobs/{digest}"), why: "it comes and goes".to_owned() })
+    }
+
+    /// A complete blob that is what it is called.
+    async fn whole(&self, digest: &Digest) -> Result<Option<Opened>, Fault> {
+        let inner = &self.inner;
+        let kept = |e: StoreError| Fault::Store { what: digest.to_string(), why: crate::upstream::chain(&e) };
+        let Some(blob) = inner.store.open_blob(digest, Moment::now()).map_err(kept)? else { return Ok(None) };
+        if blob.is_verified() {
+            return Ok(Some(blob));
+        }
+        let (store, opened) = (inner.store.clone(), blob.clone());
+        let verified = inner.verifying.join(digest.clone(), move || async move {
+            let hashed = tokio::task::spawn_blocking(move || store.verify(&opened, Moment::now())).await;
+            matches!(hashed, Ok(Ok(true)))
+        });
+        let why = || "hashing it takes too long".to_owned();
+        let late = |_| Fault::Store { what: digest.to_string(), why: why() };
+        let is_good = timeout(inner.timing.first_byte, verified).await.map_err(late)?;
+        Ok((is_good == Some(true)).then_some(blob))
+    }
+
+    /// An answer from a download that is under way.
+    async fn follow(
+        &self,
+        mut waiter: Waiter,
+        digest: &Digest,
+        ask: &Ask,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Fault> {
+        let inner = &self.inner;
+        let outage = |why: &str| crate::upstream::outage(ask, why);
+        let begun = waiter.progress.wait_for(|p| !matches!(p, Progress::Asking));
+        let begun =
+            timeout(inner.timing.first_byte, begun).await.map_err(|_| outage("no first byte in time"))?;
+        let begun = begun.map_err(|_| outage("its download ended without a result"))?.clone();
+        match begun {
+            Progress::Failed(fault) => Err(fault),
+            Progress::Asking => Err(outage("nothing came")),
+            Progress::Flowing { file, size, .. } => {
+                let stats = Arc::clone(&inner.stats);
+                Ok(send(digest, size, method, headers, |range| {
+                    body::of_download(waiter, file, range, inner.timing.progress, stats)
+                }))
+            }
+        }
+    }
+
+    /// What is asked of the registry each time.
+    async fn relay(&self, ask: &Ask) -> Result<Response<Body>, Fault> {
+        count(&self.inner.stats.upstream_requests, 1);
+        let answer = self.inner.upstreams.ask(ask, Moment::now()).await?;
+        let kind = answer.response.headers().get(header::CONTENT_TYPE).cloned();
+        let read = Limited::new(answer.response.into_body(), MAX_MANIFEST).collect();
+        let read = timeout(self.inner.timing.stall, read).await;
+        let read = read.map_err(|_| crate::upstream::outage(ask, "it did not come in time"))?;
+        let bytes = read.map_err(|e| crate::upstream::outage(ask, e.to_string()))?.to_bytes();
+        let mut response = Response::new(body::whole(bytes));
+        if let Some(kind) = kind {
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        }
+        Ok(response)
+    }
+}
+
+/// All lines of a header, as one.
+fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
+    let lines: Vec<&str> = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
+    (!lines.is_empty()).then(|| lines.join(", "))
+}
+
+fn set(response: &mut Response<Body>, name: HeaderName, value: impl ToString) {
+    if let Ok(value) = HeaderValue::from_str(&value.to_string()) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+fn refuse(status: StatusCode, code: &str, message: &str) -> Response<Body> {
+    let errors = serde_json::json!({ "errors": [{ "code": code, "message": message }] });
+    let mut response = Response::new(body::whole(errors.to_string()));
+    *response.status_mut() = status;
+    set(&mut response, header::CONTENT_TYPE, "application/json");
+    response
+}
+
+fn manifest(found: &Found, headers: &HeaderMap) -> Response<Body> {
+    let stored = &found.stored;
+    let etag = format!("\"{}\"", stored.digest);
+    let is_known = joined(headers, "if-none-match").is_some_and(|known| known.contains(&etag));
+    let mut response =
+        Response::new(body::whole(if is_known { Default::default() } else { stored.bytes.clone() }));
+    if is_known {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    } else {
+        set(&mut response, header::CONTENT_LENGTH, stored.bytes.len());
+    }
+    set(&mut response, header::CONTENT_TYPE, &stored.media_type);
+    set(&mut response, header::ETAG, etag);
+    set(&mut response, header::AGE, found.age.as_secs());
+    response.headers_mut().insert("docker-content-digest", digest_value(&stored.digest));
+    if found.is_stale {
+        set(&mut response, header::WARNING, "110 weir \"the registry cannot be asked\"");
+    }
+    response
+}
+
+fn digest_value(digest: &Digest) -> HeaderValue {
+    HeaderValue::from_str(&digest.to_string()).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// An answer with a blob, or the part of it that is asked for.
+fn send(
+    digest: &Digest,
+    size: u64,
+    method: &Method,
+    headers: &HeaderMap,
+    body: impl FnOnce(Range<u64>) -> Body,
+) -> Response<Body> {
+    let etag = format!("\"{digest}\"");
+    let condition = headers.get(header::IF_RANGE).and_then(|v| v.to_str().ok());
+    let range = headers.get(header::RANGE).and_then(|v| v.to_str().ok());
+    let (status, range) = match range::wanted(range.filter(|_| condition.is_none_or(|c| c == etag)), size) {
+        Wanted::All => (StatusCode::OK, 0..size),
+        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        Wanted::Nothing => {
+            let mut refusal = refuse(StatusCode::RANGE_NOT_SATISFIABLE, "BLOB_UNKNOWN", "beyond the end");
+            set(&mut refusal, header::CONTENT_RANGE, format!("bytes */{size}"));
+            return refusal;
+        }
+    };
+    let (length, span) =
+        (range.end - range.start, format!("bytes {}-{}/{size}", range.start, range.end.max(1) - 1));
+    // A question about it is no reason to read it.
+    let content = if method == Method::HEAD { body::whole("") } else { body(range) };
+    let mut response = Response::new(content);
+    *response.status_mut() = status;
+    if status == StatusCode::PARTIAL_CONTENT {
+        set(&mut response, header::CONTENT_RANGE, span);
+    }
+    set(&mut response, header::CONTENT_LENGTH, length);
+    set(&mut response, header::CONTENT_TYPE, "application/octet-stream");
+    set(&mut response, header::ACCEPT_RANGES, "bytes");
+    set(&mut response, header::ETAG, etag);
+    response.headers_mut().insert("docker-content-digest", digest_value(digest));
+    response
+}

@@ -1,0 +1,124 @@
+//! What a request asks for, by its path and query.
+
+use percent_encoding::percent_decode_str;
+
+use crate::{
+    Digest, Reference, Registry, Source,
+    name::{BadName, source_of},
+};
+
+/// A request that can be answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// `/v2/`: is this a registry?
+    Base,
+    /// A manifest.
+    Manifest(Source, Reference),
+    /// A blob.
+    Blob(Source, Digest),
+    /// `tags/list` or `referrers/…`, with its query: asked of the registry each time.
+    Relay(Source, String),
+}
+
+/// Why not.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unroutable {
+    /// No such path.
+    Unknown,
+    /// A name or digest that cannot be one.
+    Bad(String),
+}
+
+impl From<BadName> for Unroutable {
+    fn from(e: BadName) -> Unroutable {
+        Unroutable::Bad(e.to_string())
+    }
+}
+
+pub(super) fn route(
+    path: &str,
+    query: Option<&str>,
+    is_upstream: &dyn Fn(&Registry) -> bool,
+) -> Result<(Route, Option<String>), Unroutable> {
+    let decoded = percent_decode_str(path).decode_utf8().map_err(|_| Unroutable::Unknown)?;
+    let ns = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("ns="));
+    let ns = match ns {
+        Some(ns) => Some(percent_decode_str(ns).decode_utf8().map_err(|_| Unroutable::Unknown)?.into_owned()),
+        None => None,
+    };
+    let rest = match &*decoded {
+        "/v2" | "/v2/" => return Ok((Route::Base, ns)),
+        other => other.strip_prefix("/v2/").ok_or(Unroutable::Unknown)?,
+    };
+    let source = |name: &str| source_of(ns.as_deref(), name, is_upstream);
+    // Repositories may have such words in their names: the last two parts of the path decide.
+    let (head, last) = rest.rsplit_once('/').ok_or(Unroutable::Unknown)?;
+    let (name, word) = head.rsplit_once('/').ok_or(Unroutable::Unknown)?;
+    let digest = || last.parse::<Digest>().map_err(|e| Unroutable::Bad(e.to_string()));
+    let route = match word {
+        "manifests" => Route::Manifest(source(name)?, last.parse()?),
+        "blobs" => Route::Blob(source(name)?, digest()?),
+        "referrers" => Route::Relay(source(name)?, format!("referrers/{}", digest()?)),
+        "tags" if last == "list" => {
+            let harmless = |pair: &&str| {
+                let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+                pair.split_once('=').is_some_and(|(k, v)| (k == "n" || k == "last") && v.chars().all(good))
+            };
+            let kept: Vec<&str> = query.unwrap_or_default().split('&').filter(harmless).collect();
+            let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+            Route::Relay(source(name)?, format!("tags/list{query}"))
+        }
+        _ => return Err(Unroutable::Unknown),
+    };
+    Ok((route, ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(path: &str, query: Option<&str>) -> Result<Route, Unroutable> {
+        route(path, query, &|_| true).map(|(route, _)| route)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_in_the_path_and_the_namespace_in_the_query() {
+        let hex = "a".repeat(64);
+        let source = |text: &str| text.parse::<crate::Image>().unwrap().source;
+        assert_eq!(path("/v2/", None), Ok(Route::Base));
+        assert_eq!(
+            path("/v2/library/demo/manifests/1", Some("ns=docker.io")),
+            Ok(Route::Manifest(source("demo"), "1".parse().unwrap()))
+        );
+        assert_eq!(
+            path(&format!("/v2/ghcr.io/a/manifests/blobs/sha256%3A{hex}"), None),
+            Ok(Route::Blob(source("ghcr.io/a/manifests"), format!("sha256:{hex}").parse().unwrap()))
+        );
+        assert_eq!(
+            path("/v2/a/tags/list", Some("n=5&ns=quay.io&x=../../")),
+            Ok(Route::Relay(source("quay.io/a"), "tags/list?n=5".to_owned()))
+        );
+    }
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_refused() {
+        let hex = "a".repeat(64);
+        for (at, query) in [
+            ("/v2/../etc/manifests/1".to_owned(), None),
+            ("/v2/a/%2e%2e/b/manifests/1".to_owned(), None),
+            ("/v2/a/manifests/..".to_owned(), None),
+            ("/v2/a/manifests/%2e%2e%2fx".to_owned(), None),
+            ("/v2/a/blobs/sha256:../../../etc/passwd".to_owned(), None),
+            (format!("/v2/a/blobs/sha256:{hex}/../x"), None),
+            ("/v2/a/blobs/uploads/".to_owned(), None),
+            ("/v2/a/manifests/1".to_owned(), Some("ns=http://x")),
+            ("/v2/a/manifests/1".to_owned(), Some("ns=..")),
+            ("/v2/a/manifests/1".to_owned(), Some("ns=x%2fy")),
+        ] {
+            assert!(path(&at, query).is_err(), "{at}");
+        }
+        for at in ["/", "/v1/x", "/v2/_catalog", "/v2/a", "/v2/%ff/manifests/1"] {
+            assert_eq!(path(at, None), Err(Unroutable::Unknown), "{at}");
+        }
+    }
+}
