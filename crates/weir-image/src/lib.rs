@@ -13,6 +13,7 @@ pub mod settings;
 pub mod stats;
 pub mod store;
 mod upstream;
+mod warm;
 
 pub use digest::Digest;
 pub use mirror::{Mirror, MirrorError};
@@ -20,3 +21,4 @@ pub use moment::Moment;
 pub use name::{Image, Reference, Registry, Repository, Source, Tag};
 pub use settings::{Settings, Timing, UpstreamSettings};
 pub use upstream::Fault;
+pub use warm::Warming;

@@ -49,15 +49,15 @@ pub(super) struct Manifests {
 
 /// Who asks, and how.
 #[derive(Debug, Clone)]
-pub(super) struct Asker {
-    pub(super) identity: Identity,
+pub(crate) struct Asker {
+    pub(crate) identity: Identity,
     /// All `Accept` lines, joined.
-    pub(super) accept: Option<String>,
-    pub(super) hops: String,
+    pub(crate) accept: Option<String>,
+    pub(crate) hops: String,
 }
 
 impl Asker {
-    pub(super) fn ask(&self, method: Method, source: &Source, path: String) -> Ask {
+    pub(crate) fn ask(&self, method: Method, source: &Source, path: String) -> Ask {
         Ask {
             method,
             source: source.clone(),

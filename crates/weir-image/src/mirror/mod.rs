@@ -26,19 +26,21 @@ use hyper::{
 use tokio::time::timeout;
 
 use crate::{
-    Digest, Moment, Settings, Source, Timing,
+    Digest, Moment, Reference, Settings, Source, Timing,
     coordination::{Coordination, Embedded},
     download::{Downloads, Progress, Waiter},
     flight::Flights,
-    manifest::MAX_MANIFEST,
+    manifest::{MAX_MANIFEST, Manifest},
     stats::{Counted, Stats, count},
     store::{Lru, Opened, Recovered, Store, StoreError},
     upstream::{Ask, Fault, HOP, Identity, Upstreams},
+    warm::Jobs,
 };
 use access::Permissions;
 use body::Body;
 
-use manifests::{Asker, Found, Manifests};
+pub(crate) use manifests::Asker;
+use manifests::{Found, Manifests};
 use range::Wanted;
 use route::{Route, Unroutable};
 
@@ -79,6 +81,7 @@ struct Inner {
     permissions: Arc<Permissions>,
     verifying: Flights<Digest, bool>,
     stats: Arc<Stats>,
+    jobs: Jobs,
 }
 
 impl Mirror {
@@ -118,9 +121,19 @@ impl Mirror {
             flights: Flights::default(),
             failed: Mutex::new(HashMap::new()),
         });
-        let verifying = Flights::default();
-        let inner =
-            Inner { settings, timing, store, upstreams, downloads, manifests, permissions, verifying, stats };
+        let (verifying, jobs) = (Flights::default(), Jobs::default());
+        let inner = Inner {
+            settings,
+            timing,
+            store,
+            upstreams,
+            downloads,
+            manifests,
+            permissions,
+            verifying,
+            stats,
+            jobs,
+        };
         Ok(Mirror { inner: Arc::new(inner) })
     }
 
@@ -140,6 +153,36 @@ impl Mirror {
     #[must_use]
     pub fn counted(&self) -> Vec<Counted> {
         self.inner.stats.all()
+    }
+
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.inner.jobs
+    }
+
+    /// The mirror itself asks, as the configuration has it.
+    pub(crate) fn own(&self, source: &Source) -> Asker {
+        Asker { identity: self.inner.upstreams.identity(source), accept: None, hops: String::new() }
+    }
+
+    pub(crate) async fn manifest(
+        &self,
+        source: &Source,
+        reference: &Reference,
+        asker: &Asker,
+    ) -> Result<Arc<Manifest>, Fault> {
+        let found = self.inner.manifests.find(source, reference, asker, Moment::now()).await?;
+        Ok(found.stored.manifest)
+    }
+
+    pub(crate) fn join(
+        &self,
+        source: &Source,
+        digest: &Digest,
+        asker: &Asker,
+    ) -> Result<Option<Waiter>, Fault> {
+        let ask = asker.ask(Method::GET, source, format!("blobs/{digest}"));
+        let size = self.inner.store.part_of(source, digest).map(|part| part.size);
+        self.inner.downloads.join(digest, size, ask, Moment::now())
     }
 
     /// Answers a client's request.

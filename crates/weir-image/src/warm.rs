@@ -1,0 +1,156 @@
+//! Images fetched before anybody asks for them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, time::sleep};
+
+use crate::{
+    Digest, Image, Mirror, Reference, Source,
+    manifest::{Manifest, Part},
+    mirror::Asker,
+    upstream::Fault,
+};
+
+/// So many are remembered.
+const KEPT: usize = 64;
+
+/// How far the fetching of an image is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warming {
+    /// The image, in full.
+    pub image: String,
+    /// All its bytes; 0 while its manifest is not here.
+    pub total: u64,
+    /// Those that are here and verified.
+    pub done: u64,
+    /// It is over:
+    pub is_over: bool,
+    /// and failed for this.
+    pub error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Job {
+    image: String,
+    total: AtomicU64,
+    done: AtomicU64,
+    end: Mutex<Option<Result<(), String>>>,
+}
+
+/// What is being fetched, and was.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    next: AtomicU64,
+    jobs: Mutex<BTreeMap<u64, Arc<Job>>>,
+}
+
+impl Mirror {
+    /// Begins to fetch an image; [`Mirror::warming`] tells how far it is.
+    ///
+    /// * `platform`: `linux/arm64`; of an image for several, that one only.
+    /// * `runtime`: where the mirror is served.
+    pub fn warm(&self, image: &Image, platform: &str, runtime: &Handle) -> u64 {
+        let job = Arc::new(Job {
+            image: image.to_string(),
+            total: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            end: Mutex::new(None),
+        });
+        let id = self.jobs().next.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut jobs = self.jobs().jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            jobs.insert(id, Arc::clone(&job));
+            while jobs.len() > KEPT {
+                jobs.pop_first();
+            }
+        }
+        let (mirror, image, platform) = (self.clone(), image.clone(), platform.to_owned());
+        runtime.spawn(async move {
+            let result = mirror.fetch(&image, &platform, &job).await;
+            *job.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        });
+        id
+    }
+
+    /// How far [`Mirror::warm`] is; none if it is not remembered.
+    #[must_use]
+    pub fn warming(&self, id: u64) -> Option<Warming> {
+        let job = Arc::clone(self.jobs().jobs.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?);
+        let end = job.end.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(Warming {
+            image: job.image.clone(),
+            total: job.total.load(Ordering::Relaxed),
+            done: job.done.load(Ordering::Relaxed),
+            is_over: end.is_some(),
+            error: end.and_then(Result::err),
+        })
+    }
+
+    async fn fetch(&self, image: &Image, platform: &str, job: &Job) -> Result<(), String> {
+        let asker = self.own(&image.source);
+        let text = |fault: Fault| fault.to_string();
+        let mut manifest = self.manifest(&image.source, &image.reference, &asker).await.map_err(text)?;
+        if let Manifest::Index(children) = &*manifest {
+            let wanted = children
+                .iter()
+                .find(|c| c.platform == platform || c.platform.starts_with(&format!("{platform}/")));
+            let Some(wanted) = wanted else {
+                let has: Vec<&str> = children
+                    .iter()
+                    .map(|c| c.platform.as_str())
+                    .filter(|p| !p.starts_with("unknown"))
+                    .collect();
+                return Err(format!("{image} is not for {platform}, but for {}", has.join(", ")));
+            };
+            let reference = Reference::Digest(wanted.part.digest.clone());
+            manifest = self.manifest(&image.source, &reference, &asker).await.map_err(text)?;
+        }
+        let parts: Vec<Part> = manifest.parts().cloned().collect();
+        job.total.store(parts.iter().map(|p| p.size).sum(), Ordering::Relaxed);
+        for part in &parts {
+            self.bring(&image.source, &part.digest, &asker, job, part.size).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a blob is here; what a registry cuts is tried again while it goes on.
+    async fn bring(
+        &self,
+        source: &Source,
+        digest: &Digest,
+        asker: &Asker,
+        job: &Job,
+        size: u64,
+    ) -> Result<(), String> {
+        let before = job.done.load(Ordering::Relaxed);
+        loop {
+            match self.join(source, digest, asker) {
+                Ok(None) => break,
+                Ok(Some(waiter)) => {
+                    while !self.store().has(digest) {
+                        let reached = match &*waiter.progress.borrow() {
+                            crate::download::Progress::Flowing { ready, .. } => *ready,
+                            crate::download::Progress::Failed(fault) => return Err(fault.to_string()),
+                            crate::download::Progress::Asking => 0,
+                        };
+                        job.done.store(before + reached, Ordering::Relaxed);
+                        if waiter.progress.has_changed().is_err() {
+                            break;
+                        }
+                        sleep(Duration::from_millis(50)).await;
+                    }
+                }
+                Err(fault) => return Err(fault.to_string()),
+            }
+        }
+        job.done.store(before + size, Ordering::Relaxed);
+        Ok(())
+    }
+}
