@@ -16,6 +16,13 @@
 //! | `GET /v1/congestion/flows` | | `[`[`weir_cc::FlowRecord`]`]`: those that ended last |
 //! | `GET /v1/congestion/stats` | | [`weir_cc::StatsView`] |
 //! | `POST /v1/congestion/move` | | [`CongestionMoved`]: connections that are there already follow the rules |
+//! | `GET /v1/images` | | [`Images`]: the image cache; `no-images` if there is none |
+//! | `GET /v1/images/usage` | | [`ImageUsage`] |
+//! | `POST /v1/images/pin` | [`PinImage`] | [`Pinned`] |
+//! | `POST /v1/images/remove` | [`NamedImage`] | [`Freed`] |
+//! | `POST /v1/images/prune` | [`PruneImages`] | [`Freed`] |
+//! | `POST /v1/images/warm` | [`NamedImage`] | [`WarmId`] |
+//! | `GET /v1/images/warm/{id}` | | [`Warming`] |
 //! | `GET /metrics` | | OpenMetrics' text, for Prometheus |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
 //!
@@ -50,12 +57,16 @@ mod agree;
 mod client;
 mod congestion;
 mod export;
+mod images;
 mod shapes;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
 pub use client::{Client, ClientError, Events};
 pub use congestion::{CongestionMoved, CongestionQuery, CongestionRule, CongestionView};
 pub use export::{Export, ExportClass, ExportSelector};
+pub use images::{
+    Freed, Image, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, WarmId, Warming,
+};
 pub use shapes::*;
 
 /// Where the agent listens unless told otherwise.

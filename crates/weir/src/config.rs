@@ -65,6 +65,8 @@ pub(crate) struct Config {
     pub(crate) congestion: Vec<weir_cc::Rule>,
     /// Without the section no agreements are made.
     pub(crate) agreements: Option<Agreements>,
+    /// Without the section no images are kept.
+    pub(crate) images: Option<weir_image::Settings>,
 }
 
 impl Config {
@@ -288,6 +290,25 @@ pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
     parse(&text, path)
 }
 
+/// Reads `[images]` alone, for a cache without an agent: the rest of the file is not looked at.
+pub(crate) fn load_images(path: &Path) -> Result<weir_image::Settings, ConfigError> {
+    #[derive(Deserialize)]
+    struct Alone {
+        images: Option<weir_image::Settings>,
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let alone: Alone = toml::from_str(&text).map_err(|e| ConfigError::Syntax {
+        path: path.to_owned(),
+        detail: e.to_string().trim_end().to_owned(),
+    })?;
+    let value = |(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail };
+    let missing = || fault("[images]", "there is no such section (docs/weir.toml shows one)");
+    let images = alone.images.ok_or_else(|| value(missing()))?;
+    images.check().map_err(value)?;
+    Ok(images)
+}
+
 /// Checks a configuration text; `path` is for the error.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     let config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
@@ -369,6 +390,9 @@ fn check(config: &Config) -> Result<(), Fault> {
         check_name(bare).map_err(|e| fault("[[congestion]]", e))?;
     }
     weir_cc::Rules::new(config.congestion.clone()).map_err(|e| fault("[[congestion]]", e))?;
+    if let Some(images) = &config.images {
+        images.check()?;
+    }
     check_selectors(&config.classes)
 }
 
@@ -429,6 +453,14 @@ mod tests {
         format!("{LINK}[[class]]\nname = \"a\"\nmatch = {selectors}\n")
     }
 
+    fn images(text: &str) -> String {
+        format!("{LINK}[images]\n{text}\n")
+    }
+
+    fn upstream(text: &str) -> String {
+        images(&format!("budget = \"1GiB\"\n[[images.upstream]]\n{text}"))
+    }
+
     const LINK: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n";
 
     #[test]
@@ -455,6 +487,9 @@ mod tests {
             .collect();
         let agreements = parse(&format!("{LINK}{uncommented}")).unwrap().agreements.unwrap();
         assert_eq!(agreements.templates.len(), 1);
+        // And of images.
+        let images = parse(&format!("{LINK}{uncommented}")).unwrap().images.unwrap();
+        assert_eq!((images.upstreams.len(), images.listen.port()), (2, 5050));
     }
 
     #[test]
@@ -514,6 +549,21 @@ mod tests {
             (&format!("{LINK}[agreements]\nother = 0\nother_is_ceiling = true\n"), "wants a part"),
             (&format!("{LINK}[agreements]\nmost = 0\n"), "most: 0 is not between"),
             (&format!("{LINK}[agreements]\nreserve = 0.5\n"), "unknown field `reserve`"),
+            (&format!("{LINK}[images]\n"), "missing field `budget`"),
+            (&images("budget = \"1MiB\""), "[images] budget: 1MiB is less than 64MiB"),
+            (&images("budget = \"1GiB\"\nlisten = \"0.0.0.0:5050\""), "is not a loopback address"),
+            (&images("budget = \"1GiB\"\ndirectory = \"x\""), "x is not an absolute path"),
+            (&images("budget = \"1GiB\"\nconnections = 0"), "0 is not between 1 and 65536"),
+            (&images("budget = \"1GiB\"\nsize = 1"), "unknown field `size`"),
+            (&upstream("registry = \"https://x\""), "cannot read `https://x` as a registry"),
+            (&upstream("registry = \"x.y\"\nurl = \"x.y\""), "cannot read url `x.y`"),
+            (&upstream("registry = \"x.y\"\nurl = \"http://x.y/path\""), "without a path"),
+            (&upstream("registry = \"x.y\"\nusername = \"a\""), "username and password_file go together"),
+            (
+                &upstream("registry = \"x.y\"\nusername = \"a\"\npassword_file = \"/f\""),
+                "say which repositories everybody on this node may have",
+            ),
+            (&upstream("registry = \"x.y\"\n[[images.upstream]]\nregistry = \"x.y\""), "there twice"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(want), "{text}\n---\n{error}");

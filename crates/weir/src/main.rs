@@ -4,6 +4,7 @@ mod agent;
 mod cli;
 mod config;
 mod control;
+mod images;
 mod server;
 
 use std::{io, process::ExitCode};

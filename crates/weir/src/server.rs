@@ -5,6 +5,7 @@ mod agree;
 mod body;
 mod congestion;
 mod events;
+mod images;
 mod language;
 mod metrics;
 mod socket;
@@ -28,7 +29,10 @@ use axum::{
 use tokio::{net::UnixListener, sync::oneshot, time};
 use weir_api::{Class, Doctor, Error, Explanation, Export, SetPolicies, Status};
 
-use crate::control::{Control, Reply, Request};
+use crate::{
+    control::{Control, Reply, Request},
+    images::Images,
+};
 
 use body::{Body, Follow, Name};
 pub(crate) use socket::Socket;
@@ -41,11 +45,21 @@ const PATIENCE: Duration = Duration::from_secs(8);
 ///
 /// # Errors
 /// What the listener says; a single connection's trouble stays its own.
-pub(crate) async fn serve(listener: UnixListener, control: Control) -> io::Result<()> {
-    axum::serve(listener, router(control).into_make_service_with_connect_info::<agree::Peer>()).await
+pub(crate) async fn serve(listener: UnixListener, control: Control, images: Images) -> io::Result<()> {
+    axum::serve(listener, router(control, images).into_make_service_with_connect_info::<agree::Peer>()).await
 }
 
-fn router(control: Control) -> Router {
+/// The same for an image cache without an agent.
+///
+/// # Errors
+/// What the listener says.
+pub(crate) async fn serve_images(listener: UnixListener, images: Images) -> io::Result<()> {
+    let router = images::alone(images).fallback(unknown_route).method_not_allowed_fallback(bad_method);
+    axum::serve(listener, router).await
+}
+
+fn router(control: Control, images: Images) -> Router {
+    let measured = metrics::Measured { control: control.clone(), images: images.clone() };
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/classes", get(classes))
@@ -55,13 +69,14 @@ fn router(control: Control) -> Router {
         .route("/v1/policies/{name}", delete(unset))
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
-        .route("/metrics", get(metrics::metrics))
         .route("/v1/events", get(events))
         .fallback(unknown_route)
         .method_not_allowed_fallback(bad_method)
         .with_state(control.clone())
         .merge(congestion::router(control.clone()))
         .merge(agree::router(control))
+        .merge(images::router(images))
+        .merge(Router::new().route("/metrics", get(metrics::metrics)).with_state(measured))
 }
 
 type Answer<T> = Result<Json<T>, Failure>;
@@ -143,7 +158,7 @@ impl Failure {
     fn status(&self) -> StatusCode {
         match self.0.code.as_str() {
             "bad-request" => StatusCode::BAD_REQUEST,
-            "unknown-name" | "unknown-route" => StatusCode::NOT_FOUND,
+            "unknown-name" | "unknown-route" | "no-images" => StatusCode::NOT_FOUND,
             "bad-method" => StatusCode::METHOD_NOT_ALLOWED,
             "ambiguous-name" | "no-capacity" => StatusCode::CONFLICT,
             "too-large" => StatusCode::PAYLOAD_TOO_LARGE,

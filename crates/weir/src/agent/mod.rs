@@ -52,6 +52,7 @@ use self::{
 use crate::{
     config::{self, Config},
     control::Request,
+    images::Images,
     server::{self, Socket},
 };
 
@@ -129,7 +130,11 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let socket = Socket::bind(&config.agent.socket)?;
     let mut agent = Agent::open(path, config)?;
     let (control, mut requests) = mpsc::channel(64);
-    let api = tokio::spawn(server::serve(socket.listener()?, control));
+    let images = match agent.book.config().images.clone() {
+        Some(settings) => Images::start(settings, agent.book.config().discover.docker.clone())?,
+        None => Images::off(),
+    };
+    let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone()));
 
     // SAFETY: `LinkEvents` owns its socket, answers with the same descriptor always, and is
     // not taken out of the `AsyncFd`.
@@ -189,6 +194,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     agent.event("stopping", None, "putting everything back".to_owned());
     api.abort();
+    images.stop();
     agent.close().await
 }
 
@@ -409,6 +415,9 @@ impl Agent {
                 return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
             }
             let congestion = congestion::checked(&config.congestion)?;
+            if self.book.config().images != config.images {
+                return Err("a change of [images] needs a restart of the agent".to_owned());
+            }
             let docker = self.book.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.book.reconfigure(config).map_err(|e| e.message)?;

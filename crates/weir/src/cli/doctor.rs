@@ -44,7 +44,7 @@ fn without_agent(silent: &ClientError) -> Doctor {
     Doctor { checks }
 }
 
-fn write(out: &mut dyn Write, look: Look, doctor: &Doctor) -> io::Result<()> {
+pub(super) fn write(out: &mut dyn Write, look: Look, doctor: &Doctor) -> io::Result<()> {
     let mut table = Table::new(look, &["CHECK", "", "FOUND"]);
     for check in &doctor.checks {
         let verdict = match check.verdict {

@@ -7,6 +7,7 @@ mod events;
 mod explain;
 mod export;
 mod format;
+mod image;
 mod manual;
 mod ps;
 mod set;
@@ -54,6 +55,7 @@ const EXAMPLES: &str = "Examples:
   weir explain web                            why it gets what it gets
   weir agree --help                           promise bandwidth, now or later
   weir cc --help                              congestion control by rule, completion times
+  weir image --help                           pull each image once for all
   weir doctor                                 what this node can do, and what not
 
 Exit codes: 0 done, 1 refused or failed, 2 the command line or its input is wrong.
@@ -94,6 +96,8 @@ enum Command {
     Agree(agree::AgreeArgs),
     /// Choose congestion control: rules, flows, completion times
     Cc(cc::CcArgs),
+    /// Pull images once for all: the cache, and who is pointed at it
+    Image(image::ImageArgs),
     /// Show the agent and its link
     Status(status::StatusArgs),
     /// Check what this node can do, and what not
@@ -209,6 +213,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Explain(args) => explain::run(&args, session),
         Command::Agree(args) => agree::run(args, session),
         Command::Cc(args) => cc::run(args, session),
+        Command::Image(args) => image::run(args, session),
         Command::Status(status::StatusArgs {}) => status::run(session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Events(args) => events::run(&args, session),

@@ -206,7 +206,7 @@ impl FakeAgent {
                 runtime.block_on(async {
                     let listener = socket.listener().unwrap();
                     tokio::select! {
-                        served = serve(listener, control) => panic!("the server ended: {served:?}"),
+                        served = serve(listener, control, crate::images::Images::off()) => panic!("the server ended: {served:?}"),
                         () = answer(requests, events) => {}
                     }
                 });

@@ -15,18 +15,28 @@ use prometheus_client::{
 use weir_agree::GuaranteeState;
 use weir_api::{AgreementStatus, Class, CongestionView, Status};
 use weir_cc::StatsView;
+use weir_image::{Mirror, Moment, stats::Counted, store::Usage};
 use weir_units::BitRate;
 
 use super::{Failure, ask, congestion::asked};
 use crate::{
     agent::{agree::Ask, congestion},
     control::{Control, Request},
+    images::Images,
 };
 
 /// OpenMetrics 1.0, which Prometheus reads.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(super) async fn metrics(State(control): State<Control>) -> Result<Response, Failure> {
+/// Whom to ask.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub(super) control: Control,
+    pub(super) images: Images,
+}
+
+pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response, Failure> {
+    let Measured { control, images } = measured;
     let status = ask(&control, Request::Status).await?;
     let classes = ask(&control, Request::Classes).await?;
     // A node that makes no agreements has none.
@@ -34,8 +44,24 @@ pub(super) async fn metrics(State(control): State<Control>) -> Result<Response, 
         ask(&control, |reply| Request::Agreements(Ask::Statuses(reply))).await?.unwrap_or_default();
     let congestion =
         (asked(&control, congestion::Ask::View).await?, asked(&control, congestion::Ask::Stats).await?);
-    let text = text(&status, &classes, &agreements, &congestion);
-    Ok(([(header::CONTENT_TYPE, TYPE)], text).into_response())
+    // The cache is asked where its disk does not hold up the loop.
+    let images = tokio::task::spawn_blocking(move || {
+        images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
+    });
+    let images = images.await.ok().flatten();
+    Ok(answer(text(Some((&status, &classes, &agreements, &congestion)), images.as_ref())))
+}
+
+/// Of the image cache alone.
+pub(super) async fn of_images_alone(State(images): State<Images>) -> Response {
+    let images = tokio::task::spawn_blocking(move || {
+        images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
+    });
+    answer(text(None, images.await.ok().flatten().as_ref()))
+}
+
+fn answer(text: String) -> Response {
+    ([(header::CONTENT_TYPE, TYPE)], text).into_response()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -78,21 +104,51 @@ fn bytes_per_second(rate: BitRate) -> f64 {
     rate.0 as f64 / 8.0
 }
 
-fn text(
-    status: &Status,
-    classes: &[Class],
-    agreements: &[AgreementStatus],
-    congestion: &(CongestionView, StatsView),
-) -> String {
+/// What the agent's loop says: status, classes, agreements, congestion control.
+type OfAgent<'a> = (&'a Status, &'a [Class], &'a [AgreementStatus], &'a (CongestionView, StatsView));
+
+fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>) -> String {
     let mut registry = Registry::with_prefix("weir");
-    of_link(&mut registry, status);
-    of_classes(&mut registry, classes);
-    of_agreements(&mut registry, agreements);
-    of_congestion(&mut registry, congestion);
+    if let Some((status, classes, agreements, congestion)) = agent {
+        of_link(&mut registry, status);
+        of_classes(&mut registry, classes);
+        of_agreements(&mut registry, agreements);
+        of_congestion(&mut registry, congestion);
+    }
+    if let Some((usage, mirror)) = images {
+        of_images(&mut registry, usage, &mirror.counted());
+    }
     let mut text = String::new();
     // A string takes what is written to it.
     let _ = encode(&mut text, &registry);
     text
+}
+
+fn of_images(registry: &mut Registry, usage: &Usage, counted: &[Counted]) {
+    let gauges = [
+        ("images_used", "Blobs of images, bytes", usage.bytes),
+        ("images_reserved", "Set aside for downloads of images, bytes", usage.reserved),
+        ("images_held", "Blobs that may not be evicted now, bytes", usage.held),
+        ("images_budget", "The most that blobs of images may take, bytes", usage.budget),
+        ("images_disk_free", "What the file system of images has left, bytes", usage.free),
+    ];
+    for (name, help, value) in gauges {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(value as f64);
+        registry.register(name, help, gauge);
+    }
+    let counts = [
+        ("evicted", "Blobs that left to make room", usage.counts.evicted),
+        ("evicted_bytes", "Their bytes", usage.counts.evicted_bytes),
+        ("corrupt", "Files that were not what they were called", usage.counts.corrupt),
+        ("no_room", "Downloads refused for want of room", usage.counts.refused),
+    ];
+    let counted = counted.iter().map(|c| (c.name, c.help, c.value));
+    for (name, help, value) in counted.chain(counts) {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        registry.register(format!("images_{name}"), help, counter);
+    }
 }
 
 fn of_link(registry: &mut Registry, status: &Status) {
@@ -224,7 +280,7 @@ mod tests {
         let mut stats = weir_cc::Stats::default();
         stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
         let congestion = (fake::congestion_view(), stats.view());
-        let text = text(&fake::status(), &fake::classes(), &[], &congestion);
+        let text = text(Some((&fake::status(), &fake::classes(), &[], &congestion)), None);
         let flows = "weir_cc_flows_total{to=\"10.1.2.0/24\",below=\"10000000\",algorithm=\"bbr>cubic\"} 1";
         for line in [flows, "weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"]
         {

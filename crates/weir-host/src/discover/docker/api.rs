@@ -88,6 +88,8 @@ pub(super) struct Endpoint {
 #[serde(rename_all = "PascalCase")]
 struct Listed {
     id: String,
+    #[serde(default, rename = "ImageID")]
+    image: String,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +132,12 @@ impl Api {
     pub(super) async fn running(&self) -> Result<Vec<String>, Unavailable> {
         let listed: Vec<Listed> = self.get("/containers/json", self.patience).await?;
         Ok(listed.into_iter().map(|container| container.id).collect())
+    }
+
+    /// The images that containers have, also those that do not run.
+    pub(super) async fn images(&self) -> Result<Vec<String>, Unavailable> {
+        let listed: Vec<Listed> = self.get("/containers/json?all=true", self.patience).await?;
+        Ok(listed.into_iter().map(|container| container.image).collect())
     }
 
     /// All about one container; none if it is gone.

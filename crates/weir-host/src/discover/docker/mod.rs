@@ -174,6 +174,15 @@ pub fn watch(options: Options) -> Watcher {
     watch_on(options, Node::here())
 }
 
+/// The images that containers have, also those that do not run: Docker's ids of images, which are
+/// digests of configurations or manifests.
+///
+/// # Errors
+/// [`Unavailable`].
+pub async fn images_in_use(options: &Options) -> Result<Vec<String>, Unavailable> {
+    api::Api::connect(options.socket.clone(), options.patience).await?.images().await
+}
+
 fn watch_on(options: Options, node: Node) -> Watcher {
     let first = Snapshot { containers: Vec::new(), warnings: Vec::new(), error: Some(Unavailable::NotYet) };
     let (sender, snapshots) = watch::channel(first);

@@ -1,0 +1,186 @@
+//! The image cache: what it holds, and what it is asked to do.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_units::Bytes;
+
+use crate::{Client, ClientError};
+use hyper::Method;
+
+/// `GET /v1/images`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Images {
+    /// By name.
+    pub images: Vec<Image>,
+    /// Patterns of images that stay.
+    pub pins: Vec<String>,
+}
+
+/// An image of the cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// Repository and tag, or digest.
+    pub image: String,
+    /// Its manifest.
+    pub digest: String,
+    /// Of an image for several platforms, those that are here.
+    pub platforms: Vec<String>,
+    /// Of its bytes, those that are here; what several images share counts in each.
+    pub present: Bytes,
+    /// All its bytes.
+    pub total: Bytes,
+    /// When something of it was last asked for.
+    pub used_ms: u64,
+    /// How often the most asked-for part of it was.
+    pub hits: u64,
+    /// Kept by a pin.
+    pub pinned: bool,
+    /// A container has it.
+    pub in_use: bool,
+}
+
+/// `GET /v1/images/usage`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageUsage {
+    /// Where Docker and containerd ask.
+    pub listen: String,
+    /// Where blobs are kept.
+    pub directory: String,
+    /// Blobs and manifests.
+    pub blobs: usize,
+    /// What they take.
+    pub bytes: Bytes,
+    /// Set aside for downloads.
+    pub reserved: Bytes,
+    /// Of `bytes`, what may not be evicted now: in use, pinned, being sent, new.
+    pub held: Bytes,
+    /// The bound on all of it.
+    pub budget: Bytes,
+    /// What the file system has left,
+    pub free: Bytes,
+    /// and what of that is to stay free.
+    pub keep_free: Bytes,
+    /// Counters since the start, by name: `blob_hits`, `upstream_bytes`, …
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// `POST /v1/images/pin`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinImage {
+    /// Images by name; `*` stands for anything.
+    pub pattern: String,
+    /// Whether they stay from now on, or not any longer.
+    pub stays: bool,
+}
+
+/// `POST /v1/images/remove`, `POST /v1/images/warm`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedImage {
+    /// As people write it: `nginx:1.27`, `ghcr.io/acme/app@sha256:…`.
+    pub image: String,
+    /// For `warm`: which one of an image for several; the node's own unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
+}
+
+/// `POST /v1/images/prune`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PruneImages {
+    /// What may remain beside what is in use and pinned.
+    pub down_to: Bytes,
+}
+
+/// What became free.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freed {
+    /// Bytes.
+    pub freed: Bytes,
+}
+
+/// `POST /v1/images/pin`: whether that was a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pinned {
+    /// It was.
+    pub changed: bool,
+}
+
+/// `POST /v1/images/warm`: to ask with how far it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmId {
+    /// Its number.
+    pub id: u64,
+}
+
+/// `GET /v1/images/warm/{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warming {
+    /// The image, in full.
+    pub image: String,
+    /// All its bytes; 0 until its manifest is here.
+    pub total: Bytes,
+    /// Those that are here.
+    pub done: Bytes,
+    /// It is over:
+    pub is_over: bool,
+    /// and failed for this.
+    pub error: Option<String>,
+}
+
+impl Client {
+    /// The images of the cache.
+    ///
+    /// # Errors
+    /// [`ClientError`]; code `no-images` if the agent keeps none.
+    pub fn images(&self) -> Result<Images, ClientError> {
+        self.get("/v1/images")
+    }
+
+    /// How full the cache is, and what it counted.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn image_usage(&self) -> Result<ImageUsage, ClientError> {
+        self.get("/v1/images/usage")
+    }
+
+    /// Has images stay, or not any longer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn pin_image(&self, pin: &PinImage) -> Result<Pinned, ClientError> {
+        self.call(Method::POST, "/v1/images/pin", Some(pin))
+    }
+
+    /// Removes an image, and its blobs that nothing else needs.
+    ///
+    /// # Errors
+    /// [`ClientError`]; code `unknown-name` if there is no such image.
+    pub fn remove_image(&self, image: &NamedImage) -> Result<Freed, ClientError> {
+        self.call(Method::POST, "/v1/images/remove", Some(image))
+    }
+
+    /// Evicts what nothing holds.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn prune_images(&self, prune: &PruneImages) -> Result<Freed, ClientError> {
+        self.call(Method::POST, "/v1/images/prune", Some(prune))
+    }
+
+    /// Begins to fetch an image.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn warm_image(&self, image: &NamedImage) -> Result<WarmId, ClientError> {
+        self.call(Method::POST, "/v1/images/warm", Some(image))
+    }
+
+    /// How far [`Client::warm_image`] is.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn image_warming(&self, id: u64) -> Result<Warming, ClientError> {
+        self.get(&format!("/v1/images/warm/{id}"))
+    }
+}

@@ -1,0 +1,137 @@
+//! `weir image doctor`: the way from a runtime to a registry, step by step.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Args;
+use weir_api::{Check, Doctor, Verdict};
+
+use super::super::{Session, doctor};
+
+const EXAMPLES: &str = "Examples:
+  weir image doctor
+  weir image doctor --try nginx:1.27      also ask for the manifest of this image
+
+Exits with 1 if a check fails.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct DoctorArgs {
+    /// Ask for the manifest of this image, all the way
+    #[arg(long = "try", value_name = "IMAGE")]
+    image: Option<weir_image::Image>,
+    /// Take this directory for the root of the file system
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+fn check(name: &str, verdict: Verdict, found: impl Into<String>, advice: Option<&str>) -> Check {
+    Check { name: name.to_owned(), verdict, found: found.into(), advice: advice.map(str::to_owned) }
+}
+
+pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let mut checks = Vec::new();
+    match session.client.image_usage() {
+        Err(e) => checks.push(check(
+            "cache",
+            Verdict::Fail,
+            e.to_string(),
+            Some("put [images] into the configuration and start `weir agent`, or `weir image serve`"),
+        )),
+        Ok(usage) => {
+            let full = format!("{} of {} used in {}", usage.bytes, usage.budget, usage.directory);
+            checks.push(check("cache", Verdict::Ok, full, None));
+            if usage.free < usage.keep_free {
+                let found = format!("{} free, {} are to stay free", usage.free, usage.keep_free);
+                checks.push(check(
+                    "disk",
+                    Verdict::Warn,
+                    found,
+                    Some("no new blob is kept until there is room"),
+                ));
+            }
+            if let Ok(listen) = usage.listen.parse::<SocketAddr>() {
+                checks.push(match ask(listen, "/v2/") {
+                    Ok(200) => check("mirror", Verdict::Ok, format!("answers on http://{listen}"), None),
+                    Ok(status) => {
+                        check("mirror", Verdict::Fail, format!("answers {status} on {listen}"), None)
+                    }
+                    Err(e) => check("mirror", Verdict::Fail, format!("no answer on {listen}: {e}"), None),
+                });
+                if let Some(image) = &args.image {
+                    checks.push(way(listen, image));
+                }
+                checks.extend(clients(&args.root, listen));
+            }
+        }
+    }
+    let doctor = Doctor { checks };
+    session.print(&doctor, |out, look| doctor::write(out, look, &doctor))?;
+    let failed = doctor.checks.iter().any(|check| check.verdict == Verdict::Fail);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Whether an image can be had, all the way.
+fn way(listen: SocketAddr, image: &weir_image::Image) -> Check {
+    let source = &image.source;
+    let path = format!("/v2/{}/manifests/{}?ns={}", source.repository, image.reference, source.registry);
+    match ask(listen, &path) {
+        Ok(200) => check("pull", Verdict::Ok, format!("{image} can be had"), None),
+        Ok(status) => check(
+            "pull",
+            Verdict::Fail,
+            format!("{image}: {status}"),
+            Some("the agent's log says why its registry does not give it"),
+        ),
+        Err(e) => check("pull", Verdict::Fail, format!("{image}: {e}"), None),
+    }
+}
+
+/// What Docker's and containerd's files say.
+fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
+    let url = format!("http://{listen}");
+    let mentions =
+        |file: &str| std::fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(&url));
+    let mut checks = Vec::new();
+    for (name, dir, file) in [
+        ("docker", "etc/docker", "etc/docker/daemon.json"),
+        ("containerd", "etc/containerd", "etc/containerd/certs.d/_default/hosts.toml"),
+    ] {
+        if !root.join(dir).is_dir() {
+            continue;
+        }
+        checks.push(if mentions(file) {
+            check(name, Verdict::Ok, format!("/{file} names {url}"), None)
+        } else {
+            let found = format!("/{file} does not name {url}");
+            check(name, Verdict::Warn, found, Some("`weir image setup` points it here"))
+        });
+    }
+    let config = std::fs::read_to_string(root.join("etc/containerd/config.toml")).unwrap_or_default();
+    if root.join("etc/containerd/certs.d").is_dir() && !config.contains("certs.d") {
+        checks.push(check(
+            "containerd",
+            Verdict::Warn,
+            "its configuration has no config_path, so Kubernetes' pulls do not look into certs.d",
+            Some("set config_path = \"/etc/containerd/certs.d\" in its registry section; nerdctl and ctr --hosts-dir look by themselves"),
+        ));
+    }
+    checks
+}
+
+/// The status of a GET.
+fn ask(listen: SocketAddr, path: &str) -> std::io::Result<u16> {
+    let wait = Duration::from_secs(10);
+    let mut stream = TcpStream::connect_timeout(&listen, wait)?;
+    stream.set_read_timeout(Some(wait))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {listen}\r\nconnection: close\r\n\r\n")?;
+    let mut head = [0; 12];
+    stream.read_exact(&mut head)?;
+    let status = std::str::from_utf8(&head).ok().and_then(|head| head.get(9..12)?.parse().ok());
+    status.ok_or_else(|| std::io::Error::other("the answer is not HTTP"))
+}

@@ -1,0 +1,73 @@
+//! `weir image`: the image cache of this node, and how Docker and containerd are pointed at it.
+
+mod doctor;
+mod setup;
+mod verbs;
+
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::Session;
+
+const EXAMPLES: &str = "Examples:
+  weir image setup                             point Docker and containerd at the cache
+  weir image doctor                            does it work, all the way?
+  weir image ls                                what is here
+  weir image df                                how full it is, and what it saved
+  weir image warm nginx:1.27                   fetch it before anybody asks
+  weir image pin 'ghcr.io/acme/*:prod'         keep these
+  weir image undo                              take the set-up back
+
+Each image is pulled over the uplink once and served from here from then on; [images] in the
+configuration turns it on. Docker without the containerd image store asks it for Docker Hub
+only; for other registries name it in the image: 127.0.0.1:5050/ghcr.io/acme/app:1";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ImageArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Point Docker and containerd at the cache
+    Setup(setup::SetupArgs),
+    /// Take back what setup did, to the byte
+    Undo(setup::UndoArgs),
+    /// Check the way from Docker and containerd to the registries
+    Doctor(doctor::DoctorArgs),
+    /// List the images of the cache
+    Ls,
+    /// Show how full the cache is, and what it saved
+    Df,
+    /// Keep images, whatever else has to go
+    Pin(verbs::PinArgs),
+    /// Remove images
+    Rm(verbs::RmArgs),
+    /// Evict what is neither pinned nor in use
+    Prune(verbs::PruneArgs),
+    /// Fetch an image before anybody asks for it
+    Warm(verbs::WarmArgs),
+    /// Serve the cache without an agent, until told to stop
+    Serve(verbs::ServeArgs),
+}
+
+pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    match args.verb {
+        Verb::Setup(args) => setup::setup(&args, session),
+        Verb::Undo(args) => setup::undo(&args, session),
+        Verb::Doctor(args) => doctor::run(&args, session),
+        Verb::Ls => verbs::ls(session),
+        Verb::Df => verbs::df(session),
+        Verb::Pin(args) => verbs::pin(args, session),
+        Verb::Rm(args) => verbs::rm(&args, session),
+        Verb::Prune(args) => verbs::prune(&args, session),
+        Verb::Warm(args) => verbs::warm(args, session),
+        Verb::Serve(args) => verbs::serve(&args, session),
+    }
+}

@@ -1,0 +1,231 @@
+//! The verbs that ask a running cache, and the one that runs it.
+
+use std::{
+    io::IsTerminal,
+    path::PathBuf,
+    process::ExitCode,
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use weir_api::{NamedImage, PinImage, PruneImages};
+use weir_units::Bytes;
+
+use super::super::{
+    Session,
+    format::{Table, Tone},
+    log_to_stderr,
+};
+use crate::{
+    config,
+    images::Images,
+    server::{self, Socket},
+};
+
+#[derive(Debug, Args)]
+pub(super) struct PinArgs {
+    /// Images in full, such as ghcr.io/acme/app:1; `*` stands for anything. None: list the pins
+    pattern: Option<String>,
+    /// Do not keep them any longer
+    #[arg(long)]
+    remove: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RmArgs {
+    /// As `weir image ls` shows them
+    #[arg(required = true)]
+    images: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PruneArgs {
+    /// What may remain, such as 10GiB
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    down_to: Bytes,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WarmArgs {
+    /// As for `docker pull`
+    image: String,
+    /// Of an image for several platforms, this one instead of the node's own: linux/arm64
+    #[arg(long)]
+    platform: Option<String>,
+}
+
+const SERVE_EXAMPLES: &str = "Examples:
+  weir image serve --config /etc/weir/weir.toml
+
+For nodes whose link weir does not divide; `weir agent` serves the cache itself if [images] is
+there. Reads that section alone, and listens on the agent's socket for the other verbs.";
+
+#[derive(Debug, Args)]
+#[command(after_help = SERVE_EXAMPLES)]
+pub(super) struct ServeArgs {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    config: PathBuf,
+}
+
+/// `3 min ago`.
+fn ago(ms: u64) -> String {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
+    let s = now.saturating_sub(u128::from(ms)) / 1000;
+    match s {
+        0..60 => format!("{s} s ago"),
+        60..3600 => format!("{} min ago", s / 60),
+        3600..172_800 => format!("{} h ago", s / 3600),
+        _ => format!("{} days ago", s / 86_400),
+    }
+}
+
+pub(super) fn ls(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let listed = session.client.images()?;
+    session.print(&listed, |out, look| {
+        if listed.images.is_empty() {
+            return writeln!(out, "no images yet: they come when they are pulled, or by `weir image warm`");
+        }
+        let mut table = Table::new(look, &["IMAGE", "HERE", "OF", "ASKED FOR", "KEPT"]);
+        for image in &listed.images {
+            let kept = match (image.in_use, image.pinned) {
+                (true, true) => "in use, pinned",
+                (true, false) => "in use",
+                (false, true) => "pinned",
+                (false, false) => "",
+            };
+            let here = if image.present == image.total { Tone::Good } else { Tone::Warn };
+            table.row([
+                (image.image.clone(), Tone::Plain),
+                (image.present.to_string(), here),
+                (image.total.to_string(), Tone::Plain),
+                (ago(image.used_ms), Tone::Dim),
+                (kept.to_owned(), Tone::Plain),
+            ]);
+        }
+        write!(out, "{table}")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn df(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let usage = session.client.image_usage()?;
+    session.print(&usage, |out, _| {
+        let count = |name: &str| usage.counters.get(name).copied().unwrap_or(0);
+        let served = count("served_bytes");
+        let fetched = count("upstream_bytes");
+        writeln!(out, "{} serves {}", usage.listen, usage.directory)?;
+        writeln!(
+            out,
+            "used      {} of {}, {} set aside for downloads",
+            usage.bytes, usage.budget, usage.reserved
+        )?;
+        writeln!(out, "held      {} that may not go now (in use, pinned, being sent, new)", usage.held)?;
+        writeln!(out, "disk      {} free, {} of it kept free", usage.free, usage.keep_free)?;
+        writeln!(
+            out,
+            "blobs     {} here; asked for {} times: {} from here, {} joined a download, {} fetched",
+            usage.blobs,
+            count("blob_hits") + count("blob_joined") + count("blob_misses"),
+            count("blob_hits"),
+            count("blob_joined"),
+            count("blob_misses")
+        )?;
+        writeln!(out, "traffic   {} served for {} fetched", Bytes(served), Bytes(fetched))?;
+        writeln!(
+            out,
+            "trouble   {} wrong, {} corrupt, {} without room, {} stale manifests, {} times 429",
+            count("wrong_content"),
+            count("corrupt"),
+            count("no_room"),
+            count("stale_served"),
+            count("upstream_limited")
+        )
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn pin(args: PinArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let Some(pattern) = args.pattern else {
+        let pins = session.client.images()?.pins;
+        session.print(&pins, |out, _| pins.iter().try_for_each(|pin| writeln!(out, "{pin}")))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    // What has no tag is meant as people mean it; a pattern is taken as it is.
+    let pattern = match pattern.parse::<weir_image::Image>() {
+        Ok(image) if !pattern.contains('*') => image.to_string(),
+        _ => pattern,
+    };
+    let pin = PinImage { pattern, stays: !args.remove };
+    let pinned = session.client.pin_image(&pin)?;
+    session.print(&pinned, |out, _| match (pinned.changed, pin.stays) {
+        (true, true) => writeln!(out, "{} stays", pin.pattern),
+        (true, false) => writeln!(out, "{} may go", pin.pattern),
+        (false, true) => writeln!(out, "{} stayed already", pin.pattern),
+        (false, false) => writeln!(out, "{} was not pinned", pin.pattern),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn rm(args: &RmArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    for image in &args.images {
+        let freed = session.client.remove_image(&NamedImage { image: image.clone(), platform: None })?;
+        session.print(&freed, |out, _| writeln!(out, "{image} is removed: {} freed", freed.freed))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn prune(args: &PruneArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let freed = session.client.prune_images(&PruneImages { down_to: args.down_to })?;
+    session.print(&freed, |out, _| writeln!(out, "{} freed", freed.freed))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn warm(args: WarmArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let id = session.client.warm_image(&NamedImage { image: args.image, platform: args.platform })?.id;
+    let shows = !session.json && std::io::stderr().is_terminal();
+    let state = loop {
+        let state = session.client.image_warming(id)?;
+        if shows {
+            eprint!("\r{} of {} of {}      ", state.done, state.total, state.image);
+        }
+        if state.is_over {
+            break state;
+        }
+        thread::sleep(Duration::from_millis(200));
+    };
+    if shows {
+        eprintln!();
+    }
+    if let Some(why) = &state.error {
+        anyhow::bail!("cannot fetch {}: {why}", state.image);
+    }
+    session.print(&state, |out, _| writeln!(out, "{} is here, {}", state.image, state.total))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    log_to_stderr()?;
+    let settings = config::load_images(&args.config)?;
+    let socket = Socket::bind(session.client.socket())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let docker = Some(PathBuf::from(weir_host::discover::docker::SOCKET));
+        let images = Images::start(settings, docker)?;
+        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        let listener = socket.listener()?;
+        tokio::select! {
+            served = server::serve_images(listener, images.clone()) => {
+                served.context("cannot answer on the socket")?;
+            }
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        images.stop();
+        Ok(ExitCode::SUCCESS)
+    })
+}

@@ -1,0 +1,163 @@
+//! The routes of the image cache.
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    routing::{get, post},
+};
+use tokio::runtime::Handle;
+use weir_api::{
+    Freed, Image, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned, PruneImages, WarmId, Warming,
+};
+use weir_image::{Mirror, Moment, store::StoreError};
+use weir_units::Bytes;
+
+use super::{Answer, Failure, body::Body, metrics};
+use crate::images::{Absent, Images};
+
+pub(super) fn router(images: Images) -> Router {
+    Router::new()
+        .route("/v1/images", get(list))
+        .route("/v1/images/usage", get(usage))
+        .route("/v1/images/pin", post(pin))
+        .route("/v1/images/remove", post(remove))
+        .route("/v1/images/prune", post(prune))
+        .route("/v1/images/warm", post(warm))
+        .route("/v1/images/warm/{id}", get(warming))
+        .with_state(images)
+}
+
+/// What a cache without an agent answers.
+pub(super) fn alone(images: Images) -> Router {
+    let measured = Router::new().route("/metrics", get(metrics::of_images_alone)).with_state(images.clone());
+    measured.merge(router(images))
+}
+
+fn mirror(images: &Images) -> Result<(Mirror, Handle), Failure> {
+    images.get().map_err(|absent| match absent {
+        Absent::Off => Failure::new(
+            "no-images",
+            "this agent keeps no images: its configuration has no [images] (docs/weir.toml shows one)",
+        ),
+        Absent::Down(why) => Failure::new("busy", format!("the image cache does not serve now: {why}")),
+    })
+}
+
+/// Work on the store, beside the loop.
+async fn on_store<T: Send + 'static>(
+    images: &Images,
+    work: impl FnOnce(&Mirror) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Failure> {
+    let (mirror, runtime) = mirror(images)?;
+    let done = runtime.spawn_blocking(move || work(&mirror)).await;
+    let stopping = |_| Failure::new("stopping", "the image cache is stopping");
+    done.map_err(stopping)?.map_err(|e| Failure::new("store", weir_host::chain(&e)))
+}
+
+async fn list(State(images): State<Images>) -> Answer<Listed> {
+    let listed = on_store(&images, |mirror| {
+        let images = mirror.store().images().into_iter().map(|one| Image {
+            image: one.image,
+            digest: one.digest.to_string(),
+            platforms: one.platforms,
+            present: Bytes(one.present),
+            total: Bytes(one.total),
+            used_ms: one.used_ms,
+            hits: one.hits,
+            pinned: one.pinned,
+            in_use: one.in_use,
+        });
+        Ok(Listed { images: images.collect(), pins: mirror.store().pins() })
+    });
+    listed.await.map(Json)
+}
+
+async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
+    let usage = on_store(&images, |mirror| {
+        let usage = mirror.store().usage(Moment::now())?;
+        let mut counters: std::collections::BTreeMap<String, u64> =
+            mirror.counted().iter().map(|c| (c.name.to_owned(), c.value)).collect();
+        let counts = usage.counts;
+        counters.extend(
+            [
+                ("evicted", counts.evicted),
+                ("evicted_bytes", counts.evicted_bytes),
+                ("corrupt", counts.corrupt),
+                ("no_room", counts.refused),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        );
+        Ok(ImageUsage {
+            listen: mirror.settings().listen.to_string(),
+            directory: mirror.settings().directory.display().to_string(),
+            blobs: usage.blobs,
+            bytes: Bytes(usage.bytes),
+            reserved: Bytes(usage.reserved),
+            held: Bytes(usage.held),
+            budget: Bytes(usage.budget),
+            free: Bytes(usage.free),
+            keep_free: Bytes(usage.floor),
+            counters,
+        })
+    });
+    usage.await.map(Json)
+}
+
+async fn pin(State(images): State<Images>, Body(pin): Body<PinImage>) -> Answer<Pinned> {
+    let good = |c: char| c.is_ascii_graphic();
+    if pin.pattern.is_empty() || pin.pattern.len() > 512 || !pin.pattern.chars().all(good) {
+        let why =
+            "cannot pin this: write an image in full, such as ghcr.io/acme/*:prod (* stands for anything)";
+        return Err(Failure::new("bad-request", why));
+    }
+    let changed = on_store(&images, move |mirror| mirror.store().pin(&pin.pattern, pin.stays)).await?;
+    Ok(Json(Pinned { changed }))
+}
+
+fn named(image: &NamedImage) -> Result<weir_image::Image, Failure> {
+    image.image.parse().map_err(|e: weir_image::name::BadName| Failure::new("bad-request", e.to_string()))
+}
+
+async fn remove(State(images): State<Images>, Body(image): Body<NamedImage>) -> Answer<Freed> {
+    let name = named(&image)?;
+    let unknown = format!("there is no image {name} in the cache: `weir image ls` lists them");
+    let freed = on_store(&images, move |mirror| mirror.store().remove(&name)).await?;
+    let freed = freed.ok_or_else(|| Failure::new("unknown-name", unknown))?;
+    Ok(Json(Freed { freed: Bytes(freed) }))
+}
+
+async fn prune(State(images): State<Images>, Body(prune): Body<PruneImages>) -> Answer<Freed> {
+    let freed = on_store(&images, move |mirror| mirror.store().prune(prune.down_to.0, Moment::now())).await?;
+    Ok(Json(Freed { freed: Bytes(freed) }))
+}
+
+async fn warm(State(images): State<Images>, Body(image): Body<NamedImage>) -> Answer<WarmId> {
+    let name = named(&image)?;
+    let (mirror, runtime) = mirror(&images)?;
+    let platform = image.platform.unwrap_or_else(platform_here);
+    Ok(Json(WarmId { id: mirror.warm(&name, &platform, &runtime) }))
+}
+
+async fn warming(State(images): State<Images>, Path(id): Path<u64>) -> Answer<Warming> {
+    let (mirror, _) = mirror(&images)?;
+    let unknown = || Failure::new("unknown-name", format!("nobody asked for a fetch {id} lately"));
+    let seen = mirror.warming(id).ok_or_else(unknown)?;
+    Ok(Json(Warming {
+        image: seen.image,
+        total: Bytes(seen.total),
+        done: Bytes(seen.done),
+        is_over: seen.is_over,
+        error: seen.error,
+    }))
+}
+
+/// This node's, in the words of images.
+fn platform_here() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        other => other,
+    };
+    format!("linux/{architecture}")
+}
