@@ -1,0 +1,313 @@
+//! Who may have what, what is refused, and what stays within bounds.
+
+mod kit;
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use kit::{Registry, Served, Trouble, digest, pair, serve, serve_with, settings, timing};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use weir_image::{
+    Moment,
+    coordination::{Claim, Coordination, LEASE, Site},
+    store::{Budget, Lru, Store, StoreError},
+};
+
+const APP: &str = "library/app";
+
+#[tokio::test]
+async fn private_content_is_for_those_whom_its_registry_gives_it_and_those_it_is_shared_with() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (login, secret) = (STANDARD.encode("bot:secret"), dir.path().join("token"));
+    std::fs::write(&secret, "secret\n").unwrap();
+    *registry.state.login.lock().unwrap() = Some(login.clone());
+    let mut upstream = registry.settings("docker.io");
+    upstream.username = Some("bot".to_owned());
+    upstream.password_file = Some(secret);
+    upstream.share = vec!["acme/*".to_owned()];
+    let served = serve(settings(&dir.path().join("store"), vec![upstream])).await;
+    registry.image("acme/app", "1", 20, &[1000]);
+    let made = registry.image("other/app", "1", 20, &[1000]);
+    // Shared: with whoever is on this node.
+    served.pull("acme/app", "1").await.unwrap();
+    // The same blobs under a name that is not: knowing the digest is not enough.
+    for path in [
+        format!("manifests/{}", made.manifest),
+        "manifests/1".to_owned(),
+        format!("blobs/{}", made.layers[0]),
+    ] {
+        assert_eq!(served.get(&format!("/v2/other/app/{path}")).await.status, 404, "{path}");
+    }
+    // With credentials of one's own, as long as the registry takes them.
+    let (good, bad) = (format!("Basic {login}"), format!("Basic {}", STANDARD.encode("bot:wrong")));
+    tokio::time::sleep(timing().negative * 2).await;
+    let tag = "/v2/other/app/manifests/1";
+    assert_eq!(served.request("GET", tag, &[("authorization", &bad)]).await.status, 404);
+    assert_eq!(digest(served.request("GET", tag, &[("authorization", &good)]).await.bytes()), made.manifest);
+    let blob = format!("/v2/other/app/blobs/{}", made.layers[0]);
+    let asked = registry.log().len();
+    assert_eq!(
+        digest(served.request("GET", &blob, &[("authorization", &good)]).await.bytes()),
+        made.layers[0]
+    );
+    assert_eq!(registry.log().len(), asked, "it was here, and the permission is known");
+    for other in [vec![], vec![("authorization", &*bad)]] {
+        assert_eq!(served.request("GET", &blob, &other).await.status, 404, "{other:?}");
+        assert_eq!(served.request("HEAD", &blob, &other).await.status, 404, "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_do_not_follow_to_another_host() {
+    let (registry, cdn) = (Registry::start().await, Registry::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("token");
+    std::fs::write(&secret, "secret").unwrap();
+    *registry.state.login.lock().unwrap() = Some(STANDARD.encode("bot:secret"));
+    let mut upstream = registry.settings("docker.io");
+    upstream.username = Some("bot".to_owned());
+    upstream.password_file = Some(secret);
+    upstream.share = vec!["*".to_owned()];
+    let served = serve(settings(&dir.path().join("store"), vec![upstream])).await;
+    let made = registry.image(APP, "1", 21, &[200_000]);
+    cdn.image(APP, "1", 21, &[200_000]);
+    served.get(&format!("/v2/{APP}/manifests/1")).await;
+    registry.trouble(Trouble::Redirect(format!("http://{}/v2/x/blobs/{}", cdn.address, made.layers[0])));
+    assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
+    assert_eq!(cdn.asked("GET /v2/x/blobs/"), 1);
+    let headers = cdn.state.headers.lock().unwrap().clone();
+    assert!(!headers.contains_key("authorization"), "{headers:?}");
+    assert_eq!(headers["accept-encoding"], "identity");
+}
+
+#[tokio::test]
+async fn what_must_not_be_asked_is_not() {
+    let (registry, served, _dir) = pair().await;
+    registry.image(APP, "1", 22, &[10]);
+    for ns in ["169.254.169.254", "[fe80::1]", "127.0.0.1", "localhost", "10.0.0.1", "registry.example:5000"]
+    {
+        let got = served.get(&format!("/v2/{APP}/manifests/1?ns={ns}")).await;
+        assert_eq!(got.status, 404, "{ns}");
+        let why = String::from_utf8(got.body.unwrap().to_vec()).unwrap();
+        assert!(why.contains("does not ask") || why.contains("refused"), "{ns}: {why}");
+    }
+    for (path, status) in [
+        ("/v2/a/../../etc/passwd/manifests/1", 400),
+        ("/v2/a/blobs/sha256:..%2f..%2fetc", 404),
+        ("/v2/a/blobs/sha256:123", 400),
+        ("/v2/A/manifests/1", 400),
+        ("/v2/a/manifests/1?ns=http://x", 400),
+        ("/v2/_catalog", 404),
+    ] {
+        assert_eq!(served.get(path).await.status, status, "{path}");
+    }
+    assert_eq!(served.request("POST", "/v2/a/blobs/uploads/", &[]).await.status, 405);
+    // What passed through here comes back: a circle.
+    served.get(&format!("/v2/{APP}/manifests/1")).await;
+    let hop = registry.state.headers.lock().unwrap()["x-weir-hop"].to_str().unwrap().to_owned();
+    let asked = registry.log().len();
+    let circle = served.request("GET", "/v2/library/none/manifests/1", &[("x-weir-hop", &hop)]).await;
+    assert_eq!((circle.status, registry.log().len()), (404, asked));
+}
+
+#[tokio::test]
+async fn manifests_that_are_huge_or_none_are_refused() {
+    let (registry, served, _dir) = pair().await;
+    let huge = format!("{{\"schemaVersion\":2,\"x\":\"{}\"}}", "a".repeat(5 << 20));
+    let oci = "application/vnd.oci.image.manifest.v1+json";
+    for (tag, kind, text) in [
+        ("huge", oci, huge.as_str()),
+        ("html", "text/html", "<html>"),
+        ("json", oci, "{}"),
+        (
+            "path",
+            oci,
+            r#"{"schemaVersion":2,"config":{"mediaType":"x","size":1,"digest":"sha256:../../x"},"layers":[]}"#,
+        ),
+        (
+            "size",
+            oci,
+            r#"{"schemaVersion":2,"config":{"mediaType":"x","size":-1,"digest":"sha256:a"},"layers":[]}"#,
+        ),
+    ] {
+        let bytes = bytes::Bytes::from(text.to_owned());
+        let mut manifests = registry.state.manifests.lock().unwrap();
+        for reference in [tag.to_owned(), digest(&bytes).to_string()] {
+            manifests.insert(format!("{APP}/{reference}"), (kind.to_owned(), bytes.clone()));
+        }
+        drop(manifests);
+        assert_eq!(served.get(&format!("/v2/{APP}/manifests/{tag}")).await.status, 404, "{tag}");
+    }
+    assert!(served.mirror.store().images().is_empty());
+}
+
+/// All bytes of blobs and downloads on the disk.
+fn on_disk(served: &Served) -> u64 {
+    let mut sum = 0;
+    let mut dirs =
+        vec![served.mirror.store().root().join("blobs"), served.mirror.store().root().join("part")];
+    while let Some(dir) = dirs.pop() {
+        // What is being moved may be gone.
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => dirs.push(entry.path()),
+                Ok(meta) => sum += meta.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    sum
+}
+
+#[tokio::test]
+async fn the_budget_is_never_exceeded_and_what_is_held_stays() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let budget = 8 << 20;
+    let mut given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    given.budget = weir_units::Bytes(budget);
+    let served = serve(given).await;
+    let store = served.mirror.store();
+    let images: Vec<_> =
+        (0..14).map(|n| registry.image(&format!("acme/app{n}"), "1", 100 + n, &[7 << 17, 1 << 17])).collect();
+    served.pull("acme/app0", "1").await.unwrap();
+    served.pull("acme/app1", "1").await.unwrap();
+    store.pin("docker.io/acme/app0:*", true).unwrap();
+    store.set_in_use(HashSet::from([images[1].config.clone()]));
+    for round in 0..2 {
+        let pulls = (2..14).map(|n| {
+            let (served, name) = (&served, format!("acme/app{n}"));
+            async move {
+                let result = served.pull(&name, "1").await;
+                assert!(on_disk(served) <= budget, "{} of {budget}", on_disk(served));
+                result
+            }
+        });
+        // Two at once: all that comes fits.
+        use futures_util::StreamExt;
+        let results: Vec<_> = futures_util::stream::iter(pulls).buffer_unordered(2).collect().await;
+        assert!(results.iter().all(Result::is_ok), "round {round}: {results:?}");
+    }
+    let usage = store.usage(Moment::now()).unwrap();
+    assert!(usage.bytes + usage.reserved <= budget && usage.counts.evicted > 10, "{usage:?}");
+    for held in &images[..2] {
+        assert!(held.layers.iter().chain([&held.config]).all(|blob| store.has(blob)));
+    }
+    let listed = store.images();
+    let of = |name: &str| listed.iter().find(|i| i.image == name).unwrap();
+    assert!(of("docker.io/acme/app0:1").pinned && of("docker.io/acme/app1:1").in_use);
+    store.prune(0, Moment::now()).unwrap();
+    assert!(images[..2].iter().all(|held| held.layers.iter().all(|blob| store.has(blob))));
+    assert!(images[2..].iter().all(|gone| gone.layers.iter().all(|blob| !store.has(blob))));
+    // More than half of the budget is not kept; its client goes to the registry.
+    let large = registry.image("acme/large", "1", 200, &[33 << 17]);
+    served.get("/v2/acme/large/manifests/1").await;
+    assert_eq!(served.blob("acme/large", &large.layers[0]).await.status, 404);
+}
+
+#[tokio::test]
+async fn without_room_on_the_disk_pulls_are_answered_with_404_and_nothing_is_left() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let budget = Budget { floor: u64::MAX / 2, ..Budget::of(64 << 20) };
+    let (store, _) = Store::open(&given.directory, budget, Box::new(Lru::default()), Moment::now()).unwrap();
+    let alone = Arc::new(weir_image::coordination::Embedded::new(Moment::now()));
+    let served = serve_with(given, store, alone).await;
+    let made = registry.image(APP, "1", 23, &[1000]);
+    // A manifest is served all the same.
+    assert_eq!(served.get(&format!("/v2/{APP}/manifests/1")).await.status, 200);
+    assert_eq!(served.blob(APP, &made.layers[0]).await.status, 404);
+    assert_eq!(on_disk(&served), 0);
+}
+
+#[tokio::test]
+async fn slow_and_idle_clients_are_closed_and_others_are_served() {
+    let (registry, served, _dir) = pair().await;
+    registry.image(APP, "1", 24, &[10]);
+    // As many as there may be, and as many again, that say nothing or begin to say something.
+    let mut idle = Vec::new();
+    for n in 0..128 {
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        if n % 2 == 0 {
+            let _ = stream.write_all(b"GET /v2/ HT").await;
+        }
+        idle.push(stream);
+    }
+    let begun = Instant::now();
+    served.pull(APP, "1").await.unwrap();
+    assert!(begun.elapsed() < timing().header * 5, "{:?}", begun.elapsed());
+    tokio::time::sleep(timing().header + Duration::from_millis(500)).await;
+    for stream in &mut idle {
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "an idle connection is still open");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_closed() {
+    let (registry, served, _dir) = pair().await;
+    let made = registry.image(APP, "1", 25, &[24 << 20]);
+    served.get(&format!("/v2/{APP}/manifests/1")).await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    let request = format!("GET /v2/{APP}/blobs/{} HTTP/1.1\r\nhost: x\r\n\r\n", made.layers[0]);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    tokio::time::sleep(timing().send * 3).await;
+    let mut all = Vec::new();
+    let _ = stream.read_to_end(&mut all).await;
+    assert!(all.len() < 24 << 20, "it was cut: {} bytes", all.len());
+}
+
+#[tokio::test]
+async fn a_node_that_has_no_lease_waits_for_it_and_one_that_is_cut_off_goes_on_alone() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let site = Site::default();
+    let (store, _) =
+        Store::open(&given.directory, Budget::of(64 << 20), Box::new(Lru::default()), Moment::now()).unwrap();
+    let served = serve_with(given, store, Arc::new(site.node("a"))).await;
+    let made = registry.image(APP, "1", 26, &[300_000, 10]);
+    served.get(&format!("/v2/{APP}/manifests/1")).await;
+    // Another node has it, and dies: what it held ends by itself.
+    let almost = Moment(Moment::now().0 - u64::try_from(LEASE.as_millis()).unwrap() + 700);
+    let claim = site.node("b").acquire(&made.layers[0], almost).await.unwrap();
+    assert!(matches!(claim, Claim::Granted(_)));
+    assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
+    site.set_lost(true);
+    assert_eq!(digest(served.blob(APP, &made.layers[1]).await.bytes()), made.layers[1]);
+}
+
+#[tokio::test]
+async fn a_directory_of_another_version_owner_or_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |name: &str| {
+        let root = dir.path().join(name);
+        Store::open(&root, Budget::of(64 << 20), Box::new(Lru::default()), Moment::now())
+            .map(|(store, _)| store)
+    };
+    let held = open("a").unwrap();
+    assert!(matches!(open("a"), Err(StoreError::InUse(_))));
+    drop(held);
+    let again = open("a").unwrap();
+    drop(again);
+    std::fs::write(dir.path().join("a/version"), "weir image store 9\n").unwrap();
+    let error = open("a").unwrap_err();
+    assert!(error.to_string().contains("its layout is `weir image store 9`"), "{error}");
+    std::fs::create_dir(dir.path().join("b")).unwrap();
+    std::fs::write(dir.path().join("b/precious"), "x").unwrap();
+    assert!(matches!(open("b"), Err(StoreError::NotAStore(_))));
+    std::fs::create_dir(dir.path().join("c")).unwrap();
+    let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(dir.path().join("c"), open_to_all).unwrap();
+    assert!(matches!(open("c"), Err(StoreError::Owner { mode: 0o777, .. })));
+}
