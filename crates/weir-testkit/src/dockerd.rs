@@ -80,14 +80,8 @@ impl Dockerd {
         }
         let dir = remains::new_dir()
             .map_err(|source| Unavailable::Io { what: "make a directory for dockerd".into(), source })?;
-        let mut daemon = Dockerd {
-            dir,
-            netns: netns.to_owned(),
-            programs,
-            mirror,
-            containerd: None,
-            dockerd: None,
-        };
+        let mut daemon =
+            Dockerd { dir, netns: netns.to_owned(), programs, mirror, containerd: None, dockerd: None };
         daemon.start_containerd()?;
         daemon.start_dockerd()?;
         daemon.import_image()?;
@@ -314,9 +308,9 @@ impl Drop for Dockerd {
 /// dockerd 20.10 writes a key to /etc/docker unless told otherwise; later ones keep it in
 /// the data directory and refuse the setting.
 fn daemon_json(version: &str, dir: &Path, mirror: Option<&str>) -> String {
-    let key = version.strip_prefix("Docker version 20.").map(|_| {
-        format!("\"deprecated-key-path\": \"{}\"", dir.join("key.json").display())
-    });
+    let key = version
+        .strip_prefix("Docker version 20.")
+        .map(|_| format!("\"deprecated-key-path\": \"{}\"", dir.join("key.json").display()));
     let mirror = mirror.map(|url| format!("\"registry-mirrors\": [\"{url}\"]"));
     let settings: Vec<String> = key.into_iter().chain(mirror).collect();
     format!("{{{}}}\n", settings.join(", "))

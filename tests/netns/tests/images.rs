@@ -99,10 +99,13 @@ impl Site {
         let client = Client::new(dir.path().join("weir.sock"));
         let mut site = Site { cache: None, registry, client, dir, node, far };
         wait_until("answering: the registry", || {
-            site.in_node("skopeo").args(["list-tags", "--tls-verify=false", "docker://10.9.0.2:5000/none"]).output().is_ok_and(
-                |o| String::from_utf8_lossy(&o.stderr).contains("name unknown")
-                    || String::from_utf8_lossy(&o.stderr).contains("not known"),
-            )
+            site.in_node("skopeo")
+                .args(["list-tags", "--tls-verify=false", "docker://10.9.0.2:5000/none"])
+                .output()
+                .is_ok_and(|o| {
+                    String::from_utf8_lossy(&o.stderr).contains("name unknown")
+                        || String::from_utf8_lossy(&o.stderr).contains("not known")
+                })
         });
         site.start();
         Some(site)
@@ -117,7 +120,9 @@ impl Site {
         let mut command = inside(&self.node, binary().to_str().unwrap());
         command.args(["--socket".as_ref(), self.dir.path().join("weir.sock").as_os_str()]);
         command.args(["image", "serve", "--config"]).arg(self.dir.path().join("weir.toml"));
-        self.cache = Some(command.env("WEIR_LOG", "debug").stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
+        self.cache = Some(
+            command.env("WEIR_LOG", "debug").stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap(),
+        );
         wait_until("serving: the cache", || self.client.image_usage().is_ok());
     }
 
@@ -139,7 +144,9 @@ impl Site {
     fn asked(&self, part: &str) -> Vec<String> {
         let log = self.log("registry.log");
         let gets = log.lines().filter(|line| line.contains("\"GET /v2/") && line.contains(part));
-        let path = |line: &str| line.split("\"GET ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+        let path = |line: &str| {
+            line.split("\"GET ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned)
+        };
         gets.filter_map(path).collect()
     }
 
@@ -169,7 +176,9 @@ impl Site {
 
     /// Throttles what comes from the registry.
     fn slow(&self, rate: &str) {
-        let tc = ["qdisc", "replace", "dev", "up0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"];
+        let tc = [
+            "qdisc", "replace", "dev", "up0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms",
+        ];
         run(inside(&self.far, "tc").args(tc)).unwrap();
     }
 }
@@ -257,7 +266,10 @@ fn docker_containerd_and_skopeo_pull_through_it_unmodified_and_each_blob_comes_o
     assert_eq!(twice(&site.asked("/blobs/").split_off(before)), Vec::<&String>::new());
     assert!(site.counter("blob_hits") > 0);
     let images = site.client.images().unwrap().images;
-    assert!(images.iter().any(|i| i.image == "docker.io/library/app:1" && i.present == i.total), "{images:?}");
+    assert!(
+        images.iter().any(|i| i.image == "docker.io/library/app:1" && i.present == i.total),
+        "{images:?}"
+    );
 }
 
 fn docker_of(docker: &Dockerd, args: &[&str]) -> Result<String, String> {
@@ -310,8 +322,14 @@ fn a_cache_that_is_killed_in_the_middle_goes_on_where_it_was() {
     site.push("acme/app:1", 24 << 20);
     site.slow("40mbit");
     let part = || fs::read_dir(site.dir.path().join("store/images/part")).unwrap().flatten();
-    let size = || part().flat_map(|d| fs::read_dir(d.path()).unwrap().flatten()).map(|f| f.metadata().map_or(0, |m| m.len())).max();
-    let mut pull = site.pull("docker.io/acme/app:1", 0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let size = || {
+        part()
+            .flat_map(|d| fs::read_dir(d.path()).unwrap().flatten())
+            .map(|f| f.metadata().map_or(0, |m| m.len()))
+            .max()
+    };
+    let mut pull =
+        site.pull("docker.io/acme/app:1", 0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("at a third", || size().is_some_and(|size| size > 8 << 20));
     site.kill();
     let _ = pull.kill();

@@ -1,1 +1,147 @@
+//! The store by itself: room, order, what several images share, what a killed process leaves.
 
+use std::{sync::Arc, time::Duration};
+
+use super::*;
+use crate::{
+    Image,
+    digest::Algorithm,
+    manifest::{Manifest, Part},
+};
+
+const MIB: u64 = 1 << 20;
+
+fn open(root: &Path, bytes: u64) -> (Store, Recovered) {
+    let budget = Budget { high: 1.0, low: 1.0, young: Duration::ZERO, ..Budget::of(bytes) };
+    Store::open(root, budget, Box::new(Lru::default()), Moment(0)).unwrap()
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    Digest::of(Algorithm::Sha256, bytes)
+}
+
+/// Keeps a blob of so many bytes, all `n`.
+fn keep(store: &Store, n: u8, size: u64) -> Digest {
+    let bytes = vec![n; usize::try_from(size).unwrap()];
+    let digest = digest(&bytes);
+    store.put(&digest, &bytes, 1, Moment(0)).unwrap();
+    digest
+}
+
+/// Keeps an image `name:1` of these blobs; answers its manifest's size too.
+fn image(store: &Store, name: &str, blobs: &[(&Digest, u64)]) -> (Image, u64) {
+    let of = |(digest, size): &(&Digest, u64)| serde_json::json!({ "mediaType": "x", "digest": digest, "size": size });
+    let layers: Vec<_> = blobs[1..].iter().map(of).collect();
+    let text = serde_json::json!({ "schemaVersion": 2, "config": of(&blobs[0]), "layers": layers });
+    let bytes = text.to_string().into_bytes();
+    let (manifest, size) = (Manifest::read(&bytes).unwrap(), bytes.len() as u64);
+    let stored = Stored {
+        digest: digest(&bytes),
+        media_type: "application/vnd.oci.image.manifest.v1+json".to_owned(),
+        bytes: bytes.into(),
+        manifest: Arc::new(manifest),
+    };
+    let image: Image = format!("{name}:1").parse().unwrap();
+    let crate::Reference::Tag(tag) = &image.reference else { unreachable!() };
+    store.put_manifest(&image.source, &stored, 1, Moment(0)).unwrap();
+    store.set_tag(&image.source, tag, &stored.digest, Moment(0)).unwrap();
+    (image, size)
+}
+
+#[test]
+fn who_was_not_asked_for_for_longest_leaves_unless_it_is_being_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 4 * MIB);
+    let blobs: Vec<_> = (0..4).map(|n| keep(&store, n, MIB)).collect();
+    let read = store.open_blob(&blobs[0], Moment(1)).unwrap().unwrap();
+    store.open_blob(&blobs[1], Moment(2)).unwrap();
+    // 0 is the oldest now but one, and being read.
+    keep(&store, 4, MIB);
+    keep(&store, 5, MIB);
+    assert_eq!(blobs.iter().map(|b| store.has(b)).collect::<Vec<_>>(), [true, true, false, false]);
+    keep(&store, 6, MIB);
+    assert!(store.has(&blobs[0]) && !store.has(&blobs[1]));
+    drop(read);
+    for n in 7..10 {
+        keep(&store, n, MIB);
+    }
+    assert!(!store.has(&blobs[0]));
+    let usage = store.usage(Moment(2)).unwrap();
+    assert_eq!((usage.bytes, usage.reserved, usage.counts.evicted), (4 * MIB, 0, 6));
+}
+
+#[test]
+fn room_for_an_image_is_set_aside_whole_or_not_at_all_and_given_back_if_nobody_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 4 * MIB);
+    let old = keep(&store, 1, MIB);
+    let part = |n: u8, size| Part { digest: digest(&[n]), size };
+    // What is here already is not evicted for the rest of its own image.
+    let parts = [Part { digest: old.clone(), size: MIB }, part(2, 2 * MIB), part(3, MIB)];
+    assert_eq!(store.expect(&parts, Moment(0)).unwrap(), 3 * MIB);
+    let usage = store.usage(Moment(0)).unwrap();
+    assert_eq!((usage.bytes, usage.reserved), (MIB, 3 * MIB));
+    assert_eq!(store.expect(&parts, Moment(0)).unwrap(), 3 * MIB, "once only");
+    let refused = store.expect(&[part(4, 2 * MIB), part(5, 2 * MIB)], Moment(1));
+    assert!(matches!(refused, Err(StoreError::NoRoom { need: 4_194_304, .. })), "{refused:?}");
+    store.tick(Moment(61_000)).unwrap();
+    assert_eq!(store.usage(Moment(61_000)).unwrap().reserved, 0);
+    let large = store.begin(&digest(b"x"), 2 * MIB + 1, 1, Moment(0));
+    assert!(matches!(large, Err(StoreError::TooBig { .. })));
+}
+
+#[test]
+fn a_blob_of_two_images_outlives_one_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 16 * MIB);
+    let [shared, one, two] = [1, 2, 3].map(|n| keep(&store, n, MIB));
+    let (first, size) = image(&store, "acme/a", &[(&one, MIB), (&shared, MIB)]);
+    image(&store, "acme/b", &[(&two, MIB), (&shared, MIB)]);
+    assert_eq!(store.images().iter().map(|i| i.present).collect::<Vec<_>>(), [2 * MIB + size; 2]);
+    assert_eq!(store.remove(&first).unwrap(), Some(MIB + size));
+    assert!(store.has(&shared) && !store.has(&one));
+    assert_eq!(store.remove(&first).unwrap(), None);
+    assert_eq!(store.images().len(), 1);
+    // It is the same when it is opened again.
+    drop(store);
+    let (store, recovered) = open(dir.path(), 16 * MIB);
+    assert_eq!((recovered.blobs, recovered.bytes, recovered.removed), (3, 2 * MIB + size, 0));
+    assert_eq!(store.images()[0].image, "docker.io/acme/b:1");
+    assert!(store.part_of(&first.source, &shared).is_none());
+}
+
+#[test]
+fn what_is_not_what_it_is_called_gets_no_name_and_what_was_cut_is_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 16 * MIB);
+    let bytes = vec![7; 1000];
+    let name = digest(&bytes);
+    let mut wrong = store.begin(&name, 1000, 1, Moment(0)).unwrap();
+    wrong.write(&[8; 1000]).unwrap();
+    assert!(matches!(wrong.finish(Moment(0)), Err(StoreError::Mismatch { .. })));
+    let mut long = store.begin(&name, 1000, 2, Moment(0)).unwrap();
+    assert!(matches!(long.write(&[7; 1001]), Err(StoreError::Length { got: 1001, want: 1000, .. })));
+    drop(long);
+    assert!(!store.has(&name) && store.usage(Moment(0)).unwrap().reserved == 0);
+    let mut cut = store.begin(&name, 1000, 3, Moment::now()).unwrap();
+    cut.write(&bytes[..600]).unwrap();
+    drop(cut);
+    assert_eq!(store.usage(Moment::now()).unwrap().reserved, 600);
+    drop(store);
+    let budget = Budget::of(16 * MIB);
+    let (store, recovered) =
+        Store::open(dir.path(), budget, Box::new(Lru::default()), Moment::now()).unwrap();
+    assert_eq!(recovered.resumable, 1);
+    let mut rest = store.begin(&name, 1000, 4, Moment::now()).unwrap();
+    assert_eq!(rest.written(), 600);
+    rest.write(&bytes[600..]).unwrap();
+    rest.finish(Moment::now()).unwrap();
+    assert!(store.has(&name));
+    // Nobody continues this one.
+    let mut lost = store.begin(&digest(b"lost"), 4, 5, Moment::now()).unwrap();
+    lost.write(b"lo").unwrap();
+    drop(lost);
+    store.tick(Moment::now().after(RESUME * 2)).unwrap();
+    assert_eq!(layout::list(&dir.path().join("part")).unwrap().len(), 0);
+    assert_eq!(store.usage(Moment::now()).unwrap().reserved, 0);
+}
