@@ -25,10 +25,6 @@ for part in $wanted; do
         command -v dockerd >/dev/null || add docker.io containerd runc
         # Not a package of its own everywhere; tests that want it say so where it is missing.
         command -v bpftool >/dev/null || optional=bpftool
-        # A registry and a client of it.
-        for program in docker-registry skopeo; do
-            command -v $program >/dev/null || optional="$optional $program"
-        done
         ;;
     # Other kernels under qemu: what fetches and unpacks them, and the guest's shell.
     vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux iptables ;;

@@ -139,11 +139,10 @@ async fn manifests_that_are_huge_or_none_are_refused() {
         ),
     ] {
         let bytes = bytes::Bytes::from(text.to_owned());
-        let mut manifests = registry.state.manifests.lock().unwrap();
         for reference in [tag.to_owned(), digest(&bytes).to_string()] {
-            manifests.insert(format!("{APP}/{reference}"), (kind.to_owned(), bytes.clone()));
+            let entry = (kind.to_owned(), bytes.clone());
+            registry.state.manifests.lock().unwrap().insert(format!("{APP}/{reference}"), entry);
         }
-        drop(manifests);
         assert_eq!(served.get(&format!("/v2/{APP}/manifests/{tag}")).await.status, 404, "{tag}");
     }
     assert!(served.mirror.store().images().is_empty());

@@ -30,8 +30,6 @@ pub struct Dockerd {
     dir: PathBuf,
     netns: String,
     programs: Programs,
-    /// Of Docker Hub.
-    mirror: Option<String>,
     containerd: Option<Child>,
     dockerd: Option<Child>,
 }
@@ -52,18 +50,6 @@ impl Dockerd {
     /// # Errors
     /// [`Unavailable`] says what is missing.
     pub fn start(netns: &str) -> Result<Dockerd, Unavailable> {
-        Dockerd::start_with(netns, None)
-    }
-
-    /// The same, with a mirror of Docker Hub, such as `http://127.0.0.1:5050`.
-    ///
-    /// # Errors
-    /// [`Unavailable`] says what is missing.
-    pub fn start_mirrored(netns: &str, mirror: &str) -> Result<Dockerd, Unavailable> {
-        Dockerd::start_with(netns, Some(mirror.to_owned()))
-    }
-
-    fn start_with(netns: &str, mirror: Option<String>) -> Result<Dockerd, Unavailable> {
         require_root()?;
         let programs = Programs {
             nsenter: find("nsenter", "util-linux")?,
@@ -80,8 +66,7 @@ impl Dockerd {
         }
         let dir = remains::new_dir()
             .map_err(|source| Unavailable::Io { what: "make a directory for dockerd".into(), source })?;
-        let mut daemon =
-            Dockerd { dir, netns: netns.to_owned(), programs, mirror, containerd: None, dockerd: None };
+        let mut daemon = Dockerd { dir, netns: netns.to_owned(), programs, containerd: None, dockerd: None };
         daemon.start_containerd()?;
         daemon.start_dockerd()?;
         daemon.import_image()?;
@@ -92,12 +77,6 @@ impl Dockerd {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.join("docker.sock")
-    }
-
-    /// The socket of its containerd.
-    #[must_use]
-    pub fn containerd_socket(&self) -> PathBuf {
-        self.dir.join("containerd.sock")
     }
 
     /// The network namespace it is in.
@@ -227,7 +206,7 @@ impl Dockerd {
     fn start_dockerd(&mut self) -> Result<(), Unavailable> {
         let version = output(Command::new(&self.programs.dockerd).arg("--version"))?;
         let config = self.dir.join("daemon.json");
-        write(&config, &daemon_json(&version, &self.dir, self.mirror.as_deref()))?;
+        write(&config, &daemon_json(&version, &self.dir))?;
         let socket = self.socket();
         let mut command = self.in_netns(&self.programs.dockerd);
         for (option, file) in [
@@ -307,13 +286,11 @@ impl Drop for Dockerd {
 
 /// dockerd 20.10 writes a key to /etc/docker unless told otherwise; later ones keep it in
 /// the data directory and refuse the setting.
-fn daemon_json(version: &str, dir: &Path, mirror: Option<&str>) -> String {
-    let key = version
-        .strip_prefix("Docker version 20.")
-        .map(|_| format!("\"deprecated-key-path\": \"{}\"", dir.join("key.json").display()));
-    let mirror = mirror.map(|url| format!("\"registry-mirrors\": [\"{url}\"]"));
-    let settings: Vec<String> = key.into_iter().chain(mirror).collect();
-    format!("{{{}}}\n", settings.join(", "))
+fn daemon_json(version: &str, dir: &Path) -> String {
+    match version.strip_prefix("Docker version 20.") {
+        Some(_) => format!("{{\"deprecated-key-path\": \"{}\"}}\n", dir.join("key.json").display()),
+        None => "{}\n".to_owned(),
+    }
 }
 
 /// Inside the machine's own namespace dockerd would cut off what others forward.

@@ -258,7 +258,10 @@ impl Manifests {
 
     fn asking(&self, method: Method, source: &Source, reference: &str, asker: &Asker) -> Ask {
         let mut ask = asker.ask(method, source, format!("manifests/{reference}"));
-        ask.accept.get_or_insert_with(|| ACCEPT.to_owned());
+        // Who takes anything means these: some registries hide OCI manifests from `*/*`.
+        if !ask.accept.as_ref().is_some_and(|accept| accept.contains("vnd.")) {
+            ask.accept = Some(ACCEPT.to_owned());
+        }
         ask
     }
 
