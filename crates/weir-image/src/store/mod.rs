@@ -1,6 +1,6 @@
 //! The store: blobs by digest in a directory, bounded in bytes, verified before they have a name.
 //!
-//! Only this module changes the directory; [`Layout`](layout) says what is where.
+//! Only this module changes the directory; its file `layout` says what is where.
 
 mod layout;
 mod part;
