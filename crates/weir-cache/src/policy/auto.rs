@@ -1,0 +1,118 @@
+//! The policy that chooses between policies.
+
+use weir_units::{Bytes, Instant};
+
+use super::{Policy, PolicyKind};
+use crate::{Blob, BlobId, Protection, Shadow, ShadowSettings, hash::Map};
+
+/// What is known of a stored blob, to tell a new policy of it.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    blob: Blob,
+    /// When it was last asked for, as a count of requests.
+    last: u64,
+}
+
+/// Follows a [`Shadow`]'s choice. A policy that takes over begins with what is stored, in the order
+/// of last use and with the counts of uses.
+#[derive(Debug)]
+pub struct Auto {
+    shadow: Shadow,
+    current: Box<dyn Policy>,
+    budget: Bytes,
+    known: Map<BlobId, Known>,
+    step: u64,
+    switches: u64,
+}
+
+impl Auto {
+    /// An empty one for a cache of this size.
+    #[must_use]
+    pub fn new(budget: Bytes) -> Auto {
+        Auto::with(budget, ShadowSettings::default())
+    }
+
+    /// The same with other candidates or times.
+    ///
+    /// # Panics
+    /// Without candidates.
+    #[must_use]
+    pub fn with(budget: Bytes, settings: ShadowSettings) -> Auto {
+        let shadow = Shadow::new(budget, settings);
+        let current = shadow.chosen().build(budget);
+        Auto { shadow, current, budget, known: Map::default(), step: 0, switches: 0 }
+    }
+
+    /// What the choice rests on.
+    #[must_use]
+    pub fn shadow(&self) -> &Shadow {
+        &self.shadow
+    }
+
+    /// How often the choice changed.
+    #[must_use]
+    pub fn switches(&self) -> u64 {
+        self.switches
+    }
+
+    fn account(&mut self, blob: Blob, now: Instant) {
+        self.step += 1;
+        self.known.insert(blob.id, Known { blob, last: self.step });
+        let Some(kind) = self.shadow.request(blob, now) else { return };
+        self.switches += 1;
+        let mut stored: Vec<Known> = self.known.values().copied().collect();
+        stored.sort_unstable_by_key(|known| known.last);
+        self.current = kind.build(self.budget);
+        for known in stored {
+            self.current.insert(known.blob, now);
+        }
+    }
+}
+
+impl Policy for Auto {
+    fn hit(&mut self, id: BlobId, now: Instant) -> bool {
+        let stored = self.current.hit(id, now);
+        if let Some(known) = self.known.get(&id).filter(|_| stored) {
+            let uses = known.blob.uses.saturating_add(1);
+            self.account(Blob { uses, ..known.blob }, now);
+        }
+        stored
+    }
+
+    fn insert(&mut self, blob: Blob, now: Instant) {
+        if !self.hit(blob.id, now) {
+            self.current.insert(blob, now);
+            self.account(blob, now);
+        }
+    }
+
+    fn remove(&mut self, id: BlobId) -> bool {
+        self.known.remove(&id);
+        self.current.remove(id)
+    }
+
+    fn contains(&self, id: BlobId) -> bool {
+        self.current.contains(id)
+    }
+
+    fn evict(&mut self, need: Bytes, protection: &dyn Protection, victims: &mut Vec<BlobId>) -> Bytes {
+        let first = victims.len();
+        let freed = self.current.evict(need, protection, victims);
+        for id in &victims[first..] {
+            self.known.remove(id);
+        }
+        freed
+    }
+
+    fn bytes(&self) -> Bytes {
+        self.current.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.current.len()
+    }
+
+    fn chosen(&self) -> Option<PolicyKind> {
+        Some(self.shadow.chosen())
+    }
+}

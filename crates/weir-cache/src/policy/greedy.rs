@@ -1,0 +1,139 @@
+//! Greedy-Dual-Size, with and without frequency: Cao and Irani (1997), Cherkasova (1998).
+//!
+//! ```text
+//! H = L + uses * cost / size        uses = 1 without frequency
+//! ```
+//!
+//! The smallest H leaves, and L becomes what it was: so whoever is not asked for is overtaken.
+
+use std::collections::BTreeSet;
+
+use weir_units::{Bytes, Instant};
+
+use super::Policy;
+use crate::{Blob, BlobId, Protection, hash::Map};
+
+/// What a blob that has to be fetched again costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cost {
+    /// The time that it takes, s.
+    FetchTime,
+    /// The same for every blob.
+    One,
+}
+
+/// Who leaves first: the bits of H, which order as H does since it is never negative; then who
+/// waited longer.
+type Rank = (u64, u64, BlobId);
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    rank: Rank,
+    bytes: u64,
+    cost: f64,
+    uses: u32,
+}
+
+/// Cheapest to fetch again for its size first, aged.
+#[derive(Debug)]
+pub struct Greedy {
+    cost: Cost,
+    frequency: bool,
+    entries: Map<BlobId, Entry>,
+    order: BTreeSet<Rank>,
+    /// L.
+    inflation: f64,
+    /// Counts what happened, to tell equal H apart.
+    step: u64,
+    bytes: u64,
+}
+
+impl Greedy {
+    /// An empty one: GDSF if `frequency` counts, else GDS.
+    #[must_use]
+    pub fn new(cost: Cost, frequency: bool) -> Greedy {
+        Greedy {
+            cost,
+            frequency,
+            entries: Map::default(),
+            order: BTreeSet::new(),
+            inflation: 0.0,
+            step: 0,
+            bytes: 0,
+        }
+    }
+
+    fn rank(&mut self, id: BlobId, uses: u32, cost: f64, bytes: u64) -> Rank {
+        self.step += 1;
+        let uses = if self.frequency { f64::from(uses) } else { 1.0 };
+        // Costs a megabyte, so that L + 1/size is not rounded away.
+        let h = self.inflation + uses * (cost * 1e6) / bytes.max(1) as f64;
+        (h.to_bits(), self.step, id)
+    }
+}
+
+impl Policy for Greedy {
+    fn hit(&mut self, id: BlobId, _now: Instant) -> bool {
+        let Some(&entry) = self.entries.get(&id) else { return false };
+        let uses = entry.uses.saturating_add(1);
+        let rank = self.rank(id, uses, entry.cost, entry.bytes);
+        self.order.remove(&entry.rank);
+        self.order.insert(rank);
+        self.entries.insert(id, Entry { rank, uses, ..entry });
+        true
+    }
+
+    fn insert(&mut self, blob: Blob, now: Instant) {
+        if self.hit(blob.id, now) {
+            return;
+        }
+        let cost = match self.cost {
+            Cost::FetchTime => blob.fetch.as_secs_f64(),
+            Cost::One => 1.0,
+        };
+        let uses = blob.uses.max(1);
+        let rank = self.rank(blob.id, uses, cost, blob.bytes.0);
+        self.order.insert(rank);
+        self.entries.insert(blob.id, Entry { rank, bytes: blob.bytes.0, cost, uses });
+        self.bytes += blob.bytes.0;
+    }
+
+    fn remove(&mut self, id: BlobId) -> bool {
+        let Some(entry) = self.entries.remove(&id) else { return false };
+        self.order.remove(&entry.rank);
+        self.bytes -= entry.bytes;
+        true
+    }
+
+    fn contains(&self, id: BlobId) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    fn evict(&mut self, need: Bytes, protection: &dyn Protection, victims: &mut Vec<BlobId>) -> Bytes {
+        let mut freed = 0;
+        let first = victims.len();
+        for &(h, _, id) in &self.order {
+            if freed >= need.0 {
+                break;
+            }
+            if !protection.blob(id) {
+                freed += self.entries[&id].bytes;
+                // A protected blob may have had a smaller H: L does not go back.
+                self.inflation = self.inflation.max(f64::from_bits(h));
+                victims.push(id);
+            }
+        }
+        for id in &victims[first..] {
+            self.remove(*id);
+        }
+        Bytes(freed)
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes(self.bytes)
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+}

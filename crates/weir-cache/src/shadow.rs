@@ -1,0 +1,117 @@
+//! Which policy would have saved most: several caches of metadata beside the real one.
+
+use std::time::Duration;
+
+use weir_units::{Bytes, Instant};
+
+use crate::{Access, Blob, Cache, PolicyKind};
+
+/// How policies are compared, and when the choice changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShadowSettings {
+    /// Who is compared; the first decides until there is reason to change.
+    pub candidates: Vec<PolicyKind>,
+    /// How often the choice is looked at.
+    pub period: Duration,
+    /// Requests without which a period is not yet over: too few say nothing.
+    pub least_requests: u64,
+    /// What of earlier periods still counts, a period later.
+    pub memory: f64,
+    /// By which part the fetch time of the best must be below that of the chosen one.
+    pub margin: f64,
+    /// The most blobs that each candidate remembers: a bound on memory.
+    pub most_blobs: usize,
+}
+
+impl Default for ShadowSettings {
+    fn default() -> ShadowSettings {
+        ShadowSettings {
+            candidates: vec![PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Gds, PolicyKind::Gdsf],
+            period: Duration::from_secs(3600),
+            least_requests: 1000,
+            memory: 0.9,
+            margin: 0.01,
+            most_blobs: 200_000,
+        }
+    }
+}
+
+/// A candidate and what it would have paid.
+#[derive(Debug)]
+struct Candidate {
+    kind: PolicyKind,
+    cache: Cache,
+    /// Fetch time, s, of this period and, less and less, of earlier ones.
+    spent: f64,
+}
+
+/// Every candidate on the same requests with the real budget, exactly.
+///
+/// Costs the candidates' time a request, and memory for `most_blobs` entries each.
+#[derive(Debug)]
+pub struct Shadow {
+    settings: ShadowSettings,
+    candidates: Vec<Candidate>,
+    chosen: usize,
+    period_began: Option<Instant>,
+    requests: u64,
+}
+
+impl Shadow {
+    /// Nothing seen yet.
+    ///
+    /// # Panics
+    /// Without candidates.
+    #[must_use]
+    pub fn new(budget: Bytes, settings: ShadowSettings) -> Shadow {
+        assert!(!settings.candidates.is_empty(), "somebody has to decide");
+        let candidate = |kind: &PolicyKind| Candidate {
+            kind: *kind,
+            cache: Cache::new(*kind, budget).with_at_most(settings.most_blobs),
+            spent: 0.0,
+        };
+        let candidates = settings.candidates.iter().map(candidate).collect();
+        Shadow { settings, candidates, chosen: 0, period_began: None, requests: 0 }
+    }
+
+    /// Who decides now.
+    #[must_use]
+    pub fn chosen(&self) -> PolicyKind {
+        self.candidates[self.chosen].kind
+    }
+
+    /// What each candidate paid lately, s of fetch time.
+    pub fn spent(&self) -> impl Iterator<Item = (PolicyKind, f64)> {
+        self.candidates.iter().map(|candidate| (candidate.kind, candidate.spent))
+    }
+
+    /// A request, as the real cache had it. Returns who decides from now on, if that changes.
+    pub fn request(&mut self, blob: Blob, now: Instant) -> Option<PolicyKind> {
+        for candidate in &mut self.candidates {
+            // How often the real cache saw it, this one need not have.
+            if candidate.cache.request(Blob { uses: 1, ..blob }, now) != Access::Hit {
+                candidate.spent += blob.fetch.as_secs_f64();
+            }
+        }
+        self.requests += 1;
+        let began = *self.period_began.get_or_insert(now);
+        if now.since(began) < self.settings.period || self.requests < self.settings.least_requests {
+            return None;
+        }
+        (self.period_began, self.requests) = (Some(now), 0);
+        self.review()
+    }
+
+    fn review(&mut self) -> Option<PolicyKind> {
+        let spent = |index: usize| self.candidates[index].spent;
+        let best = (0..self.candidates.len()).min_by(|a, b| spent(*a).total_cmp(&spent(*b)))?;
+        let change = spent(best) < spent(self.chosen) * (1.0 - self.settings.margin);
+        for candidate in &mut self.candidates {
+            candidate.spent *= self.settings.memory;
+        }
+        if change {
+            self.chosen = best;
+        }
+        change.then(|| self.chosen())
+    }
+}
