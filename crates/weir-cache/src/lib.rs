@@ -15,3 +15,4 @@ pub use policy::{Auto, Cost, Greedy, ImageLru, Lru, Policy, PolicyKind, PolicyKi
 pub use shadow::{Shadow, ShadowSettings};
 pub(crate) mod rng;
 pub mod trace;
+pub mod generate; pub mod simulate;

@@ -55,7 +55,7 @@ struct Record {
     status: u16,
     #[serde(rename = "http.response.written")]
     written: f64,
-    timestamp: Timestamp,
+    timestamp: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +118,8 @@ impl RegistryReader {
     }
 
     fn take(&mut self, record: Option<Record>) -> Result<(), TraceError> {
-        let Some(record) = record else {
+        let timed = record.and_then(|r| r.timestamp.parse::<Timestamp>().ok().map(|at| (at, r)));
+        let Some((at, record)) = timed else {
             self.skipped.malformed += 1;
             return Ok(());
         };
@@ -153,7 +154,7 @@ impl RegistryReader {
         };
         let client = self.clients.number(&record.client)?;
         let repo = self.repos.number(repo)?;
-        self.requests.push(Request { at: record.timestamp.as_millisecond(), client, repo, what });
+        self.requests.push(Request { at: at.as_millisecond(), client, repo, what });
         Ok(())
     }
 
@@ -177,7 +178,7 @@ impl RegistryReader {
         let mut meant: Map<u32, u32> = Map::default();
         let mut pulls: Map<(u32, u32), (i64, u32)> = Map::default();
         let mut singles: Map<u32, u32> = Map::default();
-        let mut begin = |images: &mut Vec<Layers>| {
+        let begin = |images: &mut Vec<Layers>| {
             images.push(Layers::default());
             u32::try_from(images.len() - 1).map_err(|_| TraceError::TooMany)
         };
