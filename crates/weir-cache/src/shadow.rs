@@ -29,8 +29,8 @@ impl Default for ShadowSettings {
             candidates: vec![PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Gds, PolicyKind::Gdsf],
             period: Duration::from_secs(3600),
             least_requests: 1000,
-            memory: 0.9,
-            margin: 0.01,
+            memory: 0.995,
+            margin: 0.02,
             most_blobs: 200_000,
         }
     }
@@ -113,5 +113,54 @@ impl Shadow {
             self.chosen = best;
         }
         change.then(|| self.chosen())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BlobId;
+
+    /// Blobs of one size that take a second each.
+    fn ask(shadow: &mut Shadow, id: u64, now: u64) -> Option<PolicyKind> {
+        let blob = Blob { id: BlobId(id), bytes: Bytes(10), fetch: Duration::from_secs(1), uses: 1 };
+        shadow.request(blob, Instant(Duration::from_secs(now)))
+    }
+
+    #[test]
+    fn a_hot_set_beside_a_scan_is_no_work_for_lru() {
+        let mut shadow = Shadow::new(Bytes(1000), ShadowSettings::default());
+        let mut changes = Vec::new();
+        for now in 0..40_000 {
+            // Fifty blobs again and again; twice as many that never come again between two visits.
+            let id = if now % 3 == 0 { now / 3 % 50 } else { 1000 + now };
+            changes.extend(ask(&mut shadow, id, now));
+        }
+        assert!(changes.len() == 1 && shadow.chosen() != PolicyKind::Lru, "{changes:?}");
+        let spent: Vec<_> = shadow.spent().collect();
+        let of = |kind| spent.iter().find(|(other, _)| *other == kind).unwrap().1;
+        assert!(of(shadow.chosen()) < 0.9 * of(PolicyKind::Lru), "{spent:?}");
+    }
+
+    #[test]
+    fn nobody_takes_over_for_a_gain_within_the_margin() {
+        let settings = ShadowSettings { margin: 0.5, ..ShadowSettings::default() };
+        let mut shadow = Shadow::new(Bytes(1000), settings);
+        for now in 0..40_000 {
+            let id = if now % 3 == 0 { now / 3 % 50 } else { 1000 + now };
+            assert_eq!(ask(&mut shadow, id, now), None);
+        }
+        assert_eq!(shadow.chosen(), PolicyKind::Lru);
+    }
+
+    #[test]
+    fn a_candidate_never_remembers_more_blobs_than_it_may() {
+        let settings = ShadowSettings { most_blobs: 70, ..ShadowSettings::default() };
+        let mut shadow = Shadow::new(Bytes(u64::MAX), settings);
+        for now in 0..5_000 {
+            ask(&mut shadow, now, now);
+            assert!(shadow.candidates.iter().all(|c| c.cache.policy().len() <= 70));
+        }
+        assert!(shadow.candidates.iter().all(|c| c.cache.policy().len() == 70));
     }
 }

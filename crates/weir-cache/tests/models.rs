@@ -197,34 +197,33 @@ fn total<'a>(ids: impl IntoIterator<Item = &'a u64>) -> u64 {
 impl NaiveS3 {
     fn victim(&mut self, protection: &Every) -> Option<u64> {
         let open = |list: &[(u64, u8)]| list.iter().position(|(id, _)| !protection.blob(BlobId(*id)));
-        loop {
-            let (small, main) = (open(&self.small), open(&self.main));
-            let main_turn = total(self.main.iter().map(|(id, _)| id)) > 3600 || small.is_none();
-            match (small, main) {
-                (_, Some(at)) if main_turn => {
+        // Whose turn it is is looked at once an eviction, and again only if that queue had nobody.
+        let over = total(self.main.iter().map(|(id, _)| id)) > 3600;
+        let small_first = !over && open(&self.small).is_some();
+        for small in [small_first, !small_first] {
+            let list = |this: &mut NaiveS3| if small { this.small.clone() } else { this.main.clone() };
+            while let Some(at) = open(&list(self)) {
+                if !small {
                     let (id, uses) = self.main.remove(at);
                     if uses == 0 {
                         return Some(id);
                     }
                     self.main.push((id, uses - 1));
+                    continue;
                 }
-                (Some(at), _) => {
-                    let (id, uses) = self.small.remove(at);
-                    if uses >= 2 {
-                        self.main.push((id, 0));
-                        continue;
-                    }
-                    if !self.ghost.contains(&id) {
-                        self.ghost.push(id);
-                    }
-                    while total(&self.ghost) > 3600 {
-                        self.ghost.remove(0);
-                    }
-                    return Some(id);
+                let (id, uses) = self.small.remove(at);
+                if uses >= 2 {
+                    self.main.push((id, 0));
+                    continue;
                 }
-                _ => return None,
+                self.ghost.push(id);
+                while total(&self.ghost) > 3600 {
+                    self.ghost.remove(0);
+                }
+                return Some(id);
             }
         }
+        None
     }
 }
 

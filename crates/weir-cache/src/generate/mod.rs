@@ -117,3 +117,57 @@ fn busyness(at: Duration) -> f64 {
     let day = 1.0 + 0.4 * ((hours / 24.0 - 0.375) * std::f64::consts::TAU).sin();
     day * if weekend { 0.6 } else { 1.16 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::Set;
+
+    #[test]
+    fn the_same_seed_makes_the_same_trace_and_another_one_another() {
+        let trace = generate(&ZONES[0], 500, 7);
+        assert_eq!(trace, generate(&ZONES[0], 500, 7));
+        assert_ne!(trace, generate(&ZONES[0], 500, 8));
+        assert_eq!(trace.deployments.len(), 500);
+        assert!(trace.deployments.windows(2).all(|pair| pair[0].at <= pair[1].at));
+        assert_eq!(generate(&ZONES[0], 0, 7).deployments, []);
+    }
+
+    #[test]
+    fn a_zone_is_as_large_as_published_and_asks_as_often() {
+        let zone = ZONES.iter().find(|zone| zone.name == "syd").unwrap();
+        let trace = generate(zone, zone.deployments as usize, 1);
+        let working_set = trace.working_set().0 as f64 / 1e9 / zone.working_set_gb as f64;
+        assert!((0.85..1.15).contains(&working_set), "{working_set}");
+        // What clients that keep all layers fetch, and the others.
+        let (mut kept, mut gets, mut bytes, mut large, mut small) = (Set::default(), 0.0, 0.0, 0.0, 0.0);
+        for deployment in &trace.deployments {
+            for blob in &*trace.images[deployment.image as usize] {
+                let again = crate::trace::forgets(deployment.client, FORGETFUL);
+                if again || kept.insert((deployment.client, *blob)) {
+                    let size = trace.blobs[*blob as usize].0 as f64;
+                    gets += 1.0;
+                    bytes += size;
+                    large += if size > 64.0 * 1024.0 * 1024.0 { 1.0 } else { 0.0 };
+                    small += if size < 1e6 { 1.0 } else { 0.0 };
+                }
+            }
+        }
+        // Published: 14.4 MB on average, 6 % above 64 MiB, about 68 % below 1 MB.
+        let published = gets / zone.blob_gets as f64;
+        assert!((0.85..1.15).contains(&published), "{published}");
+        assert!((10.5e6..16e6).contains(&(bytes / gets)), "{}", bytes / gets);
+        assert!((0.035..0.075).contains(&(large / gets)), "{}", large / gets);
+        assert!((0.64..0.74).contains(&(small / gets)), "{}", small / gets);
+    }
+
+    #[test]
+    fn a_rollout_is_many_clients_within_seconds() {
+        let zone = Zone { update: 1.0, rollout: 1.0, ..ZONES[0] };
+        let trace = generate(&zone, 5000, 1);
+        let close = trace.deployments.windows(2).filter(|pair| {
+            pair[0].image == pair[1].image && pair[1].at - pair[0].at < Duration::from_secs(30)
+        });
+        assert!(close.count() > 4000);
+    }
+}

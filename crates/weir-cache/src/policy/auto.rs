@@ -116,3 +116,43 @@ impl Policy for Auto {
         Some(self.shadow.chosen())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn whoever_takes_over_knows_what_is_stored_and_how_often_it_was_used() {
+        let settings = ShadowSettings {
+            candidates: vec![PolicyKind::Lru, PolicyKind::Gdsf],
+            period: Duration::ZERO,
+            least_requests: 1,
+            ..ShadowSettings::default()
+        };
+        let mut auto = Auto::with(Bytes(100), settings);
+        let blob = |id| Blob { id: BlobId(id), bytes: Bytes(10), fetch: Duration::from_secs(1), uses: 1 };
+        let at = |s| Instant(Duration::from_secs(s));
+        // Five that are asked for again and again, then beside a scan that LRU gives way to.
+        for now in 0..400 {
+            let id = if now < 50 || now % 3 == 0 { now / 3 % 5 } else { 100 + now };
+            if !auto.hit(BlobId(id), at(now)) {
+                let mut victims = Vec::new();
+                let over = (auto.bytes().0 + 10).saturating_sub(100);
+                assert_eq!(auto.evict(Bytes(over), &crate::Unprotected, &mut victims).0, over);
+                auto.insert(blob(id), at(now));
+            }
+            assert_eq!(auto.known.len(), auto.len());
+            if auto.switches() > 0 {
+                break;
+            }
+        }
+        assert_eq!((auto.chosen(), auto.switches()), (Some(PolicyKind::Gdsf), 1));
+        let used = |auto: &Auto| auto.known.values().filter(|known| known.blob.uses > 3).count();
+        let (before, mut victims) = (used(&auto), Vec::new());
+        auto.evict(Bytes(50), &crate::Unprotected, &mut victims);
+        assert!(before > 0 && used(&auto) == before, "{victims:?}");
+        assert_eq!((auto.len(), auto.bytes(), auto.known.len()), (5, Bytes(50), 5));
+    }
+}

@@ -85,7 +85,8 @@ pub fn simulate_closed(trace: &Trace, setup: Setup, bin: usize, mut watch: impl 
     }
     let rate = setup.time.fetch.rate.0 as f64 / 8.0;
     while let Some(step) = next_event(&nodes, now, rate) {
-        let share = rate / nodes.iter().filter(|n| matches!(n.phase, Phase::Fetching(_))).count().max(1) as f64;
+        let share =
+            rate / nodes.iter().filter(|n| matches!(n.phase, Phase::Fetching(_))).count().max(1) as f64;
         now += step;
         for node in &mut nodes {
             let Phase::Fetching(left) = &mut node.phase else { continue };

@@ -10,6 +10,8 @@ use weir_units::Bytes;
 
 pub use oracle::read_oracle_general;
 pub use registry::{RegistryReader, Skipped};
+#[cfg(test)]
+pub(crate) use write::forgets;
 pub use write::{WriteOptions, write_registry};
 
 /// A container starts: its image must be there.
@@ -71,7 +73,9 @@ pub enum TraceError {
     #[error("cannot read the trace as the IBM registry trace's JSON, one array of records a file")]
     Json(#[from] serde_json::Error),
     /// The file ends within a record.
-    #[error("cannot read the trace as oracleGeneral: {rest} bytes after record {records}, and a record has 24")]
+    #[error(
+        "cannot read the trace as oracleGeneral: {rest} bytes after record {records}, and a record has 24"
+    )]
     Cut {
         /// Whole records before it.
         records: u64,

@@ -83,11 +83,10 @@ mod tests {
         let bytes = [record(100, u64::MAX, 7), record(105, 3, 9), record(106, u64::MAX, 8)].concat();
         let trace = read_oracle_general(&bytes[..]).unwrap();
         assert_eq!(trace.blobs, [Bytes(8), Bytes(9)]);
-        assert_eq!(trace.deployments.iter().map(|d| (d.at.as_secs(), d.image)).collect::<Vec<_>>(), [
-            (0, 0),
-            (5, 1),
-            (6, 0)
-        ]);
+        assert_eq!(
+            trace.deployments.iter().map(|d| (d.at.as_secs(), d.image)).collect::<Vec<_>>(),
+            [(0, 0), (5, 1), (6, 0)]
+        );
         assert_eq!((trace.working_set(), trace.requests()), (Bytes(17), 3));
     }
 

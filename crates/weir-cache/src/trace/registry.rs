@@ -317,7 +317,8 @@ mod tests {
         assert_eq!(skipped, Skipped { methods: 1, unanswered: 1, others: 2, malformed: 1 });
         let names: Vec<u64> = trace.images[0].iter().map(|b| trace.blobs[*b as usize].0).collect();
         assert_eq!(names, [20, 30, 40]);
-        let deployed: Vec<_> = trace.deployments.iter().map(|d| (d.at.as_secs(), d.image, d.client)).collect();
+        let deployed: Vec<_> =
+            trace.deployments.iter().map(|d| (d.at.as_secs(), d.image, d.client)).collect();
         assert_eq!(deployed, [(0, 0, 0), (59, 0, 1), (61, 1, 1)]);
     }
 

@@ -41,7 +41,7 @@ struct Record {
 }
 
 /// Whether the client keeps no layers.
-fn forgets(client: u32, part: f64) -> bool {
+pub(crate) fn forgets(client: u32, part: f64) -> bool {
     (mix(u64::from(client)) >> 11) as f64 / (1u64 << 53) as f64 >= 1.0 - part
 }
 
@@ -114,7 +114,12 @@ mod tests {
         let trace = Trace {
             blobs: [10, 2_000_000_000_000, 30].map(Bytes).to_vec(),
             images,
-            deployments: vec![deployment(0, 0, 0), deployment(5, 1, 0), deployment(9, 1, 1), deployment(20, 0, 0)],
+            deployments: vec![
+                deployment(0, 0, 0),
+                deployment(5, 1, 0),
+                deployment(9, 1, 1),
+                deployment(20, 0, 0),
+            ],
         };
         let began = "2017-06-20T00:00:02.534Z".parse().unwrap();
         for (forgetful, want) in [(0.0, 9), (1.0, 12)] {
@@ -127,12 +132,12 @@ mod tests {
             assert_eq!(reader.skipped(), Skipped::default());
             let back = reader.finish().unwrap();
             let names = |trace: &Trace| -> Vec<Vec<Bytes>> {
-                let sizes = |i: &Box<[u32]>| {
+                let sizes = |i: &[u32]| {
                     let mut sizes: Vec<_> = i.iter().map(|b| trace.blobs[*b as usize]).collect();
                     sizes.sort();
                     sizes
                 };
-                trace.images.iter().map(sizes).collect()
+                trace.images.iter().map(|image| sizes(image)).collect()
             };
             assert_eq!(names(&back), names(&trace));
             assert_eq!(back.deployments, trace.deployments);
