@@ -16,7 +16,7 @@ use crate::{
     cost, demo,
     experiment::{self, Experiment},
     interrupt::{self, Interrupted},
-    phtb,
+    phtb, pop,
     report::{self, Summary, table::new_table},
     run::{self, Options, Step},
     scenario::Scenario,
@@ -37,6 +37,7 @@ Examples:
   sudo weir lab run sla-C --control tc,none
                                            the paper's own tc script beside no control
   weir lab run phtb-3                      packets a second of the scheduler in user space
+  weir lab run pop-hits pop-macro          image caches of a site, simulated; needs no rights
   sudo weir lab run ./mine.toml            one of your own (start from lab/weights-3.toml)
   sudo weir lab demo                       half a minute of weir at work
 
@@ -87,7 +88,7 @@ struct RunArgs {
     /// One JSON object a line on standard output, instead of tables
     #[arg(long)]
     json: bool,
-    /// As long as in the paper: 60 s a case; all packets of a trace
+    /// As long as in the paper: 60 s a case; all packets or deployments of a trace
     #[arg(long, conflicts_with = "seconds")]
     paper: bool,
     /// Seconds a case, of which the first 2 are left out
@@ -243,10 +244,13 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             Experiment::Cost(scenario) => adapt_cost(scenario, args),
             Experiment::Promise(scenario) => adapt_promise(scenario, args),
             Experiment::Packets(_) => {}
+            Experiment::Images(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
+            Experiment::Images(_) => {}
         }
     }
-    // Packets in memory are anybody's.
-    if experiments.iter().any(|experiment| !matches!(experiment, Experiment::Packets(_))) {
+    // Packets in memory and simulations are anybody's.
+    let anybodys = |e: &Experiment| matches!(e, Experiment::Packets(_) | Experiment::Images(_));
+    if !experiments.iter().all(anybodys) {
         check_rights()?;
     }
     let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed, link: args.link.join("\n") };
@@ -290,6 +294,16 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                 report.write(&dir)?;
                 verdicts.extend(report.pass.map(Some));
                 (serde_json::to_string(&report), phtb::table(&report), report.verdict())
+            }
+            Experiment::Images(scenario) => {
+                let mut watch = |step: &str| {
+                    progress.set_message(format!("{name}, {step}"));
+                    progress.inc(1);
+                };
+                let report = pop::run(scenario, args.seed, &mut watch).with_context(context)?;
+                report.write(&dir)?;
+                verdicts.push(report.pass);
+                (serde_json::to_string(&report), pop::table(&report), report.verdict())
             }
         };
         let text = if args.json {

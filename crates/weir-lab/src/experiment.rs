@@ -1,10 +1,10 @@
 //! Everything that `weir lab run` knows: experiments about shares, about what they cost, about
-//! promises, and about the speed of the scheduler in user space.
+//! promises, about the speed of the scheduler in user space, and simulations of image caches.
 
 use std::{fs, path::Path};
 
 use crate::{
-    cost, phtb,
+    cost, phtb, pop,
     scenario::{self, Scenario, ScenarioError},
     sla,
 };
@@ -34,6 +34,13 @@ const PACKETS: [(&str, &str); 6] = [
     ("phtb-6", include_str!("../../../lab/phtb-6.toml")),
 ];
 
+/// The simulations of image caches.
+const POPS: [(&str, &str); 3] = [
+    ("pop-hits", include_str!("../../../lab/pop-hits.toml")),
+    ("pop-macro", include_str!("../../../lab/pop-macro.toml")),
+    ("pop-policies", include_str!("../../../lab/pop-policies.toml")),
+];
+
 /// A scenario file of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Experiment {
@@ -45,6 +52,8 @@ pub enum Experiment {
     Promise(Box<sla::Scenario>),
     /// How fast the scheduler is: files with `measures = "packets"`.
     Packets(Box<phtb::Scenario>),
+    /// What an image cache finds: files with `measures = "image-..."`. Simulated; needs no rights.
+    Images(Box<pop::Scenario>),
 }
 
 /// All that come with weir.
@@ -54,7 +63,7 @@ pub enum Experiment {
 #[must_use]
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
-    let others = COSTS.iter().chain(&PROMISES).chain(&PACKETS).map(|(name, text)| {
+    let others = COSTS.iter().chain(&PROMISES).chain(&PACKETS).chain(&POPS).map(|(name, text)| {
         Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
     });
     shares.chain(others).collect()
@@ -87,6 +96,13 @@ impl Experiment {
         if !table.contains_key("measures") {
             return Ok(Experiment::Shares(Box::new(Scenario::parse(text, origin)?)));
         }
+        if table["measures"].as_str().is_some_and(|what| what.starts_with("image-")) {
+            let images: pop::Scenario = toml::from_str(text).map_err(syntax)?;
+            return match images.fault() {
+                Some(what) => Err(ScenarioError::Shape { scenario: images.name, what }),
+                None => Ok(Experiment::Images(Box::new(images))),
+            };
+        }
         if table["measures"].as_str() == Some("transmission") {
             let promise: sla::Scenario = toml::from_str(text).map_err(syntax)?;
             return match promise.fault() {
@@ -118,6 +134,7 @@ impl Experiment {
             Experiment::Cost(s) => &s.name,
             Experiment::Promise(s) => &s.name,
             Experiment::Packets(s) => &s.name,
+            Experiment::Images(s) => &s.name,
         }
     }
 
@@ -129,6 +146,7 @@ impl Experiment {
             Experiment::Cost(s) => (&s.title, &s.source),
             Experiment::Promise(s) => (&s.title, &s.source),
             Experiment::Packets(s) => (&s.title, &s.source),
+            Experiment::Images(s) => (&s.title, &s.source),
         }
     }
 
@@ -140,10 +158,11 @@ impl Experiment {
             Experiment::Cost(s) => s.about.trim(),
             Experiment::Promise(s) => s.about.trim(),
             Experiment::Packets(s) => s.about.trim(),
+            Experiment::Images(s) => s.about.trim(),
         }
     }
 
-    /// Cases, and seconds each; 0 if that is the machine's matter.
+    /// Cases, and seconds each; 0 if that is the machine's matter, or none's.
     #[must_use]
     pub fn cases(&self) -> (usize, u64) {
         match self {
@@ -151,6 +170,7 @@ impl Experiment {
             Experiment::Cost(s) => (s.steps() / s.controls.len(), s.seconds),
             Experiment::Promise(s) => (s.cases.len(), s.seconds),
             Experiment::Packets(_) => (1, 0),
+            Experiment::Images(s) => (s.zones.len(), 0),
         }
     }
 
@@ -162,6 +182,7 @@ impl Experiment {
             Experiment::Cost(s) => s.steps(),
             Experiment::Promise(s) => s.steps(),
             Experiment::Packets(s) => s.steps(),
+            Experiment::Images(s) => s.steps(),
         }
     }
 }
@@ -176,6 +197,7 @@ mod tests {
             assert_eq!(find(experiment.name()).unwrap(), experiment);
         }
         assert!(matches!(find("cpu").unwrap(), Experiment::Cost(_)));
+        assert!(matches!(find("pop-hits").unwrap(), Experiment::Images(_)));
         let error = find("lattency").unwrap_err().to_string();
         assert!(error.contains("weights-3") && error.contains("cpu, latency, sla-A"), "{error}");
     }
@@ -190,5 +212,8 @@ mod tests {
         let text = PROMISES[2].1.replacen("\"19mbit\",", "\"79mbit\",", 1);
         let error = Experiment::parse(&text, "sla-C").unwrap_err().to_string();
         assert!(error.contains("promises 160") && error.contains("a line of 100"), "{error}");
+        let text = POPS[0].1.replacen("name = \"fra\"", "name = \"par\"", 1);
+        let error = Experiment::parse(&text, "pop-hits").unwrap_err().to_string();
+        assert!(error.contains("no zone par"), "{error}");
     }
 }

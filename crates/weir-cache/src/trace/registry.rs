@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `http.request.method` | `GET` is a pull; `PUT` of a manifest a new version |
 //! | `http.request.remoteaddr` | the client |
-//! | `http.request.uri` | `v2/<user>/<repo>/manifests|blobs/<id>` |
+//! | `http.request.uri` | `v2/USER/REPO/manifests/ID`, `v2/USER/REPO/blobs/ID` |
 //! | `http.response.status`, `.written` | 200 and the blob's size |
 //! | `timestamp` | ISO 8601, UTC |
 //!
