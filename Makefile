@@ -54,6 +54,7 @@ test-unit:
 	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
 	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
 	$(CARGO) test --release --locked -p weir-htb --test speed --test instructions -- --nocapture
+	$(CARGO) test --release --locked -p weir-cache --test simulate -- --nocapture a_million
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt hold them: VM_TESTS.)

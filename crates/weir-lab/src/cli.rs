@@ -379,8 +379,9 @@ fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// On a terminal only.
-fn progress_bar(steps: usize) -> ProgressBar {
+/// A bar on standard error that says how far it is, on a terminal only.
+#[must_use]
+pub fn progress_bar(steps: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     }

@@ -18,6 +18,14 @@ pub struct WriteOptions {
     pub forgetful: f64,
 }
 
+impl Default for WriteOptions {
+    /// From the day on which the published trace begins, with as many forgetful clients as there are
+    /// in it, about.
+    fn default() -> WriteOptions {
+        WriteOptions { began: Timestamp::constant(1_497_916_800, 0), forgetful: crate::generate::FORGETFUL }
+    }
+}
+
 /// As published, in the order of the published keys.
 #[derive(Serialize)]
 struct Record {

@@ -17,7 +17,7 @@ use weir_cache::{
 use weir_units::Bytes;
 
 pub use measure::run;
-pub use plot::svg;
+pub use plot::{Line, Panel, chart, gib, svg};
 pub use report::{Report, Row, table};
 
 /// What is measured: tells these scenarios from others.

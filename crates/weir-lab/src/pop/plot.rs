@@ -31,35 +31,66 @@ const COLOURS: [RGBColor; 8] = [
 ];
 
 /// One line.
-struct Line {
-    name: String,
-    points: Vec<(f64, f64)>,
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// For the legend.
+    pub name: String,
+    /// In order of x.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// One set of axes.
-struct Panel {
-    title: String,
-    below: &'static str,
+#[derive(Debug, Clone)]
+pub struct Panel {
+    /// Above it.
+    pub title: String,
+    /// What x is.
+    pub below: &'static str,
     /// Whether x is drawn by its logarithm.
-    log: bool,
+    pub log: bool,
     /// The mark of a value of x.
-    mark: fn(f64) -> String,
-    lines: Vec<Line>,
+    pub mark: fn(f64) -> String,
+    /// What is drawn.
+    pub lines: Vec<Line>,
 }
 
-/// The picture as SVG.
+impl Panel {
+    /// Adds a point to the line of that name.
+    pub fn add(&mut self, name: &str, point: (f64, f64)) {
+        add(&mut self.lines, name.to_owned(), point);
+    }
+}
+
+/// The picture of a report as SVG.
 ///
 /// # Errors
 /// If the drawing library refuses.
 pub fn svg(report: &Report) -> Result<String> {
+    let settings = &report.settings;
+    chart(&settings.title, &format!("{}; simulated", settings.source), &panels(report))
+}
+
+/// Panels one below the other as SVG.
+///
+/// # Errors
+/// If the drawing library refuses.
+pub fn chart(title: &str, under: &str, panels: &[Panel]) -> Result<String> {
     let mut text = String::new();
-    draw(report, &panels(report), &mut text)
-        .map_err(|e| anyhow!("cannot draw the plot of {}: {e}", report.scenario))?;
+    draw(title, under, panels, &mut text).map_err(|e| anyhow!("cannot draw `{title}`: {e}"))?;
     Ok(text)
 }
 
+/// A size in GiB as the mark of an axis.
+#[must_use]
+pub fn gib(x: f64) -> String {
+    if x < 1024.0 {
+        format!("{x:.3}").trim_end_matches('0').trim_end_matches('.').to_owned() + " GiB"
+    } else {
+        format!("{:.0} TiB", x / 1024.0)
+    }
+}
+
 fn panels(report: &Report) -> Vec<Panel> {
-    let gib = |x: f64| if x < 1024.0 { format!("{x} GiB") } else { format!("{} TiB", x / 1024.0) };
     match report.settings.measures {
         Measures::ImageHits => {
             let mut lines: Vec<Line> = Vec::new();
@@ -125,7 +156,12 @@ fn add(lines: &mut Vec<Line>, name: String, point: (f64, f64)) {
     }
 }
 
-fn draw(report: &Report, panels: &[Panel], text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(
+    title: &str,
+    under: &str,
+    panels: &[Panel],
+    text: &mut String,
+) -> Result<(), Box<dyn std::error::Error>> {
     let legend = |panel: &Panel| panel.lines.len() as i32 * LINE;
     let height = TOP + panels.iter().map(|panel| HEIGHT + GAP + legend(panel)).sum::<i32>();
     let size = (u32::try_from(LEFT + WIDTH + 40)?, u32::try_from(height)?);
@@ -135,8 +171,8 @@ fn draw(report: &Report, panels: &[Panel], text: &mut String) -> Result<(), Box<
         let style = ("sans-serif", size).into_font().color(ink).pos(Pos::new(h, VPos::Top));
         area.draw(&Text::new(words.to_owned(), at, style))
     };
-    label(&report.settings.title, (LEFT, 12), 20, &INK, HPos::Left)?;
-    label(&format!("{}; simulated", report.settings.source), (LEFT, 38), 14, &GREY, HPos::Left)?;
+    label(title, (LEFT, 12), 20, &INK, HPos::Left)?;
+    label(under, (LEFT, 38), 14, &GREY, HPos::Left)?;
     let mut top = TOP;
     for panel in panels {
         let all = || panel.lines.iter().flat_map(|line| &line.points);

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod setup;
+mod simulate;
 mod verbs;
 
 #[cfg(test)]
@@ -21,6 +22,8 @@ const EXAMPLES: &str = "Examples:
   weir image warm nginx:1.27                   fetch it before anybody asks
   weir image pin 'ghcr.io/acme/*:prod'         keep these
   weir image undo                              take the set-up back
+  weir image generate --zone fra > fra.json    a trace like that of a registry
+  weir image simulate fra.json                 what a cache of each size would find of it
 
 Each image is pulled over the uplink once and served from here from then on; [images] in the
 configuration turns it on. Docker without the containerd image store asks it for Docker Hub
@@ -55,6 +58,10 @@ enum Verb {
     Warm(verbs::WarmArgs),
     /// Serve the cache without an agent, until told to stop
     Serve(verbs::ServeArgs),
+    /// Replay a trace on caches of some sizes and policies, in virtual time
+    Simulate(simulate::SimulateArgs),
+    /// Write a trace like those of the IBM registry, in the form in which they are published
+    Generate(simulate::GenerateArgs),
 }
 
 pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
@@ -69,5 +76,7 @@ pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::Prune(args) => verbs::prune(&args, session),
         Verb::Warm(args) => verbs::warm(args, session),
         Verb::Serve(args) => verbs::serve(&args, session),
+        Verb::Simulate(args) => simulate::run(&args, session),
+        Verb::Generate(args) => simulate::generate(&args, session),
     }
 }
