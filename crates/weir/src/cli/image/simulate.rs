@@ -41,7 +41,7 @@ Traces made with --zone are like those of IBM's registry: fra, syd, dal, lon, pr
 #[command(after_help = EXAMPLES)]
 pub(super) struct SimulateArgs {
     /// Files of one trace
-    #[arg(value_name = "TRACE", required_unless_present = "zone")]
+    #[arg(value_name = "TRACE", required_unless_present = "zone", conflicts_with = "zone")]
     traces: Vec<PathBuf>,
     /// How they are written [default: oracle-general for names that end in .bin, else registry]
     #[arg(long, value_name = "FORMAT")]
@@ -86,7 +86,7 @@ pub(super) struct GenerateArgs {
 #[derive(Debug, Args)]
 struct MadeArgs {
     /// Make a trace like this zone's: fra, syd, dal, lon, prs, stg, dev
-    #[arg(long, value_name = "ZONE", conflicts_with = "traces")]
+    #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
     /// Its deployments [default: 20000]
     #[arg(long, value_name = "N", requires = "zone")]
