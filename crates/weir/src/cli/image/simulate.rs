@@ -459,7 +459,7 @@ mod tests {
             (vec![&cut, &cut], 2, "one file"),
             (vec!["--zone", "par"], 2, "take fra, syd"),
             (vec!["--zone", "fra", "--budget", "much"], 2, "5%"),
-            (vec!["--zone", "fra", "--budget", "-3%"], 2, "part of the working set"),
+            (vec!["--zone", "fra", "--budget", "0%"], 2, "part of the working set"),
             (vec!["--zone", "fra", "--policy", "clock"], 2, "s3-fifo"),
             (vec!["--zone", "fra", "--nodes", "0"], 2, "0"),
             (vec![], 2, "TRACE"),
