@@ -1,14 +1,6 @@
 //! How busy the whole machine is.
 
-use std::{
-    fs,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Instant};
 
 use anyhow::{Context, Result};
 
@@ -26,9 +18,6 @@ impl Moment {
     /// # Errors
     /// If `/proc/stat` cannot be read.
     pub(super) fn now() -> Result<Moment> {
-        if let Some(idle_s) = soaked_up() {
-            return Ok(Moment { at: Instant::now(), idle_s, processors: 1 });
-        }
         // To the nanosecond where the kernel tells (root only, and with its tick off while
         // idle); to the hundredth of a second otherwise.
         let list = fs::read_to_string("/proc/timer_list").unwrap_or_default();
@@ -54,42 +43,6 @@ impl Moment {
         let now = Moment::now()?;
         let seconds = (now.at - self.at).as_secs_f64();
         Ok((seconds, (seconds * self.processors as f64 - (now.idle_s - self.idle_s)).max(0.0)))
-    }
-}
-
-/// Idle time of the only processor of a guest whose time is the instructions that it executes
-/// (`WEIR_VM`, set by the test harness); nothing elsewhere.
-///
-/// There the kernel's account is wrong, as idle time is skipped. So none is left: a thread that runs
-/// when nobody else does adds up what it gets, and what remains are the others' instructions, exact.
-fn soaked_up() -> Option<f64> {
-    static IDLE_NS: AtomicU64 = AtomicU64::new(0);
-    static STARTED: OnceLock<bool> = OnceLock::new();
-    let starts = || {
-        let counts = std::env::var("WEIR_VM").is_ok_and(|time| time == "instructions");
-        let alone = thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-        counts && alone && thread::Builder::new().name("idle".to_owned()).spawn(|| soak(&IDLE_NS)).is_ok()
-    };
-    STARTED.get_or_init(starts).then(|| IDLE_NS.load(Ordering::Relaxed) as f64 / 1e9)
-}
-
-/// A round takes a tenth of this; whoever interrupts it, several times as long.
-const INTERRUPTED: Duration = Duration::from_micros(1);
-
-fn soak(idle_ns: &AtomicU64) {
-    // SAFETY: the calling thread and a struct that outlives the call.
-    unsafe {
-        let param = nix::libc::sched_param { sched_priority: 0 };
-        nix::libc::sched_setscheduler(0, nix::libc::SCHED_IDLE, &raw const param);
-    }
-    let mut last = Instant::now();
-    loop {
-        let now = Instant::now();
-        let gap = now - last;
-        if gap < INTERRUPTED {
-            idle_ns.fetch_add(gap.as_nanos() as u64, Ordering::Relaxed);
-        }
-        last = now;
     }
 }
 
