@@ -185,6 +185,12 @@ fn live(
             if answer.agreement.state == AgreementState::Observed {
                 let done = agreements.terminate(id, store, moment(i * 60).utc).is_ok();
                 ended.insert(i, done);
+                let state = agreements.all().find(|one| one.id.as_str() == id).expect("it is kept").state;
+                assert_eq!(
+                    state == AgreementState::Observed,
+                    !done,
+                    "offer {i}: {state:?}, terminated: {done}"
+                );
             }
         }
         told.insert(
