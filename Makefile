@@ -57,7 +57,8 @@ test-unit:
 	$(CARGO) test --release --locked -p weir-cache --test simulate -- --nocapture a_million
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
-# classes beside large ones too much, or takes seconds to settle. (bpf and edt hold them: VM_TESTS.)
+# classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.
+# Of other seeds bpf fails some: WEIR_SEED=11, see the README's limits.)
 NOT_YET := htb::random_policies
 
 # Real traffic: one test at a time, so that none starves another, and what fails once more from
