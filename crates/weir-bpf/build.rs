@@ -56,6 +56,18 @@ fn main() {
             .build()
             .unwrap_or_else(|error| panic!("cannot compile {source}: {error:#}"));
     }
+    // The qdisc as a part of the unit tests, and of them alone.
+    let mut user = cc::Build::new();
+    user.compiler(&clang)
+        .file("src/bpf/fair_user.c")
+        .opt_level(2)
+        .extra_warnings(false)
+        .warnings_into_errors(true);
+    if let Ok(headers) = env::var("DEP_BPF_INCLUDE") {
+        user.include(headers);
+    }
+    user.cargo_metadata(false).compile("weir_fair_user");
+    println!("cargo:rustc-link-search=native={}", out.display());
     // For the test that loads them all.
     let list: String = OBJECTS
         .iter()

@@ -46,8 +46,9 @@ impl EarlierCongestion {
         Some(EarlierCongestion { program, alive_ns: word(0)?, owner: word(1)?, maps })
     }
 
+    /// What it knew of sockets; none if that has another layout.
     fn flows(&self) -> Option<MapHandle> {
-        map_named(&self.maps, "weir_cc_flows")
+        map_named(&self.maps, "weir_cc_flows").filter(|map| map.value_size() as usize == FLOW)
     }
 }
 
@@ -70,6 +71,8 @@ pub struct CongestionConfig {
     pub generation: u32,
     /// What a visit does: [`MOVE`](CongestionConfig::MOVE) or [`LEAVE`](CongestionConfig::LEAVE).
     pub visit: u32,
+    /// Networks in which some flows try another algorithm.
+    pub trials: u32,
 }
 
 impl CongestionConfig {
@@ -81,8 +84,8 @@ impl CongestionConfig {
     fn bytes(&self) -> [u8; 48] {
         let mut bytes = [0; 48];
         let long = [self.alive_ns, self.owner, self.host_cookie].map(u64::to_ne_bytes);
-        let short =
-            [self.kinds, self.cgroup_levels, self.set, self.generation, self.visit].map(u32::to_ne_bytes);
+        let short = [self.kinds, self.cgroup_levels, self.set, self.generation, self.visit, self.trials]
+            .map(u32::to_ne_bytes);
         for (to, from) in bytes.iter_mut().zip(long.iter().flatten().chain(short.iter().flatten())) {
             *to = *from;
         }
@@ -126,19 +129,12 @@ impl CongestionRule {
 
     fn key(&self, set: u32) -> [u8; KEY] {
         let mut key = [0; KEY];
-        let (version, address) = match self.to.network {
-            IpAddr::V4(address) => {
-                let mut wide = [0; 16];
-                wide[..4].copy_from_slice(&address.octets());
-                (4, wide)
-            }
-            IpAddr::V6(address) => (6, address.octets()),
-        };
+        let (version, address) = wide(self.to.network);
         key[..4].copy_from_slice(&(FIXED + u32::from(self.to.len)).to_ne_bytes());
         key[4..8].copy_from_slice(&self.handle.to_ne_bytes());
         key[8..10].copy_from_slice(&self.port.to_ne_bytes());
         key[10] = self.direction;
-        key[11] = u8::try_from(set << 4 | version).unwrap_or(0);
+        key[11] = u8::try_from(set << 4).unwrap_or(0) | version;
         key[12..].copy_from_slice(&address);
         key
     }
@@ -150,6 +146,59 @@ impl CongestionRule {
         value[12..16].copy_from_slice(&self.number.to_ne_bytes());
         value[16..32].copy_from_slice(&self.start);
         value[32..].copy_from_slice(&self.then);
+        value
+    }
+}
+
+/// The IP version, and the address in the form of a key.
+fn wide(address: IpAddr) -> (u8, [u8; 16]) {
+    match address {
+        IpAddr::V4(address) => {
+            let mut wide = [0; 16];
+            wide[..4].copy_from_slice(&address.octets());
+            (4, wide)
+        }
+        IpAddr::V6(address) => (6, address.octets()),
+    }
+}
+
+/// A turn of a trial in a network: `struct weir_cc_trial` and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CongestionTrial {
+    /// The far end's network.
+    pub to: LocalPrefix,
+    /// What records are told of; never 0.
+    pub turn: u32,
+    /// The part of the connections that try it, of 2^32.
+    pub share: u32,
+    /// Connections whose rule has a greater rank have no part in it.
+    pub rank: u32,
+    /// As in a rule.
+    pub after_bytes: u64,
+    /// The kernel's name, zeros to its end.
+    pub start: [u8; 16],
+    /// Likewise.
+    pub then: [u8; 16],
+}
+
+impl CongestionTrial {
+    fn key(&self) -> [u8; 24] {
+        let mut key = [0; 24];
+        let (version, address) = wide(self.to.network);
+        key[..4].copy_from_slice(&(32 + u32::from(self.to.len)).to_ne_bytes());
+        key[4] = version;
+        key[8..].copy_from_slice(&address);
+        key
+    }
+
+    fn value(&self) -> [u8; 56] {
+        let mut value = [0; 56];
+        value[..8].copy_from_slice(&self.after_bytes.to_ne_bytes());
+        value[8..12].copy_from_slice(&self.turn.to_ne_bytes());
+        value[12..16].copy_from_slice(&self.share.to_ne_bytes());
+        value[16..20].copy_from_slice(&self.rank.to_ne_bytes());
+        value[24..40].copy_from_slice(&self.start);
+        value[40..].copy_from_slice(&self.then);
         value
     }
 }
@@ -187,6 +236,10 @@ pub struct CongestionRecord {
     pub remote_port: u16,
     /// 1: it was opened here, 2: accepted; 0: older than the agent.
     pub direction: u8,
+    /// The turn of a trial that it began in; 0: none.
+    pub turn: u32,
+    /// It used what the turn tries.
+    pub tried: bool,
     /// The far end.
     pub to: IpAddr,
     /// The algorithm of its first packet, with zeros to its end.
@@ -196,6 +249,8 @@ pub struct CongestionRecord {
 }
 
 const RECORD: usize = 128;
+/// What is kept of a socket: `WEIR_CC_FLOW_SIZE`.
+const FLOW: usize = 120;
 
 impl CongestionRecord {
     fn read(bytes: &[u8]) -> Option<CongestionRecord> {
@@ -226,6 +281,8 @@ impl CongestionRecord {
             local_port: half(68),
             remote_port: half(70),
             direction: bytes[72],
+            turn: word(76),
+            tried: bytes[74] != 0,
             to,
             first: name(96),
             last: name(112),
@@ -252,8 +309,8 @@ pub struct CongestionCounts {
 /// `congestion.bpf.c`.
 pub struct Congestion {
     skeleton: CongestionSkel<'static>,
-    /// Of the iterator over sockets.
-    visitor: Link,
+    /// Of the iterator over sockets, or why there is none.
+    visitor: Result<Link, String>,
     ring: RingBuffer<'static>,
     records: Rc<RefCell<Vec<CongestionRecord>>>,
 }
@@ -269,14 +326,18 @@ impl Congestion {
     pub fn load(earlier: Option<&EarlierCongestion>) -> Result<Congestion, Error> {
         let error = |source| Error { what: "load the programs that choose congestion control", source };
         libbpf_rs::set_print(None);
-        // One object each time rules come and go: leaked, so that the skeleton needs no self-reference.
-        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = CongestionSkelBuilder::default().open(storage).map_err(error)?;
-        if let Some(flows) = earlier.and_then(EarlierCongestion::flows) {
-            open.maps.weir_cc_flows.reuse_fd(flows.as_fd()).map_err(error)?;
-        }
-        let skeleton = open.load().map_err(error)?;
-        let visitor = skeleton.progs.weir_cc_visit.attach().map_err(error)?;
+        // A kernel without CONFIG_BPF_EVENTS has no iterators. What libbpf's probe says of them is wrong
+        // on some that have, so both are tried.
+        let (skeleton, visitor) = match Congestion::open(earlier, true) {
+            Ok(skeleton) => {
+                let visitor = skeleton.progs.weir_cc_visit.attach().map_err(error)?;
+                (skeleton, Ok(visitor))
+            }
+            Err(with) => match Congestion::open(earlier, false) {
+                Ok(skeleton) => (skeleton, Err(with.to_string())),
+                Err(_) => return Err(error(with)),
+            },
+        };
         let records = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&records);
         let mut builder = RingBufferBuilder::new();
@@ -290,6 +351,18 @@ impl Congestion {
         Ok(Congestion { skeleton, visitor, ring, records })
     }
 
+    /// Loads them, with the iterator over sockets or without.
+    fn open(earlier: Option<&EarlierCongestion>, visits: bool) -> libbpf_rs::Result<CongestionSkel<'static>> {
+        // One object each time rules come and go: leaked, so that the skeleton needs no self-reference.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = CongestionSkelBuilder::default().open(storage)?;
+        if let Some(flows) = earlier.and_then(EarlierCongestion::flows) {
+            open.maps.weir_cc_flows.reuse_fd(flows.as_fd())?;
+        }
+        open.progs.weir_cc_visit.set_autoload(visits);
+        open.load()
+    }
+
     /// The program for socket events.
     #[must_use]
     pub fn program(&self) -> BorrowedFd<'_> {
@@ -297,9 +370,11 @@ impl Congestion {
     }
 
     /// The iterator over sockets, for [`attach::visit`].
-    #[must_use]
-    pub fn visitor(&self) -> BorrowedFd<'_> {
-        self.visitor.as_fd()
+    ///
+    /// # Errors
+    /// Why the kernel has none, in words.
+    pub fn visitor(&self) -> Result<BorrowedFd<'_>, &str> {
+        self.visitor.as_ref().map(AsFd::as_fd).map_err(String::as_str)
     }
 
     /// Tells the programs which rules are in force, and that the agent lives.
@@ -344,6 +419,25 @@ impl Congestion {
         }
         for rule in rules {
             map.update(&rule.key(set), &rule.value(), MapFlags::ANY).map_err(error)?;
+        }
+        Ok(())
+    }
+
+    /// Has these trials, and no others, be in force: at most 64.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn load_trials(&self, trials: &[CongestionTrial]) -> Result<(), Error> {
+        let error = |source| Error { what: "write the trials of congestion control", source };
+        let map = &self.skeleton.maps.weir_cc_trials;
+        let wanted: Vec<[u8; 24]> = trials.iter().map(CongestionTrial::key).collect();
+        let old: Vec<Vec<u8>> =
+            map.keys().filter(|key| !wanted.iter().any(|wanted| wanted[..] == key[..])).collect();
+        for key in old {
+            map.delete(&key).map_err(error)?;
+        }
+        for trial in trials {
+            map.update(&trial.key(), &trial.value(), MapFlags::ANY).map_err(error)?;
         }
         Ok(())
     }

@@ -466,3 +466,7 @@ mod tests {
         assert!(kinds[0] != kinds[1] && kinds[0] != kinds[2] && kinds[1] != kinds[2], "{kinds:?}");
     }
 }
+
+#[cfg(test)]
+#[path = "fair_tests.rs"]
+mod division;

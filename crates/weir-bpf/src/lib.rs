@@ -1,8 +1,8 @@
 //! weir's BPF programs and the maps through which the agent tells them what belongs where.
 //!
-//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped`; the layouts
-//! shared with the programs are asserted against `intf.h`, `select.h`, `fair.h`, `edt.h`
-//! and `congestion.h` on both sides.
+//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped` (or calls the
+//! qdisc in user space, in tests); the layouts shared with the programs are asserted against
+//! `intf.h`, `select.h`, `fair.h`, `edt.h` and `congestion.h` on both sides.
 
 pub mod attach;
 mod classifier;
@@ -16,7 +16,8 @@ mod rules;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
 pub use congestion::{
-    Congestion, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule, EarlierCongestion,
+    Congestion, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule, CongestionTrial,
+    EarlierCongestion,
 };
 pub use credits::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};

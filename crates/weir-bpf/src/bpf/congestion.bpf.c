@@ -102,12 +102,14 @@ struct flow { /* of one socket */
 	__u32 began_generation;
 	__u32 most_rtt_us;
 	__u32 direction;
+	__u32 turn;		/* of a trial, when it began */
+	__u32 tried;		/* 1: it uses what the turn tries, whatever the rules say */
 	char was[WEIR_CC_NAME];		/* before weir */
 	char first[WEIR_CC_NAME];
 	char set[WEIR_CC_NAME];		/* what weir has set last; empty: nothing */
 	char then[WEIR_CC_NAME];
 };
-_Static_assert(sizeof(struct flow) == 112, "a later agent takes this map over");
+_Static_assert(sizeof(struct flow) == WEIR_CC_FLOW_SIZE, "a later agent takes this map over");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -148,6 +150,14 @@ struct {
 	__type(key, struct weir_cc_key);
 	__type(value, struct weir_cc_rule);
 } weir_cc_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 64);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct weir_cc_trial_key);
+	__type(value, struct weir_cc_trial);
+} weir_cc_trials SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -274,15 +284,22 @@ static __always_inline const struct weir_cc_rule *find(const struct weir_cc_conf
 	return best;
 }
 
+/* The same for a socket whose far end is known. */
+static __always_inline const struct weir_cc_rule *rule_at(const struct weir_cc_config *cfg, struct sock *sk,
+							  __u32 handle, __u8 version, const __u8 *address,
+							  __u8 direction)
+{
+	__u16 remote = bpf_ntohs(sk->__sk_common.skc_dport), local = sk->__sk_common.skc_num;
+
+	return find(cfg, handle, version, address, direction == WEIR_CC_IN ? local : remote, direction);
+}
+
 static __always_inline const struct weir_cc_rule *rule_of(const struct weir_cc_config *cfg, struct sock *sk,
 							  __u32 handle, __u8 direction)
 {
-	__u16 remote = bpf_ntohs(sk->__sk_common.skc_dport), local = sk->__sk_common.skc_num;
 	__u8 address[16], version = far_end(sk, address);
 
-	if (!version)
-		return NULL;
-	return find(cfg, handle, version, address, direction == WEIR_CC_IN ? local : remote, direction);
+	return version ? rule_at(cfg, sk, handle, version, address, direction) : NULL;
 }
 
 /* Sets an algorithm unless it is there already; 0 if it is in force. */
@@ -299,24 +316,43 @@ static __always_inline int use(void *ctx, const char *is, const char *wanted)
 	return -1;
 }
 
-/* A connection begins. */
-static __always_inline void begin(struct bpf_sock_ops *ctx, struct sock *sk, struct bpf_sock *full, __u8 direction)
+/* The trial in whose turn a connection begins; none if it has no part in one. */
+static __always_inline const struct weir_cc_trial *trial_of(const struct weir_cc_config *cfg, __u8 version,
+							    const __u8 *address,
+							    const struct weir_cc_rule *rule)
+{
+	struct weir_cc_trial_key key = { .prefix_len_bits = WEIR_CC_TRIAL_BITS + 128, .version = version };
+	const struct weir_cc_trial *trial;
+
+	if (!cfg->trials)
+		return NULL;
+	__builtin_memcpy(key.address, address, sizeof(key.address));
+	trial = bpf_map_lookup_elem(&weir_cc_trials, &key);
+	return trial && rule && rule->rank > trial->rank ? NULL : trial;
+}
+
+/* A connection begins; 0 if it is none of weir's business. */
+static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, struct bpf_sock *full, __u8 direction)
 {
 	const struct weir_cc_config *cfg = config();
+	const struct weir_cc_trial *trial;
 	const struct weir_cc_rule *rule;
+	const char *start, *then;
 	char is[WEIR_CC_NAME] = {};
 	struct flow *flow;
-	__u8 address[16];
+	__u64 after_bytes;
+	__u8 address[16], version;
 	__u32 handle;
 
-	if (!cfg || !far_end(sk, address))
-		return;
+	version = far_end(sk, address);
+	if (!cfg || !version)
+		return 0;
 	handle = class_of(cfg, sk);
 	if (!handle || bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
-		return;
+		return 0;
 	flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!flow)
-		return;
+		return 0;
 	__builtin_memset(flow, 0, sizeof(*flow));
 	flow->began_ns = bpf_ktime_get_ns();
 	flow->handle = handle;
@@ -324,23 +360,45 @@ static __always_inline void begin(struct bpf_sock_ops *ctx, struct sock *sk, str
 	flow->generation = flow->began_generation = cfg->generation;
 	copy(flow->was, is);
 	copy(flow->first, is);
-	rule = rule_of(cfg, sk, handle, direction);
-	if (!rule || use(ctx, is, rule->start))
-		return;
-	flow->number = rule->number;
-	flow->after_bytes = rule->after_bytes;
-	copy(flow->first, rule->start);
-	copy(flow->set, rule->start);
-	copy(flow->then, rule->then);
+	rule = rule_at(cfg, sk, handle, version, address, direction);
+	trial = trial_of(cfg, version, address, rule);
+	if (trial) {
+		flow->turn = trial->turn;
+		flow->tried = bpf_get_prandom_u32() < trial->share;
+	}
+	if (flow->tried && trial) {
+		start = trial->start;
+		then = trial->then;
+		after_bytes = trial->after_bytes;
+	} else if (rule) {
+		start = rule->start;
+		then = rule->then;
+		after_bytes = rule->after_bytes;
+		flow->number = rule->number;
+	} else {
+		return 1;
+	}
+	if (use(ctx, is, start)) {
+		flow->number = flow->tried = flow->turn = 0;
+		return 1;
+	}
+	flow->after_bytes = after_bytes;
+	copy(flow->first, start);
+	copy(flow->set, start);
+	copy(flow->then, then);
 	COUNT(set);
+	return 1;
 }
 
 /* The rules have changed since: what is to come is as they say now; what was, stays. */
 static __always_inline void compare(const struct weir_cc_config *cfg, struct sock *sk, struct flow *flow)
 {
-	const struct weir_cc_rule *rule = rule_of(cfg, sk, flow->handle, flow->direction);
+	const struct weir_cc_rule *rule;
 
 	flow->generation = cfg->generation;
+	if (flow->tried)
+		return;
+	rule = rule_of(cfg, sk, flow->handle, flow->direction);
 	flow->after_bytes = 0;
 	if (!rule || flow->switched_bytes || !same(rule->start, flow->set))
 		return;
@@ -411,6 +469,8 @@ static __always_inline void finish(struct bpf_sock_ops *ctx, struct tcp_sock *tp
 	record->local_port = sk->__sk_common.skc_num;
 	record->remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
 	record->direction = flow->direction;
+	record->tried = flow->tried;
+	record->turn = flow->turn;
 	record->version = far_end(sk, record->address);
 	copy(record->first, flow->first);
 	copy(record->last, is);
@@ -422,47 +482,55 @@ int weir_congestion(struct bpf_sock_ops *ctx)
 {
 	struct bpf_sock *full = ctx->sk;
 	struct tcp_sock *tp;
-	struct flow *flow;
-	int to;
+	struct flow *flow = NULL;
+	int op = ctx->op, to;
 
-	switch (ctx->op) {
+	/* Most calls end here: they are for others, or for a state that says nothing yet. */
+	switch (op) {
+	case BPF_SOCK_OPS_STATE_CB:
+		to = ctx->args[1];
+		/* All that was sent has arrived, or never will. */
+		if (to != FIN_WAIT2 && to != TIME_WAIT && to != CLOSED)
+			return 1;
+		break;
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_RTT_CB:
-	case BPF_SOCK_OPS_STATE_CB:
 		break;
 	default:
 		return 1;
 	}
 	if (!full)
 		return 1;
+	if (op != BPF_SOCK_OPS_TCP_CONNECT_CB && op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
+		flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, 0);
+		if (!flow)
+			return 1;
+	}
+	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
+		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | CALLS);
+		return 1;
+	}
 	tp = bpf_skc_to_tcp_sock(full);
 	if (!tp)
 		return 1;
-	if (ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
+	switch (op) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 		begin(ctx, (struct sock *)tp, full, WEIR_CC_OUT);
-		return 1;
-	}
-	if (ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
-		begin(ctx, (struct sock *)tp, full, WEIR_CC_IN);
-	flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, 0);
-	if (!flow)
-		return 1;
-	switch (ctx->op) {
-	case BPF_SOCK_OPS_RTT_CB:
-		advance(ctx, (struct sock *)tp, flow);
 		break;
-	case BPF_SOCK_OPS_STATE_CB:
-		to = ctx->args[1];
-		/* All that was sent has arrived, or never will. */
-		if (to == FIN_WAIT2 || to == TIME_WAIT || to == CLOSED) {
-			finish(ctx, tp, flow);
-			bpf_sk_storage_delete(&weir_cc_flows, full);
-		}
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		if (begin(ctx, (struct sock *)tp, full, WEIR_CC_IN))
+			bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | CALLS);
+		break;
+	case BPF_SOCK_OPS_RTT_CB:
+		if (flow)
+			advance(ctx, (struct sock *)tp, flow);
 		break;
 	default:
-		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | CALLS);
+		if (flow)
+			finish(ctx, tp, flow);
+		bpf_sk_storage_delete(&weir_cc_flows, full);
 	}
 	return 1;
 }
@@ -495,6 +563,8 @@ static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_so
 			bpf_setsockopt(tp, IPPROTO_TCP, CB_FLAGS, &flags, sizeof(flags));
 		}
 	}
+	/* Of what it took nobody learns what an algorithm does. */
+	flow->turn = flow->tried = 0;
 	flow->generation = cfg->generation;
 	rule = rule_of(cfg, sk, handle, flow->direction);
 	/* Nobody knows who opened it: its port may be the service's. */

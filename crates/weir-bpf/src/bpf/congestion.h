@@ -4,6 +4,7 @@
 #define WEIR_CONGESTION_H
 
 #define WEIR_CC_NAME 16		/* TCP_CA_NAME_MAX: with its final zero */
+#define WEIR_CC_FLOW_SIZE 120	/* what is kept of a socket */
 #define WEIR_CC_LEVELS 8	/* depths of the cgroup tree that are looked at, as in intf.h */
 
 #define WEIR_CC_OUT 1		/* the connection was opened from here */
@@ -27,7 +28,7 @@ struct weir_cc_config { /* written by user space, only read in the kernel */
 	__u32 set;		/* 1 or 2: the set of rules in force; 0: none */
 	__u32 generation;	/* grows with each change of the rules */
 	__u32 visit;		/* WEIR_CC_MOVE or WEIR_CC_LEAVE */
-	__u32 padding;
+	__u32 trials;		/* how many networks there are in which some flows try another algorithm */
 };
 _Static_assert(sizeof(struct weir_cc_config) == 48, "user space maps this layout");
 
@@ -51,6 +52,26 @@ struct weir_cc_rule {
 };
 _Static_assert(sizeof(struct weir_cc_rule) == 48, "user space maps this layout");
 
+struct weir_cc_trial_key { /* of another longest-prefix map */
+	__u32 prefix_len_bits;
+	__u8 version;		/* of IP */
+	__u8 padding[3];
+	__u8 address[16];	/* the far end; IPv4 in the first four */
+};
+#define WEIR_CC_TRIAL_BITS 32
+_Static_assert(sizeof(struct weir_cc_trial_key) == 24, "user space maps this layout");
+
+struct weir_cc_trial {
+	__u64 after_bytes;	/* as in a rule */
+	__u32 turn;		/* what this is part of, for the record; never 0 */
+	__u32 share;		/* of the connections that begin, of 2^32; the others follow the rules */
+	__u32 rank;		/* connections whose rule has a greater one have no part in it */
+	__u32 padding;
+	char start[WEIR_CC_NAME];
+	char then[WEIR_CC_NAME];
+};
+_Static_assert(sizeof(struct weir_cc_trial) == 56, "user space maps this layout");
+
 struct weir_cc_record { /* of a connection whose last byte sent is acknowledged, or that was reset */
 	__u64 took_ns;		/* since the first SYN, or since it was accepted */
 	__u64 sent_bytes;	/* payload, acknowledged */
@@ -68,7 +89,9 @@ struct weir_cc_record { /* of a connection whose last byte sent is acknowledged,
 	__u16 remote_port;
 	__u8 direction;		/* 0: it is older than the agent */
 	__u8 version;		/* of IP */
-	__u8 padding[6];
+	__u8 tried;		/* 1: it used what its turn tries */
+	__u8 padding;
+	__u32 turn;		/* of a trial, when it began; 0: none */
 	__u8 address[16];	/* of the far end; IPv4 in the first four */
 	char first[WEIR_CC_NAME]; /* the algorithm of its first packet */
 	char last[WEIR_CC_NAME];

@@ -79,12 +79,15 @@ struct entity {
 	__u32 express_next;
 	__u8 express;      /* stands in the express list */
 	__u8 turn;         /* stands in a list of credit mode */
-	__u8 pad[2];
+	__u8 at_ceiling;   /* its ceiling held it back of late */
+	__u8 pad;
 	__u32 turn_next;   /* in a list of credit mode */
 	__s64 credit;      /* bytes */
 	__u64 weight_cost; /* its parameters when policies changed last */
 	__u64 floor_cost;
-	__u8 pad2[24];
+	__u64 v_before;    /* v some time ago, and at seen_at: see come_of_late */
+	__u64 v_seen;
+	__u64 seen_at;
 };
 _Static_assert(sizeof(struct entity) == 128, "an index is a shift");
 

@@ -63,6 +63,7 @@ extern void bpf_qdisc_watchdog_schedule(struct Qdisc *sch, __u64 expire, __u64 d
 extern void bpf_qdisc_bstats_update(struct Qdisc *sch, const struct sk_buff *skb) __ksym;
 extern __u32 bpf_skb_get_hash(struct sk_buff *skb) __ksym;
 
+#ifdef __bpf__
 /*
  * The instruction may_goto (kernel 6.9): falls through, except when the program has looped for
  * far too long; with it the verifier accepts loops whose end it cannot see.
@@ -79,5 +80,8 @@ extern __u32 bpf_skb_get_hash(struct sk_buff *skb) __ksym;
 	on:;                                                                                       \
 		again;                                                                             \
 	})
+#else
+#define can_loop 1 /* in user space, for tests */
+#endif
 
 #endif

@@ -7,9 +7,11 @@
  * begins there. A class whose floor is due goes before that, but what it sends is charged to its
  * start tag all the same: so a floor counts towards the share, which is water-filling exactly.
  *
- * A class bound by its floor is for ever served ahead of its turn. Its tag is not let run more than
- * three of the largest packets ahead of v, or it would pay for that when the others have gone: with
- * its fair share above its floor v comes up in less than the floor's time for that much.
+ * A class that its floor lifts above its share is for ever served ahead of its turn, and its tag runs
+ * away from v. It may run no further ahead than v has come in the last 50 to 100 ms, or it would pay
+ * for all of that when others have gone: with its share above its floor, v comes up in that time. But
+ * v moves in steps, of seconds where only light classes take turns: what counts is how far the tag is
+ * ahead of the next step. Then a lifted class never has a turn, as its floor is what pushes the tag.
  *
  * Floors and ceilings are kept as one instant each (GCRA): when the next packet conforms.
  */
@@ -19,8 +21,10 @@
 #define MS 1000000ull
 #define FLOOR_LATE_NS (200 * MS) /* so much of a floor may be made up for */
 #define CEIL_LATE_NS (20 * MS)   /* and of a ceiling, by a class that had to wait for others */
+#define CEIL_HELD_NS (200 * MS)  /* ... by one that its ceiling had held back before */
 #define CEIL_WAKE_NS (5 * MS)    /* and by one that slept */
 #define EXACT_WAKE_NS MS         /* but not if its floor is its ceiling */
+#define LEAD_NS (50 * MS)        /* a floor's lead over the turns, at their pace */
 #define LARGEST 262144           /* bytes; clocks further ahead than this takes are wrong */
 #define AGAIN_NS 100000          /* comes back to work that one dequeue did not finish */
 
@@ -78,6 +82,41 @@ static __always_inline __u64 saved_up(struct fair_params *p)
 	return p->floor_cost == p->ceil_cost ? EXACT_WAKE_NS : CEIL_WAKE_NS;
 }
 
+/* The tag that v of the parent goes to next, if the entity has no turn: the least of the others' near
+ * the top. (Of one that was served since it was put there the key is out of date.) */
+static __always_inline __u64 next_turn(struct entity *parent, __u32 e)
+{
+	__u32 top = parent->ready, near[3] = { top, node(top)->left, node(top)->right }, i;
+	__u64 next = parent->v;
+	int found = 0;
+
+	if (!top)
+		return next;
+#pragma unroll
+	for (i = 0; i < 3; i++) {
+		__u64 tag = later_of(node(near[i])->key, entity(near[i])->vt);
+
+		if (!near[i] || (near[i] & MASK) == e || (found && !before(tag, next)))
+			continue;
+		next = tag;
+		found = 1;
+	}
+	return later_of(next, parent->v);
+}
+
+/* How far v of the parent has come of late. */
+static __always_inline __u64 come_of_late(struct entity *parent, __u64 now)
+{
+	__u64 since = now - parent->seen_at;
+
+	if (since >= LEAD_NS) {
+		parent->v_before = since < FLOOR_LATE_NS ? parent->v_seen : parent->v;
+		parent->v_seen = parent->v;
+		parent->seen_at = now;
+	}
+	return parent->v - parent->v_before;
+}
+
 /* Why an entity competes again. */
 #define MOVED 0
 #define WOKE 1
@@ -108,8 +147,11 @@ static __always_inline void compete(__u32 e, __u32 parent, int why, __u64 now)
 	if (before(c->vt, least))
 		c->vt = least;
 	lead = virtual_of(LARGEST, p);
-	if (before(v + lead, c->vt))
-		c->vt = v + lead;
+	if (before(v + lead, c->vt)) {
+		lead += next_turn(entity(c->parent), e);
+		if (before(lead, c->vt))
+			c->vt = lead;
+	}
 	if (!node(READY | e)->in && !waits)
 		entity(c->parent)->ready = heap_push(entity(c->parent)->ready, READY | e, c->vt);
 }
@@ -147,6 +189,7 @@ static __always_inline void wake(__u32 e, __u64 now)
 static __always_inline void throttle(__u32 e, __u64 until)
 {
 	stats(e)->overlimits++;
+	entity(e)->at_ceiling = 1;
 	if (!node(THROTTLED | e)->in)
 		throttled_top = heap_push(throttled_top, THROTTLED | e, until);
 }
@@ -202,7 +245,7 @@ static __always_inline __u32 first_ready(__u32 parent, __u64 now)
 
 		if ((group ? group : ROOT) != parent) { /* it was moved */
 			p->ready = heap_pop(top);
-			c->vt = 0;
+			c->vt = entity(group ? group : ROOT)->v;
 			activate(e, MOVED, now);
 			return 0;
 		}
@@ -268,12 +311,12 @@ __noinline int take_changes(__u64 now)
 			c->floor_cost = p->floor_cost;
 			if (before(parent->v, c->vt))
 				c->vt = parent->v;
-			if (before(now, c->floor_at))
-				c->floor_at = now;
+			c->floor_at = now;
 		}
 		if (node(READY | e)->in)
 			parent->ready = heap_push(parent->ready, READY | e, c->vt);
-		if (node(FLOOR | e)->in)
+		node(FLOOR | e)->in = 0;
+		if (p->floor_cost && has_work(c)) /* perhaps a new one: nothing woke */
 			floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
 	}
 	return 0;
@@ -321,8 +364,8 @@ static __always_inline __u32 pick(__u64 now)
 	return 0;
 }
 
-/* How far the small packets of new flows may overdraw what their class has: by two large packets
- * (one that was just sent, and the lead of a class that is bound by its floor) and a few of theirs. */
+/* How far the small packets of new flows may overdraw what their class has: by two large packets,
+ * one that was just sent and one more, and a few of theirs. */
 static __always_inline __u32 overdraft(struct entity *c)
 {
 	return 2 * quantum(c) + 8 * shared.config.small_bytes;
@@ -330,8 +373,17 @@ static __always_inline __u32 overdraft(struct entity *c)
 
 static __always_inline void charge_ceil(struct entity *c, struct fair_params *p, __u32 len, __u64 now)
 {
-	if (p->ceil_cost)
-		c->ceil_at = later_of(c->ceil_at, now - CEIL_LATE_NS) + time_of(len, p->ceil_cost);
+	__u64 late = CEIL_LATE_NS;
+
+	if (!p->ceil_cost)
+		return;
+	if (c->at_ceiling)
+		late = later_of(CEIL_HELD_NS, time_of(2 * entity(c->parent)->largest, p->ceil_cost));
+	if (before(c->ceil_at, now - late)) {
+		c->at_ceiling = 0;
+		c->ceil_at = now - CEIL_LATE_NS;
+	}
+	c->ceil_at += time_of(len, p->ceil_cost);
 }
 
 static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
@@ -348,8 +400,8 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 	} else {
 		/* While the others' packets leave, v stands still: a turn's packet, and the floor's
 		 * part of the time that some of theirs take. */
-		__u32 step = later_of(len, parent->largest);
-		__u64 cap = later_of(parent->v + virtual_of(3 * step, p), tag);
+		__u64 some = virtual_of(3 * later_of(len, parent->largest), p);
+		__u64 cap = later_of(next_turn(parent, e) + come_of_late(parent, now) + some, tag);
 
 		c->vt = by == BY_FLOOR && before(cap, tag + cost) ? cap : tag + cost;
 	}
@@ -360,7 +412,7 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 		__u64 at = later_of(c->floor_at, now - FLOOR_LATE_NS) + time_of(len, p->floor_cost);
 
 		c->floor_at = before(latest, at) ? latest : at;
-		/* One that was given to it while it had packets: nothing woke. */
+		/* It was taken out of the line, and came back with packets: nothing woke. */
 		if (!node(FLOOR | e)->in)
 			floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
 	}
@@ -392,19 +444,44 @@ static __always_inline void charge(__u32 e, __u32 len, __u64 now)
 	charge_link(len, now);
 }
 
-/* Small packets of new flows need not wait behind super-packets: neither for the class's turn nor
- * for the link's clock, as long as neither is overdrawn by much. All of it is charged, so that shares and rates stay as
- * they are. */
+/* Small packets of new flows need not wait behind super-packets: neither for the class's turn or
+ * floor nor for the link's clock, as long as none is overdrawn by much. All of it is charged, so that
+ * shares and rates stay as they are. */
+static __always_inline int ceil_allows(__u32 e, __u64 now)
+{
+	struct entity *c = entity(e);
+	__u64 cost = params(e)->ceil_cost;
+
+	return !cost || !before(now + time_of(overdraft(c), cost), c->ceil_at);
+}
+
+static __always_inline int floor_allows(__u32 e, __u64 now)
+{
+	struct entity *c = entity(e);
+	__u64 cost = params(e)->floor_cost;
+
+	return cost && !before(now + time_of(overdraft(c), cost), c->floor_at);
+}
+
+static __always_inline int turn_allows(__u32 e)
+{
+	struct entity *c = entity(e);
+
+	return !before(entity(c->parent)->v + virtual_of(overdraft(c), params(e)), c->vt);
+}
+
 static __always_inline int may_overdraw(__u32 e, __u64 now)
 {
 	struct entity *c = entity(e);
-	struct fair_params *p = params(e);
-	__u32 room = overdraft(c);
+	__u32 group = c->parent & MASK;
 
-	if (shared.config.mode == FAIR_MODE_CREDIT && c->credit < -(__s64)room)
+	if (shared.config.mode == FAIR_MODE_CREDIT && c->credit < -(__s64)overdraft(c))
 		return 0;
-	return !before(entity(c->parent)->v + virtual_of(room, p), c->vt) &&
-	       (!p->ceil_cost || !before(now + time_of(room, p->ceil_cost), c->ceil_at));
+	if (!ceil_allows(e, now) || (group != ROOT && !ceil_allows(group, now)))
+		return 0;
+	if (floor_allows(e, now))
+		return 1;
+	return turn_allows(e) && (group == ROOT || turn_allows(group) || floor_allows(group, now));
 }
 
 static __always_inline void express_append(__u32 e)
@@ -442,7 +519,7 @@ __noinline __u32 express_pick(__u64 now)
 			continue;
 		if ((slot_len[SLOT(fl->head)] & ~OWNED) > shared.config.small_bytes)
 			continue;
-		if (!may_overdraw(e, now) || (c->parent != ROOT && !may_overdraw(c->parent, now)))
+		if (!may_overdraw(e, now))
 			continue;
 		chosen_by = BY_EXPRESS;
 		group_chosen_by = BY_EXPRESS;

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fair queueing qdisc in user space: fair.bpf.c as it is, with what it calls of the kernel put
+ * in its place, so that a test can run it in a time of its own (fair_tests.rs).
+ */
+#include <linux/bpf.h>
+
+#pragma clang diagnostic ignored "-Wunknown-attributes" /* of BPF */
+
+#define __BPF_HELPERS__
+#define __BPF_CORE_READ_H__
+#define __BPF_TRACING_H__
+#define SEC(name)
+#define __uint(name, value) int(*name)[value]
+#define __type(name, value) value *name
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#define __noinline __attribute__((noinline))
+#define __kptr
+#define __ksym
+#define barrier_var(value)
+#define NULL ((void *)0)
+#define BPF_PROG(name, ...) name(__VA_ARGS__)
+#define bpf_core_field_exists(field) 0
+
+static __u64 time_now, watchdog;
+
+static __u64 bpf_ktime_get_ns(void)
+{
+	return time_now;
+}
+
+static void *bpf_map_lookup_elem(void *map, const __u32 *slot);
+
+static void *bpf_kptr_xchg(void *place, void *value)
+{
+	void *old = *(void **)place;
+
+	*(void **)place = value;
+	return old;
+}
+
+static int bpf_skb_ecn_set_ce(struct __sk_buff *skb)
+{
+	return 1;
+}
+
+static __u32 bpf_get_hash_recalc(struct __sk_buff *skb)
+{
+	return skb->hash;
+}
+
+#include "fair.bpf.c"
+
+static struct slot slots[SLOTS];
+static struct sk_buff packets[SLOTS], *unused;
+static struct Qdisc qdisc = { .parent = TC_H_ROOT };
+
+static void *bpf_map_lookup_elem(void *map, const __u32 *slot)
+{
+	return &slots[SLOT(*slot)];
+}
+
+void bpf_kfree_skb(struct sk_buff *skb)
+{
+	skb->sk = unused;
+	unused = skb;
+}
+
+void bpf_qdisc_skb_drop(struct sk_buff *skb, struct bpf_sk_buff_ptr *to_free)
+{
+	bpf_kfree_skb(skb);
+}
+
+void bpf_qdisc_watchdog_schedule(struct Qdisc *sch, __u64 expire, __u64 delta_ns)
+{
+	watchdog = expire;
+}
+
+void bpf_qdisc_bstats_update(struct Qdisc *sch, const struct sk_buff *skb)
+{
+}
+
+__u32 bpf_skb_get_hash(struct sk_buff *skb)
+{
+	return skb->hash;
+}
+
+/* A new qdisc, without classes. Returns what it shares with user space. */
+struct fair_shared *user_init(void)
+{
+	__u32 i;
+
+	fair_destroy(&qdisc);
+	owner = 0;
+	__builtin_memset(&shared, 0, sizeof(shared));
+	unused = NULL;
+	for (i = 0; i < SLOTS; i++) {
+		slots[i].skb = NULL;
+		bpf_kfree_skb(&packets[i]);
+	}
+	__builtin_memset(&qdisc, 0, sizeof(qdisc));
+	qdisc.parent = TC_H_ROOT;
+	fair_init(&qdisc, NULL, NULL);
+	return &shared;
+}
+
+/* A local socket's packet for a class comes. 0: it was taken. */
+int user_enqueue(__u64 now, __u32 minor, __u32 len, __u32 hash)
+{
+	struct bpf_sk_buff_ptr to_free = { NULL };
+	struct sk_buff *skb = unused;
+
+	unused = skb->sk;
+	skb->sk = skb;
+	skb->priority = 1 << 16 | minor;
+	skb->hash = hash;
+	((struct qdisc_skb_cb *)skb->cb)->pkt_len = len;
+	time_now = now;
+	return fair_enqueue(skb, &qdisc, &to_free);
+}
+
+/* The next packet: its class << 32 | its length. 0: none before `*wake`, which is 0 if none waits. */
+__u64 user_dequeue(__u64 now, __u64 *wake)
+{
+	struct sk_buff *skb;
+	__u64 packet;
+
+	time_now = now;
+	watchdog = 0;
+	skb = fair_dequeue(&qdisc);
+	*wake = watchdog;
+	if (!skb)
+		return 0;
+	packet = (__u64)(skb->priority & 0xffff) << 32 | ((struct qdisc_skb_cb *)skb->cb)->pkt_len;
+	bpf_kfree_skb(skb);
+	return packet;
+}
