@@ -51,6 +51,8 @@ pub(crate) struct Class {
     pub(crate) borrowed: u64,
     pub(crate) overlimits: u64,
     pub(crate) quantum: i32,
+    /// What is left of a leaf's turn among those with tokens of their own, in bytes.
+    pub(crate) deficit: i32,
     /// Its place among its siblings, in the bitmaps of borrowers.
     pub(crate) place: u32,
     /// The place of its first child.
@@ -81,6 +83,7 @@ impl Class {
             borrowed: 0,
             overlimits: 0,
             quantum: 0,
+            deficit: 0,
             place: NONE,
             first: 0,
             span: 0,

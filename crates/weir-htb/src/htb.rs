@@ -30,7 +30,7 @@ pub struct Htb {
     pub(crate) class: Box<[Class]>,
     pub(crate) door: Box<[Door]>,
     pub(crate) desk: Box<[Desk]>,
-    /// What is left of a leaf's turn, `[class][level]`, in bytes.
+    /// What is left of a leaf's turn as a borrower, `[class][level]`, in bytes.
     pub(crate) deficit: Box<[i32]>,
     /// Who may borrow from a parent, `[class][prio]`.
     pub(crate) feeds: Box<[Feed]>,
@@ -165,7 +165,7 @@ impl Htb {
             return self.wait();
         }
         let mut next = Next::Empty;
-        self.take_turn(1, |departure| next = Next::Packet(departure));
+        self.depart(1, |departure| next = Next::Packet(departure));
         next
     }
 
@@ -190,25 +190,15 @@ impl Htb {
         if now != self.asked || self.unplaced {
             self.prepare(now);
         }
-        let mut room = left.iter_mut();
-        while self.row_levels != 0 && room.len() > 0 {
-            self.take_turn(u32::try_from(room.len()).unwrap_or(u32::MAX), |departure| {
-                if let Some(place) = room.next() {
-                    *place = departure;
-                }
-            });
-        }
-        let free = room.len();
+        let room = u32::try_from(left.len()).unwrap_or(u32::MAX);
+        let mut places = left.iter_mut();
+        self.depart(room, |departure| {
+            if let Some(place) = places.next() {
+                *place = departure;
+            }
+        });
+        let free = places.len();
         left.len() - free
-    }
-
-    /// Some packets leave: at least one, at most `most`. There is one that may.
-    #[inline]
-    fn take_turn(&mut self, most: u32, each: impl FnMut(Departure)) {
-        let level = self.row_levels.trailing_zeros() as usize;
-        let prio = self.row_prios[level].trailing_zeros() as usize;
-        let leaf = self.next_leaf(level, prio);
-        self.serve(leaf, level, prio, most, each);
     }
 
     fn prepare(&mut self, now: Instant) {

@@ -76,8 +76,11 @@
 //! | [`Htb::change`], [`Htb::remove`] | constant |
 //! | [`Htb::add`] | constant; the first packet or change after added classes pays `n` once |
 //!
-//! [`Htb::dequeue_batch`] is the cheaper way to ask: as long as it is a leaf's turn, what is above who
-//! pays is charged once.
+//! [`Htb::dequeue_batch`] is the cheaper way to ask: what is above who pays is charged once a turn, and
+//! once for all turns of siblings with tokens of their own. Below one link, with packets of 64 bytes,
+//! 800 users who always have packets cost 200 instructions a packet, in and out: a turn is 24 packets.
+//! Where each packet is a turn, and its leaf's first and last, it is 450; where users borrow and change
+//! their mode with each packet, 570 to 660. `tests/instructions.rs` holds these.
 //!
 //! # On several cores
 //!

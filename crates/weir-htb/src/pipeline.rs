@@ -2,8 +2,9 @@
 //! Computing": one takes packets in, the other lets them go.
 //!
 //! The paper's threads share a queue for each leaf, which is always looked into, empty or not. Here
-//! they share one ring, and one for the way back; the tree with its bitmaps belongs to the dequeue
-//! stage alone, so that there is nothing to lock and no empty queue to look into.
+//! they share one ring, and one for the way back, with room for all packets that may be on their way;
+//! the tree with its bitmaps belongs to the dequeue stage alone, so that there is nothing to lock and no
+//! empty queue to look into.
 
 use weir_units::Instant;
 
@@ -11,9 +12,6 @@ use crate::{
     ClassError, ClassId, Departure, EnqueueError, Htb, Next, Packet, Params, Stats, Warnings,
     ring::{Emptier, Filler, ring},
 };
-
-/// Marks an item of the way back, as class 0 with handle 0 is one too.
-const BACK: u64 = 1 << 63;
 
 /// The enqueue stage: decides who has room, from counters of its own.
 #[derive(Debug)]
@@ -39,6 +37,8 @@ struct Gate {
 #[derive(Debug)]
 pub struct Outlet {
     htb: Htb,
+    /// Packets that came, or waited before, and have not been given back.
+    here: u32,
     ring: Emptier,
     back: Filler,
     strays: u64,
@@ -72,7 +72,7 @@ impl Htb {
             open: class.level == 0,
         };
         let most = self.packets.len();
-        let (filler, emptier) = ring(most as usize);
+        let (filler, emptier) = ring(2 * most as usize);
         let (back_filler, back_emptier) = ring(most as usize);
         let intake = Intake {
             gates: self.class.iter().zip(&self.door).map(gate).collect(),
@@ -81,8 +81,43 @@ impl Htb {
             ring: filler,
             back: back_emptier,
         };
-        (intake, Outlet { htb: self, ring: emptier, back: back_filler, strays: 0 })
+        (intake, Outlet { here: self.waiting(), htb: self, ring: emptier, back: back_filler, strays: 0 })
     }
+}
+
+/// Says that the length is in a word of its own.
+const LONG: u64 = 1 << 62;
+/// Numbers and lengths below these share a word.
+const SHORT: (u32, u32) = (1 << 14, 1 << 16);
+
+/// A packet on its way: mostly one word, so that a line of the cache has eight. There is room for two
+/// for each that may be on its way.
+#[inline]
+fn send(ring: &mut Filler, leaf: u32, Packet { handle, len }: Packet) {
+    if leaf < SHORT.0 && len < SHORT.1 {
+        ring.push(u64::from(leaf) << 48 | u64::from(len) << 32 | u64::from(handle));
+    } else {
+        ring.push_all([LONG | word_back(leaf, handle), len.into()].into_iter());
+    }
+}
+
+/// What [`send`] has sent.
+#[inline]
+fn receive(ring: &mut Emptier) -> Option<(u32, Packet)> {
+    let word = ring.pop()?;
+    let handle = word as u32;
+    if word & LONG == 0 {
+        let len = (word >> 32) as u32 & (SHORT.1 - 1);
+        return Some(((word >> 48) as u32, Packet { handle, len }));
+    }
+    let len = ring.pop()? as u32;
+    Some((((word & !LONG) >> 32) as u32, Packet { handle, len }))
+}
+
+/// A packet on the way back.
+#[inline]
+fn word_back(leaf: u32, handle: u32) -> u64 {
+    u64::from(leaf) << 32 | u64::from(handle)
 }
 
 impl Intake {
@@ -100,10 +135,11 @@ impl Intake {
         if gate.on_their_way >= gate.limit
             || self.on_their_way >= self.most
             || packet.len.wrapping_sub(1) >= Packet::MAX_LEN
-            || !self.ring.push([u64::from(leaf.0) << 32 | u64::from(packet.len), packet.handle.into()])
         {
             return Err(self.refuse(leaf, packet));
         }
+        // There is room for all that may be on their way.
+        send(&mut self.ring, leaf.0, packet);
         gate.on_their_way += 1;
         self.on_their_way += 1;
         Ok(())
@@ -127,8 +163,8 @@ impl Intake {
     #[inline]
     pub fn collect(&mut self, mut each: impl FnMut(ClassId, u32)) -> usize {
         let mut collected = 0;
-        while let Some([item, _]) = self.back.pop() {
-            let (class, handle) = ((item & !BACK) >> 32, item as u32);
+        while let Some(word) = self.back.pop() {
+            let (class, handle) = (word >> 32, word as u32);
             if let Some(gate) = self.gates.get_mut(class as usize) {
                 gate.on_their_way = gate.on_their_way.saturating_sub(1);
             }
@@ -180,29 +216,29 @@ impl Outlet {
     fn take_in(&mut self) {
         // Not more than may wait, so that this ends however fast the other stage is.
         for _ in 0..self.htb.packets.len() {
-            let Some([item, handle]) = self.ring.pop() else { return };
-            let packet = Packet { handle: handle as u32, len: item as u32 };
-            if self.htb.admit((item >> 32) as u32, packet).is_none() {
-                self.return_stray(item, handle);
+            let Some((leaf, packet)) = receive(&mut self.ring) else { return };
+            self.here += 1;
+            if self.htb.admit(leaf, packet).is_none() {
+                self.return_stray(leaf, packet.handle);
             }
         }
     }
 
     /// Its class has gone since the packet was let in.
     #[cold]
-    fn return_stray(&mut self, item: u64, handle: u64) {
+    fn return_stray(&mut self, leaf: u32, handle: u32) {
         self.strays += 1;
-        self.back.push([BACK | item >> 32 << 32 | handle, 0]);
+        self.here -= 1;
+        self.back.push(word_back(leaf, handle));
     }
 
     /// Tells the enqueue stage that packets have been sent, so that others have room. Each that left is
-    /// to be given back once.
+    /// to be given back once; more than have come are not taken.
     #[inline]
     pub fn give_back(&mut self, sent: &[Departure]) {
-        for Departure { leaf, packet } in sent {
-            // There is room for all that may be on their way.
-            self.back.push([BACK | u64::from(leaf.0) << 32 | u64::from(packet.handle), 0]);
-        }
+        let taken = &sent[..sent.len().min(self.here as usize)];
+        self.here -= taken.len() as u32;
+        self.back.push_all(taken.iter().map(|sent| word_back(sent.leaf.0, sent.packet.handle)));
     }
 
     /// As [`Htb::add`]. The enqueue stage lets packets in once it is [told](Intake::set_limit).
@@ -232,9 +268,10 @@ impl Outlet {
     /// # Errors
     /// There is no such class, or it has children.
     pub fn remove(&mut self, id: ClassId) -> Result<(), ClassError> {
-        let back = &mut self.back;
+        let (back, here) = (&mut self.back, &mut self.here);
         self.htb.drain(id, |packet| {
-            back.push([BACK | u64::from(id.0) << 32 | u64::from(packet.handle), 0]);
+            *here -= 1;
+            back.push(word_back(id.0, packet.handle));
         })?;
         self.htb.remove(id)
     }

@@ -17,6 +17,14 @@ pub(crate) struct Feed {
     pub(crate) members: u32,
 }
 
+/// What a class and all above it have still to pay for packets of one length, which have left.
+#[derive(Debug, Default)]
+struct Owed {
+    above: u32,
+    len: u32,
+    packets: u32,
+}
+
 /// The classes of one level and priority that can send.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
@@ -49,15 +57,12 @@ fn each(mut mask: u8, mut f: impl FnMut(usize)) {
 }
 
 impl Htb {
-    /// The leaf whose turn it is in a row that is not empty: down the feeds; where one has come to its
-    /// end it begins anew, and the next of those above has its turn.
+    /// The leaf whose turn it is in a row of parents that is not empty: down the feeds; where one has
+    /// come to its end it begins anew, and the next of those above has its turn.
     #[inline]
-    pub(crate) fn next_leaf(&mut self, level: usize, prio: usize) -> u32 {
+    fn next_borrower(&mut self, level: usize, prio: usize) -> u32 {
         let row = level << 3 | prio;
         let mut i = self.rows[row].turn();
-        if level == 0 {
-            return i;
-        }
         while self.class[i as usize].level != 0 {
             let class = &self.class[i as usize];
             let feed = &mut self.feeds[(i as usize) << 3 | prio];
@@ -82,28 +87,39 @@ impl Htb {
         i
     }
 
-    /// Sends from a leaf whose turn it is, at most `most` packets, which is at least one: as long as
-    /// nobody else could be next. Nothing but this leaf, who pays for it and those between changes
-    /// that, so what is above the payer is charged once for packets of equal length.
+    /// Packets leave as long as there are any that may, at most `room`.
     #[inline]
-    pub(crate) fn serve(
-        &mut self,
-        leaf: u32,
-        level: usize,
-        prio: usize,
-        most: u32,
-        mut each: impl FnMut(Departure),
-    ) {
+    pub(crate) fn depart(&mut self, mut room: u32, mut each: impl FnMut(Departure)) {
+        let mut owed = Owed::default();
+        while room > 0 {
+            if self.row_levels & 1 != 0 {
+                room -= self.serve_own(room, &mut owed, &mut each);
+            } else if owed.packets > 0 {
+                self.settle(&mut owed);
+            } else if self.row_levels != 0 {
+                room -= self.serve_lent(room, &mut each);
+            } else {
+                break;
+            }
+        }
+        self.settle(&mut owed);
+    }
+
+    /// Sends from the leaf whose turn it is among those with tokens of their own, at most `most`
+    /// packets, which is at least one: as long as nobody else could be next. Nothing but this leaf
+    /// changes that, so what is above has time to pay until others may be next: `owed`. Returns how
+    /// many were sent.
+    #[inline]
+    fn serve_own(&mut self, most: u32, owed: &mut Owed, each: &mut impl FnMut(Departure)) -> u32 {
         let now = self.wheel.now();
-        let turn = leaf as usize * usize::from(self.limits.depth) + level;
-        let above = self.above_payer(leaf, level as u8);
-        let class = &mut self.class[leaf as usize];
-        let (parent, quantum) = (class.parent, class.quantum);
-        let (price, cprice) = (class.price, class.cprice);
-        // The leaf's part is written back at the end. It has tokens of its ceiling, and those of its
-        // rate do not count if another pays; so nothing overflows before one of them ends it.
+        let prio = self.row_prios[0].trailing_zeros() as usize;
+        let leaf = self.rows[prio].turn();
+        let class = &self.class[leaf as usize];
+        let (above, price, cprice) = (class.parent, class.price, class.cprice);
+        // The leaf's part is written back at the end. It has tokens, so nothing overflows before one
+        // of its buckets ends it.
         let most = most.min(class.backlog);
-        let (mut head, mut deficit, mut bytes) = (class.head, self.deficit[turn], 0u64);
+        let (mut head, mut deficit, mut bytes) = (class.head, class.deficit, 0u64);
         let mut empty_until = class.empty_until.max(now - class.depth);
         let mut cempty_until = class.cempty_until.max(now - class.cdepth);
         let (mut sent, mut equal, mut len, mut cost, mut ccost) = (0, 0, 0, 0, 0);
@@ -113,27 +129,86 @@ impl Htb {
             head = next;
             sent += 1;
             if packet.len != len {
-                self.charge_above(above, len, equal);
+                owed.packets += equal;
                 (equal, len) = (0, packet.len);
                 (cost, ccost) = (price.of(len), cprice.of(len));
+                if owed.above != above || owed.len != len {
+                    self.settle(owed);
+                    (owed.above, owed.len) = (above, len);
+                }
+            }
+            equal += 1;
+            bytes += u64::from(len);
+            deficit = deficit.saturating_sub(len as i32);
+            empty_until += cost;
+            cempty_until += ccost;
+            if empty_until > now || cempty_until > now || deficit < 0 || sent == most {
+                break;
+            }
+        }
+        owed.packets += equal;
+        let class = &mut self.class[leaf as usize];
+        if deficit < 0 {
+            deficit = deficit.saturating_add(class.quantum);
+            self.rows[prio].cursor = leaf + 1;
+        }
+        class.deficit = deficit;
+        class.head = head;
+        class.backlog -= sent;
+        class.packets += u64::from(sent);
+        class.bytes += bytes;
+        class.lended += u64::from(sent);
+        class.empty_until = empty_until.min(now + (MAX_DEBT - 1));
+        class.cempty_until = cempty_until.min(now + (MAX_DEBT - 1));
+        let mode = class.mode_at(now);
+        class.overlimits += u64::from(mode == Mode::CannotSend);
+        if class.backlog == 0 {
+            class.activity = 0;
+            self.leave_row(0, prio, leaf);
+        } else if mode != Mode::CanSend {
+            self.switch(leaf, mode);
+        }
+        sent
+    }
+
+    /// The same among those that borrow, at the lowest level where a class can lend.
+    #[inline]
+    fn serve_lent(&mut self, most: u32, each: &mut impl FnMut(Departure)) -> u32 {
+        let now = self.wheel.now();
+        let level = self.row_levels.trailing_zeros() as usize;
+        let prio = self.row_prios[level].trailing_zeros() as usize;
+        let leaf = self.next_borrower(level, prio);
+        let above = self.above_payer(leaf, level as u8);
+        let turn = leaf as usize * usize::from(self.limits.depth) + level;
+        let class = &self.class[leaf as usize];
+        let (parent, quantum, cprice) = (class.parent, class.quantum, class.cprice);
+        // The leaf's part is written back at the end. It has tokens of its ceiling, so nothing
+        // overflows before that ends it.
+        let most = most.min(class.backlog);
+        let (mut head, mut deficit, mut bytes) = (class.head, self.deficit[turn], 0u64);
+        let mut cempty_until = class.cempty_until.max(now - class.cdepth);
+        let (mut sent, mut equal, mut len, mut ccost) = (0, 0, 0, 0);
+        loop {
+            let (packet, next) = self.packets.take(head);
+            each(Departure { leaf: ClassId(leaf), packet });
+            head = next;
+            sent += 1;
+            if packet.len != len {
+                self.charge_above(above, len, equal);
+                (equal, len, ccost) = (0, packet.len, cprice.of(packet.len));
             }
             equal += 1;
             bytes += u64::from(len);
             deficit = deficit.saturating_sub(len as i32);
             cempty_until += ccost;
-            let goes_on = if level == 0 {
-                empty_until += cost;
-                empty_until <= now
-            } else {
-                !self.charge_lenders(parent, level as u8, len)
-            };
-            if !goes_on || cempty_until > now || deficit < 0 || sent == most {
+            let changed = self.charge_lenders(parent, level as u8, len);
+            if changed || cempty_until > now || deficit < 0 || sent == most {
                 break;
             }
         }
         if deficit < 0 {
             deficit = deficit.saturating_add(quantum);
-            self.end_turn(leaf, level, prio);
+            self.turn_after(parent, leaf, prio);
         }
         self.deficit[turn] = deficit;
         let class = &mut self.class[leaf as usize];
@@ -141,13 +216,8 @@ impl Htb {
         class.backlog -= sent;
         class.packets += u64::from(sent);
         class.bytes += bytes;
+        class.borrowed += u64::from(sent);
         class.cempty_until = cempty_until.min(now + (MAX_DEBT - 1));
-        if level == 0 {
-            class.lended += u64::from(sent);
-            class.empty_until = empty_until.min(now + (MAX_DEBT - 1));
-        } else {
-            class.borrowed += u64::from(sent);
-        }
         let mode = class.mode_at(now);
         class.overlimits += u64::from(mode == Mode::CannotSend);
         if class.backlog == 0 {
@@ -156,16 +226,14 @@ impl Htb {
             self.switch(leaf, mode);
         }
         self.charge_above(above, len, equal);
+        sent
     }
 
-    /// The turn of a leaf is used up; it is the next one's.
+    /// Those above pay what they owe.
     #[inline]
-    fn end_turn(&mut self, leaf: u32, level: usize, prio: usize) {
-        if level == 0 {
-            self.rows[prio].cursor = leaf + 1;
-        } else {
-            self.turn_after(self.class[leaf as usize].parent, leaf, prio);
-        }
+    fn settle(&mut self, owed: &mut Owed) {
+        let packets = std::mem::take(&mut owed.packets);
+        self.charge_above(owed.above, owed.len, packets);
     }
 
     /// Child `i` of `parent` has had its turn.
@@ -245,21 +313,22 @@ impl Htb {
     }
 
     /// A leaf has its first packet.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn start(&mut self, leaf: u32) {
         if self.unplaced {
             self.lay_out();
         }
-        self.class[leaf as usize].activity = 1 << self.class[leaf as usize].prio;
+        let prio = self.class[leaf as usize].prio;
+        self.class[leaf as usize].activity = 1 << prio;
         self.look_at(leaf);
-        self.join(leaf);
+        self.join(leaf, prio.into());
     }
 
     /// A leaf has no packets any more.
     #[inline]
     pub(crate) fn stop(&mut self, leaf: u32) {
-        self.leave(leaf);
         self.class[leaf as usize].activity = 0;
+        self.leave(leaf, self.class[leaf as usize].prio.into());
     }
 
     /// A moment that a class was waiting for has come.
@@ -280,19 +349,17 @@ impl Htb {
     /// An active class changes its mode.
     #[inline]
     fn switch(&mut self, i: u32, mode: Mode) {
-        if self.class[i as usize].mode != Mode::CannotSend {
-            self.leave(i);
-        }
+        let active = self.class[i as usize].activity;
+        each(active, |prio| self.leave(i, prio));
         self.class[i as usize].mode = mode;
         if mode != Mode::CanSend {
             self.wheel.file(i, self.class[i as usize].mode_ends());
         }
-        if mode != Mode::CannotSend {
-            self.join(i);
-        }
+        each(active, |prio| self.join(i, prio));
     }
 
     /// Works out the mode of a class that was idle, whose moments nobody watched.
+    #[inline]
     fn look_at(&mut self, i: u32) {
         let class = &mut self.class[i as usize];
         class.mode = class.mode_at(self.wheel.now());
@@ -301,36 +368,27 @@ impl Htb {
         }
     }
 
-    /// Puts a class, for the priorities it has packets of, where its mode says: into a row, or into
-    /// its parent's feed, and the parent likewise if it had no packets of those priorities.
+    /// Puts a class, for a priority that it has packets of, where its mode says: into a row, or into
+    /// its parent's feed, and the parent likewise if it had no packets of that priority.
     #[inline]
-    pub(crate) fn join(&mut self, mut i: u32) {
-        let mut mask = self.class[i as usize].activity;
+    pub(crate) fn join(&mut self, mut i: u32, prio: usize) {
         loop {
             let class = &self.class[i as usize];
             match class.mode {
-                Mode::CanSend => {
-                    let level = usize::from(class.level);
-                    each(mask, |prio| self.rows[level << 3 | prio].members.set(i));
-                    self.row_prios[level] |= mask;
-                    self.row_levels |= u64::from(mask != 0) << level;
-                    return;
-                }
+                Mode::CanSend => return self.join_row(class.level.into(), prio, i),
                 Mode::CannotSend => return,
+                Mode::MayBorrow if class.parent == NONE => return,
                 Mode::MayBorrow => {}
             }
-            let (parent, place) = (class.parent, class.place);
-            if parent == NONE || mask == 0 {
+            let parent = class.parent;
+            self.feeding[prio].set(class.place);
+            let feed = &mut self.feeds[(parent as usize) << 3 | prio];
+            feed.members += 1;
+            if feed.members > 1 {
                 return;
             }
-            each(mask, |prio| {
-                let feed = &mut self.feeds[(parent as usize) << 3 | prio];
-                mask &= !(u8::from(feed.members > 0) << prio);
-                feed.members += 1;
-                self.feeding[prio].set(place);
-            });
             let was = self.class[parent as usize].activity;
-            self.class[parent as usize].activity |= mask;
+            self.class[parent as usize].activity |= 1 << prio;
             if was == 0 {
                 self.look_at(parent);
             }
@@ -340,44 +398,41 @@ impl Htb {
 
     /// The contrary of [`Htb::join`]: takes a class out of the row or feed where its mode has put it.
     #[inline]
-    pub(crate) fn leave(&mut self, mut i: u32) {
-        let mut mask = self.class[i as usize].activity;
+    pub(crate) fn leave(&mut self, mut i: u32, prio: usize) {
         loop {
             let class = &self.class[i as usize];
             match class.mode {
-                Mode::CanSend => {
-                    let level = usize::from(class.level);
-                    each(mask, |prio| {
-                        let members = &mut self.rows[level << 3 | prio].members;
-                        members.clear(i);
-                        self.row_prios[level] &= !(u8::from(members.is_empty()) << prio);
-                    });
-                    if self.row_prios[level] == 0 {
-                        self.row_levels &= !(1 << level);
-                    }
-                    return;
-                }
+                Mode::CanSend => return self.leave_row(class.level.into(), prio, i),
                 Mode::CannotSend => return,
+                Mode::MayBorrow if class.parent == NONE => return,
                 Mode::MayBorrow => {}
             }
-            let (parent, place) = (class.parent, class.place);
-            if parent == NONE || mask == 0 {
+            let parent = class.parent;
+            self.feeding[prio].clear(class.place);
+            let feed = &mut self.feeds[(parent as usize) << 3 | prio];
+            feed.members -= 1;
+            if feed.members > 0 {
                 return;
             }
-            let mut emptied = 0;
-            each(mask, |prio| {
-                let feed = &mut self.feeds[(parent as usize) << 3 | prio];
-                feed.members -= 1;
-                emptied |= u8::from(feed.members == 0) << prio;
-                self.feeding[prio].clear(place);
-            });
-            if emptied == 0 {
-                return;
-            }
-            mask = emptied;
-            // It leaves its own lists for these priorities before it forgets them.
+            self.class[parent as usize].activity &= !(1 << prio);
             i = parent;
-            self.class[i as usize].activity &= !emptied;
+        }
+    }
+
+    #[inline]
+    fn join_row(&mut self, level: usize, prio: usize, i: u32) {
+        self.rows[level << 3 | prio].members.set(i);
+        self.row_prios[level] |= 1 << prio;
+        self.row_levels |= 1 << level;
+    }
+
+    #[inline]
+    fn leave_row(&mut self, level: usize, prio: usize, i: u32) {
+        let members = &mut self.rows[level << 3 | prio].members;
+        members.clear(i);
+        if members.is_empty() {
+            self.row_prios[level] &= !(1 << prio);
+            self.row_levels &= !(u64::from(self.row_prios[level] == 0) << level);
         }
     }
 }

@@ -76,10 +76,10 @@ impl Htb {
         }
         let i = id.0 as usize;
         if self.class[i].level == 0 && self.class[i].activity != 0 {
-            self.leave(id.0);
+            self.stop(id.0);
             self.class[i].prio = params.prio;
             self.class[i].activity = 1 << params.prio;
-            self.join(id.0);
+            self.join(id.0, params.prio.into());
         }
         let was = std::mem::replace(&mut self.desk[i].params, params);
         let class = &mut self.class[i];
@@ -180,6 +180,7 @@ impl Htb {
             class.level = 0;
             class.span = 0;
             class.fill_buckets(self.wheel.now());
+            class.deficit = 0;
             self.turns_of(parent).fill(0);
         }
     }

@@ -13,6 +13,9 @@ pub(crate) const BATCH: usize = 32;
 
 pub(crate) struct Users {
     htb: Htb,
+    active: u32,
+    len: u32,
+    random: u64,
     now: Instant,
     /// How long a batch takes on the link.
     batch: Duration,
@@ -25,8 +28,17 @@ pub(crate) struct Users {
 
 impl Users {
     /// `count` users, half of them 0.5 Mbit/s up to 1 and half 2 up to 12, on a link of the sum of what
-    /// they are assured of; the first `active` of them have packets of `len` bytes.
+    /// they are assured of; the first `active` of them always have packets of `len` bytes.
     pub(crate) fn new(count: u32, active: u32, len: u32) -> Users {
+        let mut users = Users::idle(count, active, len);
+        for handle in 0..active * WAITING {
+            users.htb.enqueue(ClassId(1 + handle % active), Packet { handle, len }).unwrap();
+        }
+        users
+    }
+
+    /// The same without packets yet: [`Users::arrive`] brings them.
+    pub(crate) fn idle(count: u32, active: u32, len: u32) -> Users {
         let limits = Limits { classes: count + 1, packets: count * WAITING, depth: 8 };
         let mut htb = Htb::new(limits, Instant::default());
         let link = BitRate::kbit(1_250 * u64::from(count));
@@ -36,12 +48,12 @@ impl Users {
             let params = Params::new(BitRate::kbit(rate)).ceil(BitRate::kbit(ceil)).quantum(1_514);
             htb.add(ClassId(user), Some(LINK), params).unwrap();
         }
-        for handle in 0..active * WAITING {
-            htb.enqueue(ClassId(1 + handle % active), Packet { handle, len }).unwrap();
-        }
         let batch = link.time_to_send(weir_units::Bytes(u64::from(len) * BATCH as u64));
         Users {
             htb,
+            active,
+            len,
+            random: 1,
             now: Instant::default(),
             batch,
             left: [Departure::default(); BATCH],
@@ -65,6 +77,30 @@ impl Users {
         for Departure { leaf, packet } in self.left[..self.sent].iter().copied() {
             self.htb.enqueue(leaf, packet).unwrap();
         }
+    }
+
+    /// A batch arrives of anybody's packets, in proportion to rates; who has too many loses it.
+    #[allow(dead_code, reason = "not every program that has this module asks")]
+    #[inline]
+    pub(crate) fn arrive(&mut self) {
+        for _ in 0..BATCH {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Of five packets one is of the common service, which has the even numbers.
+            let raw = (self.random >> 33) as u32;
+            let user = 2 * (raw % (self.active / 2)) + if raw >> 20 & 31 < 6 { 2 } else { 1 };
+            let _ = self.htb.enqueue(ClassId(user), Packet { handle: 0, len: self.len });
+        }
+    }
+
+    /// At least `packets` leave while others arrive, as fast as the link lets them go.
+    #[allow(dead_code, reason = "not every program that has this module asks")]
+    pub(crate) fn pass(&mut self, packets: u64) -> u64 {
+        let mut through = 0;
+        while through < packets {
+            self.arrive();
+            through += self.dequeue();
+        }
+        through
     }
 
     /// At least `packets` go through. Returns how many did, so that nothing is optimised away.

@@ -1,0 +1,43 @@
+#!/bin/sh
+# DPDK's rte_sched beside weir's scheduler, same users, same packets, one core: by hand, not in CI.
+# `scripts/bench-rte-sched.sh [USERS...]`, 800 and 1600 by default. Debian's packages are fetched and
+# unpacked below target/, not installed: installing them brings 200 others. On a busy machine put
+# `chrt -f 1` in front, as root.
+set -eu
+cd "$(dirname "$0")/.."
+
+die() { printf 'bench-rte-sched: %s\n' "$*" >&2; exit 1; }
+command -v apt-get >/dev/null || die "no apt-get here: it takes DPDK from Debian's packages"
+command -v cc >/dev/null || die "no C compiler here: apt install build-essential"
+
+dir=$PWD/target/rte-sched
+root=$dir/root
+if [ ! -d "$root" ]; then
+    mkdir -p "$dir/packages"
+    libraries=$(apt-cache depends libdpdk-dev |
+        grep -oE 'librte-(eal|sched|mbuf|mempool|mempool-ring|ring|kvargs|telemetry|net|meter)[0-9]+(t64)?') ||
+        die "libdpdk-dev is not among the packages: apt-get update"
+    # shellcheck disable=SC2086 # one word a package
+    (cd "$dir/packages" && apt-get download -q libdpdk-dev $libraries)
+    for package in "$dir"/packages/*.deb; do dpkg -x "$package" "$root.new"; done
+    mv "$root.new" "$root"
+fi
+# Where the architecture's libraries are.
+sched=$(find "$root" -name 'librte_sched.so.*' | sort | head -n 1)
+[ -n "$sched" ] || die "no librte_sched in $root: remove it and try again"
+lib=$(dirname "$sched")
+include=$root/usr/include
+abi=$(basename "$sched" | cut -d. -f3)
+[ $# -gt 0 ] || set -- 800 1600
+libraries=""
+for name in eal mbuf mempool mempool_ring sched; do libraries="$libraries -l:librte_$name.so.$abi"; done
+# shellcheck disable=SC2086
+cc -O3 -march=native -Wall -Wno-deprecated-declarations -I "$include/dpdk" \
+    -I "$include/$(basename "$lib")/dpdk" scripts/rte-sched.c -o "$dir/rte-sched" -L "$lib" \
+    -Wl,-rpath,"$lib" -Wl,--disable-new-dtags -Wl,--no-as-needed $libraries
+for users in "$@"; do
+    "$dir/rte-sched" --no-huge -m 256 --no-pci --no-telemetry --no-shconf --log-level 3 -l 0 -- "$users"
+done
+cat <<END
+Beside it, in the lines "one thread, backlogged": weir lab run phtb-3 phtb-1600
+END
