@@ -17,7 +17,7 @@ use nix::{
 };
 use weir_bpf::{
     Congestion as Programs, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule,
-    EarlierCongestion, attach,
+    CongestionTrial, EarlierCongestion, attach,
 };
 
 use crate::{
@@ -63,6 +63,14 @@ pub struct Homes {
 pub fn available() -> Vec<String> {
     let text = std::fs::read_to_string(AVAILABLE).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// What connections use of which no rule and no application says something; none if it is not to be
+/// read.
+#[must_use]
+pub fn system_default() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").ok()?;
+    Some(text.trim().to_owned())
 }
 
 /// Whether the kernel has an algorithm, loading its module if need be, and lets it be set by a
@@ -161,6 +169,18 @@ impl Congestion {
             self.attach()?;
         }
         Ok(failures)
+    }
+
+    /// Has some of the connections that begin try other algorithms: these, and no others.
+    ///
+    /// # Errors
+    /// [`CongestionError`]; what was tried is tried no more.
+    pub fn try_out(&mut self, trials: &[CongestionTrial]) -> Result<(), CongestionError> {
+        self.config.trials = 0;
+        self.beat()?;
+        self.programs.load_trials(trials)?;
+        self.config.trials = u32::try_from(trials.len()).unwrap_or(0);
+        self.beat()
     }
 
     fn attach(&mut self) -> Result<(), CongestionError> {
@@ -268,7 +288,15 @@ impl Congestion {
         self.beat()?;
         let own = NetnsRef { path: "/proc/self/ns/net".into(), id: self.root.owner };
         let places: Vec<&NetnsRef> = [&own].into_iter().chain(&self.known).collect();
-        let visitor = self.programs.visitor();
+        let visitor = match self.programs.visitor() {
+            Ok(visitor) => visitor,
+            Err(why) => {
+                return Ok(vec![format!(
+                    "connections that are there already were not reached: this kernel has no iterator over \
+                     sockets (CONFIG_BPF_EVENTS): {why}"
+                )]);
+            }
+        };
         let failed = places.iter().zip(visit(visitor, &places)).filter_map(|(netns, result)| {
             Some(format!("connections in {} were not reached: {}", netns.path.display(), result.err()?))
         });

@@ -3,6 +3,7 @@
 //! **Invariant**: nothing here decides who gets how much; that comes in as allocations.
 
 pub mod congestion;
+pub mod containerd;
 pub mod discover;
 pub mod doctor;
 pub mod engine;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration}
 use serde::Deserialize;
 use weir_units::Bytes;
 
-use crate::{Registry, store::Budget};
+use crate::{Registry, coordination::Redis, peer::Peers, store::Budget};
 
 /// What the mirror does: `[images]`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -31,9 +31,120 @@ pub struct Settings {
     /// Connections of clients at once.
     #[serde(default = "connections")]
     pub connections: usize,
+    /// The socket of containerd, which is asked what its containers are made of.
+    #[serde(default = "containerd")]
+    pub containerd: PathBuf,
     /// Registries about which there is something to say.
     #[serde(default, rename = "upstream")]
     pub upstreams: Vec<UpstreamSettings>,
+    /// The site whose nodes have one cache together.
+    pub pop: Option<PopSettings>,
+}
+
+/// `[images.pop]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PopSettings {
+    /// Tells sites that have one Redis apart.
+    #[serde(default = "pop_name")]
+    pub name: String,
+    /// This node among those of the site; its host name.
+    pub node: Option<String>,
+    /// Where blobs are.
+    pub store: PopStore,
+    /// Through which the nodes coordinate: `redis://10.0.0.5:6379`.
+    pub redis: String,
+    /// A file with its password alone in it.
+    pub redis_password_file: Option<PathBuf>,
+    /// Store `peer`: where the other nodes ask this one, an address of the site's network,
+    pub listen: Option<SocketAddr>,
+    /// and by what they know each other: a file with a secret, the same on all.
+    pub secret_file: Option<PathBuf>,
+}
+
+/// Where the blobs of a site are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PopStore {
+    /// `directory` is on a file system that all nodes have mounted.
+    SharedDir,
+    /// Each node keeps its own in `directory`, and asks the others for what it has not.
+    Peer,
+}
+
+impl PopStore {
+    /// As in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            PopStore::SharedDir => "shared-dir",
+            PopStore::Peer => "peer",
+        }
+    }
+}
+
+impl PopSettings {
+    /// This node's name: safe as the name of a file, and in a key of Redis.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be one.
+    pub fn node(&self) -> Result<String, String> {
+        let name = match &self.node {
+            Some(name) => name.clone(),
+            None => {
+                let file = "/proc/sys/kernel/hostname";
+                let host = std::fs::read_to_string(file).map_err(|e| format!("cannot read {file}: {e}"))?;
+                host.trim_end().to_owned()
+            }
+        };
+        let is_good = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.chars().all(is_good) {
+            return Err(format!(
+                "`{name}` is not 1 to 100 letters, digits, `-`, `_` and `.`; name this node otherwise"
+            ));
+        }
+        Ok(name)
+    }
+
+    /// Where peers ask this node, or its name if they do not.
+    ///
+    /// # Errors
+    /// As [`PopSettings::node`].
+    pub fn address(&self) -> Result<String, String> {
+        self.listen.map_or_else(|| self.node(), |listen| Ok(listen.to_string()))
+    }
+
+    /// The other nodes to ask, if they are asked.
+    ///
+    /// # Errors
+    /// The secret cannot be read, or can be guessed.
+    pub(crate) fn peers(&self) -> Result<Option<Peers>, String> {
+        let (PopStore::Peer, Some(file)) = (self.store, &self.secret_file) else { return Ok(None) };
+        let secret = std::fs::read_to_string(file)
+            .map_err(|e| format!("cannot read secret_file {}: {e}", file.display()))?;
+        let secret = secret.trim();
+        if secret.len() < 16 {
+            let length = secret.len();
+            return Err(format!("secret_file {} has {length} characters: write 16 or more", file.display()));
+        }
+        Ok(Some(Peers::new(&self.address()?, secret.as_bytes())))
+    }
+
+    /// What keeps the leases of the site.
+    ///
+    /// # Errors
+    /// The URL is none, or the password cannot be read.
+    pub fn coordination(&self) -> Result<Redis, String> {
+        let password = match &self.redis_password_file {
+            None => None,
+            Some(file) => Some(
+                std::fs::read_to_string(file)
+                    .map_err(|e| format!("cannot read redis_password_file {}: {e}", file.display()))?,
+            ),
+        };
+        Redis::new(&self.redis, password.as_deref().map(str::trim_end), &self.name, &self.address()?)
+            .map_err(|e| crate::upstream::chain(&e))
+    }
 }
 
 /// `[[images.upstream]]`
@@ -48,6 +159,8 @@ pub struct UpstreamSettings {
     pub username: Option<String>,
     /// and how: a file with the password or token alone in it.
     pub password_file: Option<PathBuf>,
+    /// Or what `docker login` left: its `config.json`, with the credential helpers it names.
+    pub docker_config: Option<PathBuf>,
     /// The repositories that everybody on this node may have with these credentials (`acme/*`).
     #[serde(default)]
     pub share: Vec<String>,
@@ -56,6 +169,10 @@ pub struct UpstreamSettings {
     /// Requests to it at once.
     #[serde(default = "requests")]
     pub requests: usize,
+}
+
+fn pop_name() -> String {
+    "pop".to_owned()
 }
 
 fn listen() -> SocketAddr {
@@ -82,6 +199,10 @@ fn connections() -> usize {
     1024
 }
 
+fn containerd() -> PathBuf {
+    "/run/containerd/containerd.sock".into()
+}
+
 fn requests() -> usize {
     16
 }
@@ -106,6 +227,32 @@ impl Settings {
         if !(1..=65_536).contains(&self.connections) {
             return fault("connections", format!("{} is not between 1 and 65536", self.connections));
         }
+        if let Some(pop) = &self.pop {
+            let fault = |key: &str, detail: String| Err((format!("[images.pop] {key}"), detail));
+            let is_good = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            if pop.name.is_empty() || !pop.name.chars().all(is_good) {
+                return fault("name", format!("`{}` is not letters, digits, `-`, `_` and `.`", pop.name));
+            }
+            let node = match pop.node() {
+                Ok(node) => node,
+                Err(why) => return fault("node", why),
+            };
+            match (pop.store, pop.listen, &pop.secret_file) {
+                (PopStore::SharedDir, None, None) => {}
+                (PopStore::SharedDir, ..) => {
+                    return fault("store", "shared-dir needs neither listen nor secret_file".to_owned());
+                }
+                (PopStore::Peer, Some(listen), Some(_))
+                    if !listen.ip().is_unspecified() && listen.port() != 0 => {}
+                (PopStore::Peer, ..) => {
+                    let how = "peer needs listen, this node's address among them (\"10.0.0.5:5051\"), and secret_file";
+                    return fault("store", how.to_owned());
+                }
+            }
+            if let Err(e) = Redis::new(&pop.redis, None, &pop.name, &node) {
+                return fault("redis", crate::upstream::chain(&e));
+            }
+        }
         let mut seen = BTreeSet::new();
         for upstream in &self.upstreams {
             let fault = |detail: String| Err((format!("[[images.upstream]] {}", upstream.registry), detail));
@@ -115,14 +262,18 @@ impl Settings {
             if upstream.username.is_some() != upstream.password_file.is_some() {
                 return fault("username and password_file go together".to_owned());
             }
-            if upstream.username.is_some() && upstream.share.is_empty() {
+            if upstream.username.is_some() && upstream.docker_config.is_some() {
+                return fault("username and docker_config are two ways to log in: name one".to_owned());
+            }
+            let logs_in = upstream.username.is_some() || upstream.docker_config.is_some();
+            if logs_in && upstream.share.is_empty() {
                 return fault(
                     "say which repositories everybody on this node may have with these credentials: \
                      share = [\"acme/*\"], or [\"*\"] for all"
                         .to_owned(),
                 );
             }
-            if upstream.username.is_none() && !upstream.share.is_empty() {
+            if !logs_in && !upstream.share.is_empty() {
                 return fault("share is about credentials, and there are none".to_owned());
             }
             if upstream.requests == 0 {

@@ -21,10 +21,16 @@ pub(crate) struct Stats {
     pub(crate) upstream_requests: AtomicU64,
     /// Bytes of blobs and manifests from registries.
     pub(crate) upstream_bytes: AtomicU64,
+    /// Bytes of blobs from other nodes.
+    pub(crate) peer_bytes: AtomicU64,
     /// Answers of 429.
     pub(crate) upstream_limited: AtomicU64,
     /// Downloads continued after a cut or a stall.
     pub(crate) resumed: AtomicU64,
+    /// Downloads of other nodes, read while they came.
+    pub(crate) followed: AtomicU64,
+    /// Leases that ended while their downloads went on.
+    pub(crate) leases_lost: AtomicU64,
     /// Content that was not what it was called.
     pub(crate) wrong: AtomicU64,
     /// Bytes of blobs to clients.
@@ -61,8 +67,15 @@ impl Stats {
             of("stale_served", "Manifests served while the registry could not be asked", &self.stale),
             of("upstream_requests", "Requests to registries", &self.upstream_requests),
             of("upstream_bytes", "Bytes from registries", &self.upstream_bytes),
+            of("peer_bytes", "Bytes from other nodes of the site", &self.peer_bytes),
             of("upstream_limited", "Answers of registries that want fewer requests", &self.upstream_limited),
             of("downloads_resumed", "Downloads continued after a cut or a stall", &self.resumed),
+            of(
+                "downloads_followed",
+                "Downloads of other nodes of the site, read while they came",
+                &self.followed,
+            ),
+            of("leases_lost", "Leases that ended while their downloads went on", &self.leases_lost),
             of("wrong_content", "Content that was not what it was called", &self.wrong),
             of("served_bytes", "Bytes of blobs to clients", &self.served_bytes),
             of("refused", "Requests answered with 404 for want of something to serve", &self.refused),

@@ -219,7 +219,7 @@ async fn without_room_on_the_disk_pulls_are_answered_with_404_and_nothing_is_lef
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     let budget = Budget { floor: u64::MAX / 2, ..Budget::of(64 << 20) };
     let (store, _) = Store::open(&given.directory, budget, Box::new(Lru::default()), Moment::now()).unwrap();
-    let alone = Arc::new(weir_image::coordination::Embedded::new(Moment::now()));
+    let alone = Arc::<weir_image::coordination::Embedded>::default();
     let served = serve_with(given, store, alone).await;
     let made = registry.image(APP, "1", 23, &[1000]);
     // A manifest is served all the same.

@@ -45,6 +45,9 @@ const WINDOW: Duration = Duration::from_millis(250);
 const TOLERANCE: f64 = 0.15;
 /// How often it is tried before the verdict is bad.
 const ATTEMPTS: u32 = 3;
+/// Packets that a sender sends each millisecond: four times the link. A flood without an end, where
+/// nothing holds it back, would take the processors from the other sender.
+const BURST: usize = 8;
 /// The discard service's port.
 const PORT: u16 = 9;
 
@@ -247,20 +250,24 @@ fn send(senders: &File, side: u8, stop: &AtomicBool) -> std::io::Result<()> {
     let packet = [0; PAYLOAD];
     while !stop.load(Relaxed) {
         // Held back, refused for the moment, no carrier yet: all the same, again.
-        if socket.send_to(&packet, (node_address(side), PORT)).is_err() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        let _ = (0..BURST).try_for_each(|_| socket.send_to(&packet, (node_address(side), PORT)).map(drop));
+        thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
 
-    #[test]
-    fn htb_passes_where_the_kernel_has_it() {
-        match run(Kind::Htb) {
+    /// Four senders at once are more than two processors carry.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    fn passes(kind: Kind) {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        match run(kind) {
             Ok(shares) => assert!(shares.hold(), "{shares:?}"),
             Err(Failure::Namespace(errno)) => {
                 println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN: {errno}");
@@ -270,14 +277,13 @@ mod tests {
     }
 
     #[test]
+    fn htb_passes_where_the_kernel_has_it() {
+        passes(Kind::Htb);
+    }
+
+    #[test]
     fn credit_in_place_passes_and_leaves_nothing() {
-        match run(Kind::Pacing) {
-            Ok(shares) => assert!(shares.hold(), "{shares:?}"),
-            Err(Failure::Namespace(errno)) => {
-                println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN: {errno}");
-            }
-            Err(e) => panic!("{e}"),
-        }
+        passes(Kind::Pacing);
     }
 
     #[test]

@@ -1,46 +1,128 @@
 //! What every [`Coordination`] must do. Its users call [`check`] in their tests.
 
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
-use super::{Claim, Coordination, LEASE, Lease};
+use futures_util::future::{BoxFuture, ready};
+use tokio::{sync::broadcast, time::timeout};
+
+use super::{Claim, Coordination, LEASE, Lease, News, REGISTERED};
 use crate::{Digest, Moment, digest::Algorithm};
+
+/// How a test has time pass for a keeper.
+pub trait Clock: Sync {
+    /// What callers of the keeper say that it is.
+    fn now(&self) -> Moment;
+    /// Has time pass, of the keeper's own clock too.
+    fn pass(&self, time: Duration) -> BoxFuture<'_, ()>;
+}
+
+/// Of keepers that know the time from their callers only.
+#[derive(Debug, Default)]
+pub struct Told(AtomicU64);
+
+impl Clock for Told {
+    fn now(&self) -> Moment {
+        Moment(self.0.load(Ordering::Relaxed))
+    }
+
+    fn pass(&self, time: Duration) -> BoxFuture<'_, ()> {
+        self.0.fetch_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Box::pin(ready(()))
+    }
+}
 
 /// Checks two views of one keeper (the same one twice, if it is for one process); leases of digests
 /// that nobody else uses.
 ///
 /// # Panics
 /// If it does not conform.
-pub async fn check(one: &dyn Coordination, two: &dyn Coordination) {
-    let (a, b) = (Digest::of(Algorithm::Sha256, b"a"), Digest::of(Algorithm::Sha256, b"b"));
-    let start = Moment(1_000_000);
-    let at = |ms| start.after(Duration::from_millis(ms));
-    let end = u64::try_from(LEASE.as_millis()).expect("a lease is short");
+pub async fn check(one: &dyn Coordination, two: &dyn Coordination, clock: &dyn Clock) {
+    leases(one, two, clock).await;
+    registrations(one, two, clock).await;
+    messages(one, two).await;
+}
 
-    let first = granted(one, &a, start).await;
-    assert!(is_held(two, &a, at(1)).await, "one lease of a digest at a time");
-    assert!(is_held(one, &a, at(1)).await, "whoever holds it does not get it twice");
-    let other = granted(two, &b, at(2)).await;
+async fn leases(one: &dyn Coordination, two: &dyn Coordination, clock: &dyn Clock) {
+    let (a, b) = (digest(b"a"), digest(b"b"));
+    // Long enough before the end of a lease for a machine that stands still for a moment.
+    let most = LEASE / 4 * 3;
+
+    let first = granted(one, &a, clock).await;
+    assert!(is_held(two, &a, clock).await, "one lease of a digest at a time");
+    assert!(is_held(one, &a, clock).await, "whoever holds it does not get it twice");
+    let other = granted(two, &b, clock).await;
     assert!(other.fence > first.fence, "fences grow, of whatever digest");
 
-    assert_eq!(one.renew(&first, at(end - 1)).await, Ok(true), "in time it is renewed");
-    assert!(is_held(two, &a, at(end + 1)).await, "and holds for as long again");
+    clock.pass(most).await;
+    assert_eq!(one.renew(&first, clock.now()).await, Ok(true), "in time it is renewed");
+    clock.pass(most).await;
+    assert!(is_held(two, &a, clock).await, "and holds for as long again");
 
-    let second = granted(two, &a, at(2 * end)).await;
+    clock.pass(LEASE).await;
+    let second = granted(two, &a, clock).await;
     assert!(second.fence > other.fence, "a lease that was not renewed goes to the next, with a larger fence");
-    assert_eq!(one.renew(&first, at(2 * end)).await, Ok(false), "and is lost to whoever had it");
+    assert_eq!(one.renew(&first, clock.now()).await, Ok(false), "and is lost to whoever had it");
     assert_eq!(one.release(&first).await, Ok(()), "who may give it back");
-    assert!(is_held(one, &a, at(2 * end + 1)).await, "without taking it from its new holder");
+    assert!(is_held(one, &a, clock).await, "without taking it from its new holder");
 
     assert_eq!(two.release(&second).await, Ok(()));
-    let third = granted(one, &a, at(2 * end + 2)).await;
+    let third = granted(one, &a, clock).await;
     assert!(third.fence > second.fence, "given back it is free at once");
-    assert_eq!(two.renew(&second, at(2 * end + 2)).await, Ok(false), "what was given back is not renewed");
+    assert_eq!(two.renew(&second, clock.now()).await, Ok(false), "what was given back is not renewed");
+    clock.pass(LEASE).await;
+    assert_eq!(one.renew(&third, clock.now()).await, Ok(false), "nor what has ended");
     assert_eq!(one.release(&third).await, Ok(()));
     assert_eq!(two.release(&other).await, Ok(()));
 }
 
-async fn granted(by: &dyn Coordination, digest: &Digest, now: Moment) -> Lease {
-    match by.acquire(digest, now).await {
+async fn registrations(one: &dyn Coordination, two: &dyn Coordination, clock: &dyn Clock) {
+    let in_use = async |of: &dyn Coordination| of.nodes(clock.now()).await.expect("it can be asked").in_use;
+    let [x, y, z] = [b"x", b"y", b"z"].map(|n| digest(n));
+    let set = |digests: &[&Digest]| digests.iter().copied().cloned().collect::<HashSet<_>>();
+    assert_eq!(one.register(&set(&[&x, &y]), clock.now()).await, Ok(()));
+    assert_eq!(in_use(two).await, set(&[&x, &y]), "what one uses all know");
+    assert_eq!(one.register(&set(&[&y]), clock.now()).await, Ok(()));
+    assert_eq!(in_use(two).await, set(&[&y]), "what is registered replaces what was");
+    clock.pass(REGISTERED / 4 * 3).await;
+    assert_eq!(one.register(&set(&[&z]), clock.now()).await, Ok(()));
+    clock.pass(REGISTERED / 2).await;
+    assert_eq!(in_use(two).await, set(&[&z]), "and holds for as long again");
+    let known = one.nodes(clock.now()).await.expect("it can be asked").addresses;
+    assert_eq!(known.len(), 1, "who has registered is known: {known:?}");
+    assert_eq!(two.register(&set(&[]), clock.now()).await, Ok(()));
+    let known = one.nodes(clock.now()).await.expect("it can be asked").addresses;
+    assert!(known.is_sorted() && !known.is_empty(), "also who uses nothing: {known:?}");
+    clock.pass(REGISTERED).await;
+    assert_eq!(one.nodes(clock.now()).await.map(|n| (n.addresses.len(), n.in_use.len())), Ok((0, 0)));
+}
+
+async fn messages(one: &dyn Coordination, two: &dyn Coordination) {
+    let told = [News::Published(digest(b"m")), News::Evicted(digest(b"m"))];
+    let mut ears = [one.news(), two.news()];
+    for news in &told {
+        assert_eq!(one.tell(news).await, Ok(()));
+    }
+    for ear in &mut ears {
+        for news in &told {
+            assert_eq!(heard(ear).await.as_ref(), Some(news), "all hear it, in its order");
+        }
+    }
+}
+
+async fn heard(ear: &mut broadcast::Receiver<News>) -> Option<News> {
+    timeout(Duration::from_secs(10), ear.recv()).await.ok()?.ok()
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    Digest::of(Algorithm::Sha256, bytes)
+}
+
+async fn granted(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> Lease {
+    match by.acquire(digest, clock.now()).await {
         Ok(Claim::Granted(lease)) => {
             assert_eq!(lease.digest, *digest);
             lease
@@ -49,6 +131,6 @@ async fn granted(by: &dyn Coordination, digest: &Digest, now: Moment) -> Lease {
     }
 }
 
-async fn is_held(by: &dyn Coordination, digest: &Digest, now: Moment) -> bool {
-    matches!(by.acquire(digest, now).await, Ok(Claim::Held { .. }))
+async fn is_held(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> bool {
+    matches!(by.acquire(digest, clock.now()).await, Ok(Claim::Held { .. }))
 }

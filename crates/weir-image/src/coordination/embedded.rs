@@ -1,73 +1,127 @@
 //! One process: a map.
 
 use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::ready;
+use tokio::sync::broadcast;
 
-use super::{Claim, Coordination, LEASE, Lease, Unreachable};
+use super::{Answer, Claim, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED};
 use crate::{Digest, Moment};
-
-/// Fences and the ends of leases.
-type Leases = HashMap<Digest, (u64, Moment)>;
 
 /// Leases among the downloads of one process.
 #[derive(Debug)]
 pub struct Embedded {
-    /// The last fence, and the leases.
-    held: Mutex<(u64, Leases)>,
+    kept: Mutex<Kept>,
+    news: broadcast::Sender<News>,
 }
 
-impl Embedded {
-    /// No leases yet. Fences begin at the present time, so they grow over restarts too.
-    #[must_use]
-    pub fn new(now: Moment) -> Embedded {
-        Embedded { held: Mutex::new((now.0, HashMap::new())) }
-    }
+/// What a keeper keeps, by the addresses of nodes; the twin of a site keeps it too.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    fence: u64,
+    leases: HashMap<Digest, (u64, String, Moment)>,
+    nodes: HashMap<String, (HashSet<Digest>, Moment)>,
 }
 
-impl Coordination for Embedded {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> BoxFuture<'a, Result<Claim, Unreachable>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let (fence, leases) = &mut *held;
-        if leases.get(digest).is_some_and(|(_, until)| now < *until) {
-            return Box::pin(ready(Ok(Claim::Held { by: String::new() })));
+impl Kept {
+    pub(super) fn acquire(&mut self, by: &str, digest: &Digest, now: Moment) -> Claim {
+        if let Some((_, by, until)) = self.leases.get(digest)
+            && now < *until
+        {
+            return Claim::Held { by: by.clone() };
         }
-        *fence += 1;
-        leases.insert(digest.clone(), (*fence, now.after(LEASE)));
-        Box::pin(ready(Ok(Claim::Granted(Lease { digest: digest.clone(), fence: *fence }))))
+        self.fence = (self.fence + 1).max(now.0);
+        self.leases.insert(digest.clone(), (self.fence, by.to_owned(), now.after(LEASE)));
+        Claim::Granted(Lease { digest: digest.clone(), fence: self.fence })
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> BoxFuture<'a, Result<bool, Unreachable>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_held = match held.1.get_mut(&lease.digest) {
-            Some((fence, until)) if *fence == lease.fence && now < *until => {
+    pub(super) fn renew(&mut self, lease: &Lease, now: Moment) -> bool {
+        match self.leases.get_mut(&lease.digest) {
+            Some((fence, _, until)) if *fence == lease.fence && now < *until => {
                 *until = now.after(LEASE);
                 true
             }
             _ => false,
-        };
-        Box::pin(ready(Ok(is_held)))
+        }
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), Unreachable>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.1.get(&lease.digest).is_some_and(|(fence, _)| *fence == lease.fence) {
-            held.1.remove(&lease.digest);
+    pub(super) fn release(&mut self, lease: &Lease) {
+        if self.leases.get(&lease.digest).is_some_and(|(fence, ..)| *fence == lease.fence) {
+            self.leases.remove(&lease.digest);
         }
+    }
+
+    pub(super) fn register(&mut self, by: &str, in_use: &HashSet<Digest>, now: Moment) {
+        self.nodes.insert(by.to_owned(), (in_use.clone(), now.after(REGISTERED)));
+    }
+
+    pub(super) fn nodes(&mut self, now: Moment) -> Nodes {
+        self.nodes.retain(|_, (_, until)| now < *until);
+        let mut addresses: Vec<String> = self.nodes.keys().cloned().collect();
+        addresses.sort();
+        Nodes { addresses, in_use: self.nodes.values().flat_map(|(used, _)| used).cloned().collect() }
+    }
+}
+
+impl Default for Embedded {
+    fn default() -> Embedded {
+        Embedded { kept: Mutex::default(), news: broadcast::Sender::new(NEWS) }
+    }
+}
+
+impl Embedded {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The only node, which nobody asks.
+const SELF: &str = "";
+
+impl Coordination for Embedded {
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim> {
+        Box::pin(ready(Ok(self.kept().acquire(SELF, digest, now))))
+    }
+
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool> {
+        Box::pin(ready(Ok(self.kept().renew(lease, now))))
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> Answer<'a, ()> {
+        self.kept().release(lease);
         Box::pin(ready(Ok(())))
+    }
+
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()> {
+        self.kept().register(SELF, in_use, now);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes> {
+        Box::pin(ready(Ok(self.kept().nodes(now))))
+    }
+
+    fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()> {
+        // An error is that nobody listens.
+        let _ = self.news.send(news.clone());
+        Box::pin(ready(Ok(())))
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::conformance, *};
 
     #[tokio::test]
     async fn the_embedded_one_conforms() {
-        let one = Embedded::new(Moment(5));
-        super::super::conformance::check(&one, &one).await;
+        let one = Embedded::default();
+        conformance::check(&one, &one, &conformance::Told::default()).await;
     }
 }

@@ -1,27 +1,40 @@
-//! Who downloads what: leases with fences, for one process or for the nodes of a site.
+//! What the nodes of a site tell each other: who downloads what, which images are in use, what came and
+//! what went. For one process, or for the nodes of a site.
 
 mod embedded;
+mod redis;
 mod twin;
 
 pub mod conformance;
 
+use std::{collections::HashSet, fmt, str::FromStr, time::Duration};
+
 use futures_util::future::BoxFuture;
+use tokio::{sync::broadcast, time::sleep};
 
 use crate::{Digest, Moment};
 
+pub use self::redis::{BadRedis, Redis};
 pub use embedded::Embedded;
 pub use twin::{Site, SiteNode};
 
-/// How long a lease holds unless it is renewed.
-pub const LEASE: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long a lease holds unless it is renewed: so long those who wait for a node that died get nothing.
+pub const LEASE: Duration = Duration::from_secs(4);
+
+/// How long what a node has registered holds unless it registers again.
+pub const REGISTERED: Duration = Duration::from_secs(60);
+
+/// News that nobody has read yet; who reads too slowly looks for himself.
+const NEWS: usize = 1024;
 
 /// The right to download a blob, for [`LEASE`] from when it was taken or renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// Of what.
     pub digest: Digest,
-    /// Larger than that of every lease before it, of any digest. What a holder writes is in its
-    /// fence's name, so that a stale holder cannot publish.
+    /// Larger than that of every lease before it, of any digest; also than the time, in milliseconds
+    /// since 1970, so that fences grow where a keeper has lost its memory. What a holder writes is in
+    /// its fence's name, so that a stale holder cannot publish.
     pub fence: u64,
 }
 
@@ -30,11 +43,56 @@ pub struct Lease {
 pub enum Claim {
     /// It is the asker's.
     Granted(Lease),
-    /// Another has it, at this address of its mirror.
+    /// Another has it.
     Held {
-        /// Whom to stream from.
+        /// The address at which peers ask it; the asker's own if another process of it died.
         by: String,
     },
+}
+
+/// What a node tells the others. Messages may be lost: who waits for one looks now and then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// A blob is there, verified.
+    Published(Digest),
+    /// A blob is there no more.
+    Evicted(Digest),
+}
+
+impl fmt::Display for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            News::Published(digest) => write!(f, "published {digest}"),
+            News::Evicted(digest) => write!(f, "evicted {digest}"),
+        }
+    }
+}
+
+/// A message of another version, or of another program.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotNews;
+
+impl FromStr for News {
+    type Err = NotNews;
+
+    fn from_str(text: &str) -> Result<News, NotNews> {
+        let (what, digest) = text.split_once(' ').ok_or(NotNews)?;
+        let digest = digest.parse().map_err(|_| NotNews)?;
+        match what {
+            "published" => Ok(News::Published(digest)),
+            "evicted" => Ok(News::Evicted(digest)),
+            _ => Err(NotNews),
+        }
+    }
+}
+
+/// The nodes that have registered less than [`REGISTERED`] ago.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// Their addresses for peers, sorted.
+    pub addresses: Vec<String>,
+    /// What any of them uses.
+    pub in_use: HashSet<Digest>,
 }
 
 /// Whoever keeps the leases cannot be asked. Callers go on by themselves.
@@ -42,23 +100,57 @@ pub enum Claim {
 #[error("cannot reach the coordination of the site: {0}")]
 pub struct Unreachable(pub String);
 
-/// Keeps one download per blob. Time is an argument, so that tests have theirs.
-pub trait Coordination: Send + Sync + std::fmt::Debug {
+/// What a call answers, in a short time also if nobody answers it.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, Unreachable>>;
+
+/// Keeps one download per blob, and what is in use. Time is an argument, so that tests have theirs; a
+/// keeper with a clock of its own goes by that.
+pub trait Coordination: Send + Sync + fmt::Debug {
     /// Asks for the lease of a digest. Granted if nobody has it, or whoever had it did not renew it.
-    ///
-    /// # Errors
-    /// [`Unreachable`].
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> BoxFuture<'a, Result<Claim, Unreachable>>;
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim>;
 
     /// Holds a lease for longer. `false`: it is lost, and another may have it.
-    ///
-    /// # Errors
-    /// [`Unreachable`].
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> BoxFuture<'a, Result<bool, Unreachable>>;
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool>;
 
     /// Gives a lease back; one that is lost already is nobody's business.
-    ///
-    /// # Errors
-    /// [`Unreachable`]: it ends by itself.
-    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), Unreachable>>;
+    fn release<'a>(&'a self, lease: &'a Lease) -> Answer<'a, ()>;
+
+    /// Says that this node is there and which images it uses, instead of what it said before; for
+    /// [`REGISTERED`].
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()>;
+
+    /// Who has registered.
+    fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes>;
+
+    /// Tells all nodes, this one too.
+    fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()>;
+
+    /// What is told from now on.
+    fn news(&self) -> broadcast::Receiver<News>;
+}
+
+/// Renews a lease until it is lost. Whoever cannot ask keeps it: what he writes is in his fence's name.
+pub(crate) async fn until_lost(by: &dyn Coordination, lease: &Lease) {
+    loop {
+        sleep(LEASE / 4).await;
+        if by.renew(lease, Moment::now()).await == Ok(false) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_read_as_they_are_written_and_others_are_none() {
+        let digest = Digest::of(crate::digest::Algorithm::Sha512, b"x");
+        for news in [News::Published(digest.clone()), News::Evicted(digest)] {
+            assert_eq!(news.to_string().parse(), Ok(news));
+        }
+        for text in ["", "published", "published x", "moved sha256:00"] {
+            assert_eq!(text.parse::<News>(), Err(NotNews), "{text}");
+        }
+    }
 }

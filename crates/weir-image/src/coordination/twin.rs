@@ -1,29 +1,25 @@
-//! A site in memory: several nodes on one keeper of leases, which a test can cut off.
+//! A site in memory: several nodes on one keeper, which a test can cut off.
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::ready;
+use tokio::sync::broadcast;
 
-use super::{Claim, Coordination, LEASE, Lease, Unreachable};
+use super::{Answer, Claim, Coordination, Lease, NEWS, News, Nodes, Unreachable, embedded::Kept};
 use crate::{Digest, Moment};
 
 /// What a server would keep for the nodes of a site.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Site {
-    shared: Arc<Mutex<Shared>>,
+    kept: Arc<Mutex<Kept>>,
+    news: broadcast::Sender<News>,
     is_lost: Arc<AtomicBool>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    fence: u64,
-    leases: HashMap<Digest, (u64, String, Moment)>,
 }
 
 /// One node's view of a [`Site`].
@@ -31,13 +27,20 @@ struct Shared {
 pub struct SiteNode {
     site: Site,
     address: String,
+    is_lost: Arc<AtomicBool>,
+}
+
+impl Default for Site {
+    fn default() -> Site {
+        Site { kept: Arc::default(), news: broadcast::Sender::new(NEWS), is_lost: Arc::default() }
+    }
 }
 
 impl Site {
     /// The view of the node whose mirror is at `address`.
     #[must_use]
     pub fn node(&self, address: &str) -> SiteNode {
-        SiteNode { site: self.clone(), address: address.to_owned() }
+        SiteNode { site: self.clone(), address: address.to_owned(), is_lost: Arc::default() }
     }
 
     /// Cuts all nodes off, or lets them back.
@@ -47,61 +50,63 @@ impl Site {
 }
 
 impl SiteNode {
-    fn with<'a, T: Send + 'a>(
-        &self,
-        work: impl FnOnce(&mut Shared) -> T,
-    ) -> BoxFuture<'a, Result<T, Unreachable>> {
-        if self.site.is_lost.load(Ordering::Relaxed) {
+    /// Cuts this node off, or lets it back.
+    pub fn set_lost(&self, is_lost: bool) {
+        self.is_lost.store(is_lost, Ordering::Relaxed);
+    }
+
+    fn with<'a, T: Send + 'a>(&self, work: impl FnOnce(&mut Kept) -> T) -> Answer<'a, T> {
+        if self.site.is_lost.load(Ordering::Relaxed) || self.is_lost.load(Ordering::Relaxed) {
             return Box::pin(ready(Err(Unreachable("cut off".to_owned()))));
         }
-        let done = work(&mut self.site.shared.lock().unwrap_or_else(PoisonError::into_inner));
+        let done = work(&mut self.site.kept.lock().unwrap_or_else(PoisonError::into_inner));
         Box::pin(ready(Ok(done)))
     }
 }
 
 impl Coordination for SiteNode {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> BoxFuture<'a, Result<Claim, Unreachable>> {
-        self.with(|shared| {
-            if let Some((_, by, until)) = shared.leases.get(digest)
-                && now < *until
-            {
-                return Claim::Held { by: by.clone() };
-            }
-            shared.fence += 1;
-            let lease = (shared.fence, self.address.clone(), now.after(LEASE));
-            shared.leases.insert(digest.clone(), lease);
-            Claim::Granted(Lease { digest: digest.clone(), fence: shared.fence })
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim> {
+        self.with(|kept| kept.acquire(&self.address, digest, now))
+    }
+
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool> {
+        self.with(|kept| kept.renew(lease, now))
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> Answer<'a, ()> {
+        self.with(|kept| kept.release(lease))
+    }
+
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()> {
+        self.with(|kept| kept.register(&self.address, in_use, now))
+    }
+
+    fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes> {
+        self.with(|kept| kept.nodes(now))
+    }
+
+    fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()> {
+        let sender = &self.site.news;
+        self.with(|_| {
+            // An error is that nobody listens.
+            let _ = sender.send(news.clone());
         })
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> BoxFuture<'a, Result<bool, Unreachable>> {
-        self.with(|shared| match shared.leases.get_mut(&lease.digest) {
-            Some((fence, _, until)) if *fence == lease.fence && now < *until => {
-                *until = now.after(LEASE);
-                true
-            }
-            _ => false,
-        })
-    }
-
-    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), Unreachable>> {
-        self.with(|shared| {
-            if shared.leases.get(&lease.digest).is_some_and(|(fence, ..)| *fence == lease.fence) {
-                shared.leases.remove(&lease.digest);
-            }
-        })
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.site.news.subscribe()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::conformance, *};
     use crate::digest::Algorithm;
 
     #[tokio::test]
     async fn the_twin_conforms() {
         let site = Site::default();
-        super::super::conformance::check(&site.node("a"), &site.node("b")).await;
+        conformance::check(&site.node("a"), &site.node("b"), &conformance::Told::default()).await;
     }
 
     #[tokio::test]
@@ -111,6 +116,7 @@ mod tests {
         let Claim::Granted(lease) = node.acquire(&digest, now).await.unwrap() else { panic!("held") };
         site.set_lost(true);
         assert!(node.renew(&lease, now).await.is_err() && node.acquire(&digest, now).await.is_err());
+        assert!(node.nodes(now).await.is_err());
         site.set_lost(false);
         assert_eq!(node.renew(&lease, now).await, Ok(true));
         assert_eq!(site.node("b").acquire(&digest, now).await, Ok(Claim::Held { by: "a".to_owned() }));

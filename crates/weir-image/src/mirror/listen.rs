@@ -23,10 +23,16 @@ use tokio::{
 };
 
 use super::{
-    Mirror, MirrorError,
+    Asks, Mirror, MirrorError, SiteState,
     body::{Busy, holding},
 };
-use crate::Moment;
+use crate::{
+    Moment,
+    coordination::{News, Nodes},
+};
+
+/// Between two times of work that is done now and then.
+const TEND: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Connection {
@@ -78,24 +84,60 @@ impl Mirror {
     pub async fn serve(&self, listener: StdListener) -> io::Result<()> {
         let listener = TcpListener::from_std(listener)?;
         let connections = Arc::<Connections>::default();
-        let store = self.inner.store.clone();
+        let peers = async {
+            let address = self.inner.settings.pop.as_ref().and_then(|pop| pop.listen);
+            let Some(address) = address else { return std::future::pending().await };
+            let cannot =
+                |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {address} for peers: {e}"));
+            let listener = TcpListener::bind(address).await.map_err(cannot)?;
+            self.accept(&listener, &Arc::default(), Asks::Peer).await;
+            Ok(())
+        };
         let tick = async {
             loop {
-                sleep(Duration::from_secs(5)).await;
-                let store = store.clone();
-                if let Ok(Err(e)) = tokio::task::spawn_blocking(move || store.tick(Moment::now())).await {
-                    tracing::warn!("{}", crate::upstream::chain(&e));
-                }
+                self.tend().await;
+                sleep(TEND).await;
             }
         };
         tokio::select! {
-            () = self.accept(&listener, &connections) => {}
-            () = tick => {}
+            () = self.accept(&listener, &connections, Asks::Client) => Ok(()),
+            end = peers => end,
+            () = tick => Ok(()),
         }
-        Ok(())
     }
 
-    async fn accept(&self, listener: &TcpListener, connections: &Arc<Connections>) {
+    /// What is to be done now and then: the store's own work, and what the nodes of a site tell each other.
+    async fn tend(&self) {
+        let (store, coordination) = (self.inner.store.clone(), &self.inner.coordination);
+        let ticking = tokio::task::spawn_blocking(move || (store.tick(Moment::now()), store.take_gone()));
+        let Ok((ticked, gone)) = ticking.await else { return };
+        if let Err(e) = ticked {
+            tracing::warn!("{}", crate::upstream::chain(&e));
+        }
+        for digest in gone {
+            let _ = coordination.tell(&News::Evicted(digest)).await;
+        }
+        let own = self.inner.store.in_use();
+        let asked = async {
+            coordination.register(&own, Moment::now()).await?;
+            coordination.nodes(Moment::now()).await
+        };
+        let mut site = self.inner.site.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match asked.await {
+            Ok(Nodes { addresses, in_use }) => {
+                self.inner.store.set_in_use_elsewhere(in_use);
+                if let Some(peers) = &self.inner.peers {
+                    peers.set_known(addresses.clone());
+                }
+                site = SiteState { nodes: addresses, problem: None };
+            }
+            // What was in use is taken to be.
+            Err(e) => site.problem = Some(e.to_string()),
+        }
+        *self.inner.site.lock().unwrap_or_else(PoisonError::into_inner) = site;
+    }
+
+    async fn accept(&self, listener: &TcpListener, connections: &Arc<Connections>, asks: Asks) {
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -116,19 +158,19 @@ impl Mirror {
             let id = open.0;
             let (mirror, marks, table) = (self.clone(), Arc::clone(&busy), Arc::clone(connections));
             let task = tokio::spawn(async move {
-                mirror.converse(stream, &marks).await;
+                mirror.converse(stream, &marks, asks).await;
                 table.lock().1.remove(&id);
             });
             open.1.insert(id, Connection { busy, task: task.abort_handle() });
         }
     }
 
-    async fn converse(&self, stream: TcpStream, busy: &Arc<AtomicUsize>) {
+    async fn converse(&self, stream: TcpStream, busy: &Arc<AtomicUsize>, asks: Asks) {
         let _ = stream.set_nodelay(true);
         let stream = Patient { stream, limit: self.inner.timing.send, waiting: None };
         let answer = service_fn(|request| async move {
             let mark = Busy::mark(busy);
-            let response = self.answer(request).await;
+            let response = self.answer(request, asks).await;
             Ok::<_, std::convert::Infallible>(response.map(|body| holding(body, mark)))
         });
         let served = hyper::server::conn::http1::Builder::new()

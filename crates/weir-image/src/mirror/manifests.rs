@@ -8,19 +8,24 @@ use std::{
 
 use http_body_util::{BodyExt, Limited};
 use hyper::{Method, header};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::access::Permissions;
 use crate::{
     Digest, Moment, Reference, Source, Tag,
+    coordination::{Claim, Coordination, News, until_lost},
     digest::Algorithm,
     flight::Flights,
     manifest::{ACCEPT, MAX_MANIFEST, Manifest},
+    peer::Peers,
     settings::Timing,
     stats::{Stats, count},
     store::{Store, Stored},
     upstream::{Ask, Fault, Identity, Upstreams, outage},
 };
+
+/// Between two looks whether another node has it.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A manifest to answer with.
 #[derive(Debug, Clone)]
@@ -45,6 +50,8 @@ pub(super) struct Manifests {
     pub(super) stats: Arc<Stats>,
     pub(super) flights: Flights<Key, Result<Stored, Fault>>,
     pub(super) failed: Mutex<HashMap<Key, (Fault, Moment)>>,
+    pub(super) coordination: Arc<dyn Coordination>,
+    pub(super) peers: Option<Arc<Peers>>,
 }
 
 /// Who asks, and how.
@@ -124,7 +131,7 @@ impl Manifests {
         }
     }
 
-    async fn stored(&self, source: &Source, digest: &Digest, now: Moment) -> Option<Stored> {
+    pub(super) async fn stored(&self, source: &Source, digest: &Digest, now: Moment) -> Option<Stored> {
         let (store, source, digest) = (self.store.clone(), source.clone(), digest.clone());
         let read = tokio::task::spawn_blocking(move || store.manifest(&source, &digest, now)).await;
         match read {
@@ -244,16 +251,60 @@ impl Manifests {
         Ok(stored)
     }
 
+    /// A manifest from here, or from its registry; by one node of the site only, for which the others wait.
     async fn by_digest(&self, source: &Source, digest: &Digest, asker: &Asker) -> Result<Stored, Fault> {
-        // Here already: whether this client may have it is all there is to ask.
-        if let Some(stored) = self.stored(source, digest, Moment::now()).await {
-            let ask = self.asking(Method::HEAD, source, &digest.to_string(), asker);
-            if !self.permissions.has(&self.store, source, &asker.identity, Moment::now()) {
-                self.ask(&ask).await?;
+        let name = digest.to_string();
+        loop {
+            // Here already: whether this client may have it is all there is to ask.
+            if let Some(stored) = self.stored(source, digest, Moment::now()).await {
+                let ask = self.asking(Method::HEAD, source, &name, asker);
+                if !self.permissions.has(&self.store, source, &asker.identity, Moment::now()) {
+                    self.ask(&ask).await?;
+                }
+                return Ok(stored);
             }
-            return Ok(stored);
+            let fetch = self.fetch(source, &name, Some(digest), asker);
+            match self.coordination.acquire(digest, Moment::now()).await {
+                Ok(Claim::Granted(lease)) => {
+                    // Another may have published it and given the lease back since.
+                    let stored = self.stored(source, digest, Moment::now()).await;
+                    let fetched = match stored {
+                        Some(_) => None,
+                        None if self.of_peers(source, digest).await => None,
+                        None => tokio::select! {
+                            fetched = fetch => Some(fetched),
+                            () = until_lost(&*self.coordination, &lease) => None,
+                        },
+                    };
+                    let _ = self.coordination.release(&lease).await;
+                    let Some(fetched) = fetched else { continue };
+                    if fetched.is_ok() {
+                        let _ = self.coordination.tell(&News::Published(digest.clone())).await;
+                    }
+                    return fetched;
+                }
+                Ok(Claim::Held { .. }) => sleep(LOOK).await,
+                Err(_) => return fetch.await,
+            }
         }
-        self.fetch(source, &digest.to_string(), Some(digest), asker).await
+    }
+
+    /// Takes a manifest from another node that has it. Answers whether it is here now; whether a client
+    /// may have it is another question.
+    async fn of_peers(&self, source: &Source, digest: &Digest) -> bool {
+        let Some(peers) = &self.peers else { return false };
+        let found = peers.find(source, &format!("manifests/{digest}"), 0).await;
+        let Some(response) = found else { return false };
+        let media_type = response.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        let media_type = media_type.unwrap_or_default().to_owned();
+        let read = timeout(self.timing.stall, Limited::new(response.into_body(), MAX_MANIFEST).collect());
+        let Ok(Ok(bytes)) = read.await.map(|read| read.map(|body| body.to_bytes())) else { return false };
+        let Some(manifest) = digest.names(&bytes).then(|| Manifest::read(&bytes).ok()).flatten() else {
+            return false;
+        };
+        count(&self.stats.peer_bytes, bytes.len() as u64);
+        let stored = Stored { digest: digest.clone(), media_type, bytes, manifest: Arc::new(manifest) };
+        self.keep(source, &stored).await.is_ok()
     }
 
     fn asking(&self, method: Method, source: &Source, reference: &str, asker: &Asker) -> Ask {
@@ -308,6 +359,15 @@ impl Manifests {
             return Err(wrong(format!("its type is `{media_type}`")));
         }
         let stored = Stored { digest: found, media_type, bytes, manifest: Arc::new(manifest) };
+        if let Err(e) = self.keep(source, &stored).await {
+            // It can be served all the same.
+            tracing::warn!("{e}");
+        }
+        Ok(stored)
+    }
+
+    /// Stores a manifest, and sets room aside for its image.
+    async fn keep(&self, source: &Source, stored: &Stored) -> Result<(), String> {
         let (store, source, kept) = (self.store.clone(), source.clone(), stored.clone());
         let put = tokio::task::spawn_blocking(move || {
             let now = Moment::now();
@@ -315,15 +375,13 @@ impl Manifests {
             if let Manifest::Image { .. } = &*kept.manifest {
                 // Room for all of it, before its layers are asked for.
                 let parts: Vec<_> = kept.manifest.parts().cloned().collect();
-                store.expect(&parts, now)?;
+                if let Err(e) = store.expect(&parts, now) {
+                    tracing::warn!("{e}");
+                }
             }
             Ok::<(), crate::store::StoreError>(())
         });
-        if let Ok(Err(e)) = put.await {
-            // It can be served all the same.
-            tracing::warn!("{e}");
-        }
-        Ok(stored)
+        put.await.map_err(|e| e.to_string())?.map_err(|e| crate::upstream::chain(&e))
     }
 }
 

@@ -7,13 +7,14 @@ mod access;
 mod body;
 mod listen;
 mod manifests;
+mod piece;
 mod range;
 mod route;
 
 use std::{
     collections::HashMap,
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -26,11 +27,12 @@ use hyper::{
 use tokio::time::timeout;
 
 use crate::{
-    Digest, Moment, Reference, Settings, Source, Timing,
+    Digest, Moment, PopSettings, PopStore, Reference, Settings, Source, Timing,
     coordination::{Coordination, Embedded},
     download::{Downloads, Progress, Waiter},
     flight::Flights,
     manifest::{MAX_MANIFEST, Manifest},
+    peer::{PART, Peers},
     stats::{Counted, Stats, count},
     store::{Lru, Opened, Recovered, Store, StoreError},
     upstream::{Ask, Fault, HOP, Identity, Upstreams},
@@ -53,6 +55,9 @@ pub enum MirrorError {
     /// The registries' settings cannot.
     #[error("cannot set up the registries of [images]: {0}")]
     Upstreams(String),
+    /// It cannot be one of its site.
+    #[error("cannot join the site of [images.pop]: {0}")]
+    Pop(String),
     /// Nobody can ask.
     #[error("cannot listen on {address} for image pulls (`listen` in [images])")]
     Listen {
@@ -70,6 +75,22 @@ pub struct Mirror {
     inner: Arc<Inner>,
 }
 
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+enum Asks {
+    Client,
+    Peer,
+}
+
+/// The other nodes, as this one knows them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SiteState {
+    /// Those that registered a moment ago, when that could be asked last.
+    pub nodes: Vec<String>,
+    /// Why it cannot be asked now.
+    pub problem: Option<String>,
+}
+
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
@@ -79,21 +100,34 @@ struct Inner {
     downloads: Arc<Downloads>,
     manifests: Arc<Manifests>,
     permissions: Arc<Permissions>,
+    coordination: Arc<dyn Coordination>,
+    site: Mutex<SiteState>,
+    peers: Option<Arc<Peers>>,
     verifying: Flights<Digest, bool>,
     stats: Arc<Stats>,
     jobs: Jobs,
 }
 
 impl Mirror {
-    /// Opens the store and makes a mirror over it, for one node.
+    /// Opens the store and makes a mirror over it, for one node or as one of a site.
     ///
     /// # Errors
     /// [`MirrorError`].
     pub fn open(settings: Settings, timing: Timing) -> Result<(Mirror, Recovered), MirrorError> {
-        let coordination = Arc::new(Embedded::new(Moment::now()));
-        let budget = settings.store_budget();
-        let (store, recovered) =
-            Store::open(&settings.directory, budget, Box::new(Lru::default()), Moment::now())?;
+        let (budget, now) = (settings.store_budget(), Moment::now());
+        let lru = Box::new(Lru::default());
+        let Some(pop) = &settings.pop else {
+            let (store, recovered) = Store::open(&settings.directory, budget, lru, now)?;
+            return Ok((Mirror::over(settings, timing, store, Arc::<Embedded>::default())?, recovered));
+        };
+        let coordination = Arc::new(pop.coordination().map_err(MirrorError::Pop)?);
+        let (store, recovered) = match pop.store {
+            PopStore::SharedDir => {
+                let node = pop.node().map_err(MirrorError::Pop)?;
+                Store::share(&settings.directory, &node, budget, lru, now)?
+            }
+            PopStore::Peer => Store::open(&settings.directory, budget, lru, now)?,
+        };
         Ok((Mirror::over(settings, timing, store, coordination)?, recovered))
     }
 
@@ -110,7 +144,10 @@ impl Mirror {
         let upstreams = Arc::new(Upstreams::new(&settings, timing).map_err(MirrorError::Upstreams)?);
         let (stats, permissions) = (Arc::<Stats>::default(), Arc::<Permissions>::default());
         let (up, count) = (Arc::clone(&upstreams), Arc::clone(&stats));
-        let downloads = Arc::new(Downloads::new(store.clone(), up, coordination, timing, count));
+        let peers = settings.pop.as_ref().map(PopSettings::peers).transpose().map_err(MirrorError::Pop)?;
+        let peers = peers.flatten().map(Arc::new);
+        let (leases, others) = (Arc::clone(&coordination), peers.clone());
+        let downloads = Arc::new(Downloads::new(store.clone(), up, leases, others, timing, count));
         let manifests = Arc::new(Manifests {
             store: store.clone(),
             upstreams: Arc::clone(&upstreams),
@@ -120,6 +157,8 @@ impl Mirror {
             stats: Arc::clone(&stats),
             flights: Flights::default(),
             failed: Mutex::new(HashMap::new()),
+            coordination: Arc::clone(&coordination),
+            peers: peers.clone(),
         });
         let (verifying, jobs) = (Flights::default(), Jobs::default());
         let inner = Inner {
@@ -130,6 +169,9 @@ impl Mirror {
             downloads,
             manifests,
             permissions,
+            coordination,
+            site: Mutex::default(),
+            peers,
             verifying,
             stats,
             jobs,
@@ -147,6 +189,12 @@ impl Mirror {
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.inner.settings
+    }
+
+    /// What it knows of its site; of one node alone, that node.
+    #[must_use]
+    pub fn site(&self) -> SiteState {
+        self.inner.site.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What it counted since it began.
@@ -185,10 +233,13 @@ impl Mirror {
         self.inner.downloads.join(digest, size, ask, Moment::now())
     }
 
-    /// Answers a client's request.
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    /// Answers a request of a client, or of a peer.
+    async fn answer(&self, request: Request<Incoming>, asks: Asks) -> Response<Body> {
         let is_head = request.method() == Method::HEAD;
-        let mut response = self.respond(&request).await;
+        let mut response = match asks {
+            Asks::Client => self.respond(&request).await,
+            Asks::Peer => self.respond_to_peer(&request).await,
+        };
         let headers = response.headers_mut();
         headers.insert("docker-distribution-api-version", HeaderValue::from_static("registry/2.0"));
         if is_head {
@@ -199,20 +250,19 @@ impl Mirror {
 
     async fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
         let inner = &self.inner;
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut refusal = refuse(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "UNSUPPORTED",
-                "weir mirrors pulls: push to the registry",
-            );
-            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return refusal;
-        }
         let (path, query) = (request.uri().path(), request.uri().query());
         let routed = route::route(path, query, &|registry| inner.upstreams.may_ask(registry));
+        let is_pull = request.method() == Method::GET || request.method() == Method::HEAD;
         let (route, ns) = match routed {
+            Err(Unroutable::Bad(code, why)) => return refuse(StatusCode::BAD_REQUEST, code, &why),
+            _ if !is_pull => {
+                let why = "weir mirrors pulls: push to the registry";
+                let mut refusal = refuse(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", why);
+                refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+                return refusal;
+            }
             Ok(routed) => routed,
-            Err(Unroutable::Bad(why)) => return refuse(StatusCode::BAD_REQUEST, "NAME_INVALID", &why),
+            Err(Unroutable::NoTag(why)) => return refuse(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", &why),
             Err(Unroutable::Unknown) => {
                 return refuse(StatusCode::NOT_FOUND, "UNSUPPORTED", "no such path here");
             }
@@ -230,6 +280,7 @@ impl Mirror {
             accept: joined(headers, "accept"),
             hops: hops.clone(),
         };
+        let unknown = route.unknown();
         let result = match route {
             Route::Base => Ok(Response::new(body::whole("{}"))),
             Route::Manifest(source, reference) => {
@@ -249,12 +300,47 @@ impl Mirror {
         let mut response = result.unwrap_or_else(|fault| {
             count(&inner.stats.refused, 1);
             tracing::debug!("404 for {path}: {fault}");
-            refuse(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", &fault.to_string())
+            refuse(StatusCode::NOT_FOUND, unknown, &fault.to_string())
         });
         if let Some(ns) = ns.and_then(|ns| HeaderValue::from_str(&ns).ok()) {
             response.headers_mut().insert("oci-namespace", ns);
         }
         response
+    }
+
+    /// What is here, or on its way, for a node of the site; nothing is asked of a registry for it.
+    async fn respond_to_peer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let inner = &self.inner;
+        let (uri, headers) = (request.uri(), request.headers());
+        let whole = uri.path_and_query().map_or(uri.path(), |path| path.as_str());
+        let is_peer = inner.peers.as_ref().is_some_and(|peers| peers.is_peer(headers, whole, Moment::now()));
+        if !is_peer || request.method() != Method::GET {
+            let why = "this is for nodes of the site that know its secret, and whose clocks go right";
+            return refuse(StatusCode::FORBIDDEN, "DENIED", why);
+        }
+        let unknown = || refuse(StatusCode::NOT_FOUND, "BLOB_UNKNOWN", "it is not here");
+        match route::route(uri.path(), uri.query(), &|_| true) {
+            Ok((Route::Manifest(source, Reference::Digest(digest)), _)) => {
+                let stored = inner.manifests.stored(&source, &digest, Moment::now()).await;
+                let found = |stored| Found { stored, age: Duration::ZERO, is_stale: false };
+                stored.map_or_else(unknown, |stored| manifest(&found(stored), headers))
+            }
+            Ok((Route::Blob(source, digest), _)) => {
+                let stats = Arc::clone(&inner.stats);
+                if let Ok(Some(blob)) = self.whole(&digest).await {
+                    let body = |range| body::of_blob(blob.clone(), range, stats);
+                    return send(&digest, blob.size(), request.method(), headers, body);
+                }
+                let takes_part = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == PART));
+                let waiter = inner.downloads.watch(&digest).filter(|_| takes_part);
+                let Some(waiter) = waiter else { return unknown() };
+                let asker = self.own(&source);
+                let ask = asker.ask(Method::GET, &source, format!("blobs/{digest}"));
+                let followed = self.follow(waiter, &digest, &ask, request.method(), headers).await;
+                followed.unwrap_or_else(|_| unknown())
+            }
+            _ => unknown(),
+        }
     }
 
     async fn blob(
@@ -333,10 +419,10 @@ impl Mirror {
         match begun {
             Progress::Failed(fault) => Err(fault),
             Progress::Asking => Err(outage("nothing came")),
-            Progress::Flowing { file, size, .. } => {
+            Progress::Flowing { size, .. } => {
                 let stats = Arc::clone(&inner.stats);
                 Ok(send(digest, size, method, headers, |range| {
-                    body::of_download(waiter, file, range, inner.timing.progress, stats)
+                    body::of_download(waiter, range, inner.timing.progress, stats)
                 }))
             }
         }

@@ -20,18 +20,31 @@ pub(super) enum Route {
     Relay(Source, String),
 }
 
+impl Route {
+    /// The specification's code for what is not there.
+    pub(super) fn unknown(&self) -> &'static str {
+        match self {
+            Route::Base | Route::Relay(..) => "NAME_UNKNOWN",
+            Route::Manifest(..) => "MANIFEST_UNKNOWN",
+            Route::Blob(..) => "BLOB_UNKNOWN",
+        }
+    }
+}
+
 /// Why not.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unroutable {
     /// No such path.
     Unknown,
-    /// A name or digest that cannot be one.
-    Bad(String),
+    /// A name or digest that cannot be one: the specification's code, and why.
+    Bad(&'static str, String),
+    /// A tag that cannot be one, so that there is none.
+    NoTag(String),
 }
 
 impl From<BadName> for Unroutable {
     fn from(e: BadName) -> Unroutable {
-        Unroutable::Bad(e.to_string())
+        Unroutable::Bad("NAME_INVALID", e.to_string())
     }
 }
 
@@ -54,9 +67,13 @@ pub(super) fn route(
     // Repositories may have such words in their names: the last two parts of the path decide.
     let (head, last) = rest.rsplit_once('/').ok_or(Unroutable::Unknown)?;
     let (name, word) = head.rsplit_once('/').ok_or(Unroutable::Unknown)?;
-    let digest = || last.parse::<Digest>().map_err(|e| Unroutable::Bad(e.to_string()));
+    let digest = || last.parse::<Digest>().map_err(|e| Unroutable::Bad("DIGEST_INVALID", e.to_string()));
     let route = match word {
-        "manifests" => Route::Manifest(source(name)?, last.parse()?),
+        "manifests" if last.contains(':') => Route::Manifest(source(name)?, Reference::Digest(digest()?)),
+        "manifests" => {
+            let tag = last.parse().map_err(|e: BadName| Unroutable::NoTag(e.to_string()))?;
+            Route::Manifest(source(name)?, Reference::Tag(tag))
+        }
         "blobs" => Route::Blob(source(name)?, digest()?),
         "referrers" => Route::Relay(source(name)?, format!("referrers/{}", digest()?)),
         "tags" if last == "list" => {

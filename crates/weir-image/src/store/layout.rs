@@ -9,25 +9,33 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::{Digest, digest::Algorithm};
+use super::part::PartName;
+use crate::{Digest, digest::Algorithm, moment::Moment};
 
-/// The layout this version reads and writes.
+/// The layout this version reads and writes: of one process,
 const VERSION: &str = "weir image store 1\n";
+/// and of several nodes.
+const SHARED: &str = "weir image store 1, shared\n";
+/// What may be in a directory that is being made a store.
+const NAMES: [&str; 10] =
+    ["blobs", "part", "refs", "trash", "claims", "seals", "lock", "version", "lost+found", "pins.json"];
 
 /// Why a directory cannot be the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// It was made by another version.
     #[error(
-        "cannot use {} as the image store: its layout is `{found}`, this weir knows `{}`; \
+        "cannot use {} as the image store: its layout is `{found}`, this weir wants `{wanted}`; \
          give it another `directory`, or remove this one",
-        path.display(), VERSION.trim_end()
+        path.display()
     )]
     Version {
         /// The directory.
         path: PathBuf,
         /// What its file `version` says.
         found: String,
+        /// What it should say.
+        wanted: String,
     },
     /// It has files, and none that says it is a store.
     #[error("cannot use {} as the image store: it is not empty and not a store; name an empty directory", .0.display())]
@@ -93,6 +101,9 @@ pub enum StoreError {
         /// Bytes that should have.
         want: u64,
     },
+    /// Its lease was lost, and whoever has it now goes on with what there was.
+    #[error("{0} is brought by another now")]
+    TakenOver(Digest),
     /// The file system refuses.
     #[error("cannot {what} {}", path.display())]
     Io {
@@ -116,22 +127,29 @@ pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
 ///
 /// ```text
 /// version                         what the layout is
-/// lock                            held by the process that uses it
+/// lock                            held by the process that uses it, if it is one's only
 /// pins.json                       patterns of images that stay
 /// blobs/sha256/ab/abcd...         complete, verified; manifests too
-/// part/abcd.../17                 being downloaded, under fence 17
+/// part/abcd.../17-9000-node       being downloaded, under fence 17, to 9000 bytes, by a node
 /// refs/ghcr.io/acme/app/_tags/1   what a tag was; _manifests/sha256-...: a manifest's type; _public
-/// trash/                          renamed away, about to be unlinked
+/// trash/1700-sha256-abcd...       renamed away at a time, to be unlinked
+/// claims/node                     shared: what a node has set aside
+/// seals/sha256-abcd...            shared: what the file was when it was verified
 /// ```
 #[derive(Debug)]
 pub(super) struct Layout {
     root: PathBuf,
-    _lock: Flock<File>,
+    /// Whose files are whose.
+    node: String,
+    /// None if several nodes use it.
+    lock: Option<Flock<File>>,
 }
 
 impl Layout {
     /// Takes the directory: makes it, or checks that it is a store of this version and this user's.
-    pub(super) fn open(root: &Path) -> Result<Layout, StoreError> {
+    ///
+    /// * `node`: this one's name among those that share it; none if it is one's only.
+    pub(super) fn open(root: &Path, node: Option<&str>) -> Result<Layout, StoreError> {
         fs::create_dir_all(root).map_err(io_error("make the directory", root))?;
         let meta = fs::metadata(root).map_err(io_error("look at", root))?;
         let (owner, mode, user) = (meta.uid(), meta.mode() & 0o7777, nix::unistd::geteuid().as_raw());
@@ -139,42 +157,50 @@ impl Layout {
             return Err(StoreError::Owner { path: root.to_owned(), owner, mode, user });
         }
         let version = root.join("version");
+        let wanted = if node.is_some() { SHARED } else { VERSION };
         match fs::read_to_string(&version) {
-            Ok(found) if found == VERSION => {}
+            Ok(found) if found == wanted => {}
             Ok(found) => {
                 let found: String = found.trim_end().chars().take(80).collect();
-                return Err(StoreError::Version { path: root.to_owned(), found });
+                let wanted = wanted.trim_end().to_owned();
+                return Err(StoreError::Version { path: root.to_owned(), found, wanted });
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                // Another node may be making it.
+                let is_ours = |name: &str| NAMES.contains(&name) || name.starts_with(".new-");
                 let mut entries = fs::read_dir(root).map_err(io_error("list", root))?;
-                if entries.any(|e| e.is_ok_and(|e| e.file_name() != "lock" && e.file_name() != "lost+found"))
-                {
+                if entries.any(|e| e.is_ok_and(|e| !e.file_name().to_str().is_some_and(is_ours))) {
                     return Err(StoreError::NotAStore(root.to_owned()));
                 }
             }
             Err(e) => return Err(io_error("read", &version)(e)),
         }
-        let lock = root.join("lock");
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&lock)
-            .map_err(io_error("open", &lock))?;
-        let held = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-            nix::errno::Errno::EWOULDBLOCK => StoreError::InUse(root.to_owned()),
-            errno => io_error("lock", &lock)(errno.into()),
-        })?;
-        let layout = Layout { root: root.to_owned(), _lock: held };
+        let lock = match node {
+            None => Some(hold(root)?),
+            Some(_) => None,
+        };
+        let layout = Layout { root: root.to_owned(), node: node.unwrap_or("only").to_owned(), lock };
         for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash"] {
             layout.make_dir(&root.join(dir))?;
+        }
+        if layout.is_shared() {
+            layout.make_dir(&root.join("claims"))?;
+            layout.make_dir(&root.join("seals"))?;
         }
         fs::set_permissions(root, fs::Permissions::from_mode(0o700))
             .map_err(io_error("set the mode of", root))?;
         // Last: a directory that has it is whole.
-        layout.write_whole(&version, VERSION.as_bytes())?;
+        layout.write_whole(&version, wanted.as_bytes())?;
         Ok(layout)
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.lock.is_none()
+    }
+
+    /// This node's name among those that share the directory.
+    pub(super) fn node(&self) -> &str {
+        &self.node
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -189,8 +215,13 @@ impl Layout {
         self.root.join("blobs").join(digest.algorithm().name()).join(&digest.hex()[..2]).join(digest.hex())
     }
 
-    pub(super) fn part(&self, digest: &Digest, fence: u64) -> PathBuf {
-        self.root.join("part").join(digest.hex()).join(fence.to_string())
+    /// Where all that is brought of a blob is.
+    pub(super) fn parts(&self, digest: &Digest) -> PathBuf {
+        self.root.join("part").join(digest.hex())
+    }
+
+    pub(super) fn part(&self, name: &PartName) -> PathBuf {
+        self.parts(&name.digest).join(name.to_string())
     }
 
     pub(super) fn make_dir(&self, path: &Path) -> Result<(), StoreError> {
@@ -201,11 +232,24 @@ impl Layout {
     pub(super) fn write_whole(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let dir = path.parent().unwrap_or(&self.root);
         self.make_dir(dir)?;
-        let new = dir.join(format!(".new-{}", std::process::id()));
+        let new = self.new_in(dir);
         let mut file = File::create(&new).map_err(io_error("make", &new))?;
         file.write_all(bytes).map_err(io_error("write", &new))?;
         file.sync_all().map_err(io_error("write", &new))?;
         self.publish(&new, path)
+    }
+
+    /// A small file, whole for whoever reads it, in a directory that is there; after a crash it may be
+    /// another.
+    pub(super) fn write_soon(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        let new = self.new_in(path.parent().unwrap_or(&self.root));
+        fs::write(&new, bytes).map_err(io_error("write", &new))?;
+        fs::rename(&new, path).map_err(io_error("write", path))
+    }
+
+    /// This node's name for a file that has none yet.
+    pub(super) fn new_in(&self, dir: &Path) -> PathBuf {
+        dir.join(format!(".new-{}", self.node))
     }
 
     /// Gives a file that is on the disk its name, and waits until the name is there too.
@@ -216,15 +260,29 @@ impl Layout {
         File::open(dir).and_then(|d| d.sync_all()).map_err(io_error("write", dir))
     }
 
-    /// Takes a file's name away, then the file: who reads it reads on.
+    /// Removes a file that may be gone already.
     pub(super) fn discard(&self, path: &Path) -> Result<(), StoreError> {
-        let name = path.file_name().unwrap_or_default();
-        let trash = self.root.join("trash").join(name);
-        match fs::rename(path, &trash) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(io_error("remove", path))?,
+        match fs::remove_file(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(io_error("remove", path)),
         }
-        fs::remove_file(&trash).map_err(io_error("remove", &trash))
+    }
+
+    /// Takes a blob's name away, and the file if nobody on another node can be reading it: here who
+    /// reads it reads on. Answers whether it is still in `trash`.
+    pub(super) fn throw(&self, digest: &Digest, now: Moment) -> Result<bool, StoreError> {
+        let path = self.blob(digest);
+        let name = format!("{}-{}-{}", now.0, digest.algorithm().name(), digest.hex());
+        let trash = self.root.join("trash").join(name);
+        match fs::rename(&path, &trash) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            other => other.map_err(io_error("remove", &path))?,
+        }
+        if self.is_shared() {
+            return Ok(true);
+        }
+        self.discard(&trash)?;
+        Ok(false)
     }
 
     /// What the file system has left for this user, bytes.
@@ -249,6 +307,22 @@ impl Layout {
         }
         Ok(found)
     }
+}
+
+/// Keeps other processes of this machine away.
+fn hold(root: &Path) -> Result<Flock<File>, StoreError> {
+    let lock = root.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&lock)
+        .map_err(io_error("open", &lock))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => StoreError::InUse(root.to_owned()),
+        errno => io_error("lock", &lock)(errno.into()),
+    })
 }
 
 /// The entries of a directory; none if it is not there.

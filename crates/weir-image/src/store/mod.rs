@@ -7,6 +7,7 @@ mod part;
 mod policy;
 mod refs;
 mod room;
+mod shared;
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, SystemTime},
 };
 
@@ -32,13 +33,15 @@ pub(crate) use refs::fits;
 pub use refs::{Listed, Stored, TagEntry};
 pub use room::Budget;
 use room::Reservation;
+use shared::Others;
 
 /// After so long a blob is hashed anew before it is served.
 const SCRUB: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long a cut download is kept, to be continued.
 pub const RESUME: Duration = Duration::from_secs(600);
 
-/// A bounded store of verified blobs; cheap to clone. One process has it at a time.
+/// A bounded store of verified blobs; cheap to clone. One process has it at a time, or the nodes of a
+/// site share it.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -57,11 +60,18 @@ struct State {
     reserved: HashMap<Digest, Reservation>,
     /// Bytes of `blobs` and `reserved` together.
     used: u64,
+    /// The other nodes, if they share the directory.
+    others: Option<Others>,
+    /// Blobs that left since they were asked for.
+    gone: Vec<Digest>,
+    /// What is out of the index, and being sent to a client all the same.
+    lingering: Vec<(Digest, Weak<()>)>,
     policy: Box<dyn Policy>,
     repos: BTreeMap<Source, Repo>,
     manifests: HashMap<Digest, Arc<Manifest>>,
     pins: Vec<String>,
     in_use: HashSet<Digest>,
+    in_use_elsewhere: HashSet<Digest>,
     counts: Counts,
 }
 
@@ -88,6 +98,8 @@ struct Blob {
     readers: Arc<()>,
     verified: Option<(Fingerprint, Moment)>,
     is_manifest: bool,
+    /// Another node of the site had it too.
+    is_copy: bool,
 }
 
 /// What tells that a file is still the one that was verified.
@@ -158,7 +170,8 @@ pub struct Usage {
     pub blobs: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes set aside for downloads.
+    /// Bytes set aside for downloads; of a shared directory those of all nodes, and what was taken away
+    /// and may still be read.
     pub reserved: u64,
     /// Bytes of what may not be evicted now: pinned, in use, being sent.
     pub held: u64,
@@ -184,22 +197,54 @@ impl Store {
         policy: Box<dyn Policy>,
         now: Moment,
     ) -> Result<(Store, Recovered), StoreError> {
-        let layout = Layout::open(root)?;
+        Store::over(Layout::open(root, None)?, budget, policy, now)
+    }
+
+    /// Opens a directory that several nodes use at once, on any file system that they all have mounted.
+    /// The budget is that of all together, and has to be the same for all.
+    ///
+    /// * `node`: this one's name, which no other has.
+    ///
+    /// # Errors
+    /// As [`Store::open`], but for "in use".
+    pub fn share(
+        root: &Path,
+        node: &str,
+        budget: Budget,
+        policy: Box<dyn Policy>,
+        now: Moment,
+    ) -> Result<(Store, Recovered), StoreError> {
+        let store = Store::over(Layout::open(root, Some(node))?, budget, policy, now)?;
+        store.0.tick(now)?;
+        Ok(store)
+    }
+
+    fn over(
+        layout: Layout,
+        budget: Budget,
+        policy: Box<dyn Policy>,
+        now: Moment,
+    ) -> Result<(Store, Recovered), StoreError> {
         let mut state = State {
             blobs: HashMap::new(),
             reserved: HashMap::new(),
             used: 0,
+            others: layout.is_shared().then(Others::default),
+            gone: Vec::new(),
+            lingering: Vec::new(),
             policy,
             repos: BTreeMap::new(),
             manifests: HashMap::new(),
             pins: refs::load_pins(&layout)?,
             in_use: HashSet::new(),
+            in_use_elsewhere: HashSet::new(),
             counts: Counts::default(),
         };
         let mut recovered = Recovered { removed: part::sweep(&layout)?, ..Recovered::default() };
         let mut found = Vec::new();
         for (digest, path) in layout.blobs()? {
-            let meta = std::fs::metadata(&path).map_err(io_error("look at", &path))?;
+            // Another node may have taken it away.
+            let Ok(meta) = std::fs::metadata(&path) else { continue };
             let times = [meta.accessed(), meta.modified()].map(|t| t.map_or(Moment::default(), Moment::of));
             found.push((times[0].max(times[1]), times[1], digest, meta.len()));
         }
@@ -238,7 +283,7 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn open_blob(&self, digest: &Digest, now: Moment) -> Result<Option<Opened>, StoreError> {
         let mut state = self.lock();
-        if !state.blobs.contains_key(digest) {
+        if !self.inner.knows(&mut state, digest) {
             return Ok(None);
         }
         let path = self.inner.layout.blob(digest);
@@ -258,8 +303,12 @@ impl Store {
             self.quarantine(digest)?;
             return Ok(None);
         }
-        let is_verified =
+        let mut is_verified =
             blob.verified.is_some_and(|(then, at)| then == fingerprint && now.since(at) < SCRUB);
+        if !is_verified && self.inner.is_sealed(digest, fingerprint, now) {
+            blob.verified = Some((fingerprint, now));
+            is_verified = true;
+        }
         blob.hits += 1;
         if now.since(blob.used_at) > Duration::from_secs(60) {
             // So that the order outlives a restart; if it cannot be written, it does not.
@@ -303,6 +352,7 @@ impl Store {
         if let Some(blob) = self.lock().blobs.get_mut(&opened.digest) {
             blob.verified = Some((opened.fingerprint, now));
         }
+        self.inner.seal(&opened.digest, opened.fingerprint, now);
         Ok(true)
     }
 
@@ -317,13 +367,20 @@ impl Store {
         );
         state.counts.corrupt += 1;
         state.forget(digest);
+        self.inner.unseal(digest);
         self.inner.layout.discard(&self.inner.layout.blob(digest))
     }
 
     /// Whether a blob is here, without counting a hit.
     #[must_use]
     pub fn has(&self, digest: &Digest) -> bool {
-        self.lock().blobs.contains_key(digest)
+        self.inner.knows(&mut self.lock(), digest)
+    }
+
+    /// Blobs that left since this was asked last, so that others can be told.
+    #[must_use]
+    pub fn take_gone(&self) -> Vec<Digest> {
+        std::mem::take(&mut self.lock().gone)
     }
 
     /// Keeps bytes that are here whole already: manifests.
@@ -336,7 +393,11 @@ impl Store {
         }
         let mut part = self.begin(digest, bytes.len() as u64, fence, now)?;
         part.write(bytes)?;
-        part.finish(now)
+        match part.finish(now) {
+            // By another node, the same bytes.
+            Err(StoreError::TakenOver(_)) => Ok(()),
+            other => other,
+        }
     }
 
     /// Tells the store which images containers run from, by manifest or by configuration; their
@@ -345,13 +406,26 @@ impl Store {
         self.lock().in_use = digests;
     }
 
+    /// Which images containers of this node run from, as it was told last.
+    #[must_use]
+    pub fn in_use(&self) -> HashSet<Digest> {
+        self.lock().in_use.clone()
+    }
+
+    /// Tells the store which images the nodes of its site use.
+    pub fn set_in_use_elsewhere(&self, digests: HashSet<Digest>) {
+        self.lock().in_use_elsewhere = digests;
+    }
+
     /// How full it is.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file system does not say.
     pub fn usage(&self, now: Moment) -> Result<Usage, StoreError> {
-        let state = self.lock();
-        let (reserved, bytes) = (state.reserved.values().map(|r| r.size).sum(), state.blob_bytes());
+        let mut state = self.lock();
+        self.inner.look_around(&mut state, now)?;
+        let own: u64 = state.reserved.values().map(|r| r.size).sum();
+        let (reserved, bytes) = (own + state.elsewhere(), state.blob_bytes());
         let protected = state.protected();
         let held = |(digest, blob): (&Digest, &Blob)| {
             let is = self.inner.is_held(blob, digest, &protected, now);
@@ -375,8 +449,17 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn tick(&self, now: Moment) -> Result<(), StoreError> {
         let mut state = self.lock();
+        state.lingering.retain(|(_, reader)| reader.strong_count() > 0);
         state.expire(now);
-        part::expire(&self.inner.layout, &mut state, now)
+        part::expire(&self.inner.layout, &mut state, now)?;
+        self.inner.tend(&mut state, now)
+    }
+}
+
+impl Inner {
+    /// Whether a blob is here; of a shared directory, also if another node has brought it just now.
+    fn knows(&self, state: &mut State, digest: &Digest) -> bool {
+        state.blobs.contains_key(digest) || (self.layout.is_shared() && self.notice(state, digest))
     }
 }
 
@@ -392,6 +475,7 @@ impl State {
             readers: Arc::new(()),
             verified: None,
             is_manifest: false,
+            is_copy: false,
         };
         if let Some(before) = self.blobs.insert(digest, blob) {
             self.used -= before.size;
@@ -401,9 +485,17 @@ impl State {
     /// Out of the index; the file is the caller's.
     fn forget(&mut self, digest: &Digest) {
         if let Some(blob) = self.blobs.remove(digest) {
+            if Arc::strong_count(&blob.readers) > 1 {
+                self.lingering.push((digest.clone(), Arc::downgrade(&blob.readers)));
+            }
             self.used -= blob.size;
             self.policy.removed(digest);
         }
+    }
+
+    /// Bytes of the budget that other nodes have, or nobody.
+    fn elsewhere(&self) -> u64 {
+        self.others.as_ref().map_or(0, |others| others.bytes.saturating_add(others.thrown))
     }
 
     fn blob_bytes(&self) -> u64 {

@@ -2,10 +2,11 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     fs::{self, File},
-    io::{Read, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
+    io::{self, Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -19,6 +20,36 @@ use super::{
 };
 use crate::{Digest, digest::Hasher, moment::Moment};
 
+/// As often what is written is put on the disk if other nodes read it there, bytes.
+const FLUSH: u64 = 8 << 20;
+
+/// The file of a download: `FENCE-SIZE-NODE` in the directory of its digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PartName {
+    pub(super) digest: Digest,
+    pub(super) fence: u64,
+    /// Of all of it, bytes.
+    pub(super) size: u64,
+    pub(super) node: String,
+}
+
+impl PartName {
+    /// None if it is called otherwise.
+    pub(super) fn of(path: &Path) -> Option<PartName> {
+        let digest = digest_of(path.parent()?)?;
+        let (fence, rest) = path.file_name()?.to_str()?.split_once('-')?;
+        let (size, node) = rest.split_once('-')?;
+        let (fence, size) = (fence.parse().ok()?, size.parse().ok()?);
+        Some(PartName { digest, fence, size, node: node.to_owned() })
+    }
+}
+
+impl fmt::Display for PartName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.fence, self.size, self.node)
+    }
+}
+
 /// Writes a blob that is not complete. Dropped before [`PartWriter::finish`], what was written
 /// stays for [`RESUME`], and the next [`Store::begin`] of the digest continues it.
 #[derive(Debug)]
@@ -31,13 +62,16 @@ pub struct PartWriter {
     file: File,
     hasher: Hasher,
     written: Arc<AtomicU64>,
+    /// When other nodes are to see what is written.
+    flush_at: u64,
     is_over: bool,
 }
 
 impl Store {
     /// Begins to write a blob of `size` bytes, or continues where an earlier writer stopped; room
     /// for all of it is set aside first. One writer of a digest at a time: `fence` is that of its
-    /// lease, in whose name the file is.
+    /// lease, in whose name the file is. An earlier holder that does not know yet that it lost its
+    /// lease writes on into a file that has no name any more.
     ///
     /// # Errors
     /// [`StoreError::TooBig`], [`StoreError::NoRoom`], [`StoreError::Io`].
@@ -48,86 +82,145 @@ impl Store {
         fence: u64,
         now: Moment,
     ) -> Result<PartWriter, StoreError> {
+        self.write(digest, size, fence, true, now)
+    }
+
+    /// As [`Store::begin`], without a lease: what other nodes write is left alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_alone(
+        &self,
+        digest: &Digest,
+        size: u64,
+        fence: u64,
+        now: Moment,
+    ) -> Result<PartWriter, StoreError> {
+        self.write(digest, size, fence, false, now)
+    }
+
+    fn write(
+        &self,
+        digest: &Digest,
+        size: u64,
+        fence: u64,
+        has_lease: bool,
+        now: Moment,
+    ) -> Result<PartWriter, StoreError> {
         if self.is_too_big(size) {
             return Err(StoreError::TooBig { size, budget: self.inner.budget.bytes });
         }
+        let node = self.inner.layout.node().to_owned();
+        let name = PartName { digest: digest.clone(), fence, size, node };
+        let earlier = self.earlier(&name, has_lease)?;
+        // What is continued is copied: there are two of it for a moment.
+        let mut extra = earlier.as_ref().map_or(0, |(_, length)| *length);
         let mut state = self.lock();
+        if self.is_shared() {
+            // What was expected counts once for all nodes: now it is this one's.
+            state.forget_expected(digest);
+        }
         let before = state.reserved.get(digest).map_or(0, |r| r.size);
-        if size > before {
-            self.inner.make_room(&mut state, size - before, now)?;
+        let need = (size + extra).saturating_sub(before);
+        if need > 0 && self.inner.make_room(&mut state, need, now).is_err() {
+            extra = 0;
+            if let Some((path, _)) = &earlier {
+                self.inner.layout.discard(path)?;
+            }
+            self.inner.make_room(&mut state, size.saturating_sub(before), now)?;
         }
         // Making room may have dropped the old reservation.
         if let Some(old) = state.reserved.remove(digest) {
             state.used -= old.size;
         }
         let written = Arc::new(AtomicU64::new(0));
-        state.used += size;
-        let reservation = Reservation { size, written: Arc::clone(&written), expires: None };
+        state.used += size + extra;
+        let reservation =
+            Reservation { size: size + extra, fence, written: Arc::clone(&written), expires: None };
         state.reserved.insert(digest.clone(), reservation);
+        self.inner.claim(&mut state, 0, now)?;
         drop(state);
-        let opened = self.adopt(digest, size, fence);
+        let opened = self.adopt(&name, earlier.filter(|_| extra > 0).map(|(path, _)| path));
+        let mut state = self.lock();
+        if let Some(reservation) = state.reserved.get_mut(digest).filter(|r| r.fence == fence) {
+            reservation.size -= extra;
+            state.used -= extra;
+        }
+        drop(state);
         match opened {
             Ok((path, file, hasher, at)) => {
                 written.store(at, Ordering::Relaxed);
                 let (store, digest) = (self.clone(), digest.clone());
-                Ok(PartWriter { store, digest, size, fence, path, file, hasher, written, is_over: false })
+                let flush_at = at + (256 << 10);
+                let is_over = false;
+                Ok(PartWriter { store, digest, size, fence, path, file, hasher, written, flush_at, is_over })
             }
             Err(e) => {
-                self.release(digest);
+                self.release(digest, fence);
                 Err(e)
             }
         }
     }
 
+    /// The longest of what earlier leases have left of a blob, and its length; the others are removed.
+    fn earlier(&self, name: &PartName, has_lease: bool) -> Result<Option<(PathBuf, u64)>, StoreError> {
+        let mut found = Vec::new();
+        for path in list(&self.inner.layout.parts(&name.digest))? {
+            if has_lease || PartName::of(&path).is_none_or(|old| old.node == name.node) {
+                found.push((fs::metadata(&path).map_or(0, |meta| meta.len()), path));
+            }
+        }
+        found.sort();
+        // A whole file, or more than one: nothing to continue, and what it is nobody proved.
+        let best = found.pop_if(|(length, _)| (1..name.size).contains(length));
+        for (_, path) in found {
+            self.inner.layout.discard(&path)?;
+        }
+        Ok(best.map(|(length, path)| (path, length)))
+    }
+
     /// The file of the lease, with what an earlier one has left, hashed.
     fn adopt(
         &self,
-        digest: &Digest,
-        size: u64,
-        fence: u64,
+        name: &PartName,
+        earlier: Option<PathBuf>,
     ) -> Result<(PathBuf, File, Hasher, u64), StoreError> {
-        let path = self.inner.layout.part(digest, fence);
-        let dir = path.parent().unwrap_or(&path);
-        self.inner.layout.make_dir(dir)?;
-        for (n, old) in list(dir)?.into_iter().enumerate() {
-            if n == 0 && old != path {
-                fs::rename(&old, &path).map_err(io_error("take over", &old))?;
-            } else if old != path {
-                fs::remove_file(&old).map_err(io_error("remove", &old))?;
+        let path = self.inner.layout.part(name);
+        let mut tries = 0;
+        let mut file = loop {
+            // Another node may find the directory empty, and remove it.
+            self.inner.layout.make_dir(&self.inner.layout.parts(&name.digest))?;
+            match File::options().create(true).truncate(true).read(true).write(true).mode(0o600).open(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound && tries < 5 => tries += 1,
+                opened => break opened.map_err(io_error("make", &path))?,
             }
-        }
-        let mut file = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(io_error("make", &path))?;
-        let mut hasher = Hasher::new(digest.algorithm());
+        };
+        let mut hasher = Hasher::new(name.digest.algorithm());
         let mut at = 0;
-        let mut buffer = vec![0; 256 << 10];
-        loop {
-            let got = file.read(&mut buffer).map_err(io_error("read", &path))?;
-            if got == 0 {
-                break;
+        if let Some(earlier) = earlier {
+            let mut old = File::open(&earlier).map_err(io_error("take over", &earlier))?;
+            let mut buffer = vec![0; 256 << 10];
+            loop {
+                let got = old.read(&mut buffer).map_err(io_error("read", &earlier))?;
+                // Its writer may not know yet that it lost its lease.
+                if got == 0 || at + got as u64 >= name.size {
+                    break;
+                }
+                hasher.update(&buffer[..got]);
+                file.write_all(&buffer[..got]).map_err(io_error("write", &path))?;
+                at += got as u64;
             }
-            hasher.update(&buffer[..got]);
-            at += got as u64;
-        }
-        // A whole file, or more than one: nothing to continue, and what it is nobody proved.
-        if at >= size {
-            file.set_len(0).map_err(io_error("empty", &path))?;
-            std::io::Seek::rewind(&mut file).map_err(io_error("empty", &path))?;
-            (hasher, at) = (Hasher::new(digest.algorithm()), 0);
+            self.inner.layout.discard(&earlier)?;
         }
         Ok((path, file, hasher, at))
     }
 
-    fn release(&self, digest: &Digest) {
+    /// Gives the room of a writer back; that of a later one is its own.
+    fn release(&self, digest: &Digest, fence: u64) {
         let mut state = self.lock();
-        if let Some(reservation) = state.reserved.remove(digest) {
-            state.used -= reservation.size;
+        if let Some(size) = state.reserved.get(digest).filter(|r| r.fence == fence).map(|r| r.size) {
+            state.reserved.remove(digest);
+            state.used -= size;
         }
     }
 }
@@ -159,6 +252,14 @@ impl PartWriter {
         self.file.write_all(bytes).map_err(io_error("write", &self.path))?;
         self.hasher.update(bytes);
         self.written.store(got, Ordering::Relaxed);
+        if got >= self.flush_at && self.store.is_shared() {
+            // Often at first, as somebody waits for the first byte.
+            self.flush_at = got + got.min(FLUSH);
+            self.file.sync_data().map_err(io_error("write", &self.path))?;
+            if self.file.metadata().map_err(io_error("look at", &self.path))?.nlink() == 0 {
+                return Err(StoreError::TakenOver(self.digest.clone()));
+            }
+        }
         Ok(())
     }
 
@@ -166,7 +267,17 @@ impl PartWriter {
     ///
     /// # Errors
     /// [`StoreError::Mismatch`], [`StoreError::Length`]: it is gone then. [`StoreError::Io`].
-    pub fn finish(mut self, now: Moment) -> Result<(), StoreError> {
+    pub fn finish(self, now: Moment) -> Result<(), StoreError> {
+        self.finish_copy(false, now)
+    }
+
+    /// As [`PartWriter::finish`].
+    ///
+    /// * `is_copy`: another node has it too, so this one is evicted before all that it has alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish_copy(mut self, is_copy: bool, now: Moment) -> Result<(), StoreError> {
         let got = self.written();
         if got != self.size {
             return Err(StoreError::Length { digest: self.digest.clone(), got, want: self.size });
@@ -180,16 +291,28 @@ impl PartWriter {
         self.file.sync_all().map_err(io_error("write", &self.path))?;
         let layout = &self.store.inner.layout;
         // The path has the fence in it: of a lease that was lost it is there no more.
-        layout.publish(&self.path, &layout.blob(&self.digest))?;
+        if let Err(e) = layout.publish(&self.path, &layout.blob(&self.digest)) {
+            if !self.path.exists() {
+                self.remove();
+                return Err(StoreError::TakenOver(self.digest.clone()));
+            }
+            return Err(e);
+        }
         let fingerprint = Fingerprint::of(&self.file).map_err(io_error("look at", &self.path))?;
+        self.store.inner.seal(&self.digest, fingerprint, now);
         let mut state = self.store.lock();
-        if let Some(reservation) = state.reserved.remove(&self.digest) {
-            state.used -= reservation.size;
+        self.store.inner.published(&mut state, &self.digest, now);
+        if let Some(size) = state.reserved.get(&self.digest).filter(|r| r.fence == self.fence).map(|r| r.size)
+        {
+            state.reserved.remove(&self.digest);
+            state.used -= size;
         }
         state.insert(self.digest.clone(), self.size, 0.0, now);
         if let Some(blob) = state.blobs.get_mut(&self.digest) {
             blob.verified = Some((fingerprint, now));
+            blob.is_copy = is_copy;
         }
+        self.store.inner.claim(&mut state, 0, now)?;
         drop(state);
         self.is_over = true;
         if let Some(dir) = self.path.parent() {
@@ -206,7 +329,7 @@ impl PartWriter {
 
     fn remove(&mut self) {
         self.is_over = true;
-        self.store.release(&self.digest);
+        self.store.release(&self.digest, self.fence);
         let _ = fs::remove_file(&self.path);
         if let Some(dir) = self.path.parent() {
             let _ = fs::remove_dir(dir);
@@ -233,7 +356,7 @@ impl Drop for PartWriter {
         let mut state = self.store.lock();
         let kept = self.written.load(Ordering::Relaxed);
         let mut freed = 0;
-        if let Some(reservation) = state.reserved.get_mut(&self.digest) {
+        if let Some(reservation) = state.reserved.get_mut(&self.digest).filter(|r| r.fence == self.fence) {
             freed = reservation.size - kept;
             reservation.size = kept;
             reservation.expires = Some(Moment::now().after(RESUME));
@@ -245,17 +368,21 @@ impl Drop for PartWriter {
 /// Removes what no process can need any more; answers how many.
 pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
     let mut removed = 0;
-    for path in list(&layout.dir("trash"))? {
-        fs::remove_file(&path).map_err(io_error("remove", &path))?;
-        removed += 1;
+    let mut dirs: Vec<PathBuf> = ["blobs", "refs", "claims", "seals"].map(|name| layout.dir(name)).into();
+    if !layout.is_shared() {
+        for path in list(&layout.dir("trash"))? {
+            layout.discard(&path)?;
+            removed += 1;
+        }
     }
-    let mut dirs = vec![layout.dir("blobs"), layout.dir("refs")];
     while let Some(dir) = dirs.pop() {
+        let own = layout.new_in(&dir);
         for path in list(&dir)? {
+            let is_new = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(".new-"));
             if path.is_dir() {
                 dirs.push(path);
-            } else if path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(".new-")) {
-                fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            } else if is_new && (path == own || !layout.is_shared()) {
+                layout.discard(&path)?;
                 removed += 1;
             }
         }
@@ -265,14 +392,22 @@ pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
 
 /// Looks through what was being downloaded: the longest part of each blob stays if it is young and
 /// the blob is not here, and takes room; all else goes. Answers how many stay, and how many went.
+/// What several nodes share is left to [`expire_orphans`].
 pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result<(usize, usize), StoreError> {
     let (mut kept, mut removed) = (0, 0);
     for dir in list(&layout.dir("part"))? {
         let digest = digest_of(&dir);
         let mut parts: Vec<(u64, Moment, PathBuf)> = Vec::new();
         for path in list(&dir)? {
+            if layout.is_shared() {
+                kept += usize::from(PartName::of(&path).is_some_and(|name| name.node == layout.node()));
+                continue;
+            }
             let meta = fs::metadata(&path).map_err(io_error("look at", &path))?;
             parts.push((meta.len(), meta.modified().map_or(now, Moment::of), path));
+        }
+        if layout.is_shared() {
+            continue;
         }
         parts.sort();
         let best = parts.pop_if(|(len, at, _)| {
@@ -281,14 +416,15 @@ pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result
                 && digest.as_ref().is_some_and(|d| !state.blobs.contains_key(d))
         });
         for (_, _, path) in parts {
-            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            layout.discard(&path)?;
             removed += 1;
         }
         if let (Some((size, at, _)), Some(digest)) = (best, digest) {
             kept += 1;
             state.used += size;
             let written = Arc::new(AtomicU64::new(size));
-            state.reserved.insert(digest, Reservation { size, written, expires: Some(at.after(RESUME)) });
+            let expires = Some(at.after(RESUME));
+            state.reserved.insert(digest, Reservation { size, fence: 0, written, expires });
         } else {
             let _ = fs::remove_dir(&dir);
         }
@@ -296,18 +432,24 @@ pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result
     Ok((kept, removed))
 }
 
-/// Removes downloads that nobody continued in time.
+/// Removes downloads of this node that nobody continued in time, and forgets those that another does.
 pub(super) fn expire(layout: &Layout, state: &mut State, now: Moment) -> Result<(), StoreError> {
-    let over: HashMap<Digest, u64> = state
+    let left: HashMap<Digest, u64> = state
         .reserved
         .iter()
-        .filter(|(_, r)| r.expires.is_some_and(|at| at <= now))
+        .filter(|(_, r)| r.expires.is_some() && r.written.load(Ordering::Relaxed) > 0)
         .map(|(digest, r)| (digest.clone(), r.size))
         .collect();
-    for (digest, size) in over {
-        let dir = layout.dir("part").join(digest.hex());
-        for path in list(&dir)? {
-            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+    for (digest, size) in left {
+        let dir = layout.parts(&digest);
+        let mut own = list(&dir)?;
+        own.retain(|path| PartName::of(path).is_none_or(|name| name.node == layout.node()));
+        let is_over = state.reserved.get(&digest).is_some_and(|r| r.expires.is_some_and(|at| at <= now));
+        if !is_over && !own.is_empty() {
+            continue;
+        }
+        for path in own {
+            layout.discard(&path)?;
         }
         let _ = fs::remove_dir(&dir);
         state.reserved.remove(&digest);
@@ -316,8 +458,26 @@ pub(super) fn expire(layout: &Layout, state: &mut State, now: Moment) -> Result<
     Ok(())
 }
 
+/// Removes parts of a shared directory that no node has written to for [`RESUME`].
+pub(super) fn expire_orphans(layout: &Layout, state: &State, now: Moment) -> Result<(), StoreError> {
+    for dir in list(&layout.dir("part"))? {
+        if digest_of(&dir).is_some_and(|digest| state.reserved.contains_key(&digest)) {
+            continue;
+        }
+        for path in list(&dir)? {
+            let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_or(now, Moment::of);
+            if now.since(at) >= RESUME {
+                layout.discard(&path)?;
+            }
+        }
+        // It fails where there is something in it.
+        let _ = fs::remove_dir(&dir);
+    }
+    Ok(())
+}
+
 /// The digits tell the algorithm by their number.
-fn digest_of(dir: &std::path::Path) -> Option<Digest> {
+fn digest_of(dir: &Path) -> Option<Digest> {
     let hex = dir.file_name()?.to_str()?;
     let algorithm = if hex.len() == 128 { "sha512" } else { "sha256" };
     format!("{algorithm}:{hex}").parse().ok()

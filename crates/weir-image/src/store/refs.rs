@@ -125,38 +125,45 @@ fn walk(
     let repository =
         dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
     if let Some(repository) = repository {
-        let source = Source { registry: registry.clone(), repository };
-        let mut repo = Repo { is_public: dir.join("_public").exists(), ..Repo::default() };
-        for path in list(&dir.join("_manifests"))? {
-            let digest: Option<Digest> =
-                path.file_name().and_then(|n| n.to_str()).and_then(|n| n.replacen('-', ":", 1).parse().ok());
-            let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice::<ManifestEntry>(&b).ok());
-            if let (Some(digest), Some(entry)) = (digest, entry)
-                && state.blobs.contains_key(&digest)
-                && let Some(manifest) = read_manifest(layout, &digest)
-            {
-                state.manifests.insert(digest.clone(), Arc::new(manifest));
-                if let Some(blob) = state.blobs.get_mut(&digest) {
-                    blob.is_manifest = true;
-                }
-                repo.manifests.insert(digest, entry);
-            }
-        }
-        for path in list(&dir.join("_tags"))? {
-            let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok());
-            if let (Some(tag), Some(entry)) = (name_of(&path), entry) {
-                repo.tags.insert(tag, entry);
-            }
-        }
-        if repo.is_public || !repo.manifests.is_empty() || !repo.tags.is_empty() {
-            state.repos.insert(source, repo);
-        }
+        read_repo(layout, state, Source { registry: registry.clone(), repository })?;
     }
     for path in list(dir)? {
         let is_component = path.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('_'));
         if is_component && path.is_dir() {
             walk(layout, state, registry, base, &path)?;
         }
+    }
+    Ok(())
+}
+
+/// Reads what is known of a repository, in place of what was known before.
+fn read_repo(layout: &Layout, state: &mut State, source: Source) -> Result<(), StoreError> {
+    let dir = repo_dir(layout, &source);
+    let mut repo = Repo { is_public: dir.join("_public").exists(), ..Repo::default() };
+    for path in list(&dir.join("_manifests"))? {
+        let digest: Option<Digest> =
+            path.file_name().and_then(|n| n.to_str()).and_then(|n| n.replacen('-', ":", 1).parse().ok());
+        let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice::<ManifestEntry>(&b).ok());
+        let (Some(digest), Some(entry)) = (digest, entry) else { continue };
+        if !state.manifests.contains_key(&digest) {
+            let Some(manifest) = read_manifest(layout, &digest) else { continue };
+            state.manifests.insert(digest.clone(), Arc::new(manifest));
+        }
+        if let Some(blob) = state.blobs.get_mut(&digest) {
+            blob.is_manifest = true;
+            repo.manifests.insert(digest, entry);
+        }
+    }
+    for path in list(&dir.join("_tags"))? {
+        let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok());
+        if let (Some(tag), Some(entry)) = (name_of(&path), entry) {
+            repo.tags.insert(tag, entry);
+        }
+    }
+    if repo.is_public || !repo.manifests.is_empty() || !repo.tags.is_empty() {
+        state.repos.insert(source, repo);
+    } else {
+        state.repos.remove(&source);
     }
     Ok(())
 }
@@ -200,6 +207,24 @@ impl State {
 }
 
 impl Inner {
+    /// What is known of a repository, also by what another node has found out a moment ago.
+    fn repo<'a>(&self, state: &'a mut State, source: &Source) -> Result<Option<&'a Repo>, StoreError> {
+        if state.others.is_some() {
+            let dir = repo_dir(&self.layout, source);
+            let dirs = [dir.join("_tags"), dir.join("_manifests"), dir];
+            if self.has_news(state, &dirs, Moment::now()) {
+                for path in list(&dirs[1])? {
+                    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+                    if let Ok(digest) = name.replacen('-', ":", 1).parse() {
+                        self.knows(state, &digest);
+                    }
+                }
+                read_repo(&self.layout, state, source.clone())?;
+            }
+        }
+        Ok(state.repos.get(source))
+    }
+
     /// Forgets a manifest whose blob is gone.
     pub(super) fn drop_manifest(&self, state: &mut State, digest: &Digest) -> Result<(), StoreError> {
         state.manifests.remove(digest);
@@ -216,7 +241,7 @@ impl Store {
     /// What a tag was when it was last asked for.
     #[must_use]
     pub fn tag(&self, source: &Source, tag: &Tag) -> Option<TagEntry> {
-        self.lock().repos.get(source)?.tags.get(tag).cloned()
+        self.inner.repo(&mut self.lock(), source).ok()??.tags.get(tag).cloned()
     }
 
     /// Notes what a tag is.
@@ -293,14 +318,15 @@ impl Store {
         now: Moment,
     ) -> Result<Option<Stored>, StoreError> {
         let known = {
-            let state = self.lock();
-            let entry = state.repos.get(source).and_then(|repo| repo.manifests.get(digest));
+            let mut state = self.lock();
+            let entry = self.inner.repo(&mut state, source)?.and_then(|repo| repo.manifests.get(digest));
             entry.map(|e| e.media_type.clone()).zip(state.manifests.get(digest).cloned())
         };
         let Some((media_type, manifest)) = known else { return Ok(None) };
         let Some(opened) = self.open_blob(digest, now)? else { return Ok(None) };
         let path = self.inner.layout.blob(digest);
-        let bytes = fs::read(&path).map_err(io_error("read", &path))?;
+        // Another node may have taken its name away since.
+        let Ok(bytes) = fs::read(&path) else { return Ok(None) };
         if !opened.is_verified() && !digest.names(&bytes) {
             self.quarantine(digest)?;
             return Ok(None);
@@ -311,7 +337,8 @@ impl Store {
     /// Whether a blob belongs to an image of this repository, and its size.
     #[must_use]
     pub fn part_of(&self, source: &Source, digest: &Digest) -> Option<Part> {
-        let state = self.lock();
+        let mut state = self.lock();
+        self.inner.repo(&mut state, source).ok()??;
         let repo = state.repos.get(source)?;
         let mut manifests = repo.manifests.keys().filter_map(|m| state.manifests.get(m));
         manifests.find_map(|m| m.parts().find(|part| part.digest == *digest).cloned())
@@ -320,7 +347,7 @@ impl Store {
     /// Whether anyone may have what is in this repository.
     #[must_use]
     pub fn is_public(&self, source: &Source) -> bool {
-        self.lock().repos.get(source).is_some_and(|repo| repo.is_public)
+        self.inner.repo(&mut self.lock(), source).ok().flatten().is_some_and(|repo| repo.is_public)
     }
 
     /// Notes whether its registry gives this repository to anyone.
@@ -344,7 +371,10 @@ impl Store {
     /// The images that are here, by name.
     #[must_use]
     pub fn images(&self) -> Vec<Listed> {
-        let state = self.lock();
+        let mut state = self.lock();
+        if let Err(e) = self.inner.reload(&mut state, Moment::now()) {
+            tracing::warn!("{e}");
+        }
         let pinned: BTreeSet<Digest> = state.pinned().into_iter().collect();
         let mut listed = Vec::new();
         for (source, repo) in &state.repos {
@@ -381,6 +411,9 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn pin(&self, pattern: &str, stays: bool) -> Result<bool, StoreError> {
         let mut state = self.lock();
+        if state.others.is_some() {
+            state.pins = load_pins(&self.inner.layout)?;
+        }
         if state.pins.iter().any(|p| p == pattern) == stays {
             return Ok(false);
         }
@@ -444,7 +477,7 @@ impl Store {
                 continue;
             }
             freed += blob.size;
-            layout.discard(&layout.blob(&digest))?;
+            self.inner.throw(state, &digest, Moment::now())?;
             state.forget(&digest);
             self.inner.drop_manifest(state, &digest)?;
         }

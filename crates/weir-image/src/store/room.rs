@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Blob, Inner, State, Store, StoreError};
+use super::{Blob, Inner, State, Store, StoreError, shared::Others};
 use crate::{Digest, manifest::Part, moment::Moment};
 
 /// How long room is kept for the layers of an image whose manifest was served.
 const EXPECTED: Duration = Duration::from_secs(60);
 
 /// How much the store may take. Invariant of the store: blobs, downloads and what is set aside for
-/// them are never more than `bytes`.
+/// them are never more than `bytes`; of a shared one, those of all nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     /// The bound.
@@ -47,19 +48,36 @@ impl Budget {
 #[derive(Debug)]
 pub(super) struct Reservation {
     pub(super) size: u64,
+    /// Of the lease that it is for; 0 while it is for nobody's.
+    pub(super) fence: u64,
     /// Bytes that are on the disk already.
     pub(super) written: Arc<AtomicU64>,
     /// When it ends; never while a download has it.
     pub(super) expires: Option<Moment>,
 }
 
+impl Reservation {
+    /// Nothing of it is there, and nobody brings it yet.
+    pub(super) fn is_expected(&self) -> bool {
+        self.fence == 0 && self.written.load(Ordering::Relaxed) == 0
+    }
+}
+
 impl State {
+    /// Gives room back that was set aside for a blob which nobody here brings.
+    pub(super) fn forget_expected(&mut self, digest: &Digest) {
+        if let Some(size) = self.reserved.get(digest).filter(|r| r.is_expected()).map(|r| r.size) {
+            self.reserved.remove(digest);
+            self.used -= size;
+        }
+    }
+
     /// What pins, or containers, keep.
     pub(super) fn protected(&self) -> HashSet<Digest> {
         let mut kept = HashSet::new();
         let mut images: Vec<Digest> = self.pinned();
         for (digest, manifest) in &self.manifests {
-            let used = |d: &Digest| self.in_use.contains(d);
+            let used = |d: &Digest| self.in_use.contains(d) || self.in_use_elsewhere.contains(d);
             if used(digest) || manifest.parts().any(|part| used(&part.digest)) {
                 images.push(digest.clone());
             }
@@ -85,6 +103,11 @@ impl State {
         self.used -= freed;
     }
 
+    /// Bytes of what was taken away and is on the disk still.
+    fn thrown(&self) -> u64 {
+        self.others.as_ref().map_or(0, |others| others.thrown)
+    }
+
     /// Bytes that are set aside and not on the disk yet.
     fn outstanding(&self) -> u64 {
         self.reserved.values().map(|r| r.size.saturating_sub(r.written.load(Ordering::Relaxed))).sum()
@@ -92,6 +115,18 @@ impl State {
 }
 
 impl Inner {
+    /// Takes a blob's file away.
+    pub(super) fn throw(&self, state: &mut State, digest: &Digest, now: Moment) -> Result<(), StoreError> {
+        let size = state.blobs.get(digest).map_or(0, |b| b.size);
+        let is_left = self.layout.throw(digest, now)?;
+        self.unseal(digest);
+        if let Some(others) = &mut state.others {
+            others.thrown += if is_left { size } else { 0 };
+            state.gone.push(digest.clone());
+        }
+        Ok(())
+    }
+
     pub(super) fn is_held(
         &self,
         blob: &Blob,
@@ -104,49 +139,79 @@ impl Inner {
             || protected.contains(digest)
     }
 
-    /// Evicts until `need` more bytes fit, or refuses; what left stays away either way.
+    /// Evicts until `need` more bytes fit, or refuses; what left stays away either way. Where nodes share
+    /// the room, each has said by then what it wants, so that two at once may be in each other's way:
+    /// they try again, after different times.
     pub(super) fn make_room(&self, state: &mut State, need: u64, now: Moment) -> Result<(), StoreError> {
-        state.expire(now);
-        let budget = &self.budget;
-        let free = || self.layout.free();
-        let fits = |state: &State, bound: u64, free: u64| {
-            state.used.saturating_add(need) <= bound
-                && free >= budget.floor.saturating_add(state.outstanding()).saturating_add(need)
-        };
-        if fits(state, budget.part(budget.high), free()?) {
-            return Ok(());
+        for tries in 0.. {
+            self.claim(state, need, now)?;
+            let made = self.try_room(state, need, now);
+            if made.is_ok() {
+                return made;
+            }
+            self.claim(state, 0, now)?;
+            if tries == 2 || !state.others.as_ref().is_some_and(Others::are_asking) {
+                state.counts.refused += 1;
+                return made;
+            }
+            let chance = RandomState::new().hash_one(tries) % 40;
+            std::thread::sleep(Duration::from_millis(5 + chance));
         }
-        self.evict(state, now, &|state| Ok(fits(state, budget.part(budget.low), free()?)))?;
-        let free = free()?;
-        if fits(state, budget.bytes, free) {
-            return Ok(());
-        }
-        state.counts.refused += 1;
-        Err(StoreError::NoRoom { need, used: state.used, budget: budget.bytes, free })
+        Ok(())
     }
 
-    /// Evicts until `enough`, or until nothing is left that may go. Manifests go last: they are
-    /// small, and tell what belongs together.
+    fn try_room(&self, state: &mut State, need: u64, now: Moment) -> Result<(), StoreError> {
+        state.expire(now);
+        self.look_around(state, now)?;
+        let budget = &self.budget;
+        // `thrown`: bytes of what was thrown away and is there still.
+        let fits = |state: &State, bound: u64, thrown: u64| {
+            let free = self.layout.free()?.saturating_add(state.thrown() - thrown);
+            let used = state.used.saturating_add(state.elsewhere()) - (state.thrown() - thrown);
+            Ok(used.saturating_add(need) <= bound
+                && free >= budget.floor.saturating_add(state.outstanding()).saturating_add(need))
+        };
+        if fits(state, budget.part(budget.high), state.thrown())? {
+            return Ok(());
+        }
+        self.evict(state, now, &|state| fits(state, budget.part(budget.low), 0))?;
+        let is_enough = |state: &State| fits(state, budget.bytes, state.thrown());
+        self.empty_trash(state, now, &is_enough)?;
+        if is_enough(state)? {
+            return Ok(());
+        }
+        let used = state.used.saturating_add(state.elsewhere());
+        Err(StoreError::NoRoom { need, used, budget: budget.bytes, free: self.layout.free()? })
+    }
+
+    /// Evicts until `enough`, or until nothing is left that may go. What other nodes have too goes first;
+    /// manifests go last: they are small, and tell what belongs together.
     pub(super) fn evict(
         &self,
         state: &mut State,
         now: Moment,
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<u64, StoreError> {
-        let protected = state.protected();
+        let mut passed = state.protected();
         let mut freed = 0;
-        for manifests_too in [false, true] {
+        for (copies_only, manifests_too) in [(true, false), (false, false), (false, true)] {
             while !enough(state)? {
                 let mut policy = std::mem::replace(&mut state.policy, Box::new(super::Lru::default()));
                 let victim = policy.victim(&|digest| {
                     state.blobs.get(digest).is_none_or(|blob| {
-                        (blob.is_manifest && !manifests_too) || self.is_held(blob, digest, &protected, now)
+                        (blob.is_manifest && !manifests_too)
+                            || (copies_only && !blob.is_copy)
+                            || self.is_held(blob, digest, &passed, now)
                     })
                 });
                 state.policy = policy;
                 let Some(victim) = victim else { break };
+                if self.is_used_elsewhere(state, &victim) {
+                    passed.insert(victim);
+                    continue;
+                }
                 let size = state.blobs.get(&victim).map_or(0, |b| b.size);
-                self.layout.discard(&self.layout.blob(&victim))?;
+                self.throw(state, &victim, now)?;
                 state.forget(&victim);
                 state.counts.evicted += 1;
                 state.counts.evicted_bytes += size;
@@ -172,7 +237,7 @@ impl Store {
         let mut state = self.lock();
         let mut missing: Vec<&Part> = Vec::new();
         for part in parts {
-            if state.blobs.contains_key(&part.digest) {
+            if self.inner.knows(&mut state, &part.digest) {
                 state.policy.hit(&part.digest);
             } else if missing.iter().all(|m| m.digest != part.digest) {
                 missing.push(part);
@@ -187,9 +252,10 @@ impl Store {
             state.used += part.size;
             state.reserved.insert(
                 part.digest.clone(),
-                Reservation { size: part.size, written: Arc::default(), expires },
+                Reservation { size: part.size, fence: 0, written: Arc::default(), expires },
             );
         }
+        self.inner.claim(&mut state, 0, now)?;
         Ok(total)
     }
 
@@ -207,6 +273,9 @@ impl Store {
     pub fn prune(&self, bytes: u64, now: Moment) -> Result<u64, StoreError> {
         let mut state = self.lock();
         state.expire(now);
-        self.inner.evict(&mut state, now, &|state| Ok(state.used <= bytes))
+        self.inner.look_around(&mut state, now)?;
+        let freed = self.inner.evict(&mut state, now, &|state| Ok(state.used <= bytes))?;
+        self.inner.empty_trash(&mut state, now, &|state| Ok(state.used + state.elsewhere() <= bytes))?;
+        Ok(freed)
     }
 }

@@ -3,6 +3,7 @@
 mod auth;
 mod fault;
 mod guard;
+mod login;
 
 use std::{
     collections::HashMap,
@@ -36,6 +37,7 @@ use crate::{
 use auth::{Challenge, Token};
 pub use fault::Fault;
 use guard::Guard;
+use login::Login;
 
 /// Says whom a request has passed through, so that mirrors that ask each other in a circle notice.
 pub(crate) const HOP: &str = "x-weir-hop";
@@ -81,7 +83,7 @@ type Https = Client<HttpsConnector<HttpConnector<Guard>>, Empty<Bytes>>;
 #[derive(Debug, Clone)]
 struct Known {
     base: Base,
-    login: Option<(String, std::path::PathBuf)>,
+    login: Option<Login>,
     share: Vec<String>,
     guard: Guard,
     client: Https,
@@ -124,7 +126,14 @@ impl Ask {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) response: Response<Incoming>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Answer {
+    /// Of another node, which is asked without a queue.
+    pub(crate) fn of_peer(response: Response<Incoming>) -> Answer {
+        Answer { response, _permit: None }
+    }
 }
 
 /// What a token is for: registry, repository, and who asks.
@@ -164,7 +173,7 @@ impl Upstreams {
             let guard = Guard { private: true };
             let entry = Known {
                 base: Base::of(upstream)?,
-                login: upstream.username.clone().zip(upstream.password_file.clone()),
+                login: Login::of(upstream),
                 share: upstream.share.clone(),
                 guard,
                 client: client(tls, guard, timing),
@@ -264,7 +273,7 @@ impl Upstreams {
             let challenge = challenge.filter_map(|v| v.to_str().ok()).find_map(Challenge::read);
             let denied = || Fault::Denied { what: ask.what(), status: 401 };
             let (fresh, lifetime) = match challenge.ok_or_else(denied)? {
-                Challenge::Basic => (self.basic(ask, &entry)?.ok_or_else(denied)?, 300),
+                Challenge::Basic => (self.basic(ask, &entry).await?.ok_or_else(denied)?, 300),
                 bearer => self.token(ask, &entry, &bearer).await?,
             };
             let until = now.after(Duration::from_secs(lifetime.saturating_sub(10)));
@@ -280,7 +289,7 @@ impl Upstreams {
         }
         let status = response.status();
         match status.as_u16() {
-            200 | 206 => Ok(Answer { response, _permit: permit }),
+            200 | 206 => Ok(Answer { response, _permit: Some(permit) }),
             code @ (401 | 403) => {
                 lock(&self.tokens).remove(&key);
                 Err(Fault::Denied { what: ask.what(), status: code })
@@ -370,14 +379,12 @@ impl Upstreams {
         Ok(())
     }
 
-    fn basic(&self, ask: &Ask, entry: &Known) -> Result<Option<HeaderValue>, Fault> {
+    async fn basic(&self, ask: &Ask, entry: &Known) -> Result<Option<HeaderValue>, Fault> {
         let text = match (&ask.identity, &entry.login) {
             (Identity::Client(text), _) if is_basic(text) => text.to_string(),
-            (Identity::Own, Some((user, file))) => {
-                // Read each time: it may be renewed.
-                let secret = std::fs::read_to_string(file)
-                    .map_err(|e| outage(ask, format!("cannot read {}: {e}", file.display())))?;
-                format!("Basic {}", STANDARD.encode(format!("{user}:{}", secret.trim_end())))
+            (Identity::Own, Some(login)) => {
+                let secret = login.user_and_password(&ask.source.registry, self.timing.first_byte).await;
+                format!("Basic {}", STANDARD.encode(secret.map_err(|why| outage(ask, why))?))
             }
             _ => return Ok(None),
         };
@@ -394,7 +401,7 @@ impl Upstreams {
         challenge: &Challenge,
     ) -> Result<(HeaderValue, u64), Fault> {
         let url = challenge.token_url(ask.source.repository.as_str()).unwrap_or_default();
-        let login = self.basic(ask, entry)?;
+        let login = self.basic(ask, entry).await?;
         let of_token = Ask { method: Method::GET, accept: None, from: 0, ..ask.clone() };
         let response = self.follow(&of_token, entry, &url, login.as_ref()).await?;
         match response.status().as_u16() {
@@ -483,5 +490,7 @@ fn client(tls: ClientConfig, guard: Guard, timing: Timing) -> Https {
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(8)
         .pool_timer(TokioTimer::new())
+        // What a connection holds in memory; its answers come in pieces of as much.
+        .http1_max_buf_size(128 << 10)
         .build(https)
 }

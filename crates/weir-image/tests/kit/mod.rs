@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // each test file uses a part of it
 
+pub(crate) mod redis;
+pub(crate) mod site;
+
 use std::{
     collections::{HashMap, VecDeque},
     convert::Infallible,
@@ -179,12 +182,20 @@ impl Registry {
         self.log().iter().filter(|line| line.starts_with(what)).count()
     }
 
+    /// How often a blob was asked for from its first byte; after a pause of a busy machine the rest of
+    /// one is asked for again.
+    pub(crate) fn asked_whole(&self, name: &str, blob: &Digest) -> usize {
+        let line = format!("GET /v2/{name}/blobs/{blob}");
+        self.log().iter().filter(|asked| **asked == line).count()
+    }
+
     pub(crate) fn settings(&self, registry: &str) -> UpstreamSettings {
         UpstreamSettings {
             registry: registry.parse().unwrap(),
             url: Some(format!("http://{}", self.address)),
             username: None,
             password_file: None,
+            docker_config: None,
             share: Vec::new(),
             ca_file: None,
             requests: 64,
@@ -337,7 +348,9 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
         tag_ttl_s: 60,
         any_registry: true,
         connections: 64,
+        containerd: "/run/containerd/containerd.sock".into(),
         upstreams,
+        pop: None,
     }
 }
 
@@ -345,7 +358,7 @@ pub(crate) async fn serve(settings: Settings) -> Served {
     let budget = Budget { young: Duration::ZERO, ..settings.store_budget() };
     let (store, _) =
         Store::open(&settings.directory, budget, Box::new(Lru::default()), Moment::now()).unwrap();
-    serve_with(settings, store, Arc::new(Embedded::new(Moment::now()))).await
+    serve_with(settings, store, Arc::<Embedded>::default()).await
 }
 
 pub(crate) async fn serve_with(
@@ -384,14 +397,61 @@ impl Got {
     }
 }
 
+/// Asks a mirror.
+pub(crate) struct Puller(pub(crate) SocketAddr);
+
 impl Served {
     pub(crate) async fn request(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Got {
-        let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
+        Puller(self.address).request(method, path, headers).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Got {
+        Puller(self.address).get(path).await
+    }
+
+    pub(crate) async fn blob(&self, name: &str, digest: &Digest) -> Got {
+        Puller(self.address).blob(name, digest).await
+    }
+
+    pub(crate) async fn pull(&self, name: &str, tag: &str) -> Result<(), String> {
+        Puller(self.address).pull(name, tag).await
+    }
+
+    pub(crate) fn counted(&self, name: &str) -> u64 {
+        counted(&self.mirror, name)
+    }
+}
+
+pub(crate) fn counted(mirror: &Mirror, name: &str) -> u64 {
+    mirror.counted().iter().find(|c| c.name == name).unwrap().value
+}
+
+impl Puller {
+    /// An answer's head. A mirror closes what says nothing for a while, as a client of a busy machine may;
+    /// it comes again then, as runtimes do.
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Response<Incoming> {
+        let mut tries = 0;
+        loop {
+            let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+            let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.0));
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            match client.request(request.body(Empty::new()).unwrap()).await {
+                Ok(response) => return response,
+                Err(e) if tries == 4 => panic!("no answer: {e:?}"),
+                Err(_) => tries += 1,
+            }
         }
-        let response = client.request(request.body(Empty::new()).unwrap()).await.expect("an answer");
+    }
+
+    pub(crate) async fn request(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Got {
+        let response = self.send(method, path, headers).await;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map(|b| b.to_bytes()).map_err(|e| e.to_string());
         Got { status: parts.status.as_u16(), headers: parts.headers, body }
@@ -423,9 +483,5 @@ impl Served {
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn counted(&self, name: &str) -> u64 {
-        self.mirror.counted().iter().find(|c| c.name == name).unwrap().value
     }
 }

@@ -1,0 +1,79 @@
+//! A blob that another node brings: read while it comes, taken over if that node is gone.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::time::timeout;
+
+use super::{Downloads, Job, Progress, readable};
+use crate::{
+    Moment,
+    coordination::{Claim, LEASE, Lease},
+    stats::count,
+    upstream::Fault,
+};
+
+/// Between two looks at how much there is.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How following ended.
+pub(super) enum Followed {
+    /// It is here.
+    Here,
+    /// Whoever brought it is gone, or failed; it is this node's to bring.
+    Free(Lease),
+    /// It does not come, and who keeps the leases cannot be asked.
+    Alone,
+}
+
+impl Downloads {
+    /// Tells those who wait what another node has written, until it has published all of it.
+    pub(super) async fn follow(&self, job: &Job, by: &str) -> Result<Followed, Fault> {
+        tracing::debug!("{} is brought by {by}", job.digest);
+        count(&self.stats.followed, 1);
+        let mut news = self.coordination.news();
+        let (mut asked, mut moved) = (Instant::now(), Instant::now());
+        loop {
+            if self.store.has(&job.digest) {
+                return self.published(job).await.map(|()| Followed::Here);
+            }
+            if self.store.is_shared() && self.look(job).await? {
+                moved = Instant::now();
+            }
+            if asked.elapsed() > LEASE / 8 {
+                asked = Instant::now();
+                match self.coordination.acquire(&job.digest, Moment::now()).await {
+                    Ok(Claim::Granted(lease)) => return Ok(Followed::Free(lease)),
+                    Ok(Claim::Held { .. }) => {}
+                    // Who has the lease may go on all the same.
+                    Err(_) if moved.elapsed() < LEASE => {}
+                    Err(_) => return Ok(Followed::Alone),
+                }
+            }
+            // Woken by news; which, the next look tells.
+            let _ = timeout(LOOK, news.recv()).await;
+        }
+    }
+
+    /// Passes on how far the part is that another node writes. Answers whether there is more of it.
+    async fn look(&self, job: &Job) -> Result<bool, Fault> {
+        let (store, digest) = (self.store.clone(), job.digest.clone());
+        let looked = tokio::task::spawn_blocking(move || store.growing(&digest)).await;
+        let Some(part) = looked.map_err(|e| job.outage(e.to_string()))? else { return Ok(false) };
+        if job.size.is_some_and(|size| size != part.size) {
+            return Ok(false);
+        }
+        let there = readable(part.length, part.size);
+        let is_news = match &*job.sender.borrow() {
+            Progress::Flowing { ready, .. } => there > *ready,
+            _ => there > 0,
+        };
+        if is_news {
+            let (file, size) = (Arc::new(part.file), part.size);
+            job.sender.send_replace(Progress::Flowing { file, size, ready: there });
+        }
+        Ok(is_news)
+    }
+}

@@ -1,0 +1,430 @@
+//! One directory for several nodes: what the others set aside, what they have brought and taken away.
+//!
+//! Only files tell, and only files of one writer each: no locks, no change notification, so that any
+//! POSIX file system will do. The bound holds without anybody to ask: whoever wants room writes first
+//! what he wants and reads then what the others want; of two at once at least one sees the other.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Fingerprint, Inner, SCRUB, State, Store, StoreError,
+    layout::{io_error, list},
+    part::PartName,
+};
+use crate::{Digest, moment::Moment};
+
+/// What was taken away stays in `trash` for so long unless its room is needed: who reads it on
+/// another node reads on, and who finds that it is used puts it back.
+const GRACE: Duration = Duration::from_secs(60);
+/// After so long without a sign of life a node's claims are void.
+const SILENT: Duration = Duration::from_secs(60);
+/// A directory has changed if its time has; unless it was looked at so soon after that time that the
+/// next change may have the same.
+const TICK: Duration = Duration::from_secs(3);
+/// Smaller blobs are hashed faster than what is known of them is read.
+const SEALED: u64 = 1 << 20;
+
+/// What a node says of itself: the file `claims/NODE`, which nobody else writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Claims {
+    /// Grows, as a sign of life.
+    beat: u64,
+    /// Bytes that are wanted, and perhaps not to be had.
+    asking: u64,
+    /// Bytes set aside for parts that it writes.
+    held: BTreeMap<Digest, u64>,
+    /// Bytes set aside for layers of images that it has served the manifest of: they come once, whoever
+    /// brings them.
+    expected: BTreeMap<Digest, u64>,
+    /// What it has published a moment ago.
+    fresh: Vec<Digest>,
+    /// Blobs that are being sent to clients.
+    reading: Vec<Digest>,
+}
+
+/// The others, as seen from here.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    mine: Claims,
+    /// What was published from here, and until when that is told.
+    fresh: HashMap<Digest, Moment>,
+    nodes: HashMap<String, (Claims, Moment)>,
+    seen: HashMap<PathBuf, Watched>,
+    /// Bytes that others have set aside, and of parts that nobody continues.
+    pub(super) bytes: u64,
+    /// Bytes in `trash`.
+    pub(super) thrown: u64,
+    looked: Moment,
+    listed: Moment,
+    loaded: Moment,
+}
+
+#[derive(Debug)]
+struct Watched {
+    modified_ns: i128,
+    first: Moment,
+    last: Moment,
+}
+
+/// What a verified file was: the file `seals/…`, so that nodes need not hash what another has.
+#[derive(Debug, Serialize, Deserialize)]
+struct Seal {
+    inode: u64,
+    size: u64,
+    modified_ns: i128,
+    verified_ms: u64,
+}
+
+impl Others {
+    /// Whether a directory may have changed since this was asked last.
+    fn has_changed(&mut self, dir: &Path, now: Moment) -> bool {
+        let Ok(meta) = fs::metadata(dir) else {
+            return self.seen.remove(dir).is_some();
+        };
+        let modified_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+        let fresh = Watched { modified_ns, first: now, last: now };
+        let seen = self.seen.entry(dir.to_owned()).or_insert(Watched { modified_ns: i128::MIN, ..fresh });
+        if seen.modified_ns != modified_ns {
+            *seen = fresh;
+            return true;
+        }
+        let is_settled = seen.last.since(seen.first) > TICK;
+        seen.last = now;
+        !is_settled
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &Claims> {
+        let now = self.looked;
+        self.nodes.values().filter(move |(_, at)| now.since(*at) < SILENT).map(|(claims, _)| claims)
+    }
+
+    /// Whether another node wants room just now.
+    pub(super) fn are_asking(&self) -> bool {
+        self.alive().any(|claims| claims.asking > 0)
+    }
+
+    fn is_read_elsewhere(&self, digest: &Digest) -> bool {
+        self.alive().any(|claims| claims.reading.contains(digest))
+    }
+}
+
+impl Inner {
+    /// Says what this node has set aside, and that it wants `asking` more.
+    pub(super) fn claim(&self, state: &mut State, asking: u64, now: Moment) -> Result<(), StoreError> {
+        let Some(others) = &mut state.others else { return Ok(()) };
+        others.fresh.retain(|_, until| now < *until);
+        let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
+        for (digest, reservation) in &state.reserved {
+            let of = if reservation.is_expected() { &mut expected } else { &mut held };
+            of.insert(digest.clone(), reservation.size);
+        }
+        let is_read = |blob: &super::Blob| Arc::strong_count(&blob.readers) > 1;
+        let lingering = state.lingering.iter().filter(|(_, reader)| reader.strong_count() > 0);
+        let reading = state.blobs.iter().filter(|(_, b)| is_read(b)).map(|(digest, _)| digest);
+        let reading = reading.chain(lingering.map(|(digest, _)| digest)).cloned().collect();
+        let (beat, fresh) = (others.mine.beat + 1, others.fresh.keys().cloned().collect());
+        others.mine = Claims { beat, asking, held, expected, fresh, reading };
+        let text = serde_json::to_vec(&others.mine).unwrap_or_default();
+        let file = self.layout.dir("claims").join(self.layout.node());
+        // Read by others, and of no use after a crash: it need not be on the disk.
+        self.layout.write_soon(&file, &text)
+    }
+
+    /// What was published from here is told until all have seen it.
+    pub(super) fn published(&self, state: &mut State, digest: &Digest, now: Moment) {
+        if let Some(others) = &mut state.others {
+            others.fresh.insert(digest.clone(), now.after(SILENT / 2));
+        }
+    }
+
+    /// Looks what the others have set aside; and, now and then, what they have brought and taken away.
+    pub(super) fn look_around(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+        let Some(mut others) = state.others.take() else { return Ok(()) };
+        let looked = self.look(state, &mut others, now);
+        state.others = Some(others);
+        looked
+    }
+
+    fn look(&self, state: &mut State, others: &mut Others, now: Moment) -> Result<(), StoreError> {
+        others.looked = now;
+        if now.since(others.listed) > Duration::from_secs(1) || now < others.listed {
+            others.listed = now;
+            self.look_at_blobs(state, others, now)?;
+        }
+        let mut there = HashSet::new();
+        for path in list(&self.layout.dir("claims"))? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name == self.layout.node() || name.starts_with('.') {
+                continue;
+            }
+            // Written whole; what cannot be read is another version's.
+            let claims = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Claims>(&bytes).ok());
+            let Some(claims) = claims else { continue };
+            there.insert(name.clone());
+            match others.nodes.get_mut(&name) {
+                Some((before, _)) if *before == claims => {}
+                _ => {
+                    others.nodes.insert(name, (claims, now));
+                }
+            }
+        }
+        others.nodes.retain(|name, _| there.contains(name));
+        for digest in others.alive().flat_map(|claims| &claims.fresh) {
+            if !state.blobs.contains_key(digest) {
+                self.notice(state, digest);
+            }
+        }
+        let mut held: Vec<(&Digest, u64)> = Vec::new();
+        let mut expected: BTreeMap<&Digest, u64> = BTreeMap::new();
+        let mut bytes = 0u64;
+        for claims in others.alive() {
+            bytes = bytes.saturating_add(claims.asking);
+            held.extend(claims.held.iter().map(|(digest, size)| (digest, *size)));
+            expected.extend(claims.expected.iter().map(|(digest, size)| (digest, *size)));
+        }
+        for (digest, _) in &held {
+            // It comes: no need to keep room for it here too.
+            state.forget_expected(digest);
+            expected.remove(digest);
+        }
+        expected
+            .retain(|digest, _| !state.blobs.contains_key(*digest) && !state.reserved.contains_key(*digest));
+        let sizes = held.iter().filter(|(d, _)| !state.blobs.contains_key(*d)).map(|(_, size)| size);
+        bytes = sizes.chain(expected.values()).fold(bytes, |sum, size| sum.saturating_add(*size));
+        for dir in list(&self.layout.dir("part"))? {
+            for path in list(&dir)? {
+                let name = PartName::of(&path);
+                let is_claimed = name.as_ref().is_some_and(|name| match name.node.as_str() {
+                    node if node == self.layout.node() => {
+                        state.reserved.get(&name.digest).is_some_and(|r| !r.is_expected())
+                    }
+                    node => others.nodes.get(node).is_some_and(|(claims, at)| {
+                        now.since(*at) < SILENT && claims.held.contains_key(&name.digest)
+                    }),
+                });
+                if !is_claimed {
+                    bytes += fs::metadata(&path).map_or(0, |meta| meta.len());
+                }
+            }
+        }
+        others.bytes = bytes;
+        let trash = list(&self.layout.dir("trash"))?;
+        others.thrown = trash.iter().map(|path| fs::metadata(path).map_or(0, |meta| meta.len())).sum();
+        Ok(())
+    }
+
+    /// Brings the index in step with the directory.
+    fn look_at_blobs(&self, state: &mut State, others: &mut Others, now: Moment) -> Result<(), StoreError> {
+        for algorithm in ["sha256", "sha512"] {
+            for shard in list(&self.layout.dir("blobs").join(algorithm))? {
+                if !others.has_changed(&shard, now) {
+                    continue;
+                }
+                let mut there = HashSet::new();
+                for path in list(&shard)? {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    let Ok(digest) = format!("{algorithm}:{name}").parse::<Digest>() else { continue };
+                    if !state.blobs.contains_key(&digest) {
+                        self.notice(state, &digest);
+                    }
+                    there.insert(digest);
+                }
+                let prefix = shard.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let gone = |d: &&Digest| {
+                    d.algorithm().name() == algorithm && d.hex().starts_with(&prefix) && !there.contains(*d)
+                };
+                let gone: Vec<Digest> = state.blobs.keys().filter(gone).cloned().collect();
+                for digest in gone {
+                    state.forget(&digest);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a blob that another node has brought into the index. Answers whether it is there.
+    pub(super) fn notice(&self, state: &mut State, digest: &Digest) -> bool {
+        let Ok(meta) = fs::metadata(self.layout.blob(digest)) else { return false };
+        let of = |time: std::io::Result<std::time::SystemTime>| time.map_or(Moment::default(), Moment::of);
+        state.forget_expected(digest);
+        state.insert(digest.clone(), meta.len(), 0.0, of(meta.modified()));
+        if let Some(blob) = state.blobs.get_mut(digest) {
+            blob.used_at = of(meta.accessed()).max(of(meta.modified()));
+        }
+        true
+    }
+
+    /// Whether another node has used a blob since this one heard of it; it counts as used here then.
+    pub(super) fn is_used_elsewhere(&self, state: &mut State, digest: &Digest) -> bool {
+        let Some(others) = &state.others else { return false };
+        if others.is_read_elsewhere(digest) {
+            return true;
+        }
+        let at = fs::metadata(self.layout.blob(digest)).and_then(|meta| meta.accessed()).map(Moment::of);
+        let (Ok(at), Some(blob)) = (at, state.blobs.get_mut(digest)) else { return false };
+        // Times of use are written once a minute.
+        if at.since(blob.used_at) > Duration::from_secs(1) {
+            blob.used_at = at;
+            state.policy.hit(digest);
+            return true;
+        }
+        false
+    }
+
+    /// Empties `trash`: what is older than [`GRACE`], and then, oldest first, as much as `enough` wants.
+    /// What turns out to be used goes back to its place.
+    pub(super) fn empty_trash(
+        &self,
+        state: &mut State,
+        now: Moment,
+        enough: &dyn Fn(&State) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        if state.others.is_none() {
+            return Ok(());
+        }
+        let mut thrown: Vec<_> = list(&self.layout.dir("trash"))?
+            .into_iter()
+            .map(|path| (thrown(&path).unwrap_or_default(), path))
+            .collect();
+        thrown.sort();
+        let protected = state.protected();
+        for ((at, digest), path) in thrown {
+            if now.since(at) < GRACE && enough(state)? {
+                return Ok(());
+            }
+            let size = fs::metadata(&path).map_or(0, |meta| meta.len());
+            let is_used = |digest: &Digest| {
+                protected.contains(digest)
+                    || state.others.as_ref().is_some_and(|o| o.is_read_elsewhere(digest))
+            };
+            if let Some(digest) = digest.filter(is_used) {
+                tracing::info!("{digest} is used again: it stays");
+                let blob = self.layout.blob(&digest);
+                // Another node may have been faster, or fetched it anew.
+                if fs::rename(&path, &blob).is_ok() {
+                    self.notice(state, &digest);
+                }
+            } else if let Err(e) = fs::remove_file(&path)
+                && e.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(io_error("remove", &path)(e));
+            }
+            if let Some(others) = &mut state.others {
+                others.thrown = others.thrown.saturating_sub(size);
+            }
+        }
+        Ok(())
+    }
+
+    fn seal_file(&self, digest: &Digest) -> PathBuf {
+        self.layout.dir("seals").join(format!("{}-{}", digest.algorithm().name(), digest.hex()))
+    }
+
+    /// Notes for all nodes that a file was verified.
+    pub(super) fn seal(&self, digest: &Digest, of: Fingerprint, now: Moment) {
+        if of.size < SEALED || !self.layout.is_shared() {
+            return;
+        }
+        let Fingerprint { inode, size, modified_ns } = of;
+        let seal = Seal { inode, size, modified_ns, verified_ms: now.0 };
+        let text = serde_json::to_vec(&seal).unwrap_or_default();
+        if let Err(e) = self.layout.write_soon(&self.seal_file(digest), &text) {
+            tracing::warn!("{e}: other nodes will hash {digest} themselves");
+        }
+    }
+
+    /// Whether a node has verified just this file.
+    pub(super) fn is_sealed(&self, digest: &Digest, is: Fingerprint, now: Moment) -> bool {
+        if is.size < SEALED || !self.layout.is_shared() {
+            return false;
+        }
+        let seal =
+            fs::read(self.seal_file(digest)).ok().and_then(|b| serde_json::from_slice::<Seal>(&b).ok());
+        seal.is_some_and(|seal| {
+            let then = Fingerprint { inode: seal.inode, size: seal.size, modified_ns: seal.modified_ns };
+            then == is && now.since(Moment(seal.verified_ms)) < SCRUB
+        })
+    }
+
+    pub(super) fn unseal(&self, digest: &Digest) {
+        if self.layout.is_shared() {
+            // Without its blob it says nothing; the next one replaces it.
+            let _ = fs::remove_file(self.seal_file(digest));
+        }
+    }
+
+    /// What is to be done now and then about the others: a sign of life, a look, what they left behind.
+    pub(super) fn tend(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+        if state.others.is_none() {
+            return Ok(());
+        }
+        self.claim(state, 0, now)?;
+        self.look_around(state, now)?;
+        self.empty_trash(state, now, &|_| Ok(true))?;
+        self.reload(state, now)?;
+        super::part::expire_orphans(&self.layout, state, now)
+    }
+
+    /// Reads again what is known of repositories, and the pins, if that is some time ago.
+    pub(super) fn reload(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+        let Some(others) = &mut state.others else { return Ok(()) };
+        if now.since(others.loaded) < Duration::from_secs(15) && now >= others.loaded {
+            return Ok(());
+        }
+        others.loaded = now;
+        state.pins = super::refs::load_pins(&self.layout)?;
+        super::refs::load(&self.layout, state)
+    }
+
+    /// Whether a repository's directory may have changed since it was read.
+    pub(super) fn has_news(&self, state: &mut State, dirs: &[PathBuf], now: Moment) -> bool {
+        let Some(others) = &mut state.others else { return false };
+        // All are looked at, as a look is what is remembered.
+        dirs.iter().filter(|dir| others.has_changed(dir, now)).count() > 0
+    }
+}
+
+/// Since when a file of `trash` is there, and what it was.
+fn thrown(path: &Path) -> Option<(Moment, Option<Digest>)> {
+    let name = path.file_name()?.to_str()?;
+    let (at, rest) = name.split_once('-')?;
+    Some((Moment(at.parse().ok()?), rest.replacen('-', ":", 1).parse().ok()))
+}
+
+/// A blob that another node brings, as far as it is there.
+#[derive(Debug)]
+pub(crate) struct Growing {
+    /// All of it, bytes.
+    pub(crate) size: u64,
+    /// What there is of it.
+    pub(crate) length: u64,
+    /// To read it from.
+    pub(crate) file: File,
+}
+
+impl Store {
+    /// Whether several nodes use the directory.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.inner.layout.is_shared()
+    }
+
+    /// What another node brings of a blob, under the latest lease that has brought anything.
+    pub(crate) fn growing(&self, digest: &Digest) -> Option<Growing> {
+        let names = list(&self.inner.layout.parts(digest)).ok()?;
+        let latest = names.iter().filter_map(|path| PartName::of(path)).max_by_key(|name| name.fence)?;
+        // Opened each time: that is when NFS asks its server how long a file is.
+        let file = File::open(self.inner.layout.part(&latest)).ok()?;
+        let length = file.metadata().ok()?.len();
+        Some(Growing { size: latest.size, length, file })
+    }
+}

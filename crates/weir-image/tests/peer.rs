@@ -1,0 +1,250 @@
+//! Nodes of a site that each keep their own part, and ask each other.
+
+mod kit;
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use kit::{
+    Puller, Registry, Trouble, digest, settings,
+    site::{Node, files, on_disk},
+};
+use weir_image::{
+    Digest, Moment, PopSettings, PopStore, Settings,
+    coordination::{Coordination, Site, SiteNode},
+    store::{Budget, Lru, Store},
+};
+
+const APP: &str = "library/app";
+
+/// An address of this machine's own that no other test has: nodes are told theirs before they listen.
+fn address() -> SocketAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 100 + high, low, NEXT.fetch_add(1, Ordering::Relaxed)], 5051))
+}
+
+struct World {
+    registry: Registry,
+    site: Site,
+    nodes: Vec<Node>,
+    twins: Vec<SiteNode>,
+    settings: Vec<Settings>,
+    _dir: tempfile::TempDir,
+}
+
+async fn world(nodes: usize, budget: u64) -> World {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "sixteen characters or more\n").unwrap();
+    let site = Site::default();
+    let mut world =
+        World { registry, site, nodes: Vec::new(), twins: Vec::new(), settings: Vec::new(), _dir: dir };
+    for n in 0..nodes {
+        let listen = address();
+        let root = secret.with_file_name(format!("store{n}"));
+        let mut given = settings(&root, vec![world.registry.settings("docker.io")]);
+        given.budget = weir_units::Bytes(budget);
+        given.pop = Some(PopSettings {
+            name: "test".to_owned(),
+            node: None,
+            store: PopStore::Peer,
+            redis: "redis://10.0.0.5".to_owned(),
+            redis_password_file: None,
+            listen: Some(listen),
+            secret_file: Some(secret.clone()),
+        });
+        let twin = world.site.node(&listen.to_string());
+        // Before the mirrors look for the first time.
+        twin.register(&Default::default(), Moment::now()).await.unwrap();
+        world.twins.push(twin);
+        world.settings.push(given);
+    }
+    for (given, twin) in world.settings.iter().zip(&world.twins) {
+        let budget = Budget { young: Duration::ZERO, ..given.store_budget() };
+        let (store, _) =
+            Store::open(&given.directory, budget, Box::new(Lru::default()), Moment::now()).unwrap();
+        world.nodes.push(Node::over(store, given, Arc::new(twin.clone())));
+    }
+    for node in &world.nodes {
+        let begun = Instant::now();
+        while node.mirror.site().nodes.len() < nodes {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the nodes do not find each other");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    world
+}
+
+impl World {
+    fn root(&self, node: usize) -> &Path {
+        &self.settings[node].directory
+    }
+
+    fn whole(&self, blob: &Digest) -> usize {
+        self.registry.asked_whole(APP, blob)
+    }
+
+    async fn reaches(&self, node: usize, bytes: u64) {
+        let begun = Instant::now();
+        while on_disk(self.root(node), &["part"]) < bytes {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn sum(&self, counter: &str) -> u64 {
+        self.nodes.iter().map(|node| node.counted(counter)).sum()
+    }
+}
+
+#[tokio::test]
+async fn twenty_pullers_on_five_peers_cost_one_get_per_blob_and_manifest() {
+    let world = world(5, 64 << 20).await;
+    let made = world.registry.image(APP, "1", 2, &[3_000_000, 200_000, 17]);
+    for _ in 0..4 {
+        world.registry.trouble(Trouble::Slow(Duration::from_millis(5)));
+    }
+    let pulls =
+        world.nodes.iter().flat_map(|node| (0..4).map(|_| async { node.puller().pull(APP, "1").await }));
+    for result in join_all(pulls).await {
+        result.unwrap();
+    }
+    assert_eq!(world.registry.asked(&format!("GET /v2/{APP}/manifests/")), 1, "{:?}", world.registry.log());
+    for blob in made.layers.iter().chain([&made.config]) {
+        assert_eq!(world.whole(blob), 1, "{blob}: {:?}", world.registry.log());
+    }
+    let manifest = world.registry.state.manifests.lock().unwrap()[&format!("{APP}/1")].1.len() as u64;
+    let blobs: u64 = world.registry.state.blobs.lock().unwrap().values().map(|b| b.len() as u64).sum();
+    assert_eq!(world.sum("upstream_bytes"), blobs + manifest);
+    // Each of the others has got it once, from one that had it, or had the beginning of it.
+    assert_eq!(world.sum("peer_bytes"), 4 * (blobs + manifest));
+}
+
+#[tokio::test]
+async fn a_peer_that_waits_has_the_first_byte_when_the_leader_has_it() {
+    let world = world(5, 64 << 20).await;
+    let mut best = Duration::MAX;
+    for seed in 0..5 {
+        let made = world.registry.image(APP, "1", 10 + seed, &[1_000_000]);
+        world.registry.trouble(Trouble::Slow(Duration::from_millis(100)));
+        let pulls = world.nodes.iter().map(|node| async { node.puller().timed(APP, &made.layers[0]).await });
+        let timed = join_all(pulls).await;
+        assert!(timed.iter().all(|t| digest(t.got.bytes()) == made.layers[0]));
+        assert_eq!(world.whole(&made.layers[0]), 1, "{:?}", world.registry.log());
+        let first: Vec<Instant> = timed.iter().map(|t| t.first).collect();
+        best = best.min(first.iter().max().unwrap().duration_since(*first.iter().min().unwrap()));
+        if best < Duration::from_millis(100) {
+            break;
+        }
+    }
+    println!("first byte of the last of five after that of the first: {best:?}");
+    assert!(best < Duration::from_millis(100), "{best:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_dies_in_the_middle_is_followed_by_another_that_goes_on_where_it_was() {
+    let mut world = world(3, 64 << 20).await;
+    let made = world.registry.image(APP, "1", 3, &[2_000_000]);
+    let blob = made.layers[0].clone();
+    world.registry.trouble(Trouble::Slow(Duration::from_millis(40)));
+    let pull = |puller: Puller| {
+        let blob = blob.clone();
+        tokio::spawn(async move { puller.timed(APP, &blob).await })
+    };
+    let _lost = pull(world.nodes[0].puller());
+    world.reaches(0, 100_000).await;
+    let waiting: Vec<_> = world.nodes[1..].iter().map(|node| pull(node.puller())).collect();
+    world.reaches(1, 600_000).await;
+    world.nodes[0].kill();
+    for waiter in waiting {
+        assert_eq!(digest(waiter.await.unwrap().got.bytes()), blob);
+    }
+    let log = world.registry.log();
+    let asked: Vec<_> = log.iter().filter(|l| l.contains("GET") && l.contains(&blob.to_string())).collect();
+    let from = asked.last().unwrap().rsplit_once("bytes=").expect("a range").1.trim_end_matches('-');
+    assert!(asked.len() == 2 && from.parse::<u64>().unwrap() >= 400_000, "{asked:?}");
+    for node in [1, 2] {
+        assert_eq!(files(world.root(node), &["part", "trash"]).len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn what_one_peer_has_the_others_do_not_fetch_also_while_the_site_cannot_coordinate() {
+    let world = world(3, 64 << 20).await;
+    let made = world.registry.image(APP, "1", 4, &[300_000]);
+    world.nodes[0].puller().pull(APP, "1").await.unwrap();
+    world.site.set_lost(true);
+    world.nodes[1].puller().pull(APP, "1").await.unwrap();
+    world.site.set_lost(false);
+    world.nodes[2].puller().pull(APP, "1").await.unwrap();
+    assert_eq!((world.whole(&made.layers[0]), world.whole(&made.config)), (1, 1));
+    // Cut off while nobody has it: each by itself, and right.
+    world.site.set_lost(true);
+    let other = world.registry.image(APP, "2", 5, &[400_000]);
+    let pulls = world.nodes.iter().map(|node| async { node.puller().pull(APP, "2").await });
+    assert!(join_all(pulls).await.iter().all(Result::is_ok));
+    assert!((1..=3).contains(&world.whole(&other.layers[0])));
+}
+
+#[tokio::test]
+async fn copies_of_what_a_peer_has_go_before_what_no_other_has() {
+    let world = world(2, 8 << 20).await;
+    let layers =
+        |n: u64| world.registry.image(&format!("acme/app{n}"), "1", 100 + n, &[1 << 20]).layers[0].clone();
+    let blobs: Vec<Digest> = (0..8).map(layers).collect();
+    let pull = |node: usize, n: usize| {
+        let puller = world.nodes[node].puller();
+        async move { puller.pull(&format!("acme/app{n}"), "1").await.unwrap() }
+    };
+    pull(0, 0).await;
+    for n in 1..6 {
+        pull(1, n).await;
+    }
+    // A copy, the latest used of all; then more than there is room for.
+    pull(1, 0).await;
+    assert!(world.nodes[1].mirror.store().has(&blobs[0]));
+    for n in 6..8 {
+        pull(1, n).await;
+    }
+    let store = world.nodes[1].mirror.store();
+    assert!(!store.has(&blobs[0]) && store.has(&blobs[5]) && world.nodes[0].mirror.store().has(&blobs[0]));
+    let usage = store.usage(Moment::now()).unwrap();
+    assert!(usage.bytes + usage.reserved <= 8 << 20, "{usage:?}");
+}
+
+#[tokio::test]
+async fn what_is_private_is_so_on_all_peers_and_strangers_get_nothing() {
+    let world = world(2, 64 << 20).await;
+    *world.registry.state.login.lock().unwrap() = Some("dXNlcjpwYXNz".to_owned());
+    let made = world.registry.image(APP, "1", 7, &[100_000]);
+    let path = format!("/v2/{APP}/manifests/1");
+    let blob = format!("/v2/{APP}/blobs/{}", made.layers[0]);
+    let login = ("authorization", "Basic dXNlcjpwYXNz");
+    for at in [&path, &blob] {
+        assert_eq!(world.nodes[0].puller().request("GET", at, &[login]).await.status, 200);
+    }
+    // The other node's client has no credentials: what its peer has is of no use to it.
+    for at in [&path, &blob, &format!("/v2/{APP}/manifests/{}", made.manifest)] {
+        assert_eq!(world.nodes[1].puller().get(at).await.status, 404, "{at}");
+    }
+    assert!(!world.nodes[1].mirror.store().has(&made.layers[0]));
+    for at in [&path, &blob] {
+        assert_eq!(world.nodes[1].puller().request("GET", at, &[login]).await.status, 200);
+    }
+    assert_eq!(world.whole(&made.layers[0]), 1, "who may have it gets it from the peer");
+    // At the address for peers nobody else is served, whatever he brings.
+    let peers = Puller(world.settings[0].pop.as_ref().unwrap().listen.unwrap());
+    for headers in [&[][..], &[login], &[("authorization", "weir-peer 1 00")]] {
+        assert_eq!(peers.request("GET", &blob, headers).await.status, 403);
+    }
+}

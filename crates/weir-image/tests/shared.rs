@@ -1,0 +1,394 @@
+//! Nodes of a site that share one directory.
+
+mod kit;
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use kit::{
+    Registry, Trouble, digest,
+    redis::RedisServer,
+    settings,
+    site::{Node, files, on_disk, share},
+};
+use weir_image::{
+    Moment, Settings,
+    coordination::{Coordination, Site, SiteNode},
+    digest::Algorithm,
+    store::{Budget, RESUME, Store, StoreError},
+};
+
+const APP: &str = "library/app";
+/// Where a store has bytes of blobs.
+const BYTES: [&str; 3] = ["blobs", "part", "trash"];
+
+/// A registry, a directory, and nodes on it that the twin coordinates.
+struct World {
+    registry: Registry,
+    settings: Settings,
+    twins: Vec<SiteNode>,
+    site: Site,
+    nodes: Vec<Node>,
+    _dir: tempfile::TempDir,
+}
+
+async fn world(nodes: usize, budget: u64) -> World {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    settings.budget = weir_units::Bytes(budget);
+    let site = Site::default();
+    let twins: Vec<SiteNode> = (0..nodes).map(|n| site.node(&format!("node{n}"))).collect();
+    let started = twins
+        .iter()
+        .enumerate()
+        .map(|(n, twin)| Node::sharing(&format!("node{n}"), &settings, Arc::new(twin.clone())));
+    World { registry, nodes: started.collect(), settings, twins, site, _dir: dir }
+}
+
+impl World {
+    fn root(&self) -> &Path {
+        &self.settings.directory
+    }
+
+    fn asked_for(&self, digest: &weir_image::Digest) -> usize {
+        self.registry.asked(&format!("GET /v2/{APP}/blobs/{digest}"))
+    }
+
+    /// Waits until so much of a blob is on the disk.
+    async fn reaches(&self, bytes: u64) {
+        let begun = Instant::now();
+        while on_disk(self.root(), &["part"]) < bytes {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn twenty_pullers_on_five_nodes_cost_one_get_per_blob_and_manifest() {
+    let (registry, server) = (Registry::start().await, RedisServer::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let nodes: Vec<Node> = (0..5)
+        .map(|n| Node::sharing(&format!("node{n}"), &settings, Arc::new(server.node(&format!("node{n}")))))
+        .collect();
+    let made = registry.image(APP, "1", 2, &[3_000_000, 200_000, 17]);
+    for _ in 0..4 {
+        registry.trouble(Trouble::Slow(Duration::from_millis(5)));
+    }
+    let pulls = nodes.iter().flat_map(|node| (0..4).map(|_| async { node.puller().pull(APP, "1").await }));
+    for result in join_all(pulls).await {
+        result.unwrap();
+    }
+    assert_eq!(registry.asked(&format!("GET /v2/{APP}/manifests/")), 1, "{:?}", registry.log());
+    for blob in made.layers.iter().chain([&made.config]) {
+        assert_eq!(registry.asked_whole(APP, blob), 1, "{blob}: {:?}", registry.log());
+    }
+    let manifest = registry.state.manifests.lock().unwrap()[&format!("{APP}/1")].1.len() as u64;
+    let blobs: u64 = registry.state.blobs.lock().unwrap().values().map(|b| b.len() as u64).sum();
+    let came: u64 = nodes.iter().map(|node| node.counted("upstream_bytes")).sum();
+    assert_eq!(came, blobs + manifest);
+    assert_eq!(files(&settings.directory, &["part"]).len(), 0);
+}
+
+#[tokio::test]
+async fn who_waits_on_another_node_has_the_first_byte_when_the_leader_has_it() {
+    let world = world(5, 64 << 20).await;
+    let mut best = Duration::MAX;
+    for seed in 0..5 {
+        let made = world.registry.image(APP, "1", 10 + seed, &[1_000_000]);
+        world.registry.trouble(Trouble::Slow(Duration::from_millis(100)));
+        let pulls = world.nodes.iter().map(|node| async { node.puller().timed(APP, &made.layers[0]).await });
+        let timed = join_all(pulls).await;
+        assert!(timed.iter().all(|t| digest(t.got.bytes()) == made.layers[0]));
+        assert_eq!(world.registry.asked_whole(APP, &made.layers[0]), 1, "{:?}", world.registry.log());
+        let first: Vec<Instant> = timed.iter().map(|t| t.first).collect();
+        best = best.min(first.iter().max().unwrap().duration_since(*first.iter().min().unwrap()));
+        if best < Duration::from_millis(100) {
+            break;
+        }
+    }
+    println!("first byte of the last of five after that of the first: {best:?}");
+    assert!(best < Duration::from_millis(100), "{best:?}");
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
+    let mut world = world(3, 64 << 20).await;
+    let made = world.registry.image(APP, "1", 3, &[2_000_000]);
+    world.nodes[0].puller().get(&format!("/v2/{APP}/manifests/1")).await;
+    world.registry.trouble(Trouble::Slow(Duration::from_millis(40)));
+    let leading = world.nodes[0].puller();
+    let blob = made.layers[0].clone();
+    let lost = tokio::spawn(async move { leading.blob(APP, &blob).await });
+    world.reaches(100_000).await;
+    let waiting: Vec<_> = world.nodes[1..]
+        .iter()
+        .map(|node| {
+            let (puller, blob) = (node.puller(), made.layers[0].clone());
+            tokio::spawn(async move { puller.timed(APP, &blob).await })
+        })
+        .collect();
+    world.reaches(600_000).await;
+    world.nodes[0].kill();
+    for waiter in waiting {
+        assert_eq!(digest(waiter.await.unwrap().got.bytes()), made.layers[0]);
+    }
+    assert!(lost.await.is_err() || world.asked_for(&made.layers[0]) == 2);
+    let log = world.registry.log();
+    let asked: Vec<_> = log.iter().filter(|l| l.contains(&made.layers[0].to_string())).collect();
+    let from = asked.last().unwrap().rsplit_once("bytes=").expect("a range").1.trim_end_matches('-');
+    assert!(asked.len() == 2 && from.parse::<u64>().unwrap() >= 500_000, "{asked:?}");
+    assert_eq!(files(world.root(), &["part", "trash"]), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_holder_of_a_lost_lease_neither_writes_into_what_was_taken_over_nor_publishes() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, Budget::of(64 << 20)));
+    let bytes = kit::noise(5, 1_000_000);
+    let name = weir_image::Digest::of(Algorithm::Sha256, &bytes);
+    let mut stale = a.begin(&name, 1_000_000, 1, Moment::now()).unwrap();
+    stale.write(&bytes[..400_000]).unwrap();
+    let mut fresh = b.begin(&name, 1_000_000, 2, Moment::now()).unwrap();
+    assert_eq!(fresh.written(), 400_000, "it goes on where the other was");
+    // It writes something else, to the end, and finds out at the latest when it is to have its name.
+    let wrote = stale.write(&vec![0; 500_000]);
+    assert!(matches!(wrote, Err(StoreError::TakenOver(_))), "{wrote:?}");
+    drop(stale);
+    fresh.write(&bytes[400_000..]).unwrap();
+    // All of it at once, as from a process that stood still.
+    let mut still = a.begin_alone(&name, 1_000_000, 1, Moment::now()).unwrap();
+    still.write(&bytes).unwrap();
+    let mut third = b.begin(&name, 1_000_000, 3, Moment::now()).unwrap();
+    assert!(matches!(still.finish(Moment::now()), Err(StoreError::TakenOver(_))));
+    assert!(matches!(fresh.finish(Moment::now()), Err(StoreError::TakenOver(_))));
+    assert!(!a.has(&name) && !b.has(&name));
+    third.write(&bytes[usize::try_from(third.written()).unwrap()..]).unwrap();
+    third.finish(Moment::now()).unwrap();
+    assert!(a.has(&name) && b.has(&name));
+    let opened = a.open_blob(&name, Moment::now()).unwrap().unwrap();
+    assert!(a.verify(&opened, Moment::now()).unwrap());
+    assert_eq!(files(dir.path(), &["part"]).len(), 0);
+}
+
+#[tokio::test]
+async fn a_node_that_is_cut_off_and_one_that_takes_over_both_end_right() {
+    let world = world(2, 64 << 20).await;
+    let made = world.registry.image(APP, "1", 4, &[3_000_000]);
+    world.nodes[0].puller().get(&format!("/v2/{APP}/manifests/1")).await;
+    for _ in 0..2 {
+        world.registry.trouble(Trouble::Slow(Duration::from_millis(150)));
+    }
+    let leading = world.nodes[0].puller();
+    let blob = made.layers[0].clone();
+    let first = tokio::spawn(async move { leading.blob(APP, &blob).await });
+    world.reaches(200_000).await;
+    // It cannot renew its lease any more, and knows nothing of who has it next.
+    world.twins[0].set_lost(true);
+    let second = world.nodes[1].puller().blob(APP, &made.layers[0]).await;
+    assert_eq!(digest(second.bytes()), made.layers[0]);
+    assert_eq!(digest(first.await.unwrap().bytes()), made.layers[0]);
+    assert_eq!(files(world.root(), &["part"]).len(), 0);
+}
+
+#[tokio::test]
+async fn without_a_redis_and_with_one_that_says_nothing_every_pull_ends_right() {
+    let (registry, server) = (Registry::start().await, RedisServer::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let nodes: Vec<Node> = (0..3)
+        .map(|n| Node::sharing(&format!("node{n}"), &settings, Arc::new(server.node(&format!("node{n}")))))
+        .collect();
+    for (seed, trouble) in ["frozen", "thawed", "killed", "there again"].into_iter().enumerate() {
+        let made =
+            registry.image(APP, trouble.split(' ').next().unwrap(), 20 + seed as u64, &[1_500_000, 90_000]);
+        let tag = trouble.split(' ').next().unwrap().to_owned();
+        for _ in 0..16 {
+            registry.trouble(Trouble::Slow(Duration::from_millis(20)));
+        }
+        let pulls: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                let (puller, tag) = (node.puller(), tag.clone());
+                tokio::spawn(async move { puller.pull(APP, &tag).await })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        match trouble {
+            "frozen" => server.pause(),
+            "killed" => server.kill(),
+            "thawed" => server.resume(),
+            _ => server.begin().await,
+        }
+        let begun = Instant::now();
+        for pull in pulls {
+            pull.await.unwrap().unwrap_or_else(|e| panic!("{trouble}: {e}"));
+        }
+        println!("{trouble}: {:?}, {} GETs of the layer", begun.elapsed(), {
+            registry.asked(&format!("GET /v2/{APP}/blobs/{}", made.layers[0]))
+        });
+        registry.state.blob_troubles.lock().unwrap().clear();
+    }
+    // Healed: as if nothing had been.
+    let begun = Instant::now();
+    loop {
+        let made = registry.image(APP, "last", 30 + begun.elapsed().as_millis() as u64, &[500_000]);
+        let pulls = nodes.iter().map(|node| async { node.puller().blob(APP, &made.layers[0]).await });
+        assert!(join_all(pulls).await.iter().all(|got| digest(got.bytes()) == made.layers[0]));
+        if registry.asked_whole(APP, &made.layers[0]) == 1 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not heal");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert_eq!(files(&settings.directory, &["part"]).len(), 0);
+}
+
+#[tokio::test]
+async fn the_budget_is_that_of_all_nodes_together_and_what_one_uses_none_removes() {
+    let budget = 8 << 20;
+    let world = world(4, budget).await;
+    let held = world.registry.image("acme/held", "1", 50, &[1 << 20]);
+    world.nodes[0].puller().pull("acme/held", "1").await.unwrap();
+    world.nodes[0].mirror.store().set_in_use(HashSet::from([held.config.clone()]));
+    for (node, twin) in world.nodes.iter().zip(&world.twins) {
+        twin.register(&node.mirror.store().in_use(), Moment::now()).await.unwrap();
+    }
+    for node in &world.nodes {
+        let used = world.twins[0].nodes(Moment::now()).await.unwrap().in_use;
+        node.mirror.store().set_in_use_elsewhere(used);
+        // What belongs to it is read now and then, sooner than blobs may be evicted; here they may at once.
+        node.mirror.store().tick(Moment::now().after(Duration::from_secs(20))).unwrap();
+    }
+    for n in 0..12 {
+        world.registry.image(&format!("acme/app{n}"), "1", 100 + n, &[7 << 17, 1 << 17]);
+    }
+    for is_lost in [false, true] {
+        world.site.set_lost(is_lost);
+        let pulls: Vec<_> = world
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(at, node)| {
+                let puller = node.puller();
+                tokio::spawn(async move {
+                    let mut good = 0;
+                    for n in 0..12 {
+                        // Each in another order, so that they bring different ones at once.
+                        let name = format!("acme/app{}", (n * 5 + at * 3) % 12);
+                        good += usize::from(puller.pull(&name, "1").await.is_ok());
+                    }
+                    good
+                })
+            })
+            .collect();
+        while !pulls.iter().all(tokio::task::JoinHandle::is_finished) {
+            let there = on_disk(world.root(), &BYTES);
+            assert!(there <= budget, "{there} of {budget}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let mut good = 0;
+        for pull in pulls {
+            good += pull.await.unwrap();
+        }
+        // Where there is no room its client goes to the registry; mostly there is.
+        println!("lost: {is_lost}: {good} of 48 pulls");
+        assert!(good > 24, "{good} of 48");
+    }
+    for node in &world.nodes {
+        node.mirror.store().tick(Moment::now().after(Duration::from_secs(40))).unwrap();
+    }
+    let store = world.nodes[3].mirror.store();
+    assert!(held.layers.iter().chain([&held.config]).all(|blob| store.has(blob)), "it is used by a node");
+    let usage = store.usage(Moment::now()).unwrap();
+    assert!(usage.bytes + usage.reserved <= budget, "{usage:?}");
+}
+
+#[tokio::test]
+async fn what_a_node_that_died_has_left_is_gone_after_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let budget = Budget { young: Duration::ZERO, ..Budget::of(64 << 20) };
+    let dead = share(dir.path(), "dead", budget);
+    let name = digest(b"never comes");
+    let mut part = dead.begin(&name, 500_000, 1, Moment::now()).unwrap();
+    part.write(&[1; 300_000]).unwrap();
+    // Killed: nothing of it runs to the end.
+    std::mem::forget(part);
+    std::fs::write(dir.path().join("refs/.new-dead"), "x").unwrap();
+    let other = share(dir.path(), "other", budget);
+    let reserved = |store: &Store, at| store.usage(at).unwrap().reserved;
+    let now = Moment::now();
+    assert_eq!(reserved(&other, now), 500_000, "all that it has set aside");
+    other.tick(now.after(Duration::from_secs(30))).unwrap();
+    let later = now.after(Duration::from_secs(100));
+    other.tick(later).unwrap();
+    assert_eq!(reserved(&other, later), 300_000, "it is silent: what is there");
+    let end = now.after(RESUME * 2);
+    other.tick(end).unwrap();
+    assert_eq!((reserved(&other, end), files(dir.path(), &["part"]).len()), (0, 0));
+    let (_, recovered) = {
+        drop(dead);
+        Store::share(dir.path(), "dead", budget, Box::new(weir_image::store::Lru::default()), end).unwrap()
+    };
+    assert_eq!(recovered.removed, 1);
+    assert!(!dir.path().join("refs/.new-dead").exists());
+}
+
+#[tokio::test]
+async fn what_was_taken_away_and_is_used_after_all_comes_back_and_else_goes_after_its_grace() {
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let budget = Budget { young: Duration::ZERO, high: 0.5, low: 0.25, ..Budget::of(16 * MIB) };
+    let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, budget));
+    let now = Moment::now();
+    let after = |s| now.after(Duration::from_secs(s));
+    let keep = |n: u8| {
+        let bytes = vec![n; 2 << 20];
+        a.put(&digest(&bytes), &bytes, u64::from(n) + 1, now).unwrap();
+        digest(&bytes)
+    };
+    let blobs: Vec<_> = (0..4).map(keep).collect();
+    // Two are being read on the other node, of one of which it has said so.
+    let known = b.open_blob(&blobs[0], now).unwrap().unwrap();
+    assert!(known.is_verified(), "the other node has hashed it");
+    b.tick(now).unwrap();
+    let unknown = b.open_blob(&blobs[1], now).unwrap().unwrap();
+    keep(4);
+    assert_eq!([0, 1, 2, 3].map(|n| a.has(&blobs[n])), [true, false, false, false]);
+    let usage = b.usage(after(2)).unwrap();
+    assert_eq!(
+        (usage.bytes, usage.reserved),
+        (4 * MIB, 6 * MIB),
+        "what is thrown away counts while it is there"
+    );
+    assert!(b.verify(&unknown, now).unwrap(), "who reads it reads on");
+    b.tick(after(50)).unwrap();
+    a.tick(after(70)).unwrap();
+    assert_eq!(on_disk(dir.path(), &["trash"]), 0);
+    assert_eq!([0, 1, 2, 3].map(|n| a.has(&blobs[n])), [true, true, false, false]);
+    drop((known, unknown));
+    let usage = b.usage(after(80)).unwrap();
+    assert_eq!((usage.bytes, usage.reserved), (6 * MIB, 0));
+}
+
+#[tokio::test]
+async fn a_directory_that_one_weir_has_for_itself_is_not_shared_nor_the_other_way_round() {
+    let dir = tempfile::tempdir().unwrap();
+    let budget = Budget::of(64 << 20);
+    let lru = || Box::new(weir_image::store::Lru::default());
+    let alone = Store::open(&dir.path().join("a"), budget, lru(), Moment::now()).unwrap();
+    let shared = Store::share(&dir.path().join("a"), "n", budget, lru(), Moment::now());
+    assert!(matches!(shared, Err(StoreError::Version { .. })), "{shared:?}");
+    drop(alone);
+    let [one, two] = ["n", "m"].map(|n| Store::share(&dir.path().join("b"), n, budget, lru(), Moment::now()));
+    assert!(one.is_ok() && two.is_ok());
+    let alone = Store::open(&dir.path().join("b"), budget, lru(), Moment::now());
+    assert!(alone.unwrap_err().to_string().contains("shared"));
+}
