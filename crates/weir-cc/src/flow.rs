@@ -45,6 +45,9 @@ pub struct FlowRecord {
     pub delivery_rate: BitRate,
     /// The rule, from 1, if it is one of those in force now.
     pub rule: Option<usize>,
+    /// Whether it was given another algorithm to try it out.
+    #[serde(default)]
+    pub tried: bool,
 }
 
 impl FlowRecord {

@@ -1,10 +1,12 @@
 //! Congestion control: which connection uses which algorithm, and what came of it.
 //!
-//! Pure: no clock, no I/O, no randomness.
+//! Pure: no clock, no I/O; time and random numbers are arguments.
 //!
 //! * [`Rules`]: checked rules. [`Rules::find`] says which one is a connection's, [`Rules::explain`]
 //!   why, [`Rules::compile`] turns them into the entries of a longest-prefix table.
 //! * [`Stats`]: completion times of flows, by destination, size and algorithm, in bounded memory.
+//! * [`Trial`]: which of some algorithms is best, found out with a part of the flows; [`Advisor`]: those
+//!   of a node's networks.
 //!
 //! ```
 //! use weir_cc::{Connection, Rule, Rules};
@@ -21,17 +23,24 @@
 //! assert_eq!(rules.find(&to("192.0.2.1")).unwrap().action().to_string(), "bbr, cubic after 1MiB");
 //! ```
 
+mod advice;
 mod algorithm;
 mod flow;
 mod histogram;
 mod rule;
 mod rules;
+mod size;
 mod stats;
 
+pub use advice::{
+    AdviceError, AdviceSettings, AdviceView, Advisor, Arm, ArmView, Assignment, BASELINE, Decision, Drop,
+    Effect, Interval, MOST_SHARE, MOST_TRIALS, MOST_TRIED, Mean, Proportion, Settled, SizeView, Trial, Turn,
+    rule_for,
+};
 pub use algorithm::{Algorithm, AlgorithmError};
 pub use flow::FlowRecord;
 pub use histogram::Histogram;
-pub use rule::{Action, Change, Direction, MOST_AFTER, Rule, RuleError};
+pub use rule::{Action, Change, Direction, MOST_AFTER, Origin, Rule, RuleError};
 pub use rules::{
     Class, Connection, Considered, Entry, Explained, MOST_RULES, Rules, RulesError, Unavailable,
 };

@@ -58,6 +58,32 @@ pub struct Rule {
     /// The algorithm then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Algorithm>,
+    /// Who says so.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// Who says that a rule is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The configuration.
+    #[default]
+    Config,
+    /// A trial, as it was asked to.
+    Advice,
+    /// A person, at run time.
+    Set,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Origin::Config => "config",
+            Origin::Advice => "advice",
+            Origin::Set => "set",
+        })
+    }
 }
 
 /// A rule contradicts itself, or means nothing.
@@ -190,6 +216,12 @@ impl Rule {
         let prefix = self.to.map_or(0, |to| u32::from(to.prefix_len()) + 1);
         let who = if self.container.is_some() { 3 } else { u32::from(self.group.is_some()) };
         prefix << 4 | who << 2 | u32::from(self.port.is_some()) << 1 | u32::from(self.direction.is_some())
+    }
+
+    /// Whether it is about the same connections as another.
+    #[must_use]
+    pub fn is_about_the_same_as(&self, other: &Rule) -> bool {
+        self.asks() == other.asks()
     }
 
     /// Whose connections, and which of them: all that it asks for.

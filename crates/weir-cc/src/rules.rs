@@ -6,7 +6,7 @@ use std::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Algorithm, Direction, Rule, RuleError};
+use crate::{Action, Algorithm, Direction, Origin, Rule, RuleError};
 
 /// Rules at most.
 pub const MOST_RULES: usize = 1024;
@@ -116,7 +116,7 @@ pub struct Entry {
 /// Why a rule is a connection's, or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Considered {
-    /// The rule, from 1.
+    /// The rule, from 1; 0 if it is not in force.
     pub number: usize,
     /// What it is about.
     pub rule: String,
@@ -124,6 +124,9 @@ pub struct Considered {
     pub action: String,
     /// Whether it is the connection's.
     pub chosen: bool,
+    /// Who says so: what was set counts, else a trial's, else the configuration's.
+    #[serde(default)]
+    pub origin: Origin,
     /// Why, or why not.
     pub why: String,
 }
@@ -143,6 +146,8 @@ pub struct Explained {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
+    /// Of the configuration: others are instead of them.
+    replaced: Vec<Rule>,
 }
 
 impl Rules {
@@ -161,7 +166,20 @@ impl Rules {
                 return Err(RulesError::Same { first, second: number, rule: rule.to_string() });
             }
         }
-        Ok(Rules { rules })
+        Ok(Rules { rules, replaced: Vec::new() })
+    }
+
+    /// Rules of the configuration, and those set at run time, which come after them. One that was set
+    /// is instead of one of the configuration about the same connections.
+    ///
+    /// # Errors
+    /// [`RulesError`]: the first that is wrong.
+    pub fn layered(config: Vec<Rule>, set: &[Rule]) -> Result<Rules, RulesError> {
+        Rules::new(config.clone())?;
+        let is_replaced = |rule: &Rule| set.iter().any(|other| other.is_about_the_same_as(rule));
+        let (replaced, kept): (Vec<Rule>, Vec<Rule>) = config.into_iter().partition(is_replaced);
+        let rules = Rules::new(kept.into_iter().chain(set.iter().cloned()).collect())?;
+        Ok(Rules { replaced, ..rules })
     }
 
     /// The rules, as they were given.
@@ -243,11 +261,18 @@ impl Rules {
                     rule: rule.to_string(),
                     action: rule.action().to_string(),
                     chosen: Some(i) == chosen,
+                    origin: rule.origin,
                     why,
                 },
             ));
         }
-        considered.sort_by_key(|(order, one)| (std::cmp::Reverse(*order), one.number));
+        considered.extend(self.replaced.iter().map(|rule| {
+            let other = self.rules.iter().position(|other| other.is_about_the_same_as(rule));
+            let why = format!("rule {} was set instead of it", other.map_or(0, |i| i + 1));
+            let (about, action) = (rule.to_string(), rule.action().to_string());
+            (0, Considered { number: 0, rule: about, action, chosen: false, origin: rule.origin, why })
+        }));
+        considered.sort_by_key(|(order, one)| (std::cmp::Reverse(*order), one.number == 0, one.number));
         Explained {
             number: chosen.map(|i| i + 1),
             action: chosen.map(|i| self.rules[i].action()),

@@ -4,23 +4,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weir_units::Bytes;
 
-use crate::{FlowRecord, Histogram};
+use crate::{FlowRecord, Histogram, size};
 
 /// Combinations of network, size and algorithm that are told apart; of what comes after them, all
 /// networks of an IP version are one. Each takes 1.3 KiB.
 pub const MOST_CELLS: usize = 2048;
 /// Beside those, for the networks that are one.
 const SPARE: usize = 256;
-
-/// Upper bounds of the sizes that are told apart; a last one has none.
-const SIZES: [Bytes; 6] = [
-    Bytes(10_000),
-    Bytes(100_000),
-    Bytes(1_000_000),
-    Bytes(10_000_000),
-    Bytes(100_000_000),
-    Bytes(1_000_000_000),
-];
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
@@ -124,7 +114,7 @@ impl Stats {
         if flow.sent.0 == 0 {
             return;
         }
-        let size = SIZES.iter().position(|bound| flow.sent < *bound).unwrap_or(SIZES.len());
+        let size = size::of(flow.sent.0);
         let mut key = Key { to, size, algorithm: flow.algorithms() };
         if self.cells.len() >= MOST_CELLS && !self.cells.contains_key(&key) {
             key.to = all(flow.to);
@@ -154,7 +144,7 @@ impl Stats {
     pub fn view(&self) -> StatsView {
         let row = |(key, cell): (&Key, &Cell)| StatsRow {
             to: key.to,
-            below: SIZES.get(key.size).copied(),
+            below: size::BOUNDS.get(key.size).copied(),
             algorithm: key.algorithm.clone(),
             flows: cell.took.count(),
             bytes: Bytes(cell.bytes),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use proptest::prelude::*;
-use weir_cc::{Algorithm, Class, Connection, Direction, Entry, Rule, RuleError, Rules, RulesError};
+use weir_cc::{Algorithm, Class, Connection, Direction, Entry, Origin, Rule, RuleError, Rules, RulesError};
 use weir_units::Bytes;
 
 fn algorithm(name: &str) -> Algorithm {
@@ -258,4 +258,31 @@ fn flows_are_counted_under_the_rules_network_or_a_usual_one() {
     ] {
         assert_eq!(rules.network_of(address.parse().unwrap()).to_string(), wanted);
     }
+}
+
+#[test]
+fn what_is_set_at_run_time_is_instead_of_what_is_configured_about_the_same_connections() {
+    let rule = |to: &str, start: &str, origin| Rule {
+        to: to.parse().ok(),
+        start: start.parse().ok(),
+        origin,
+        ..Rule::default()
+    };
+    let config =
+        vec![rule("10.0.0.0/8", "reno", Origin::Config), rule("10.1.0.0/16", "cubic", Origin::Config)];
+    let set = [rule("10.0.0.0/8", "bbr", Origin::Set), rule("192.0.2.0/24", "bbr", Origin::Advice)];
+    let rules = Rules::layered(config.clone(), &set).unwrap();
+    let start = |to: &str| {
+        rules.find(&Connection::to(to.parse().unwrap())).map(|rule| (rule.action().to_string(), rule.origin))
+    };
+    assert_eq!(start("10.2.0.1"), Some(("bbr".to_owned(), Origin::Set)));
+    // The longest prefix wins whoever says so.
+    assert_eq!(start("10.1.0.1"), Some(("cubic".to_owned(), Origin::Config)));
+    assert_eq!(start("192.0.2.1"), Some(("bbr".to_owned(), Origin::Advice)));
+    let explained = rules.explain(&Connection::to("10.2.0.1".parse().unwrap()));
+    let last = explained.considered.last().unwrap();
+    assert_eq!((last.number, last.why.as_str()), (0, "rule 2 was set instead of it"));
+    // Twice among those that are set is still an error.
+    let twice = [set[0].clone(), set[0].clone()];
+    assert!(matches!(Rules::layered(config, &twice), Err(RulesError::Same { .. })));
 }

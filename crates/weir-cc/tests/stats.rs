@@ -45,6 +45,7 @@ fn flow(to: IpAddr, sent: u64, took_us: u64) -> FlowRecord {
         most_rtt_us: 35_000,
         retransmits: 2,
         delivery_rate: BitRate::mbit(10),
+        tried: false,
         rule: None,
     }
 }

@@ -1,0 +1,15 @@
+//! Which algorithm is better, found out with a small part of the flows.
+
+mod advisor;
+mod confidence;
+mod seen;
+mod trial;
+mod verdict;
+
+pub use advisor::{
+    AdviceError, AdviceSettings, AdviceView, Advisor, ArmView, Assignment, Interval, MOST_SHARE, MOST_TRIALS,
+    MOST_TRIED, SizeView, rule_for,
+};
+pub use confidence::{Effect, Mean, Proportion};
+pub use trial::{Arm, BASELINE, Trial, Turn};
+pub use verdict::{Decision, Drop, Settled};

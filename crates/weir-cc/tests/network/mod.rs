@@ -1,0 +1,119 @@
+//! A network in which completion times follow from algorithm, buffer, loss and what the others use.
+//! A model, not a measurement: its parts have the directions and sizes that were measured (buffers
+//! that CUBIC fills, BBR's losses where buffers are shallow, whom it pushes aside, random loss that
+//! only CUBIC minds), so that networks come out in which each of the algorithms is the right one.
+
+use weir_cc::{Action, Change};
+use weir_units::Bytes;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn uniform(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    /// Uniform in the logarithm.
+    fn scale(&mut self, least: f64, most: f64) -> f64 {
+        least * (most / least).powf(self.uniform())
+    }
+
+    /// Standard normal (Box and Muller 1958).
+    fn normal(&mut self) -> f64 {
+        (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+}
+
+/// CUBIC, BBR, and BBR for the first MiB.
+pub(crate) fn actions() -> [Action; 3] {
+    let action = |start: &str, change| Action { start: start.parse().unwrap(), change };
+    let change = Change { after: Bytes(1 << 20), to: "cubic".parse().unwrap() };
+    [action("cubic", None), action("bbr", None), action("bbr", Some(change))]
+}
+
+/// What is drawn for a flow, whatever it uses.
+#[derive(Clone, Copy)]
+pub(crate) struct Flow {
+    pub(crate) bytes: f64,
+    noise: f64,
+    lucky: f64,
+}
+
+/// A bottleneck of 100 Mbit/s that four large flows share at a time.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) rtt_s: f64,
+    pub(crate) buffer_bdp: f64,
+    pub(crate) loss: f64,
+    spread: f64,
+}
+
+/// Parts of the flows that use each of [`actions`].
+pub(crate) type Mix = [f64; 3];
+
+const SEGMENT: f64 = 1448.0;
+const RATE: f64 = 100e6 / 8.0;
+
+impl Network {
+    pub(crate) fn random(random: &mut Random) -> Network {
+        let is_lossy = random.uniform() < 0.5;
+        Network {
+            rtt_s: random.scale(0.002, 0.1),
+            buffer_bdp: random.scale(0.2, 10.0),
+            loss: if is_lossy { random.scale(1e-4, 1e-2) } else { 0.0 },
+            spread: 0.2 + 0.3 * random.uniform(),
+        }
+    }
+
+    pub(crate) fn flow(&self, random: &mut Random) -> Flow {
+        let bytes = match random.uniform() {
+            ..0.25 => random.scale(3e3, 1e4),
+            ..0.6 => random.scale(1e4, 1e5),
+            ..0.85 => random.scale(1e5, 1e6),
+            ..0.95 => random.scale(1e6, 1e7),
+            _ => random.scale(1e7, 1e8),
+        };
+        Flow { bytes, noise: random.normal(), lucky: random.uniform() }
+    }
+
+    /// Completion time, microseconds, of a flow that uses `action` while `mix` of the flows use each.
+    pub(crate) fn took_us(&self, flow: Flow, action: usize, mix: Mix) -> u64 {
+        let over = |of: [f64; 3]| of.iter().zip(mix).map(|(value, part)| value * part).sum::<f64>();
+        let (buffer, shallow) = (self.buffer_bdp, (1.0 - self.buffer_bdp / 1.5).max(0.0));
+        // What stands in the buffer, in round trips.
+        let queue = over([0.7 * buffer, 0.5 * buffer.min(1.0), 0.6 * buffer]);
+        let round = self.rtt_s * (1.0 + queue);
+        // What the buffer drops; who is paced from the start loses less of it.
+        let dropped = over([0.002 / buffer.max(0.2), 0.002 + 0.05 * shallow, 0.003 / buffer.max(0.2)]);
+        let own = if action == 0 { 1.0 } else { 0.6 };
+        let lossy = (self.loss + dropped * own).min(0.3);
+        let segments = (flow.bytes / SEGMENT).max(1.0);
+        // A lost last segment is found by time-out.
+        let is_late = flow.lucky < 1.0 - (1.0 - lossy).powf(segments.min(3.0));
+        let rounds = 1.0 + (1.0 + segments.min(200.0) / 10.0).log2();
+        let push = match buffer {
+            ..1.0 => 2.0,
+            ..3.0 => 1.2,
+            _ => 0.6,
+        };
+        let weights = [1.0, push, 0.95];
+        let fair = RATE / 4.0 * weights[action] / over(weights);
+        // Mathis et al. 1997, half as much again for CUBIC.
+        let held = 1.8 * SEGMENT / (self.rtt_s * self.loss.max(1e-9).sqrt());
+        let rate = if action == 1 { fair } else { fair.min(held) };
+        let fast = (1.0_f64 * (1 << 20) as f64).min(flow.bytes);
+        let transfer = if action == 2 { fast / fair + (flow.bytes - fast) / rate } else { flow.bytes / rate };
+        let time_out = if is_late { 0.2 + self.rtt_s } else { 0.0 };
+        let took = (rounds * round + transfer) * (self.spread * flow.noise).exp() + time_out;
+        (took * 1e6) as u64
+    }
+}
