@@ -6,6 +6,7 @@
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make bench   benchmarks of the pure parts
 #   make lab     the experiments of the papers, in brief
+#   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
 #   make doc     the documentation, in target/doc
 #   make install the binary, man pages, completions, service and example configuration
 
@@ -26,7 +27,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
 
-.PHONY: all build release demo test test-unit test-netns test-vm test-vm-matrix lint bench lab doc install uninstall deps clean
+.PHONY: all build release demo test test-unit test-netns test-vm test-vm-matrix lint bench lab uml-kernel doc install uninstall deps clean
 
 all: release
 
@@ -57,8 +58,7 @@ test-unit:
 	$(CARGO) test --release --locked -p weir-cache --test simulate -- --nocapture a_million
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
-# classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.
-# Of other seeds bpf fails some: WEIR_SEED=11, see the README's limits.)
+# classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
 NOT_YET := htb::random_policies
 
 # Real traffic: one test at a time, so that none starves another, and what fails once more from
@@ -93,6 +93,11 @@ bench:
 	scripts/install-deps.sh build
 	$(CARGO) bench --locked -p weir-share
 	$(CARGO) bench --locked -p weir-htb
+
+# A kernel for `weir lab run ecc-...` in virtual time, into the user's cache.
+uml-kernel:
+	scripts/install-deps.sh uml
+	scripts/uml-kernel.sh
 
 lab: release
 	scripts/install-deps.sh test

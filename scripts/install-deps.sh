@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or
-# later, as root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint]`; all if none is named.
+# later, as root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml]`; all but uml if
+# none is named.
 # What is there already is left alone.
 set -eu
 
@@ -19,17 +20,25 @@ for part in $wanted; do
     build) add build-essential pkg-config libelf-dev zlib1g-dev linux-libc-dev ca-certificates curl git ;;
     test | demo)
         add iproute2 iputils-ping ethtool iperf3 iptables procps util-linux busybox-static
+        # Nodes of a site on a real one.
+        [ $part = demo ] || add redis-server
         # Counts instructions.
         [ $part = demo ] || add valgrind
         # Docker's own packages would conflict with the distribution's.
         command -v dockerd >/dev/null || add docker.io containerd runc
         # Not a package of its own everywhere; tests that want it say so where it is missing.
         command -v bpftool >/dev/null || optional=bpftool
+        # A registry and a client of it.
+        for program in docker-registry skopeo; do
+            command -v $program >/dev/null || optional="$optional $program"
+        done
         ;;
     # Other kernels under qemu: what fetches and unpacks them, and the guest's shell.
     vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux iptables ;;
+    # The kernel that scripts/uml-kernel.sh builds.
+    uml) add build-essential bc flex bison dwarves xz-utils ;;
     lint) add pkg-config libssl-dev ;;
-    *) die "unknown part $part: build, test, vm, demo or lint" ;;
+    *) die "unknown part $part: build, test, vm, demo, lint or uml" ;;
     esac
 done
 

@@ -22,8 +22,8 @@ suite() {
 	$CARGO test --locked -p weir-netns-tests "${target[@]}" -- --test-threads=1 --nocapture "$@" 2>&1 | tee "$log"
 }
 
-for file in lib tests/netns/tests/*.rs; do
-	name=$(basename "$file" .rs)
+for file in lib tests/netns/tests/*.rs tests/netns/tests/*/main.rs; do
+	name=$(basename "${file%/main.rs}" .rs)
 	suite "$name" "$@" && continue
 	# libtest's last list: a name a line, below "failures:".
 	mapfile -t names < <(awk '/^failures:$/ { list = 1; next } /^test result/ { list = 0 } list && NF == 1 { print $1 }' "$log" | sort -u)

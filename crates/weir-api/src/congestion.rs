@@ -1,8 +1,9 @@
 use std::net::IpAddr;
 
 use hyper::Method;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use weir_cc::{Direction, Explained, FlowRecord, StatsView};
+use weir_cc::{AdviceView, Direction, Explained, FlowRecord, Origin, Rule, StatsView};
 
 use crate::{Client, ClientError, client::segment};
 
@@ -19,6 +20,33 @@ pub struct CongestionRule {
     pub classes: Vec<String>,
     /// Why it reaches nobody now, if so.
     pub problem: Option<String>,
+    /// Who says so.
+    #[serde(default)]
+    pub origin: Origin,
+}
+
+/// What is to be done with trials: `POST /v1/congestion/advice`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdviceRequest {
+    /// Of which network; none for all.
+    pub to: Option<IpNet>,
+    /// What.
+    pub verb: AdviceVerb,
+}
+
+/// See [`AdviceRequest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdviceVerb {
+    /// What is best is to become the rule.
+    Apply,
+    /// It is only to be recommended.
+    Hold,
+    /// The rule that it has become is to be taken back.
+    Rollback,
+    /// What is known is to be forgotten.
+    Again,
 }
 
 /// The rules of congestion control and what they have done since the agent has had any.
@@ -40,6 +68,9 @@ pub struct CongestionView {
     pub failed: u64,
     /// Connections that have ended.
     pub ended: u64,
+    /// Of those, how many tried another algorithm.
+    #[serde(default)]
+    pub tried: u64,
     /// And of which nothing is known, as nobody read their records in time.
     pub lost: u64,
 }
@@ -108,6 +139,39 @@ impl Client {
     /// [`ClientError`].
     pub fn congestion_stats(&self) -> Result<StatsView, ClientError> {
         self.get("/v1/congestion/stats")
+    }
+
+    /// Sets a rule at run time; it outlives the agent.
+    ///
+    /// # Errors
+    /// [`ClientError`]: an algorithm that the kernel lacks, a network that is no destination, a rule
+    /// about the same connections under another name.
+    pub fn congestion_set(&self, rule: &Rule) -> Result<CongestionRule, ClientError> {
+        self.call(Method::POST, "/v1/congestion/rules", Some(rule))
+    }
+
+    /// Takes back the rule about the same connections that was set at run time.
+    ///
+    /// # Errors
+    /// [`ClientError`]: there is none.
+    pub fn congestion_unset(&self, about: &Rule) -> Result<CongestionView, ClientError> {
+        self.call(Method::DELETE, "/v1/congestion/rules", Some(about))
+    }
+
+    /// What trials have found.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn congestion_advice(&self) -> Result<Vec<AdviceView>, ClientError> {
+        self.get("/v1/congestion/advice")
+    }
+
+    /// Has trials go on differently.
+    ///
+    /// # Errors
+    /// [`ClientError`]: there is no such network.
+    pub fn congestion_advise(&self, request: &AdviceRequest) -> Result<Vec<AdviceView>, ClientError> {
+        self.call(Method::POST, "/v1/congestion/advice", Some(request))
     }
 
     /// Has the connections that are there already follow the rules too.

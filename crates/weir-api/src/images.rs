@@ -63,6 +63,25 @@ pub struct ImageUsage {
     pub keep_free: Bytes,
     /// Counters since the start, by name: `blob_hits`, `upstream_bytes`, …
     pub counters: BTreeMap<String, u64>,
+    /// The site that it has its cache with, if it is not alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pop: Option<ImagePop>,
+}
+
+/// A site whose nodes have one cache together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagePop {
+    /// Its name.
+    pub name: String,
+    /// This node.
+    pub node: String,
+    /// Where blobs are: `shared-dir` or `peer`.
+    pub store: String,
+    /// The nodes that said so less than a minute ago, this one too; as it was when it could be asked.
+    pub nodes: Vec<String>,
+    /// Why the nodes cannot coordinate now; each goes on by itself then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// `POST /v1/images/pin`.

@@ -15,6 +15,10 @@
 //! | `GET /v1/congestion/explain?to=&container=&port=&direction=` | | [`weir_cc::Explained`] |
 //! | `GET /v1/congestion/flows` | | `[`[`weir_cc::FlowRecord`]`]`: those that ended last |
 //! | `GET /v1/congestion/stats` | | [`weir_cc::StatsView`] |
+//! | `POST /v1/congestion/rules` | [`weir_cc::Rule`] | [`CongestionRule`]: set at run time, instead of one about the same connections |
+//! | `DELETE /v1/congestion/rules` | [`weir_cc::Rule`], of which counts whose it is | [`CongestionView`] |
+//! | `GET /v1/congestion/advice` | | `[`[`weir_cc::AdviceView`]`]` |
+//! | `POST /v1/congestion/advice` | [`AdviceRequest`] | `[`[`weir_cc::AdviceView`]`]` |
 //! | `POST /v1/congestion/move` | | [`CongestionMoved`]: connections that are there already follow the rules |
 //! | `GET /v1/images` | | [`Images`]: the image cache; `no-images` if there is none |
 //! | `GET /v1/images/usage` | | [`ImageUsage`] |
@@ -62,10 +66,12 @@ mod shapes;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
 pub use client::{Client, ClientError, Events};
-pub use congestion::{CongestionMoved, CongestionQuery, CongestionRule, CongestionView};
+pub use congestion::{
+    AdviceRequest, AdviceVerb, CongestionMoved, CongestionQuery, CongestionRule, CongestionView,
+};
 pub use export::{Export, ExportClass, ExportSelector};
 pub use images::{
-    Freed, Image, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, WarmId, Warming,
+    Freed, Image, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, WarmId, Warming,
 };
 pub use shapes::*;
 

@@ -14,10 +14,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     control::{self, Kind},
     cost, demo,
+    ecc::{self, Backend},
     experiment::{self, Experiment},
     interrupt::{self, Interrupted},
     phtb, pop,
-    report::{self, Summary, table::new_table},
+    report::{self, Shown, Summary, table::new_table},
     run::{self, Options, Step},
     scenario::Scenario,
     sla,
@@ -38,6 +39,7 @@ Examples:
                                            the paper's own tc script beside no control
   weir lab run phtb-3                      packets a second of the scheduler in user space
   weir lab run pop-hits pop-macro          image caches of a site, simulated; needs no rights
+  weir lab run ecc-bbr --backend uml       completion times by congestion control, virtual time
   sudo weir lab run ./mine.toml            one of your own (start from lab/weights-3.toml)
   sudo weir lab demo                       half a minute of weir at work
 
@@ -88,7 +90,7 @@ struct RunArgs {
     /// One JSON object a line on standard output, instead of tables
     #[arg(long)]
     json: bool,
-    /// As long as in the paper: 60 s a case; all packets or deployments of a trace
+    /// As long as in the paper: 60 s a case; all packets or deployments of a trace; whole volumes
     #[arg(long, conflicts_with = "seconds")]
     paper: bool,
     /// Seconds a case, of which the first 2 are left out
@@ -109,7 +111,10 @@ struct RunArgs {
     /// A setting for the link section of the agent under test, such as allocator=\"credit\"
     #[arg(long, value_name = "KEY=VALUE")]
     link: Vec<String>,
-    /// Of what is random: the resampling of the confidence intervals, made-up traces
+    /// Where completion times are measured [default: the first of these that there is]
+    #[arg(long)]
+    backend: Option<Backend>,
+    /// Of what is random: the resampling of the confidence intervals, made-up traces, volumes
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Where results are written, in a directory a scenario
@@ -243,13 +248,18 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             Experiment::Shares(scenario) => adapt(scenario, args),
             Experiment::Cost(scenario) => adapt_cost(scenario, args),
             Experiment::Promise(scenario) => adapt_promise(scenario, args),
-            Experiment::Packets(_) => {}
+            Experiment::Completion(scenario) if args.paper => {
+                (scenario.seeds, scenario.scale) = (scenario.paper_seeds, scenario.paper_scale);
+            }
+            Experiment::Packets(_) | Experiment::Completion(_) => {}
             Experiment::Images(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
             Experiment::Images(_) => {}
         }
     }
-    // Packets in memory and simulations are anybody's.
-    let anybodys = |e: &Experiment| matches!(e, Experiment::Packets(_) | Experiment::Images(_));
+    // Packets in memory and simulations are anybody's; completion times by where they are measured.
+    let anybodys = |e: &Experiment| {
+        matches!(e, Experiment::Packets(_) | Experiment::Images(_) | Experiment::Completion(_))
+    };
     if !experiments.iter().all(anybodys) {
         check_rights()?;
     }
@@ -265,53 +275,50 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
         };
         let dir = args.out.join(name);
         let context = || format!("scenario {name}");
-        let (json, table, verdict) = match experiment {
+        let mut is_empty = false;
+        let (verdict, said) = match experiment {
             Experiment::Shares(scenario) => {
-                let report = run::run(scenario, &options, &mut watch).with_context(context)?;
-                report.write(&dir)?;
-                verdicts.push(report.pass);
-                (serde_json::to_string(&report), report::table(&report), report::verdict(&report))
+                told(run::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
             }
             Experiment::Cost(scenario) => {
                 let report = cost::run(scenario, &options, &mut watch).with_context(context)?;
-                report.write(&dir)?;
-                // Where no control promises anything, nothing fell short.
-                verdicts.extend(report.pass.map(Some));
-                (serde_json::to_string(&report), cost::table(&report), report.verdict())
+                told(report, &dir, args.json)?
             }
             Experiment::Promise(scenario) => {
-                let report = sla::run(scenario, &options, &mut watch).with_context(context)?;
-                report.write(&dir)?;
-                verdicts.push(report.pass);
-                (serde_json::to_string(&report), sla::table(&report), report.verdict())
+                told(sla::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
             }
             Experiment::Packets(scenario) => {
-                let mut watch = |form: phtb::Form| {
-                    progress.set_message(format!("{name}, {}", form.name()));
+                let mut watch = |case: phtb::Case| {
+                    progress.set_message(format!("{name}: {case}"));
                     progress.inc(1);
                 };
                 let report = phtb::run(scenario, args.paper, args.seed, &mut watch).with_context(context)?;
-                report.write(&dir)?;
-                verdicts.extend(report.pass.map(Some));
-                (serde_json::to_string(&report), phtb::table(&report), report.verdict())
+                told(report, &dir, args.json)?
+            }
+            Experiment::Completion(scenario) => {
+                let mut watch = |case: &ecc::Case, algorithm: ecc::Algorithm| {
+                    progress.set_message(format!("{name}, {algorithm}: {}", case.name));
+                    progress.inc(1);
+                };
+                let report = ecc::run(scenario, &options, args.backend, &mut watch).with_context(context)?;
+                is_empty = report.rows.is_empty();
+                told(report, &dir, args.json)?
             }
             Experiment::Images(scenario) => {
                 let mut watch = |step: &str| {
                     progress.set_message(format!("{name}, {step}"));
                     progress.inc(1);
                 };
-                let report = pop::run(scenario, args.seed, &mut watch).with_context(context)?;
-                report.write(&dir)?;
-                verdicts.push(report.pass);
-                (serde_json::to_string(&report), pop::table(&report), report.verdict())
+                told(pop::run(scenario, args.seed, &mut watch).with_context(context)?, &dir, args.json)?
             }
         };
-        let text = if args.json {
-            json.context("cannot write a report as JSON")?
-        } else {
-            format!("{table}\n{verdict}\n{}\n", dir.join("plot.svg").display())
-        };
-        progress.suspend(|| say(&text));
+        // Where no control promises anything, or nothing is expected, nothing fell short.
+        let promises_nothing =
+            matches!(experiment, Experiment::Cost(_) | Experiment::Packets(_) | Experiment::Completion(_));
+        if verdict.is_some() || is_empty || !promises_nothing {
+            verdicts.push(verdict);
+        }
+        progress.suspend(|| say(&said));
     }
     progress.finish_and_clear();
     Ok(if verdicts.contains(&Some(false)) {
@@ -321,6 +328,17 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Writes a report into `dir`; its verdict, and what the terminal is told of it.
+fn told(report: impl Shown, dir: &Path, json: bool) -> Result<(Option<bool>, String)> {
+    report.write(dir)?;
+    let said = if json {
+        serde_json::to_string(&report).context("cannot write a report as JSON")?
+    } else {
+        format!("{}\n{}\n{}\n", report.table(), report.verdict(), dir.join("plot.svg").display())
+    };
+    Ok((report.head().pass, said))
 }
 
 /// The same for an experiment about costs.

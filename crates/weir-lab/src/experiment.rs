@@ -1,10 +1,11 @@
 //! Everything that `weir lab run` knows: experiments about shares, about what they cost, about
-//! promises, about the speed of the scheduler in user space, and simulations of image caches.
+//! promises, about completion times, about the speed of the scheduler in user space, and simulations of
+//! image caches.
 
 use std::{fs, path::Path};
 
 use crate::{
-    cost, phtb, pop,
+    cost, ecc, phtb, pop,
     scenario::{self, Scenario, ScenarioError},
     sla,
 };
@@ -24,14 +25,31 @@ const PROMISES: [(&str, &str); 7] = [
     ("sla-vm", include_str!("../../../lab/sla-vm.toml")),
 ];
 
+/// The experiments about completion times.
+const COMPLETIONS: [(&str, &str); 10] = [
+    ("ecc-cubic", include_str!("../../../lab/ecc-cubic.toml")),
+    ("ecc-bbr", include_str!("../../../lab/ecc-bbr.toml")),
+    ("ecc-mix", include_str!("../../../lab/ecc-mix.toml")),
+    ("ecc-weir", include_str!("../../../lab/ecc-weir.toml")),
+    ("ecc-shallow", include_str!("../../../lab/ecc-shallow.toml")),
+    ("ecc-loss", include_str!("../../../lab/ecc-loss.toml")),
+    ("ecc-access", include_str!("../../../lab/ecc-access.toml")),
+    ("ecc-mice", include_str!("../../../lab/ecc-mice.toml")),
+    ("ecc-mice-deep", include_str!("../../../lab/ecc-mice-deep.toml")),
+    ("ecc-sweep", include_str!("../../../lab/ecc-sweep.toml")),
+];
+
 /// The experiments about the speed of the scheduler.
-const PACKETS: [(&str, &str); 6] = [
+const PACKETS: [(&str, &str); 9] = [
     ("phtb-1", include_str!("../../../lab/phtb-1.toml")),
     ("phtb-2", include_str!("../../../lab/phtb-2.toml")),
     ("phtb-3", include_str!("../../../lab/phtb-3.toml")),
     ("phtb-4", include_str!("../../../lab/phtb-4.toml")),
     ("phtb-5", include_str!("../../../lab/phtb-5.toml")),
     ("phtb-6", include_str!("../../../lab/phtb-6.toml")),
+    ("phtb-1600", include_str!("../../../lab/phtb-1600.toml")),
+    ("phtb-few", include_str!("../../../lab/phtb-few.toml")),
+    ("phtb-real", include_str!("../../../lab/phtb-real.toml")),
 ];
 
 /// The simulations of image caches.
@@ -50,6 +68,8 @@ pub enum Experiment {
     Cost(Box<cost::Scenario>),
     /// Whether promises are kept: files with `measures = "transmission"`.
     Promise(Box<sla::Scenario>),
+    /// How long flows and jobs take: files with `measures = "completion"`.
+    Completion(Box<ecc::Scenario>),
     /// How fast the scheduler is: files with `measures = "packets"`.
     Packets(Box<phtb::Scenario>),
     /// What an image cache finds: files with `measures = "image-..."`. Simulated; needs no rights.
@@ -63,7 +83,8 @@ pub enum Experiment {
 #[must_use]
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
-    let others = COSTS.iter().chain(&PROMISES).chain(&PACKETS).chain(&POPS).map(|(name, text)| {
+    let others = COSTS.iter().chain(&PROMISES).chain(&COMPLETIONS).chain(&PACKETS).chain(&POPS);
+    let others = others.map(|(name, text)| {
         Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
     });
     shares.chain(others).collect()
@@ -110,6 +131,13 @@ impl Experiment {
                 None => Ok(Experiment::Promise(Box::new(promise))),
             };
         }
+        if table["measures"].as_str() == Some("completion") {
+            let completion: ecc::Scenario = toml::from_str(text).map_err(syntax)?;
+            return match completion.fault() {
+                Some(what) => Err(ScenarioError::Shape { scenario: completion.name, what }),
+                None => Ok(Experiment::Completion(Box::new(completion))),
+            };
+        }
         if table["measures"].as_str() == Some("packets") {
             let packets: phtb::Scenario = toml::from_str(text).map_err(syntax)?;
             return match packets.fault() {
@@ -133,6 +161,7 @@ impl Experiment {
             Experiment::Shares(s) => &s.name,
             Experiment::Cost(s) => &s.name,
             Experiment::Promise(s) => &s.name,
+            Experiment::Completion(s) => &s.name,
             Experiment::Packets(s) => &s.name,
             Experiment::Images(s) => &s.name,
         }
@@ -145,6 +174,7 @@ impl Experiment {
             Experiment::Shares(s) => (&s.title, &s.source),
             Experiment::Cost(s) => (&s.title, &s.source),
             Experiment::Promise(s) => (&s.title, &s.source),
+            Experiment::Completion(s) => (&s.title, &s.source),
             Experiment::Packets(s) => (&s.title, &s.source),
             Experiment::Images(s) => (&s.title, &s.source),
         }
@@ -157,6 +187,7 @@ impl Experiment {
             Experiment::Shares(s) => s.about.trim(),
             Experiment::Cost(s) => s.about.trim(),
             Experiment::Promise(s) => s.about.trim(),
+            Experiment::Completion(s) => s.about.trim(),
             Experiment::Packets(s) => s.about.trim(),
             Experiment::Images(s) => s.about.trim(),
         }
@@ -169,6 +200,7 @@ impl Experiment {
             Experiment::Shares(s) => (s.cases.len(), s.seconds),
             Experiment::Cost(s) => (s.steps() / s.controls.len(), s.seconds),
             Experiment::Promise(s) => (s.cases.len(), s.seconds),
+            Experiment::Completion(s) => (s.cases.len() * s.points().len(), 0),
             Experiment::Packets(_) => (1, 0),
             Experiment::Images(s) => (s.zones.len(), 0),
         }
@@ -181,6 +213,7 @@ impl Experiment {
             Experiment::Shares(s) => s.cases.len() * s.controls.len(),
             Experiment::Cost(s) => s.steps(),
             Experiment::Promise(s) => s.steps(),
+            Experiment::Completion(s) => s.steps(),
             Experiment::Packets(s) => s.steps(),
             Experiment::Images(s) => s.steps(),
         }
@@ -212,6 +245,9 @@ mod tests {
         let text = PROMISES[2].1.replacen("\"19mbit\",", "\"79mbit\",", 1);
         let error = Experiment::parse(&text, "sla-C").unwrap_err().to_string();
         assert!(error.contains("promises 160") && error.contains("a line of 100"), "{error}");
+        let text = COMPLETIONS[0].1.replacen("up = 0.5", "up = 0.9", 1);
+        let error = Experiment::parse(&text, "ecc-cubic").unwrap_err().to_string();
+        assert!(error.contains("of the volume"), "{error}");
         let text = POPS[0].1.replacen("name = \"fra\"", "name = \"par\"", 1);
         let error = Experiment::parse(&text, "pop-hits").unwrap_err().to_string();
         assert!(error.contains("no zone par"), "{error}");

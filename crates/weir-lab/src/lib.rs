@@ -4,8 +4,8 @@
 //! [`topology`] builds it, [`control`] shapes it (not at all, by a hand-written tc script, or
 //! by weir), [`traffic`] fills it, [`oracle`] says what section 3's allocation gives each
 //! flow, and [`report`] how far the result is from that; [`cost`] measures what it takes, [`sla`]
-//! whether promises are kept, [`phtb`] how fast the scheduler in user space is, and [`pop`] simulates
-//! image caches. Everything is removed at the end, also after a panic or Ctrl-C.
+//! whether promises are kept, [`ecc`] completion times by congestion control, [`phtb`] how fast the
+//! scheduler in user space is, and [`pop`] simulates image caches. Everything is removed at the end, also after a panic or Ctrl-C.
 //!
 //! Tests of other crates use the same parts:
 //!
@@ -29,6 +29,7 @@ pub mod cli;
 pub mod control;
 pub mod cost;
 pub mod demo;
+pub mod ecc;
 pub mod experiment;
 pub mod interrupt;
 pub mod oracle;

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_lab::{
     control::Kind,
-    report::Report,
+    report::{Report, Shown as _},
     run::{self, Options},
     scenario::Scenario,
     topology::check_rights,
@@ -66,7 +66,7 @@ fn a_scenario_runs_its_cases_under_its_controls_and_writes_what_it_found() {
         step(Kind::None, "max 20"),
     ];
     assert_eq!(steps, order);
-    assert_eq!(report.pass, None, "weir was not among the controls");
+    assert_eq!(report.head.pass, None, "weir was not among the controls");
     let error = |case: usize| report.cases[case].largest_error(Kind::Tc).unwrap();
     assert!(error(0) > 0.10, "tc lends the idle container's part by quantum, not by weight: {}", error(0));
     assert!(error(1) < 0.05, "tc's ceiling holds, and the other has the rest: {}", error(1));

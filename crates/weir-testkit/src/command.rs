@@ -1,12 +1,16 @@
 //! Running programs, and what to say when they cannot run.
 
 use std::{
-    env, io,
+    env, fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
 };
+
+/// How long a daemon may take to be ready: a second on a quiet machine.
+const READY: Duration = Duration::from_secs(30);
 
 /// Why there can be no daemon or namespace here: the text of a skip.
 #[derive(Debug, thiserror::Error)]
@@ -110,4 +114,35 @@ pub(crate) fn output(command: &mut Command) -> Result<String, CommandError> {
         return Err(error(command, if said.is_empty() { done.status.to_string() } else { said }));
     }
     Ok(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
+}
+
+/// Waits until a daemon is ready; one that ended, or is not ready in time, is killed, and its last
+/// words are told.
+pub(crate) fn await_ready(
+    program: &'static str,
+    child: &mut Child,
+    log: &Path,
+    ready: impl Fn() -> bool,
+) -> Result<(), Unavailable> {
+    let started = Instant::now();
+    while !ready() {
+        let ended = child
+            .try_wait()
+            .map_err(|source| Unavailable::Io { what: format!("start {program}"), source })?
+            .is_some();
+        if ended || started.elapsed() > READY {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(Unavailable::NotReady { program, after: started.elapsed(), said: tail(log) });
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// The last lines of a log.
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(4)..].join(" | ")
 }

@@ -6,18 +6,19 @@ use std::{
     os::unix::{fs::MetadataExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 
 use crate::{
     CommandError, IMAGE, Unavailable,
-    command::{find, output, require_root},
+    command::{await_ready, find, output, require_root},
     image, netns, remains,
 };
-
-/// How long a daemon may take to be ready: a second on a quiet machine.
-const READY: Duration = Duration::from_secs(30);
 
 /// A Docker daemon in a network namespace, with its own containerd, socket, data and cgroup,
 /// and one image, [`IMAGE`].
@@ -77,6 +78,30 @@ impl Dockerd {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.join("docker.sock")
+    }
+
+    /// The socket of its containerd.
+    #[must_use]
+    pub fn containerd_socket(&self) -> PathBuf {
+        self.dir.join("containerd.sock")
+    }
+
+    /// What it takes for the root of the file system as far as its configuration goes:
+    /// `etc/docker/daemon.json` is below it. It goes with the daemon.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// Has the daemon read its configuration again, as `systemctl reload docker` does.
+    ///
+    /// # Errors
+    /// [`Unavailable::Io`] if it does not run.
+    pub fn reload(&self) -> Result<(), Unavailable> {
+        let io = |source| Unavailable::Io { what: "reload dockerd".to_owned(), source };
+        let child = self.dockerd.as_ref().ok_or_else(|| io(std::io::ErrorKind::NotFound.into()))?;
+        let pid = i32::try_from(child.id()).map_err(|e| io(std::io::Error::other(e)))?;
+        kill(Pid::from_raw(pid), Signal::SIGHUP).map_err(|errno| io(errno.into()))
     }
 
     /// The network namespace it is in.
@@ -205,12 +230,17 @@ impl Dockerd {
 
     fn start_dockerd(&mut self) -> Result<(), Unavailable> {
         let version = output(Command::new(&self.programs.dockerd).arg("--version"))?;
-        let config = self.dir.join("daemon.json");
-        write(&config, &daemon_json(&version, &self.dir))?;
+        let config = self.root().join("etc/docker/daemon.json");
+        if !config.exists() {
+            let etc = self.root().join("etc/docker");
+            let io = |source| Unavailable::Io { what: format!("make {}", etc.display()), source };
+            fs::create_dir_all(&etc).map_err(io)?;
+            write(&config, &daemon_json(&version, &self.dir))?;
+        }
         let socket = self.socket();
         let mut command = self.in_netns(&self.programs.dockerd);
         for (option, file) in [
-            ("--config-file", "daemon.json"),
+            ("--config-file", "root/etc/docker/daemon.json"),
             ("--data-root", "data"),
             ("--exec-root", "exec"),
             ("--pidfile", "docker.pid"),
@@ -243,17 +273,8 @@ impl Dockerd {
         let io = |source| Unavailable::Io { what: format!("start {program}"), source };
         let file = File::create(&log).map_err(io)?;
         command.stdout(file.try_clone().map_err(io)?).stderr(file);
-        let started = Instant::now();
         let mut child = command.spawn().map_err(io)?;
-        while !ready() {
-            let ended = child.try_wait().map_err(io)?.is_some();
-            if ended || started.elapsed() > READY {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(Unavailable::NotReady { program, after: started.elapsed(), said: tail(&log) });
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        await_ready(program, &mut child, &log, ready)?;
         Ok(child)
     }
 
@@ -321,11 +342,4 @@ fn answers_ping(socket: &Path) -> bool {
         Ok::<_, std::io::Error>(answer)
     };
     ask().is_ok_and(|answer| answer.split(' ').nth(1) == Some("200"))
-}
-
-/// The last lines of a log.
-fn tail(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(4)..].join(" | ")
 }

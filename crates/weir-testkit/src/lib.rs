@@ -1,4 +1,4 @@
-//! Real things to test against: network namespaces, and a Docker daemon of one's own.
+//! Real things to test against: network namespaces, a Docker daemon and a registry of one's own.
 //!
 //! A [`Dockerd`] lives in one network namespace, because dockerd rewrites the firewall of
 //! whatever namespace it is in (its FORWARD policy is DROP), and in one temporary directory. Its
@@ -31,10 +31,12 @@ mod command;
 mod dockerd;
 mod image;
 mod netns;
+mod registry;
 mod remains;
 
 pub use command::{CommandError, Unavailable};
 pub use dockerd::Dockerd;
 pub use image::IMAGE;
 pub use netns::Netns;
+pub use registry::{LOGIN, Registry, image_of_noise};
 pub use remains::sweep;

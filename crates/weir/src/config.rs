@@ -63,6 +63,8 @@ pub(crate) struct Config {
     /// Which connections use which congestion control.
     #[serde(default)]
     pub(crate) congestion: Vec<weir_cc::Rule>,
+    /// Without the section no connection tries another.
+    pub(crate) advice: Option<weir_cc::AdviceSettings>,
     /// Without the section no agreements are made.
     pub(crate) agreements: Option<Agreements>,
     /// Without the section no images are kept.
@@ -390,6 +392,9 @@ fn check(config: &Config) -> Result<(), Fault> {
         check_name(bare).map_err(|e| fault("[[congestion]]", e))?;
     }
     weir_cc::Rules::new(config.congestion.clone()).map_err(|e| fault("[[congestion]]", e))?;
+    if let Some(advice) = &config.advice {
+        advice.check().map_err(|e| fault("[advice]", e))?;
+    }
     if let Some(images) = &config.images {
         images.check()?;
     }
@@ -490,6 +495,7 @@ mod tests {
         // And of images.
         let images = parse(&format!("{LINK}{uncommented}")).unwrap().images.unwrap();
         assert_eq!((images.upstreams.len(), images.listen.port()), (2, 5050));
+        assert_eq!(images.pop.map(|pop| pop.store), Some(weir_image::PopStore::Peer));
     }
 
     #[test]

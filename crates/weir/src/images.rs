@@ -2,6 +2,7 @@
 //! does not hold up the division of the link.
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -10,13 +11,15 @@ use std::{
 
 use anyhow::Context as _;
 use tokio::{runtime::Handle, sync::watch, time::sleep};
-use weir_host::{chain, discover::docker};
+use weir_host::{chain, containerd, discover::docker};
 use weir_image::{Mirror, Settings, Timing};
 
 /// Between two tries to open the store or to listen.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Between two looks at which images containers have.
 const LOOK: Duration = Duration::from_secs(15);
+/// How long containerd may take to say.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The cache as the API sees it; cheap to clone.
 #[derive(Debug, Clone)]
@@ -112,20 +115,7 @@ impl Images {
             recovered.removed
         );
         self.set(State::Up(mirror.clone(), Handle::current()));
-        let look = async {
-            let Some(socket) = docker else { return std::future::pending().await };
-            let options = docker::Options::at(socket);
-            loop {
-                match docker::images_in_use(&options).await {
-                    Ok(ids) => {
-                        mirror.store().set_in_use(ids.iter().filter_map(|id| id.parse().ok()).collect())
-                    }
-                    // What was in use is taken to be.
-                    Err(e) => tracing::debug!("image cache: cannot ask docker which images are in use: {e}"),
-                }
-                sleep(LOOK).await;
-            }
-        };
+        let look = look(mirror.clone(), docker, settings.containerd.clone());
         tokio::select! {
             served = mirror.serve(listener) => served.context("cannot serve images"),
             () = look => Ok(()),
@@ -148,5 +138,28 @@ impl Images {
             State::Off => Err(Absent::Off),
             State::Down(why) => Err(Absent::Down(why.clone())),
         }
+    }
+}
+
+/// Tells the store, now and then, what the containers of Docker and containerd are made of.
+async fn look(mirror: Mirror, docker: Option<PathBuf>, containerd: PathBuf) {
+    let options = docker.map(docker::Options::at);
+    // While one of them cannot be asked, what was in use there is taken to be.
+    let (mut of_docker, mut of_containerd) = (HashSet::new(), HashSet::new());
+    let digests = |ids: &mut dyn Iterator<Item = &String>| ids.filter_map(|id| id.parse().ok()).collect();
+    loop {
+        if let Some(options) = &options {
+            match docker::images_in_use(options).await {
+                Ok(ids) => of_docker = digests(&mut ids.iter()),
+                Err(e) => tracing::debug!("image cache: what is in use: {e}"),
+            }
+        }
+        match containerd::images_in_use(&containerd, PATIENCE).await {
+            Ok(ids) => of_containerd = digests(&mut ids.iter()),
+            Err(e) if e.is_absent() => of_containerd.clear(),
+            Err(e) => tracing::warn!("image cache: what is in use: {}", chain(&e)),
+        }
+        mirror.store().set_in_use(of_docker.union(&of_containerd).cloned().collect());
+        sleep(LOOK).await;
     }
 }

@@ -52,8 +52,7 @@ impl Counting {
     }
 }
 
-/// Somebody else's program at a cgroup, which allows no other at the same one and does nothing.
-/// Gone when dropped.
+/// Somebody else's program at a cgroup, which does nothing. Gone when dropped.
 #[derive(Debug)]
 pub struct Foreign {
     program: OwnedFd,
@@ -61,12 +60,25 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// Attaches one.
+    /// Attaches one that allows no other at the same cgroup.
     ///
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
     pub fn attach(cgroup: &Path) -> Foreign {
+        Foreign::attach_with(cgroup, 0)
+    }
+
+    /// Attaches one beside those that are there.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn attach_beside(cgroup: &Path) -> Foreign {
+        Foreign::attach_with(cgroup, libbpf_sys::BPF_F_ALLOW_MULTI)
+    }
+
+    fn attach_with(cgroup: &Path, flags: u32) -> Foreign {
         // r0 = 1; exit
         let instructions: [u64; 2] = [0x0000_0001_0000_00b7, 0x95];
         let (name, license) = (CString::new("foreign").unwrap(), CString::new("GPL").unwrap());
@@ -91,7 +103,7 @@ impl Foreign {
                 program.as_raw_fd(),
                 cgroup.as_raw_fd(),
                 libbpf_sys::BPF_CGROUP_SOCK_OPS,
-                0,
+                flags,
             )
         };
         assert_eq!(code, 0, "a program of somebody else attaches");

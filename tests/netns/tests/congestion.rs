@@ -7,12 +7,12 @@ use std::{
     net::{IpAddr, TcpListener, TcpStream},
     path::PathBuf,
     thread::sleep,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nix::sys::socket::{getsockopt, sockopt::TcpCongestion};
 use weir_bpf::EarlierCongestion;
-use weir_cc::{Direction, FlowRecord};
+use weir_cc::{Direction, FlowRecord, Origin};
 use weir_host::discover::cgroup::Cgroup2;
 use weir_lab::topology::{Family, Mode, Netns, Spec};
 use weir_netns_tests::{Config, Counting, Foreign, Need, Node, can_run, containers};
@@ -100,17 +100,29 @@ fn usual(netns: &Netns) -> String {
     algorithm(&Pair::to(netns, &listener).opened)
 }
 
+/// Now, as records tell times.
+fn now_ms() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis() as u64
+}
+
 /// The records of the connections opened from these ports, when all have ended.
 #[track_caller]
 fn records(node: &Node, ports: &[u16], direction: Direction) -> Vec<FlowRecord> {
+    records_since(0, node, ports, direction)
+}
+
+/// Those that ended after a time: ports are used again, by others and for other far ends.
+#[track_caller]
+fn records_since(begun_ms: u64, node: &Node, ports: &[u16], direction: Direction) -> Vec<FlowRecord> {
     wait_for("connections end and are told of", || {
         let all = node.client().congestion_flows().expect("it answers");
         let opened = |flow: &FlowRecord| match direction {
             Direction::Out => flow.local_port,
             Direction::In => flow.remote_port,
         };
-        let found = all.into_iter().filter(|f| f.direction == Some(direction) && ports.contains(&opened(f)));
-        let found: Vec<FlowRecord> = found.collect();
+        let is_new = |f: &FlowRecord| f.direction == Some(direction) && f.ended_ms > begun_ms;
+        let found: Vec<FlowRecord> =
+            all.into_iter().filter(|f| is_new(f) && ports.contains(&opened(f))).collect();
         assert!(found.len() <= ports.len(), "a connection is told of twice: {found:?}");
         (found.len() == ports.len()).then_some(found)
     })
@@ -223,6 +235,7 @@ fn every_connection_of(mode: Mode) {
         for (family, wanted) in [Family::V4, Family::V6].into_iter().zip(wanted) {
             let listener = srv.within(|| TcpListener::bind((node.topology.server_address(family), 0)));
             let listener = listener.expect("is there").expect("free");
+            let begun = now_ms();
             let mut pairs: Vec<Pair> = (0..20).map(|_| Pair::to(node.netns(label), &listener)).collect();
             for pair in &pairs {
                 check(&format!("{label} {family:?}"), algorithm(&pair.opened), wanted);
@@ -237,7 +250,7 @@ fn every_connection_of(mode: Mode) {
             }
             let ports: Vec<u16> = pairs.iter().map(Pair::port).collect();
             drop(pairs);
-            for flow in records(&node, &ports, Direction::Out) {
+            for flow in records_since(begun, &node, &ports, Direction::Out) {
                 check(&format!("the record of {label} {family:?}"), flow.first.to_string(), wanted);
                 assert_eq!((flow.sent.0, flow.to), (3000, node.topology.server_address(family)));
                 assert_eq!(flow.class.as_deref(), Some(node.name(label).as_str()));
@@ -252,6 +265,7 @@ fn every_connection_of(mode: Mode) {
             let listener = node.netns(label).within(|| TcpListener::bind((address, port)));
             let listener = listener.expect("is there").expect("free");
             // From elsewhere: what C1 opens has rules of its own.
+            let begun = now_ms();
             let mut pairs: Vec<Pair> = (0..10).map(|_| Pair::to(node.topology.srv(), &listener)).collect();
             for pair in &mut pairs {
                 check(&format!("{label} accepts {port}"), algorithm(&pair.accepted), wanted);
@@ -259,7 +273,7 @@ fn every_connection_of(mode: Mode) {
             }
             let ports: Vec<u16> = pairs.iter().map(Pair::port).collect();
             drop(pairs);
-            for flow in records(&node, &ports, Direction::In) {
+            for flow in records_since(begun, &node, &ports, Direction::In) {
                 check("the record of what was accepted", flow.first.to_string(), wanted);
                 assert_eq!((flow.sent.0, flow.local_port), (2000, port));
             }
@@ -338,7 +352,13 @@ fn a_flow_changes_its_algorithm_where_the_rule_says_and_loses_nothing() {
             large.algorithms(),
             at - MIB as u64
         );
-        assert!(at >= MIB as u64, "changed at {at}");
+        // Within a round trip, at the rate at which the path delivers; a super-packet is
+        // acknowledged at once.
+        let round_trip = large.delivery_rate.0 / 8 * u64::from(large.most_rtt_us) / 1_000_000;
+        let most = MIB as u64 + round_trip + 2 * 65_536;
+        // BBR goes when its start-up is over.
+        let is_at_once = at <= most || first == "bbr";
+        assert!(at >= MIB as u64 && is_at_once, "changed at {at}, {most} at the latest: {large:?}");
     }
     assert_eq!(node.client().congestion().expect("it answers").switched, 3);
 
@@ -421,6 +441,12 @@ fn other_owners_programs_go_on_and_a_cgroup_can_have_rules_of_its_own() {
         println!("{class}: {} by weir's rule, {runs} calls of the other's program", flow.first);
         assert!(foreign.is_attached() && runs > 0, "the other's program ran {runs} times");
     }
+    // And one at the root, where weir's is too.
+    let at_root = Foreign::attach_beside(Cgroup2::find().expect("asked for").mount());
+    let before = counting.runs(at_root.id()).0;
+    let port = group.connect(node.topology.node(), node.topology.srv(), address);
+    assert_eq!(records(&node, &[port], Direction::Out)[0].first.as_str(), "reno");
+    assert!(counting.runs(at_root.id()).0 > before, "the program at the root is called too");
     // Two agents' rules do not meet.
     let mut other = Node::build(&Spec { containers: containers(1), ..Spec::default() });
     let config = other.config();
@@ -431,7 +457,8 @@ fn other_owners_programs_go_on_and_a_cgroup_can_have_rules_of_its_own() {
         assert_eq!(algorithm(&pair.opened), wanted);
     }
     assert!(other.agent().stop() && node.agent().stop());
-    assert!(foreign.is_attached() && later.is_attached(), "theirs stay when weir goes");
+    let theirs = [&foreign, &later, &at_root];
+    assert!(theirs.iter().all(|theirs| theirs.is_attached()), "theirs stay when weir goes");
 }
 
 #[test]
@@ -518,5 +545,120 @@ fn a_rule_that_is_removed_in_the_flow_changes_nothing_more_and_connections_can_b
     assert_eq!((algorithm(&flow.opened), algorithm(&old.opened)), (before.clone(), before));
     let said = node.ran(&["cc", "move"]);
     assert!(said.code == Some(1) && said.stderr.contains("there are no rules"), "{said:?}");
+    assert!(node.agent().stop());
+}
+
+#[test]
+fn a_rule_is_set_at_run_time_outlives_the_agent_and_is_taken_back() {
+    if !ready() {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let config = node.config();
+    started(&mut node, &config, &[rule("start = \"cubic\"")]);
+    let (server, name) = (node.topology.server_address(Family::V4), node.name("C1"));
+    let used = |node: &Node| algorithm(&Pair::new(node.netns("C1"), node.topology.srv(), server, 0).opened);
+    let network = format!("to={server}/32");
+    assert_eq!(used(&node), "cubic");
+    let said = node.weir(&["cc", "set", &network, "start=reno"]);
+    assert_eq!((said, used(&node)), (format!("rule 2, to {server}/32: reno\n"), "reno".to_owned()));
+    // In place of the file's, and of what was set before.
+    node.weir(&["cc", "set", "start=bbr"]);
+    node.weir(&["cc", "set", &network, "start=bbr"]);
+    assert_eq!(used(&node), "bbr");
+    let why = node.weir(&["cc", "explain", &server.to_string()]);
+    assert!(why.contains("was set instead of it") && why.contains("config"), "{why}");
+
+    for (parts, why) in [
+        (vec!["start=fastest"], "this kernel has no congestion control fastest; it has"),
+        (vec!["to=10.0.0.1/8", "start=reno"], "write 10.0.0.0/8"),
+        (vec!["to=224.0.0.0/4", "start=reno"], "TCP has no multicast"),
+    ] {
+        let said = node.ran(&[&["cc", "set"][..], &parts].concat());
+        assert!(said.code != Some(0) && said.stderr.contains(why), "{said:?}");
+    }
+    node.weir(&["cc", "set", &format!("container={name}"), "start=reno"]);
+    let said = node.ran(&["cc", "set", &format!("container=netns:{name}"), "start=bbr"]);
+    assert!(said.stderr.contains("is about the same connections"), "{said:?}");
+    node.weir(&["cc", "unset", &format!("container={name}")]);
+
+    node.agent().kill();
+    node.restart();
+    wait_for("rules are in force again", || (programs(&node).len() == 1).then_some(()));
+    let shown = node.client().congestion().expect("it answers");
+    assert!(shown.rules.len() == 2 && shown.rules.iter().all(|rule| rule.origin == Origin::Set), "{shown:?}");
+    assert_eq!(used(&node), "bbr");
+    node.weir(&["cc", "unset", &network]);
+    node.weir(&["cc", "unset"]);
+    assert_eq!(used(&node), "cubic", "the file's rule counts again");
+    let said = node.ran(&["cc", "unset", &network]);
+    assert!(said.code == Some(1) && said.stderr.contains("was set at run time"), "{said:?}");
+    assert!(node.agent().stop());
+}
+
+#[test]
+fn few_connections_try_another_algorithm_and_what_is_known_of_them_outlives_the_agent() {
+    if !ready() {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let server = node.topology.server_address(Family::V4);
+    let advice = format!(
+        "[advice]\nto = [\"{server}/32\"]\nshare = 0.25\nturn_s = 1\ntry = [{{ start = \"reno\" }}]\n"
+    );
+    let config = node.config();
+    started(&mut node, &config, &[rule("start = \"cubic\""), advice]);
+    let srv = node.topology.srv();
+    let stage = |node: &Node| {
+        let trials = node.client().congestion_advice().expect("it answers");
+        trials.first().map(|trial| trial.stage.clone()).unwrap_or_default()
+    };
+    wait_for("the trial begins", || (stage(&node) == "baseline").then_some(()));
+    // Each at a port of its own: at one port the ends of thousands use up the ports to come from.
+    let batch = |node: &Node| {
+        let listener = srv.within(|| TcpListener::bind((server, 0))).expect("is there").expect("free");
+        for _ in 0..250 {
+            Pair::to(node.netns("C1"), &listener).send(100);
+        }
+        let flows = node.client().congestion_flows().expect("it answers");
+        flows.into_iter().filter(|flow| flow.direction == Some(Direction::Out)).collect::<Vec<_>>()
+    };
+    let begin = Instant::now();
+    let mut made = 0;
+    while stage(&node) == "baseline" {
+        let flows = batch(&node);
+        made += 250;
+        // It may have ended while these were made.
+        let is_over = stage(&node) != "baseline";
+        let none_tried = flows.iter().all(|flow| !flow.tried);
+        assert!(none_tried || is_over, "nothing is tried before it is known what is usual");
+        assert!(begin.elapsed() < 10 * PATIENCE, "{made} connections say what is usual");
+    }
+    assert!(made >= 4000, "{made} connections were enough");
+    let tried = loop {
+        let flows = batch(&node);
+        made += 250;
+        if let Some(flow) = flows.iter().find(|flow| flow.tried) {
+            assert!(flows.iter().filter(|f| !f.tried).all(|f| f.first.as_str() == "cubic"));
+            break flow.clone();
+        }
+        assert!(begin.elapsed() < 20 * PATIENCE, "of {made} connections none tried anything");
+    };
+    let view = node.client().congestion().expect("it answers");
+    println!("{made} connections, {} tried reno: {tried:?}", view.tried);
+    assert_eq!((tried.first.as_str(), tried.rule), ("reno", None));
+    assert!(view.tried * 10 < made, "{} of {made} tried it", view.tried);
+
+    node.agent().kill();
+    node.restart();
+    wait_for("trials go on", || (stage(&node) == "trying").then_some(()));
+    node.weir(&["cc", "advise", "--apply"]);
+    assert!(node.weir(&["cc", "advise"]).contains("becomes the rule"));
+    let said = node.ran(&["cc", "advise", "--rollback", &format!("{server}/32")]);
+    assert!(said.code == Some(1) && said.stderr.contains("nothing to take back"), "{said:?}");
+    node.weir(&["cc", "advise", "--again"]);
+    wait_for("they begin anew", || (stage(&node) == "baseline").then_some(()));
+    let said = node.weir(&["cc", "explain", &server.to_string()]);
+    assert!(said.contains("uses cubic"), "{said}");
     assert!(node.agent().stop());
 }

@@ -21,7 +21,7 @@ pub use show::table;
 
 use crate::{
     control::{self, Agent, Kind, Missing, TcForm, cni, script},
-    report::{Figure, Machine, verdict},
+    report::{Figure, Head},
     run::{Options, Step},
     topology::{Family, Mode, Spec, Topology, UPLINK, Wire},
 };
@@ -136,20 +136,9 @@ pub struct Row {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its name.
-    pub scenario: String,
-    /// Whether weir met every figure that has a rule; none if there is none.
-    pub pass: Option<bool>,
-    /// What was measured, beside what was wanted and what the paper reports.
-    pub figures: Vec<Figure>,
-    /// Kernel release.
-    pub kernel: String,
-    /// What it ran on.
-    pub machine: Machine,
-    /// weir's version.
-    pub weir: String,
-    /// Seconds since the epoch.
-    pub time: u64,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Controls that were asked for and cannot run in this kernel.
     pub missing: Vec<Missing>,
     /// Cases that cannot run in this kernel, and why.
@@ -182,13 +171,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_
         Measures::Latency => latency::run(scenario, options, watch)?,
     };
     Ok(Report {
-        scenario: scenario.name.clone(),
-        pass: verdict::pass(&found.figures),
-        figures: found.figures,
-        kernel: crate::report::kernel(),
-        machine: Machine::here(),
-        weir: env!("CARGO_PKG_VERSION").to_owned(),
-        time: std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs(),
+        head: Head::now(&scenario.name, found.figures),
         missing: found.missing,
         missing_cases: found.missing_cases,
         settings: scenario.clone(),

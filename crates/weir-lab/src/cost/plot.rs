@@ -37,7 +37,7 @@ pub fn svg(report: &Report) -> Result<String> {
     let group = group.max(cases.iter().map(|case| width(case, NAME)).max().unwrap_or(0) + 12);
     let right = LEFT + group * i32::try_from(cases.len())? + GAP;
     let total = right.max(LEAST_WIDTH).max(LEFT + title_width(&report.settings.title));
-    sheet::svg(&report.scenario, (total, TOP + HEIGHT + BOTTOM), |sheet| {
+    sheet::svg(&report.head.scenario, (total, TOP + HEIGHT + BOTTOM), |sheet| {
         draw(sheet, report, &cases, &controls, (group, right))
     })
 }

@@ -1,6 +1,6 @@
 //! The table of a report, and its files.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use anyhow::Result;
 
@@ -8,8 +8,8 @@ use super::{Measures, Report, svg};
 use crate::{
     control::Kind,
     report::{
+        Head, Shown,
         table::{align_numbers, control_name, missing_lines, new_table},
-        verdict, write_files,
     },
 };
 
@@ -25,7 +25,7 @@ pub fn table(report: &Report) -> String {
     };
     let mut text = format!(
         "{}: {} ({})\n{measure}; {} of {} wire, {}, TSO {}, {} s a measurement\n",
-        report.scenario,
+        report.head.scenario,
         settings.title,
         settings.source,
         settings.capacity,
@@ -58,7 +58,7 @@ pub fn table(report: &Report) -> String {
     align_numbers(&mut table, 2);
     let _ = write!(text, "{table}");
     if !report.noise.is_empty() {
-        let _ = write!(text, "\n{}; load {}", report.noise, report.machine.load);
+        let _ = write!(text, "\n{}; load {}", report.noise, report.head.machine.load);
     }
     text += &missing_lines(&report.missing);
     for (case, why) in &report.missing_cases {
@@ -67,23 +67,18 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-impl Report {
-    /// Pass, or what falls short and by how much.
-    #[must_use]
-    pub fn verdict(&self) -> String {
-        match self.pass {
-            None => format!("{}: nothing is judged: no control here promises anything", self.scenario),
-            Some(_) => verdict::of(&self.scenario, self.pass, &self.figures),
-        }
+impl Shown for Report {
+    fn head(&self) -> &Head {
+        &self.head
     }
-
-    /// Writes `result.json`, `table.txt` and `plot.svg` into `dir`, which is made if needed.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<()> {
-        let said = format!("{}\n{}\n", table(self), self.verdict());
-        write_files(dir, self, said, svg(self)?, "")
+    fn table(&self) -> String {
+        table(self)
+    }
+    fn plot(&self) -> Result<String> {
+        svg(self)
+    }
+    fn unjudged(&self) -> &'static str {
+        "nothing is judged: no control here promises anything"
     }
 }
 
@@ -95,7 +90,6 @@ pub(super) mod tests {
     use crate::{
         control::Missing,
         cost::{Row, Scenario},
-        report::Machine,
     };
 
     /// A report of two cases under two controls.
@@ -110,13 +104,7 @@ pub(super) mod tests {
             beside: 90.5,
         };
         Report {
-            scenario: settings.name.clone(),
-            pass: None,
-            figures: Vec::new(),
-            kernel: "6.18".to_owned(),
-            machine: Machine::here(),
-            weir: "0.1.0".to_owned(),
-            time: 0,
+            head: Head::now(&settings.name, Vec::new()),
             missing: vec![Missing { control: Kind::WeirBpf, why: "no struct_ops".to_owned() }],
             missing_cases: Vec::new(),
             settings,

@@ -1,7 +1,7 @@
 //! The paper's own form, kept to show what it costs: a lock-free FIFO for each leaf, `activate` and
 //! `deactivate` removed. So the dequeue thread does not know which of them are empty, and looks.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_htb::Params;
 use weir_units::{BitRate, Bytes, Instant};
@@ -11,40 +11,52 @@ const PLACES: usize = super::LIMIT as usize;
 /// Bytes of a turn.
 const QUANTUM: i64 = super::QUANTUM as i64;
 
-/// One leaf's packets, by their lengths; 0 is no packet, so that a place tells whether it is free
-/// (FastForward). One thread fills, one empties.
+/// One leaf's packets, length and handle in a word; 0 is no packet, so that a place tells whether it is
+/// free (FastForward). One thread fills, one empties.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Fifo([AtomicU32; PLACES]);
+pub(super) struct Fifo([AtomicU64; PLACES]);
 
 impl Fifo {
     pub(super) fn new() -> Fifo {
-        Fifo([const { AtomicU32::new(0) }; PLACES])
+        Fifo([const { AtomicU64::new(0) }; PLACES])
     }
 
     /// Whether there was a place. `at` is the filling thread's.
     #[inline]
-    pub(super) fn push(&self, at: &mut u32, len: u32) -> bool {
-        let place = &self.0[*at as usize % PLACES];
-        if place.load(Ordering::Acquire) != 0 {
-            return false;
-        }
-        place.store(len, Ordering::Release);
-        *at = at.wrapping_add(1);
-        true
+    pub(super) fn push(&self, at: &mut u32, len: u32, handle: u32) -> bool {
+        put(&self.0, at, u64::from(handle) << 32 | u64::from(len))
     }
 
     #[inline]
-    fn pop(&self, at: &mut u32) -> Option<u32> {
-        let place = &self.0[*at as usize % PLACES];
-        let len = place.load(Ordering::Acquire);
-        if len == 0 {
-            return None;
-        }
-        place.store(0, Ordering::Release);
-        *at = at.wrapping_add(1);
-        Some(len)
+    fn pop(&self, at: &mut u32) -> Option<(u32, u32)> {
+        take(&self.0, at).map(|word| (word as u32, (word >> 32) as u32))
     }
+}
+
+/// Fills the next place of a ring, a power of two of them, with what is not zero; whether it was free.
+#[inline]
+pub(super) fn put(places: &[AtomicU64], at: &mut u32, word: u64) -> bool {
+    let place = &places[*at as usize & (places.len() - 1)];
+    if place.load(Ordering::Acquire) != 0 {
+        return false;
+    }
+    place.store(word, Ordering::Release);
+    *at = at.wrapping_add(1);
+    true
+}
+
+/// Empties the next place, if it is filled.
+#[inline]
+pub(super) fn take(places: &[AtomicU64], at: &mut u32) -> Option<u64> {
+    let place = &places[*at as usize & (places.len() - 1)];
+    let word = place.load(Ordering::Acquire);
+    if word == 0 {
+        return None;
+    }
+    place.store(0, Ordering::Release);
+    *at = at.wrapping_add(1);
+    Some(word)
 }
 
 /// A bucket as the moment until which it is empty, ns.
@@ -92,9 +104,13 @@ pub(super) struct Dequeuer<'a> {
 }
 
 impl<'a> Dequeuer<'a> {
-    pub(super) fn new(fifos: &'a [Fifo], link: BitRate) -> Dequeuer<'a> {
+    pub(super) fn new(
+        fifos: &'a [Fifo],
+        rates: impl Fn(u32) -> (BitRate, BitRate),
+        link: BitRate,
+    ) -> Dequeuer<'a> {
         let leaf = |user| {
-            let (rate, ceil) = super::rates(user);
+            let (rate, ceil) = rates(user);
             Leaf { rate: Bucket::new(rate, None), ceil: Bucket::new(ceil, None), deficit: QUANTUM, at: 0 }
         };
         let leaves = (0..fifos.len() as u32).map(leaf).collect();
@@ -107,26 +123,27 @@ impl<'a> Dequeuer<'a> {
         }
     }
 
-    /// All that may leave at `now`; the length of each goes to `sent`.
-    pub(super) fn dequeue(&mut self, now: Instant, mut sent: impl FnMut(usize, u32)) {
-        let now = now.0.as_nanos() as f64;
+    /// What may leave at `now`, at most `room` packets; the length and handle of each go to `sent`.
+    /// Returns how many left.
+    pub(super) fn dequeue(&mut self, now: Instant, room: u32, mut sent: impl FnMut(u32, u32)) -> u32 {
+        let (now, mut left) = (now.0.as_nanos() as f64, 0);
         for lent in [false, true] {
             let level = usize::from(lent);
             // Until all in turn had nothing, or no tokens.
             let mut in_vain = 0;
-            while in_vain < self.leaves.len() && (!lent || self.link.has(now)) {
+            while in_vain < self.leaves.len() && left < room && (!lent || self.link.has(now)) {
                 let i = self.turn[level];
                 let leaf = &mut self.leaves[i];
                 let may = leaf.ceil.has(now) && (lent || leaf.rate.has(now));
                 match may.then(|| self.fifos[i].pop(&mut leaf.at)) {
-                    Some(Some(len)) => {
-                        in_vain = 0;
+                    Some(Some((len, handle))) => {
+                        (in_vain, left) = (0, left + 1);
                         if !lent {
                             leaf.rate.take(now, len);
                         }
                         leaf.ceil.take(now, len);
                         self.link.take(now, len);
-                        sent(i, len);
+                        sent(len, handle);
                         leaf.deficit -= i64::from(len);
                         if leaf.deficit >= 0 {
                             continue;
@@ -141,6 +158,7 @@ impl<'a> Dequeuer<'a> {
                 self.turn[level] = (i + 1) % self.leaves.len();
             }
         }
+        left
     }
 }
 
@@ -154,16 +172,16 @@ mod tests {
     fn users_get_their_rates_and_the_rest_of_the_link_and_empty_queues_are_looked_into() {
         let fifos = (0..4).map(|_| Fifo::new()).collect::<Vec<_>>();
         // Two users with packets of 0.5 and 2 Mbit/s, up to 1 and 12; two without.
-        let mut dequeuer = Dequeuer::new(&fifos, BitRate::mbit(10));
+        let mut dequeuer = Dequeuer::new(&fifos, super::super::paper_rates, BitRate::mbit(10));
         let (mut ends, mut bytes) = ([0; 2], [0u64; 4]);
         for ms in 0..4_000 {
-            for (fifo, end) in fifos.iter().zip(&mut ends) {
-                while fifo.push(end, 500) {}
+            for (i, (fifo, end)) in (0..).zip(fifos.iter().zip(&mut ends)) {
+                while fifo.push(end, 500, i) {}
             }
             // What the link had saved up at first is not counted.
             let counts = u64::from(ms >= 2_000);
-            dequeuer
-                .dequeue(Instant(Duration::from_millis(ms)), |i, len| bytes[i] += counts * u64::from(len));
+            let now = Instant(Duration::from_millis(ms));
+            dequeuer.dequeue(now, u32::MAX, |len, i| bytes[i as usize] += counts * u64::from(len));
         }
         let mbit = bytes.map(|bytes| bytes as f64 * 8.0 / 2e6);
         assert!((mbit[0] - 1.0).abs() < 0.02, "{mbit:?}");

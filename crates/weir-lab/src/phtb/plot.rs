@@ -27,7 +27,7 @@ const BOUND: RGBColor = RGBColor(201, 42, 42);
 /// If the drawing library refuses.
 pub fn svg(report: &Report) -> Result<String> {
     let mut text = String::new();
-    draw(report, &mut text).map_err(|e| anyhow!("cannot draw the plot of {}: {e}", report.scenario))?;
+    draw(report, &mut text).map_err(|e| anyhow!("cannot draw the plot of {}: {e}", report.head.scenario))?;
     Ok(text)
 }
 
@@ -44,7 +44,7 @@ fn draw(report: &Report, text: &mut String) -> Result<(), Box<dyn std::error::Er
     let under = format!("{}; {} of {} users send", settings.source, settings.active, settings.users);
     label(&under, (LEFT, 42), 15, &GREY, HPos::Left)?;
     let mbit = |rate: weir_units::BitRate| rate.bits_per_sec() as f64 / 1e6;
-    let (rate, ceil) = rates(output.user);
+    let (rate, ceil) = rates(settings, output.user);
     let one = format!("a selected user, Mbit/s (rate {rate}, ceil {ceil})");
     let panels = [
         ("all users, Mbit/s".to_owned(), &output.all, vec![mbit(link(settings))]),

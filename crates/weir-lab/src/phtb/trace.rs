@@ -52,6 +52,12 @@ impl Random {
     fn below(&mut self, below: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(below)) >> 64) as u64
     }
+
+    /// A packet's length.
+    fn len(&mut self, scenario: &Scenario) -> u32 {
+        let Scenario { min_len, max_len, .. } = scenario;
+        min_len + self.below(u64::from(max_len - min_len) + 1) as u32
+    }
 }
 
 impl Frame {
@@ -110,6 +116,13 @@ impl Users {
         Users { slots: vec![(0, 0); (users as usize * 4).next_power_of_two()].into(), count: 0 }
     }
 
+    /// With their made-up addresses.
+    fn made_up(count: u32) -> Users {
+        let mut users = Users::new(count);
+        (0..count).for_each(|user| users.insert(address(user)));
+        users
+    }
+
     #[inline]
     fn slot(&self, address: u32) -> usize {
         let mask = self.slots.len() - 1;
@@ -159,10 +172,8 @@ impl Trace {
     /// as the paper's mean of 782 between 64 and 1500.
     fn made_up(scenario: &Scenario, most: u64, seed: u64) -> Trace {
         let mut random = Random(seed);
-        let mut users = Users::new(scenario.users);
-        (0..scenario.users).for_each(|user| users.insert(address(user)));
         let (common, special) = (scenario.active.div_ceil(2), scenario.active / 2);
-        let assured = |user| super::rates(user).0.bits_per_sec();
+        let assured = |user| super::paper_rates(user).0.bits_per_sec();
         let (one, other) = (assured(0) * u64::from(common), assured(1) * u64::from(special));
         let frame = |_| {
             let user = if random.below(one + other) < one {
@@ -170,11 +181,18 @@ impl Trace {
             } else {
                 2 * random.below(special.into()) as u32 + 1
             };
-            let len =
-                scenario.min_len + random.below(u64::from(scenario.max_len - scenario.min_len) + 1) as u32;
-            Frame::new(user, len)
+            Frame::new(user, random.len(scenario))
         };
-        Trace { frames: (0..most.min(MOST as u64)).map(frame).collect(), users, notes: Vec::new() }
+        let frames = (0..most.min(MOST as u64)).map(frame).collect();
+        Trace { frames, users: Users::made_up(scenario.users), notes: Vec::new() }
+    }
+
+    /// What waits of each of the first `active` users, of such lengths.
+    pub(super) fn waiting(scenario: &Scenario, active: u32, seed: u64) -> Trace {
+        let mut random = Random(seed);
+        let frame = |i| Frame::new(i % active, random.len(scenario));
+        let frames = (0..active * scenario.waiting).map(frame).collect();
+        Trace { frames, users: Users::made_up(scenario.users), notes: Vec::new() }
     }
 
     /// Of a pcap or pcapng file. The first destinations are the users.

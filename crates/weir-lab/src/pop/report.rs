@@ -1,8 +1,8 @@
 //! What the simulations say: a table, figures with verdicts, JSON.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use weir_cache::{
@@ -13,7 +13,7 @@ use weir_units::Bytes;
 
 use super::{Measures, Scenario, ZoneCase, svg};
 use crate::{
-    report::{Figure, Machine, Rule, table::new_table, verdict},
+    report::{Figure, Head, Rule, Shown, table::new_table},
     stats,
 };
 
@@ -49,20 +49,9 @@ impl Row {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its name.
-    pub scenario: String,
-    /// Whether every figure that has a rule meets it; none if there is none.
-    pub pass: Option<bool>,
-    /// What was simulated, beside what was wanted and what the paper reports.
-    pub figures: Vec<Figure>,
-    /// Kernel release, which does not matter here.
-    pub kernel: String,
-    /// What it ran on, which does not matter either.
-    pub machine: Machine,
-    /// weir's version.
-    pub weir: String,
-    /// Seconds since the epoch.
-    pub time: u64,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Of the first trace of each zone.
     pub seed: u64,
     /// How it was run: the scenario.
@@ -75,44 +64,22 @@ impl Report {
     pub(super) fn new(scenario: &Scenario, seed: u64, rows: Vec<Row>) -> Report {
         let figures: Vec<Figure> =
             scenario.zones.iter().flat_map(|case| zone_figures(scenario, case, &rows)).collect();
-        let verdicts: Vec<bool> = figures.iter().filter_map(|figure| figure.pass).collect();
-        Report {
-            scenario: scenario.name.clone(),
-            pass: (!verdicts.is_empty()).then(|| verdicts.iter().all(|pass| *pass)),
-            figures,
-            kernel: crate::report::kernel(),
-            machine: Machine::here(),
-            weir: env!("CARGO_PKG_VERSION").to_owned(),
-            time: std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs(),
-            seed,
-            settings: scenario.clone(),
-            rows,
-        }
+        Report { head: Head::now(&scenario.name, figures), seed, settings: scenario.clone(), rows }
     }
+}
 
-    /// Pass, or what falls short and by how much.
-    #[must_use]
-    pub fn verdict(&self) -> String {
-        verdict::of(&self.scenario, self.pass, &self.figures)
+impl Shown for Report {
+    fn head(&self) -> &Head {
+        &self.head
     }
-
-    /// Writes `result.json`, `table.txt` and `plot.svg` into `dir`, which is made if needed.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<()> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
-        let json = serde_json::to_string_pretty(self).context("cannot write a report as JSON")?;
-        let files = [
-            ("result.json", json + "\n"),
-            ("table.txt", format!("{}\n{}\n", table(self), self.verdict())),
-            ("plot.svg", svg(self)?),
-        ];
-        for (name, text) in files {
-            let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
+    fn table(&self) -> String {
+        table(self)
+    }
+    fn plot(&self) -> Result<String> {
+        svg(self)
+    }
+    fn unjudged(&self) -> &'static str {
+        "nothing is judged"
     }
 }
 
@@ -231,7 +198,7 @@ pub fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\nsimulated; traces made from seed {}, at most {} deployments each\n",
-        report.scenario, settings.title, settings.source, report.seed, settings.deployments
+        report.head.scenario, settings.title, settings.source, report.seed, settings.deployments
     );
     let mut table = new_table();
     let header = [
@@ -309,8 +276,8 @@ pub(super) mod tests {
     pub(in crate::pop) const POLICIES: &str = include_str!("../../../../lab/pop-policies.toml");
 
     fn figure<'a>(report: &'a Report, name: &str) -> &'a Figure {
-        let found = report.figures.iter().find(|figure| figure.name == name);
-        found.unwrap_or_else(|| panic!("{name} among {:#?}", report.figures))
+        let found = report.head.figures.iter().find(|figure| figure.name == name);
+        found.unwrap_or_else(|| panic!("{name} among {:#?}", report.head.figures))
     }
 
     #[test]
@@ -321,7 +288,7 @@ pub(super) mod tests {
         let judged = figure(&report, "fra: images found in 32GiB");
         assert_eq!((judged.want, judged.rule, judged.pass), (Some(31.0), Some(Rule::AtLeast), Some(true)));
         assert_eq!(figure(&report, "fra: images found in 4GiB").pass, None);
-        assert_eq!(report.pass, Some(true));
+        assert_eq!(report.head.pass, Some(true));
     }
 
     #[test]
@@ -346,7 +313,7 @@ pub(super) mod tests {
         assert_eq!((five.want, five.rule), (Some(85.0), Some(Rule::AtMost)));
         assert!(five.value < 100.0);
         assert_eq!(figure(&report, "fra: auto beside LRU at its worst").want, Some(102.0));
-        assert!(report.figures.iter().all(|figure| !figure.name.contains(": lru beside")));
+        assert!(report.head.figures.iter().all(|figure| !figure.name.contains(": lru beside")));
     }
 
     #[test]
@@ -354,8 +321,8 @@ pub(super) mod tests {
         let report = report(SITES, 200, 1);
         let dir = tempfile::tempdir().unwrap();
         report.write(dir.path()).unwrap();
-        let json = fs::read_to_string(dir.path().join("result.json")).unwrap();
+        let json = std::fs::read_to_string(dir.path().join("result.json")).unwrap();
         assert!(serde_json::from_str::<Report>(&json).unwrap() == report);
-        assert!(fs::read_to_string(dir.path().join("table.txt")).unwrap().contains("falls short"));
+        assert!(std::fs::read_to_string(dir.path().join("table.txt")).unwrap().contains("falls short"));
     }
 }

@@ -1,6 +1,7 @@
 //! What a run says: figures with verdicts, JSON, a table, a plot.
 
 mod compare;
+mod head;
 mod machine;
 mod plot;
 pub(crate) mod sheet;
@@ -14,12 +15,11 @@ use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
 pub use compare::{Summary, compare};
+pub use head::{Head, Shown};
 pub use machine::Machine;
-pub(crate) use machine::kernel;
 pub(crate) use plot::color;
 pub use plot::svg;
 pub use table::table;
-pub use verdict::verdict;
 
 use crate::{
     control::{Kind, Missing, TcForm},
@@ -30,24 +30,13 @@ use crate::{
 /// One run of one scenario. As JSON: `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its name.
-    pub scenario: String,
-    /// Whether weir met every figure that has a rule; none if weir was not run.
-    pub pass: Option<bool>,
-    /// What was measured, beside what was wanted and what the paper reports.
-    pub figures: Vec<Figure>,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// The scenario's title.
     pub title: String,
     /// Where the experiment comes from.
     pub source: String,
-    /// Kernel release.
-    pub kernel: String,
-    /// What it ran on.
-    pub machine: Machine,
-    /// weir's version.
-    pub weir: String,
-    /// Seconds since the epoch.
-    pub time: u64,
     /// Of the confidence intervals.
     pub seed: u64,
     /// What was compared.
@@ -62,27 +51,6 @@ pub struct Report {
     /// The tc scripts of control `tc`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scripts: String,
-}
-
-/// Writes a report, what is said of it, its plot and, if there are any, its scripts into `dir`.
-pub(crate) fn write_files(
-    dir: &Path,
-    report: &impl Serialize,
-    said: String,
-    plot: String,
-    scripts: &str,
-) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
-    let json = serde_json::to_string_pretty(report).context("cannot write a report as JSON")?;
-    let mut files = vec![("result.json", json + "\n"), ("table.txt", said), ("plot.svg", plot)];
-    if !scripts.is_empty() {
-        files.push(("tc.txt", scripts.to_owned()));
-    }
-    for (name, text) in files {
-        let path = dir.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// A number, and what is said of it.
@@ -278,15 +246,9 @@ impl Report {
         let controls: Vec<Kind> = scenario.controls.iter().copied().filter(ran).collect();
         let figures = figures(&cases, &controls, &settings);
         Report {
-            scenario: scenario.name.clone(),
-            pass: verdict::pass(&figures),
-            figures,
+            head: Head::now(&scenario.name, figures),
             title: scenario.title.clone(),
             source: scenario.source.clone(),
-            kernel: kernel(),
-            machine: Machine::here(),
-            weir: env!("CARGO_PKG_VERSION").to_owned(),
-            time: std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs(),
             seed,
             controls,
             missing,
@@ -294,16 +256,6 @@ impl Report {
             cases,
             scripts,
         }
-    }
-
-    /// Writes `result.json`, `table.txt`, `plot.svg` and, if there are any, the tc scripts
-    /// into `dir`, which is made if needed.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<()> {
-        let said = format!("{}\n{}\n", table(self), verdict(self));
-        write_files(dir, self, said, svg(self)?, &self.scripts)
     }
 
     /// Reads a `result.json`.
@@ -314,6 +266,24 @@ impl Report {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read result {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is not a result of weir lab", path.display()))
+    }
+}
+
+impl Shown for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+    fn table(&self) -> String {
+        table(self)
+    }
+    fn plot(&self) -> Result<String> {
+        svg(self)
+    }
+    fn unjudged(&self) -> &'static str {
+        "no verdict, since weir was not among the controls"
+    }
+    fn scripts(&self) -> &str {
+        &self.scripts
     }
 }
 
@@ -456,8 +426,8 @@ pub(crate) mod tests {
 
     #[test]
     fn one_share_too_far_off_fails_the_scenario_and_others_controls_do_not() {
-        assert_eq!(sample("weights-3", 1.029).pass, Some(true));
-        assert_eq!(sample("weights-3", 1.031).pass, Some(false));
+        assert_eq!(sample("weights-3", 1.029).head.pass, Some(true));
+        assert_eq!(sample("weights-3", 1.031).head.pass, Some(false));
         let mut report = sample("weights-3", 1.0);
         for case in &mut report.cases {
             for container in &mut case.containers {
@@ -472,9 +442,9 @@ pub(crate) mod tests {
     #[test]
     fn an_empty_link_fails_even_if_the_ratios_are_right() {
         let report = sample("weights-3", 0.971);
-        assert_eq!(report.pass, Some(false), "0.956 * 0.971 = 0.928 of the capacity");
+        assert_eq!(report.head.pass, Some(false), "0.956 * 0.971 = 0.928 of the capacity");
         let failed: Vec<&str> =
-            report.figures.iter().filter(|f| f.pass == Some(false)).map(|f| f.name.as_str()).collect();
+            report.head.figures.iter().filter(|f| f.pass == Some(false)).map(|f| f.name.as_str()).collect();
         assert_eq!(failed, ["1:1:1: link use", "1:2:3: link use", "1:3:5: link use"]);
     }
 
@@ -484,6 +454,6 @@ pub(crate) mod tests {
         scenario.controls = vec![Kind::None];
         let report =
             Report::new(&scenario, Settings::of(&scenario, ""), 1, Vec::new(), String::new(), Vec::new());
-        assert_eq!(report.pass, None);
+        assert_eq!(report.head.pass, None);
     }
 }

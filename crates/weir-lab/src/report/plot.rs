@@ -30,7 +30,7 @@ const PAPER: RGBColor = RGBColor(201, 42, 42);
 pub fn svg(report: &Report) -> Result<String> {
     let canvas = Canvas::new(report);
     let size = (canvas.width, TOP + PLOT_HEIGHT + BOTTOM);
-    sheet::svg(&report.scenario, size, |sheet| canvas.draw(sheet, report))
+    sheet::svg(&report.head.scenario, size, |sheet| canvas.draw(sheet, report))
 }
 
 struct Canvas {

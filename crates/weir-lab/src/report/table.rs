@@ -16,7 +16,7 @@ pub fn table(report: &Report) -> String {
     let mut text = format!(
         "{}: {} ({})\n\
          payload that arrived, Mbit/s; {} of {} wire, {}, {}, TSO {}, {} s a case\n",
-        report.scenario,
+        report.head.scenario,
         report.title,
         report.source,
         settings.capacity,
@@ -174,7 +174,7 @@ pub(crate) fn new_table() -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{tests::sample, verdict};
+    use super::super::{Shown as _, tests::sample};
     use super::*;
 
     #[test]
@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn the_verdict_names_what_falls_short_and_by_how_much() {
-        let text = verdict(&sample("weights-3", 1.05));
+        let text = sample("weights-3", 1.05).verdict();
         assert!(text.contains("falls short in 10 of 13"), "{text}");
         assert!(text.contains("1:2:3: C3: 47.701 Mbit/s, wanted 45.43 +- 3.0 %"), "{text}");
-        assert!(verdict(&sample("weights-3", 1.0)).contains("pass"));
+        assert!(sample("weights-3", 1.0).verdict().contains("pass"));
     }
 }

@@ -1,22 +1,13 @@
 use std::fmt::Write as _;
 
-use super::{Figure, Report, Rule};
-
-/// Pass, or what falls short and by how much.
-#[must_use]
-pub fn verdict(report: &Report) -> String {
-    if report.pass.is_none() {
-        return format!("{}: no verdict, since weir was not among the controls", report.scenario);
-    }
-    of(&report.scenario, report.pass, &report.figures)
-}
+use super::{Figure, Rule};
 
 /// Whether every figure that has a rule meets it; none if there is none.
 pub(crate) fn pass(figures: &[Figure]) -> Option<bool> {
     figures.iter().filter_map(|figure| figure.pass).reduce(|all, one| all && one)
 }
 
-/// [`verdict`] for the figures of any report.
+/// Pass, or what falls short and by how much.
 pub(crate) fn of(scenario: &str, pass: Option<bool>, figures: &[Figure]) -> String {
     let judged = figures.iter().filter(|f| f.pass.is_some()).count();
     if pass != Some(false) {

@@ -34,7 +34,7 @@ pub(super) fn run(scenario: &Scenario, options: &Options) -> Result<Report> {
         let lacks = |&control| Missing { control, why: why.clone() };
         Report::new(scenario, Vec::new(), scenario.controls.iter().map(lacks).collect(), String::new())
     };
-    let Some(program) = find(&options.weir) else {
+    let Some(program) = harness(&options.weir) else {
         let why = format!("no {PROGRAM} here (cargo build -p weir-vm; or its path in {VARIABLE})");
         return Ok(skipped(why));
     };
@@ -73,7 +73,7 @@ fn report(said: &str) -> Option<serde_json::Result<Report>> {
 }
 
 /// The harness's program: as named, beside weir (or in the debug build beside), or on `PATH`.
-fn find(weir: &Path) -> Option<PathBuf> {
+pub(crate) fn harness(weir: &Path) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE) {
         return Some(named.into());
     }
@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn without_the_harness_nothing_is_judged_and_the_report_says_why() {
         let scenario: Scenario = toml::from_str(include_str!("../../../../lab/sla-vm.toml")).unwrap();
-        assert_eq!(find(Path::new("/nonexistent/bin/weir")).filter(|file| !file.is_file()), None);
+        assert_eq!(harness(Path::new("/nonexistent/bin/weir")).filter(|file| !file.is_file()), None);
         let lacks = Missing { control: scenario.controls[0], why: "no harness".to_owned() };
         let report = Report::new(&scenario, Vec::new(), vec![lacks], String::new());
-        assert_eq!(report.pass, None);
+        assert_eq!(report.head.pass, None);
         assert!(super::super::table(&report).contains("not run: weir: no harness"));
         assert!(super::super::svg(&report).unwrap().starts_with("<svg"));
     }

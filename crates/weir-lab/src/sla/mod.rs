@@ -29,6 +29,7 @@ use weir_units::BitRate;
 
 pub use consumer::{Answer, consume};
 pub use eager::Eager;
+pub(crate) use guest::harness;
 pub use measure::run;
 pub use plot::svg;
 pub use promise::offer;

@@ -24,7 +24,7 @@ const LINE: i32 = 22;
 pub fn svg(report: &Report) -> Result<String> {
     let legend = i32::try_from(report.rows.len())? * LINE;
     let size = (LEFT + WIDTH + 30, TOP + HEIGHT + BOTTOM + legend);
-    sheet::svg(&report.scenario, size, |sheet| draw(sheet, report))
+    sheet::svg(&report.head.scenario, size, |sheet| draw(sheet, report))
 }
 
 fn draw(sheet: &Sheet<'_>, report: &Report) -> sheet::Drawn {

@@ -1,6 +1,6 @@
 //! What a run says: the paper's Table 2, each consumer's error, figures with verdicts.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,8 @@ use super::{Answer, Case, FIRST_PORT, PAPER_BYTES, Paper, Scenario, ideal_ms, sv
 use crate::{
     control::{Kind, Missing},
     report::{
-        Figure, Machine, Rule,
+        Figure, Head, Rule, Shown,
         table::{align_numbers, control_name, missing_lines, new_table},
-        verdict, write_files,
     },
     stats,
 };
@@ -94,20 +93,9 @@ impl Row {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its name.
-    pub scenario: String,
-    /// Whether every figure that has a rule meets it; none if there is none.
-    pub pass: Option<bool>,
-    /// What was measured, beside what was wanted and what the paper reports.
-    pub figures: Vec<Figure>,
-    /// Kernel release.
-    pub kernel: String,
-    /// What it ran on.
-    pub machine: Machine,
-    /// weir's version.
-    pub weir: String,
-    /// Seconds since the epoch.
-    pub time: u64,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Controls that were asked for and cannot run in this kernel.
     pub missing: Vec<Missing>,
     /// How it was run: the scenario.
@@ -157,38 +145,34 @@ impl Report {
     pub(super) fn new(scenario: &Scenario, rows: Vec<Row>, missing: Vec<Missing>, scripts: String) -> Report {
         let figures = figures(scenario, &rows);
         Report {
-            scenario: scenario.name.clone(),
-            pass: verdict::pass(&figures),
-            figures,
-            kernel: crate::report::kernel(),
-            machine: Machine::here(),
-            weir: env!("CARGO_PKG_VERSION").to_owned(),
-            time: std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs(),
+            head: Head::now(&scenario.name, figures),
             missing,
             settings: scenario.clone(),
             rows,
             scripts,
         }
     }
+}
 
-    /// Pass, or what falls short and by how much.
-    #[must_use]
-    pub fn verdict(&self) -> String {
-        match self.pass {
-            None if self.rows.is_empty() => format!("{}: nothing was measured", self.scenario),
-            None => format!("{}: nothing is judged: no control here promises anything", self.scenario),
-            Some(_) => verdict::of(&self.scenario, self.pass, &self.figures),
+impl Shown for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+    fn table(&self) -> String {
+        table(self)
+    }
+    fn plot(&self) -> Result<String> {
+        svg(self)
+    }
+    fn unjudged(&self) -> &'static str {
+        if self.rows.is_empty() {
+            "nothing was measured"
+        } else {
+            "nothing is judged: no control here promises anything"
         }
     }
-
-    /// Writes `result.json`, `table.txt`, `plot.svg` and, if there are any, the tc scripts
-    /// into `dir`, which is made if needed.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<()> {
-        let said = format!("{}\n{}\n", table(self), self.verdict());
-        write_files(dir, self, said, svg(self)?, &self.scripts)
+    fn scripts(&self) -> &str {
+        &self.scripts
     }
 }
 
@@ -286,7 +270,7 @@ pub fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\ntransmission times of answers, ms; {} line, TSO {}, {} x {} s a measurement\n",
-        report.scenario,
+        report.head.scenario,
         settings.title,
         settings.source,
         settings.line,
@@ -326,7 +310,7 @@ pub fn table(report: &Report) -> String {
     let _ = write!(
         text,
         "{table}\nerror: of the consumer whose mean is furthest from S/bw, S as charged on the wire; UDP: Mbit/s that arrived; load {}",
-        report.machine.load
+        report.head.machine.load
     );
     text += &missing_lines(&report.missing);
     text
@@ -367,17 +351,17 @@ pub(super) mod tests {
     }
 
     fn failed(report: &Report) -> Vec<&str> {
-        report.figures.iter().filter(|f| f.pass == Some(false)).map(|f| f.name.as_str()).collect()
+        report.head.figures.iter().filter(|f| f.pass == Some(false)).map(|f| f.name.as_str()).collect()
     }
 
     #[test]
     fn a_mean_too_far_from_the_promise_and_a_curve_too_wide_fall_short() {
-        assert_eq!(sample(1.0, 1.0).pass, Some(true));
-        assert_eq!(sample(1.029, 1.0).pass, Some(true));
+        assert_eq!(sample(1.0, 1.0).head.pass, Some(true));
+        assert_eq!(sample(1.029, 1.0).head.pass, Some(true));
         let late = sample(1.031, 1.0);
         assert!(failed(&late).iter().any(|name| name.contains("largest error")), "{:?}", failed(&late));
         let early = sample(0.969, 1.0);
-        assert_eq!(early.pass, Some(false));
+        assert_eq!(early.head.pass, Some(false));
         let wide = sample(1.0, 2.1);
         assert_eq!(
             failed(&wide),
@@ -388,7 +372,7 @@ pub(super) mod tests {
     #[test]
     fn figures_stand_beside_the_papers() {
         let report = sample(1.01, 1.0);
-        let of = |name: &str| report.figures.iter().find(|f| f.name.ends_with(name)).unwrap();
+        let of = |name: &str| report.head.figures.iter().find(|f| f.name.ends_with(name)).unwrap();
         assert_eq!(of("overloaded: avg, weir").paper, Some(191.3));
         assert_eq!(of("overloaded: avg, none").paper, None, "Table 2's line is about tc");
         assert!((of("error against the picture alone, weir").value - 5.3).abs() < 0.2);
@@ -465,7 +449,9 @@ pub(super) mod tests {
         // Beside other agreements nothing can be said.
         let mut others = scenario.clone();
         others.cases[1].agreements[0] = BitRate::mbit(18);
-        assert!(!report(&others, ideal, ideal).figures.iter().any(|figure| figure.name.contains("moved")));
+        assert!(
+            !report(&others, ideal, ideal).head.figures.iter().any(|figure| figure.name.contains("moved"))
+        );
     }
 
     #[test]
@@ -480,7 +466,7 @@ pub(super) mod tests {
         assert!(both.contains("weir") && !both.contains("tc"), "{both}");
         assert!(names(&report(&scenario, &[Kind::Tc])).contains("largest error, tc"));
         scenario.want.tc_longer = Some(0.1);
-        assert_eq!(report(&scenario, &[Kind::Tc]).pass, None);
+        assert_eq!(report(&scenario, &[Kind::Tc]).head.pass, None);
     }
 
     #[test]
@@ -491,7 +477,7 @@ pub(super) mod tests {
             let row = row(&scenario.cases[0], Kind::None, answers(times)).unwrap();
             Report::new(&scenario, vec![row], Vec::new(), String::new())
         };
-        assert_eq!(report(&[100.0, 300.0]).pass, Some(true));
-        assert_eq!(report(&[200.0, 201.0]).pass, Some(false));
+        assert_eq!(report(&[100.0, 300.0]).head.pass, Some(true));
+        assert_eq!(report(&[200.0, 201.0]).head.pass, Some(false));
     }
 }

@@ -197,12 +197,11 @@ impl Topology {
     /// If rights, a program or a kernel feature is missing (named in the error). What was
     /// built until then is removed.
     pub fn build(spec: &Spec) -> Result<Topology> {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
         check_rights()?;
         if spec.containers.len() > MOST_CONTAINERS {
             bail!("cannot build {} containers: {MOST_CONTAINERS} at the most", spec.containers.len());
         }
-        let prefix = format!("{PREFIX}{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let prefix = unique_prefix();
         let make = |label: &str| Netns::create(&format!("{prefix}{label}"));
         let mut topology = Topology {
             node: make("node")?,
@@ -411,6 +410,12 @@ impl Topology {
         }
         Ok(())
     }
+}
+
+/// What the names of all namespaces of a new topology begin with.
+pub(crate) fn unique_prefix() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("{PREFIX}{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn host_interface(index: usize) -> String {

@@ -5,10 +5,13 @@ use std::{
     time::SystemTime,
 };
 
-use weir_api::{CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error, Kind};
+use weir_api::{
+    AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error, Kind,
+};
 use weir_bpf::{CongestionRecord, CongestionRule, LocalPrefix};
 use weir_cc::{
-    Algorithm, Class, Connection, Direction, Entry, Explained, FlowRecord, Rule, Rules, Stats, StatsView,
+    AdviceView, Advisor, Algorithm, Class, Connection, Direction, Entry, Explained, FlowRecord, Origin, Rule,
+    Rules, Stats, StatsView,
 };
 use weir_host::{
     chain,
@@ -36,13 +39,26 @@ pub(crate) enum Ask {
     Stats(Reply<StatsView>),
     /// `POST /v1/congestion/move`.
     Move(Reply<Result<CongestionMoved, Error>>),
+    /// `POST /v1/congestion/rules`.
+    Set(Rule, Reply<Result<RuleView, Error>>),
+    /// `DELETE /v1/congestion/rules`.
+    Unset(Rule, Reply<Result<CongestionView, Error>>),
+    /// `GET /v1/congestion/advice`.
+    Advice(Reply<Vec<AdviceView>>),
+    /// `POST /v1/congestion/advice`.
+    Advise(AdviceRequest, Reply<Result<Vec<AdviceView>, Error>>),
 }
 
 /// Rules, the programs that hold them, and what was seen.
 #[derive(Default)]
 pub(crate) struct Steering {
-    rules: Rules,
-    hold: Option<Congestion>,
+    pub(super) rules: Rules,
+    /// Those set at run time, by hand and by trials.
+    pub(super) set: Vec<Rule>,
+    pub(super) advisor: Advisor,
+    /// When trials were last stored.
+    pub(super) stored: Option<std::time::Instant>,
+    pub(super) hold: Option<Congestion>,
     failure: Option<String>,
     has_looked: bool,
     /// The classes whose sockets are told apart.
@@ -50,15 +66,22 @@ pub(crate) struct Steering {
     stats: Stats,
     recent: VecDeque<FlowRecord>,
     ended: u64,
+    /// Of those: tried another algorithm.
+    tried: u64,
 }
 
 /// Rules that can be in force here.
 pub(super) fn checked(rules: &[Rule]) -> Result<Rules, String> {
-    let rules = Rules::new(rules.to_vec()).map_err(|e| format!("[[congestion]]: {e}"))?;
+    together(rules, &[]).map_err(|e| format!("[[congestion]]: {e}"))
+}
+
+/// The same with those set at run time.
+pub(super) fn together(config: &[Rule], set: &[Rule]) -> Result<Rules, String> {
+    let rules = Rules::layered(config.to_vec(), set).map_err(|e| e.to_string())?;
     // Asking for it loads a module that was not yet.
     let missing = |name: &Algorithm| try_algorithm(name.as_str()).is_err();
     let has: Vec<Algorithm> = available().iter().filter_map(|name| name.parse().ok()).collect();
-    rules.check_available(missing, &has).map_err(|e| format!("[[congestion]]: {e}"))?;
+    rules.check_available(missing, &has).map_err(|e| e.to_string())?;
     Ok(rules)
 }
 
@@ -83,8 +106,8 @@ fn to_kernel(entry: &Entry) -> CongestionRule {
 }
 
 impl Steering {
-    pub(super) fn new(rules: Rules) -> Steering {
-        Steering { rules, ..Steering::default() }
+    pub(super) fn new(rules: Rules, set: Vec<Rule>, advisor: Advisor) -> Steering {
+        Steering { rules, set, advisor, ..Steering::default() }
     }
 
     /// Other rules, in force with the next survey.
@@ -96,21 +119,22 @@ impl Steering {
         self.failure.as_deref()
     }
 
-    pub(super) fn has_rules(&self) -> bool {
-        !self.rules.is_empty()
+    /// Whether the kernel has something to do.
+    pub(super) fn is_needed(&self) -> bool {
+        !self.rules.is_empty() || self.advisor.is_active()
     }
 
     /// Has the kernel follow the rules, for the sockets of these classes.
     fn apply(&mut self, homes: &Homes) -> Result<(), String> {
         // Only at first: what an earlier agent has left.
         let is_left = !std::mem::replace(&mut self.has_looked, true) && Congestion::is_left();
-        if self.hold.is_none() && (self.has_rules() || is_left) {
+        if self.hold.is_none() && (self.is_needed() || is_left) {
             self.hold = Some(Congestion::open().map_err(|e| chain(&e))?);
         }
         let Some(hold) = &mut self.hold else { return Ok(()) };
         let rules: Vec<CongestionRule> = self.rules.compile(&self.classes).iter().map(to_kernel).collect();
         let failures = hold.apply(homes, &rules).map_err(|e| chain(&e))?;
-        if self.rules.is_empty() {
+        if !self.is_needed() {
             self.remove()?;
         }
         failures.into_iter().next().map_or(Ok(()), Err)
@@ -131,6 +155,8 @@ impl Steering {
         for record in records {
             let Some(flow) = self.flow(&record, now_ms, generation) else { continue };
             self.ended += 1;
+            self.tried += u64::from(flow.tried);
+            self.advisor.observe(record.turn, record.tried, &flow);
             self.stats.add(self.rules.network_of(flow.to), &flow);
             if self.recent.len() == KEPT {
                 self.recent.pop_front();
@@ -165,10 +191,11 @@ impl Steering {
             retransmits: record.retransmits,
             delivery_rate: BitRate(record.delivery_rate.saturating_mul(8)),
             rule: (record.number > 0 && record.generation == generation).then_some(record.number as usize),
+            tried: record.tried,
         })
     }
 
-    fn view(&self) -> CongestionView {
+    pub(super) fn view(&self) -> CongestionView {
         let counts = self.hold.as_ref().and_then(|hold| hold.counts().ok()).unwrap_or_default();
         let entries = self.rules.compile(&self.classes);
         let rules = self.rules.as_slice().iter().zip(1..).map(|(rule, number)| {
@@ -188,6 +215,7 @@ impl Steering {
                 action: rule.action().to_string(),
                 classes: if about_all { Vec::new() } else { of.map(|class| class.name.clone()).collect() },
                 problem,
+                origin: rule.origin,
             }
         });
         CongestionView {
@@ -199,6 +227,7 @@ impl Steering {
             moved: counts.moved,
             failed: counts.failed,
             ended: self.ended,
+            tried: self.tried,
             lost: counts.lost,
         }
     }
@@ -254,7 +283,7 @@ impl Agent {
     pub(super) fn keep_steering(&mut self) {
         let Some(hold) = &mut self.congestion.hold else {
             // What could not be begun is tried again.
-            self.stale |= self.congestion.has_rules();
+            self.stale |= self.congestion.is_needed();
             return;
         };
         match hold.beat().and_then(|()| hold.repair()) {
@@ -268,7 +297,7 @@ impl Agent {
         }
     }
 
-    fn felt(&mut self, result: Result<(), String>) {
+    pub(super) fn felt(&mut self, result: Result<(), String>) {
         let failure = result.err();
         if let Some(why) = failure.as_ref().filter(|why| self.congestion.failure.as_ref() != Some(*why)) {
             self.event("not-enforced", None, why.clone());
@@ -286,6 +315,10 @@ impl Agent {
             Ask::Flows(reply) => drop(reply.send(self.congestion.recent.iter().cloned().collect())),
             Ask::Stats(reply) => drop(reply.send(self.congestion.stats.view())),
             Ask::Move(reply) => drop(reply.send(self.congestion.move_all().map_err(error))),
+            Ask::Set(rule, reply) => drop(reply.send(self.set_rule(rule, Origin::Set))),
+            Ask::Unset(about, reply) => drop(reply.send(self.unset_rule(&about))),
+            Ask::Advice(reply) => drop(reply.send(self.congestion.advisor.view())),
+            Ask::Advise(request, reply) => drop(reply.send(self.ask_advice(request))),
         }
     }
 

@@ -5,6 +5,7 @@
 //! else (containers, policies, the configuration, somebody meddling) marks something to be
 //! looked at again on the next turn.
 
+mod advice;
 pub(crate) mod agree;
 mod book;
 mod claims;
@@ -112,6 +113,8 @@ struct Agent {
 pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     let config = config::load(path)?;
     congestion::checked(&config.congestion)
+        .map(drop)
+        .and_then(|()| advice::checked(&config))
         .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
     Book::new(config, store::SetLayers::new(), store::Minors::new(), BitRate::ZERO)
         .map_err(|e| anyhow::anyhow!("cannot use configuration {}: {}", path.display(), e.message))?;
@@ -244,7 +247,7 @@ impl Agent {
                 e.message
             )
         })?;
-        let rules = congestion::checked(&config.congestion)
+        let (steering, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
@@ -263,7 +266,7 @@ impl Agent {
             link_seen: None,
             book,
             node,
-            congestion: Steering::new(rules),
+            congestion: steering,
             allocator: Allocator::new(config.allocator()),
             followed: BTreeMap::new(),
             measured: Vec::new(),
@@ -285,6 +288,9 @@ impl Agent {
         };
         for (better, why) in refused {
             agent.event("engine", None, format!("{better} was not taken: {why}"));
+        }
+        for why in left_out {
+            agent.event("not-enforced", None, why);
         }
         agent.watch_docker();
         Ok(agent)
@@ -333,6 +339,7 @@ impl Agent {
         self.look();
         self.count_delivered();
         self.count_flows();
+        self.advise();
         if self.patrolled.elapsed() >= upkeep::PATROL {
             self.patrol();
         }
@@ -414,7 +421,11 @@ impl Agent {
             if self.book.config().agreements.is_some() != config.agreements.is_some() {
                 return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
             }
-            let congestion = congestion::checked(&config.congestion)?;
+            congestion::checked(&config.congestion)?;
+            advice::checked(&config)?;
+            let congestion = congestion::together(&config.congestion, &self.congestion.set)
+                .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
+            let advice = config.advice.clone();
             if self.book.config().images != config.images {
                 return Err("a change of [images] needs a restart of the agent".to_owned());
             }
@@ -425,6 +436,7 @@ impl Agent {
                 agreements.reconfigure(rules, &self.book.config().link);
             }
             self.congestion.set_rules(congestion);
+            self.congestion.advisor.set(advice);
             Ok(docker)
         });
         match result {
@@ -563,6 +575,10 @@ impl Agent {
         if let Some(agreements) = &mut self.agreements {
             agreements.save_counted(&self.store);
             agreements.save_months(&self.store);
+        }
+        if self.congestion.advisor.is_active() {
+            self.count_flows();
+            self.save_trials();
         }
         let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let unsteered = self.congestion.remove();

@@ -331,7 +331,7 @@ impl Agent {
                 Some("the scheduler alone holds shares; queues are longer without pacing"),
             ));
         }
-        if self.congestion.has_rules() {
+        if self.congestion.is_needed() {
             checks.push(check(
                 "congestion control",
                 self.congestion.failure().map(str::to_owned),

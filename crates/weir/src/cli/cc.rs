@@ -7,11 +7,12 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use weir_api::{CongestionQuery, CongestionView};
-use weir_cc::{Direction, Explained, FlowRecord, StatsView};
+use ipnet::IpNet;
+use weir_api::{AdviceRequest, AdviceVerb, CongestionQuery, CongestionView};
+use weir_cc::{AdviceView, Direction, Explained, FlowRecord, Interval, Origin, Rule, StatsView};
 
 use super::{
-    Session,
+    Session, Usage,
     format::{self, Look, Table, Tone},
 };
 
@@ -21,9 +22,12 @@ const EXAMPLES: &str = "Examples:
   weir cc flows                                  what ended last: bytes, time, algorithm, round trips
   weir cc stats                                  completion times by destination, size and algorithm
   weir cc move                                   connections that are there already follow too
+  weir cc set to=192.0.2.0/24 start=bbr          a rule at once, instead of the file's for the same
+  weir cc unset to=192.0.2.0/24                  take that back
+  weir cc advise                                 what trials have found ([advice] of the file)
 
-Rules are [[congestion]] of the configuration, read again whenever it changes; docs/weir.toml shows
-them all. The longest prefix wins; then who names the container, the group, the port, the direction.";
+Rules are [[congestion]] of the configuration, read again whenever it changes (docs/weir.toml shows
+them all), and those that were set. The longest prefix wins; then who names the container, the group, the port, the direction.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -44,6 +48,105 @@ enum Verb {
     Stats,
     /// Have connections that are there already follow the rules too
     Move,
+    /// Set a rule, at once
+    Set(SetArgs),
+    /// Take back a rule that was set
+    Unset(UnsetArgs),
+    /// Show what trials have found, and have it become the rule
+    Advise(AdviseArgs),
+}
+
+const SET_EXAMPLES: &str = "Examples:
+  weir cc set to=192.0.2.0/24 start=bbr
+  weir cc set container=web port=443 start=bbr after=10MiB then=cubic
+  weir cc set group=tenant-a start=default     weir's own: BBR for the first MiB, then CUBIC
+
+Keys are those of [[congestion]]: container, group, to, port, direction say whose connections; start,
+after, then what they use. A rule about the same connections, of the file or set before, is replaced. It
+is in force at once for new connections, and outlives a restart of the agent.";
+
+#[derive(Debug, Args)]
+#[command(after_help = SET_EXAMPLES)]
+struct SetArgs {
+    /// What a rule says: to=NET, start=ALGORITHM, ...
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    parts: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct UnsetArgs {
+    /// Whose connections: container=, group=, to=, port=, direction=; none for the rule for all
+    #[arg(value_name = "KEY=VALUE")]
+    parts: Vec<String>,
+}
+
+const ADVISE_EXAMPLES: &str = "Examples:
+  weir cc advise                               what is known, with 95 % intervals
+  weir cc advise --apply                       what is best becomes the rule, step by step
+  weir cc advise --rollback 192.0.2.0/24       take that rule back
+  weir cc advise --again 192.0.2.0/24          forget what is known, and begin anew
+
+Off unless [advice] of the configuration names networks. A part of the connections to each, drawn by
+lot, tries another algorithm; completion times are compared within sizes, with tests that hold whenever
+one looks. What makes a size's 99th percentile a tenth longer is dropped; so is what only gains what its
+neighbours lose. With --apply what seems good is used by more and more connections, up to half, before it
+becomes the rule; if it is then worse than before, the rule goes back by itself.";
+
+#[derive(Debug, Args)]
+#[command(after_help = ADVISE_EXAMPLES)]
+struct AdviseArgs {
+    /// Of this network only
+    #[arg(value_name = "NETWORK")]
+    to: Option<IpNet>,
+    /// Have what is best become the rule
+    #[arg(long, group = "verb")]
+    apply: bool,
+    /// Only recommend from now on
+    #[arg(long, group = "verb")]
+    hold: bool,
+    /// Take back the rule that it has become
+    #[arg(long, group = "verb", requires = "to")]
+    rollback: bool,
+    /// Forget what is known, and begin anew
+    #[arg(long, group = "verb")]
+    again: bool,
+}
+
+impl AdviseArgs {
+    fn verb(&self) -> Option<AdviceVerb> {
+        let all = [
+            (self.apply, AdviceVerb::Apply),
+            (self.hold, AdviceVerb::Hold),
+            (self.rollback, AdviceVerb::Rollback),
+            (self.again, AdviceVerb::Again),
+        ];
+        all.into_iter().find(|(asked, _)| *asked).map(|(_, verb)| verb)
+    }
+}
+
+/// The rule that these parts are, in the words of the configuration.
+fn rule(parts: &[String]) -> Result<Rule, Usage> {
+    let mut table = toml::Table::new();
+    for part in parts {
+        let wrong =
+            || Usage(format!("cannot read `{part}`: write KEY=VALUE, as to=192.0.2.0/24 or start=bbr"));
+        let (key, value) = part.split_once('=').filter(|(_, value)| !value.is_empty()).ok_or_else(wrong)?;
+        if key == "start" && value == "default" {
+            continue;
+        }
+        let value = match (key, value.parse::<i64>()) {
+            ("port", Ok(number)) => toml::Value::Integer(number),
+            _ => toml::Value::String(value.to_owned()),
+        };
+        if table.insert(key.to_owned(), value).is_some() {
+            return Err(Usage(format!("{key} is there twice")));
+        }
+    }
+    let rule: Rule = table.try_into().map_err(|e: toml::de::Error| {
+        Usage(e.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+    })?;
+    rule.check().map_err(|e| Usage(e.to_string()))?;
+    Ok(rule)
 }
 
 const EXPLAIN_EXAMPLES: &str = "Examples:
@@ -122,6 +225,31 @@ pub(super) fn run(args: CcArgs, session: &mut Session<'_>) -> anyhow::Result<Exi
                 moved.failures.iter().try_for_each(|why| writeln!(out, "! {why}"))
             })?;
         }
+        Verb::Set(args) => {
+            let wanted = rule(&args.parts)?;
+            if !args.parts.iter().any(|part| part.starts_with("start=")) {
+                return Err(Usage("say what they use: start=ALGORITHM, or start=default".to_owned()).into());
+            }
+            let set = session.client.congestion_set(&wanted)?;
+            session.print(&set, |out, _| {
+                writeln!(out, "rule {}, {}: {}", set.number, set.connections, set.action)?;
+                set.problem.iter().try_for_each(|why| writeln!(out, "! {why}"))
+            })?;
+        }
+        Verb::Unset(args) => {
+            let about = rule(&args.parts)?;
+            let view = session.client.congestion_unset(&about)?;
+            session.print(&view, |out, look| list(out, look, &view))?;
+        }
+        Verb::Advise(args) => {
+            let all = match args.verb() {
+                Some(verb) => session.client.congestion_advise(&AdviceRequest { to: args.to, verb })?,
+                None => session.client.congestion_advice()?,
+            };
+            let all: Vec<AdviceView> =
+                all.into_iter().filter(|one| args.to.is_none_or(|to| to == one.to)).collect();
+            session.print(&all, |out, look| advice(out, look, &all))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -130,7 +258,7 @@ fn list(out: &mut dyn Write, look: Look, view: &CongestionView) -> io::Result<()
     if view.rules.is_empty() {
         writeln!(out, "no rules: connections use what applications and the system say ([[congestion]])")?;
     } else {
-        let mut table = Table::new(look, &[">RULE", "CONNECTIONS", "ALGORITHM", "REACHES"]);
+        let mut table = Table::new(look, &[">RULE", "CONNECTIONS", "ALGORITHM", "REACHES", "BY"]);
         for rule in &view.rules {
             let reaches = match (&rule.problem, rule.classes.is_empty()) {
                 (Some(_), _) => ("nobody!".to_owned(), Tone::Warn),
@@ -143,6 +271,10 @@ fn list(out: &mut dyn Write, look: Look, view: &CongestionView) -> io::Result<()
                 plain(&rule.connections),
                 plain(&rule.action),
                 reaches,
+                (
+                    rule.origin.to_string(),
+                    if rule.origin == Origin::Config { Tone::Dim } else { Tone::Plain },
+                ),
             ]);
         }
         write!(out, "{table}")?;
@@ -183,13 +315,47 @@ fn explain(out: &mut dyn Write, look: Look, to: IpAddr, explained: &Explained) -
     if explained.considered.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new(look, &[">RULE", "CONNECTIONS", "ALGORITHM", "WHY"]);
+    let mut table = Table::new(look, &[">RULE", "CONNECTIONS", "ALGORITHM", "BY", "WHY"]);
     for one in &explained.considered {
         let tone = if one.chosen { Tone::Good } else { Tone::Dim };
-        let cells = [&one.number.to_string(), &one.rule, &one.action, &one.why];
+        let number = if one.number == 0 { "-".to_owned() } else { one.number.to_string() };
+        let cells = [&number, &one.rule, &one.action, &one.origin.to_string(), &one.why];
         table.row(cells.map(|text| (text.clone(), tone)));
     }
     write!(out, "\n{table}")
+}
+
+fn advice(out: &mut dyn Write, look: Look, all: &[AdviceView]) -> io::Result<()> {
+    if all.is_empty() {
+        return writeln!(out, "no trials: [advice] of the configuration names networks (docs/weir.toml)");
+    }
+    for (i, one) in all.iter().enumerate() {
+        let space = if i > 0 { "\n" } else { "" };
+        let applies = if one.apply { ", becomes the rule" } else { "" };
+        writeln!(out, "{space}{} ({}{applies}): {}", one.to, one.stage, one.verdict)?;
+        let mut table =
+            Table::new(look, &["ALGORITHM", ">SHARE", ">ITS FLOWS", ">THE OTHERS", ">IF ALL USED IT", ""]);
+        for arm in &one.arms {
+            let tone = if arm.dropped.is_some() { Tone::Dim } else { Tone::Plain };
+            let share =
+                if arm.dropped.is_some() { "-".to_owned() } else { format!("{:.2}%", arm.share * 100.0) };
+            let why = arm.dropped.clone().unwrap_or_default();
+            let [own, neighbours, all] = [arm.own, arm.neighbours, arm.all].map(percent);
+            table.row([arm.action.clone(), share, own, neighbours, all, why].map(|text| (text, tone)));
+        }
+        write!(out, "{table}")?;
+    }
+    Ok(())
+}
+
+/// How much longer, with its bounds: `-34% (-39 to -28)`.
+fn percent(of: Interval) -> String {
+    match (of.least, of.most) {
+        (Some(least), Some(most)) => {
+            format!("{:+.1}% ({:+.1} to {:+.1})", of.estimate * 100.0, least * 100.0, most * 100.0)
+        }
+        _ => "unknown".to_owned(),
+    }
 }
 
 fn flows(out: &mut dyn Write, look: Look, all: &[FlowRecord]) -> io::Result<()> {
@@ -303,9 +469,9 @@ mod tests {
     fn rules_flows_and_times_are_tables_that_line_up() {
         let agent = FakeAgent::start();
         let expected = "\
-RULE  CONNECTIONS                   ALGORITHM              REACHES
-   1  all                           bbr, cubic after 1MiB  all
-   2  container gone to 10.0.0.0/8  reno                   nobody!
+RULE  CONNECTIONS                   ALGORITHM              REACHES  BY
+   1  all                           bbr, cubic after 1MiB  all      config
+   2  container gone to 10.0.0.0/8  reno                   nobody!  config
 
 kernel has  reno, bbr, cubic
 connections 12 began by a rule, 3 changed in the flow, 0 moved, 9 ended
@@ -349,6 +515,49 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
         assert_eq!(far_end("fd00::5"), Ok(("fd00::5".parse().unwrap(), None)));
         assert_eq!(far_end("[fd00::5]:443"), Ok(("fd00::5".parse().unwrap(), Some(443))));
         assert!(far_end("example.org").is_err() && far_end("10.1.2.3:99999").is_err());
+    }
+
+    #[test]
+    fn a_rule_is_set_in_the_words_of_the_configuration_and_wrong_ones_never_leave() {
+        let agent = FakeAgent::start();
+        let said = ask(
+            &agent,
+            &["cc", "set", "to=192.0.2.0/24", "port=443", "start=bbr", "after=1MiB", "then=reno"],
+        );
+        assert_eq!(said.good(), "rule 3, to 192.0.2.0/24 port 443: bbr, reno after 1MiB\n");
+        assert_eq!(
+            ask(&agent, &["cc", "set", "start=default"]).good(),
+            "rule 3, all: bbr, cubic after 1MiB\n"
+        );
+        for (bad, why) in [
+            (vec!["port=443"], "say what they use"),
+            (vec!["start"], "write KEY=VALUE"),
+            (vec!["start=bbr", "start=reno"], "start is there twice"),
+            (vec!["strat=bbr", "start=bbr"], "unknown field `strat`"),
+            (vec!["to=10.0.0.1/8", "start=bbr"], "write 10.0.0.0/8"),
+            (vec!["to=127.0.0.0/8", "start=bbr"], "what stays on this node"),
+            (vec!["port=70000", "start=bbr"], "70000"),
+            (vec!["start=bbr", "after=1MiB"], "after needs then"),
+            (vec!["start=a name", "port=1"], "is not the name of a congestion control"),
+        ] {
+            let said = ask(&agent, &[&["cc", "set"][..], &bad].concat());
+            assert_eq!(said.code, ExitCode::from(2), "{bad:?}: {}", said.err);
+            assert!(said.err.contains(why), "{bad:?}: {}", said.err);
+        }
+        assert!(ask(&agent, &["cc", "unset", "port=443"]).good().starts_with("RULE"));
+        assert!(ask(&agent, &["cc", "unset"]).err.contains("there is no class `all`"));
+    }
+
+    #[test]
+    fn advice_says_when_it_cannot_tell_and_takes_one_verb() {
+        let agent = FakeAgent::start();
+        let said = ask(&agent, &["cc", "advise"]).good();
+        assert!(said.starts_with("10.1.2.0/24 (baseline): cannot tell: 0 flows were seen"), "{said}");
+        assert!(said.contains("bbr") && said.contains("unknown"), "{said}");
+        let shown: Vec<AdviceView> = ask(&agent, &["cc", "advise", "--apply", "--json"]).json();
+        assert_eq!(shown, crate::server::fake::advice());
+        assert_eq!(ask(&agent, &["cc", "advise", "--apply", "--again"]).code, ExitCode::from(2));
+        assert_eq!(ask(&agent, &["cc", "advise", "--rollback"]).code, ExitCode::from(2));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use axum::{
     http::request::Parts,
     routing::{get, post},
 };
-use weir_api::{CongestionMoved, CongestionQuery, CongestionView};
-use weir_cc::{Explained, FlowRecord, StatsView};
+use weir_api::{AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule, CongestionView};
+use weir_cc::{AdviceView, Explained, FlowRecord, Rule, StatsView};
 
-use super::{Answer, Failure, ask};
+use super::{Answer, Failure, ask, body::Body};
 use crate::{
     agent::congestion::Ask,
     control::{Control, Reply, Request},
@@ -22,6 +22,8 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/congestion/flows", get(flows))
         .route("/v1/congestion/stats", get(stats))
         .route("/v1/congestion/move", post(move_all))
+        .route("/v1/congestion/rules", post(set).delete(unset))
+        .route("/v1/congestion/advice", get(advice).post(advise))
         .with_state(control)
 }
 
@@ -50,6 +52,25 @@ async fn stats(State(control): State<Control>) -> Answer<StatsView> {
 
 async fn move_all(State(control): State<Control>) -> Answer<CongestionMoved> {
     Ok(Json(asked(&control, Ask::Move).await??))
+}
+
+async fn set(State(control): State<Control>, Body(rule): Body<Rule>) -> Answer<CongestionRule> {
+    Ok(Json(asked(&control, |reply| Ask::Set(rule, reply)).await??))
+}
+
+async fn unset(State(control): State<Control>, Body(about): Body<Rule>) -> Answer<CongestionView> {
+    Ok(Json(asked(&control, |reply| Ask::Unset(about, reply)).await??))
+}
+
+async fn advice(State(control): State<Control>) -> Answer<Vec<AdviceView>> {
+    asked(&control, Ask::Advice).await.map(Json)
+}
+
+async fn advise(
+    State(control): State<Control>,
+    Body(request): Body<AdviceRequest>,
+) -> Answer<Vec<AdviceView>> {
+    Ok(Json(asked(&control, |reply| Ask::Advise(request, reply)).await??))
 }
 
 /// The connection of the query.

@@ -10,7 +10,9 @@ use weir_api::{
     Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, Event,
     Explanation, Export, Kind, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
 };
-use weir_cc::{Connection, Direction, FlowRecord, Rule, Rules, Stats};
+use weir_cc::{
+    AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
+};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
@@ -280,6 +282,7 @@ pub(crate) fn congestion_view() -> CongestionView {
         action: action.to_owned(),
         classes: Vec::new(),
         problem: problem.map(str::to_owned),
+        origin: weir_cc::Origin::Config,
     };
     CongestionView {
         rules: vec![
@@ -314,7 +317,22 @@ pub(crate) fn flow() -> FlowRecord {
         retransmits: 4,
         delivery_rate: BitRate::mbit(90),
         rule: Some(1),
+        tried: false,
     }
+}
+
+/// A trial that has just begun.
+pub(crate) fn advice() -> Vec<AdviceView> {
+    let to = "10.1.2.0/24".parse().unwrap();
+    let settings = AdviceSettings {
+        to: vec![to],
+        share: 0.1,
+        candidates: vec![Rule { start: "bbr".parse().ok(), ..rule_for(to, None) }],
+        turn_s: 10,
+    };
+    let mut advisor = Advisor::new(Some(settings), std::collections::BTreeMap::new(), 0);
+    advisor.turn(weir_units::Instant::default(), &Rules::default(), &"cubic".parse().unwrap(), || 1);
+    advisor.view()
 }
 
 fn congestion(ask: Ask) {
@@ -330,6 +348,23 @@ fn congestion(ask: Ask) {
         Ask::Flows(reply) => drop(reply.send(vec![flow()])),
         Ask::Stats(reply) => drop(reply.send(stats.view())),
         Ask::Move(reply) => drop(reply.send(Ok(CongestionMoved { moved: 2, failures: Vec::new() }))),
+        Ask::Set(rule, reply) => drop(reply.send(Ok(CongestionRule {
+            number: 3,
+            connections: rule.to_string(),
+            action: rule.action().to_string(),
+            classes: Vec::new(),
+            problem: None,
+            origin: weir_cc::Origin::Set,
+        }))),
+        Ask::Unset(about, reply) => drop(reply.send(match about.port {
+            Some(_) => Ok(congestion_view()),
+            None => Err(unknown(&about.to_string())),
+        })),
+        Ask::Advice(reply) => drop(reply.send(advice())),
+        Ask::Advise(request, reply) => drop(reply.send(match request.to {
+            Some(to) => Err(unknown(&to.to_string())),
+            None => Ok(advice()),
+        })),
     }
 }
 

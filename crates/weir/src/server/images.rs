@@ -7,7 +7,8 @@ use axum::{
 };
 use tokio::runtime::Handle;
 use weir_api::{
-    Freed, Image, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned, PruneImages, WarmId, Warming,
+    Freed, Image, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned, PruneImages, WarmId,
+    Warming,
 };
 use weir_image::{Mirror, Moment, store::StoreError};
 use weir_units::Bytes;
@@ -98,6 +99,16 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
             free: Bytes(usage.free),
             keep_free: Bytes(usage.floor),
             counters,
+            pop: mirror.settings().pop.as_ref().map(|pop| {
+                let site = mirror.site();
+                ImagePop {
+                    name: pop.name.clone(),
+                    node: pop.node().unwrap_or_default(),
+                    store: pop.store.name().to_owned(),
+                    nodes: site.nodes,
+                    problem: site.problem,
+                }
+            }),
         })
     });
     usage.await.map(Json)

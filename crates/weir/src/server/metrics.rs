@@ -14,8 +14,8 @@ use prometheus_client::{
 };
 use weir_agree::GuaranteeState;
 use weir_api::{AgreementStatus, Class, CongestionView, Status};
-use weir_cc::StatsView;
-use weir_image::{Mirror, Moment, stats::Counted, store::Usage};
+use weir_cc::{AdviceView, Interval, StatsView};
+use weir_image::{Mirror, Moment, store::Usage};
 use weir_units::BitRate;
 
 use super::{Failure, ask, congestion::asked};
@@ -44,12 +44,13 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
         ask(&control, |reply| Request::Agreements(Ask::Statuses(reply))).await?.unwrap_or_default();
     let congestion =
         (asked(&control, congestion::Ask::View).await?, asked(&control, congestion::Ask::Stats).await?);
+    let advice = asked(&control, congestion::Ask::Advice).await?;
     // The cache is asked where its disk does not hold up the loop.
     let images = tokio::task::spawn_blocking(move || {
         images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
     });
     let images = images.await.ok().flatten();
-    Ok(answer(text(Some((&status, &classes, &agreements, &congestion)), images.as_ref())))
+    Ok(answer(text(Some((&status, &classes, &agreements, &congestion, &advice)), images.as_ref())))
 }
 
 /// Of the image cache alone.
@@ -96,6 +97,13 @@ struct OfPath {
     to: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTrial {
+    to: String,
+    algorithm: String,
+    of: &'static str,
+}
+
 type Gauges<L> = Family<L, Gauge<f64, AtomicU64>>;
 type Counters<L> = Family<L, Counter>;
 
@@ -105,18 +113,20 @@ fn bytes_per_second(rate: BitRate) -> f64 {
 }
 
 /// What the agent's loop says: status, classes, agreements, congestion control.
-type OfAgent<'a> = (&'a Status, &'a [Class], &'a [AgreementStatus], &'a (CongestionView, StatsView));
+type OfAgent<'a> =
+    (&'a Status, &'a [Class], &'a [AgreementStatus], &'a (CongestionView, StatsView), &'a [AdviceView]);
 
 fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>) -> String {
     let mut registry = Registry::with_prefix("weir");
-    if let Some((status, classes, agreements, congestion)) = agent {
+    if let Some((status, classes, agreements, congestion, advice)) = agent {
         of_link(&mut registry, status);
         of_classes(&mut registry, classes);
         of_agreements(&mut registry, agreements);
         of_congestion(&mut registry, congestion);
+        of_advice(&mut registry, advice);
     }
     if let Some((usage, mirror)) = images {
-        of_images(&mut registry, usage, &mirror.counted());
+        of_images(&mut registry, usage, mirror);
     }
     let mut text = String::new();
     // A string takes what is written to it.
@@ -124,8 +134,11 @@ fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>) -> String 
     text
 }
 
-fn of_images(registry: &mut Registry, usage: &Usage, counted: &[Counted]) {
+fn of_images(registry: &mut Registry, usage: &Usage, mirror: &Mirror) {
+    let (site, counted) = (mirror.site(), mirror.counted());
     let gauges = [
+        ("images_site_nodes", "Nodes that have one cache together", site.nodes.len() as u64),
+        ("images_site_lost", "Whether the nodes cannot coordinate", u64::from(site.problem.is_some())),
         ("images_used", "Blobs of images, bytes", usage.bytes),
         ("images_reserved", "Set aside for downloads of images, bytes", usage.reserved),
         ("images_held", "Blobs that may not be evicted now, bytes", usage.held),
@@ -262,12 +275,33 @@ fn of_congestion(registry: &mut Registry, (view, stats): &(CongestionView, Stats
         ("cc_set", "Connections that were given the algorithm of a rule", view.set),
         ("cc_switched", "Changes of the algorithm in the flow", view.switched),
         ("cc_refused", "Algorithms that the kernel refused", view.failed),
+        ("cc_tried", "Connections that have ended and tried another algorithm", view.tried),
         ("cc_lost_records", "Connections that ended and of which nothing is known", view.lost),
     ] {
         let counter = Counter::<u64>::default();
         counter.inc_by(count);
         registry.register(name, help, counter);
     }
+}
+
+/// Trials: what algorithms do, as far as it is known.
+fn of_advice(registry: &mut Registry, advice: &[AdviceView]) {
+    if advice.is_empty() {
+        return;
+    }
+    let (share, effect) = (Gauges::<OfTrial>::default(), Gauges::<OfTrial>::default());
+    for (trial, arm) in advice.iter().flat_map(|trial| trial.arms.iter().map(move |arm| (trial, arm))) {
+        let labels = |of| OfTrial { to: trial.to.to_string(), algorithm: arm.action.clone(), of };
+        share.get_or_create(&labels("own")).set(if arm.dropped.is_none() { arm.share } else { 0.0 });
+        let known = |of: &Interval| of.least.is_some() && of.most.is_some();
+        for (of, interval) in [("own", arm.own), ("neighbours", arm.neighbours), ("all", arm.all)] {
+            if known(&interval) {
+                effect.get_or_create(&labels(of)).set(interval.estimate);
+            }
+        }
+    }
+    registry.register("cc_trial_share", "The part of connections that try an algorithm in its turns", share);
+    registry.register("cc_trial_effect", "How much longer flows take, 0.1 for 10 % longer", effect);
 }
 
 #[cfg(test)]
@@ -280,9 +314,11 @@ mod tests {
         let mut stats = weir_cc::Stats::default();
         stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
         let congestion = (fake::congestion_view(), stats.view());
-        let text = text(Some((&fake::status(), &fake::classes(), &[], &congestion)), None);
+        let text = text(Some((&fake::status(), &fake::classes(), &[], &congestion, &fake::advice())), None);
         let flows = "weir_cc_flows_total{to=\"10.1.2.0/24\",below=\"10000000\",algorithm=\"bbr>cubic\"} 1";
-        for line in [flows, "weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"]
+        let trial = "weir_cc_trial_share{to=\"10.1.2.0/24\",algorithm=\"bbr\",of=\"own\"} 0.0";
+        for line in
+            [flows, trial, "weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"]
         {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }

@@ -2,6 +2,7 @@
 //! what was added to the host. One embedded database, every change on disk before it is answered.
 
 mod agreements;
+mod congestion;
 
 use std::{
     cell::{Cell, RefCell},
@@ -86,6 +87,7 @@ impl Store {
                         tx.open_table(POLICIES)?;
                         tx.open_table(MINORS)?;
                         agreements::prepare(tx)?;
+                        congestion::prepare(tx)?;
                         tx.open_table(META)?.insert("openings", "")?;
                         Ok(())
                     })?;

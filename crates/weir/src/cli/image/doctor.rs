@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{Check, Doctor, Verdict};
+use weir_api::{Check, Doctor, ImagePop, Verdict};
 
 use super::super::{Session, doctor};
 
@@ -55,6 +55,7 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
                     Some("no new blob is kept until there is room"),
                 ));
             }
+            checks.extend(usage.pop.as_ref().map(site));
             if let Ok(listen) = usage.listen.parse::<SocketAddr>() {
                 checks.push(match ask(listen, "/v2/") {
                     Ok(200) => check("mirror", Verdict::Ok, format!("answers on http://{listen}"), None),
@@ -74,6 +75,24 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
     session.print(&doctor, |out, look| doctor::write(out, look, &doctor))?;
     let failed = doctor.checks.iter().any(|check| check.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Whether the nodes of the site find each other.
+fn site(pop: &ImagePop) -> Check {
+    let name = format!("{} ({}) as {}", pop.name, pop.store, pop.node);
+    if let Some(problem) = &pop.problem {
+        let advice = "each node downloads by itself meanwhile: is the `redis` of [images.pop] there?";
+        return check("site", Verdict::Warn, format!("{name}: {problem}"), Some(advice));
+    }
+    match pop.nodes.len() {
+        0 | 1 => check(
+            "site",
+            Verdict::Warn,
+            format!("{name}: no other node has registered"),
+            Some("all nodes need the same name and redis in [images.pop], and a `node` of their own"),
+        ),
+        _ => check("site", Verdict::Ok, format!("{name}: {}", pop.nodes.join(" ")), None),
+    }
 }
 
 /// Whether an image can be had, all the way.

@@ -310,6 +310,12 @@ pub(super) fn undo(args: &UndoArgs, session: &mut Session<'_>) -> anyhow::Result
             }
         }
     }
+    if record.files.iter().any(|file| file.path.ends_with("daemon.json")) {
+        // Its reload does not take away what is not there any more.
+        let forgets = "dockerd forgets its mirror when it is restarted, not when it is reloaded; until then it \
+                       asks registries wherever nobody answers";
+        said.push(forgets.to_owned());
+    }
     fs::remove_file(&kept).with_context(|| format!("cannot remove {}", kept.display()))?;
     session.print(&said, |out, _| said.iter().try_for_each(|line| writeln!(out, "{line}")))?;
     Ok(ExitCode::SUCCESS)

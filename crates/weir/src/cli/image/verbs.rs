@@ -134,6 +134,17 @@ pub(super) fn df(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
             count("blob_misses")
         )?;
         writeln!(out, "traffic   {} served for {} fetched", Bytes(served), Bytes(fetched))?;
+        if let Some(pop) = &usage.pop {
+            let nodes = if pop.nodes.is_empty() { "none" } else { &pop.nodes.join(" ") };
+            writeln!(out, "site      {} ({}), nodes {nodes}; this is {}", pop.name, pop.store, pop.node)?;
+            writeln!(
+                out,
+                "shared    {} downloads of other nodes followed, {} from peers, {} leases lost",
+                count("downloads_followed"),
+                Bytes(count("peer_bytes")),
+                count("leases_lost")
+            )?;
+        }
         writeln!(
             out,
             "trouble   {} wrong, {} corrupt, {} without room, {} stale manifests, {} times 429",

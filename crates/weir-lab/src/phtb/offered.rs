@@ -1,57 +1,34 @@
-//! The trace through the scheduler, in each form. All play it the same way: batches of frames arrive
-//! in virtual time, a little faster than the link lets go, so that queues fill up and what is too much
-//! is refused; after each batch leaves what may. Nothing waits for a real clock.
+//! The trace through the scheduler, in each form: batches of frames arrive in virtual time, a little
+//! faster than the link lets go, so that queues fill up and what is too much is refused; after each
+//! batch leaves what may. Nothing waits for a real clock. Most leaves have a packet or two, so that each
+//! packet that leaves is a turn of its own, and often its leaf's last.
 
 use std::{
-    hint,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
+    sync::{Mutex, atomic::Ordering},
     time::{Duration, Instant as Clock},
 };
 
-use anyhow::{Context, Result};
-use nix::{
-    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    time::{ClockId, clock_gettime},
-    unistd::Pid,
-};
+use anyhow::{Result, bail};
 use weir_htb::{ClassId, Departure, Htb, Next, Packet};
 use weir_units::{BitRate, Instant};
 
 use super::{
-    Form, Scenario,
+    Case, Form, LIMIT, Played, Scenario,
+    cores::{Line, side_by_side, spin, timed, wait},
     fifo::{Dequeuer, Fifo},
-    link,
+    link, rates,
     trace::{Frame, Trace},
     tree,
 };
 
 /// Frames that arrive together.
-const BATCH: usize = 32;
+const BATCH: usize = 64;
 /// What arrives, of what the link lets go.
 const OFFERED: f64 = 1.06;
 /// How far the enqueue stage's virtual time is ahead at the most: less than a link saves up.
 const LEAD_NS: u64 = 800_000;
 /// Virtual time has ended.
 const END: u64 = u64::MAX;
-
-/// What one play of a trace took.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Played {
-    pub(super) seconds: f64,
-    pub(super) sent: u64,
-    pub(super) bytes: u64,
-    /// The same, of the second half of the time, which lasts as long.
-    pub(super) late_bytes: u64,
-    pub(super) virtual_ns: u64,
-    pub(super) enqueue_ns: f64,
-    pub(super) dequeue_ns: f64,
-    /// Of the processor: the least that a stage had while it ran.
-    pub(super) had: f64,
-}
 
 /// Counts what leaves.
 #[derive(Debug, Default)]
@@ -64,10 +41,10 @@ struct Sent {
 
 impl Sent {
     #[inline]
-    fn count(&mut self, now: Instant, len: u32) {
+    fn count(&mut self, ns: u64, len: u32) {
         self.packets += 1;
         self.bytes += u64::from(len);
-        if now.0.as_nanos() as u64 >= self.half {
+        if ns >= self.half {
             self.late_bytes += u64::from(len);
         }
     }
@@ -100,53 +77,28 @@ fn instant(ns: u64) -> Instant {
 ///
 /// # Errors
 /// If a thread's time cannot be read.
-pub(super) fn play(form: Form, scenario: &Scenario, trace: &Trace) -> Result<Played> {
-    let link = link(scenario);
+pub(super) fn play(case: Case, scenario: &Scenario, trace: &Trace) -> Result<Played> {
+    let (form, link) = (case.form, link(scenario));
     let end = Arrivals::new(link).after(trace.bytes());
     let (mut played, sent) = match form {
-        Form::Single => single(tree(scenario)?, trace, link, end, false)?,
-        Form::Pipeline => pipeline(tree(scenario)?, trace, link, end)?,
-        Form::Lock => lock(tree(scenario)?, trace, link, end)?,
+        Form::Single => single(tree(scenario, scenario.users * LIMIT)?, trace, link, end, false)?,
+        Form::Pipeline => pipeline(tree(scenario, scenario.users * LIMIT)?, trace, link, end)?,
+        Form::Lock => lock(tree(scenario, scenario.users * LIMIT)?, trace, link, end)?,
         Form::Paper => paper(scenario, trace, link, end)?,
+        Form::Shards => bail!("shards have no trace of their own: they run with backlogged leaves only"),
     };
     if form == Form::Single {
         // Its parts, with a clock read after each, which the time of the whole has not.
-        let (parts, _) = single(tree(scenario)?, trace, link, end, true)?;
+        let (parts, _) = single(tree(scenario, scenario.users * LIMIT)?, trace, link, end, true)?;
         (played.enqueue_ns, played.dequeue_ns) = (parts.enqueue_ns, parts.dequeue_ns);
     }
     Ok(Played {
         sent: sent.packets,
         bytes: sent.bytes,
         late_bytes: sent.late_bytes,
-        virtual_ns: end,
+        late_ns: (end - end / 2) as f64,
         ..played
     })
-}
-
-/// Time on a processor of the calling thread.
-fn on_cpu() -> Result<Duration> {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).context("cannot read a thread's time")?;
-    Ok(Duration::from(time))
-}
-
-/// Moves the calling thread to the `nth` processor that it may use, if there are as many.
-pub(super) fn pin(nth: usize) {
-    let this = Pid::from_raw(0);
-    let Ok(allowed) = sched_getaffinity(this) else { return };
-    let mut usable = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-    let mut one = CpuSet::new();
-    if usable.nth(nth).is_some_and(|cpu| one.set(cpu).is_ok()) {
-        // Not being allowed to choose costs accuracy only.
-        let _ = sched_setaffinity(this, &one);
-    }
-}
-
-/// Runs `f`: what it gives, how long it took, and how much of that the thread had.
-fn timed<T>(f: impl FnOnce() -> T) -> Result<(T, f64, f64)> {
-    let (start, cpu) = (Clock::now(), on_cpu()?);
-    let result = f();
-    let (took, had) = (start.elapsed().as_secs_f64(), (on_cpu()? - cpu).as_secs_f64());
-    Ok((result, took, had / took))
 }
 
 #[inline]
@@ -170,11 +122,12 @@ fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> 
                 }
                 bytes += u64::from(frame.on_wire());
             }
-            let now = instant(arrivals.after(bytes));
+            let ns = arrivals.after(bytes);
+            let now = instant(ns);
             let middle = parts.then(Clock::now);
             loop {
                 let n = htb.dequeue_batch(now, &mut left);
-                left[..n].iter().for_each(|departure| sent.count(now, departure.packet.len));
+                left[..n].iter().for_each(|departure| sent.count(ns, departure.packet.len));
                 if n < left.len() {
                     break;
                 }
@@ -196,11 +149,6 @@ fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> 
     Ok((played, sent))
 }
 
-/// A value of its own line of the cache.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Line(AtomicU64);
-
 /// Until when has arrived, and has left, in virtual time.
 #[derive(Debug, Default)]
 struct Progress {
@@ -220,7 +168,7 @@ impl Progress {
 
     /// The dequeue stage's: calls `leave` with each moment until which has arrived. How long that took
     /// without waiting.
-    fn follow(&self, mut leave: impl FnMut(Instant)) -> Duration {
+    fn follow(&self, mut leave: impl FnMut(u64)) -> Duration {
         let (mut busy, mut last, mut turns) = (Duration::ZERO, 0, 0);
         loop {
             let ns = self.arrived.0.load(Ordering::Acquire);
@@ -232,21 +180,12 @@ impl Progress {
                 return busy;
             }
             let start = Clock::now();
-            leave(instant(ns));
+            leave(ns);
             busy += start.elapsed();
             (last, turns) = (ns, 0);
             self.left.0.store(ns, Ordering::Release);
         }
     }
-}
-
-/// Spins; lets others have the processor after a while, as there may be one only.
-fn wait(turns: &mut u32) {
-    *turns += 1;
-    if turns.is_multiple_of(4_096) {
-        thread::yield_now();
-    }
-    hint::spin_loop();
 }
 
 /// Runs an enqueue stage, which is called with each batch, and a dequeue stage, on a thread and a
@@ -255,36 +194,23 @@ fn stages(
     trace: &Trace,
     link: BitRate,
     mut enqueue: impl FnMut(u32, &[Frame]) + Send,
-    dequeue: impl FnMut(Instant) + Send,
+    dequeue: impl FnMut(u64) + Send,
 ) -> Result<Played> {
-    let progress = Progress::default();
-    let mut busy = Duration::ZERO;
-    let (first, second) = thread::scope(|scope| {
-        let progress = &progress;
-        let second = scope.spawn(move || {
-            pin(1);
-            timed(|| progress.follow(dequeue))
-        });
-        let busy = &mut busy;
-        let first = scope.spawn(move || {
-            pin(0);
-            timed(|| {
-                let mut arrivals = Arrivals::new(link);
-                for (batch, frames) in (0u32..).zip(trace.frames.chunks(BATCH)) {
-                    let start = Clock::now();
-                    enqueue(batch * BATCH as u32, frames);
-                    *busy += start.elapsed();
-                    let bytes = frames.iter().map(|frame| u64::from(frame.on_wire())).sum();
-                    progress.arrive(arrivals.after(bytes));
-                }
-                progress.arrive(END);
-            })
-        });
-        (first.join(), second.join())
-    });
-    let gone = |_| anyhow::anyhow!("a stage's thread panicked");
-    let ((), _, enqueue_had) = first.map_err(gone)??;
-    let (leaving, seconds, dequeue_had) = second.map_err(gone)??;
+    let progress = &Progress::default();
+    let arriving = || {
+        let (mut arrivals, mut busy) = (Arrivals::new(link), Duration::ZERO);
+        for (batch, frames) in (0u32..).zip(trace.frames.chunks(BATCH)) {
+            let start = Clock::now();
+            enqueue(batch * BATCH as u32, frames);
+            busy += start.elapsed();
+            let bytes = frames.iter().map(|frame| u64::from(frame.on_wire())).sum();
+            progress.arrive(arrivals.after(bytes));
+        }
+        progress.arrive(END);
+        busy
+    };
+    let ((busy, _, enqueue_had), (leaving, seconds, dequeue_had)) =
+        side_by_side(arriving, || progress.follow(dequeue))?;
     Ok(Played {
         seconds,
         enqueue_ns: busy.as_secs_f64() * 1e9 / trace.frames.len().max(1) as f64,
@@ -314,9 +240,9 @@ fn pipeline(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played,
                 }
             }
         },
-        |now| loop {
-            let n = outlet.dequeue_batch(now, &mut left);
-            left[..n].iter().for_each(|departure| sent.count(now, departure.packet.len));
+        |ns| loop {
+            let n = outlet.dequeue_batch(instant(ns), &mut left);
+            left[..n].iter().for_each(|departure| sent.count(ns, departure.packet.len));
             outlet.give_back(&left[..n]);
             if n < left.len() {
                 break;
@@ -324,20 +250,6 @@ fn pipeline(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played,
         },
     )?;
     Ok(per_packet(played, sent))
-}
-
-/// As a spin lock, which the kernel's HTB has.
-fn spin(htb: &Mutex<Htb>) -> MutexGuard<'_, Htb> {
-    let mut turns = 0;
-    loop {
-        if let Ok(guard) = htb.try_lock() {
-            return guard;
-        }
-        if htb.is_poisoned() {
-            return htb.lock().unwrap_or_else(PoisonError::into_inner);
-        }
-        wait(&mut turns);
-    }
 }
 
 fn lock(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
@@ -353,9 +265,9 @@ fn lock(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sen
                 }
             }
         },
-        |now| {
-            while let Next::Packet(departure) = spin(&htb).dequeue(now) {
-                sent.count(now, departure.packet.len);
+        |ns| {
+            while let Next::Packet(departure) = spin(&htb).dequeue(instant(ns)) {
+                sent.count(ns, departure.packet.len);
             }
         },
     )?;
@@ -365,7 +277,7 @@ fn lock(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sen
 fn paper(scenario: &Scenario, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
     let fifos = (0..scenario.users).map(|_| Fifo::new()).collect::<Vec<_>>();
     let mut ends = vec![0; fifos.len()];
-    let mut dequeuer = Dequeuer::new(&fifos, link);
+    let mut dequeuer = Dequeuer::new(&fifos, |user| rates(scenario, user), link);
     let mut sent = Sent { half: end / 2, ..Sent::default() };
     let played = stages(
         trace,
@@ -374,11 +286,13 @@ fn paper(scenario: &Scenario, trace: &Trace, link: BitRate, end: u64) -> Result<
             for frame in frames {
                 if let Some((leaf, len)) = trace.users.classify(frame) {
                     let i = leaf.0 as usize;
-                    fifos[i].push(&mut ends[i], len);
+                    fifos[i].push(&mut ends[i], len, 0);
                 }
             }
         },
-        |now| dequeuer.dequeue(now, |_, len| sent.count(now, len)),
+        |ns| {
+            dequeuer.dequeue(instant(ns), u32::MAX, |len, _| sent.count(ns, len));
+        },
     )?;
     Ok(per_packet(played, sent))
 }
@@ -393,7 +307,7 @@ pub(super) fn output(
     windows: usize,
     user: u32,
 ) -> Result<(f64, Vec<f64>, Vec<f64>)> {
-    let (mut htb, link) = (tree(scenario)?, link(scenario));
+    let (mut htb, link) = (tree(scenario, scenario.users * LIMIT)?, link(scenario));
     let width = Arrivals::new(link).after(trace.bytes()) as f64 / windows as f64;
     let (mut all, mut one) = (vec![0.0; windows + 1], vec![0.0; windows + 1]);
     let (mut arrivals, mut left) = (Arrivals::new(link), [Departure::default(); BATCH]);
@@ -421,49 +335,4 @@ pub(super) fn output(
     all.pop();
     one.pop();
     Ok((width / 1e9, all, one))
-}
-
-/// A line of the cache from one processor to another and back, ns; none if there is one only, or they
-/// had no time for it together.
-pub(super) fn round_trip() -> Option<f64> {
-    const TRIPS: u64 = 20_000;
-    if thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return None;
-    }
-    let (line, until) = (Line::default(), Clock::now() + Duration::from_millis(300));
-    thread::scope(|scope| {
-        let line = &line.0;
-        // Waits for `value`, but not beyond `until`.
-        let met = move |value: u64| {
-            let mut turns = 0u32;
-            while line.load(Ordering::Acquire) != value {
-                turns = turns.wrapping_add(1);
-                if turns.is_multiple_of(65_536) && Clock::now() > until {
-                    return false;
-                }
-                hint::spin_loop();
-            }
-            true
-        };
-        let trips = move |first: bool| {
-            pin(usize::from(!first));
-            let start = Clock::now();
-            for i in 0..TRIPS {
-                if first {
-                    line.store(2 * i + 1, Ordering::Release);
-                }
-                if !met(2 * i + 1 + u64::from(first)) {
-                    return None;
-                }
-                if !first {
-                    line.store(2 * i + 2, Ordering::Release);
-                }
-            }
-            Some(start.elapsed().as_secs_f64() * 1e9 / TRIPS as f64)
-        };
-        let other = scope.spawn(move || trips(false));
-        let this = scope.spawn(move || trips(true));
-        let (this, other) = (this.join().ok()?, other.join().ok()?);
-        other.and(this)
-    })
 }

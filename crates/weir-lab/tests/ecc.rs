@@ -1,0 +1,54 @@
+//! The links between clients, edge and cloud are what the scenario says, with real traffic. Needs root and
+//! a kernel with netem; `weir-vm` and User-Mode Linux have one.
+
+use weir_lab::{
+    ecc::{self, Backend, Scenario, guest::netem},
+    run::Options,
+};
+
+/// A link of 20 Mbit/s and 20 ms; at the access, if there is one, of 10 Mbit/s and 2 ms.
+fn scenario(volume: u64, case: &str, access: bool) -> Scenario {
+    let link = |rate, rtt| format!("{{ rate = \"{rate}\", rtt_ms = {rtt}, buffer_bdp = 4 }}");
+    let shared = if access { format!("access = {}", link("10mbit", 2)) } else { String::new() };
+    let (edge, cloud) = (link("20mbit", 20), link("20mbit", 60));
+    let text = format!(
+        "name = \"links\"\ntitle = \"\"\nsource = \"\"\nabout = \"\"\nmeasures = \"completion\"\n\
+         algorithms = [\"cubic\"]\nseeds = 1\npaper_seeds = 1\nclients = 1\nvolume = [{volume}, {volume}]\n\
+         {shared}\nedge = {edge}\ncloud = {cloud}\n[[case]]\nname = \"case\"\n{case}\n"
+    );
+    toml::from_str(&text).unwrap()
+}
+
+/// Of the only job, s.
+fn seconds(scenario: &Scenario) -> f64 {
+    let options = Options { weir: "/nonexistent/weir".into(), seed: 1, link: String::new() };
+    let report = ecc::run(scenario, &options, Some(Backend::Here), &mut |_, _| {}).unwrap();
+    assert_eq!((report.rows.len(), report.rows[0].jobs.len()), (1, 1));
+    report.rows[0].jobs[0].seconds
+}
+
+#[test]
+fn flows_take_the_time_of_their_bytes_and_of_their_round_trips() {
+    if let Err(why) = netem() {
+        println!("SKIPPED: {why:#}");
+        return;
+    }
+    // A round trip for the connection, one for a byte and its answer. A busy machine is late, never early.
+    for (case, rtt) in [("edge = { up = 1.0 }", 0.020), ("cloud = { up = 1.0 }", 0.060)] {
+        let took = seconds(&scenario(1, case, false));
+        assert!(took >= 2.0 * rtt, "{case}: {took} s");
+        assert!(took < 2.0 * rtt + 1.0, "{case}: {took} s");
+    }
+    // 1448 of 1514 bytes on the wire are payload.
+    let wire = |bytes: f64, mbit: f64| bytes * 8.0 * 1514.0 / 1448.0 / (mbit * 1e6);
+    let took = seconds(&scenario(2_000_000, "edge = { up = 0.5, down = 0.5 }", false));
+    let least = wire(2e6, 20.0);
+    assert!((0.99 * least..3.0 * least).contains(&took), "{took} s, the wire alone takes {least}");
+    // Half on each link at once: half of the time; behind one access link, all of it.
+    let both = "edge = { up = 0.5 }\ncloud = { up = 0.5 }";
+    let apart = seconds(&scenario(2_000_000, both, false));
+    let shared = seconds(&scenario(2_000_000, both, true));
+    let (half, all) = (wire(1e6, 20.0), wire(2e6, 10.0));
+    assert!((0.99 * half..3.0 * half).contains(&apart), "{apart} s, the wires alone take {half}");
+    assert!((0.99 * all..3.0 * all).contains(&shared), "{shared} s, the access alone takes {all}");
+}

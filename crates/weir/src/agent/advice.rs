@@ -1,0 +1,225 @@
+//! Rules of congestion control at run time: set by hand, and found by trials.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use weir_api::{AdviceRequest, AdviceVerb, CongestionRule as RuleView, CongestionView, Error};
+use weir_bpf::{CongestionTrial, LocalPrefix};
+use weir_cc::{AdviceView, Advisor, Algorithm, Assignment, Decision, Origin, Rule, Trial, rule_for};
+use weir_host::{chain, congestion::system_default};
+
+use super::{Agent, Steering, congestion};
+use crate::{agent::store::Store, config::Config};
+
+/// Between two times that trials are stored.
+const STORED_EVERY: Duration = Duration::from_secs(60);
+
+fn refused(message: String) -> Error {
+    Error { code: "bad-request".into(), message, asked: None, free: None }
+}
+
+/// As the kernel has it.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn to_kernel(assignment: &Assignment) -> CongestionTrial {
+    let Assignment { to, turn, share, action } = assignment;
+    let change = action.change.as_ref();
+    CongestionTrial {
+        to: LocalPrefix { network: to.network(), len: to.prefix_len() },
+        turn: *turn,
+        share: (share * f64::from(u32::MAX)) as u32,
+        rank: rule_for(*to, None).rank(),
+        after_bytes: change.map_or(0, |change| change.after.0),
+        start: action.start.to_kernel(),
+        then: change.map_or([0; 16], |change| change.to.to_kernel()),
+    }
+}
+
+/// Candidates that this kernel has.
+pub(super) fn checked(config: &Config) -> Result<(), String> {
+    let Some(advice) = &config.advice else { return Ok(()) };
+    for rule in &advice.candidates {
+        congestion::checked(std::slice::from_ref(rule)).map_err(|e| format!("[advice] try: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Rules and trials as they were left. What was set by hand and cannot be in force any more is left
+/// out and told of.
+pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(Steering, Vec<String>)> {
+    let rules = congestion::checked(&config.congestion).map_err(anyhow::Error::msg)?;
+    checked(config).map_err(anyhow::Error::msg)?;
+    let (mut set, mut left_out) = (Vec::new(), Vec::new());
+    for rule in store.congestion_rules()? {
+        set.push(rule);
+        if let Err(why) = congestion::together(&config.congestion, &set) {
+            left_out.push(format!("a rule that was set at run time is left out: {why}"));
+            set.pop();
+        }
+    }
+    let rules = congestion::together(&config.congestion, &set).unwrap_or(rules);
+    let advisor = Advisor::new(config.advice.clone(), store.congestion_trials()?, fastrand::u32(..1 << 30));
+    Ok((Steering::new(rules, set, advisor), left_out))
+}
+
+impl Agent {
+    /// Sets a rule at run time, instead of one that was set or configured about the same connections.
+    pub(super) fn set_rule(&mut self, rule: Rule, origin: Origin) -> Result<RuleView, Error> {
+        let rule = Rule { origin, ..rule };
+        self.is_named_once(&rule)?;
+        let mut set = self.congestion.set.clone();
+        set.retain(|other| !other.is_about_the_same_as(&rule));
+        set.push(rule.clone());
+        self.put_rules(set).map_err(|why| refused(format!("cannot set a rule: {why}")))?;
+        let rules = self.congestion.rules.as_slice();
+        let number = rules.iter().position(|other| other.is_about_the_same_as(&rule));
+        let view = number.and_then(|i| self.congestion.view().rules.into_iter().nth(i));
+        self.event("rule-set", None, format!("{rule}: {}, by {origin}", rule.action()));
+        view.ok_or_else(|| refused(format!("the rule for {rule} is gone")))
+    }
+
+    /// Takes back a rule that was set at run time.
+    pub(super) fn unset_rule(&mut self, about: &Rule) -> Result<CongestionView, Error> {
+        let mut set = self.congestion.set.clone();
+        set.retain(|other| !other.is_about_the_same_as(about));
+        if set.len() == self.congestion.set.len() {
+            let is_configured =
+                self.congestion.rules.as_slice().iter().any(|r| r.is_about_the_same_as(about));
+            let why = if is_configured {
+                "it is the configuration's: change it there"
+            } else {
+                "`weir cc ls` lists them"
+            };
+            let message = format!("no rule for {about} was set at run time; {why}");
+            return Err(Error { code: "unknown-name".into(), message, asked: None, free: None });
+        }
+        if let Some(to) = about.to.filter(|to| rule_for(*to, None).is_about_the_same_as(about)) {
+            self.congestion.advisor.take_back(to);
+        }
+        self.put_rules(set).map_err(|why| refused(format!("cannot take back a rule: {why}")))?;
+        self.event("rule-unset", None, format!("{about}"));
+        Ok(self.congestion.view())
+    }
+
+    /// One class has two names; rules that differ by these only are about the same connections.
+    fn is_named_once(&self, rule: &Rule) -> Result<(), Error> {
+        let known = |rule: &Rule| {
+            let container = rule.container.as_ref();
+            container.map(|name| self.book.find(name).map_or_else(|_| name.clone(), str::to_owned))
+        };
+        let is_same = |other: &&Rule| {
+            !other.is_about_the_same_as(rule)
+                && known(other) == known(rule)
+                && Rule { container: rule.container.clone(), ..(*other).clone() }.is_about_the_same_as(rule)
+        };
+        match self.congestion.rules.as_slice().iter().find(is_same) {
+            None => Ok(()),
+            Some(other) => Err(refused(format!(
+                "cannot set a rule for {rule}: there is one for {other}, which is about the same connections"
+            ))),
+        }
+    }
+
+    /// Stores rules, then puts them in force.
+    fn put_rules(&mut self, set: Vec<Rule>) -> Result<(), String> {
+        let rules = congestion::together(&self.book.config().congestion, &set)?;
+        self.store.save_congestion_rules(&set).map_err(|e| format!("{}; nothing was changed", chain(&e)))?;
+        self.congestion.set = set;
+        self.congestion.set_rules(rules);
+        self.survey();
+        Ok(())
+    }
+
+    /// Ends the turns of trials whose time has come, and does what they have found.
+    pub(super) fn advise(&mut self) {
+        let advisor = &self.congestion.advisor;
+        if !advisor.is_active() && advisor.assignments().is_empty() {
+            return;
+        }
+        let now = self.now();
+        let system = system_default().and_then(|name| name.parse::<Algorithm>().ok());
+        let Some(system) = system else { return };
+        let random = || fastrand::u64(..);
+        let steering = &mut self.congestion;
+        let stages = |advisor: &Advisor| advisor.trials().values().map(Trial::stage).collect::<Vec<_>>();
+        let before = stages(&steering.advisor);
+        let Some(decisions) = steering.advisor.turn(now, &steering.rules, &system, random) else { return };
+        let trials: Vec<CongestionTrial> = steering.advisor.assignments().iter().map(to_kernel).collect();
+        let is_news = !decisions.is_empty() || stages(&steering.advisor) != before;
+        if let Some(Err(e)) = steering.hold.as_mut().map(|hold| hold.try_out(&trials)) {
+            self.felt(Err(chain(&e)));
+        }
+        for (to, decision) in decisions {
+            self.follow_decision(to, decision);
+        }
+        if is_news || self.congestion.stored.is_none_or(|stored| stored.elapsed() >= STORED_EVERY) {
+            self.save_trials();
+        }
+    }
+
+    pub(super) fn save_trials(&mut self) {
+        self.congestion.stored = Some(std::time::Instant::now());
+        if let Err(e) = self.store.save_congestion_trials(self.congestion.advisor.trials()) {
+            tracing::warn!("{}", chain(&e));
+        }
+    }
+
+    fn follow_decision(&mut self, to: IpNet, decision: Decision) {
+        match decision {
+            Decision::Dropped { action, why } => {
+                self.event("advice", None, format!("{to}: {action} is tried no more: {why}"));
+            }
+            Decision::Raising { action, why } => {
+                self.event("advice", None, format!("{to}: more and more connections use {action}: {why}"));
+            }
+            Decision::Keep { action } => {
+                self.event("advice", None, format!("{to}: keeps {action}, nothing that was tried is better"));
+            }
+            Decision::Change { action, why } => {
+                self.event("advice", None, format!("{to}: {action} becomes the rule: {why}"));
+                if let Err(e) = self.set_rule(rule_for(to, Some(&action)), Origin::Advice) {
+                    self.event("not-enforced", None, format!("{to}: {action}: {}", e.message));
+                    self.congestion.advisor.take_back(to);
+                }
+            }
+            Decision::TakeBack { action, why } => {
+                self.event("advice", None, format!("{to}: {action} is taken back: {why}"));
+                if let Err(e) = self.unset_advised(to) {
+                    self.event("not-enforced", None, format!("{to}: {}", e.message));
+                }
+            }
+        }
+    }
+
+    fn unset_advised(&mut self, to: IpNet) -> Result<CongestionView, Error> {
+        let about = rule_for(to, None);
+        let is_advised = |rule: &Rule| rule.origin == Origin::Advice && rule.is_about_the_same_as(&about);
+        if self.congestion.set.iter().any(is_advised) {
+            return self.unset_rule(&about);
+        }
+        let message = format!("no rule for {to} comes from advice: there is nothing to take back");
+        Err(Error { code: "unknown-name".into(), message, asked: None, free: None })
+    }
+
+    pub(super) fn ask_advice(&mut self, request: AdviceRequest) -> Result<Vec<AdviceView>, Error> {
+        let AdviceRequest { to, verb } = request;
+        let known = match verb {
+            AdviceVerb::Apply => self.congestion.advisor.apply(to, true),
+            AdviceVerb::Hold => self.congestion.advisor.apply(to, false),
+            AdviceVerb::Again => self.congestion.advisor.again(to),
+            AdviceVerb::Rollback => {
+                let to =
+                    to.ok_or_else(|| refused("name the network whose rule is to be taken back".into()))?;
+                self.unset_advised(to)?;
+                true
+            }
+        };
+        if !known {
+            let what = to.map_or("no trial".to_owned(), |to| format!("no trial for {to}"));
+            let message =
+                format!("there is {what}: [advice] of the configuration names the networks (docs/weir.toml)");
+            return Err(Error { code: "unknown-name".into(), message, asked: None, free: None });
+        }
+        self.save_trials();
+        Ok(self.congestion.advisor.view())
+    }
+}

@@ -1,0 +1,126 @@
+//! Congestion control's part of the database: rules set at run time, and trials.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use serde::{Deserialize, Serialize};
+use weir_cc::{Origin, Rule, Trial};
+
+use super::{Store, StoreError};
+
+/// Rules as JSON, by what they are about.
+const RULES: TableDefinition<'_, &str, &str> = TableDefinition::new("congestion-rules");
+/// Trials as JSON, by network.
+const TRIALS: TableDefinition<'_, &str, &str> = TableDefinition::new("congestion-trials");
+
+pub(super) fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
+    tx.open_table(RULES)?;
+    tx.open_table(TRIALS)?;
+    Ok(())
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    rule: Rule,
+    origin: Origin,
+}
+
+impl Store {
+    /// Rules set at run time. One that can no longer be read is left out, and logged.
+    pub(crate) fn congestion_rules(&self) -> Result<Vec<Rule>, StoreError> {
+        self.read("read the rules of congestion control of", |tx| {
+            let mut rules = Vec::new();
+            for row in tx.open_table(RULES)?.iter()? {
+                let (about, text) = row?;
+                match serde_json::from_str::<Row>(text.value()) {
+                    Ok(Row { rule, origin }) => rules.push(Rule { origin, ..rule }),
+                    Err(e) => tracing::warn!("ignoring the stored rule for {}: {e}", about.value()),
+                }
+            }
+            Ok(rules)
+        })
+    }
+
+    /// Replaces all rules set at run time.
+    pub(crate) fn save_congestion_rules(&self, rules: &[Rule]) -> Result<(), StoreError> {
+        let rows = rules.iter().map(|rule| {
+            let row = Row { rule: rule.clone(), origin: rule.origin };
+            (rule.to_string(), serde_json::to_string(&row).unwrap_or_default())
+        });
+        self.replace("write the rules of congestion control of", RULES, &rows.collect())
+    }
+
+    /// Trials, by network. One that can no longer be read begins anew.
+    pub(crate) fn congestion_trials(&self) -> Result<BTreeMap<IpNet, Trial>, StoreError> {
+        self.read("read the trials of", |tx| {
+            let mut trials = BTreeMap::new();
+            for row in tx.open_table(TRIALS)?.iter()? {
+                let (to, text) = row?;
+                match (to.value().parse(), serde_json::from_str(text.value())) {
+                    (Ok(to), Ok(trial)) => drop(trials.insert(to, trial)),
+                    _ => tracing::warn!("the trial of {} begins anew: it cannot be read", to.value()),
+                }
+            }
+            Ok(trials)
+        })
+    }
+
+    /// Replaces all trials.
+    pub(crate) fn save_congestion_trials(&self, trials: &BTreeMap<IpNet, Trial>) -> Result<(), StoreError> {
+        let rows = trials
+            .iter()
+            .map(|(to, trial)| (to.to_string(), serde_json::to_string(trial).unwrap_or_default()));
+        self.replace("write the trials of", TRIALS, &rows.collect())
+    }
+
+    fn replace(
+        &self,
+        what: &'static str,
+        table: TableDefinition<'_, &str, &str>,
+        rows: &BTreeMap<String, String>,
+    ) -> Result<(), StoreError> {
+        self.write(what, |tx| {
+            let mut table = tx.open_table(table)?;
+            table.retain(|key, _| rows.contains_key(key))?;
+            for (key, text) in rows {
+                if table.get(key.as_str())?.is_none_or(|old| old.value() != text) {
+                    table.insert(key.as_str(), text.as_str())?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_and_trials_are_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let action = |name: &str| Rule { start: name.parse().ok(), ..Rule::default() }.action();
+        let set =
+            Rule { port: Some(443), start: "reno".parse().ok(), origin: Origin::Set, ..Rule::default() };
+        let advised = Rule {
+            to: "10.0.0.0/8".parse().ok(),
+            start: "bbr".parse().ok(),
+            origin: Origin::Advice,
+            ..Rule::default()
+        };
+        let mut trial = Trial::new(action("cubic"), vec![action("bbr")], 0.1);
+        trial.next(1);
+        let trials = BTreeMap::from([("10.0.0.0/8".parse().unwrap(), trial)]);
+        {
+            let store = Store::open(dir.path()).unwrap();
+            store.save_congestion_rules(&[Rule::default()]).unwrap();
+            store.save_congestion_rules(&[set.clone(), advised.clone()]).unwrap();
+            store.save_congestion_trials(&trials).unwrap();
+        }
+        let store = Store::open(dir.path()).unwrap();
+        // By what they are about.
+        assert_eq!(store.congestion_rules().unwrap(), [set, advised]);
+        assert_eq!(store.congestion_trials().unwrap(), trials);
+    }
+}
