@@ -61,6 +61,12 @@ pub struct ImageUsage {
     pub free: Bytes,
     /// and what of that is to stay free.
     pub keep_free: Bytes,
+    /// Who leaves when there is no room, as configured,
+    #[serde(default)]
+    pub policy: String,
+    /// and which policy that one follows: another if it is `auto`.
+    #[serde(default)]
+    pub follows: String,
     /// Counters since the start, by name: `blob_hits`, `upstream_bytes`, …
     pub counters: BTreeMap<String, u64>,
     /// The site that it has its cache with, if it is not alone.

@@ -74,6 +74,17 @@ impl Cache {
         Access::Stored
     }
 
+    /// A blob that was stored before this cache was made, if it fits; what is there stays as it is.
+    pub fn restore(&mut self, blob: Blob, now: Instant) {
+        if self.policy.contains(blob.id) {
+            return;
+        }
+        let fits = self.policy.bytes().0.saturating_add(blob.bytes.0) <= self.budget;
+        if fits && self.policy.len() < self.most_blobs {
+            self.policy.restore(blob, now);
+        }
+    }
+
     /// The blob was asked for. Whether it is stored.
     pub fn hit(&mut self, id: BlobId, now: Instant) -> bool {
         self.policy.hit(id, now)

@@ -85,6 +85,22 @@ impl Shadow {
         self.candidates.iter().map(|candidate| (candidate.kind, candidate.spent))
     }
 
+    /// A blob that the real cache has had since before: the candidates have it too, where it fits.
+    pub fn restore(&mut self, blob: Blob, now: Instant) {
+        for candidate in &mut self.candidates {
+            candidate.cache.restore(blob, now);
+        }
+    }
+
+    /// Goes on with an earlier one's choice, if that is among the candidates, and what each had spent.
+    pub fn resume(&mut self, chosen: PolicyKind, spent: &[(PolicyKind, f64)]) {
+        for (index, candidate) in self.candidates.iter_mut().enumerate() {
+            self.chosen = if candidate.kind == chosen { index } else { self.chosen };
+            let earlier = spent.iter().find(|(kind, s)| *kind == candidate.kind && s.is_finite());
+            candidate.spent = earlier.map_or(0.0, |(_, s)| *s);
+        }
+    }
+
     /// A request, as the real cache had it. Returns who decides from now on, if that changes.
     pub fn request(&mut self, blob: Blob, now: Instant) -> Option<PolicyKind> {
         for candidate in &mut self.candidates {

@@ -5,7 +5,12 @@ use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration}
 use serde::Deserialize;
 use weir_units::Bytes;
 
-use crate::{Registry, coordination::Redis, peer::Peers, store::Budget};
+use crate::{
+    Registry,
+    coordination::Redis,
+    peer::Peers,
+    store::{Budget, PolicyKind},
+};
 
 /// What the mirror does: `[images]`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -19,6 +24,9 @@ pub struct Settings {
     pub directory: PathBuf,
     /// The most they may take.
     pub budget: Bytes,
+    /// Who leaves when there is no room.
+    #[serde(default = "policy")]
+    pub policy: PolicyKind,
     /// What is to stay free on their file system.
     #[serde(default = "floor")]
     pub keep_free: Bytes,
@@ -181,6 +189,10 @@ fn listen() -> SocketAddr {
 
 fn directory() -> PathBuf {
     "/var/lib/weir/images".into()
+}
+
+fn policy() -> PolicyKind {
+    PolicyKind::Auto
 }
 
 fn floor() -> Bytes {

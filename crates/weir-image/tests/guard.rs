@@ -17,7 +17,7 @@ use tokio::{
 use weir_image::{
     Moment,
     coordination::{Claim, Coordination, LEASE, Site},
-    store::{Budget, Lru, Store, StoreError},
+    store::{Budget, PolicyKind, Store, StoreError},
 };
 
 const APP: &str = "library/app";
@@ -218,7 +218,7 @@ async fn without_room_on_the_disk_pulls_are_answered_with_404_and_nothing_is_lef
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     let budget = Budget { floor: u64::MAX / 2, ..Budget::of(64 << 20) };
-    let (store, _) = Store::open(&given.directory, budget, Box::new(Lru::default()), Moment::now()).unwrap();
+    let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
     let alone = Arc::<weir_image::coordination::Embedded>::default();
     let served = serve_with(given, store, alone).await;
     let made = registry.image(APP, "1", 23, &[1000]);
@@ -273,7 +273,7 @@ async fn a_node_that_has_no_lease_waits_for_it_and_one_that_is_cut_off_goes_on_a
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     let site = Site::default();
     let (store, _) =
-        Store::open(&given.directory, Budget::of(64 << 20), Box::new(Lru::default()), Moment::now()).unwrap();
+        Store::open(&given.directory, Budget::of(64 << 20), PolicyKind::Lru, Moment::now()).unwrap();
     let served = serve_with(given, store, Arc::new(site.node("a"))).await;
     let made = registry.image(APP, "1", 26, &[300_000, 10]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
@@ -291,8 +291,7 @@ async fn a_directory_of_another_version_owner_or_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let open = |name: &str| {
         let root = dir.path().join(name);
-        Store::open(&root, Budget::of(64 << 20), Box::new(Lru::default()), Moment::now())
-            .map(|(store, _)| store)
+        Store::open(&root, Budget::of(64 << 20), PolicyKind::Lru, Moment::now()).map(|(store, _)| store)
     };
     let held = open("a").unwrap();
     assert!(matches!(open("a"), Err(StoreError::InUse(_))));

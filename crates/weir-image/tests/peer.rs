@@ -20,7 +20,7 @@ use kit::{
 use weir_image::{
     Digest, Moment, PopSettings, PopStore, Settings,
     coordination::{Coordination, Site, SiteNode},
-    store::{Budget, Lru, Store},
+    store::{Budget, PolicyKind, Store},
 };
 
 const APP: &str = "library/app";
@@ -71,8 +71,7 @@ async fn world(nodes: usize, budget: u64) -> World {
     }
     for (given, twin) in world.settings.iter().zip(&world.twins) {
         let budget = Budget { young: Duration::ZERO, ..given.store_budget() };
-        let (store, _) =
-            Store::open(&given.directory, budget, Box::new(Lru::default()), Moment::now()).unwrap();
+        let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
         world.nodes.push(Node::over(store, given, Arc::new(twin.clone())));
     }
     for node in &world.nodes {

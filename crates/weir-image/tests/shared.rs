@@ -335,7 +335,7 @@ async fn what_a_node_that_died_has_left_is_gone_after_a_while() {
     assert_eq!((reserved(&other, end), files(dir.path(), &["part"]).len()), (0, 0));
     let (_, recovered) = {
         drop(dead);
-        Store::share(dir.path(), "dead", budget, Box::new(weir_image::store::Lru::default()), end).unwrap()
+        Store::share(dir.path(), "dead", budget, weir_image::store::PolicyKind::Lru, end).unwrap()
     };
     assert_eq!(recovered.removed, 1);
     assert!(!dir.path().join("refs/.new-dead").exists());
@@ -382,13 +382,13 @@ async fn what_was_taken_away_and_is_used_after_all_comes_back_and_else_goes_afte
 async fn a_directory_that_one_weir_has_for_itself_is_not_shared_nor_the_other_way_round() {
     let dir = tempfile::tempdir().unwrap();
     let budget = Budget::of(64 << 20);
-    let lru = || Box::new(weir_image::store::Lru::default());
-    let alone = Store::open(&dir.path().join("a"), budget, lru(), Moment::now()).unwrap();
-    let shared = Store::share(&dir.path().join("a"), "n", budget, lru(), Moment::now());
+    let lru = weir_image::store::PolicyKind::Lru;
+    let alone = Store::open(&dir.path().join("a"), budget, lru, Moment::now()).unwrap();
+    let shared = Store::share(&dir.path().join("a"), "n", budget, lru, Moment::now());
     assert!(matches!(shared, Err(StoreError::Version { .. })), "{shared:?}");
     drop(alone);
-    let [one, two] = ["n", "m"].map(|n| Store::share(&dir.path().join("b"), n, budget, lru(), Moment::now()));
+    let [one, two] = ["n", "m"].map(|n| Store::share(&dir.path().join("b"), n, budget, lru, Moment::now()));
     assert!(one.is_ok() && two.is_ok());
-    let alone = Store::open(&dir.path().join("b"), budget, lru(), Moment::now());
+    let alone = Store::open(&dir.path().join("b"), budget, lru, Moment::now());
     assert!(alone.unwrap_err().to_string().contains("shared"));
 }

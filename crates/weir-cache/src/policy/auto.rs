@@ -55,16 +55,20 @@ impl Auto {
         self.switches
     }
 
-    fn account(&mut self, blob: Blob, now: Instant) {
+    fn know(&mut self, blob: Blob) {
         self.step += 1;
         self.known.insert(blob.id, Known { blob, last: self.step });
+    }
+
+    fn account(&mut self, blob: Blob, now: Instant) {
+        self.know(blob);
         let Some(kind) = self.shadow.request(blob, now) else { return };
         self.switches += 1;
         let mut stored: Vec<Known> = self.known.values().copied().collect();
         stored.sort_unstable_by_key(|known| known.last);
         self.current = kind.build(self.budget);
         for known in stored {
-            self.current.insert(known.blob, now);
+            self.current.restore(known.blob, now);
         }
     }
 }
@@ -112,8 +116,23 @@ impl Policy for Auto {
         self.current.len()
     }
 
+    fn restore(&mut self, blob: Blob, now: Instant) {
+        self.current.restore(blob, now);
+        self.shadow.restore(blob, now);
+        self.know(blob);
+    }
+
     fn chosen(&self) -> Option<PolicyKind> {
         Some(self.shadow.chosen())
+    }
+
+    fn spent(&self) -> Vec<(PolicyKind, f64)> {
+        self.shadow.spent().collect()
+    }
+
+    fn resume(&mut self, chosen: PolicyKind, spent: &[(PolicyKind, f64)]) {
+        self.shadow.resume(chosen, spent);
+        self.current = self.shadow.chosen().build(self.budget);
     }
 }
 

@@ -59,10 +59,24 @@ pub trait Policy: fmt::Debug + Send {
         self.len() == 0
     }
 
+    /// The blob was stored before this policy was there, or stays though it was thrown out: as
+    /// [`Policy::insert`], but nobody asked for it now.
+    fn restore(&mut self, blob: Blob, now: Instant) {
+        self.insert(blob, now);
+    }
+
     /// Which policy decides, if this one chooses between several.
     fn chosen(&self) -> Option<PolicyKind> {
         None
     }
+
+    /// What each of those has cost, s of fetch time.
+    fn spent(&self) -> Vec<(PolicyKind, f64)> {
+        Vec::new()
+    }
+
+    /// Goes on with the choice of an earlier process, and what it rested on; before anything is stored.
+    fn resume(&mut self, _chosen: PolicyKind, _spent: &[(PolicyKind, f64)]) {}
 }
 
 /// The policies by name.

@@ -221,6 +221,7 @@ pub struct Replay<'a> {
     asked: Vec<u32>,
     missing: Vec<u32>,
     ids: Vec<BlobId>,
+    victims: Vec<BlobId>,
     next: usize,
     outcome: Outcome,
     times: Moments,
@@ -249,6 +250,7 @@ impl<'a> Replay<'a> {
             asked: vec![0; trace.blobs.len()],
             missing: Vec::new(),
             ids: Vec::new(),
+            victims: Vec::new(),
             next: 0,
             outcome: Outcome::default(),
             times: Moments::default(),
@@ -274,6 +276,12 @@ impl<'a> Replay<'a> {
         self.account(access.missing == 0, (access.fetch + ready).as_secs_f64());
     }
 
+    /// What the last deployment threw out, in that order.
+    #[must_use]
+    pub fn victims(&self) -> &[BlobId] {
+        &self.victims
+    }
+
     /// The blobs of a deployment: what is there is used, what is not is fetched and stored; which
     /// that are is left in `missing`.
     fn access(&mut self, index: usize, now: Instant) -> ImageAccess {
@@ -289,6 +297,7 @@ impl<'a> Replay<'a> {
         let mut need = 0;
         self.missing.clear();
         self.ids.clear();
+        self.victims.clear();
         for &blob in blobs {
             let (id, bytes) = (BlobId(u64::from(blob)), trace.blobs[blob as usize]);
             self.asked[blob as usize] = stamp;
@@ -307,6 +316,7 @@ impl<'a> Replay<'a> {
             let protection = Deploying { image, asked: &self.asked, now: stamp };
             cache.make_room(Bytes(need), &protection);
             self.outcome.evictions += cache.victims().len() as u64;
+            self.victims.extend_from_slice(cache.victims());
         }
         for &blob in &self.missing {
             let (id, fetch) = (BlobId(u64::from(blob)), self.fetch[blob as usize]);

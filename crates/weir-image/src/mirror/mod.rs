@@ -34,7 +34,7 @@ use crate::{
     manifest::{MAX_MANIFEST, Manifest},
     peer::{PART, Peers},
     stats::{Counted, Stats, count},
-    store::{Lru, Opened, Recovered, Store, StoreError},
+    store::{Opened, Recovered, Store, StoreError},
     upstream::{Ask, Fault, HOP, Identity, Upstreams},
     warm::Jobs,
 };
@@ -115,18 +115,18 @@ impl Mirror {
     /// [`MirrorError`].
     pub fn open(settings: Settings, timing: Timing) -> Result<(Mirror, Recovered), MirrorError> {
         let (budget, now) = (settings.store_budget(), Moment::now());
-        let lru = Box::new(Lru::default());
+        let policy = settings.policy;
         let Some(pop) = &settings.pop else {
-            let (store, recovered) = Store::open(&settings.directory, budget, lru, now)?;
+            let (store, recovered) = Store::open(&settings.directory, budget, policy, now)?;
             return Ok((Mirror::over(settings, timing, store, Arc::<Embedded>::default())?, recovered));
         };
         let coordination = Arc::new(pop.coordination().map_err(MirrorError::Pop)?);
         let (store, recovered) = match pop.store {
             PopStore::SharedDir => {
                 let node = pop.node().map_err(MirrorError::Pop)?;
-                Store::share(&settings.directory, &node, budget, lru, now)?
+                Store::share(&settings.directory, &node, budget, policy, now)?
             }
-            PopStore::Peer => Store::open(&settings.directory, budget, lru, now)?,
+            PopStore::Peer => Store::open(&settings.directory, budget, policy, now)?,
         };
         Ok((Mirror::over(settings, timing, store, coordination)?, recovered))
     }
@@ -286,6 +286,9 @@ impl Mirror {
             Route::Manifest(source, reference) => {
                 let asker = asker(&source);
                 let found = inner.manifests.find(&source, &reference, &asker, Moment::now()).await;
+                if let (Ok(found), &Method::GET) = (&found, request.method()) {
+                    self.used(found);
+                }
                 found.map(|found| manifest(&found, headers))
             }
             Route::Blob(source, digest) => {
@@ -306,6 +309,14 @@ impl Mirror {
             response.headers_mut().insert("oci-namespace", ns);
         }
         response
+    }
+
+    /// Whoever takes an image's manifest uses the image, also if it has all layers itself.
+    fn used(&self, found: &Found) {
+        if let Manifest::Image { .. } = &*found.stored.manifest {
+            let parts: Vec<_> = found.stored.manifest.parts().cloned().collect();
+            self.inner.store.used(&found.stored.digest, &parts, Moment::now());
+        }
     }
 
     /// What is here, or on its way, for a node of the site; nothing is asked of a registry for it.

@@ -17,8 +17,19 @@ const VERSION: &str = "weir image store 1\n";
 /// and of several nodes.
 const SHARED: &str = "weir image store 1, shared\n";
 /// What may be in a directory that is being made a store.
-const NAMES: [&str; 10] =
-    ["blobs", "part", "refs", "trash", "claims", "seals", "lock", "version", "lost+found", "pins.json"];
+const NAMES: [&str; 11] = [
+    "blobs",
+    "part",
+    "refs",
+    "trash",
+    "claims",
+    "seals",
+    "order",
+    "lock",
+    "version",
+    "lost+found",
+    "pins.json",
+];
 
 /// Why a directory cannot be the store.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +144,7 @@ pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
 /// part/abcd.../17-9000-node       being downloaded, under fence 17, to 9000 bytes, by a node
 /// refs/ghcr.io/acme/app/_tags/1   what a tag was; _manifests/sha256-...: a manifest's type; _public
 /// trash/1700-sha256-abcd...       renamed away at a time, to be unlinked
+/// order/node                      how often blobs were used there, for who leaves first
 /// claims/node                     shared: what a node has set aside
 /// seals/sha256-abcd...            shared: what the file was when it was verified
 /// ```
@@ -180,7 +192,7 @@ impl Layout {
             Some(_) => None,
         };
         let layout = Layout { root: root.to_owned(), node: node.unwrap_or("only").to_owned(), lock };
-        for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash"] {
+        for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash", "order"] {
             layout.make_dir(&root.join(dir))?;
         }
         if layout.is_shared() {

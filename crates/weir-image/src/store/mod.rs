@@ -10,6 +10,8 @@ mod room;
 mod shared;
 
 #[cfg(test)]
+mod policy_tests;
+#[cfg(test)]
 mod tests;
 
 use std::{
@@ -27,13 +29,14 @@ use crate::{Digest, Source, digest::Hasher, manifest::Manifest, moment::Moment};
 pub use layout::StoreError;
 use layout::{Layout, io_error};
 pub use part::PartWriter;
-pub use policy::{Lru, Policy};
+use policy::Order;
 use refs::Repo;
 pub(crate) use refs::fits;
 pub use refs::{Listed, Stored, TagEntry};
 pub use room::Budget;
 use room::Reservation;
 use shared::Others;
+pub use weir_cache::PolicyKind;
 
 /// After so long a blob is hashed anew before it is served.
 const SCRUB: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -66,7 +69,7 @@ struct State {
     gone: Vec<Digest>,
     /// What is out of the index, and being sent to a client all the same.
     lingering: Vec<(Digest, Weak<()>)>,
-    policy: Box<dyn Policy>,
+    order: Order,
     repos: BTreeMap<Source, Repo>,
     manifests: HashMap<Digest, Arc<Manifest>>,
     pins: Vec<String>,
@@ -94,12 +97,33 @@ struct Blob {
     born: Moment,
     used_at: Moment,
     hits: u64,
+    /// As the policy counts: once an image's manifest or a blob by itself.
+    uses: u32,
+    /// Its manifest was asked for: who asks for it now is counted already.
+    is_announced: bool,
     /// One reference here, one in each [`Opened`].
     readers: Arc<()>,
     verified: Option<(Fingerprint, Moment)>,
     is_manifest: bool,
     /// Another node of the site had it too.
     is_copy: bool,
+}
+
+impl Blob {
+    fn new(size: u64, born: Moment) -> Blob {
+        Blob {
+            size,
+            born,
+            used_at: born,
+            hits: 0,
+            uses: 1,
+            is_announced: false,
+            readers: Arc::new(()),
+            verified: None,
+            is_manifest: false,
+            is_copy: false,
+        }
+    }
 }
 
 /// What tells that a file is still the one that was verified.
@@ -181,6 +205,8 @@ pub struct Usage {
     pub free: u64,
     /// What it is to keep free.
     pub floor: u64,
+    /// Who chooses what leaves, and whom that one follows: another if it is `auto`.
+    pub policy: (PolicyKind, PolicyKind),
     /// Since the store was opened.
     pub counts: Counts,
 }
@@ -194,7 +220,7 @@ impl Store {
     pub fn open(
         root: &Path,
         budget: Budget,
-        policy: Box<dyn Policy>,
+        policy: PolicyKind,
         now: Moment,
     ) -> Result<(Store, Recovered), StoreError> {
         Store::over(Layout::open(root, None)?, budget, policy, now)
@@ -211,7 +237,7 @@ impl Store {
         root: &Path,
         node: &str,
         budget: Budget,
-        policy: Box<dyn Policy>,
+        policy: PolicyKind,
         now: Moment,
     ) -> Result<(Store, Recovered), StoreError> {
         let store = Store::over(Layout::open(root, Some(node))?, budget, policy, now)?;
@@ -222,7 +248,7 @@ impl Store {
     fn over(
         layout: Layout,
         budget: Budget,
-        policy: Box<dyn Policy>,
+        policy: PolicyKind,
         now: Moment,
     ) -> Result<(Store, Recovered), StoreError> {
         let mut state = State {
@@ -232,7 +258,7 @@ impl Store {
             others: layout.is_shared().then(Others::default),
             gone: Vec::new(),
             lingering: Vec::new(),
-            policy,
+            order: Order::new(policy, budget.bytes),
             repos: BTreeMap::new(),
             manifests: HashMap::new(),
             pins: refs::load_pins(&layout)?,
@@ -248,18 +274,20 @@ impl Store {
             let times = [meta.accessed(), meta.modified()].map(|t| t.map_or(Moment::default(), Moment::of));
             found.push((times[0].max(times[1]), times[1], digest, meta.len()));
         }
+        let noted = Inner::noted(&layout);
+        state.order.resume(&noted);
         found.sort_by_key(|(used_at, ..)| *used_at);
         for (used_at, born, digest, size) in found {
             recovered.blobs += 1;
             recovered.bytes += size;
-            state.insert(digest.clone(), size, 0.0, born);
-            if let Some(blob) = state.blobs.get_mut(&digest) {
-                blob.used_at = used_at;
-            }
+            let uses = noted.uses(&digest);
+            state.order.restored(&digest, size, uses, used_at);
+            state.index(digest, Blob { used_at, uses, ..Blob::new(size, born) });
         }
         let (resumable, removed) = part::recover(&layout, &mut state, now)?;
         (recovered.resumable, recovered.removed) = (resumable, recovered.removed + removed);
         refs::load(&layout, &mut state)?;
+        state.deploy_all();
         let store = Store { inner: Arc::new(Inner { layout, budget, state: Mutex::new(state) }) };
         // The budget may have become smaller.
         store.inner.make_room(&mut store.lock(), 0, now).ok();
@@ -296,7 +324,10 @@ impl Store {
             Err(e) => return Err(io_error("open", &path)(e)),
         };
         let fingerprint = Fingerprint::of(&file).map_err(io_error("look at", &path))?;
-        state.policy.hit(digest);
+        let announced = state.blobs.get_mut(digest).map(|blob| std::mem::take(&mut blob.is_announced));
+        if announced == Some(false) {
+            state.use_blob(digest, now);
+        }
         let Some(blob) = state.blobs.get_mut(digest) else { return Ok(None) };
         if fingerprint.size != blob.size {
             drop(state);
@@ -439,6 +470,7 @@ impl Store {
             budget: self.inner.budget.bytes,
             free: self.inner.layout.free()?,
             floor: self.inner.budget.floor,
+            policy: state.order.kinds(),
             counts: state.counts,
         })
     }
@@ -452,6 +484,7 @@ impl Store {
         state.lingering.retain(|(_, reader)| reader.strong_count() > 0);
         state.expire(now);
         part::expire(&self.inner.layout, &mut state, now)?;
+        self.inner.note(&mut state, now);
         self.inner.tend(&mut state, now)
     }
 }
@@ -464,19 +497,22 @@ impl Inner {
 }
 
 impl State {
-    fn insert(&mut self, digest: Digest, size: u64, cost_s: f64, now: Moment) {
-        self.policy.inserted(&digest, size, cost_s);
-        self.used += size;
-        let blob = Blob {
-            size,
-            born: now,
-            used_at: now,
-            hits: 0,
-            readers: Arc::new(()),
-            verified: None,
-            is_manifest: false,
-            is_copy: false,
-        };
+    /// A blob is there now, and was asked for.
+    fn insert(&mut self, digest: Digest, size: u64, now: Moment) {
+        self.order.inserted(&digest, size, now);
+        self.index(digest, Blob::new(size, now));
+    }
+
+    /// Counts a use of a blob, which may be missing.
+    fn use_blob(&mut self, digest: &Digest, now: Moment) {
+        if let Some(blob) = self.blobs.get_mut(digest) {
+            blob.uses = blob.uses.saturating_add(1);
+        }
+        self.order.hit(digest, now);
+    }
+
+    fn index(&mut self, digest: Digest, blob: Blob) {
+        self.used += blob.size;
         if let Some(before) = self.blobs.insert(digest, blob) {
             self.used -= before.size;
         }
@@ -489,7 +525,7 @@ impl State {
                 self.lingering.push((digest.clone(), Arc::downgrade(&blob.readers)));
             }
             self.used -= blob.size;
-            self.policy.removed(digest);
+            self.order.removed(digest);
         }
     }
 

@@ -307,7 +307,7 @@ impl PartWriter {
             state.reserved.remove(&self.digest);
             state.used -= size;
         }
-        state.insert(self.digest.clone(), self.size, 0.0, now);
+        state.insert(self.digest.clone(), self.size, now);
         if let Some(blob) = state.blobs.get_mut(&self.digest) {
             blob.verified = Some((fingerprint, now));
             blob.is_copy = is_copy;
@@ -368,7 +368,8 @@ impl Drop for PartWriter {
 /// Removes what no process can need any more; answers how many.
 pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
     let mut removed = 0;
-    let mut dirs: Vec<PathBuf> = ["blobs", "refs", "claims", "seals"].map(|name| layout.dir(name)).into();
+    let mut dirs: Vec<PathBuf> =
+        ["blobs", "refs", "claims", "seals", "order"].map(|name| layout.dir(name)).into();
     if !layout.is_shared() {
         for path in list(&layout.dir("trash"))? {
             layout.discard(&path)?;

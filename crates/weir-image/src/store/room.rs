@@ -196,38 +196,73 @@ impl Inner {
         let mut freed = 0;
         for (copies_only, manifests_too) in [(true, false), (false, false), (false, true)] {
             while !enough(state)? {
-                let mut policy = std::mem::replace(&mut state.policy, Box::new(super::Lru::default()));
-                let victim = policy.victim(&|digest| {
-                    state.blobs.get(digest).is_none_or(|blob| {
+                let blobs = &state.blobs;
+                let is_held = |digest: &Digest| {
+                    blobs.get(digest).is_none_or(|blob| {
                         (blob.is_manifest && !manifests_too)
                             || (copies_only && !blob.is_copy)
                             || self.is_held(blob, digest, &passed, now)
                     })
-                });
-                state.policy = policy;
-                let Some(victim) = victim else { break };
-                if self.is_used_elsewhere(state, &victim) {
-                    passed.insert(victim);
-                    continue;
+                };
+                // What is a copy and what is not are no image together.
+                let stays =
+                    |image: Option<&Digest>| copies_only || image.is_some_and(|image| passed.contains(image));
+                let victims = state.order.victims(&is_held, &stays);
+                if victims.is_empty() {
+                    break;
                 }
-                let size = state.blobs.get(&victim).map_or(0, |b| b.size);
-                self.throw(state, &victim, now)?;
-                state.forget(&victim);
-                state.counts.evicted += 1;
-                state.counts.evicted_bytes += size;
-                freed += size;
-                if state.manifests.contains_key(&victim) {
-                    self.drop_manifest(state, &victim)?;
+                for victim in victims {
+                    freed += self.evict_one(state, victim, &mut passed, now)?;
                 }
             }
         }
         Ok(freed)
     }
+
+    /// Removes what the policy has given up, unless another node uses it. Answers the bytes freed.
+    fn evict_one(
+        &self,
+        state: &mut State,
+        victim: Digest,
+        passed: &mut HashSet<Digest>,
+        now: Moment,
+    ) -> Result<u64, StoreError> {
+        let (size, uses) = state.blobs.get(&victim).map_or((0, 1), |b| (b.size, b.uses));
+        if self.is_used_elsewhere(state, &victim) {
+            state.order.restored(&victim, size, uses.saturating_add(1), now);
+            passed.insert(victim);
+            return Ok(0);
+        }
+        if let Err(e) = self.throw(state, &victim, now) {
+            state.order.restored(&victim, size, uses, now);
+            return Err(e);
+        }
+        state.forget(&victim);
+        state.counts.evicted += 1;
+        state.counts.evicted_bytes += size;
+        if state.manifests.contains_key(&victim) {
+            self.drop_manifest(state, &victim)?;
+        }
+        Ok(size)
+    }
 }
 
 impl Store {
-    /// Sets room aside for all that is missing of an image, before its download begins; and counts
-    /// what is here already as used now. All or nothing; without room each blob tries by itself.
+    /// An image was asked for: what is here of it is used. Who asks for its blobs next does not
+    /// count once more.
+    pub fn used(&self, image: &Digest, parts: &[Part], now: Moment) {
+        let mut state = self.lock();
+        for part in parts {
+            state.use_blob(&part.digest, now);
+            if let Some(blob) = state.blobs.get_mut(&part.digest) {
+                (blob.is_announced, blob.used_at) = (true, now);
+            }
+        }
+        state.order.deployed(image, parts.iter(), now);
+    }
+
+    /// Sets room aside for all that is missing of an image, before its download begins; what is here of
+    /// it does not leave for the rest. All or nothing; without room each blob tries by itself.
     ///
     /// Answers the bytes that are missing.
     ///
@@ -236,9 +271,10 @@ impl Store {
     pub fn expect(&self, parts: &[Part], now: Moment) -> Result<u64, StoreError> {
         let mut state = self.lock();
         let mut missing: Vec<&Part> = Vec::new();
+        let mut held = Vec::new();
         for part in parts {
             if self.inner.knows(&mut state, &part.digest) {
-                state.policy.hit(&part.digest);
+                held.extend(state.blobs.get(&part.digest).map(|blob| Arc::clone(&blob.readers)));
             } else if missing.iter().all(|m| m.digest != part.digest) {
                 missing.push(part);
             }
@@ -247,6 +283,7 @@ impl Store {
         missing.retain(|part| !state.reserved.contains_key(&part.digest) && !self.is_too_big(part.size));
         let need = missing.iter().map(|part| part.size).fold(0, u64::saturating_add);
         self.inner.make_room(&mut state, need, now)?;
+        drop(held);
         for part in missing {
             let expires = Some(now.after(EXPECTED));
             state.used += part.size;

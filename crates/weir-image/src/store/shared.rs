@@ -256,7 +256,7 @@ impl Inner {
         let Ok(meta) = fs::metadata(self.layout.blob(digest)) else { return false };
         let of = |time: std::io::Result<std::time::SystemTime>| time.map_or(Moment::default(), Moment::of);
         state.forget_expected(digest);
-        state.insert(digest.clone(), meta.len(), 0.0, of(meta.modified()));
+        state.insert(digest.clone(), meta.len(), of(meta.modified()));
         if let Some(blob) = state.blobs.get_mut(digest) {
             blob.used_at = of(meta.accessed()).max(of(meta.modified()));
         }
@@ -274,7 +274,6 @@ impl Inner {
         // Times of use are written once a minute.
         if at.since(blob.used_at) > Duration::from_secs(1) {
             blob.used_at = at;
-            state.policy.hit(digest);
             return true;
         }
         false

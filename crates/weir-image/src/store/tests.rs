@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 
 fn open(root: &Path, bytes: u64) -> (Store, Recovered) {
     let budget = Budget { high: 1.0, low: 1.0, young: Duration::ZERO, ..Budget::of(bytes) };
-    Store::open(root, budget, Box::new(Lru::default()), Moment(0)).unwrap()
+    Store::open(root, budget, PolicyKind::Lru, Moment(0)).unwrap()
 }
 
 fn digest(bytes: &[u8]) -> Digest {
@@ -29,7 +29,7 @@ fn keep(store: &Store, n: u8, size: u64) -> Digest {
 }
 
 /// Keeps an image `name:1` of these blobs; answers its manifest's size too.
-fn image(store: &Store, name: &str, blobs: &[(&Digest, u64)]) -> (Image, u64) {
+pub(super) fn image(store: &Store, name: &str, blobs: &[(&Digest, u64)]) -> (Image, u64) {
     let of = |(digest, size): &(&Digest, u64)| serde_json::json!({ "mediaType": "x", "digest": digest, "size": size });
     let layers: Vec<_> = blobs[1..].iter().map(of).collect();
     let text = serde_json::json!({ "schemaVersion": 2, "config": of(&blobs[0]), "layers": layers });
@@ -129,8 +129,7 @@ fn what_is_not_what_it_is_called_gets_no_name_and_what_was_cut_is_continued() {
     assert_eq!(store.usage(Moment::now()).unwrap().reserved, 600);
     drop(store);
     let budget = Budget::of(16 * MIB);
-    let (store, recovered) =
-        Store::open(dir.path(), budget, Box::new(Lru::default()), Moment::now()).unwrap();
+    let (store, recovered) = Store::open(dir.path(), budget, PolicyKind::Lru, Moment::now()).unwrap();
     assert_eq!(recovered.resumable, 1);
     let mut rest = store.begin(&name, 1000, 4, Moment::now()).unwrap();
     assert_eq!(rest.written(), 600);

@@ -31,7 +31,7 @@ use weir_image::{
     Digest, Mirror, Moment, Settings, Timing, UpstreamSettings,
     coordination::{Coordination, Embedded},
     digest::Algorithm,
-    store::{Budget, Lru, Store},
+    store::{Budget, PolicyKind, Store},
 };
 
 /// What goes wrong with the next blob.
@@ -344,6 +344,7 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
         listen: "127.0.0.1:0".parse().unwrap(),
         directory: directory.to_owned(),
         budget: weir_units::Bytes(64 << 20),
+        policy: PolicyKind::Auto,
         keep_free: weir_units::Bytes(0),
         tag_ttl_s: 60,
         any_registry: true,
@@ -356,8 +357,7 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
 
 pub(crate) async fn serve(settings: Settings) -> Served {
     let budget = Budget { young: Duration::ZERO, ..settings.store_budget() };
-    let (store, _) =
-        Store::open(&settings.directory, budget, Box::new(Lru::default()), Moment::now()).unwrap();
+    let (store, _) = Store::open(&settings.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
     serve_with(settings, store, Arc::<Embedded>::default()).await
 }
 

@@ -13,7 +13,7 @@ use tokio::{runtime::Builder, sync::oneshot};
 use weir_image::{
     Digest, Mirror, Moment, Settings,
     coordination::Coordination,
-    store::{Budget, Lru, Store},
+    store::{Budget, PolicyKind, Store},
 };
 
 use super::{Got, Puller, counted, timing};
@@ -32,7 +32,7 @@ impl Drop for Node {
 
 /// The store of a node that shares its directory.
 pub(crate) fn share(directory: &Path, name: &str, budget: Budget) -> Store {
-    Store::share(directory, name, budget, Box::new(Lru::default()), Moment::now()).unwrap().0
+    Store::share(directory, name, budget, PolicyKind::Lru, Moment::now()).unwrap().0
 }
 
 impl Node {

@@ -98,6 +98,8 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
             budget: Bytes(usage.budget),
             free: Bytes(usage.free),
             keep_free: Bytes(usage.floor),
+            policy: usage.policy.0.to_string(),
+            follows: usage.policy.1.to_string(),
             counters,
             pop: mirror.settings().pop.as_ref().map(|pop| {
                 let site = mirror.site();

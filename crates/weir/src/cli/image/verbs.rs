@@ -124,6 +124,8 @@ pub(super) fn df(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
         )?;
         writeln!(out, "held      {} that may not go now (in use, pinned, being sent, new)", usage.held)?;
         writeln!(out, "disk      {} free, {} of it kept free", usage.free, usage.keep_free)?;
+        let follows = if usage.follows == usage.policy { "" } else { &format!(": {} now", usage.follows) };
+        writeln!(out, "evicts    by {}{follows}", usage.policy)?;
         writeln!(
             out,
             "blobs     {} here; asked for {} times: {} from here, {} joined a download, {} fetched",
