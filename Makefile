@@ -2,6 +2,7 @@
 #
 #   make demo    divide a real link between real containers, and show it
 #   make test    unit and property tests, and real traffic in namespaces (all but NOT_YET)
+#   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel, in it, under qemu
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make bench   benchmarks of the pure parts
@@ -27,7 +28,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
 
-.PHONY: all build release demo test test-unit test-netns test-vm test-vm-matrix lint bench lab uml-kernel doc install uninstall deps clean
+.PHONY: all build release demo test test-unit test-netns test-uml test-vm test-vm-matrix lint bench lab uml-kernel doc install uninstall deps clean
 
 all: release
 
@@ -69,6 +70,16 @@ test-netns:
 	$(CARGO) build --release --locked -p weir
 	WEIR_ENGINES=htb WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 
+# What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
+# said. Then the same links in virtual and in real time, side by side.
+test-uml: uml-kernel build
+	$(CARGO) test --locked -p weir-lab --test ecc -- --nocapture
+	for backend in uml wires; do \
+		target/debug/weir lab run ecc-real --backend $$backend --out weir-lab-results/$$backend || exit 1; \
+	done
+	target/debug/weir lab compare weir-lab-results/uml/ecc-real/result.json \
+		weir-lab-results/wires/ecc-real/result.json
+
 # What needs a kernel that may not be this one, in that one, under qemu: minutes of real time.
 test-vm:
 	scripts/install-deps.sh build test vm
@@ -95,9 +106,11 @@ bench:
 	$(CARGO) bench --locked -p weir-htb
 
 # A kernel for `weir lab run ecc-...` in virtual time, into the user's cache.
-uml-kernel:
+UML := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/uml/linux
+uml-kernel: $(UML)
+$(UML): scripts/uml-kernel.sh scripts/uml.config scripts/uml.patch
 	scripts/install-deps.sh uml
-	scripts/uml-kernel.sh
+	scripts/uml-kernel.sh $@
 
 lab: release
 	scripts/install-deps.sh test

@@ -26,7 +26,7 @@ const PROMISES: [(&str, &str); 7] = [
 ];
 
 /// The experiments about completion times.
-const COMPLETIONS: [(&str, &str); 10] = [
+const COMPLETIONS: [(&str, &str); 11] = [
     ("ecc-cubic", include_str!("../../../lab/ecc-cubic.toml")),
     ("ecc-bbr", include_str!("../../../lab/ecc-bbr.toml")),
     ("ecc-mix", include_str!("../../../lab/ecc-mix.toml")),
@@ -36,6 +36,7 @@ const COMPLETIONS: [(&str, &str); 10] = [
     ("ecc-access", include_str!("../../../lab/ecc-access.toml")),
     ("ecc-mice", include_str!("../../../lab/ecc-mice.toml")),
     ("ecc-mice-deep", include_str!("../../../lab/ecc-mice-deep.toml")),
+    ("ecc-real", include_str!("../../../lab/ecc-real.toml")),
     ("ecc-sweep", include_str!("../../../lab/ecc-sweep.toml")),
 ];
 

@@ -1,8 +1,13 @@
-//! The links between clients, edge and cloud are what the scenario says, with real traffic. Needs root and
-//! a kernel with netem; `weir-vm` and User-Mode Linux have one.
+//! The links between clients, edge and cloud are what the scenario says, with real traffic: netem's, which
+//! `weir-vm` and User-Mode Linux have, and those in user space. Needs root.
+
+use std::path::PathBuf;
 
 use weir_lab::{
-    ecc::{self, Backend, Scenario, guest::netem},
+    ecc::{
+        self, Algorithm, Backend, Scenario,
+        guest::{netem, wires},
+    },
     run::Options,
 };
 
@@ -20,35 +25,80 @@ fn scenario(volume: u64, case: &str, access: bool) -> Scenario {
 }
 
 /// Of the only job, s.
-fn seconds(scenario: &Scenario) -> f64 {
+fn seconds(scenario: &Scenario, backend: Backend) -> f64 {
     let options = Options { weir: "/nonexistent/weir".into(), seed: 1, link: String::new() };
-    let report = ecc::run(scenario, &options, Some(Backend::Here), &mut |_, _| {}).unwrap();
+    let report = ecc::run(scenario, &options, Some(backend), &mut |_, _| {}).unwrap();
     assert_eq!((report.rows.len(), report.rows[0].jobs.len()), (1, 1));
     report.rows[0].jobs[0].seconds
 }
 
-#[test]
-fn flows_take_the_time_of_their_bytes_and_of_their_round_trips() {
-    if let Err(why) = netem() {
-        println!("SKIPPED: {why:#}");
-        return;
-    }
+fn flows_take_the_time_of_their_bytes_and_of_their_round_trips(backend: Backend) {
+    let seconds = |scenario| seconds(&scenario, backend);
     // A round trip for the connection, one for a byte and its answer. A busy machine is late, never early.
     for (case, rtt) in [("edge = { up = 1.0 }", 0.020), ("cloud = { up = 1.0 }", 0.060)] {
-        let took = seconds(&scenario(1, case, false));
+        let took = seconds(scenario(1, case, false));
         assert!(took >= 2.0 * rtt, "{case}: {took} s");
         assert!(took < 2.0 * rtt + 1.0, "{case}: {took} s");
     }
     // 1448 of 1514 bytes on the wire are payload.
     let wire = |bytes: f64, mbit: f64| bytes * 8.0 * 1514.0 / 1448.0 / (mbit * 1e6);
-    let took = seconds(&scenario(2_000_000, "edge = { up = 0.5, down = 0.5 }", false));
+    let took = seconds(scenario(2_000_000, "edge = { up = 0.5, down = 0.5 }", false));
     let least = wire(2e6, 20.0);
     assert!((0.99 * least..3.0 * least).contains(&took), "{took} s, the wire alone takes {least}");
     // Half on each link at once: half of the time; behind one access link, all of it.
     let both = "edge = { up = 0.5 }\ncloud = { up = 0.5 }";
-    let apart = seconds(&scenario(2_000_000, both, false));
-    let shared = seconds(&scenario(2_000_000, both, true));
+    let apart = seconds(scenario(2_000_000, both, false));
+    let shared = seconds(scenario(2_000_000, both, true));
     let (half, all) = (wire(1e6, 20.0), wire(2e6, 10.0));
     assert!((0.99 * half..3.0 * half).contains(&apart), "{apart} s, the wires alone take {half}");
     assert!((0.99 * all..3.0 * all).contains(&shared), "{shared} s, the access alone takes {all}");
+}
+
+#[test]
+fn flows_over_netem_take_the_time_of_their_bytes_and_of_their_round_trips() {
+    match netem() {
+        Ok(()) => flows_take_the_time_of_their_bytes_and_of_their_round_trips(Backend::Here),
+        Err(why) => println!("SKIPPED: {why:#}"),
+    }
+}
+
+#[test]
+fn flows_over_links_in_user_space_take_the_time_of_their_bytes_and_of_their_round_trips() {
+    match wires() {
+        Ok(()) => flows_take_the_time_of_their_bytes_and_of_their_round_trips(Backend::Wires),
+        Err(why) => println!("SKIPPED: {why:#}"),
+    }
+}
+
+/// The weir program that runs in guests: `WEIR_BIN`, or where cargo puts it beside these tests.
+fn weir() -> Result<PathBuf, String> {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("weir"));
+    let path = std::env::var_os("WEIR_BIN").map(PathBuf::from).or_else(beside).unwrap_or_default();
+    if path.is_file() { Ok(path) } else { Err(format!("no weir program at {} (WEIR_BIN)", path.display())) }
+}
+
+/// Two seeds of CUBIC and of BBR on all links, with weir's rule beside them, twice.
+#[test]
+fn in_virtual_time_a_seed_gives_the_same_times_to_the_nanosecond_and_another_seed_others() {
+    let (kernel, weir) = (ecc::guest::uml().map_err(|why| format!("{why:#}")), weir());
+    if let Some(why) = kernel.err().or(weir.clone().err()) {
+        println!("SKIPPED: {why}");
+        return;
+    }
+    let text = "edge = { up = 0.25, down = 0.25 }\ncloud = { up = 0.25, down = 0.25 }";
+    let mut scenario = scenario(1_000_000, text, false);
+    scenario.algorithms = vec![Algorithm::Cubic, Algorithm::Bbr, Algorithm::Weir];
+    (scenario.clients, scenario.seeds) = (4, 2);
+    scenario.volume[1].0 = 4_000_000;
+    scenario.cloud.loss = 0.01;
+    let options = Options { weir: weir.unwrap_or_default(), seed: 1, link: String::new() };
+    let run = || ecc::run(&scenario, &options, Some(Backend::Uml), &mut |_, _| {}).unwrap();
+    let (first, again) = (run(), run());
+    assert!(first.missing.is_empty(), "{:?}", first.missing);
+    assert_eq!(first.rows.len(), 6);
+    assert_eq!(first.rows, again.rows);
+    let of = |seed| first.rows.iter().filter(move |row| row.seed == seed);
+    for (one, other) in of(1).zip(of(2)) {
+        assert_ne!(one.flows, other.flows, "{} with {}", one.case, one.algorithm);
+    }
 }

@@ -19,9 +19,16 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, Case, Report, Scenario, Sweep, measure::measure, report::Missing};
+use super::{
+    Algorithm, Case, Report, Scenario, Sweep, measure::measure, network::Medium, report::Missing,
+    wires::tunnel,
+};
 use crate::{
     interrupt,
     run::Options,
@@ -50,6 +57,8 @@ pub enum Backend {
     Here,
     /// Another kernel under qemu, in virtual time.
     Vm,
+    /// This kernel, in real time, with links in user space: for one without netem.
+    Wires,
 }
 
 impl fmt::Display for Backend {
@@ -57,6 +66,7 @@ impl fmt::Display for Backend {
         f.pad(match self {
             Backend::Uml => "User-Mode Linux, virtual time",
             Backend::Here => "namespaces and netem",
+            Backend::Wires => "namespaces and links in user space, real time",
             Backend::Vm => "qemu, virtual time",
         })
     }
@@ -85,9 +95,10 @@ pub fn run(
         },
     };
     match backend {
-        Backend::Here => {
-            let (rows, missing) = measure(scenario, options.seed, watch)?;
-            Ok(Report::here(scenario, options.seed, rows, missing))
+        Backend::Here | Backend::Wires => {
+            let medium = if backend == Backend::Here { Medium::Netem } else { Medium::Wires };
+            let (rows, missing) = measure(scenario, medium, options.seed, watch)?;
+            Ok(Report::new(scenario, backend.to_string(), options.seed, rows, missing))
         }
         Backend::Uml => {
             let kernel = uml()?;
@@ -108,7 +119,20 @@ fn first_there(options: &Options) -> Result<Backend, String> {
     if harness(&options.weir).is_some() {
         return Ok(Backend::Vm);
     }
-    Err(format!("{no_uml:#}; {no_netem:#}; no weir-vm here (cargo build -p weir-vm)"))
+    let Err(no_wires) = wires() else { return Ok(Backend::Wires) };
+    Err(format!(
+        "{no_uml:#}; {no_netem:#}; no weir-vm here (cargo build -p weir-vm); no links in user space: {no_wires:#}"
+    ))
+}
+
+/// Whether links in user space can be made, as [`Backend::Wires`] asks for.
+///
+/// # Errors
+/// What is missing: rights, or tunnel devices.
+pub fn wires() -> Result<()> {
+    check_rights()?;
+    let netns = Netns::create(&format!("{}wires", unique_prefix()))?;
+    tunnel(&netns, "try").map(drop)
 }
 
 /// Whether this kernel can delay packets, as [`Backend::Here`] asks for.
@@ -122,7 +146,10 @@ pub fn netem() -> Result<()> {
 }
 
 /// The User-Mode-Linux kernel.
-fn uml() -> Result<PathBuf> {
+///
+/// # Errors
+/// If there is none: where it was looked for, and what builds it.
+pub fn uml() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE) {
         let path = PathBuf::from(named);
         anyhow::ensure!(path.is_file(), "{VARIABLE} is {}, which is not there", path.display());
@@ -172,7 +199,11 @@ fn guests(
 ) -> Result<Report> {
     let parts = parts(scenario, options.seed);
     let (next, watch) = (AtomicUsize::new(0), Mutex::new(watch));
-    let worker = || -> Result<Vec<(usize, Report)>> {
+    let worker = |cpu: usize| -> Result<Vec<(usize, Report)>> {
+        // A guest is two processes that take turns: on two processors each turn wakes one up.
+        if backend == Backend::Uml {
+            stay_on(cpu)?;
+        }
         let mut done = Vec::new();
         loop {
             let nth = next.fetch_add(1, Ordering::Relaxed);
@@ -188,10 +219,11 @@ fn guests(
             done.push((nth, report));
         }
     };
-    let processors = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
+    let processors = processors()?;
     let mut reports = Vec::new();
     thread::scope(|scope| -> Result<()> {
-        let workers: Vec<_> = (0..processors).map(|_| scope.spawn(worker)).collect();
+        let (places, worker) = (processors.iter().take(parts.len()), &worker);
+        let workers: Vec<_> = places.map(|&cpu| scope.spawn(move || worker(cpu))).collect();
         for worker in workers {
             reports.extend(worker.join().unwrap_or_else(|_| Err(anyhow!("a guest's thread panicked")))?);
         }
@@ -208,6 +240,20 @@ fn guests(
     let mut report = Report::new(scenario, backend.to_string(), options.seed, rows, missing);
     report.head.kernel = kernel;
     Ok(report)
+}
+
+/// The processors that this process may use.
+fn processors() -> Result<Vec<usize>> {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).context("cannot tell which processors there are")?;
+    Ok((0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect())
+}
+
+/// Keeps the calling thread, and what it starts, on a processor.
+fn stay_on(cpu: usize) -> Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &only))
+        .with_context(|| format!("cannot stay on processor {cpu}"))
 }
 
 fn one(part: &Scenario, seed: u64, guest: Guest<'_>) -> Result<Report> {

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, anyhow};
 
 use super::{
     Algorithm, Case, Place, Point, Scenario, jobs,
-    network::Network,
+    network::{Medium, Network},
     report::{FlowTime, JobTime, Missing, Row},
-    rule::OwnRule,
+    rule::Ruled,
     transfer::{Server, Transfer, carry},
 };
 use crate::interrupt;
@@ -23,20 +23,23 @@ use crate::interrupt;
 /// If the links cannot be built, a flow fails, or on Ctrl-C.
 pub(super) fn measure(
     scenario: &Scenario,
+    medium: Medium,
     first_seed: u64,
     watch: &mut dyn FnMut(&Case, Algorithm),
 ) -> Result<(Vec<Row>, Vec<Missing>)> {
-    let network = Network::build(scenario.access)?;
+    let link = |place| scenario.link(place, None);
+    let network = Network::build(medium, scenario.access, link(Place::Edge), link(Place::Cloud))?;
     let _servers = [
         Server::start(network.server(Place::Edge), Network::server_address(Place::Edge))?,
         Server::start(network.server(Place::Cloud), Network::server_address(Place::Cloud))?,
     ];
+    let all = [network.clients(), network.server(Place::Edge), network.server(Place::Cloud)];
     let (mut rows, mut missing) = (Vec::new(), Vec::<Missing>::new());
-    let mut is_warm = false;
+    let mut rule: Option<Ruled> = None;
+    warm_up(&network)?;
     for point in scenario.points() {
-        network.set(scenario.link(Place::Edge, point), scenario.link(Place::Cloud, point))?;
-        if !std::mem::replace(&mut is_warm, true) {
-            warm_up(&network)?;
+        for place in Place::ALL {
+            network.set(place, scenario.link(place, point))?;
         }
         for seed in (first_seed..).take(scenario.seeds) {
             for case in &scenario.cases {
@@ -46,32 +49,30 @@ pub(super) fn measure(
                     if missing.iter().any(|missing| missing.algorithm == algorithm) {
                         continue;
                     }
-                    let rule = match weir_rule(&network, algorithm) {
-                        Ok(rule) => rule,
-                        Err(error) => {
-                            missing.push(Missing { algorithm, why: format!("{error:#}") });
-                            continue;
+                    if algorithm == Algorithm::Weir && rule.is_none() {
+                        match Ruled::load(&scenario.rule.action(), &all) {
+                            Ok(loaded) => rule = Some(loaded),
+                            Err(error) => {
+                                missing.push(Missing { algorithm, why: format!("{error:#}") });
+                                continue;
+                            }
                         }
-                    };
+                    }
+                    if let Some(rule) = &mut rule {
+                        rule.set(algorithm == Algorithm::Weir)?;
+                    }
                     let row = cell(scenario, &network, case, algorithm, point, seed)
                         .with_context(|| format!("case {} with {algorithm}, seed {seed}", case.name))?;
-                    if let Some(rule) = rule {
-                        rule.remove(2 * row.flows.len() as u64)?;
+                    if let (Some(rule), Algorithm::Weir) = (&mut rule, algorithm) {
+                        rule.check(2 * row.flows.len() as u64)?;
                     }
                     rows.push(row);
                 }
             }
         }
     }
+    rule.map_or(Ok(()), Ruled::remove)?;
     Ok((rows, missing))
-}
-
-fn weir_rule(network: &Network, algorithm: Algorithm) -> Result<Option<OwnRule>> {
-    if algorithm != Algorithm::Weir {
-        return Ok(None);
-    }
-    let all = [network.clients(), network.server(Place::Edge), network.server(Place::Cloud)];
-    OwnRule::put(&all).map(Some)
 }
 
 /// Neighbours learn each other's addresses.
@@ -112,35 +113,43 @@ fn cell(
             })
         })
         .collect();
-    let run = |begin: Instant, flow: &Flow| -> Result<Duration> {
-        interrupt::sleep_until(begin + flow.start)?;
-        carry(Network::server_address(flow.place), flow.transfer)
-    };
-    let times: Vec<Result<Duration>> = network.clients().within(|| {
-        // Threads are where the one is that begins them.
-        thread::scope(|scope| {
-            let begin = Instant::now();
-            let threads: Vec<_> = flows.iter().map(|flow| scope.spawn(move || run(begin, flow))).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("the flow's thread panicked"))))
-                .collect()
-        })
-    })?;
+    let times = network.clients().within(|| all_times(&flows))??;
     let mut done: Vec<JobTime> =
         jobs.iter().map(|job| JobTime { small: job.small, volume: job.volume, seconds: 0.0 }).collect();
     let mut rows = Vec::with_capacity(flows.len());
     for (flow, time) in flows.iter().zip(times) {
         let transfer = flow.transfer;
-        let seconds = time
-            .with_context(|| {
-                format!("{} bytes up, {} down, {}", transfer.up, transfer.down, flow.place.name())
-            })?
-            .as_secs_f64();
+        let seconds = time.as_secs_f64();
         done[flow.job].seconds = done[flow.job].seconds.max(seconds);
         rows.push(FlowTime { place: flow.place, bytes: transfer.up + transfer.down, seconds });
     }
     Ok(Row { case: case.name.clone(), algorithm, seed, point, flows: rows, jobs: done })
+}
+
+/// How long each flow takes, from its own beginning. To be called where the clients are: threads are where
+/// the one is that begins them.
+fn all_times(flows: &[Flow]) -> Result<Vec<Duration>> {
+    let mut order: Vec<usize> = (0..flows.len()).collect();
+    order.sort_by_key(|&nth| flows[nth].start);
+    let mut times = vec![Duration::ZERO; flows.len()];
+    thread::scope(|scope| {
+        let begin = Instant::now();
+        let mut threads = Vec::with_capacity(flows.len());
+        for nth in order {
+            // One waits for all: in a guest threads that only wait cost more than flows.
+            interrupt::sleep_until(begin + flows[nth].start)?;
+            let flow = &flows[nth];
+            threads.push((nth, scope.spawn(|| carry(Network::server_address(flow.place), flow.transfer))));
+        }
+        for (nth, thread) in threads {
+            let Flow { place, transfer: Transfer { up, down, .. }, .. } = &flows[nth];
+            times[nth] = thread
+                .join()
+                .unwrap_or_else(|_| Err(anyhow!("the flow's thread panicked")))
+                .with_context(|| format!("{up} bytes up, {down} down, {}", place.name()))?;
+        }
+        Ok(times)
+    })
 }
 
 /// What the application asks for, of so many bytes in one direction; none if it leaves that to the kernel.

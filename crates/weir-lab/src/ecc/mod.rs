@@ -19,6 +19,7 @@
 //! that has.
 
 pub mod guest;
+mod line;
 mod measure;
 mod network;
 mod plot;
@@ -26,11 +27,13 @@ mod report;
 mod rule;
 mod table;
 mod transfer;
+mod wires;
 mod workload;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use weir_cc::Rule;
 use weir_units::{BitRate, Bytes};
 
 pub use guest::{Backend, run};
@@ -57,7 +60,8 @@ pub enum Algorithm {
     Bbr,
     /// The paper's mix: BBR on the edge link for no more than [`Scenario::mix_most`], else CUBIC.
     Mix,
-    /// Weir's own rule, by its BPF program: BBR for a flow's first MiB, then CUBIC.
+    /// [`Scenario::rule`], by weir's BPF program; weir's own unless said: BBR for a flow's first MiB, then
+    /// CUBIC.
     Weir,
 }
 
@@ -292,6 +296,9 @@ pub struct Scenario {
     /// The most that algorithm `mix` sends by BBR, in one direction.
     #[serde(default = "mix_most")]
     pub mix_most: Bytes,
+    /// What algorithm `weir` is.
+    #[serde(default, skip_serializing_if = "is_own")]
+    pub rule: Rule,
     /// Jobs beside the clients', which begin at random while those go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub small: Option<Small>,
@@ -318,6 +325,9 @@ pub struct Scenario {
 
 fn whole() -> f64 {
     1.0
+}
+fn is_own(rule: &Rule) -> bool {
+    *rule == Rule::default()
 }
 fn mix_most() -> Bytes {
     Bytes(10_000_000)
@@ -398,7 +408,8 @@ impl Scenario {
         if let Some(fault) = self.access.and_then(|link| link_fault("access", link)) {
             return Some(fault);
         }
-        self.cases.iter().find_map(Case::fault).or_else(|| self.finding_fault())
+        let rule = || self.rule.check().err().map(|error| format!("[rule]: {error}"));
+        rule().or_else(|| self.cases.iter().find_map(Case::fault)).or_else(|| self.finding_fault())
     }
 
     fn finding_fault(&self) -> Option<String> {
@@ -493,6 +504,7 @@ mod tests {
         assert!(fault(|s| s.scale = 0.0).contains("scaled by 0"));
         assert!(fault(|s| s.small_share = 0.5).contains("[small] says how small"));
         assert!(fault(|s| s.cloud.loss = 1.0).contains("the cloud link"));
+        assert!(fault(|s| s.rule.then = "bbr".parse().ok()).contains("[rule]: then needs start"));
         assert!(fault(|s| s.cases[0].cloud = Some(Leg { up: 0.7, down: 0.7 })).contains("moves 1.4"));
         assert!(fault(|s| s.algorithms.truncate(1)).contains("which is not measured here"));
     }

@@ -1,10 +1,13 @@
 //! Clients, edge and cloud in network namespaces, and the links between them.
 
-use std::{fmt::Write as _, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 
-use super::{Link, Place};
+use super::{
+    Link, Place,
+    wires::{self, Carrier},
+};
 use crate::topology::{Netns, Wire, check_rights, unique_prefix};
 
 /// Packets that may be on their way behind a buffer: never the limit.
@@ -12,7 +15,32 @@ const ON_THE_WAY: u32 = 1_000_000;
 /// A receiver's and sender's window may grow beyond 10 BDP of 100 ms at 100 Mbit/s, bytes.
 const WINDOW: &str = "4096 131072 33554432";
 
-/// A link: two routers between its ends, so that neither end's own queue is the bottleneck.
+/// What links are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Medium {
+    /// tbf and netem, in this kernel.
+    Netem,
+    /// This process.
+    Wires,
+}
+
+/// All namespaces and links; gone when dropped.
+pub(super) struct Network {
+    links: Links,
+    clients: Netns,
+    edge: Netns,
+    cloud: Netns,
+    /// Where the access link's other end is, if there is one.
+    _hub: Option<Netns>,
+}
+
+/// The links, in the order of [`Place::ALL`]; then the access link, if there is one.
+enum Links {
+    Cables(Vec<Cable>),
+    Wires(Carrier),
+}
+
+/// A link of netem: two routers between its ends, so that neither end's own queue is the bottleneck.
 ///
 /// ```text
 ///  end ──── near ──── far ──── end
@@ -21,48 +49,23 @@ const WINDOW: &str = "4096 131072 33554432";
 /// ```
 ///
 /// A packet first waits in the byte-limited queue of the rate, then takes its time, or gets lost.
-#[derive(Debug)]
 struct Cable {
     near: Netns,
     far: Netns,
 }
 
-impl Cable {
-    fn set(&self, link: Link) -> Result<()> {
-        let Wire { rate, queue, burst } = Wire::of(link.rate, link.buffer());
-        let delay_us = (link.rtt_ms * 500.0).round();
-        let loss = if link.loss > 0.0 { format!(" loss {}%", link.loss * 100.0) } else { String::new() };
-        let shape = |device| {
-            let (rate, limit) = (rate.bits_per_sec(), queue.0);
-            format!("qdisc replace dev {device} root tbf rate {rate}bit burst {} limit {limit}\n", burst.0)
-        };
-        let delay = |device| {
-            format!("qdisc replace dev {device} root netem delay {delay_us}us{loss} limit {ON_THE_WAY}\n")
-        };
-        self.near.tc(&(shape("far") + &delay("near")))?;
-        self.far.tc(&(shape("near") + &delay("far")))
-    }
+/// Where a link is to be: from the middle of all, which is a hub or the clients, to a leaf.
+struct Span<'a> {
+    middle: &'a Netns,
+    /// What the middle calls it.
+    name: &'a str,
+    leaf: &'a Netns,
+    /// The first of three networks; the leaf is in the last one.
+    net: u8,
 }
 
-/// All namespaces; gone when dropped.
-#[derive(Debug)]
-pub(super) struct Network {
-    clients: Netns,
-    edge: Netns,
-    cloud: Netns,
-    edge_cable: Cable,
-    cloud_cable: Cable,
-    /// Where the access link's other end is, if there is one.
-    _hub: Option<Netns>,
-    _access: Option<Cable>,
-}
+const ACCESS_NET: u8 = 1;
 
-/// Of a network of two: 10.96.`net`.1 and .2.
-fn address(net: u8, host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 96, net, host)
-}
-
-/// Of the networks of a cable, the first one; two more follow.
 fn first_net(place: Place) -> u8 {
     match place {
         Place::Edge => 11,
@@ -70,11 +73,45 @@ fn first_net(place: Place) -> u8 {
     }
 }
 
-const ACCESS_NET: u8 = 1;
+/// In a network of two: 10.96.`net`.1 and .2.
+fn address(net: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 96, net, host)
+}
 
-/// The last network of a place's cable: its server's.
-fn server_net(place: Place) -> u8 {
-    first_net(place) + 2
+impl Span<'_> {
+    fn leaf_address(net: u8) -> Ipv4Addr {
+        address(net + 2, 2)
+    }
+
+    /// Routers between its ends.
+    fn cable(&self, near: Netns, far: Netns) -> Result<Cable> {
+        let net = self.net;
+        join((self.middle, self.name), (&near, "near"), net)?;
+        join((&near, "far"), (&far, "near"), net + 1)?;
+        join((&far, "far"), (self.leaf, "eth0"), net + 2)?;
+        let to_leaf = |via| format!("route add {} via {via}\n", Span::leaf_address(net));
+        near.ip(&(format!("route add default via {}\n", address(net, 1)) + &to_leaf(address(net + 1, 2))))?;
+        far.ip(&format!("route add default via {}\n", address(net + 1, 1)))?;
+        for router in [&near, &far] {
+            router.sysctl("net.ipv4.ip_forward", "1")?;
+        }
+        self.route(&format!("via {}", address(net, 2)), &format!("via {}", address(net + 2, 1)))?;
+        Ok(Cable { near, far })
+    }
+
+    /// Nothing between its ends but this process.
+    fn wire(&self, link: Link) -> Result<wires::Wire> {
+        let wire = wires::Wire::between((self.middle, self.name), (self.leaf, "eth0"), link)?;
+        self.middle.ip(&format!("addr add {}/32 dev {}\n", address(self.net, 1), self.name))?;
+        self.leaf.ip(&format!("addr add {}/32 dev eth0\n", Span::leaf_address(self.net)))?;
+        self.route(&format!("dev {}", self.name), "dev eth0")?;
+        Ok(wire)
+    }
+
+    fn route(&self, from_middle: &str, from_leaf: &str) -> Result<()> {
+        self.middle.ip(&format!("route add {} {from_middle}\n", Span::leaf_address(self.net)))?;
+        self.leaf.ip(&format!("route add default {from_leaf}\n"))
+    }
 }
 
 /// Joins two namespaces by a pair of interfaces; `a` has the network's first address.
@@ -94,82 +131,90 @@ fn join(a: (&Netns, &str), b: (&Netns, &str), net: u8) -> Result<()> {
     Ok(())
 }
 
-fn route(netns: &Netns, lines: &[(Option<u8>, Ipv4Addr)]) -> Result<()> {
-    let mut batch = String::new();
-    for (net, via) in lines {
-        let _ = match net {
-            Some(net) => writeln!(batch, "route add {}/30 via {via}", address(*net, 0)),
-            None => writeln!(batch, "route add default via {via}"),
+impl Cable {
+    fn set(&self, link: Link) -> Result<()> {
+        let Wire { rate, queue, burst } = Wire::of(link.rate, link.buffer());
+        let delay_us = (link.rtt_ms * 500.0).round();
+        let loss = if link.loss > 0.0 { format!(" loss {}%", link.loss * 100.0) } else { String::new() };
+        let shape = |device| {
+            let (rate, limit) = (rate.bits_per_sec(), queue.0);
+            format!("qdisc replace dev {device} root tbf rate {rate}bit burst {} limit {limit}\n", burst.0)
         };
+        let delay = |device| {
+            format!("qdisc replace dev {device} root netem delay {delay_us}us{loss} limit {ON_THE_WAY}\n")
+        };
+        self.near.tc(&(shape("far") + &delay("near")))?;
+        self.far.tc(&(shape("near") + &delay("far")))
     }
-    netns.ip(&batch)
+}
+
+impl Links {
+    fn set(&self, nth: usize, link: Link) -> Result<()> {
+        match self {
+            Links::Cables(cables) => cables[nth].set(link)?,
+            Links::Wires(carrier) => carrier.set(nth, link),
+        }
+        Ok(())
+    }
 }
 
 impl Network {
-    /// Builds it; the links are as fast as memory until [`Network::set`].
+    /// Builds it; the links to edge and cloud are to be [`set`](Network::set).
     ///
     /// # Errors
     /// If rights, a program or a kernel feature is missing (named in the error). What was built until
     /// then is removed.
-    pub(super) fn build(access: Option<Link>) -> Result<Network> {
+    pub(super) fn build(medium: Medium, access: Option<Link>, edge: Link, cloud: Link) -> Result<Network> {
         check_rights()?;
         let prefix = unique_prefix();
         let make = |label: &str| Netns::create(&format!("{prefix}{label}"));
-        let cable = |label: &str| -> Result<Cable> {
-            Ok(Cable { near: make(&format!("{label}-near"))?, far: make(&format!("{label}-far"))? })
-        };
         let clients = make("clients")?;
         let hub = access.map(|_| make("hub")).transpose()?;
-        let access_cable = access.map(|_| cable("access")).transpose()?;
-        let (edge, cloud) = (make("edge")?, make("cloud")?);
-        let (edge_cable, cloud_cable) = (cable("e")?, cable("c")?);
-
-        let end = hub.as_ref().unwrap_or(&clients);
-        for (place, cable, server) in
-            [(Place::Edge, &edge_cable, &edge), (Place::Cloud, &cloud_cable, &cloud)]
-        {
-            let net = first_net(place);
-            join((end, place.name()), (&cable.near, "near"), net)?;
-            join((&cable.near, "far"), (&cable.far, "near"), net + 1)?;
-            join((&cable.far, "far"), (server, "eth0"), net + 2)?;
-            route(end, &[(Some(server_net(place)), address(net, 2))])?;
-            let to_server = (Some(server_net(place)), address(net + 1, 2));
-            route(&cable.near, &[(None, address(net, 1)), to_server])?;
-            route(&cable.far, &[(None, address(net + 1, 1))])?;
-            route(server, &[(None, address(net + 2, 1))])?;
+        let (edge_server, cloud_server) = (make("edge")?, make("cloud")?);
+        let middle = hub.as_ref().unwrap_or(&clients);
+        let span = |name, leaf, net| Span { middle, name, leaf, net };
+        let mut spans = vec![
+            (span("edge", &edge_server, first_net(Place::Edge)), edge),
+            (span("cloud", &cloud_server, first_net(Place::Cloud)), cloud),
+        ];
+        spans.extend(access.map(|link| (span("access", &clients, ACCESS_NET), link)));
+        let links = match medium {
+            Medium::Netem => Links::Cables(
+                spans
+                    .iter()
+                    .map(|(span, _)| {
+                        let router = |side| make(&format!("{}-{side}", span.name));
+                        span.cable(router("near")?, router("far")?)
+                    })
+                    .collect::<Result<_>>()?,
+            ),
+            Medium::Wires => {
+                let wires = spans.iter().map(|(span, link)| span.wire(*link));
+                Links::Wires(Carrier::start(wires.collect::<Result<_>>()?))
+            }
+        };
+        for (nth, (span, link)) in spans.iter().enumerate() {
+            links.set(nth, *link).with_context(|| format!("the {} link", span.name))?;
         }
-        if let (Some(hub), Some(cable), Some(link)) = (&hub, &access_cable, access) {
-            let net = ACCESS_NET;
-            join((&clients, "access"), (&cable.near, "near"), net)?;
-            join((&cable.near, "far"), (&cable.far, "near"), net + 1)?;
-            join((&cable.far, "far"), (hub, "access"), net + 2)?;
-            let back = Some(net);
-            route(&clients, &[(None, address(net, 2))])?;
-            route(&cable.near, &[(None, address(net + 1, 2))])?;
-            route(&cable.far, &[(None, address(net + 2, 2)), (back, address(net + 1, 1))])?;
-            route(hub, &[(back, address(net + 2, 1))])?;
-            cable.set(link)?;
+        if let Some(hub) = &hub {
+            hub.sysctl("net.ipv4.ip_forward", "1")?;
         }
-        let routers = [&edge_cable, &cloud_cable].into_iter().chain(&access_cable);
-        for router in routers.flat_map(|cable| [&cable.near, &cable.far]).chain(&hub) {
-            router.sysctl("net.ipv4.ip_forward", "1")?;
-        }
-        for host in [&clients, &edge, &cloud] {
+        for host in [&clients, &edge_server, &cloud_server] {
             // What one measurement has learnt of a path is not to help the next.
             host.sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
             host.sysctl("net.ipv4.tcp_rmem", WINDOW)?;
             host.sysctl("net.ipv4.tcp_wmem", WINDOW)?;
         }
-        Ok(Network { clients, edge, cloud, edge_cable, cloud_cable, _hub: hub, _access: access_cable })
+        Ok(Network { links, clients, edge: edge_server, cloud: cloud_server, _hub: hub })
     }
 
-    /// Makes the links like this, also if they were others before.
+    /// Makes the link to a place another one.
     ///
     /// # Errors
     /// If the kernel has no tbf or no netem.
-    pub(super) fn set(&self, edge: Link, cloud: Link) -> Result<()> {
-        self.edge_cable.set(edge).context("the edge link")?;
-        self.cloud_cable.set(cloud).context("the cloud link")
+    pub(super) fn set(&self, place: Place, link: Link) -> Result<()> {
+        let nth = Place::ALL.iter().position(|one| *one == place).expect("one of all");
+        self.links.set(nth, link).with_context(|| format!("the {} link", place.name()))
     }
 
     /// Where the clients are.
@@ -187,6 +232,6 @@ impl Network {
 
     /// Its address.
     pub(super) fn server_address(place: Place) -> Ipv4Addr {
-        address(server_net(place), 2)
+        Span::leaf_address(first_net(place))
     }
 }

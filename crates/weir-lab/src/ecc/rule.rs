@@ -1,61 +1,83 @@
-//! Weir's own rule, put in force as the agent does it, for the namespaces of an experiment.
+//! Weir's rules, put in force as the agent does it, for the namespaces of an experiment.
 
 use anyhow::{Context, Result, ensure};
 use weir_bpf::{CongestionRule, LocalPrefix};
-use weir_cc::Rule;
+use weir_cc::{Action, Rule};
 use weir_host::{
     congestion::{Congestion, Homes},
     discover::NetnsRef,
 };
 
+use super::transfer::RULED;
 use crate::topology::Netns;
 
 /// Any class will do, as the rule is everybody's.
 const HANDLE: u32 = 1;
 
-/// In force until [`OwnRule::remove`]; with its process at the latest.
-pub(super) struct OwnRule(Congestion);
+/// A rule for connections to servers' port [`RULED`]. The programs are loaded once for all measurements;
+/// they end with their process at the latest.
+pub(super) struct Ruled {
+    hold: Congestion,
+    homes: Homes,
+    rule: CongestionRule,
+    is_in_force: bool,
+    seen: u64,
+}
 
-impl OwnRule {
-    /// Puts it in force for all connections of these namespaces.
+impl Ruled {
+    /// Loads the programs for these namespaces.
     ///
     /// # Errors
     /// If the kernel lacks something that the BPF program needs.
-    pub(super) fn put(namespaces: &[&Netns]) -> Result<OwnRule> {
-        let mut hold = Congestion::open()?;
+    pub(super) fn load(action: &Action, namespaces: &[&Netns]) -> Result<Ruled> {
         let places: Vec<_> = namespaces
             .iter()
             .map(|netns| Ok((NetnsRef::at(&netns.path())?, HANDLE)))
             .collect::<Result<_>>()?;
         let homes = Homes { namespaces: places, ..Homes::default() };
-        let failures = hold.apply(&homes, &[own_rule()])?;
-        ensure!(failures.is_empty(), "{}", failures.join("; "));
-        Ok(OwnRule(hold))
+        Ok(Ruled { hold: Congestion::open()?, homes, rule: compiled(action), is_in_force: false, seen: 0 })
     }
 
-    /// Takes it away. So many connections must have been given its algorithm.
+    /// Puts the rule in force, or has the programs look at no connection.
     ///
     /// # Errors
-    /// If they were not, or the program cannot be taken away.
-    pub(super) fn remove(self, connections: u64) -> Result<()> {
-        let counts = self.0.counts()?;
-        self.0.remove().context("cannot take weir's rule away")?;
-        ensure!(
-            counts.set >= connections,
-            "weir's rule reached {} of {connections} ends of connections",
-            counts.set
-        );
+    /// If they cannot be told.
+    pub(super) fn set(&mut self, is_in_force: bool) -> Result<()> {
+        if std::mem::replace(&mut self.is_in_force, is_in_force) == is_in_force {
+            return Ok(());
+        }
+        let homes = if is_in_force { self.homes.clone() } else { Homes::default() };
+        let failures = self.hold.apply(&homes, std::slice::from_ref(&self.rule))?;
+        ensure!(failures.is_empty(), "{}", failures.join("; "));
         Ok(())
+    }
+
+    /// Whether it has given its algorithm to so many ends of connections since the last call.
+    ///
+    /// # Errors
+    /// If it has not: what was measured is not the rule then.
+    pub(super) fn check(&mut self, ends: u64) -> Result<()> {
+        let set = self.hold.counts()?.set;
+        let reached = set - std::mem::replace(&mut self.seen, set);
+        ensure!(reached >= ends, "the rule reached {reached} of {ends} ends of connections");
+        Ok(())
+    }
+
+    /// Takes the programs away.
+    ///
+    /// # Errors
+    /// If they cannot be.
+    pub(super) fn remove(self) -> Result<()> {
+        self.hold.remove().context("cannot take the rule away")
     }
 }
 
-/// What `[[congestion]]` alone asks for, over IPv4.
-fn own_rule() -> CongestionRule {
-    let rule = Rule::default();
-    let action = rule.action();
+/// As the kernel's table has it, over IPv4.
+fn compiled(action: &Action) -> CongestionRule {
+    let rule = Rule { port: Some(RULED), ..Rule::default() };
     CongestionRule {
         handle: 0,
-        port: 0,
+        port: RULED,
         direction: 0,
         to: LocalPrefix { network: std::net::Ipv4Addr::UNSPECIFIED.into(), len: 0 },
         rank: rule.rank(),
@@ -72,8 +94,8 @@ mod tests {
 
     #[test]
     fn weirs_own_rule_is_bbr_for_the_first_mib_then_cubic() {
-        let rule = own_rule();
+        let rule = compiled(&Rule::default().action());
         assert_eq!((&rule.start[..4], &rule.then[..6]), (&b"bbr\0"[..], &b"cubic\0"[..]));
-        assert_eq!(rule.after_bytes, 1 << 20);
+        assert_eq!((rule.after_bytes, rule.port), (1 << 20, RULED));
     }
 }

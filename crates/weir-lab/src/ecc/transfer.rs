@@ -11,22 +11,26 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use nix::sys::socket::{
-    self, AddressFamily, SockFlag, SockType, SockaddrIn, setsockopt,
+    self, AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, setsockopt,
     sockopt::{ReuseAddr, TcpCongestion},
 };
 
 use crate::{interrupt, topology::Netns};
 
-/// Where servers listen.
+/// Where servers listen,
 const PORT: u16 = 5300;
-/// What one write hands to TCP.
-const BLOCK: usize = 64 << 10;
+/// and where for flows whose algorithm is a rule's business.
+pub(super) const RULED: u16 = 5301;
+/// What one system call moves at the most: in a guest each costs more than the packets of a small one.
+const BLOCK: usize = 1 << 20;
+/// What is sent.
+static ZEROS: [u8; BLOCK] = [0; BLOCK];
 /// How long an end waits before it looks whether to go on.
 const LOOK: Duration = Duration::from_secs(1);
 /// A flow that moves nothing for so long is given up.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// What a flow moves, and by which algorithm; none for what the kernel chooses.
+/// What a flow moves, and by which algorithm; none for what a rule chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub up: u64,
@@ -39,6 +43,11 @@ pub(super) struct Transfer {
 const HEAD: usize = 32;
 
 impl Transfer {
+    /// Whether a rule chooses its algorithm.
+    pub(super) fn is_ruled(&self) -> bool {
+        self.up_by.is_none()
+    }
+
     fn head(&self) -> [u8; HEAD] {
         let mut head = [0; HEAD];
         head[..8].copy_from_slice(&self.up.to_le_bytes());
@@ -59,7 +68,11 @@ fn read_head(head: &[u8; HEAD]) -> (u64, u64, String) {
 
 /// A server; ends when dropped.
 pub(super) struct Server {
-    listener: Arc<TcpListener>,
+    _listeners: Vec<Listener>,
+}
+
+struct Listener {
+    socket: Arc<TcpListener>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -67,38 +80,42 @@ impl Server {
     /// Listens in a namespace.
     ///
     /// # Errors
-    /// If the port is taken.
+    /// If a port is taken.
     pub(super) fn start(netns: &Netns, address: Ipv4Addr) -> Result<Server> {
-        let listener = netns
-            .within(|| -> Result<TcpListener> {
-                let flags = SockFlag::SOCK_CLOEXEC;
-                let socket = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
-                setsockopt(&socket, ReuseAddr, &true)?;
-                socket::bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(address, PORT)))?;
-                socket::listen(&socket, socket::Backlog::new(4096)?)?;
-                Ok(TcpListener::from(socket))
-            })?
-            .with_context(|| format!("cannot listen at {address}:{PORT}"))?;
-        let listener = Arc::new(listener);
-        let accepting = Arc::clone(&listener);
-        let thread = thread::spawn(move || {
-            while let Ok((stream, _)) = accepting.accept() {
-                // A client says by itself what went wrong: its connection ends too soon.
-                thread::spawn(move || serve(stream));
-            }
-        });
-        Ok(Server { listener, thread: Some(thread) })
+        let start = |port| {
+            let socket = netns
+                .within(|| listen(SocketAddrV4::new(address, port)))?
+                .with_context(|| format!("cannot listen at {address}:{port}"))?;
+            let socket = Arc::new(socket);
+            let accepting = Arc::clone(&socket);
+            let thread = thread::spawn(move || {
+                while let Ok((stream, _)) = accepting.accept() {
+                    // A client says by itself what went wrong: its connection ends too soon.
+                    thread::spawn(move || serve(stream));
+                }
+            });
+            Ok(Listener { socket, thread: Some(thread) })
+        };
+        Ok(Server { _listeners: [PORT, RULED].into_iter().map(start).collect::<Result<_>>()? })
     }
 }
 
-impl Drop for Server {
+impl Drop for Listener {
     fn drop(&mut self) {
         // Wakes who accepts.
-        let _ = socket::shutdown(self.listener.as_raw_fd(), socket::Shutdown::Both);
+        let _ = socket::shutdown(self.socket.as_raw_fd(), socket::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
+}
+
+fn listen(at: SocketAddrV4) -> Result<TcpListener> {
+    let socket = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, ReuseAddr, &true)?;
+    socket::bind(socket.as_raw_fd(), &SockaddrIn::from(at))?;
+    socket::listen(&socket, socket::Backlog::new(4096)?)?;
+    Ok(TcpListener::from(socket))
 }
 
 fn serve(mut stream: TcpStream) -> Result<()> {
@@ -109,7 +126,7 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     if !by.is_empty() {
         setsockopt(&stream, TcpCongestion, &by.into())?;
     }
-    receive(&mut stream, up)?;
+    receive(&stream, up)?;
     // What has nothing to give back says that it has everything.
     send(&mut stream, down.max(1))?;
     stream.shutdown(Shutdown::Write)?;
@@ -134,24 +151,30 @@ pub(super) fn carry(server: Ipv4Addr, transfer: Transfer) -> Result<Duration> {
         setsockopt(&socket, TcpCongestion, &name.into())
             .with_context(|| format!("this kernel has no congestion control {name}"))?;
     }
-    socket::connect(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(server, PORT)))
-        .with_context(|| format!("cannot connect to {server}:{PORT}"))?;
+    let to = SocketAddrV4::new(server, if transfer.is_ruled() { RULED } else { PORT });
+    socket::connect(socket.as_raw_fd(), &SockaddrIn::from(to))
+        .with_context(|| format!("cannot connect to {to}"))?;
     let mut stream = TcpStream::from(socket);
     prepare(&stream)?;
     stream.write_all(&transfer.head())?;
     send(&mut stream, transfer.up).context("on the way up")?;
-    receive(&mut stream, transfer.down.max(1)).context("on the way down")?;
+    receive(&stream, transfer.down.max(1)).context("on the way down")?;
     Ok(begun.elapsed())
 }
 
 fn send(stream: &mut TcpStream, bytes: u64) -> Result<()> {
-    let block = [0u8; BLOCK];
-    step(bytes, |left| stream.write(&block[..left.min(BLOCK)]))
+    step(bytes, |left| stream.write(&ZEROS[..left.min(BLOCK)]))
 }
 
-fn receive(stream: &mut TcpStream, bytes: u64) -> Result<()> {
-    let mut block = [0u8; BLOCK];
-    step(bytes, |left| stream.read(&mut block[..left.min(BLOCK)]))
+/// Takes what comes off the queue without copying it. The kernel waits until a block is full: it opens
+/// its window as it would for single reads, and nobody is woken for each packet.
+fn receive(stream: &TcpStream, bytes: u64) -> Result<()> {
+    let mut unused = vec![0u8; usize::try_from(bytes).unwrap_or(BLOCK).min(BLOCK)];
+    step(bytes, |left| {
+        let block = &mut unused[..left.min(BLOCK)];
+        let flags = MsgFlags::MSG_WAITALL | MsgFlags::MSG_TRUNC;
+        socket::recv(stream.as_raw_fd(), block, flags).map_err(Into::into)
+    })
 }
 
 /// Repeats `move_some`, which is told how much is left and says how much it moved.
