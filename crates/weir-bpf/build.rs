@@ -9,7 +9,10 @@ const COMPILERS: [&str; 7] =
     ["clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-15"];
 
 /// Objects, by the name of their source without `.bpf.c`.
-const OBJECTS: [&str; 5] = ["classify", "congestion", "edt", "fill_check", "pacing"];
+const OBJECTS: [&str; 6] = ["classify", "congestion", "edt", "fill_check", "pacing", "user"];
+
+/// Those that use all kinds of atomics, which kernels have from 5.12.
+const ATOMIC: [&str; 1] = ["user"];
 
 /// Objects that are opened as they are: their maps are laid out by hand.
 const PLAIN: [&str; 1] = ["fair"];
@@ -40,7 +43,11 @@ fn main() {
             .source(&source)
             .obj(out.join(format!("{object}.bpf.o")))
             .clang(&clang)
-            .clang_args(args.clone())
+            .clang_args(if ATOMIC.contains(&object) {
+                [args.clone(), vec!["-mcpu=v3".into()]].concat()
+            } else {
+                args.clone()
+            })
             .build_and_generate(out.join(format!("{object}.skel.rs")))
             .unwrap_or_else(|error| panic!("cannot compile {source}: {error:#}"));
     }

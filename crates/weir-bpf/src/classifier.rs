@@ -11,7 +11,7 @@ use libbpf_rs::{
 };
 
 use crate::skeleton::{ClassifySkel, ClassifySkelBuilder};
-use crate::{Credits, RuleSet, pacer::Earlier, rules};
+use crate::{Credits, RuleSet, UserPath, pacer::Earlier, rules};
 
 /// Why a program could not be loaded or a map not be written.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ pub struct Config {
     pub cgroup_levels: u32,
     /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
     pub cookie: u32,
-    /// [`PACED`](Config::PACED), [`IN_PLACE`](Config::IN_PLACE) or both.
+    /// Of [`PACED`](Config::PACED), [`IN_PLACE`](Config::IN_PLACE) and [`USER`](Config::USER).
     pub pacing: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
@@ -54,6 +54,8 @@ impl Config {
     pub const PACED: u32 = 1;
     /// There is no scheduler: packets pass by their class's credit, for [`Credits`].
     pub const IN_PLACE: u32 = 2;
+    /// The scheduler is a process: [`Classifier::hand_over_to`] says who takes packets there.
+    pub const USER: u32 = 4;
 
     fn bytes(&self) -> [u8; 36] {
         let words = [
@@ -215,6 +217,18 @@ impl Classifier {
             maps.weir_rules.update(key, choice, MapFlags::ANY).map_err(error)?;
         }
         maps.weir_masks.update(&index.to_ne_bytes(), &rules.masks_value(), MapFlags::ANY).map_err(error)
+    }
+
+    /// Has packets taken to a scheduler in user space by this program, for as long as this process
+    /// lives: the kernel forgets it with the process.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn hand_over_to(&self, program: &UserPath) -> Result<(), Error> {
+        let program = program.enter_program().as_raw_fd();
+        let map = &self.skeleton.maps.weir_user;
+        map.update(&0u32.to_ne_bytes(), &program.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error { what: "hand packets over to user space", source })
     }
 
     /// The credits of classes, for an engine in place.

@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped` (or calls the
 //! qdisc in user space, in tests); the layouts shared with the programs are asserted against
-//! `intf.h`, `select.h`, `fair.h`, `edt.h` and `congestion.h` on both sides.
+//! `intf.h`, `select.h`, `fair.h`, `edt.h`, `congestion.h` and `user.h` on both sides.
 
 pub mod attach;
 mod classifier;
@@ -13,6 +13,7 @@ pub mod fair;
 mod mapped;
 mod pacer;
 mod rules;
+mod user;
 
 pub use classifier::{Classifier, Config, Error, LocalPrefix};
 pub use congestion::{
@@ -23,6 +24,7 @@ pub use credits::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacer::{Earlier, Pacer};
 pub use rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError, port_blocks};
+pub use user::{Entered, LANES, UserPath};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
 mod skeleton {

@@ -71,7 +71,8 @@ pub fn engines() -> Vec<Check> {
         }
     };
     std::thread::scope(|scope| {
-        let running = Kind::ALL.map(|kind| scope.spawn(move || check(kind)));
+        let kinds = Kind::ALL.into_iter().chain(Kind::EXPERIMENTAL);
+        let running: Vec<_> = kinds.map(|kind| scope.spawn(move || check(kind))).collect();
         running.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
 }

@@ -29,6 +29,8 @@ pub enum Engine {
     Edt,
     /// Paced sockets, and credits for what is not TCP; no queue of its own.
     Pacing,
+    /// The token bucket tree in the agent's process.
+    User,
 }
 
 impl fmt::Display for Engine {
@@ -39,7 +41,8 @@ impl fmt::Display for Engine {
 
 impl Engine {
     /// All of them.
-    pub const ALL: [Engine; 5] = [Engine::Htb, Engine::Bpf, Engine::BpfCredit, Engine::Edt, Engine::Pacing];
+    pub const ALL: [Engine; 6] =
+        [Engine::Htb, Engine::Bpf, Engine::BpfCredit, Engine::Edt, Engine::Pacing, Engine::User];
 
     /// As the configuration writes it.
     #[must_use]
@@ -50,6 +53,7 @@ impl Engine {
             Engine::BpfCredit => "bpf-credit",
             Engine::Edt => "edt",
             Engine::Pacing => "pacing",
+            Engine::User => "user",
         }
     }
 
@@ -58,7 +62,7 @@ impl Engine {
     pub const fn tolerance(self, tso: bool) -> f64 {
         match (self, tso) {
             (Engine::Bpf | Engine::Edt, false) => 0.01,
-            (Engine::Bpf | Engine::Edt, true) | (Engine::Htb, _) => 0.02,
+            (Engine::Bpf | Engine::Edt, true) | (Engine::Htb | Engine::User, _) => 0.02,
             // One pass gives who has a minimum a part of what a maximum leaves to the others.
             (Engine::BpfCredit, _) => 0.1,
             (Engine::Pacing, _) => 0.05,
@@ -73,7 +77,7 @@ impl Engine {
     #[must_use]
     pub const fn grain(self) -> BitRate {
         match self {
-            Engine::Htb => BitRate::kbit(250),
+            Engine::Htb | Engine::User => BitRate::kbit(250),
             Engine::Edt => BitRate::kbit(8),
             Engine::Bpf | Engine::BpfCredit | Engine::Pacing => BitRate::ZERO,
         }
@@ -83,7 +87,7 @@ impl Engine {
     #[must_use]
     pub const fn least_total(self) -> f64 {
         match self {
-            Engine::Htb | Engine::Bpf | Engine::Edt => 0.99,
+            Engine::Htb | Engine::User | Engine::Bpf | Engine::Edt => 0.99,
             Engine::BpfCredit | Engine::Pacing => 0.95,
         }
     }
@@ -97,7 +101,7 @@ impl Engine {
             Engine::Bpf => 50,
             Engine::BpfCredit => 150,
             Engine::Edt => 300,
-            Engine::Htb | Engine::Pacing => 1000,
+            Engine::Htb | Engine::User | Engine::Pacing => 1000,
         })
     }
 
@@ -106,6 +110,13 @@ impl Engine {
     #[must_use]
     pub const fn stamps(self) -> bool {
         matches!(self, Engine::Edt)
+    }
+
+    /// Whether it goes on without an agent. The one that is a part of the agent ends with it, and
+    /// traffic flows on unshared.
+    #[must_use]
+    pub const fn outlives_agent(self) -> bool {
+        !matches!(self, Engine::User)
     }
 
     /// Whether senders wait for their queue instead of losing what it cannot take.
@@ -206,5 +217,6 @@ macro_rules! for_each_engine {
         $crate::for_each_engine!(queues: $($test),+);
         $crate::for_each_engine!(@in bpf_credit BpfCredit $($test),+);
         $crate::for_each_engine!(@in pacing Pacing $($test),+);
+        $crate::for_each_engine!(@in user User $($test),+);
     };
 }

@@ -12,6 +12,9 @@ use crate::Need;
 /// The scheduler's device.
 pub const SCHEDULER: &str = "weir0";
 
+/// The device through which engine `user` takes packets to the agent.
+pub const TAP: &str = "weir0u";
+
 /// Index of an interface; none if there is no such one.
 ///
 /// # Panics

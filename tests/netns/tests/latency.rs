@@ -83,7 +83,7 @@ fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
         Engine::Edt if tso => Some(1.0 + 2.0 * SUPER_PACKET_MS),
         Engine::Bpf | Engine::Edt => Some(1.0 + wire),
         // What others may send at once before it is its turn: a quantum of each.
-        Engine::Htb => Some(5.0 + wire),
+        Engine::Htb | Engine::User => Some(5.0 + wire),
         Engine::BpfCredit | Engine::Pacing => None,
     }
 }
@@ -95,7 +95,7 @@ fn bound_inside(engine: Engine, tso: bool) -> Option<f64> {
         // It passes what waits of its class, not what is on the wire.
         Engine::Edt if tso => bound_beside(engine, tso),
         Engine::Edt => Some(5.0),
-        Engine::Htb | Engine::BpfCredit | Engine::Pacing => None,
+        Engine::Htb | Engine::User | Engine::BpfCredit | Engine::Pacing => None,
     }
 }
 

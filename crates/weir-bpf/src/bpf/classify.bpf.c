@@ -14,7 +14,8 @@
  * back and bpf_redirect does not tell it at egress (drivers/net/ifb.c, skb_iif).
  *
  * Where no device of weir's is wanted (WEIR_IN_PLACE), both let a packet pass by its class's
- * credit instead; weir_uplink is then a filter that decides by itself.
+ * credit instead; weir_uplink is then a filter that decides by itself. So it is where the scheduler
+ * is a process (WEIR_USER): user.bpf.c takes packets there and back.
  *
  * Both are fail-open: whatever is not understood goes its way.
  */
@@ -80,6 +81,18 @@ struct {
 	__type(key, __u32);
 	__type(value, struct weir_counters);
 } weir_counters SEC(".maps");
+
+/*
+ * The program that takes packets to a scheduler in user space. The kernel empties an array of
+ * programs when no process has it open any more: when the scheduler's process ends, however it
+ * ends, packets go their own way from the next one on.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} weir_user SEC(".maps");
 
 struct packet {
 	struct weir_prefix to;
@@ -177,6 +190,15 @@ static __always_inline int in_place(struct __sk_buff *skb, const struct weir_con
 	return has_credit(skb, handle) ? NEXT : DROP;
 }
 
+/* Leaves the packet to the scheduler in user space, if there is one. */
+static __always_inline int hand_over(struct __sk_buff *skb, __u32 handle, __u32 egress)
+{
+	skb->cb[WEIR_CB_HANDLE] = handle;
+	skb->cb[WEIR_CB_EGRESS] = egress;
+	bpf_tail_call(skb, &weir_user, 0);
+	return NEXT;
+}
+
 static __always_inline int is_on(const struct weir_config *cfg)
 {
 	return cfg && (cfg->ifb_index || cfg->pacing & WEIR_IN_PLACE);
@@ -222,12 +244,18 @@ SEC("tc")
 int weir_port(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
-	__u32 handle = port_class(skb, cfg);
+	__u32 handle;
 
+	/* What comes back from user space comes back here. */
+	if (cfg && cfg->pacing & WEIR_USER && skb->tc_index == cfg->cookie)
+		return NEXT;
+	handle = port_class(skb, cfg);
 	if (!handle || !cfg)
 		return NEXT;
 	if (cfg->pacing & WEIR_IN_PLACE)
 		return in_place(skb, cfg, handle);
+	if (cfg->pacing & WEIR_USER)
+		return hand_over(skb, handle, 0);
 	classify(skb, cfg, handle);
 	return bpf_redirect(cfg->ifb_index, 0);
 }
@@ -283,7 +311,7 @@ int weir_uplink(struct __sk_buff *skb)
 	if (!is_on(cfg))
 		return NO_MATCH;
 	if (skb->tc_index == cfg->cookie)
-		return cfg->pacing & WEIR_IN_PLACE ? NEXT : NO_MATCH;
+		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
 	parse(skb, &p);
 	if (p.is_control) {
 		handle = cfg->control_handle;
@@ -296,6 +324,8 @@ int weir_uplink(struct __sk_buff *skb)
 	}
 	if (cfg->pacing & WEIR_IN_PLACE)
 		return in_place(skb, cfg, handle);
+	if (cfg->pacing & WEIR_USER)
+		return hand_over(skb, handle, 1);
 	classify(skb, cfg, handle);
 	return MATCH;
 }

@@ -6,6 +6,11 @@
 #define WEIR_CGROUP_LEVELS 8
 #define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pace.h) */
 #define WEIR_IN_PLACE 2 /* there is no scheduler: packets pass by credit (credit.h) */
+#define WEIR_USER 4     /* the scheduler is a process: what it has put into weir_user takes over (user.bpf.c) */
+
+/* What the classifier tells the program in weir_user, in skb->cb. */
+#define WEIR_CB_HANDLE 0
+#define WEIR_CB_EGRESS 1
 
 struct weir_config { /* written by user space, only read in the kernel */
 	__u32 ifb_index;
@@ -15,7 +20,7 @@ struct weir_config { /* written by user space, only read in the kernel */
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
-	__u32 pacing;         /* WEIR_PACED, WEIR_IN_PLACE or both */
+	__u32 pacing;         /* WEIR_PACED, WEIR_IN_PLACE, WEIR_USER */
 	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
 };
 _Static_assert(sizeof(struct weir_config) == 36, "user space maps this layout");

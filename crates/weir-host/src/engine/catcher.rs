@@ -106,6 +106,11 @@ impl Catcher {
         &self.classifier
     }
 
+    /// What marks packets that have passed the scheduler.
+    pub(crate) fn cookie(&self) -> u32 {
+        self.config.cookie
+    }
+
     /// How the ports' programs are attached.
     #[must_use]
     pub fn how(&self) -> Attach {
@@ -300,9 +305,9 @@ impl Catcher {
         tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, verdict)
     }
 
-    /// What filters do with packets: without a scheduler the programs decide.
+    /// What filters do with packets: where no qdisc schedules them the programs decide.
     fn verdict(&self) -> Verdict {
-        if self.config.pacing & Config::IN_PLACE == 0 {
+        if self.config.pacing & (Config::IN_PLACE | Config::USER) == 0 {
             Verdict::Redirect { to: self.config.ifb_index }
         } else {
             Verdict::Program

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use weir_bpf::fair::Mode;
 
-use super::{BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, selftest};
+use super::{BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, User, selftest};
 
 /// An engine, by its name in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Kind {
     Edt,
     /// TCP is paced, credit in place holds all else; no queue and no device.
     Pacing,
+    /// weir-htb in the agent's process, behind a macvtap: experimental.
+    User,
     /// Credit in place alone: an experiment that shows why weir queues.
     CreditExperiment,
 }
@@ -28,6 +30,9 @@ pub enum Kind {
 impl Kind {
     /// All that are for use, best first: the order in which `auto` tries.
     pub const ALL: [Kind; 5] = [Kind::Bpf, Kind::Htb, Kind::Edt, Kind::BpfCredit, Kind::Pacing];
+
+    /// Those that only who names them gets: they work, and have shown less for how long.
+    pub const EXPERIMENTAL: [Kind; 1] = [Kind::User];
 
     /// As the configuration writes it.
     #[must_use]
@@ -38,6 +43,7 @@ impl Kind {
             Kind::BpfCredit => "bpf-credit",
             Kind::Edt => "edt",
             Kind::Pacing => "pacing",
+            Kind::User => "user",
             Kind::CreditExperiment => "credit-experiment",
         }
     }
@@ -54,7 +60,11 @@ impl Kind {
             Kind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
             Kind::Edt => Box::new(Edt::open(link, queues)?),
             Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self)?),
+            Kind::User => Box::new(User::open(link)?),
         };
+        if self != Kind::User {
+            User::retire()?;
+        }
         if let Place::Queue(index) = engine.placed() {
             // Its program would hide classes from every other scheduler.
             if self != Kind::Edt {
@@ -100,9 +110,10 @@ impl FromStr for Choice {
         if text == "auto" {
             return Ok(Choice::Auto);
         }
-        let known = Kind::ALL.into_iter().chain([Kind::CreditExperiment]).find(|kind| kind.name() == text);
+        let usable = || Kind::ALL.into_iter().chain(Kind::EXPERIMENTAL);
+        let known = usable().chain([Kind::CreditExperiment]).find(|kind| kind.name() == text);
         known.map(Choice::Only).ok_or_else(|| {
-            let names = Kind::ALL.map(Kind::name).join(", ");
+            let names = usable().map(Kind::name).collect::<Vec<_>>().join(", ");
             format!("there is no engine `{text}`: auto, {names}")
         })
     }
@@ -175,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_engine_has_a_name_that_reads_back() {
-        for kind in Kind::ALL.into_iter().chain([Kind::CreditExperiment]) {
+        for kind in Kind::ALL.into_iter().chain([Kind::User, Kind::CreditExperiment]) {
             assert_eq!(kind.name().parse(), Ok(Choice::Only(kind)));
         }
         assert_eq!("auto".parse(), Ok(Choice::Auto));

@@ -2,7 +2,7 @@
 //!
 //! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the
 //! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones,
-//! [`Edt`] where there is fq, [`Credit`] where no queue may be. It is told a [`Plan`]; what it makes
+//! [`Edt`] where there is fq, [`Credit`] where no queue may be, [`User`] in this process. It is told a [`Plan`]; what it makes
 //! of it is its own affair, but whoever sends must get the shares of water-filling: one suite of
 //! tests (`tests/netns/tests/conformance.rs`) holds for all of them.
 
@@ -16,6 +16,7 @@ mod kind;
 pub mod plan;
 pub mod selftest;
 pub mod tree;
+mod user;
 
 use std::collections::BTreeMap;
 
@@ -27,6 +28,7 @@ pub use htb::Htb;
 pub use ifb::DEVICE;
 pub use kind::{Choice, Kind, NoneWorks, Refused};
 pub use plan::Plan;
+pub use user::{Lateness, User};
 
 use crate::netlink::{NetlinkError, tc::Counters};
 
@@ -46,6 +48,20 @@ pub enum Place {
     Queue(u32),
     /// They do not move: the programs that catch them ask for credit.
     InPlace,
+    /// Through the device of this index to a scheduler in this process: its program takes them there.
+    Process(u32),
+}
+
+impl Place {
+    /// What of it the programs have to know ([`weir_bpf::Config::pacing`]).
+    #[must_use]
+    pub fn programs(self) -> u32 {
+        match self {
+            Place::Queue(_) => 0,
+            Place::InPlace => weir_bpf::Config::IN_PLACE,
+            Place::Process(_) => weir_bpf::Config::USER,
+        }
+    }
 }
 
 /// The scheduler of a link.
@@ -105,6 +121,12 @@ pub trait Engine: Send {
     /// # Errors
     /// [`EngineError`].
     fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError>;
+
+    /// How late the scheduler was as of the last [`measure`](Engine::measure), where it is a process
+    /// that others may keep from running.
+    fn lateness(&self) -> Option<Lateness> {
+        None
+    }
 
     /// Puts device and scheduler back if someone removed them. True if the device is a new
     /// one, to which the programs must be told to send.

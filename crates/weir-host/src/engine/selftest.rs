@@ -23,7 +23,7 @@ use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{
-    Attach, CONTROL, Catcher, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, Place, PortClass, plan::Member,
+    Attach, CONTROL, Catcher, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, PortClass, plan::Member,
     plan::Plan, plan::Shape,
 };
 use crate::netlink::{Netlink, NetlinkError};
@@ -138,7 +138,7 @@ fn attempt(kind: Kind) -> Result<Shares, Failure> {
         host_handle: handle(HOST),
         default_handle: handle(DEFAULT),
         cookie: 0x4001,
-        pacing: if engine.placed() == Place::InPlace { Config::IN_PLACE } else { 0 },
+        pacing: engine.placed().programs(),
         ..Config::default()
     };
     let (shape, members) = division();
@@ -279,6 +279,11 @@ mod tests {
     #[test]
     fn htb_passes_where_the_kernel_has_it() {
         passes(Kind::Htb);
+    }
+
+    #[test]
+    fn user_passes_where_the_kernel_has_macvtap() {
+        passes(Kind::User);
     }
 
     #[test]

@@ -163,6 +163,50 @@ impl Netlink {
         self.add_device("ifb", name, alias, queues)
     }
 
+    /// Creates a macvtap device on top of another one, names its purpose in its alias and sets it up.
+    /// `queue_len`: packets that each of its queues holds.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `EEXIST` if the name is taken, `EOPNOTSUPP` without `CONFIG_MACVTAP`.
+    pub fn add_macvtap(
+        &mut self,
+        name: &str,
+        alias: &str,
+        below: u32,
+        queue_len: u32,
+    ) -> Result<u32, NetlinkError> {
+        const IFLA_IFNAME: u16 = 3;
+        const IFLA_LINK: u16 = 5;
+        const IFLA_TXQLEN: u16 = 13;
+        const IFLA_LINKINFO: u16 = 18;
+        const IFLA_IFALIAS: u16 = 20;
+        const IFLA_INFO_KIND: u16 = 1;
+        const IFLA_INFO_DATA: u16 = 2;
+        const IFLA_MACVLAN_MODE: u16 = 1;
+        const MACVLAN_MODE_PRIVATE: u32 = 1;
+        let mut body = Attrs::after(&ifinfo(0, 0, 0));
+        body.put_str(IFLA_IFNAME, name).put_u32(IFLA_LINK, below).put_u32(IFLA_TXQLEN, queue_len).nest(
+            IFLA_LINKINFO,
+            |info| {
+                info.put_str(IFLA_INFO_KIND, "macvtap").nest(IFLA_INFO_DATA, |data| {
+                    data.put_u32(IFLA_MACVLAN_MODE, MACVLAN_MODE_PRIVATE);
+                });
+            },
+        );
+        self.call(Request {
+            kind: RTM_NEWLINK,
+            flags: NLM_F_CREATE | NLM_F_EXCL,
+            body: body.into_bytes(),
+            what: format!("create macvtap device {name} (needs CONFIG_MACVTAP, `modprobe macvtap`)"),
+        })?;
+        let index = self.link(name)?.index;
+        let mut body = Attrs::after(&ifinfo(index, 0, 0));
+        body.put(IFLA_IFALIAS, alias.as_bytes());
+        let what = format!("name the purpose of device {name}");
+        self.call(Request { kind: RTM_NEWLINK, flags: 0, body: body.into_bytes(), what })?;
+        Ok(index)
+    }
+
     fn add_device(&mut self, kind: &str, name: &str, alias: &str, queues: u32) -> Result<u32, NetlinkError> {
         const IFLA_IFNAME: u16 = 3;
         const IFLA_LINKINFO: u16 = 18;

@@ -7,8 +7,8 @@ use weir_host::{
     chain,
     discover::NsId,
     engine::{
-        Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Place,
-        Plan, PortClass, plan,
+        Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Plan,
+        PortClass, plan,
     },
     netlink::{Link, Netlink},
     pacing::{Pacing, Root},
@@ -112,10 +112,7 @@ impl Node {
         };
         // Without pacing, credit alone would cost TCP much of the link.
         let wanted = config.link.pacing || kind == Kind::Pacing;
-        let mut pacing = if wanted { Programs::PACED } else { 0 };
-        if engine.placed() == Place::InPlace {
-            pacing |= Programs::IN_PLACE;
-        }
+        let pacing = if wanted { Programs::PACED } else { 0 } | engine.placed().programs();
         let programs = Programs {
             ifb_index: engine.index(),
             control_handle: handle(CONTROL),

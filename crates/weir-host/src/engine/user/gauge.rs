@@ -1,0 +1,94 @@
+//! What waits in a lane and what it has lost, from what has entered in the kernel and what was read
+//! here. Pure.
+
+use weir_bpf::Entered;
+
+use super::pump::LaneReport;
+
+/// Counters of the class that has a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counted {
+    /// Packets that have left.
+    pub(super) packets: u64,
+    /// Packets that the queue had no room for.
+    pub(super) drops: u64,
+    /// Bytes that wait, read or not.
+    pub(super) backlog: u64,
+}
+
+/// Follows a lane. The kernel counts before it queues, so a difference is a loss only if nothing
+/// comes any more and nothing waits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Gauge {
+    entered: Entered,
+    seen: LaneReport,
+    lost: Entered,
+    /// Drops and packets before the class had the lane.
+    before: (u64, u64),
+}
+
+impl Gauge {
+    /// A lane whose queue is new; `entered`: before it was.
+    pub(super) fn new(entered: Entered) -> Gauge {
+        Gauge { entered, lost: entered, before: (entered.packets, 0), ..Gauge::default() }
+    }
+
+    /// Another class has the lane now.
+    pub(super) fn begin(&mut self) {
+        self.before = (self.lost.packets + self.seen.failed, self.seen.segments);
+    }
+
+    /// Takes both sides' counts, in this order.
+    pub(super) fn look(&mut self, seen: LaneReport, entered: Entered) -> Counted {
+        let missing = Entered {
+            bytes: entered.bytes.wrapping_sub(seen.bytes),
+            packets: entered.packets.wrapping_sub(seen.frames),
+        };
+        if self.entered == entered && self.seen.frames == seen.frames && seen.held == 0 {
+            self.lost = missing;
+        }
+        (self.entered, self.seen) = (entered, seen);
+        // The kernel may have split what the tap does not take whole: then more was read than entered.
+        let waits = missing.bytes.wrapping_sub(self.lost.bytes).cast_signed().max(0).cast_unsigned();
+        Counted {
+            packets: seen.segments - self.before.1,
+            drops: (self.lost.packets + seen.failed).saturating_sub(self.before.0),
+            backlog: waits + u64::from(seen.held),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: u64 = 1514;
+
+    fn entered(packets: u64) -> Entered {
+        Entered { bytes: packets * FRAME, packets }
+    }
+
+    fn read(frames: u64, held: u32) -> LaneReport {
+        LaneReport { frames, bytes: frames * FRAME, segments: frames - u64::from(held > 0), held, failed: 0 }
+    }
+
+    #[test]
+    fn what_has_entered_and_was_not_read_waits_until_nothing_comes_and_then_is_lost() {
+        let mut gauge = Gauge::new(entered(100));
+        let waiting = Counted { packets: 4, drops: 0, backlog: 3 * FRAME };
+        assert_eq!(gauge.look(read(5, 1514), entered(107)), waiting);
+        assert_eq!(gauge.look(read(5, 1514), entered(107)), waiting, "one is held: the lane is not empty");
+        assert_eq!(gauge.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 0, backlog: FRAME });
+        assert_eq!(gauge.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 1, backlog: 0 });
+        assert_eq!(gauge.look(read(7, 1514), entered(108)), Counted { packets: 6, drops: 1, backlog: FRAME });
+    }
+
+    #[test]
+    fn the_next_class_of_a_lane_begins_at_nothing() {
+        let mut gauge = Gauge::new(Entered::default());
+        gauge.look(read(3, 0), entered(5));
+        assert_eq!(gauge.look(read(3, 0), entered(5)).drops, 2);
+        gauge.begin();
+        assert_eq!(gauge.look(read(4, 0), entered(6)), Counted { packets: 1, drops: 0, backlog: 0 });
+    }
+}
