@@ -327,10 +327,11 @@ impl Fair {
     pub fn set(&self, minor: u16, params: &Params) {
         let at = place(minor, PARAMS);
         let words = params.words();
-        // Of one that was there: another weight or floor.
+        // Of one that is or was there, as its packets may still be: another weight, floor or group.
+        let is_other = |i: usize, mask: u64| (self.shared.read(at + i) ^ words[i]) & mask != 0;
         let changes = params.is_present
-            && self.is_present(minor)
-            && (0..2).any(|i| self.shared.read(at + i) != words[i]);
+            && self.shared.read(at) != 0
+            && (is_other(0, u64::MAX) || is_other(1, u64::MAX) || is_other(3, u32::MAX.into()));
         if params.is_present {
             for (i, word) in words.into_iter().enumerate().filter(|(i, _)| *i != Params::FLAGS) {
                 self.shared.write(at + i, word);

@@ -88,7 +88,8 @@ impl Qdisc {
         };
         let at = super::place(minor, PARAMS);
         let words = params.words();
-        if self.read(at) != 0 && (0..2).any(|i| self.read(at + i) != words[i]) {
+        let old = [0, 1, 3].map(|i| self.read(at + i));
+        if old[0] != 0 && (old[..2] != words[..2] || old[2] as u32 != words[3] as u32) {
             self.write(CHANGED, 1);
         }
         words.into_iter().enumerate().for_each(|(i, word)| self.write(at + i, word));
@@ -371,11 +372,10 @@ fn random_policies(largest: u32, tolerance: f64, settle: u64, time: u64) {
     let (count, seed) = (number("WEIR_POLICIES", 40), number("WEIR_SEED", 11));
     let mut dice = Dice(seed);
     let mut failed = Vec::new();
-    let (mut membership, mut link) = (Vec::new(), None);
+    let (mut membership, mut link) = (Vec::new(), None::<Link>);
     for i in 0..usize::try_from(count).unwrap() {
         if i % A_MEMBERSHIP == 0 {
             membership = dice.membership();
-            link = None; // before there is another
         }
         let mut division = dice.division(&membership, largest);
         let link = link.get_or_insert_with(|| Link::new(&division));
@@ -459,4 +459,30 @@ fn one_at_its_ceiling_has_all_of_it_beside_super_packets_in_a_slow_group() {
     let mut link = Link::new(&division);
     link.run(SECOND);
     assert_eq!(link.judge(&division, 20 * SECOND, 0.005, FRAME), None);
+}
+
+#[test]
+fn one_that_is_moved_to_a_slow_group_while_it_sleeps_has_its_share_there_at_once() {
+    let classes =
+        vec![flood(5, None, None, Some(0)), flood(10, None, None, None), flood(699, None, None, None)];
+    let mut division = Division { classes, groups: vec![policy(4, None, None)] };
+    let mut link = Link::new(&division);
+    link.run(10 * SECOND);
+    link.drain();
+    division.classes[1].group = Some(0);
+    link.apply(&division);
+    assert_eq!(link.judge(&division, 4 * SECOND, 0.01, FRAME), None);
+}
+
+#[test]
+fn one_that_leaves_a_group_which_floors_keep_from_its_turns_has_its_share_outside() {
+    let lifted = |floor, weight| flood(weight, Some(floor), None, Some(0));
+    let classes = vec![lifted(13_595, 24), lifted(10_198, 65), flood(142, None, None, None)];
+    let mut division = Division { classes, groups: vec![policy(1, None, None)] };
+    let mut link = Link::new(&division);
+    link.run(5 * SECOND);
+    division.classes[1].group = None;
+    link.apply(&division);
+    link.run(SECOND);
+    assert_eq!(link.judge(&division, 4 * SECOND, 0.01, FRAME), None);
 }

@@ -206,6 +206,8 @@ fn offer(sockets: &[UdpSocket], each: BitRate, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(10));
         due += last.elapsed().as_secs_f64() * each.bits_per_sec() as f64 / 8.0 / 1442.0;
+        // After a pause none may keep the others waiting for all that it has to make up for.
+        due = due.min(20.0);
         last = Instant::now();
         let count = due as usize;
         due -= count as f64;
@@ -242,6 +244,12 @@ fn a_hundred_classes_cost_little_memory_and_time() {
         socket
     };
     let sockets: Vec<UdpSocket> = node.topology.containers().iter().map(|c| open(c.netns())).collect();
+    // One after the other asks for the server's address: the bridge gives each question to a hundred
+    // ports, and more than ten at once are too many for the kernel's queue of received packets.
+    for socket in &sockets {
+        socket.send(&[0]).expect("it can send");
+        sleep(Duration::from_millis(10));
+    }
     // Interfaces that come up talk for some seconds.
     let quiet = Instant::now();
     while node.client().status().expect("it answers").active > 0 && quiet.elapsed() < Duration::from_secs(20)
@@ -267,16 +275,19 @@ fn a_hundred_classes_cost_little_memory_and_time() {
                 after.rate,
                 after.class_changes - before.class_changes
             );
-            assert!(after.active >= MANY, "only {} classes are active", after.active);
-            cpu
+            (after.active, cpu)
         })
     };
-    let held_back = within(|| busy(BitRate::mbit(2)), |cpu| *cpu <= 4.0);
-    let below = within(|| busy(BitRate::kbit(600)), |cpu| *cpu <= 4.0);
+    let good = |(active, cpu): &(usize, f64)| *active >= MANY && *cpu <= 4.0;
+    let (held_back, below) =
+        (within(|| busy(BitRate::mbit(2)), good), within(|| busy(BitRate::kbit(600)), good));
     let memory = resident_mib(pid);
     println!("{MANY} classes: {memory:.2} MiB resident");
     assert!(idle <= 1.0, "{idle:.2} % of a core while idle");
-    assert!(held_back <= 4.0 && below <= 4.0, "{held_back:.2} % and {below:.2} % of a core while busy");
+    for (active, cpu) in [held_back, below] {
+        assert!(active >= MANY, "only {active} classes are active");
+        assert!(cpu <= 4.0, "{cpu:.2} % of a core while busy");
+    }
     assert!(memory <= 20.0, "{memory:.2} MiB");
 }
 

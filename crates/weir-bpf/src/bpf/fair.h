@@ -39,7 +39,7 @@ struct fair_config { /* written by user space but for the last part */
 	__u64 pool_full;        /* packets dropped because all slots were taken */
 	__u64 unclassified;     /* packets that named no class */
 	/* By user space: */
-	__u64 changed;          /* 1: weights or floors are others; the kernel takes it back */
+	__u64 changed;          /* 1: weights, floors or groups are others; the kernel takes it back */
 };
 _Static_assert(sizeof(struct fair_config) == 120, "user space maps this layout");
 

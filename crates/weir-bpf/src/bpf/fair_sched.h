@@ -139,8 +139,10 @@ static __always_inline void compete(__u32 e, __u32 parent, int why, __u64 now)
 			c->floor_at = now;
 		floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
 	}
-	if (!node(READY | e)->in && !waits)
+	if (!node(READY | e)->in && !waits && c->parent != parent) { /* its tag is another clock's */
 		c->parent = parent;
+		c->vt = entity(parent)->v;
+	}
 	v = entity(c->parent)->v;
 	/* Bound by its ceiling it cannot keep its place in the line: a packet's lead makes up. */
 	least = why == RELEASED ? v - virtual_of(quantum(c), p) : v;
@@ -156,13 +158,21 @@ static __always_inline void compete(__u32 e, __u32 parent, int why, __u64 now)
 		entity(c->parent)->ready = heap_push(entity(c->parent)->ready, READY | e, c->vt);
 }
 
+/* Where the entity belongs: in a group or the link. */
+static __always_inline __u32 home(__u32 e)
+{
+	__u32 group = params(e)->group & MASK;
+
+	return group && group != e ? group : ROOT;
+}
+
 /* The class has packets, or may send again. */
 __noinline int activate(__u32 e, int why, __u64 now)
 {
-	__u32 group = params(e & MASK)->group & MASK;
+	__u32 group;
 
 	e &= MASK;
-	compete(e, group && group != ROOT && group != e ? group : ROOT, why, now);
+	compete(e, home(e), why, now);
 	group = entity(e)->parent & MASK;
 	if (group != ROOT)
 		compete(group, ROOT, node(READY | group)->in || node(THROTTLED | group)->in ? MOVED : WOKE, now);
@@ -240,16 +250,6 @@ static __always_inline __u32 first_ready(__u32 parent, __u64 now)
 		p->ready = heap_pop(top);
 		return 0;
 	}
-	if (!c->ready) {
-		__u32 group = params(e)->group & MASK;
-
-		if ((group ? group : ROOT) != parent) { /* it was moved */
-			p->ready = heap_pop(top);
-			c->vt = entity(group ? group : ROOT)->v;
-			activate(e, MOVED, now);
-			return 0;
-		}
-	}
 	if (before(node(top)->key, c->vt)) {
 		p->ready = heap_later(top, c->vt);
 		if (p->ready != top)
@@ -290,8 +290,8 @@ static __always_inline __u32 first_due(__u64 now)
 }
 
 /*
- * Weights or floors have changed. How far a class is ahead, by a super-packet or by what its floor
- * served, was a matter of moments at its old weight and can be one of seconds at the new one, in
+ * Weights, floors or groups have changed. How far a class is ahead, by a super-packet or by what its
+ * floor served, was a matter of moments at its old weight and can be one of seconds at the new one, in
  * which it would get nothing: who has changed begins where the others are.
  */
 __noinline int take_changes(__u64 now)
@@ -313,12 +313,20 @@ __noinline int take_changes(__u64 now)
 				c->vt = parent->v;
 			c->floor_at = now;
 		}
-		if (node(READY | e)->in)
+		if (node(READY | e)->in && c->parent != home(e)) {
+			node(READY | e)->in = 0;
+			c->parent = 0;
+		} else if (node(READY | e)->in) {
 			parent->ready = heap_push(parent->ready, READY | e, c->vt);
+		}
 		node(FLOOR | e)->in = 0;
 		if (p->floor_cost && has_work(c)) /* perhaps a new one: nothing woke */
 			floor_top = heap_push(floor_top, FLOOR | e, c->floor_at);
 	}
+	/* Those who moved; all others are in their places now. */
+	for (i = most_steps / 4; i > ROOT && can_loop; i--)
+		if (!entity(i)->parent && has_work(entity(i)))
+			activate(i, MOVED, now);
 	return 0;
 }
 
