@@ -90,7 +90,7 @@ struct RunArgs {
     /// One JSON object a line on standard output, instead of tables
     #[arg(long)]
     json: bool,
-    /// As long as in the paper: 60 s a case; all packets or deployments of a trace; whole volumes
+    /// As long as in the paper: 60 s a case; all packets or deployments of a trace; whole volumes and sweeps
     #[arg(long, conflicts_with = "seconds")]
     paper: bool,
     /// Seconds a case, of which the first 2 are left out
@@ -248,9 +248,7 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             Experiment::Shares(scenario) => adapt(scenario, args),
             Experiment::Cost(scenario) => adapt_cost(scenario, args),
             Experiment::Promise(scenario) => adapt_promise(scenario, args),
-            Experiment::Completion(scenario) if args.paper => {
-                (scenario.seeds, scenario.scale) = (scenario.paper_seeds, scenario.paper_scale);
-            }
+            Experiment::Completion(scenario) if args.paper => scenario.make_whole(),
             Experiment::Packets(_) | Experiment::Completion(_) => {}
             Experiment::Images(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
             Experiment::Images(_) => {}

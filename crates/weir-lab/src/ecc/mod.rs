@@ -315,6 +315,9 @@ pub struct Scenario {
     /// Other links in their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
+    /// The same with `--paper`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paper_sweep: Option<Sweep>,
     /// How jobs use them.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
@@ -334,6 +337,14 @@ fn mix_most() -> Bytes {
 }
 
 impl Scenario {
+    /// With all seeds, volumes and points of the sweep, as for `--paper`.
+    pub fn make_whole(&mut self) {
+        (self.seeds, self.scale) = (self.paper_seeds, self.paper_scale);
+        if let Some(sweep) = self.paper_sweep.take() {
+            self.sweep = Some(sweep);
+        }
+    }
+
     /// The combinations of the sweep; one that is none without it.
     #[must_use]
     pub fn points(&self) -> Vec<Option<Point>> {

@@ -7,7 +7,7 @@ use plotters::style::{Color, RGBColor};
 use super::{
     Algorithm, Point, Report,
     report::{Row, groups},
-    table::{GROUPS, winner},
+    table::{GROUPS, Standing, standing},
 };
 use crate::{
     report::sheet::{
@@ -122,7 +122,9 @@ fn curve(rows: &[&Row], left: i32, longest: f64) -> Vec<(i32, i32)> {
 }
 
 /// A square of the map.
-const SQUARE: (i32, i32) = (74, 30);
+const SQUARE: (i32, i32) = (92, 30);
+/// Words that would be wider than it.
+const SMALL: i32 = 11;
 
 fn ink(algorithm: Algorithm) -> RGBColor {
     match algorithm {
@@ -146,7 +148,7 @@ fn map(report: &Report) -> Result<String> {
     let size = ((groups * block.0 + LEFT).max(900), TOP + rtts * shares * block.1 + 40);
     sheet::svg(&report.head.scenario, size, |sheet| {
         let under = format!(
-            "least mean, or p99, over CUBIC's; {}, kernel {}; grey: nobody beats CUBIC beyond doubt",
+            "the quickest, and its time over CUBIC's; light: a tie, and of whom; {}, kernel {}",
             report.backend, report.head.kernel
         );
         sheet.head(LEFT, &report.settings.title, &under)?;
@@ -161,17 +163,10 @@ fn map(report: &Report) -> Result<String> {
             let Some(at) = point else { continue };
             let nth = |list: &[f64], value| list.iter().position(|one| *one == value).unwrap_or(0) as i32;
             let row = nth(&sweep.small_share, at.small_share) * rtts + nth(&sweep.rtt_ms, at.rtt_ms);
-            for (column, (whose, percentile, name)) in (0..).zip(GROUPS) {
+            for (column, (what, name)) in (0..).zip(GROUPS) {
                 let corner = (LEFT + column * block.0, TOP + row * block.1);
-                let found = winner(report, point, whose, percentile, &mut rng);
-                square(
-                    sheet,
-                    corner,
-                    at,
-                    sweep,
-                    name,
-                    found.map(|w| (w.algorithm, w.is_clear(), w.ratio.value)),
-                )?;
+                let found = standing(report, point, what, &mut rng);
+                square(sheet, corner, at, sweep, name, found)?;
             }
         }
         Ok(())
@@ -184,7 +179,7 @@ fn square(
     at: Point,
     sweep: &super::Sweep,
     name: &str,
-    found: Option<(Algorithm, bool, f64)>,
+    found: Option<Standing>,
 ) -> sheet::Drawn {
     let nth = |list: &[f64], value| list.iter().position(|one| *one == value).unwrap_or(0) as i32;
     let (column, row) = (nth(&sweep.buffer_bdp, at.buffer_bdp), nth(&sweep.loss, at.loss));
@@ -201,19 +196,25 @@ fn square(
         let mark = format!("{} BDP", at.buffer_bdp);
         sheet.words(&mark, (corner.0 + SQUARE.0 / 2, corner.1 - 20), TEXT, &GREY, CENTER_TOP)?;
     }
-    let (fill, words) = match found {
-        None => return Ok(()),
-        Some((algorithm, true, ratio)) => (ink(algorithm), format!("{ratio:.2}")),
-        Some((_, false, _)) => (FAINT, String::new()),
+    let Some(found) = found else { return Ok(()) };
+    let (fill, ink, words) = match found.winners() {
+        [winner] => (ink(*winner), RGBColor(255, 255, 255), format!("{:.2}", found.ratio.value)),
+        several => {
+            let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+            (FAINT, INK, names.join(" "))
+        }
     };
     sheet.bar([corner, (corner.0 + SQUARE.0 - 2, corner.1 + SQUARE.1 - 2)], fill)?;
-    let white = RGBColor(255, 255, 255);
-    sheet.words(&words, (corner.0 + SQUARE.0 / 2, corner.1 + 8), TEXT, &white, CENTER_TOP)
+    let size = if words.len() > 9 { SMALL } else { TEXT };
+    sheet.words(&words, (corner.0 + SQUARE.0 / 2, corner.1 + 8), size, &ink, CENTER_TOP)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::tests::sample, *};
+    use super::{
+        super::report::tests::{sample, sample_of_sweep},
+        *,
+    };
 
     #[test]
     fn the_plot_is_svg_with_a_curve_for_every_case_of_every_algorithm() {
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_sweep_is_a_map_in_the_winners_colours() {
-        let report = sample("ecc-sweep", |algorithm, _| if algorithm == Algorithm::Bbr { 1.0 } else { 2.0 });
+        let report = sample_of_sweep(|algorithm, _| if algorithm == Algorithm::Bbr { 1.0 } else { 2.0 });
         let text = svg(&report).unwrap();
         assert!(text.contains("0.50") && text.contains("10 BDP"), "{text}");
     }

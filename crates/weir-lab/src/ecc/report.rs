@@ -363,6 +363,15 @@ pub(super) mod tests {
         Report::here(&scenario, 1, rows, Vec::new())
     }
 
+    /// The same of two points of the sweep, which is enough to see who wins there.
+    pub(crate) fn sample_of_sweep(time: fn(Algorithm, &str) -> f64) -> Report {
+        let mut report = sample("ecc-sweep", time);
+        let sweep = report.settings.sweep.as_mut().unwrap();
+        sweep.buffer_bdp = vec![0.2, 10.0];
+        (sweep.rtt_ms, sweep.loss, sweep.small_share) = (vec![10.0], vec![0.01], vec![0.9]);
+        report
+    }
+
     #[test]
     fn a_claim_is_confirmed_refuted_or_open_by_where_the_interval_is() {
         let between = |low, high| Estimate { value: (low + high) / 2.0, low, high };

@@ -1,6 +1,6 @@
 //! The report as text.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
     Algorithm, Estimate, Point, Report, Whose,
@@ -64,53 +64,61 @@ fn shown(Estimate { value, low, high }: Estimate) -> String {
     format!("{value:.2} ({low:.2} to {high:.2})")
 }
 
-/// Who wins at a point: the algorithm with the least mean time. If its interval against CUBIC's
-/// includes 1, or it is CUBIC, nobody beats CUBIC there.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Winner {
-    /// Least mean.
-    pub algorithm: Algorithm,
-    /// Of its mean over CUBIC's.
+/// Who is the quickest at a point of a sweep.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Standing {
+    /// The one with the least time, then those that are not slower than it beyond doubt.
+    pub leaders: Vec<Algorithm>,
+    /// Of the first one's time over CUBIC's.
     pub ratio: Estimate,
+    /// Whether there is somebody whom they beat.
+    pub is_decided: bool,
 }
 
-impl Winner {
-    /// Whether it is better than CUBIC beyond doubt.
-    pub(super) fn is_clear(&self) -> bool {
-        self.ratio.high < 1.0
+impl Standing {
+    /// Who wins; several: a tie between them; none: a tie of all.
+    pub(super) fn winners(&self) -> &[Algorithm] {
+        if self.is_decided { &self.leaders } else { &[] }
     }
 }
 
-/// The winner among `whose` jobs at a point; none if there are no such jobs, or no CUBIC.
-pub(super) fn winner(
+/// Who is the quickest for `whose` jobs at a point; none if there are no such jobs, or no CUBIC. An
+/// algorithm is slower than the quickest if the interval of their times' ratio, seed by seed, is above 1.
+pub(super) fn standing(
     report: &Report,
     point: Option<Point>,
-    whose: Whose,
-    percentile: Option<f64>,
+    (whose, percentile): (Whose, Option<f64>),
     rng: &mut SplitMix,
-) -> Option<Winner> {
+) -> Option<Standing> {
     let groups = groups(&report.settings, &report.rows, point);
     let all: Vec<(Algorithm, &Vec<&Row>)> = groups.iter().map(|(_, a, rows)| (*a, rows)).collect();
     let (_, cubic) = all.iter().find(|(algorithm, _)| *algorithm == Algorithm::Cubic)?;
-    let ratios = all.iter().filter_map(|(algorithm, rows)| {
-        Some(Winner { algorithm: *algorithm, ratio: ratio(rows, cubic, whose, percentile, rng)? })
-    });
-    ratios.min_by(|a, b| a.ratio.value.total_cmp(&b.ratio.value))
+    let over_cubic =
+        all.iter().filter_map(|entry| Some((entry, ratio(entry.1, cubic, whose, percentile, rng)?)));
+    let ((best, own), found) = over_cubic.min_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
+    let mut leaders = vec![*best];
+    for (algorithm, rows) in all.iter().filter(|(algorithm, _)| algorithm != best) {
+        if ratio(rows, own, whose, percentile, rng)?.low <= 1.0 {
+            leaders.push(*algorithm);
+        }
+    }
+    Some(Standing { is_decided: leaders.len() < all.len(), leaders, ratio: found })
 }
 
 /// What a sweep's table and picture tell apart.
-pub(super) const GROUPS: [(Whose, Option<f64>, &str); 3] = [
-    (Whose::Small, None, "small jobs, mean"),
-    (Whose::Small, Some(99.0), "small jobs, p99"),
-    (Whose::Long, None, "long jobs, mean"),
+pub(super) const GROUPS: [((Whose, Option<f64>), &str); 3] = [
+    ((Whose::Job, Some(50.0)), "all jobs, median"),
+    ((Whose::Small, Some(99.0)), "small jobs, p99"),
+    ((Whose::Long, None), "long jobs, mean"),
 ];
 
 fn winners(report: &Report) -> String {
     let mut rng = SplitMix::new(report.seed);
     let mut table = new_table();
     let mut header = ["small share", "rtt, ms", "loss, %", "buffer, BDP"].map(str::to_owned).to_vec();
-    header.extend(GROUPS.iter().map(|(_, _, name)| format!("{name}: over CUBIC's")));
+    header.extend(GROUPS.iter().map(|(_, name)| format!("{name}: over CUBIC's")));
     table.set_header(header);
+    let mut alone = vec![BTreeMap::<Option<Algorithm>, usize>::new(); GROUPS.len()];
     for point in report.settings.points() {
         let Some(at) = point else { continue };
         let mut row = vec![
@@ -119,23 +127,52 @@ fn winners(report: &Report) -> String {
             format!("{}", (at.loss * 1e4).round() / 100.0),
             at.buffer_bdp.to_string(),
         ];
-        for (whose, percentile, _) in GROUPS {
-            row.push(winner(report, point, whose, percentile, &mut rng).map_or(String::new(), |winner| {
-                let Estimate { value, low, high } = winner.ratio;
-                match winner.is_clear() {
-                    true => format!("{} {value:.2} ({low:.2} to {high:.2})", winner.algorithm),
-                    false => "nobody".to_owned(),
-                }
-            }));
+        for ((what, _), alone) in GROUPS.iter().zip(&mut alone) {
+            let found = standing(report, point, *what, &mut rng);
+            if let Some(found) = &found {
+                let winner = match found.winners() {
+                    [winner] => Some(*winner),
+                    _ => None,
+                };
+                *alone.entry(winner).or_default() += 1;
+            }
+            row.push(found.map_or(String::new(), |found| words(&found)));
         }
         table.add_row(row);
     }
-    table.to_string()
+    let mut text = table.to_string();
+    for ((_, name), alone) in GROUPS.iter().zip(alone) {
+        let parts: Vec<String> = alone
+            .iter()
+            .map(|(winner, points)| match winner {
+                Some(winner) => format!("{winner} {points}"),
+                None => format!("a tie {points}"),
+            })
+            .collect();
+        let _ = write!(text, "\n{name}, number of points: {}", parts.join(", "));
+    }
+    text
+}
+
+/// The winner and its time over CUBIC's; who shares the place; or that nobody is quicker than another.
+fn words(found: &Standing) -> String {
+    let Estimate { value, low, high } = found.ratio;
+    match found.winners() {
+        [] => "tie".to_owned(),
+        [winner] => format!("{winner} {value:.2} ({low:.2} to {high:.2})"),
+        several => {
+            let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+            format!("tie of {}: {value:.2}", names.join(", "))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::tests::sample, *};
+    use super::{
+        super::report::tests::{sample, sample_of_sweep},
+        *,
+    };
 
     #[test]
     fn the_table_has_every_case_with_flows_and_jobs_and_every_finding() {
@@ -155,16 +192,38 @@ mod tests {
     }
 
     #[test]
-    fn at_each_point_the_quickest_wins_and_cubic_is_beaten_by_nobody_if_all_are_alike() {
-        let quick = |algorithm, _: &str| if algorithm == Algorithm::Weir { 1.0 } else { 2.0 };
-        let report = sample("ecc-sweep", quick);
-        let point = *report.settings.points().last().unwrap();
-        let found = winner(&report, point, Whose::Long, None, &mut SplitMix::new(1)).unwrap();
-        assert!(found.algorithm == Algorithm::Weir && found.is_clear(), "{found:?}");
+    fn at_each_point_the_quickest_wins_and_who_is_as_quick_beyond_doubt_shares_the_place() {
+        let of = |time: fn(Algorithm, &str) -> f64| {
+            let report = sample_of_sweep(time);
+            let point = *report.settings.points().last().unwrap();
+            let found = standing(&report, point, GROUPS[0].0, &mut SplitMix::new(1)).unwrap();
+            (found, table(&report))
+        };
+        let (found, text) = of(|algorithm, _| if algorithm == Algorithm::Weir { 1.0 } else { 2.0 });
+        assert_eq!(found.winners(), [Algorithm::Weir], "{found:?}");
         assert!((found.ratio.value - 0.5).abs() < 1e-9);
-        assert!(table(&report).contains("weir 0.50 (0.50 to 0.50)"));
-        let report = sample("ecc-sweep", |_, _| 2.0);
-        let text = table(&report);
-        assert!(text.contains("nobody") && !text.contains("0.50"), "{text}");
+        assert!(text.contains("weir 0.50 (0.50 to 0.50)") && !text.contains("tie of"), "{text}");
+        assert!(text.contains("small jobs, p99, number of points: weir"), "{text}");
+        let (found, text) = of(|algorithm, _| match algorithm {
+            Algorithm::Weir | Algorithm::Bbr => 1.0,
+            _ => 2.0,
+        });
+        assert_eq!(found.winners(), [Algorithm::Bbr, Algorithm::Weir], "{found:?}");
+        assert!(text.contains("tie of bbr, weir: 0.50"), "{text}");
+        let (found, text) = of(|_, _| 2.0);
+        assert!(found.winners().is_empty() && text.contains("a tie"), "{text}");
+        assert!(!text.contains("weir") && !text.contains("0.50"), "{text}");
+    }
+
+    #[test]
+    fn one_of_which_the_seeds_do_not_say_that_it_is_slower_is_not() {
+        let mut report = sample_of_sweep(|algorithm, _| if algorithm == Algorithm::Bbr { 1.9 } else { 2.0 });
+        // With one seed it is the other way round.
+        for row in report.rows.iter_mut().filter(|row| row.seed == 2 && row.algorithm == Algorithm::Bbr) {
+            row.jobs.iter_mut().for_each(|job| job.seconds = 2.2);
+        }
+        let point = report.settings.points()[0];
+        let found = standing(&report, point, (Whose::Long, None), &mut SplitMix::new(1)).unwrap();
+        assert!(found.winners().is_empty() && found.leaders.len() == 4, "{found:?}");
     }
 }

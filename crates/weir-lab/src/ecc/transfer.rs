@@ -121,7 +121,8 @@ fn listen(at: SocketAddrV4) -> Result<TcpListener> {
 fn serve(mut stream: TcpStream) -> Result<()> {
     prepare(&stream)?;
     let mut head = [0; HEAD];
-    stream.read_exact(&mut head)?;
+    // Not `read_exact`, which gives up at a time-out: a head that is lost may take seconds.
+    step(HEAD as u64, |left| stream.read(&mut head[HEAD - left..]))?;
     let (up, down, by) = read_head(&head);
     if !by.is_empty() {
         setsockopt(&stream, TcpCongestion, &by.into())?;
@@ -209,6 +210,22 @@ mod tests {
         assert_eq!(read_head(&transfer.head()), (1 << 40 | 7, 99, "cubic".to_owned()));
         let by_the_kernel = Transfer { down_by: None, ..transfer };
         assert_eq!(read_head(&by_the_kernel.head()).2, "");
+    }
+
+    #[test]
+    fn a_head_that_comes_late_and_in_pieces_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let server = thread::spawn(move || serve(stream));
+        let head = Transfer { up: 3, down: 2, up_by: Some("cubic"), down_by: Some("cubic") }.head();
+        client.write_all(&head[..10]).unwrap();
+        thread::sleep(LOOK + LOOK / 5);
+        client.write_all(&head[10..]).unwrap();
+        client.write_all(&[0; 3]).unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer.len(), 2, "{:?}", server.join().unwrap());
     }
 
     #[test]
