@@ -306,6 +306,10 @@ __noinline int take_changes(__u64 now)
 		struct entity *c = entity(e), *parent = entity(c->parent);
 		struct fair_params *p = params(e);
 
+		/* The others' pace may be another, too. */
+		c->v_before = c->v;
+		c->v_seen = c->v;
+		c->seen_at = now;
 		if (c->weight_cost != p->weight_cost || c->floor_cost != p->floor_cost) {
 			c->weight_cost = p->weight_cost;
 			c->floor_cost = p->floor_cost;
