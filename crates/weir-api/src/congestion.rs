@@ -73,6 +73,9 @@ pub struct CongestionView {
     pub tried: u64,
     /// And of which nothing is known, as nobody read their records in time.
     pub lost: u64,
+    /// Times that applications said how much they will send.
+    #[serde(default)]
+    pub hinted: u64,
 }
 
 /// A connection to explain: `GET /v1/congestion/explain?to=10.1.2.3&container=web&port=443`.

@@ -7,8 +7,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_sys::{
-    BPF_CGROUP_SOCK_OPS, BPF_F_ALLOW_MULTI, BPF_F_REPLACE, BPF_TCX_EGRESS, BPF_TCX_INGRESS, bpf_attach_type,
-    bpf_prog_attach_opts, bpf_prog_detach_opts, bpf_prog_query_opts,
+    BPF_CGROUP_SETSOCKOPT, BPF_CGROUP_SOCK_OPS, BPF_F_ALLOW_MULTI, BPF_F_REPLACE, BPF_TCX_EGRESS,
+    BPF_TCX_INGRESS, bpf_attach_type, bpf_prog_attach_opts, bpf_prog_detach_opts, bpf_prog_query_opts,
 };
 use nix::errno::Errno;
 
@@ -37,6 +37,14 @@ pub fn tcx_egress(ifindex: u32) -> Result<Vec<u32>, Errno> {
 /// `EPERM`, `EBADF` if it is no cgroup.
 pub fn sock_ops(cgroup: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     query(cgroup.as_raw_fd(), BPF_CGROUP_SOCK_OPS)
+}
+
+/// Ids of the programs that see what a cgroup's processes set of their sockets.
+///
+/// # Errors
+/// As [`sock_ops`].
+pub fn socket_options(cgroup: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
+    query(cgroup.as_raw_fd(), BPF_CGROUP_SETSOCKOPT)
 }
 
 fn query(target: i32, hook: bpf_attach_type) -> Result<Vec<u32>, Errno> {
@@ -85,6 +93,18 @@ pub fn attach_sock_ops(
     attach(program, cgroup.as_raw_fd(), BPF_CGROUP_SOCK_OPS, BPF_F_ALLOW_MULTI, replace)
 }
 
+/// The same for what a cgroup's processes set of their sockets.
+///
+/// # Errors
+/// As [`attach_sock_ops`].
+pub fn attach_socket_options(
+    program: &impl AsFd,
+    cgroup: BorrowedFd<'_>,
+    replace: Option<u32>,
+) -> Result<(), Errno> {
+    attach(program, cgroup.as_raw_fd(), BPF_CGROUP_SETSOCKOPT, BPF_F_ALLOW_MULTI, replace)
+}
+
 fn attach(
     program: &impl AsFd,
     target: i32,
@@ -128,6 +148,14 @@ pub fn detach_tcx_egress(program_id: u32, ifindex: u32) -> Result<(), Errno> {
 /// `ENOENT` if it is not there.
 pub fn detach_sock_ops(program_id: u32, cgroup: BorrowedFd<'_>) -> Result<(), Errno> {
     detach(program_id, cgroup.as_raw_fd(), BPF_CGROUP_SOCK_OPS)
+}
+
+/// Takes a program away from what a cgroup's processes set of their sockets.
+///
+/// # Errors
+/// `ENOENT` if it is not there.
+pub fn detach_socket_options(program_id: u32, cgroup: BorrowedFd<'_>) -> Result<(), Errno> {
+    detach(program_id, cgroup.as_raw_fd(), BPF_CGROUP_SETSOCKOPT)
 }
 
 fn detach(program_id: u32, target: i32, hook: u32) -> Result<(), Errno> {

@@ -20,8 +20,10 @@ use crate::{
 
 /// What an earlier agent has left at a cgroup: its program and what it knew of each socket.
 pub struct EarlierCongestion {
-    /// Its program.
+    /// Its program for socket events.
     pub program: u32,
+    /// And the one for what applications say of their sockets, if that is there.
+    pub hints: Option<u32>,
     /// The inode of the network namespace whose link that agent shared.
     pub owner: u64,
     /// When it was last heard of, ns of the monotonic clock.
@@ -36,14 +38,22 @@ impl EarlierCongestion {
         let ids = attach::sock_ops(cgroup).unwrap_or_default();
         // Of a name the kernel keeps 15 characters.
         let ours = |id: &u32| attach::program_name(*id).is_ok_and(|name| name == Congestion::PROGRAM);
-        ids.into_iter().filter(ours).filter_map(EarlierCongestion::read).collect()
+        let hints: Vec<u32> = attach::socket_options(cgroup).unwrap_or_default();
+        ids.into_iter().filter(ours).filter_map(|id| EarlierCongestion::read(id, &hints)).collect()
     }
 
-    fn read(program: u32) -> Option<EarlierCongestion> {
+    /// `options`: all programs at the cgroup for what is set of sockets.
+    fn read(program: u32, options: &[u32]) -> Option<EarlierCongestion> {
         let maps = attach::program_maps(program).ok()?;
         let value = map_named(&maps, "weir_cc_config")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
         let word = |i: usize| value.get(i * 8..i * 8 + 8)?.try_into().ok().map(u64::from_ne_bytes);
-        Some(EarlierCongestion { program, alive_ns: word(0)?, owner: word(1)?, maps })
+        // The two are of one object: they count in one map.
+        let is_its = |id: &u32| {
+            attach::program_name(*id).is_ok_and(|name| name == Congestion::HINTS)
+                && attach::program_maps(*id).is_ok_and(|of| of.iter().any(|map| maps.contains(map)))
+        };
+        let hints = options.iter().copied().find(is_its);
+        Some(EarlierCongestion { program, hints, alive_ns: word(0)?, owner: word(1)?, maps })
     }
 
     /// What it knew of sockets; none if that has another layout.
@@ -250,7 +260,7 @@ pub struct CongestionRecord {
 
 const RECORD: usize = 128;
 /// What is kept of a socket: `WEIR_CC_FLOW_SIZE`.
-const FLOW: usize = 120;
+const FLOW: usize = 128;
 
 impl CongestionRecord {
     fn read(bytes: &[u8]) -> Option<CongestionRecord> {
@@ -303,6 +313,8 @@ pub struct CongestionCounts {
     pub failed: u64,
     /// Records for which there was no room.
     pub lost: u64,
+    /// Times that applications said how much they will send.
+    pub hinted: u64,
 }
 
 /// The programs that choose connections' congestion control, and their maps. See
@@ -318,6 +330,9 @@ pub struct Congestion {
 impl Congestion {
     /// The name under which the kernel knows the program for socket events.
     pub const PROGRAM: &'static str = "weir_congestion";
+
+    /// That of the one for what applications say of their sockets.
+    pub const HINTS: &'static str = "weir_cc_hint";
 
     /// Loads the programs, with what an earlier agent's knew of sockets; nothing is attached yet.
     ///
@@ -367,6 +382,12 @@ impl Congestion {
     #[must_use]
     pub fn program(&self) -> BorrowedFd<'_> {
         self.skeleton.progs.weir_congestion.as_fd()
+    }
+
+    /// The program for what applications say of their sockets.
+    #[must_use]
+    pub fn hints(&self) -> BorrowedFd<'_> {
+        self.skeleton.progs.weir_cc_hint.as_fd()
     }
 
     /// The iterator over sockets, for [`attach::visit`].
@@ -472,6 +493,7 @@ impl Congestion {
             moved: word(2),
             failed: word(3),
             lost: word(4),
+            hinted: word(5),
         })
     }
 }

@@ -34,8 +34,8 @@ mod stats;
 
 pub use advice::{
     AdviceError, AdviceSettings, AdviceView, Advisor, Arm, ArmView, Assignment, BASELINE, Decision, Drop,
-    Effect, Interval, MOST_SHARE, MOST_TRIALS, MOST_TRIED, Mean, Proportion, Settled, SizeView, Trial, Turn,
-    rule_for,
+    Effect, Interval, MOST_SHARE, MOST_TRIALS, MOST_TRIED, Mean, OnTheEdge, Proportion, Settled, SizeView,
+    Trial, Turn, TurnMean, rule_for,
 };
 pub use algorithm::{Algorithm, AlgorithmError};
 pub use flow::FlowRecord;

@@ -92,8 +92,10 @@ fn learn(network: &Network, random: &mut Random) -> Learned {
         let mut mix = all_use(rule);
         mix[rule] -= share;
         mix[tried] += share;
+        // What all flows of a turn have in common.
+        let weather = network.weather(random);
         for _ in 0..OF_A_TURN {
-            let flow = network.flow(random);
+            let flow = weather.on(network.flow(random));
             let is_tried = random.uniform() < share;
             let took = network.took_us(flow, if is_tried { tried } else { rule }, mix);
             trial.observe(turn, is_tried, flow.bytes as u64, took);
@@ -142,9 +144,16 @@ fn outcome(seed: u64) -> Outcome {
     Outcome { is_right, rule: learned.rule, tail: learned.tail, report }
 }
 
+/// Those of `WEIR_SEEDS`, as `20..220`; the first 20 if it is not there.
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("WEIR_SEEDS") else { return 0..20 };
+    let parsed = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    parsed.unwrap_or_else(|| panic!("WEIR_SEEDS={text} is no range: write 20..220"))
+}
+
 #[test]
 fn advice_finds_the_right_rule_in_random_networks_and_makes_no_tail_a_tenth_longer_meanwhile() {
-    let seeds: Vec<u64> = (0..20).collect();
+    let seeds: Vec<u64> = seeds().collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let work = |seeds: Vec<u64>| scope.spawn(move || seeds.into_iter().map(outcome).collect::<Vec<_>>());
@@ -155,8 +164,10 @@ fn advice_finds_the_right_rule_in_random_networks_and_makes_no_tail_a_tenth_long
     let right = outcomes.iter().filter(|outcome| outcome.is_right).count();
     let report: String = outcomes.iter().map(|outcome| outcome.report.as_str()).collect();
     let rules = [0, 1, 2].map(|rule| outcomes.iter().filter(|outcome| outcome.rule == rule).count());
-    println!("{report}right in {right} of 20; rules {rules:?}");
-    assert!(right >= 19, "right in {right} of 20\n{report}");
+    let worst = outcomes.iter().map(|outcome| outcome.tail).fold(0.0, f64::max);
+    let of = seeds.len();
+    println!("{report}right in {right} of {of}; rules {rules:?}; worst p99 {worst:.3} of what it would be");
+    assert!(right * 20 >= of * 19, "right in {right} of {of}\n{report}");
     assert!(outcomes.iter().all(|outcome| outcome.tail <= 1.1), "{report}");
     assert!(rules.iter().all(|times| *times > 0), "each algorithm is right somewhere: {rules:?}");
 }
@@ -292,11 +303,47 @@ fn a_trial_goes_on_where_it_was_after_a_restart_and_stays_small() {
     let decided = one_size(&mut before, 400_000, &mut random, took);
     assert_eq!(one_size(&mut after, 400_000, &mut { again }, took), decided);
     assert!(!decided.0.is_empty());
-    // What is usual is looked at anew.
+    // And with what is usual, before anything is tried.
     let mut fresh = trial(true);
-    one_size(&mut fresh, BASELINE / 2, &mut random, took);
-    let text = serde_json::to_string(&fresh).unwrap();
-    let mut after: Trial = serde_json::from_str(&text).unwrap();
-    one_size(&mut after, BASELINE / 2, &mut random, took);
-    assert_eq!(after.stage(), "baseline");
+    one_size(&mut fresh, BASELINE - OF_A_TURN, &mut random, took);
+    assert_eq!(fresh.stage(), "baseline");
+    let mut after: Trial = serde_json::from_str(&serde_json::to_string(&fresh).unwrap()).unwrap();
+    one_size(&mut after, 2 * OF_A_TURN, &mut random, took);
+    assert_eq!(after.stage(), "trying");
+}
+
+/// About one flow in a hundred meets a time-out, and the algorithm has a few more do.
+fn on_the_edge(part: f64) -> impl FnMut(&Trial, Turn, bool, f64) -> f64 {
+    move |_, _, is_tried, uniform| {
+        let is_late = uniform < if is_tried { 2.0 * part } else { part };
+        skewed(6.0, 0.2 * uniform) + if is_late { 200e3 } else { 0.0 }
+    }
+}
+
+#[test]
+fn where_a_few_late_flows_more_would_move_the_percentile_next_to_nothing_is_tried() {
+    for seed in 0..5 {
+        let mut trial = trial(true);
+        let (decisions, tried) = one_size(&mut trial, 700_000, &mut Random(seed), on_the_edge(0.0099));
+        assert!(tried < 2_000, "{tried} of 700,000 tried it");
+        assert!(matches!(&decisions[..], [Decision::Keep { .. }]), "{decisions:?}");
+        assert!(matches!(trial.settled(), Some(Settled::OnTheEdge(_))), "{:?}", trial.settled());
+    }
+}
+
+#[test]
+fn as_many_are_late_as_may_be_and_no_more_however_many_time_outs_there_are() {
+    for (seed, part) in (0..).zip([0.002, 0.005, 0.007, 0.008, 0.0085]) {
+        let (mut late, mut flows) = (0, 0);
+        let mut took = on_the_edge(part);
+        let mut trial = trial(true);
+        one_size(&mut trial, 400_000, &mut Random(seed), |trial, turn, is_tried, uniform| {
+            let took = took(trial, turn, is_tried, uniform);
+            (late, flows) = (late + u32::from(took > 100e3), flows + 1);
+            took
+        });
+        let part_late = f64::from(late) / f64::from(flows);
+        assert!(part_late < 0.01, "{part}: {late} of {flows} were late, {part_late:.4}");
+        assert!(trial.settled().is_some() || part > 0.008, "{part}: {}", trial.stage());
+    }
 }

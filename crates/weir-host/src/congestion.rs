@@ -7,7 +7,7 @@
 //! thread joins it and ends right after; in the container nothing is run or changed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
@@ -91,8 +91,12 @@ pub struct Congestion {
     programs: Programs,
     root: Root,
     config: CongestionConfig,
-    earlier: Option<u32>,
-    attached: Option<u32>,
+    /// The programs of an earlier agent: for socket events, and for what applications say.
+    earlier: [Option<u32>; 2],
+    /// And this one's, as soon as they are attached.
+    attached: [Option<u32>; 2],
+    /// Why applications cannot say how much they will send, if so.
+    deaf: Option<String>,
     /// By cookie: the class of a namespace.
     homes: BTreeMap<u64, u32>,
     /// The namespaces, to visit them.
@@ -124,8 +128,9 @@ impl Congestion {
             programs,
             root,
             config,
-            earlier: earlier.map(|e| e.program),
-            attached: None,
+            earlier: earlier.map_or([None; 2], |e| [Some(e.program), e.hints]),
+            attached: [None; 2],
+            deaf: None,
             homes: BTreeMap::new(),
             known: Vec::new(),
             cgroups: BTreeMap::new(),
@@ -155,7 +160,7 @@ impl Congestion {
     /// # Errors
     /// [`CongestionError`]: the old rules are in force.
     pub fn apply(&mut self, homes: &Homes, rules: &[CongestionRule]) -> Result<Vec<String>, CongestionError> {
-        let failures = self.settle(homes)?;
+        let mut failures = self.settle(homes)?;
         if self.rules.as_deref() != Some(rules) {
             let set = if self.config.set == 1 { 2 } else { 1 };
             self.programs.load_rules(set, rules)?;
@@ -165,9 +170,10 @@ impl Congestion {
             self.rules = Some(rules.to_vec());
         }
         self.beat()?;
-        if self.attached.is_none() {
+        if self.attached[0].is_none() {
             self.attach()?;
         }
+        failures.extend(self.deaf.clone());
         Ok(failures)
     }
 
@@ -186,14 +192,22 @@ impl Congestion {
     fn attach(&mut self) -> Result<(), CongestionError> {
         let error = |errno| CongestionError::Attach { errno };
         let dir = self.root.dir.as_fd();
-        attach::attach_sock_ops(&self.programs.program(), dir, self.earlier.take()).map_err(error)?;
-        self.attached = Some(attach::program_id(&self.programs.program()).map_err(error)?);
+        let (events, hints) = (self.programs.program(), self.programs.hints());
+        attach::attach_sock_ops(&events, dir, self.earlier[0].take()).map_err(error)?;
+        self.attached[0] = Some(attach::program_id(&events).map_err(error)?);
+        // Without it rules are in force all the same.
+        let heard = attach::attach_socket_options(&hints, dir, self.earlier[1].take());
+        self.attached[1] = heard.and_then(|()| attach::program_id(&hints)).ok();
+        self.deaf = heard.err().map(|errno| {
+            format!("applications cannot say how much they will send: weir's program for that cannot be attached: {errno}")
+        });
         // What agents of namespaces that are gone have left.
         let living = namespaces();
         for left in EarlierCongestion::all(dir) {
             if !living.contains(&left.owner) && now_ns().saturating_sub(left.alive_ns) > DEAD_NS {
                 // Another agent may have been quicker.
                 let _ = attach::detach_sock_ops(left.program, dir);
+                let _ = left.hints.map(|hints| attach::detach_socket_options(hints, dir));
             }
         }
         Ok(())
@@ -308,13 +322,17 @@ impl Congestion {
     /// # Errors
     /// [`CongestionError`].
     pub fn repair(&mut self) -> Result<bool, CongestionError> {
-        let Some(program) = self.attached else { return Ok(false) };
-        let there = attach::sock_ops(self.root.dir.as_fd());
-        let there: BTreeSet<u32> =
-            there.map_err(|errno| CongestionError::Attach { errno })?.into_iter().collect();
-        if there.contains(&program) {
+        let dir = self.root.dir.as_fd();
+        let mut left = [None; 2];
+        for (i, there) in [attach::sock_ops(dir), attach::socket_options(dir)].into_iter().enumerate() {
+            let there = there.map_err(|errno| CongestionError::Attach { errno })?;
+            left[i] = self.attached[i].filter(|program| there.contains(program));
+        }
+        if left == self.attached {
             return Ok(false);
         }
+        // What is still there is replaced.
+        self.earlier = left;
         self.attach()?;
         Ok(true)
     }
@@ -328,9 +346,13 @@ impl Congestion {
         self.config.set = 0;
         self.config.generation = self.config.generation.wrapping_add(1);
         let left = self.visit(CongestionConfig::LEAVE);
-        for program in [self.attached, self.earlier].into_iter().flatten() {
-            attach::detach_sock_ops(program, self.root.dir.as_fd())
-                .map_err(|errno| CongestionError::Attach { errno })?;
+        let dir = self.root.dir.as_fd();
+        let ([events, hints], [old_events, old_hints]) = (self.attached, self.earlier);
+        for program in [hints, old_hints].into_iter().flatten() {
+            attach::detach_socket_options(program, dir).map_err(|errno| CongestionError::Attach { errno })?;
+        }
+        for program in [events, old_events].into_iter().flatten() {
+            attach::detach_sock_ops(program, dir).map_err(|errno| CongestionError::Attach { errno })?;
         }
         for why in left? {
             tracing::debug!("{why}");

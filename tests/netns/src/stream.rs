@@ -148,6 +148,21 @@ impl Stream {
             .unwrap_or_else(|e| panic!("tcp from {}: {e:#}", from.name()))
     }
 
+    /// The same with that congestion control.
+    ///
+    /// # Panics
+    /// If it cannot connect, or the kernel has no such algorithm.
+    #[must_use]
+    #[track_caller]
+    pub fn tcp_with(from: &Netns, to: &Netns, address: IpAddr, algorithm: &str) -> Stream {
+        let choose = |socket: &TcpStream| {
+            let set = setsockopt(socket, sockopt::TcpCongestion, &OsString::from(algorithm));
+            set.unwrap_or_else(|e| panic!("{algorithm}: {e}"));
+        };
+        Stream::connect(from, to, address, choose)
+            .unwrap_or_else(|e| panic!("tcp from {}: {e:#}", from.name()))
+    }
+
     /// The same from that port, marked with that code point.
     ///
     /// # Panics

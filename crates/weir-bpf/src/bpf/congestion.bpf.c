@@ -13,6 +13,10 @@
  * start-up, which ends with a finite ssthresh: what comes after it would else double its window
  * until the queue overflows.
  *
+ * An application that knows how much it will send can say so (weir_cc_hint): a flow that will pass
+ * the threshold uses the second algorithm from the first packet on, or from the next RTT sample if it is
+ * under way. One that is said to be smaller and is not changes at the threshold, as any other.
+ *
  * It needs nobody: if the agent dies, rules stay in force, and records that nobody reads are
  * counted and dropped.
  *
@@ -26,76 +30,18 @@
 #include <bpf/bpf_helpers.h>
 
 #include "congestion.h"
+#include "congestion_rules.h"
+#include "congestion_trials.h"
+#include "sockets.h"
 
-#define AF_INET 2
-#define AF_INET6 10
-#define TCP_CONGESTION 13
-#define CB_FLAGS 1008		/* TCP_BPF_SOCK_OPS_CB_FLAGS, kernel 6.12 */
-#define ESTABLISHED 1
-#define FIN_WAIT2 5
-#define TIME_WAIT 6
-#define CLOSED 7
-#define CLOSE_WAIT 8
 #define INFINITE_SSTHRESH 0x7fffffff
 #define CALLS (BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
-#define V4 4
-#define V6 6
-
-/* The parts of the kernel's structures that are used here, found by their names. */
-struct kernfs_node {
-	__u64 id;
-} __attribute__((preserve_access_index));
-struct cgroup {
-	struct kernfs_node *kn;
-	int level;
-	struct cgroup *ancestors[WEIR_CC_LEVELS + 1];
-} __attribute__((preserve_access_index));
-struct sock_cgroup_data {
-	struct cgroup *cgroup;
-} __attribute__((preserve_access_index));
-struct net {
-	__u64 net_cookie;
-} __attribute__((preserve_access_index));
-typedef struct {
-	struct net *net;
-} __attribute__((preserve_access_index)) possible_net_t;
-struct in6_addr {
-	__u8 bytes[16];
-};
-struct sock_common {
-	__be32 skc_daddr;
-	struct in6_addr skc_v6_daddr;
-	__be16 skc_dport;
-	__u16 skc_num;
-	unsigned short skc_family;
-	unsigned char skc_state;
-	possible_net_t skc_net;
-} __attribute__((preserve_access_index));
-struct sock {
-	struct sock_common __sk_common;
-	struct sock_cgroup_data sk_cgrp_data;
-} __attribute__((preserve_access_index));
-struct tcp_sock {
-	__u64 bytes_sent;
-	__u64 bytes_retrans;
-	__u64 bytes_acked;
-} __attribute__((preserve_access_index));
-struct bpf_iter_meta;
-struct bpf_iter__tcp {
-	union {
-		struct bpf_iter_meta *meta;
-		__u64 : 64;
-	} __attribute__((aligned(8)));
-	union {
-		struct sock_common *sk_common;
-		__u64 : 64;
-	} __attribute__((aligned(8)));
-} __attribute__((preserve_access_index));
 
 struct flow { /* of one socket */
 	__u64 began_ns;
 	__u64 after_bytes;	/* the change to come; 0: none */
 	__u64 switched_bytes;
+	__u64 will_send_bytes;	/* in all, as its application says; 0: it does not */
 	__u32 handle;
 	__u32 number;
 	__u32 generation;	/* of the rules that it was last compared with */
@@ -124,40 +70,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct weir_cc_config);
 } weir_cc_config SEC(".maps");
-
-/* Cookie of a network namespace -> handle of its class. Sockets elsewhere are none of weir's. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64);
-	__type(value, __u32);
-} weir_cc_homes SEC(".maps");
-
-/* Cgroup id -> handle of its class, for sockets in the agent's own network namespace. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64);
-	__type(value, __u32);
-} weir_cc_groups SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 131072);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct weir_cc_key);
-	__type(value, struct weir_cc_rule);
-} weir_cc_rules SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 64);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct weir_cc_trial_key);
-	__type(value, struct weir_cc_trial);
-} weir_cc_trials SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -197,111 +109,6 @@ static __always_inline void copy(char *to, const char *from)
 	__builtin_memcpy(to, from, WEIR_CC_NAME);
 }
 
-/* The class of a socket; 0 if it is none of weir's business. */
-static __always_inline __u32 class_of(const struct weir_cc_config *cfg, struct sock *sk)
-{
-	__u64 cookie = sk->__sk_common.skc_net.net->net_cookie;
-	__u32 *found = bpf_map_lookup_elem(&weir_cc_homes, &cookie), handle;
-	struct cgroup *group;
-	int level, depth;
-
-	if (!found)
-		return 0;
-	handle = *found;
-	if (cookie != cfg->host_cookie || !cfg->cgroup_levels)
-		return handle;
-	group = sk->sk_cgrp_data.cgroup;
-	if (!group)
-		return handle;
-	depth = group->level;
-#pragma unroll
-	for (level = 1; level <= WEIR_CC_LEVELS; level++) {
-		struct cgroup *one = NULL;
-		struct kernfs_node *kn = NULL;
-		__u64 id = 0;
-
-		if (level > depth)
-			break;
-		if (!(cfg->cgroup_levels & (1u << level)))
-			continue;
-		if (bpf_probe_read_kernel(&one, sizeof(one), &group->ancestors[level]) || !one ||
-		    bpf_probe_read_kernel(&kn, sizeof(kn), &one->kn) || !kn ||
-		    bpf_probe_read_kernel(&id, sizeof(id), &kn->id))
-			break;
-		found = bpf_map_lookup_elem(&weir_cc_groups, &id);
-		if (found)
-			handle = *found;
-	}
-	return handle;
-}
-
-/* The far end, as a key's address; the IP version, 0 if it is this node itself. */
-static __always_inline __u8 far_end(struct sock *sk, __u8 *address)
-{
-	__u32 words[4] = {};
-
-	if (sk->__sk_common.skc_family == AF_INET) {
-		words[0] = sk->__sk_common.skc_daddr;
-	} else if (sk->__sk_common.skc_family == AF_INET6) {
-		bpf_probe_read_kernel(words, sizeof(words), &sk->__sk_common.skc_v6_daddr);
-		if (words[0] || words[1] || words[2] != bpf_htonl(0xffff)) {
-			__builtin_memcpy(address, words, sizeof(words));
-			return words[0] || words[1] || words[2] || words[3] != bpf_htonl(1) ? V6 : 0;
-		}
-		words[0] = words[3]; /* IPv4 in a socket of IPv6 */
-		words[1] = words[2] = words[3] = 0;
-	} else {
-		return 0;
-	}
-	__builtin_memcpy(address, words, sizeof(words));
-	return (words[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000) ? 0 : V4;
-}
-
-/* The rule of a connection, of all kinds of rules that there are. */
-static __always_inline const struct weir_cc_rule *find(const struct weir_cc_config *cfg, __u32 handle,
-						       __u8 version, const __u8 *address,
-						       __u16 port, __u8 direction)
-{
-	const struct weir_cc_rule *best = NULL, *one;
-	__u32 kinds = cfg->kinds, kind;
-	struct weir_cc_key key = { .prefix_len_bits = WEIR_CC_FIXED_BITS + 128 };
-
-	if (!cfg->set)
-		return NULL;
-	key.table = cfg->set << 4 | version;
-	__builtin_memcpy(key.address, address, sizeof(key.address));
-#pragma unroll
-	for (kind = 0; kind < 8; kind++) {
-		if (!(kinds & (1u << kind)))
-			continue;
-		key.handle = kind & WEIR_CC_BY_CLASS ? handle : 0;
-		key.port = kind & WEIR_CC_BY_PORT ? port : 0;
-		key.direction = kind & WEIR_CC_BY_DIRECTION ? direction : 0;
-		one = bpf_map_lookup_elem(&weir_cc_rules, &key);
-		if (one && (!best || one->rank > best->rank))
-			best = one;
-	}
-	return best;
-}
-
-/* The same for a socket whose far end is known. */
-static __always_inline const struct weir_cc_rule *rule_at(const struct weir_cc_config *cfg, struct sock *sk,
-							  __u32 handle, __u8 version, const __u8 *address,
-							  __u8 direction)
-{
-	__u16 remote = bpf_ntohs(sk->__sk_common.skc_dport), local = sk->__sk_common.skc_num;
-
-	return find(cfg, handle, version, address, direction == WEIR_CC_IN ? local : remote, direction);
-}
-
-static __always_inline const struct weir_cc_rule *rule_of(const struct weir_cc_config *cfg, struct sock *sk,
-							  __u32 handle, __u8 direction)
-{
-	__u8 address[16], version = far_end(sk, address);
-
-	return version ? rule_at(cfg, sk, handle, version, address, direction) : NULL;
-}
-
 /* Sets an algorithm unless it is there already; 0 if it is in force. */
 static __always_inline int use(void *ctx, const char *is, const char *wanted)
 {
@@ -316,19 +123,10 @@ static __always_inline int use(void *ctx, const char *is, const char *wanted)
 	return -1;
 }
 
-/* The trial in whose turn a connection begins; none if it has no part in one. */
-static __always_inline const struct weir_cc_trial *trial_of(const struct weir_cc_config *cfg, __u8 version,
-							    const __u8 *address,
-							    const struct weir_cc_rule *rule)
+/* Whether a flow is known to pass a threshold before it does. */
+static __always_inline int will_pass(const struct flow *flow, __u64 after_bytes)
 {
-	struct weir_cc_trial_key key = { .prefix_len_bits = WEIR_CC_TRIAL_BITS + 128, .version = version };
-	const struct weir_cc_trial *trial;
-
-	if (!cfg->trials)
-		return NULL;
-	__builtin_memcpy(key.address, address, sizeof(key.address));
-	trial = bpf_map_lookup_elem(&weir_cc_trials, &key);
-	return trial && rule && rule->rank > trial->rank ? NULL : trial;
+	return after_bytes && flow->will_send_bytes > after_bytes;
 }
 
 /* A connection begins; 0 if it is none of weir's business. */
@@ -340,7 +138,7 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	const char *start, *then;
 	char is[WEIR_CC_NAME] = {};
 	struct flow *flow;
-	__u64 after_bytes;
+	__u64 after_bytes, will_send_bytes;
 	__u8 address[16], version;
 	__u32 handle;
 
@@ -353,7 +151,9 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!flow)
 		return 0;
+	will_send_bytes = flow->will_send_bytes;
 	__builtin_memset(flow, 0, sizeof(*flow));
+	flow->will_send_bytes = will_send_bytes;
 	flow->began_ns = bpf_ktime_get_ns();
 	flow->handle = handle;
 	flow->direction = direction;
@@ -377,6 +177,10 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 		flow->number = rule->number;
 	} else {
 		return 1;
+	}
+	if (will_pass(flow, after_bytes)) {
+		start = then;
+		after_bytes = 0;
 	}
 	if (use(ctx, is, start)) {
 		flow->number = flow->tried = flow->turn = 0;
@@ -402,7 +206,7 @@ static __always_inline void compare(const struct weir_cc_config *cfg, struct soc
 	flow->after_bytes = 0;
 	if (!rule || flow->switched_bytes || !same(rule->start, flow->set))
 		return;
-	flow->after_bytes = rule->after_bytes;
+	flow->after_bytes = will_pass(flow, rule->after_bytes) ? 1 : rule->after_bytes;
 	copy(flow->then, rule->then);
 }
 
@@ -474,7 +278,8 @@ static __always_inline void finish(struct bpf_sock_ops *ctx, struct tcp_sock *tp
 	record->version = far_end(sk, record->address);
 	copy(record->first, flow->first);
 	copy(record->last, is);
-	bpf_ringbuf_submit(record, 0);
+	/* They are read when the agent looks, which nobody need be woken for. */
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
 SEC("sockops")
@@ -505,7 +310,8 @@ int weir_congestion(struct bpf_sock_ops *ctx)
 		return 1;
 	if (op != BPF_SOCK_OPS_TCP_CONNECT_CB && op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
 		flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, 0);
-		if (!flow)
+		/* What its application has said may be all that is known of it. */
+		if (!flow || !flow->began_ns)
 			return 1;
 	}
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
@@ -532,6 +338,41 @@ int weir_congestion(struct bpf_sock_ops *ctx)
 			finish(ctx, tp, flow);
 		bpf_sk_storage_delete(&weir_cc_flows, full);
 	}
+	return 1;
+}
+
+/* An application says how much more it will send on a socket. */
+SEC("cgroup/setsockopt")
+int weir_cc_hint(struct bpf_sockopt *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	void *value = ctx->optval, *end = ctx->optval_end;
+	struct bpf_tcp_sock *tp;
+	struct flow *flow;
+	__u64 bytes;
+
+	if (ctx->level != WEIR_CC_LEVEL || ctx->optname != WEIR_CC_WILL_SEND)
+		return 1;
+	/* What means nothing the kernel refuses, as it does without weir. */
+	if (!sk || sk->protocol != IPPROTO_TCP)
+		return 1;
+	if (ctx->optlen == sizeof(__u64) && value + sizeof(__u64) <= end)
+		bytes = *(__u64 *)value;
+	else if (ctx->optlen == sizeof(__u32) && value + sizeof(__u32) <= end)
+		bytes = *(__u32 *)value;
+	else
+		return 1;
+	tp = bpf_tcp_sock(sk);
+	flow = bpf_sk_storage_get(&weir_cc_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!tp || !flow)
+		return 1;
+	flow->will_send_bytes = bytes + tp->bytes_acked;
+	if (flow->will_send_bytes < bytes)
+		flow->will_send_bytes = ~0ull;
+	if (will_pass(flow, flow->after_bytes))
+		flow->after_bytes = 1;
+	COUNT(hinted);
+	ctx->optlen = -1; /* the kernel need not know it */
 	return 1;
 }
 
@@ -571,7 +412,8 @@ static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_so
 	if (!rule && !flow->direction)
 		rule = find(cfg, handle, version, address, sk->__sk_common.skc_num, 0);
 	if (rule) {
-		int is_over = rule->after_bytes && tp->bytes_acked >= rule->after_bytes;
+		int is_over = rule->after_bytes &&
+			      (tp->bytes_acked >= rule->after_bytes || will_pass(flow, rule->after_bytes));
 		const char *wanted = is_over ? rule->then : rule->start;
 
 		if (use(tp, is, wanted))

@@ -4,11 +4,17 @@
 #define WEIR_CONGESTION_H
 
 #define WEIR_CC_NAME 16		/* TCP_CA_NAME_MAX: with its final zero */
-#define WEIR_CC_FLOW_SIZE 120	/* what is kept of a socket */
-#define WEIR_CC_LEVELS 8	/* depths of the cgroup tree that are looked at, as in intf.h */
+#define WEIR_CC_FLOW_SIZE 128	/* what is kept of a socket */
 
 #define WEIR_CC_OUT 1		/* the connection was opened from here */
 #define WEIR_CC_IN 2		/* it was accepted here */
+
+/*
+ * What an application may say of a connection of its own, whoever it is:
+ * setsockopt(socket, WEIR_CC_LEVEL, WEIR_CC_WILL_SEND, &bytes, sizeof(bytes)), of 4 or 8 bytes.
+ */
+#define WEIR_CC_LEVEL 0x5745	/* "WE" */
+#define WEIR_CC_WILL_SEND 1	/* so many bytes more will be sent */
 
 /* Kinds of rules: which of these a rule asks for. */
 #define WEIR_CC_BY_DIRECTION 1
@@ -104,7 +110,8 @@ struct weir_cc_counts { /* since the program was loaded */
 	__u64 moved;		/* when asked to */
 	__u64 failed;		/* the kernel refused an algorithm */
 	__u64 lost;		/* records for which there was no room */
+	__u64 hinted;		/* times that applications said how much they will send */
 };
-_Static_assert(sizeof(struct weir_cc_counts) == 40, "user space maps this layout");
+_Static_assert(sizeof(struct weir_cc_counts) == 48, "user space maps this layout");
 
 #endif

@@ -28,12 +28,8 @@
 
 #include "intf.h"
 #include "pace.h"
+#include "sockets.h"
 
-#define SOL_SOCKET 1
-#define SO_MAX_PACING_RATE 47
-#define AF_INET6 10
-#define CB_FLAGS 1008		/* TCP_BPF_SOCK_OPS_CB_FLAGS, kernel 6.12 */
-#define TCP_LISTEN 10
 #define UNLIMITED 0xffffffffu
 #define ANY_WINDOW 0x7fffffff
 #define LEAST_RATE 62500	/* bytes of payload per second, a segment in 23 ms: a socket with less hears late of more */
@@ -143,24 +139,6 @@ int weir_pacer(struct bpf_sock_ops *ctx)
 	return 1;
 }
 
-/* The parts of the kernel's structures that are used here, found by their names. */
-struct sock_common {
-	unsigned char skc_state;
-} __attribute__((preserve_access_index));
-struct tcp_sock;
-struct bpf_iter_meta;
-
-struct bpf_iter__tcp {
-	union {
-		struct bpf_iter_meta *meta;
-		__u64 : 64;
-	} __attribute__((aligned(8)));
-	union {
-		struct sock_common *sk_common;
-		__u64 : 64;
-	} __attribute__((aligned(8)));
-} __attribute__((preserve_access_index));
-
 SEC("iter/tcp")
 int weir_visit(struct bpf_iter__tcp *ctx)
 {
@@ -171,7 +149,7 @@ int weir_visit(struct bpf_iter__tcp *ctx)
 	struct tcp_sock *sk;
 	int flags = 0, any = ANY_WINDOW;
 
-	if (!common || !pacing || common->skc_state == TCP_LISTEN)
+	if (!common || !pacing || common->skc_state == LISTEN)
 		return 0;
 	sk = bpf_skc_to_tcp_sock(common);
 	if (!sk)

@@ -6,7 +6,7 @@ use weir_units::{Bytes, Instant};
 
 use super::{
     confidence::Effect,
-    trial::{Trial, Turn},
+    trial::{BASELINE, Trial, Turn},
     verdict::{Decision, Settled},
 };
 use crate::{Action, Algorithm, Connection, FlowRecord, Rule, RuleError, Rules, size};
@@ -385,6 +385,7 @@ fn view(to: IpNet, trial: &Trial) -> AdviceView {
     let leader = trial.leader();
     let verdict = match (trial.settled(), leader) {
         (Some(Settled::Best), _) => format!("keep {}: nothing that was tried is better", trial.now()),
+        (Some(Settled::OnTheEdge(why)), _) => format!("cannot tell, keep {}: {why}", trial.now()),
         (Some(Settled::Changed { to, effect }), _) => {
             format!("changed to {to}: flows take {effect} longer since")
         }
@@ -397,9 +398,9 @@ fn view(to: IpNet, trial: &Trial) -> AdviceView {
             trial.effect_on_all(arm, None)
         ),
         (None, None) if trial.stage() == "baseline" => {
-            let (seen, wanted) = trial.baseline();
             format!(
-                "cannot tell: {seen} flows were seen, {wanted} of each size are needed before anything is tried"
+                "cannot tell: {} flows were seen, {BASELINE} of each size are needed before anything is tried",
+                trial.baseline()
             )
         }
         (None, None) if trial.stage() == "watching" => {

@@ -62,6 +62,18 @@ impl Proportion {
     }
 }
 
+/// Bounds of the probability of what came true `hits` times of `trials`, at one look: `z` standard
+/// deviations, as Wilson's score interval has them (1927). Unlike [`Proportion::bounds`] it is not to be
+/// looked at until it suits.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn wilson(hits: u64, trials: u64, z: f64) -> (f64, f64) {
+    let (n, p) = (trials as f64, hits as f64 / trials as f64);
+    let middle = p + z * z / (2.0 * n);
+    let half = z * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt();
+    let scale = 1.0 + z * z / n;
+    ((middle - half) / scale, (middle + half) / scale)
+}
+
 fn ln_beta(a: f64, b: f64) -> f64 {
     libm::lgamma(a) + libm::lgamma(b) - libm::lgamma(a + b)
 }
@@ -113,10 +125,76 @@ impl Mean {
             return f64::INFINITY;
         }
         let n = self.count as f64;
-        let rho2 = (-2.0 * alpha.ln() + (1.0 - 2.0 * alpha.ln()).ln()) / NARROWEST_AT;
-        let grown = n * rho2 + 1.0;
-        let variance = self.sum / (n - 1.0);
-        (variance * 2.0 * grown / (n * n * rho2) * (grown.sqrt() / alpha).ln()).sqrt()
+        half_width(n, self.sum / (n - 1.0), NARROWEST_AT, alpha)
+    }
+}
+
+/// Of the mean of `n` independent values with this variance; narrowest after `narrowest_at` of them.
+fn half_width(n: f64, variance: f64, narrowest_at: f64, alpha: f64) -> f64 {
+    let rho2 = (-2.0 * alpha.ln() + (1.0 - 2.0 * alpha.ln()).ln()) / narrowest_at;
+    let grown = n * rho2 + 1.0;
+    (variance * 2.0 * grown / (n * n * rho2) * (grown.sqrt() / alpha).ln()).sqrt()
+}
+
+/// The mean of values that come in turns: those of one turn have something in common, the weather of
+/// their time, so that only turns are independent.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct TurnMean {
+    turns: u64,
+    /// Over turns, with `n` values that sum up to `s` in each: n, s, n^2, n s, s^2.
+    sums: [f64; 5],
+    /// Of the turn that has not ended: n and s.
+    last: [f64; 2],
+}
+
+/// Turns before a bound is believed.
+const ENOUGH_TURNS: u64 = 50;
+/// Turns at which bounds are narrowest for what may be had.
+const NARROWEST_AT_TURNS: f64 = 500.0;
+
+#[allow(clippy::cast_precision_loss)]
+impl TurnMean {
+    /// Counts one more value of this turn.
+    pub fn add(&mut self, value: f64) {
+        self.last[0] += 1.0;
+        self.last[1] += value;
+    }
+
+    /// The turn has ended; one without values is none.
+    pub fn end_turn(&mut self) {
+        let [n, s] = std::mem::take(&mut self.last);
+        if n > 0.0 {
+            self.turns += 1;
+            for (sum, of_turn) in self.sums.iter_mut().zip([n, s, n * n, n * s, s * s]) {
+                *sum += of_turn;
+            }
+        }
+    }
+
+    /// Turns with values, that have ended.
+    #[must_use]
+    pub fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// The mean of all values in turns that have ended; 0 of none.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        let [n, s, ..] = self.sums;
+        if n > 0.0 { s / n } else { 0.0 }
+    }
+
+    /// As [`Mean::half_width`], with the variance of a mean over turns of unequal size (the ratio
+    /// estimator, Cochran 1977, section 6.4). Infinite for fewer than 50 turns.
+    #[must_use]
+    pub fn half_width(&self, alpha: f64) -> f64 {
+        if self.turns < ENOUGH_TURNS {
+            return f64::INFINITY;
+        }
+        let ([n, _, nn, ns, ss], mean, turns) = (self.sums, self.mean(), self.turns as f64);
+        let off = (ss - 2.0 * mean * ns + mean * mean * nn).max(0.0);
+        let variance = off / (turns - 1.0) * (turns / n) * (turns / n);
+        half_width(turns, variance, NARROWEST_AT_TURNS, alpha)
     }
 }
 
@@ -133,6 +211,15 @@ impl Effect {
     /// Of one mean over another; either's bound may fail with half of `alpha`.
     #[must_use]
     pub fn between(one: &Mean, other: &Mean, alpha: f64) -> Effect {
+        Effect {
+            estimate: one.mean() - other.mean(),
+            within: one.half_width(alpha / 2.0) + other.half_width(alpha / 2.0),
+        }
+    }
+
+    /// The same of means over turns.
+    #[must_use]
+    pub fn between_turns(one: &TurnMean, other: &TurnMean, alpha: f64) -> Effect {
         Effect {
             estimate: one.mean() - other.mean(),
             within: one.half_width(alpha / 2.0) + other.half_width(alpha / 2.0),
@@ -222,6 +309,32 @@ mod tests {
             wrong += u32::from(missed);
         }
         assert!(f64::from(wrong) <= alpha * f64::from(runs), "{wrong} of {runs}");
+    }
+
+    /// Where turns differ, bounds that take their values for independent are wrong nearly always.
+    #[test]
+    fn bounds_of_a_mean_over_turns_hold_whatever_the_values_of_a_turn_have_in_common() {
+        let (alpha, runs, mut state) = (0.1, 200, 4);
+        let (mut wrong, mut wrong_by_value) = (0, 0);
+        for _ in 0..runs {
+            let (mut turns, mut values) = (TurnMean::default(), Mean::default());
+            let (mut missed, mut missed_by_value) = (false, false);
+            for _ in 0..400 {
+                let weather = uniform(&mut state) - 0.5;
+                for _ in 0..10 + (uniform(&mut state) * 50.0) as u32 {
+                    let value = weather + uniform(&mut state) - 0.5;
+                    turns.add(value);
+                    values.add(value);
+                }
+                turns.end_turn();
+                missed |= turns.mean().abs() > turns.half_width(alpha);
+                missed_by_value |= values.mean().abs() > values.half_width(alpha);
+            }
+            wrong += u32::from(missed);
+            wrong_by_value += u32::from(missed_by_value);
+        }
+        assert!(f64::from(wrong) <= alpha * f64::from(runs), "{wrong} of {runs}");
+        assert!(wrong_by_value > runs / 2, "{wrong_by_value} of {runs}");
     }
 
     #[test]

@@ -93,11 +93,35 @@ impl fmt::Display for Drop {
     }
 }
 
+/// Of a size so many flows take a tenth more than the 99th percentile, or nearly, that one cannot say on
+/// which side of it a few more would be: nothing can be tried without the risk of moving it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OnTheEdge {
+    /// Which size.
+    pub size: usize,
+    /// The part of the flows without the trial that may be late.
+    pub most_late: f64,
+}
+
+impl fmt::Display for OnTheEdge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "nothing can be tried without harm: of flows {} up to {:.2} % may be late already, where 1 % may \
+             be, so that a few more could make the 99th percentile a time-out longer",
+            size::label(self.size),
+            self.most_late * 100.0
+        )
+    }
+}
+
 /// Why nothing more is tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Settled {
     /// Nothing that was tried is better.
     Best,
+    /// Nothing could be tried.
+    OnTheEdge(OnTheEdge),
     /// The rule was changed, and flows are faster by this since.
     Changed {
         /// To what.
@@ -143,9 +167,11 @@ pub enum Decision {
         /// Why.
         why: String,
     },
-    /// Nothing that was tried is better.
+    /// Nothing changes.
     Keep {
         /// What stays.
         action: Action,
+        /// Why.
+        why: String,
     },
 }

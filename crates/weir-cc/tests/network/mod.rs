@@ -48,6 +48,16 @@ pub(crate) struct Flow {
     lucky: f64,
 }
 
+/// How the time is in which flows go.
+#[derive(Clone, Copy)]
+pub(crate) struct Weather(f64);
+
+impl Weather {
+    pub(crate) fn on(self, flow: Flow) -> Flow {
+        Flow { noise: flow.noise + self.0, ..flow }
+    }
+}
+
 /// A bottleneck of 100 Mbit/s that four large flows share at a time.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -72,6 +82,11 @@ impl Network {
             loss: if is_lossy { random.scale(1e-4, 1e-2) } else { 0.0 },
             spread: 0.2 + 0.3 * random.uniform(),
         }
+    }
+
+    /// Times are longer or shorter by 5 % from turn to turn.
+    pub(crate) fn weather(&self, random: &mut Random) -> Weather {
+        Weather(0.05 / self.spread * random.normal())
     }
 
     pub(crate) fn flow(&self, random: &mut Random) -> Flow {

@@ -171,8 +171,8 @@ impl Agent {
             Decision::Raising { action, why } => {
                 self.event("advice", None, format!("{to}: more and more connections use {action}: {why}"));
             }
-            Decision::Keep { action } => {
-                self.event("advice", None, format!("{to}: keeps {action}, nothing that was tried is better"));
+            Decision::Keep { action, why } => {
+                self.event("advice", None, format!("{to}: keeps {action}: {why}"));
             }
             Decision::Change { action, why } => {
                 self.event("advice", None, format!("{to}: {action} becomes the rule: {why}"));

@@ -229,6 +229,7 @@ impl Steering {
             ended: self.ended,
             tried: self.tried,
             lost: counts.lost,
+            hinted: counts.hinted,
         }
     }
 

@@ -276,6 +276,7 @@ fn of_congestion(registry: &mut Registry, (view, stats): &(CongestionView, Stats
         ("cc_switched", "Changes of the algorithm in the flow", view.switched),
         ("cc_refused", "Algorithms that the kernel refused", view.failed),
         ("cc_tried", "Connections that have ended and tried another algorithm", view.tried),
+        ("cc_hinted", "Times that applications said how much they will send", view.hinted),
         ("cc_lost_records", "Connections that ended and of which nothing is known", view.lost),
     ] {
         let counter = Counter::<u64>::default();

@@ -1,20 +1,19 @@
 //! `weir cc`: congestion control.
 
+mod show;
+
 use std::{
-    io::{self, Write},
     net::{IpAddr, SocketAddr},
     process::ExitCode,
 };
 
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
-use weir_api::{AdviceRequest, AdviceVerb, CongestionQuery, CongestionView};
-use weir_cc::{AdviceView, Direction, Explained, FlowRecord, Interval, Origin, Rule, StatsView};
+use weir_api::{AdviceRequest, AdviceVerb, CongestionQuery};
+use weir_cc::{AdviceView, Direction, Rule};
 
-use super::{
-    Session, Usage,
-    format::{self, Look, Table, Tone},
-};
+use self::show::{advice, explain, flows, list, stats};
+use super::{Session, Usage};
 
 const EXAMPLES: &str = "Examples:
   weir cc ls                                     the rules, and whom they reach
@@ -27,7 +26,10 @@ const EXAMPLES: &str = "Examples:
   weir cc advise                                 what trials have found ([advice] of the file)
 
 Rules are [[congestion]] of the configuration, read again whenever it changes (docs/weir.toml shows
-them all), and those that were set. The longest prefix wins; then who names the container, the group, the port, the direction.";
+them all), and those that were set. The longest prefix wins; then who names the container, the group, the
+port, the direction. An application that knows how much it will send says so, and has the algorithm for
+that much at once: setsockopt(socket, 0x5745, 1, &bytes, 8), which needs no right and changes nothing
+where weir is not (docs/size-hint.md).";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -254,211 +256,11 @@ pub(super) fn run(args: CcArgs, session: &mut Session<'_>) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(out: &mut dyn Write, look: Look, view: &CongestionView) -> io::Result<()> {
-    if view.rules.is_empty() {
-        writeln!(out, "no rules: connections use what applications and the system say ([[congestion]])")?;
-    } else {
-        let mut table = Table::new(look, &[">RULE", "CONNECTIONS", "ALGORITHM", "REACHES", "BY"]);
-        for rule in &view.rules {
-            let reaches = match (&rule.problem, rule.classes.is_empty()) {
-                (Some(_), _) => ("nobody!".to_owned(), Tone::Warn),
-                (None, true) => ("all".to_owned(), Tone::Plain),
-                (None, false) => (rule.classes.join(","), Tone::Plain),
-            };
-            let plain = |text: &str| (text.to_owned(), Tone::Plain);
-            table.row([
-                plain(&rule.number.to_string()),
-                plain(&rule.connections),
-                plain(&rule.action),
-                reaches,
-                (
-                    rule.origin.to_string(),
-                    if rule.origin == Origin::Config { Tone::Dim } else { Tone::Plain },
-                ),
-            ]);
-        }
-        write!(out, "{table}")?;
-    }
-    writeln!(out, "\nkernel has  {}", view.available.join(", "))?;
-    writeln!(
-        out,
-        "connections {} began by a rule, {} changed in the flow, {} moved, {} ended",
-        view.set, view.switched, view.moved, view.ended
-    )?;
-    for rule in &view.rules {
-        if let Some(why) = &rule.problem {
-            writeln!(out, "! rule {}: {why}", rule.number)?;
-        }
-    }
-    if let Some(why) = &view.not_enforced_because {
-        writeln!(out, "! not enforced: {why}")?;
-    }
-    if view.failed > 0 {
-        writeln!(out, "! {} times the kernel refused an algorithm", view.failed)?;
-    }
-    if view.lost > 0 {
-        writeln!(out, "! of {} connections nothing is known: too many ended at once", view.lost)?;
-    }
-    Ok(())
-}
-
-fn explain(out: &mut dyn Write, look: Look, to: IpAddr, explained: &Explained) -> io::Result<()> {
-    match (&explained.action, explained.number) {
-        (Some(action), Some(number)) => {
-            writeln!(out, "a connection to {to} uses {action}, by rule {number}")?
-        }
-        _ => writeln!(
-            out,
-            "no rule is for a connection to {to}: it uses what its application or the system says"
-        )?,
-    }
-    if explained.considered.is_empty() {
-        return Ok(());
-    }
-    let mut table = Table::new(look, &[">RULE", "CONNECTIONS", "ALGORITHM", "BY", "WHY"]);
-    for one in &explained.considered {
-        let tone = if one.chosen { Tone::Good } else { Tone::Dim };
-        let number = if one.number == 0 { "-".to_owned() } else { one.number.to_string() };
-        let cells = [&number, &one.rule, &one.action, &one.origin.to_string(), &one.why];
-        table.row(cells.map(|text| (text.clone(), tone)));
-    }
-    write!(out, "\n{table}")
-}
-
-fn advice(out: &mut dyn Write, look: Look, all: &[AdviceView]) -> io::Result<()> {
-    if all.is_empty() {
-        return writeln!(out, "no trials: [advice] of the configuration names networks (docs/weir.toml)");
-    }
-    for (i, one) in all.iter().enumerate() {
-        let space = if i > 0 { "\n" } else { "" };
-        let applies = if one.apply { ", becomes the rule" } else { "" };
-        writeln!(out, "{space}{} ({}{applies}): {}", one.to, one.stage, one.verdict)?;
-        let mut table =
-            Table::new(look, &["ALGORITHM", ">SHARE", ">ITS FLOWS", ">THE OTHERS", ">IF ALL USED IT", ""]);
-        for arm in &one.arms {
-            let tone = if arm.dropped.is_some() { Tone::Dim } else { Tone::Plain };
-            let share =
-                if arm.dropped.is_some() { "-".to_owned() } else { format!("{:.2}%", arm.share * 100.0) };
-            let why = arm.dropped.clone().unwrap_or_default();
-            let [own, neighbours, all] = [arm.own, arm.neighbours, arm.all].map(percent);
-            table.row([arm.action.clone(), share, own, neighbours, all, why].map(|text| (text, tone)));
-        }
-        write!(out, "{table}")?;
-    }
-    Ok(())
-}
-
-/// How much longer, with its bounds: `-34% (-39 to -28)`.
-fn percent(of: Interval) -> String {
-    match (of.least, of.most) {
-        (Some(least), Some(most)) => {
-            format!("{:+.1}% ({:+.1} to {:+.1})", of.estimate * 100.0, least * 100.0, most * 100.0)
-        }
-        _ => "unknown".to_owned(),
-    }
-}
-
-fn flows(out: &mut dyn Write, look: Look, all: &[FlowRecord]) -> io::Result<()> {
-    let headings = [
-        "ENDED",
-        "CLASS",
-        "DIR",
-        "FAR END",
-        ">SENT",
-        ">TIME",
-        "ALGORITHM",
-        ">RTT MIN",
-        ">RTT MAX",
-        ">RESENT",
-        ">DELIVERY",
-        ">RULE",
-    ];
-    let mut table = Table::new(look, &headings);
-    for flow in all {
-        table.row(
-            [
-                format::moment(flow.ended_ms),
-                flow.class.clone().unwrap_or_else(|| "-".to_owned()),
-                flow.direction.map_or("-".to_owned(), |d| d.to_string()),
-                SocketAddr::new(flow.to, flow.remote_port).to_string(),
-                flow.sent.to_string(),
-                micros(flow.took_us),
-                flow.algorithms(),
-                micros(u64::from(flow.least_rtt_us)),
-                micros(u64::from(flow.most_rtt_us)),
-                flow.retransmits.to_string(),
-                format::rate(flow.delivery_rate),
-                flow.rule.map_or("-".to_owned(), |number| number.to_string()),
-            ]
-            .map(|text| (text, Tone::Plain)),
-        );
-    }
-    write!(out, "{table}")
-}
-
-fn stats(out: &mut dyn Write, look: Look, view: &StatsView) -> io::Result<()> {
-    let headings =
-        ["TO", ">BELOW", "ALGORITHM", ">FLOWS", ">SENT", ">P50", ">P90", ">P99", ">MAX", ">RESENT"];
-    let mut table = Table::new(look, &headings);
-    for row in &view.rows {
-        let done = &row.completion;
-        table.row(
-            [
-                row.to.to_string(),
-                // Decimal, as the bounds are.
-                row.below.map_or("-".to_owned(), |bytes| match bytes.0 {
-                    ..1_000_000 => format!("{}kB", bytes.0 / 1_000),
-                    _ => format!("{}MB", bytes.0 / 1_000_000),
-                }),
-                row.algorithm.clone(),
-                row.flows.to_string(),
-                row.bytes.to_string(),
-                micros(done.p50_us),
-                micros(done.p90_us),
-                micros(done.p99_us),
-                micros(done.most_us),
-                row.retransmits.to_string(),
-            ]
-            .map(|text| (text, Tone::Plain)),
-        );
-    }
-    write!(out, "{table}")?;
-    if !view.paths.is_empty() {
-        let mut table = Table::new(look, &["TO", ">FLOWS", ">RTT MIN", ">RTT MAX", ">BUFFER, BDP"]);
-        for path in &view.paths {
-            table.row(
-                [
-                    path.to.to_string(),
-                    path.flows.to_string(),
-                    micros(u64::from(path.least_rtt_us)),
-                    micros(u64::from(path.most_rtt_us)),
-                    format!(">={:.1}", path.buffer_bdp),
-                ]
-                .map(|text| (text, Tone::Plain)),
-            );
-        }
-        write!(out, "\n{table}")?;
-    }
-    if view.uncounted > 0 {
-        writeln!(out, "\n! {} flows are not counted: too many combinations", view.uncounted)?;
-    }
-    Ok(())
-}
-
-/// Microseconds in three digits or so: `84us`, `1.25ms`, `12.3s`.
-#[allow(clippy::cast_precision_loss)]
-fn micros(us: u64) -> String {
-    match us {
-        // The kernel's word for no sample.
-        us if us == u64::from(u32::MAX) => "-".to_owned(),
-        0..1_000 => format!("{us}us"),
-        1_000..1_000_000 => format!("{:.2}ms", us as f64 / 1e3),
-        _ => format!("{:.2}s", us as f64 / 1e6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use weir_api::CongestionView;
+    use weir_cc::FlowRecord;
+
     use super::*;
     use crate::{
         cli::tests::ask,
@@ -558,11 +360,5 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
         assert_eq!(shown, crate::server::fake::advice());
         assert_eq!(ask(&agent, &["cc", "advise", "--apply", "--again"]).code, ExitCode::from(2));
         assert_eq!(ask(&agent, &["cc", "advise", "--rollback"]).code, ExitCode::from(2));
-    }
-
-    #[test]
-    fn times_are_short() {
-        let text = [0, 84, 1_250, 12_300_000, u64::from(u32::MAX)].map(micros);
-        assert_eq!(text, ["0us", "84us", "1.25ms", "12.30s", "-"]);
     }
 }

@@ -1,0 +1,196 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::confidence::{Mean, wilson};
+
+/// A percentile of a size may become longer, by this at the most: a tenth.
+pub(super) const FAR: f64 = 1.1;
+/// The part of flows beyond the percentile that is guarded: the 99th.
+pub(super) const MAY_BE_LATE: f64 = 0.01;
+/// Normal quantile of what is taken for certain about the tail, at each of a handful of looks.
+const CERTAIN: f64 = 2.0;
+/// After so many more flows the tail is looked at again.
+const LOOK_AGAIN: f64 = 1.25;
+/// Times are told apart to a 64th of an octave, 1.1 %.
+const STEPS: f64 = 64.0;
+
+/// Completion times, told apart to 1.1 %, in bounded memory.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Times {
+    count: u64,
+    cells: BTreeMap<u16, u32>,
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+impl Times {
+    /// The least cell whose times are all as long as this, microseconds.
+    fn cell(took_us: f64) -> u16 {
+        // 2^40 us are 12 days.
+        (took_us.max(1.0).log2().min(40.0) * STEPS) as u16
+    }
+
+    fn add(&mut self, took_us: f64) {
+        self.count += 1;
+        let cell = self.cells.entry(Times::cell(took_us)).or_default();
+        *cell = cell.saturating_add(1);
+    }
+
+    /// How many are in this cell or beyond it.
+    fn from(&self, cell: u16) -> u64 {
+        self.cells.range(cell..).map(|(_, count)| u64::from(*count)).sum()
+    }
+
+    /// The last cell of which this is true: so many are in it or beyond it.
+    fn last(&self, mut is_so: impl FnMut(u64) -> bool) -> u16 {
+        let mut beyond = 0;
+        let mut cells = self.cells.iter().rev();
+        let found = cells.find(|(_, count)| {
+            beyond += u64::from(**count);
+            is_so(beyond)
+        });
+        found.map_or(0, |(cell, _)| *cell)
+    }
+}
+
+/// Flows of a size: how long they take without the trial, and how many may be late in it.
+///
+/// What must hold is that of all flows, with the trial, at most 1 % take more than 1.1 times what the
+/// 99th percentile is without it. That percentile is known from flows in nobody's turns only so well:
+/// so *late* is what takes more than 1.1 times what it is at the least, and flows in nobody's turns are
+/// charged with as many late ones as there are at the most. Where about one flow in a hundred meets a
+/// time-out the two are far apart, and nothing may be tried until it is known on which side the
+/// percentile is.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Usual {
+    /// Before the trial and in nobody's turns.
+    calm: Times,
+    /// In turns in which some try something, whatever they used.
+    open: Times,
+    /// Logarithms of microseconds, before the trial.
+    pub(super) log: Mean,
+    /// None for a size that is not judged by itself.
+    tail: Option<Tail>,
+}
+
+/// What is known of the longest times without the trial.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Tail {
+    /// Flows when it was looked at.
+    of: u64,
+    /// From this cell on flows are late.
+    late: u16,
+    /// At most this part of the flows in nobody's turns is late.
+    most_late: f64,
+    /// What takes longer than this is far too late for an algorithm, microseconds: a tenth more than
+    /// the 99th percentile, as measured.
+    far_us: f64,
+}
+
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+impl Usual {
+    pub(super) fn flows(&self) -> u64 {
+        self.calm.count + self.open.count
+    }
+
+    /// Flows without the trial.
+    pub(super) fn calm(&self) -> u64 {
+        self.calm.count
+    }
+
+    pub(super) fn is_judged(&self) -> bool {
+        self.tail.is_some()
+    }
+
+    /// A flow of before the trial.
+    pub(super) fn add_before(&mut self, took_us: f64) {
+        self.log.add(took_us.ln());
+        self.calm.add(took_us);
+    }
+
+    /// A flow in nobody's turn, or in somebody's. How it compares: the logarithm over the mean, and
+    /// whether it is far too late. None of a size that is not judged.
+    pub(super) fn add(&mut self, took_us: f64, is_calm: bool) -> Option<(f64, bool)> {
+        let tail = self.tail?;
+        if is_calm { &mut self.calm } else { &mut self.open }.add(took_us);
+        Some((took_us.ln() - self.log.mean(), took_us > tail.far_us))
+    }
+
+    /// Looks at the tail, if there are so many more flows that more can be known: true if so.
+    pub(super) fn look(&mut self) -> bool {
+        let count = self.calm.count;
+        let is_new = self.tail.is_none_or(|tail| count as f64 >= tail.of as f64 * LOOK_AGAIN);
+        if is_new && count > 0 {
+            let usual = self.calm.last(|beyond| beyond as f64 >= MAY_BE_LATE * count as f64);
+            let least = self.calm.last(|beyond| wilson(beyond, count, CERTAIN).0 >= MAY_BE_LATE);
+            // Cells are rounded so that late is less than a tenth longer.
+            let late = least + (FAR.log2() * STEPS) as u16;
+            let far_us = FAR * ((f64::from(usual) + 0.5) / STEPS).exp2();
+            let most_late = wilson(self.calm.from(late), count, CERTAIN).1;
+            self.tail = Some(Tail { of: count, late, most_late, far_us });
+        }
+        is_new
+    }
+
+    /// Flows that may be late beside those that are and would be; below 0 if there are too many.
+    pub(super) fn budget(&self) -> f64 {
+        let Some(tail) = self.tail else { return f64::INFINITY };
+        MAY_BE_LATE * self.flows() as f64
+            - tail.most_late * self.calm.count as f64
+            - self.open.from(tail.late) as f64
+    }
+
+    /// The part of the flows without the trial that is late at the most, as far as is known.
+    pub(super) fn most_late(&self) -> f64 {
+        self.tail.map_or(0.0, |tail| tail.most_late)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many flows, of which so many of 10,000 meet a time-out of 200 ms; the others take about 10 ms.
+    fn with_time_outs(flows: u32, part: u32) -> Usual {
+        let mut usual = Usual::default();
+        for i in 0..flows {
+            let is_late = i % 10_000 * part % 10_000 < part;
+            usual.add_before(10e3 + f64::from(i % 100) + if is_late { 200e3 } else { 0.0 });
+        }
+        assert!(usual.look());
+        usual
+    }
+
+    #[test]
+    fn nothing_may_be_tried_where_one_flow_in_a_hundred_meets_a_time_out() {
+        for part in [90, 98, 102] {
+            let usual = with_time_outs(10_000, part);
+            assert!(usual.budget() <= 0.0, "{part}: {}", usual.budget());
+        }
+        // Far from it on either side something may, and the more flows there were the nearer.
+        for (flows, part) in [(10_000, 40), (10_000, 300), (200_000, 90), (200_000, 110)] {
+            let usual = with_time_outs(flows, part);
+            assert!(usual.budget() > 0.0, "{part} of {flows}: {}", usual.budget());
+        }
+    }
+
+    #[test]
+    fn what_is_late_in_turns_is_charged_and_what_is_usual_is_not() {
+        let mut usual = with_time_outs(10_000, 20);
+        let before = usual.budget();
+        assert!((0..100).all(|_| usual.add(210e3, false).is_some()));
+        assert!((usual.budget() - (before - 99.0)).abs() < 1e-6, "{} of {before}", usual.budget());
+        assert!((0..1000).all(|_| usual.add(10e3, false).is_some()));
+        assert!((usual.budget() - (before - 89.0)).abs() < 1e-6, "{} of {before}", usual.budget());
+    }
+
+    #[test]
+    fn times_are_told_apart_to_a_hundredth() {
+        for took in [1.0, 17.0, 999.0, 123_456.0, 1e12] {
+            let cell = Times::cell(took);
+            assert!((f64::from(cell) / STEPS).exp2() <= took * 1.000_001, "{took}");
+            assert!(((f64::from(cell) + 1.0) / STEPS).exp2() > took, "{took}");
+        }
+        assert_eq!(Times::cell(f64::MAX), 2560);
+    }
+}
