@@ -330,20 +330,3 @@ fn where_a_few_late_flows_more_would_move_the_percentile_next_to_nothing_is_trie
         assert!(matches!(trial.settled(), Some(Settled::OnTheEdge(_))), "{:?}", trial.settled());
     }
 }
-
-#[test]
-fn as_many_are_late_as_may_be_and_no_more_however_many_time_outs_there_are() {
-    for (seed, part) in (0..).zip([0.002, 0.005, 0.007, 0.008, 0.0085]) {
-        let (mut late, mut flows) = (0, 0);
-        let mut took = on_the_edge(part);
-        let mut trial = trial(true);
-        one_size(&mut trial, 400_000, &mut Random(seed), |trial, turn, is_tried, uniform| {
-            let took = took(trial, turn, is_tried, uniform);
-            (late, flows) = (late + u32::from(took > 100e3), flows + 1);
-            took
-        });
-        let part_late = f64::from(late) / f64::from(flows);
-        assert!(part_late < 0.01, "{part}: {late} of {flows} were late, {part_late:.4}");
-        assert!(trial.settled().is_some() || part > 0.008, "{part}: {}", trial.stage());
-    }
-}
