@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_units::Bytes;
+use weir_units::{BitRate, Bytes};
 
 use crate::{Client, ClientError};
 use hyper::Method;
@@ -69,6 +69,12 @@ pub struct ImageUsage {
     pub follows: String,
     /// Counters since the start, by name: `blob_hits`, `upstream_bytes`, …
     pub counters: BTreeMap<String, u64>,
+    /// When the blob that was checked the longest ago was; none if there is no blob.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_check_ms: Option<u64>,
+    /// The most that is downloaded from registries; none: no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rate: Option<BitRate>,
     /// The site that it has its cache with, if it is not alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pop: Option<ImagePop>,
@@ -114,6 +120,34 @@ pub struct NamedImage {
 pub struct PruneImages {
     /// What may remain beside what is in use and pinned.
     pub down_to: Bytes,
+}
+
+/// `POST /v1/images/scrub`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubImages {
+    /// Bytes a second at most; none: as fast as the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Bytes>,
+}
+
+/// `POST` and `GET /v1/images/scrub`: how far the check is that was asked for last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// Blobs that were looked at,
+    pub blobs: u64,
+    /// of so many.
+    pub of_blobs: u64,
+    /// Their bytes.
+    pub bytes: Bytes,
+    /// Those of all.
+    pub of_bytes: Bytes,
+    /// Digests of what was not what it is called any more, and was taken away.
+    pub corrupt: Vec<String>,
+    /// It is over:
+    pub is_over: bool,
+    /// and something could not be read, for this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// What became free.
@@ -191,6 +225,22 @@ impl Client {
     /// [`ClientError`].
     pub fn prune_images(&self, prune: &PruneImages) -> Result<Freed, ClientError> {
         self.call(Method::POST, "/v1/images/prune", Some(prune))
+    }
+
+    /// Begins to check all blobs against their digests, or goes on with that.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn scrub_images(&self, how: &ScrubImages) -> Result<Scrub, ClientError> {
+        self.call(Method::POST, "/v1/images/scrub", Some(how))
+    }
+
+    /// How far [`Client::scrub_images`] is.
+    ///
+    /// # Errors
+    /// [`ClientError`]; code `unknown-name` if nobody asked for it since the cache began.
+    pub fn image_scrub(&self) -> Result<Scrub, ClientError> {
+        self.get("/v1/images/scrub")
     }
 
     /// Begins to fetch an image.

@@ -27,6 +27,8 @@
 //! | `POST /v1/images/prune` | [`PruneImages`] | [`Freed`] |
 //! | `POST /v1/images/warm` | [`NamedImage`] | [`WarmId`] |
 //! | `GET /v1/images/warm/{id}` | | [`Warming`] |
+//! | `POST /v1/images/scrub` | [`ScrubImages`] | [`Scrub`] |
+//! | `GET /v1/images/scrub` | | [`Scrub`] |
 //! | `GET /metrics` | | OpenMetrics' text, for Prometheus |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
 //!
@@ -71,7 +73,8 @@ pub use congestion::{
 };
 pub use export::{Export, ExportClass, ExportSelector};
 pub use images::{
-    Freed, Image, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, WarmId, Warming,
+    Freed, Image, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,
+    ScrubImages, WarmId, Warming,
 };
 pub use shapes::*;
 

@@ -26,6 +26,12 @@ impl Moment {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
+    /// Earlier by `duration`.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
+    }
+
     /// Later by `duration`.
     #[must_use]
     pub fn after(self, duration: Duration) -> Moment {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
-use weir_units::Bytes;
+use weir_units::{BitRate, Bytes};
 
 use crate::{
     Registry,
@@ -11,6 +11,9 @@ use crate::{
     peer::Peers,
     store::{Budget, PolicyKind},
 };
+
+/// The least that downloads may be bounded to: clients give up on what makes no progress.
+const MIN_RATE: BitRate = BitRate::mbit(1);
 
 /// What the mirror does: `[images]`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -39,6 +42,14 @@ pub struct Settings {
     /// Connections of clients at once.
     #[serde(default = "connections")]
     pub connections: usize,
+    /// How fast blobs that are here are read to check them, bytes a second; 0: they are not.
+    #[serde(default = "scrub_rate")]
+    pub scrub_rate: Bytes,
+    /// How often each is checked, days.
+    #[serde(default = "scrub_days")]
+    pub scrub_days: u32,
+    /// How fast registries are asked for blobs, all together; none: as fast as they come.
+    pub max_rate: Option<BitRate>,
     /// The socket of containerd, which is asked what its containers are made of.
     #[serde(default = "containerd")]
     pub containerd: PathBuf,
@@ -211,6 +222,14 @@ fn connections() -> usize {
     1024
 }
 
+fn scrub_rate() -> Bytes {
+    Bytes(8 << 20)
+}
+
+fn scrub_days() -> u32 {
+    3
+}
+
 fn containerd() -> PathBuf {
     "/run/containerd/containerd.sock".into()
 }
@@ -238,6 +257,19 @@ impl Settings {
         }
         if !(1..=65_536).contains(&self.connections) {
             return fault("connections", format!("{} is not between 1 and 65536", self.connections));
+        }
+        if !(1..=365).contains(&self.scrub_days) {
+            let detail =
+                format!("{} is not between 1 and 365; scrub_rate = \"0\" turns it off", self.scrub_days);
+            return fault("scrub_days", detail);
+        }
+        if let Some(rate) = self.max_rate
+            && rate < MIN_RATE
+        {
+            return fault(
+                "max_rate",
+                format!("{rate} is less than {MIN_RATE}: pulls would seem to stand still"),
+            );
         }
         if let Some(pop) = &self.pop {
             let fault = |key: &str, detail: String| Err((format!("[images.pop] {key}"), detail));
@@ -298,6 +330,15 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether a mirror that runs can be given these instead: [`Mirror::reconfigure`].
+    ///
+    /// [`Mirror::reconfigure`]: crate::Mirror::reconfigure
+    #[must_use]
+    pub fn differs_only_in_rates(&self, other: &Settings) -> bool {
+        let (scrub_rate, max_rate) = (other.scrub_rate, other.max_rate);
+        Settings { scrub_rate, max_rate, ..self.clone() } == *other
+    }
+
     /// What the store may take.
     #[must_use]
     pub fn store_budget(&self) -> Budget {
@@ -328,6 +369,8 @@ pub struct Timing {
     pub orphan: Duration,
     /// How long a permission is believed.
     pub permission: Duration,
+    /// Between two looks at which blobs are to be checked.
+    pub scrub: Duration,
 }
 
 impl Default for Timing {
@@ -344,6 +387,7 @@ impl Default for Timing {
             send: s(60),
             orphan: s(10),
             permission: s(300),
+            scrub: s(300),
         }
     }
 }

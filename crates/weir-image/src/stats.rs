@@ -33,6 +33,10 @@ pub(crate) struct Stats {
     pub(crate) leases_lost: AtomicU64,
     /// Content that was not what it was called.
     pub(crate) wrong: AtomicU64,
+    /// Blobs that a scrub has looked at.
+    pub(crate) scrubbed_blobs: AtomicU64,
+    /// Their bytes.
+    pub(crate) scrubbed_bytes: AtomicU64,
     /// Bytes of blobs to clients.
     pub(crate) served_bytes: AtomicU64,
     /// Requests answered with 404 for want of something to serve.
@@ -77,6 +81,8 @@ impl Stats {
             ),
             of("leases_lost", "Leases that ended while their downloads went on", &self.leases_lost),
             of("wrong_content", "Content that was not what it was called", &self.wrong),
+            of("scrubbed_blobs", "Blobs that a scrub has looked at", &self.scrubbed_blobs),
+            of("scrubbed_bytes", "Bytes that a scrub has read", &self.scrubbed_bytes),
             of("served_bytes", "Bytes of blobs to clients", &self.served_bytes),
             of("refused", "Requests answered with 404 for want of something to serve", &self.refused),
         ]

@@ -248,3 +248,28 @@ async fn a_blob_that_was_changed_on_the_disk_is_fetched_again_and_never_served()
     }
     assert_eq!(registry.asked(&format!("GET /v2/{APP}/blobs/{}", made.layers[0])), 4);
 }
+
+#[tokio::test]
+async fn all_downloads_together_come_no_faster_than_the_bound_and_another_holds_at_once() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    given.max_rate = Some(weir_units::BitRate::mbit(8));
+    let served = serve(given.clone()).await;
+    let made = registry.image(APP, "1", 12, &[900_000, 900_000, 30_000_000]);
+    served.get(&format!("/v2/{APP}/manifests/1")).await;
+    let begun = Instant::now();
+    let both = [0, 1].map(|n| served.blob(APP, &made.layers[n]));
+    let ends = futures_util::future::join_all(both).await;
+    assert!(ends.iter().zip(&made.layers).all(|(got, blob)| digest(got.bytes()) == *blob));
+    // 1.8 MB at 1 MB/s, but for what passes at once.
+    assert!(begun.elapsed() > Duration::from_millis(1700), "{:?}", begun.elapsed());
+    // 30 s at this rate; what is here already is nobody's download.
+    let (puller, blob) = (kit::Puller(served.address), made.layers[2].clone());
+    let large = tokio::spawn(async move { puller.blob(APP, &blob).await });
+    served.blob(APP, &made.layers[0]).await.bytes();
+    assert!(!large.is_finished());
+    served.mirror.reconfigure(&weir_image::Settings { max_rate: None, ..given });
+    let got = tokio::time::timeout(Duration::from_secs(30), large).await.unwrap().unwrap();
+    assert_eq!(digest(got.bytes()), made.layers[2]);
+}

@@ -2,108 +2,17 @@
 
 mod kit;
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use kit::{
-    Puller, Registry, Trouble, digest, settings,
-    site::{Node, files, on_disk},
+    Puller, Trouble, digest,
+    site::{APP, World, files},
 };
-use weir_image::{
-    Digest, Moment, PopSettings, PopStore, Settings,
-    coordination::{Coordination, Site, SiteNode},
-    store::{Budget, PolicyKind, Store},
-};
-
-const APP: &str = "library/app";
-
-/// An address of this machine's own that no other test has: nodes are told theirs before they listen.
-fn address() -> SocketAddr {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    SocketAddr::from(([127, 100 + high, low, NEXT.fetch_add(1, Ordering::Relaxed)], 5051))
-}
-
-struct World {
-    registry: Registry,
-    site: Site,
-    nodes: Vec<Node>,
-    twins: Vec<SiteNode>,
-    settings: Vec<Settings>,
-    _dir: tempfile::TempDir,
-}
+use weir_image::{Digest, Moment, PopStore};
 
 async fn world(nodes: usize, budget: u64) -> World {
-    let registry = Registry::start().await;
-    let dir = tempfile::tempdir().unwrap();
-    let secret = dir.path().join("secret");
-    std::fs::write(&secret, "sixteen characters or more\n").unwrap();
-    let site = Site::default();
-    let mut world =
-        World { registry, site, nodes: Vec::new(), twins: Vec::new(), settings: Vec::new(), _dir: dir };
-    for n in 0..nodes {
-        let listen = address();
-        let root = secret.with_file_name(format!("store{n}"));
-        let mut given = settings(&root, vec![world.registry.settings("docker.io")]);
-        given.budget = weir_units::Bytes(budget);
-        given.pop = Some(PopSettings {
-            name: "test".to_owned(),
-            node: None,
-            store: PopStore::Peer,
-            redis: "redis://10.0.0.5".to_owned(),
-            redis_password_file: None,
-            listen: Some(listen),
-            secret_file: Some(secret.clone()),
-        });
-        let twin = world.site.node(&listen.to_string());
-        // Before the mirrors look for the first time.
-        twin.register(&Default::default(), Moment::now()).await.unwrap();
-        world.twins.push(twin);
-        world.settings.push(given);
-    }
-    for (given, twin) in world.settings.iter().zip(&world.twins) {
-        let budget = Budget { young: Duration::ZERO, ..given.store_budget() };
-        let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
-        world.nodes.push(Node::over(store, given, Arc::new(twin.clone())));
-    }
-    for node in &world.nodes {
-        let begun = Instant::now();
-        while node.mirror.site().nodes.len() < nodes {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the nodes do not find each other");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-    world
-}
-
-impl World {
-    fn root(&self, node: usize) -> &Path {
-        &self.settings[node].directory
-    }
-
-    fn whole(&self, blob: &Digest) -> usize {
-        self.registry.asked_whole(APP, blob)
-    }
-
-    async fn reaches(&self, node: usize, bytes: u64) {
-        let begun = Instant::now();
-        while on_disk(self.root(node), &["part"]) < bytes {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    fn sum(&self, counter: &str) -> u64 {
-        self.nodes.iter().map(|node| node.counted(counter)).sum()
-    }
+    kit::site::world(PopStore::Peer, nodes, budget).await
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ mod kit;
 
 use std::{
     collections::HashSet,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,60 +13,20 @@ use kit::{
     Registry, Trouble, digest,
     redis::RedisServer,
     settings,
-    site::{Node, files, on_disk, share},
+    site::{APP, Node, World, files, on_disk, share},
 };
 use weir_image::{
-    Moment, Settings,
-    coordination::{Coordination, Site, SiteNode},
+    Moment, PopStore,
+    coordination::Coordination,
     digest::Algorithm,
     store::{Budget, RESUME, Store, StoreError},
 };
 
-const APP: &str = "library/app";
 /// Where a store has bytes of blobs.
 const BYTES: [&str; 3] = ["blobs", "part", "trash"];
 
-/// A registry, a directory, and nodes on it that the twin coordinates.
-struct World {
-    registry: Registry,
-    settings: Settings,
-    twins: Vec<SiteNode>,
-    site: Site,
-    nodes: Vec<Node>,
-    _dir: tempfile::TempDir,
-}
-
 async fn world(nodes: usize, budget: u64) -> World {
-    let registry = Registry::start().await;
-    let dir = tempfile::tempdir().unwrap();
-    let mut settings = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
-    settings.budget = weir_units::Bytes(budget);
-    let site = Site::default();
-    let twins: Vec<SiteNode> = (0..nodes).map(|n| site.node(&format!("node{n}"))).collect();
-    let started = twins
-        .iter()
-        .enumerate()
-        .map(|(n, twin)| Node::sharing(&format!("node{n}"), &settings, Arc::new(twin.clone())));
-    World { registry, nodes: started.collect(), settings, twins, site, _dir: dir }
-}
-
-impl World {
-    fn root(&self) -> &Path {
-        &self.settings.directory
-    }
-
-    fn asked_for(&self, digest: &weir_image::Digest) -> usize {
-        self.registry.asked(&format!("GET /v2/{APP}/blobs/{digest}"))
-    }
-
-    /// Waits until so much of a blob is on the disk.
-    async fn reaches(&self, bytes: u64) {
-        let begun = Instant::now();
-        while on_disk(self.root(), &["part"]) < bytes {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
+    kit::site::world(PopStore::SharedDir, nodes, budget).await
 }
 
 #[tokio::test]
@@ -127,7 +86,7 @@ async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
     let leading = world.nodes[0].puller();
     let blob = made.layers[0].clone();
     let lost = tokio::spawn(async move { leading.blob(APP, &blob).await });
-    world.reaches(100_000).await;
+    world.reaches(0, 100_000).await;
     let waiting: Vec<_> = world.nodes[1..]
         .iter()
         .map(|node| {
@@ -135,17 +94,19 @@ async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
             tokio::spawn(async move { puller.timed(APP, &blob).await })
         })
         .collect();
-    world.reaches(600_000).await;
+    world.reaches(0, 600_000).await;
     world.nodes[0].kill();
     for waiter in waiting {
         assert_eq!(digest(waiter.await.unwrap().got.bytes()), made.layers[0]);
     }
-    assert!(lost.await.is_err() || world.asked_for(&made.layers[0]) == 2);
+    assert!(
+        lost.await.is_err() || world.registry.asked(&format!("GET /v2/{APP}/blobs/{}", made.layers[0])) == 2
+    );
     let log = world.registry.log();
     let asked: Vec<_> = log.iter().filter(|l| l.contains(&made.layers[0].to_string())).collect();
     let from = asked.last().unwrap().rsplit_once("bytes=").expect("a range").1.trim_end_matches('-');
     assert!(asked.len() == 2 && from.parse::<u64>().unwrap() >= 500_000, "{asked:?}");
-    assert_eq!(files(world.root(), &["part", "trash"]), Vec::<std::path::PathBuf>::new());
+    assert_eq!(files(world.root(0), &["part", "trash"]), Vec::<std::path::PathBuf>::new());
 }
 
 #[tokio::test]
@@ -189,13 +150,13 @@ async fn a_node_that_is_cut_off_and_one_that_takes_over_both_end_right() {
     let leading = world.nodes[0].puller();
     let blob = made.layers[0].clone();
     let first = tokio::spawn(async move { leading.blob(APP, &blob).await });
-    world.reaches(200_000).await;
+    world.reaches(0, 200_000).await;
     // It cannot renew its lease any more, and knows nothing of who has it next.
     world.twins[0].set_lost(true);
     let second = world.nodes[1].puller().blob(APP, &made.layers[0]).await;
     assert_eq!(digest(second.bytes()), made.layers[0]);
     assert_eq!(digest(first.await.unwrap().bytes()), made.layers[0]);
-    assert_eq!(files(world.root(), &["part"]).len(), 0);
+    assert_eq!(files(world.root(0), &["part"]).len(), 0);
 }
 
 #[tokio::test]
@@ -290,7 +251,7 @@ async fn the_budget_is_that_of_all_nodes_together_and_what_one_uses_none_removes
             })
             .collect();
         while !pulls.iter().all(tokio::task::JoinHandle::is_finished) {
-            let there = on_disk(world.root(), &BYTES);
+            let there = on_disk(world.root(0), &BYTES);
             assert!(there <= budget, "{there} of {budget}");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

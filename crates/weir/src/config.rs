@@ -560,6 +560,8 @@ mod tests {
             (&images("budget = \"1GiB\"\nlisten = \"0.0.0.0:5050\""), "is not a loopback address"),
             (&images("budget = \"1GiB\"\ndirectory = \"x\""), "x is not an absolute path"),
             (&images("budget = \"1GiB\"\nconnections = 0"), "0 is not between 1 and 65536"),
+            (&images("budget = \"1GiB\"\nmax_rate = \"10kbit\""), "max_rate: 10kbit is less than 1mbit"),
+            (&images("budget = \"1GiB\"\nscrub_days = 0"), "scrub_days: 0 is not between 1 and 365"),
             (&images("budget = \"1GiB\"\nsize = 1"), "unknown field `size`"),
             (&upstream("registry = \"https://x\""), "cannot read `https://x` as a registry"),
             (&upstream("registry = \"x.y\"\nurl = \"x.y\""), "cannot read url `x.y`"),

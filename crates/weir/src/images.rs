@@ -4,13 +4,17 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
 
 use anyhow::Context as _;
-use tokio::{runtime::Handle, sync::watch, time::sleep};
+use tokio::{
+    runtime::Handle,
+    sync::{broadcast, watch},
+    time::sleep,
+};
 use weir_host::{chain, containerd, discover::docker};
 use weir_image::{Mirror, Settings, Timing};
 
@@ -25,6 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub(crate) struct Images {
     state: Arc<Mutex<State>>,
+    /// None if the configuration has no `[images]`.
+    settings: Arc<Mutex<Option<Settings>>>,
+    /// What is worth an event.
+    said: broadcast::Sender<String>,
     stop: watch::Sender<bool>,
 }
 
@@ -47,7 +55,16 @@ pub(crate) enum Absent {
 impl Images {
     /// None.
     pub(crate) fn off() -> Images {
-        Images { state: Arc::new(Mutex::new(State::Off)), stop: watch::Sender::new(false) }
+        Images::with(State::Off, None)
+    }
+
+    fn with(state: State, settings: Option<Settings>) -> Images {
+        Images {
+            state: Arc::new(Mutex::new(state)),
+            settings: Arc::new(Mutex::new(settings)),
+            said: broadcast::Sender::new(64),
+            stop: watch::Sender::new(false),
+        }
     }
 
     /// Begins to serve, in a thread of its own; what is wrong is said and tried again.
@@ -57,10 +74,7 @@ impl Images {
     /// # Errors
     /// The system gives no thread.
     pub(crate) fn start(settings: Settings, docker: Option<PathBuf>) -> anyhow::Result<Images> {
-        let images = Images {
-            state: Arc::new(Mutex::new(State::Down("it is starting".to_owned()))),
-            stop: watch::Sender::new(false),
-        };
+        let images = Images::with(State::Down("it is starting".to_owned()), Some(settings));
         let serving = images.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -69,19 +83,19 @@ impl Images {
             .context("cannot set up the image cache")?;
         thread::Builder::new()
             .name("weir-images".to_owned())
-            .spawn(move || runtime.block_on(serving.run(&settings, docker)))
+            .spawn(move || runtime.block_on(serving.run(docker)))
             .context("cannot start the image cache")?;
         Ok(images)
     }
 
     /// Serves until [`Images::stop`].
-    async fn run(&self, settings: &Settings, docker: Option<PathBuf>) {
+    async fn run(&self, docker: Option<PathBuf>) {
         let mut stop = self.stop.subscribe();
         let serve = async {
             loop {
                 // In a task: if it panics, it is begun anew.
-                let (this, settings, docker) = (self.clone(), settings.clone(), docker.clone());
-                let end = tokio::spawn(async move { this.once(&settings, docker).await }).await;
+                let (this, docker) = (self.clone(), docker.clone());
+                let end = tokio::spawn(async move { this.once(docker).await }).await;
                 let why = match end {
                     Ok(Ok(())) => "it ended".to_owned(),
                     Ok(Err(e)) => format!("{e:#}"),
@@ -99,7 +113,8 @@ impl Images {
         self.set(State::Down("it is stopping".to_owned()));
     }
 
-    async fn once(&self, settings: &Settings, docker: Option<PathBuf>) -> anyhow::Result<()> {
+    async fn once(&self, docker: Option<PathBuf>) -> anyhow::Result<()> {
+        let settings = self.settings().clone().context("there is no [images]")?;
         let given = settings.clone();
         // Looking through a large store takes a while.
         let opened = tokio::task::spawn_blocking(move || Mirror::open(given, Timing::default())).await?;
@@ -115,11 +130,61 @@ impl Images {
             recovered.removed
         );
         self.set(State::Up(mirror.clone(), Handle::current()));
+        let mut corrupted = mirror.store().corrupted();
+        let tell = async {
+            loop {
+                if let Ok(digest) = corrupted.recv().await {
+                    // An error is that nobody listens.
+                    let _ = self.said.send(format!(
+                        "{digest} in {} is not what it is called any more: removed, fetched again when asked for",
+                        settings.directory.display()
+                    ));
+                }
+            }
+        };
         let look = look(mirror.clone(), docker, settings.containerd.clone());
         tokio::select! {
             served = mirror.serve(listener) => served.context("cannot serve images"),
             () = look => Ok(()),
+            () = tell => Ok(()),
         }
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Option<Settings>> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What happens that an operator should know.
+    pub(crate) fn said(&self) -> broadcast::Receiver<String> {
+        self.said.subscribe()
+    }
+
+    /// Whether these can be in force without a restart.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn can_be(&self, settings: Option<&Settings>) -> Result<(), String> {
+        let same = match (&*self.settings(), settings) {
+            (Some(old), Some(new)) => old.differs_only_in_rates(new),
+            (None, None) => true,
+            _ => false,
+        };
+        same.then_some(()).ok_or_else(|| {
+            "a change of [images], but for max_rate and scrub_rate, needs a restart of the agent".to_owned()
+        })
+    }
+
+    /// Puts other rates in force.
+    ///
+    /// # Errors
+    /// As [`Images::can_be`].
+    pub(crate) fn reconfigure(&self, settings: Settings) -> Result<(), String> {
+        self.can_be(Some(&settings))?;
+        if let Ok((mirror, _)) = self.get() {
+            mirror.reconfigure(&settings);
+        }
+        *self.settings() = Some(settings);
+        Ok(())
     }
 
     fn set(&self, state: State) {

@@ -57,6 +57,8 @@ pub enum News {
     Published(Digest),
     /// A blob is there no more.
     Evicted(Digest),
+    /// A peer sent something else under its name: whoever has it looks again.
+    Suspect(Digest),
 }
 
 impl fmt::Display for News {
@@ -64,6 +66,7 @@ impl fmt::Display for News {
         match self {
             News::Published(digest) => write!(f, "published {digest}"),
             News::Evicted(digest) => write!(f, "evicted {digest}"),
+            News::Suspect(digest) => write!(f, "suspect {digest}"),
         }
     }
 }
@@ -81,6 +84,7 @@ impl FromStr for News {
         match what {
             "published" => Ok(News::Published(digest)),
             "evicted" => Ok(News::Evicted(digest)),
+            "suspect" => Ok(News::Suspect(digest)),
             _ => Err(NotNews),
         }
     }
@@ -146,7 +150,7 @@ mod tests {
     #[test]
     fn news_are_read_as_they_are_written_and_others_are_none() {
         let digest = Digest::of(crate::digest::Algorithm::Sha512, b"x");
-        for news in [News::Published(digest.clone()), News::Evicted(digest)] {
+        for news in [News::Published(digest.clone()), News::Evicted(digest.clone()), News::Suspect(digest)] {
             assert_eq!(news.to_string().parse(), Ok(news));
         }
         for text in ["", "published", "published x", "moved sha256:00"] {

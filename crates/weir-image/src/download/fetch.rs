@@ -1,8 +1,9 @@
 //! A blob from its registry: asked for again from where it was cut, verified, published.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
+    ops::Range,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use tokio::{
 use super::{Downloads, Job, Progress, Right, readable};
 use crate::{
     Moment,
+    coordination::News,
     stats::count,
     store::{PartWriter, Store, StoreError},
     upstream::{Answer, Ask, Fault, chain},
@@ -23,6 +25,9 @@ use crate::{
 
 /// How often a registry is asked in a row without a byte.
 const TRIES: u32 = 3;
+
+/// So long peers are not asked for a blob of which one of them sent something else.
+const SUSPECT: Duration = Duration::from_secs(600);
 
 /// Of whom a blob is asked.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +57,8 @@ impl Downloads {
         writer: &mut Option<PartWriter>,
     ) -> Result<bool, Fault> {
         let mut is_copy = false;
+        // Also of what came before a cut.
+        let mut of_peers = false;
         if let (Some(size), None) = (job.size, &*writer) {
             *writer = Some(self.begin(job, right, size, false).await?);
         }
@@ -62,8 +69,20 @@ impl Downloads {
             if ask.from > 0 {
                 count(&self.stats.resumed, 1);
             }
-            let cut = match self.attempt(job, right, origin, &ask, writer, &mut is_copy).await {
-                Ok(()) => break,
+            let attempt = self.attempt(job, right, origin, &ask, writer, &mut is_copy).await;
+            of_peers |= is_copy;
+            let cut = match attempt {
+                Ok(()) => {
+                    let Some(done) = self.finish(job, writer, is_copy).await? else { return Ok(false) };
+                    match done {
+                        Err(StoreError::Mismatch { .. }) if of_peers && self.doubt(job).await => {
+                            // Nobody has seen any of it: the registry's will be another.
+                            of_peers = false;
+                            continue;
+                        }
+                        done => return done.map(|()| true).map_err(|e| job.kept(&e)),
+                    }
+                }
                 Err(Cut { is_taken_over: true, .. }) => return Ok(false),
                 Err(cut) => cut,
             };
@@ -85,20 +104,49 @@ impl Downloads {
             tracing::info!("{}; trying again", cut.fault);
             sleep(self.timing.retry * 2u32.pow(tries - 1)).await;
         }
+    }
+
+    /// Verifies and publishes it, and tells those who wait. None: another node has taken it over.
+    async fn finish(
+        &self,
+        job: &Job,
+        writer: &mut Option<PartWriter>,
+        is_copy: bool,
+    ) -> Result<Option<Result<(), StoreError>>, Fault> {
         let Some(writer) = writer.take() else { return Err(job.outage("nothing came")) };
         let size = writer.written();
         let done = tokio::task::spawn_blocking(move || writer.finish_copy(is_copy, Moment::now())).await;
         match done.map_err(|e| job.outage(e.to_string()))? {
-            Ok(()) => {}
-            Err(StoreError::TakenOver(_)) => return Ok(false),
-            Err(e) => return Err(job.kept(&e)),
-        }
-        job.sender.send_modify(|progress| {
-            if let Progress::Flowing { ready, .. } = progress {
-                *ready = size;
+            Err(StoreError::TakenOver(_)) => Ok(None),
+            Err(e) => Ok(Some(Err(e))),
+            Ok(()) => {
+                job.sender.send_modify(|progress| {
+                    if let Progress::Flowing { ready, .. } = progress {
+                        *ready = size;
+                    }
+                });
+                Ok(Some(Ok(())))
             }
-        });
-        Ok(true)
+        }
+    }
+
+    /// What came of other nodes was something else: they are told, and not asked for it for a while.
+    /// Answers whether it can be brought anew: nobody has got any of it.
+    async fn doubt(&self, job: &Job) -> bool {
+        tracing::warn!("{} came from another node, and is something else: that looks again", job.digest);
+        count(&self.stats.wrong, 1);
+        let until = Moment::now().after(SUSPECT);
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert(job.digest.clone(), until);
+        let _ = self.coordination.tell(&News::Suspect(job.digest.clone())).await;
+        job.is_peers_fault.store(true, Ordering::Relaxed);
+        matches!(&*job.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
+    }
+
+    fn is_suspect(&self, job: &Job) -> bool {
+        let now = Moment::now();
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        suspects.retain(|_, until| now < *until);
+        suspects.contains_key(&job.digest)
     }
 
     /// Sets room aside. `tell`: whether those who wait are told the size.
@@ -118,7 +166,7 @@ impl Downloads {
 
     /// Asks another node, or the registry. Tells which it was.
     async fn ask(&self, job: &Job, origin: Origin<'_>, ask: &Ask) -> Result<(Answer, bool), Fault> {
-        if let Some(peers) = &self.peers {
+        if let Some(peers) = self.peers.as_ref().filter(|_| !self.is_suspect(job)) {
             let what = format!("blobs/{}", job.digest);
             let found = match origin {
                 Origin::Any => peers.find(&ask.source, &what, ask.from).await,
@@ -183,7 +231,7 @@ impl Downloads {
         });
         // What a registry without ranges sends once more.
         let skip = before.saturating_sub(start);
-        let read = self.read(job, &mut answer, skip, before, total, chunks).await;
+        let read = self.read(job, &mut answer, is_peers, skip..before, total, chunks).await;
         let (part, wrote) = writing.await.map_err(|e| cut(job.outage(e.to_string())))?;
         let reached = part.written();
         *writer = Some(part);
@@ -204,8 +252,8 @@ impl Downloads {
         &self,
         job: &Job,
         answer: &mut Answer,
-        mut skip: u64,
-        before: u64,
+        is_peers: bool,
+        Range { start: mut skip, end: before }: Range<u64>,
         total: u64,
         chunks: mpsc::Sender<Bytes>,
     ) -> Result<(), Fault> {
@@ -222,6 +270,9 @@ impl Downloads {
             let chunk = chunk.split_off(usize::try_from(dropped).unwrap_or(usize::MAX));
             if chunk.is_empty() {
                 continue;
+            }
+            if !is_peers {
+                self.pace.pass(chunk.len() as u64).await;
             }
             got += chunk.len() as u64;
             if chunks.send(chunk).await.is_err() {

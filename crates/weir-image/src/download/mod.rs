@@ -8,7 +8,7 @@ use std::{
     fs::File,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -18,6 +18,7 @@ use tokio::{sync::watch, time::sleep};
 use crate::{
     Digest, Moment, Source,
     coordination::{Claim, Coordination, LEASE, Lease, News, until_lost},
+    pace::Pace,
     peer::Peers,
     settings::Timing,
     stats::{Stats, count},
@@ -83,6 +84,8 @@ struct Job {
     /// Those who wait are told by it.
     sender: watch::Sender<Progress>,
     waiting: Arc<AtomicUsize>,
+    /// Another node sent something else.
+    is_peers_fault: AtomicBool,
 }
 
 impl Job {
@@ -119,8 +122,12 @@ pub(crate) struct Downloads {
     pub(crate) peers: Option<Arc<Peers>>,
     pub(crate) timing: Timing,
     pub(crate) stats: Arc<Stats>,
+    /// Of what comes from registries, all together.
+    pace: Arc<Pace>,
     running: Mutex<HashMap<Digest, Running>>,
     failed: Mutex<HashMap<(Source, Digest), (Fault, Moment)>>,
+    /// Of which peers sent something else: not asked of them for a while.
+    suspects: Mutex<HashMap<Digest, Moment>>,
 }
 
 impl Downloads {
@@ -131,6 +138,7 @@ impl Downloads {
         peers: Option<Arc<Peers>>,
         timing: Timing,
         stats: Arc<Stats>,
+        pace: Arc<Pace>,
     ) -> Downloads {
         Downloads {
             store,
@@ -139,8 +147,10 @@ impl Downloads {
             peers,
             timing,
             stats,
+            pace,
             running: Mutex::default(),
             failed: Mutex::default(),
+            suspects: Mutex::default(),
         }
     }
 
@@ -183,19 +193,23 @@ impl Downloads {
         tokio::spawn(async move {
             let (worker, of) = (Arc::clone(&this), digest.clone());
             let work = async move {
-                let job = Job { digest: of, size, ask, sender, waiting };
-                worker.run(&job).await.map_err(|fault| (fault, job.sender))
+                let job =
+                    Job { digest: of, size, ask, sender, waiting, is_peers_fault: AtomicBool::new(false) };
+                let done = worker.run(&job).await;
+                done.map_err(|fault| (fault, job.is_peers_fault.into_inner(), job.sender))
             };
             // A task of its own: whatever happens to it, the digest is free again.
             let result = tokio::spawn(work).await;
-            if let Ok(Err((fault, sender))) = result {
+            if let Ok(Err((fault, is_peers, sender))) = result {
                 tracing::warn!("{fault}");
                 if matches!(fault, Fault::Wrong { .. }) {
                     count(&this.stats.wrong, 1);
                 }
                 let until = Moment::now().after(this.timing.negative);
                 let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.insert(key, (fault.clone(), until));
+                if !is_peers {
+                    failed.insert(key, (fault.clone(), until));
+                }
                 drop(failed);
                 this.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
                 sender.send_replace(Progress::Failed(fault));

@@ -103,6 +103,8 @@ impl Mirror {
             () = self.accept(&listener, &connections, Asks::Client) => Ok(()),
             end = peers => end,
             () = tick => Ok(()),
+            () = self.scrub_in_background() => Ok(()),
+            () = self.hear_doubts() => Ok(()),
         }
     }
 

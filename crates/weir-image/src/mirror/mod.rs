@@ -25,6 +25,7 @@ use hyper::{
     header::{self, HeaderName, HeaderValue},
 };
 use tokio::time::timeout;
+use weir_units::BitRate;
 
 use crate::{
     Digest, Moment, PopSettings, PopStore, Reference, Settings, Source, Timing,
@@ -32,7 +33,9 @@ use crate::{
     download::{Downloads, Progress, Waiter},
     flight::Flights,
     manifest::{MAX_MANIFEST, Manifest},
+    pace::Pace,
     peer::{PART, Peers},
+    scrub::Scrubs,
     stats::{Counted, Stats, count},
     store::{Opened, Recovered, Store, StoreError},
     upstream::{Ask, Fault, HOP, Identity, Upstreams},
@@ -106,6 +109,8 @@ struct Inner {
     verifying: Flights<Digest, bool>,
     stats: Arc<Stats>,
     jobs: Jobs,
+    scrubs: Scrubs,
+    pace: Arc<Pace>,
 }
 
 impl Mirror {
@@ -147,7 +152,9 @@ impl Mirror {
         let peers = settings.pop.as_ref().map(PopSettings::peers).transpose().map_err(MirrorError::Pop)?;
         let peers = peers.flatten().map(Arc::new);
         let (leases, others) = (Arc::clone(&coordination), peers.clone());
-        let downloads = Arc::new(Downloads::new(store.clone(), up, leases, others, timing, count));
+        let pace = Arc::new(Pace::new(settings.max_rate));
+        let slow = Arc::clone(&pace);
+        let downloads = Arc::new(Downloads::new(store.clone(), up, leases, others, timing, count, slow));
         let manifests = Arc::new(Manifests {
             store: store.clone(),
             upstreams: Arc::clone(&upstreams),
@@ -160,7 +167,8 @@ impl Mirror {
             coordination: Arc::clone(&coordination),
             peers: peers.clone(),
         });
-        let (verifying, jobs) = (Flights::default(), Jobs::default());
+        let (verifying, jobs, scrubs) =
+            (Flights::default(), Jobs::default(), Scrubs::new(settings.scrub_rate));
         let inner = Inner {
             settings,
             timing,
@@ -175,6 +183,8 @@ impl Mirror {
             verifying,
             stats,
             jobs,
+            scrubs,
+            pace,
         };
         Ok(Mirror { inner: Arc::new(inner) })
     }
@@ -201,6 +211,35 @@ impl Mirror {
     #[must_use]
     pub fn counted(&self) -> Vec<Counted> {
         self.inner.stats.all()
+    }
+
+    /// Other rates from now on, also for what is under way; nothing else of `settings`, which
+    /// [`Settings::differs_only_in_rates`].
+    pub fn reconfigure(&self, settings: &Settings) {
+        self.inner.pace.set(settings.max_rate);
+        self.inner.scrubs.set(settings.scrub_rate);
+    }
+
+    /// The most that registries are asked to send; none: as much as comes.
+    #[must_use]
+    pub fn max_rate(&self) -> Option<BitRate> {
+        self.inner.pace.rate()
+    }
+
+    pub(crate) fn scrubs(&self) -> &Scrubs {
+        &self.inner.scrubs
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.inner.stats
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.inner.timing
+    }
+
+    pub(crate) fn coordination(&self) -> &dyn Coordination {
+        &*self.inner.coordination
     }
 
     pub(crate) fn jobs(&self) -> &Jobs {

@@ -17,11 +17,12 @@ const VERSION: &str = "weir image store 1\n";
 /// and of several nodes.
 const SHARED: &str = "weir image store 1, shared\n";
 /// What may be in a directory that is being made a store.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "blobs",
     "part",
     "refs",
     "trash",
+    "checked",
     "claims",
     "seals",
     "order",
@@ -145,6 +146,7 @@ pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
 /// refs/ghcr.io/acme/app/_tags/1   what a tag was; _manifests/sha256-...: a manifest's type; _public
 /// trash/1700-sha256-abcd...       renamed away at a time, to be unlinked
 /// order/node                      how often blobs were used there, for who leaves first
+/// checked/node                    when this node hashed what
 /// claims/node                     shared: what a node has set aside
 /// seals/sha256-abcd...            shared: what the file was when it was verified
 /// ```
@@ -192,7 +194,7 @@ impl Layout {
             Some(_) => None,
         };
         let layout = Layout { root: root.to_owned(), node: node.unwrap_or("only").to_owned(), lock };
-        for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash", "order"] {
+        for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash", "order", "checked"] {
             layout.make_dir(&root.join(dir))?;
         }
         if layout.is_shared() {
@@ -283,9 +285,17 @@ impl Layout {
     /// Takes a blob's name away, and the file if nobody on another node can be reading it: here who
     /// reads it reads on. Answers whether it is still in `trash`.
     pub(super) fn throw(&self, digest: &Digest, now: Moment) -> Result<bool, StoreError> {
-        let path = self.blob(digest);
         let name = format!("{}-{}-{}", now.0, digest.algorithm().name(), digest.hex());
-        let trash = self.root.join("trash").join(name);
+        self.throw_as(&name, digest)
+    }
+
+    /// As [`Layout::throw`], of a blob that is not what it is called: it does not come back.
+    pub(super) fn condemn(&self, digest: &Digest, now: Moment) -> Result<(), StoreError> {
+        self.throw_as(&format!("{}-corrupt-{}", now.0, digest.hex()), digest).map(drop)
+    }
+
+    fn throw_as(&self, name: &str, digest: &Digest) -> Result<bool, StoreError> {
+        let (path, trash) = (self.blob(digest), self.root.join("trash").join(name));
         match fs::rename(&path, &trash) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             other => other.map_err(io_error("remove", &path))?,

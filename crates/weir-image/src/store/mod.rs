@@ -2,6 +2,7 @@
 //!
 //! Only this module changes the directory; its file `layout` says what is where.
 
+mod check;
 mod layout;
 mod part;
 mod policy;
@@ -24,8 +25,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::{Digest, Source, digest::Hasher, manifest::Manifest, moment::Moment};
+use tokio::sync::broadcast;
 
+use crate::{Digest, Source, manifest::Manifest, moment::Moment};
+
+pub use check::Lot;
 pub use layout::StoreError;
 use layout::{Layout, io_error};
 pub use part::PartWriter;
@@ -55,6 +59,8 @@ struct Inner {
     layout: Layout,
     budget: Budget,
     state: Mutex<State>,
+    /// Blobs that were taken away for what they had become.
+    corrupted: broadcast::Sender<Digest>,
 }
 
 #[derive(Debug)]
@@ -76,6 +82,8 @@ struct State {
     in_use: HashSet<Digest>,
     in_use_elsewhere: HashSet<Digest>,
     counts: Counts,
+    /// Of this node's journal of checks.
+    check_lines: usize,
 }
 
 /// What the store did since it was opened.
@@ -104,6 +112,8 @@ struct Blob {
     /// One reference here, one in each [`Opened`].
     readers: Arc<()>,
     verified: Option<(Fingerprint, Moment)>,
+    /// When some node hashed it last, as a download or later.
+    checked: Moment,
     is_manifest: bool,
     /// Another node of the site had it too.
     is_copy: bool,
@@ -120,6 +130,7 @@ impl Blob {
             is_announced: false,
             readers: Arc::new(()),
             verified: None,
+            checked: born,
             is_manifest: false,
             is_copy: false,
         }
@@ -265,6 +276,7 @@ impl Store {
             in_use: HashSet::new(),
             in_use_elsewhere: HashSet::new(),
             counts: Counts::default(),
+            check_lines: 0,
         };
         let mut recovered = Recovered { removed: part::sweep(&layout)?, ..Recovered::default() };
         let mut found = Vec::new();
@@ -288,7 +300,9 @@ impl Store {
         (recovered.resumable, recovered.removed) = (resumable, recovered.removed + removed);
         refs::load(&layout, &mut state)?;
         state.deploy_all();
-        let store = Store { inner: Arc::new(Inner { layout, budget, state: Mutex::new(state) }) };
+        let (state, corrupted) = (Mutex::new(state), broadcast::Sender::new(64));
+        let store = Store { inner: Arc::new(Inner { layout, budget, state, corrupted }) };
+        store.inner.read_checks(&mut store.lock())?;
         // The budget may have become smaller.
         store.inner.make_room(&mut store.lock(), 0, now).ok();
         Ok((store, recovered))
@@ -331,7 +345,7 @@ impl Store {
         let Some(blob) = state.blobs.get_mut(digest) else { return Ok(None) };
         if fingerprint.size != blob.size {
             drop(state);
-            self.quarantine(digest)?;
+            self.quarantine(digest, &file)?;
             return Ok(None);
         }
         let mut is_verified =
@@ -355,51 +369,6 @@ impl Store {
             is_verified,
             _reader: reader,
         }))
-    }
-
-    /// Hashes an open blob; blocks for as long as reading it takes. What is not what it is called
-    /// is taken away. Answers whether it is.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub fn verify(&self, opened: &Opened, now: Moment) -> Result<bool, StoreError> {
-        use std::os::unix::fs::FileExt;
-        let mut hasher = Hasher::new(opened.digest.algorithm());
-        let mut buffer = vec![0; 256 << 10];
-        let mut at = 0;
-        loop {
-            let path = || self.inner.layout.blob(&opened.digest);
-            let got = opened.file.read_at(&mut buffer, at).map_err(|e| io_error("read", &path())(e))?;
-            if got == 0 {
-                break;
-            }
-            hasher.update(&buffer[..got]);
-            at += got as u64;
-        }
-        if hasher.finish() != opened.digest {
-            self.quarantine(&opened.digest)?;
-            return Ok(false);
-        }
-        if let Some(blob) = self.lock().blobs.get_mut(&opened.digest) {
-            blob.verified = Some((opened.fingerprint, now));
-        }
-        self.inner.seal(&opened.digest, opened.fingerprint, now);
-        Ok(true)
-    }
-
-    /// Takes away a file that is not what it is called.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub fn quarantine(&self, digest: &Digest) -> Result<(), StoreError> {
-        let mut state = self.lock();
-        tracing::warn!(
-            "{digest} is not what it is called any more: removed, and fetched again when asked for"
-        );
-        state.counts.corrupt += 1;
-        state.forget(digest);
-        self.inner.unseal(digest);
-        self.inner.layout.discard(&self.inner.layout.blob(digest))
     }
 
     /// Whether a blob is here, without counting a hit.

@@ -369,7 +369,7 @@ impl Drop for PartWriter {
 pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
     let mut removed = 0;
     let mut dirs: Vec<PathBuf> =
-        ["blobs", "refs", "claims", "seals", "order"].map(|name| layout.dir(name)).into();
+        ["blobs", "refs", "checked", "claims", "seals", "order"].map(|name| layout.dir(name)).into();
     if !layout.is_shared() {
         for path in list(&layout.dir("trash"))? {
             layout.discard(&path)?;

@@ -328,7 +328,7 @@ impl Store {
         // Another node may have taken its name away since.
         let Ok(bytes) = fs::read(&path) else { return Ok(None) };
         if !opened.is_verified() && !digest.names(&bytes) {
-            self.quarantine(digest)?;
+            self.quarantine(digest, opened.file())?;
             return Ok(None);
         }
         Ok(Some(Stored { digest: digest.clone(), media_type, bytes: bytes.into(), manifest }))

@@ -5,7 +5,7 @@
 //! what he wants and reads then what the others want; of two at once at least one sees the other.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs::{self, File},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -107,6 +107,12 @@ impl Others {
         self.nodes.values().filter(move |(_, at)| now.since(*at) < SILENT).map(|(claims, _)| claims)
     }
 
+    /// Those who gave a sign of life when it was looked last.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        let now = self.looked;
+        self.nodes.iter().filter(move |(_, (_, at))| now.since(*at) < SILENT).map(|(name, _)| name)
+    }
+
     /// Whether another node wants room just now.
     pub(super) fn are_asking(&self) -> bool {
         self.alive().any(|claims| claims.asking > 0)
@@ -114,6 +120,14 @@ impl Others {
 
     fn is_read_elsewhere(&self, digest: &Digest) -> bool {
         self.alive().any(|claims| claims.reading.contains(digest))
+    }
+}
+
+impl State {
+    /// The nodes that have the directory, `own` among them; only that if it is not shared.
+    pub(super) fn nodes(&self, own: &str) -> BTreeSet<String> {
+        let others = self.others.iter().flat_map(Others::names).cloned();
+        others.chain([own.to_owned()]).collect()
     }
 }
 

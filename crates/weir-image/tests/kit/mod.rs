@@ -323,6 +323,7 @@ pub(crate) fn timing() -> Timing {
         send: ms(1000),
         orphan: ms(200),
         permission: ms(60_000),
+        scrub: ms(200),
     }
 }
 
@@ -349,6 +350,9 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
         tag_ttl_s: 60,
         any_registry: true,
         connections: 64,
+        scrub_rate: weir_units::Bytes(0),
+        scrub_days: 3,
+        max_rate: None,
         containerd: "/run/containerd/containerd.sock".into(),
         upstreams,
         pop: None,

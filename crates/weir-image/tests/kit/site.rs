@@ -3,7 +3,10 @@
 use std::{
     net::SocketAddr,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,12 +14,153 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::{runtime::Builder, sync::oneshot};
 use weir_image::{
-    Digest, Mirror, Moment, Settings,
-    coordination::Coordination,
+    Digest, Mirror, Moment, PopSettings, PopStore, Settings,
+    coordination::{Coordination, Site, SiteNode},
     store::{Budget, PolicyKind, Store},
 };
 
-use super::{Got, Puller, counted, timing};
+use super::{Got, Puller, Registry, counted, settings, timing};
+
+/// A repository of the registry.
+pub(crate) const APP: &str = "library/app";
+
+/// An address of this machine's own that no other test has: nodes are told theirs before they listen.
+fn address() -> SocketAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 100 + high, low, NEXT.fetch_add(1, Ordering::Relaxed)], 5051))
+}
+
+/// A registry, and the nodes of a site that has one cache.
+pub(crate) struct World {
+    pub(crate) registry: Registry,
+    pub(crate) site: Site,
+    /// What the nodes coordinate by, unless a test gives them something else.
+    pub(crate) twins: Vec<SiteNode>,
+    pub(crate) settings: Vec<Settings>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl World {
+    /// Settings for so many nodes, none of which is there yet.
+    pub(crate) async fn plan(store: PopStore, nodes: usize, budget: u64) -> World {
+        let registry = Registry::start().await;
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "sixteen characters or more\n").unwrap();
+        let (site, mut twins, mut planned) = (Site::default(), Vec::new(), Vec::new());
+        for n in 0..nodes {
+            let (root, name, listen) = match store {
+                PopStore::SharedDir => (dir.path().join("store"), format!("node{n}"), None),
+                PopStore::Peer => {
+                    let listen = address();
+                    (dir.path().join(format!("store{n}")), listen.to_string(), Some(listen))
+                }
+            };
+            let mut given = settings(&root, vec![registry.settings("docker.io")]);
+            given.budget = weir_units::Bytes(budget);
+            given.pop = Some(PopSettings {
+                name: "test".to_owned(),
+                node: Some(format!("node{n}")),
+                store,
+                redis: "redis://10.0.0.5".to_owned(),
+                redis_password_file: None,
+                listen,
+                secret_file: listen.map(|_| secret.clone()),
+            });
+            twins.push(site.node(&name));
+            planned.push(given);
+        }
+        World { registry, site, twins, settings: planned, nodes: Vec::new(), dir }
+    }
+
+    /// By what the nodes are known to each other.
+    pub(crate) fn name(&self, node: usize) -> String {
+        self.settings[node].pop.as_ref().unwrap().address().unwrap()
+    }
+
+    /// Opens all stores, begins all nodes, and waits until they know of each other.
+    pub(crate) async fn begin(&mut self, by: Vec<Arc<dyn Coordination>>) {
+        for coordination in &by {
+            // Before the mirrors look for the first time.
+            coordination.register(&Default::default(), Moment::now()).await.unwrap();
+        }
+        let stores: Vec<Store> = (0..by.len()).map(|n| self.open(n)).collect();
+        for ((store, given), coordination) in stores.into_iter().zip(&self.settings).zip(by) {
+            self.nodes.push(Node::over(store, given, coordination));
+        }
+        let begun = Instant::now();
+        while self.nodes.iter().any(|node| node.mirror.site().nodes.len() < self.nodes.len()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the nodes do not find each other");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// As [`World::begin`], coordinated by the twin in memory.
+    pub(crate) async fn begin_by_twin(&mut self) {
+        let by = self.twins.iter().map(|twin| Arc::new(twin.clone()) as Arc<dyn Coordination>).collect();
+        self.begin(by).await;
+    }
+
+    /// The store of a node.
+    pub(crate) fn open(&self, node: usize) -> Store {
+        let given = &self.settings[node];
+        let budget = Budget { young: Duration::ZERO, ..given.store_budget() };
+        let pop = given.pop.as_ref().unwrap();
+        match pop.store {
+            PopStore::SharedDir => share(&given.directory, &pop.node().unwrap(), budget),
+            PopStore::Peer => {
+                Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap().0
+            }
+        }
+    }
+
+    /// Where a node has its blobs.
+    pub(crate) fn root(&self, node: usize) -> &Path {
+        &self.settings[node].directory
+    }
+
+    /// How often a blob was asked for from its first byte.
+    pub(crate) fn whole(&self, blob: &Digest) -> usize {
+        self.registry.asked_whole(APP, blob)
+    }
+
+    /// Waits until a node has so much of downloads on its disk.
+    pub(crate) async fn reaches(&self, node: usize, bytes: u64) {
+        let begun = Instant::now();
+        while on_disk(self.root(node), &["part"]) < bytes {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Of all nodes.
+    pub(crate) fn sum(&self, counter: &str) -> u64 {
+        self.nodes.iter().map(|node| node.counted(counter)).sum()
+    }
+}
+
+/// A site that the twin in memory coordinates.
+pub(crate) async fn world(store: PopStore, nodes: usize, budget: u64) -> World {
+    let mut world = World::plan(store, nodes, budget).await;
+    world.begin_by_twin().await;
+    world
+}
+
+/// The file of a blob of a store.
+pub(crate) fn file_of(root: &Path, blob: &Digest) -> std::path::PathBuf {
+    root.join("blobs").join(blob.algorithm().name()).join(&blob.hex()[..2]).join(blob.hex())
+}
+
+/// Changes a byte as a disk does that goes bad: no size and no time tells of it.
+pub(crate) fn rot(file: &Path, at: usize) {
+    let modified = std::fs::metadata(file).unwrap().modified().unwrap();
+    let mut bytes = std::fs::read(file).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(file, bytes).unwrap();
+    std::fs::File::options().write(true).open(file).unwrap().set_modified(modified).unwrap();
+}
 
 pub(crate) struct Node {
     pub(crate) mirror: Mirror,

@@ -96,6 +96,7 @@ struct Agent {
     events: VecDeque<Event>,
     sequence: u64,
     listeners: broadcast::Sender<Event>,
+    images: Images,
     started: std::time::Instant,
     repairs: u64,
     patrolled: std::time::Instant,
@@ -137,6 +138,8 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
         Some(settings) => Images::start(settings, agent.book.config().discover.docker.clone())?,
         None => Images::off(),
     };
+    let mut said = images.said();
+    agent.images = images.clone();
     let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone()));
 
     // SAFETY: `LinkEvents` owns its socket, answers with the same descriptor always, and is
@@ -180,6 +183,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.turn();
             }
             Some(request) = requests.recv() => agent.answer(request),
+            Ok(what) = said.recv() => agent.event("image-corrupt", None, what),
             () = tokio::time::sleep(until_change) => agent.turn(),
             _ = clock.tick() => {
                 agent.turn();
@@ -278,6 +282,7 @@ impl Agent {
             events: VecDeque::new(),
             sequence: 0,
             listeners: broadcast::Sender::new(KEPT),
+            images: Images::off(),
             started: std::time::Instant::now(),
             repairs: 0,
             patrolled: std::time::Instant::now(),
@@ -426,14 +431,16 @@ impl Agent {
             let congestion = congestion::together(&config.congestion, &self.congestion.set)
                 .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
             let advice = config.advice.clone();
-            if self.book.config().images != config.images {
-                return Err("a change of [images] needs a restart of the agent".to_owned());
-            }
+            self.images.can_be(config.images.as_ref())?;
+            let images = config.images.clone();
             let docker = self.book.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.book.reconfigure(config).map_err(|e| e.message)?;
             if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
                 agreements.reconfigure(rules, &self.book.config().link);
+            }
+            if let Some(images) = images {
+                self.images.reconfigure(images)?;
             }
             self.congestion.set_rules(congestion);
             self.congestion.advisor.set(advice);

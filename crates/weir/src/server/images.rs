@@ -7,8 +7,8 @@ use axum::{
 };
 use tokio::runtime::Handle;
 use weir_api::{
-    Freed, Image, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned, PruneImages, WarmId,
-    Warming,
+    Freed, Image, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned, PruneImages, Scrub,
+    ScrubImages, WarmId, Warming,
 };
 use weir_image::{Mirror, Moment, store::StoreError};
 use weir_units::Bytes;
@@ -25,6 +25,7 @@ pub(super) fn router(images: Images) -> Router {
         .route("/v1/images/prune", post(prune))
         .route("/v1/images/warm", post(warm))
         .route("/v1/images/warm/{id}", get(warming))
+        .route("/v1/images/scrub", get(scrubbing).post(scrub))
         .with_state(images)
 }
 
@@ -101,6 +102,8 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
             policy: usage.policy.0.to_string(),
             follows: usage.policy.1.to_string(),
             counters,
+            oldest_check_ms: mirror.store().oldest_check().map(|at| at.0),
+            max_rate: mirror.max_rate(),
             pop: mirror.settings().pop.as_ref().map(|pop| {
                 let site = mirror.site();
                 ImagePop {
@@ -159,6 +162,30 @@ async fn warming(State(images): State<Images>, Path(id): Path<u64>) -> Answer<Wa
         image: seen.image,
         total: Bytes(seen.total),
         done: Bytes(seen.done),
+        is_over: seen.is_over,
+        error: seen.error,
+    }))
+}
+
+async fn scrub(State(images): State<Images>, Body(how): Body<ScrubImages>) -> Answer<Scrub> {
+    if how.rate == Some(Bytes(0)) {
+        return Err(Failure::new("bad-request", "cannot check 0 bytes a second: name a rate such as 50MiB"));
+    }
+    let (mirror, runtime) = mirror(&images)?;
+    mirror.scrub(how.rate, &runtime);
+    scrubbing(State(images)).await
+}
+
+async fn scrubbing(State(images): State<Images>) -> Answer<Scrub> {
+    let (mirror, _) = mirror(&images)?;
+    let unknown = || Failure::new("unknown-name", "nobody asked for a check of all blobs since the start");
+    let seen = mirror.scrubbing().ok_or_else(unknown)?;
+    Ok(Json(Scrub {
+        blobs: seen.blobs,
+        of_blobs: seen.of_blobs,
+        bytes: Bytes(seen.bytes),
+        of_bytes: Bytes(seen.of_bytes),
+        corrupt: seen.corrupt.iter().map(ToString::to_string).collect(),
         is_over: seen.is_over,
         error: seen.error,
     }))

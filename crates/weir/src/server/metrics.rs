@@ -143,6 +143,16 @@ fn of_images(registry: &mut Registry, usage: &Usage, mirror: &Mirror) {
         ("images_reserved", "Set aside for downloads of images, bytes", usage.reserved),
         ("images_held", "Blobs that may not be evicted now, bytes", usage.held),
         ("images_budget", "The most that blobs of images may take, bytes", usage.budget),
+        (
+            "images_oldest_check",
+            "When the blob that was checked the longest ago was, seconds since 1970",
+            mirror.store().oldest_check().map_or(0, |at| at.0 / 1000),
+        ),
+        (
+            "images_max_rate",
+            "The most that is downloaded from registries, bytes per second; 0: no bound",
+            mirror.max_rate().map_or(0, |rate| rate.0 / 8),
+        ),
         ("images_disk_free", "What the file system of images has left, bytes", usage.free),
     ];
     for (name, help, value) in gauges {

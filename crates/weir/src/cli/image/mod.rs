@@ -21,6 +21,7 @@ const EXAMPLES: &str = "Examples:
   weir image df                                how full it is, and what it saved
   weir image warm nginx:1.27                   fetch it before anybody asks
   weir image pin 'ghcr.io/acme/*:prod'         keep these
+  weir image scrub                             is all of it still what it was?
   weir image undo                              take the set-up back
   weir image generate --zone fra > fra.json    a trace like that of a registry
   weir image simulate fra.json                 what a cache of each size would find of it
@@ -56,6 +57,8 @@ enum Verb {
     Prune(verbs::PruneArgs),
     /// Fetch an image before anybody asks for it
     Warm(verbs::WarmArgs),
+    /// Check all that is here against its digests, now
+    Scrub(verbs::ScrubArgs),
     /// Serve the cache without an agent, until told to stop
     Serve(verbs::ServeArgs),
     /// Replay a trace on caches of some sizes and policies, in virtual time
@@ -75,6 +78,7 @@ pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::Rm(args) => verbs::rm(&args, session),
         Verb::Prune(args) => verbs::prune(&args, session),
         Verb::Warm(args) => verbs::warm(args, session),
+        Verb::Scrub(args) => verbs::scrub(&args, session),
         Verb::Serve(args) => verbs::serve(&args, session),
         Verb::Simulate(args) => simulate::run(&args, session),
         Verb::Generate(args) => simulate::generate(&args, session),

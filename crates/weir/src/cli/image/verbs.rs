@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use weir_api::{NamedImage, PinImage, PruneImages};
+use weir_api::{NamedImage, PinImage, PruneImages, ScrubImages};
 use weir_units::Bytes;
 
 use super::super::{
@@ -54,6 +54,21 @@ pub(super) struct WarmArgs {
     /// Of an image for several platforms, this one instead of the node's own: linux/arm64
     #[arg(long)]
     platform: Option<String>,
+}
+
+const SCRUB_EXAMPLES: &str = "Examples:
+  weir image scrub
+  weir image scrub --rate 50MiB      no faster than that, each second
+
+Whatever is not what its digest says is removed, and fetched again when it is asked for. The cache
+does this by itself, slowly, every `scrub_days`. Exits with 1 if something was wrong.";
+
+#[derive(Debug, Args)]
+#[command(after_help = SCRUB_EXAMPLES)]
+pub(super) struct ScrubArgs {
+    /// Read no more than this each second, such as 50MiB
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Bytes>,
 }
 
 const SERVE_EXAMPLES: &str = "Examples:
@@ -136,6 +151,13 @@ pub(super) fn df(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
             count("blob_misses")
         )?;
         writeln!(out, "traffic   {} served for {} fetched", Bytes(served), Bytes(fetched))?;
+        if let Some(at) = usage.oldest_check_ms {
+            let checked = count("scrubbed_blobs");
+            writeln!(out, "checked   all since {}; {checked} blobs again since the start", ago(at))?;
+        }
+        if let Some(rate) = usage.max_rate {
+            writeln!(out, "pulls     {rate} at most from registries")?;
+        }
         if let Some(pop) = &usage.pop {
             let nodes = if pop.nodes.is_empty() { "none" } else { &pop.nodes.join(" ") };
             writeln!(out, "site      {} ({}), nodes {nodes}; this is {}", pop.name, pop.store, pop.node)?;
@@ -219,6 +241,31 @@ pub(super) fn warm(args: WarmArgs, session: &mut Session<'_>) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
+pub(super) fn scrub(args: &ScrubArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let mut state = session.client.scrub_images(&ScrubImages { rate: args.rate })?;
+    let shows = !session.json && std::io::stderr().is_terminal();
+    while !state.is_over {
+        thread::sleep(Duration::from_millis(200));
+        state = session.client.image_scrub()?;
+        if shows {
+            eprint!("\r{} of {}      ", state.bytes, state.of_bytes);
+        }
+    }
+    if shows {
+        eprintln!();
+    }
+    session.print(&state, |out, _| {
+        for digest in &state.corrupt {
+            writeln!(out, "{digest} was not what it is called: removed")?;
+        }
+        writeln!(out, "{} blobs checked, {}; {} wrong", state.blobs, state.bytes, state.corrupt.len())
+    })?;
+    if let Some(why) = &state.error {
+        anyhow::bail!("cannot check all: {why}");
+    }
+    Ok(if state.corrupt.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     log_to_stderr()?;
     let settings = config::load_images(&args.config)?;
@@ -229,12 +276,22 @@ pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Resu
         let docker = Some(PathBuf::from(weir_host::discover::docker::SOCKET));
         let images = Images::start(settings, docker)?;
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut hup = signal(SignalKind::hangup())?;
+        let reload = async {
+            while hup.recv().await.is_some() {
+                let read = config::load_images(&args.config).map_err(|e| e.to_string());
+                if let Err(why) = read.and_then(|settings| images.reconfigure(settings)) {
+                    tracing::warn!("{} is refused, the old one stays in force: {why}", args.config.display());
+                }
+            }
+        };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let listener = socket.listener()?;
         tokio::select! {
             served = server::serve_images(listener, images.clone()) => {
                 served.context("cannot answer on the socket")?;
             }
+            () = reload => {}
             _ = term.recv() => {}
             _ = int.recv() => {}
         }

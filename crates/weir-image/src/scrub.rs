@@ -1,0 +1,221 @@
+//! Scrub: what is on the disk is hashed again, slowly and the longest unchecked first, or at once if
+//! somebody asks for that.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::{runtime::Handle, sync::broadcast::error::RecvError, task::spawn_blocking, time::sleep};
+use weir_units::{BitRate, Bytes};
+
+use crate::{
+    Digest, Mirror, Moment,
+    coordination::News,
+    pace::Pace,
+    stats::count,
+    store::{Lot, StoreError},
+    upstream::chain,
+};
+
+/// Read between two looks at the rate, bytes.
+const STRETCH: u64 = 1 << 20;
+
+/// How far a scrub is that was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scrubbing {
+    /// Blobs that were looked at,
+    pub blobs: u64,
+    /// of so many.
+    pub of_blobs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of all.
+    pub of_bytes: u64,
+    /// What was not what it is called, and was taken away.
+    pub corrupt: Vec<Digest>,
+    /// It is over:
+    pub is_over: bool,
+    /// and something could not be read, for this.
+    pub error: Option<String>,
+}
+
+/// What is being scrubbed.
+#[derive(Debug)]
+pub(crate) struct Scrubs {
+    /// Of the scrub in the background.
+    pace: Pace,
+    asked: Mutex<Option<Scrubbing>>,
+}
+
+/// Bytes a second, as a rate; none if there are none.
+fn rate(of: Bytes) -> Option<BitRate> {
+    (of.0 > 0).then(|| BitRate(of.0.saturating_mul(8)))
+}
+
+impl Scrubs {
+    pub(crate) fn new(rate_s: Bytes) -> Scrubs {
+        Scrubs { pace: Pace::new(rate(rate_s)), asked: Mutex::default() }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<Scrubbing>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, rate_s: Bytes) {
+        self.pace.set(rate(rate_s));
+    }
+}
+
+impl Mirror {
+    /// Begins to check all blobs that are here; if that is under way already, it goes on.
+    /// [`Mirror::scrubbing`] tells how far it is.
+    ///
+    /// * `rate_s`: bytes a second at most; none: as fast as the disk.
+    /// * `runtime`: where the mirror is served.
+    pub fn scrub(&self, rate_s: Option<Bytes>, runtime: &Handle) {
+        let mut asked = self.scrubs().asked();
+        if asked.as_ref().is_some_and(|scrub| !scrub.is_over) {
+            return;
+        }
+        *asked = Some(Scrubbing::default());
+        drop(asked);
+        let (mirror, pace) = (self.clone(), Pace::new(rate_s.and_then(rate)));
+        runtime.spawn(async move {
+            let ended = mirror.scrub_all(&pace).await;
+            if let Some(scrub) = &mut *mirror.scrubs().asked() {
+                scrub.is_over = true;
+                scrub.error = ended.err().or_else(|| scrub.error.take());
+            }
+        });
+    }
+
+    /// How far the scrub is that was asked for last.
+    #[must_use]
+    pub fn scrubbing(&self) -> Option<Scrubbing> {
+        self.scrubs().asked().clone()
+    }
+
+    async fn scrub_all(&self, pace: &Pace) -> Result<(), String> {
+        let tell = |change: &dyn Fn(&mut Scrubbing)| {
+            if let Some(scrub) = &mut *self.scrubs().asked() {
+                change(scrub);
+            }
+        };
+        let all = self.unchecked(Lot::All, Moment(u64::MAX)).await.map_err(|e| chain(&e))?;
+        tell(&|scrub| {
+            scrub.of_blobs = all.len() as u64;
+            scrub.of_bytes = all.iter().map(|(_, size)| size).sum();
+        });
+        for (digest, size) in all {
+            let begun = self.scrubbing().map_or(0, |scrub| scrub.bytes);
+            let read = |bytes: u64| tell(&|scrub| scrub.bytes = begun + bytes.min(size));
+            match self.scrub_one(&digest, pace, &read).await {
+                Ok(true) => {}
+                Ok(false) => tell(&|scrub| scrub.corrupt.push(digest.clone())),
+                // The others are looked at all the same.
+                Err(e) => tell(&|scrub| scrub.error = Some(chain(&e))),
+            }
+            tell(&|scrub| {
+                scrub.blobs += 1;
+                scrub.bytes = begun + size;
+            });
+        }
+        Ok(())
+    }
+
+    async fn unchecked(&self, lot: Lot, before: Moment) -> Result<Vec<(Digest, u64)>, StoreError> {
+        let store = self.store().clone();
+        let looked = spawn_blocking(move || store.unchecked(lot, before, Moment::now())).await;
+        looked.unwrap_or_else(|_| Ok(Vec::new()))
+    }
+
+    /// Hashes a blob as the disk has it; what is wrong is taken away. Answers whether it was right, or gone.
+    async fn scrub_one(
+        &self,
+        digest: &Digest,
+        pace: &Pace,
+        read: &(dyn Fn(u64) + Sync),
+    ) -> Result<bool, StoreError> {
+        let store = self.store().clone();
+        let (of, opening) = (digest.clone(), store.clone());
+        let Ok(opened) = spawn_blocking(move || opening.check(&of)).await else { return Ok(true) };
+        let Some(mut check) = opened? else { return Ok(true) };
+        let mut bytes = 0;
+        loop {
+            let stretch = move || {
+                let mut got = 0;
+                while got < STRETCH {
+                    match check.step() {
+                        Ok(0) => return (check, Ok((got, true))),
+                        Ok(more) => got += more,
+                        Err(e) => return (check, Err(e)),
+                    }
+                }
+                (check, Ok((got, false)))
+            };
+            let Ok((back, stepped)) = spawn_blocking(stretch).await else { return Ok(true) };
+            check = back;
+            let store = store.clone();
+            let (got, is_end) = match stepped {
+                Ok(got) => got,
+                Err(e) => {
+                    let before = self.store().corrupt();
+                    let ended = spawn_blocking(move || store.unreadable(&check, e)).await;
+                    ended.unwrap_or(Ok(()))?;
+                    return Ok(self.store().corrupt() == before);
+                }
+            };
+            count(&self.stats().scrubbed_bytes, got);
+            bytes += got;
+            read(bytes);
+            pace.pass(got).await;
+            if is_end {
+                count(&self.stats().scrubbed_blobs, 1);
+                let ended = spawn_blocking(move || store.checked(check, Moment::now())).await;
+                return ended.unwrap_or(Ok(true));
+            }
+        }
+    }
+
+    /// Checks blobs when it is their time, for as long as the mirror is served.
+    pub(crate) async fn scrub_in_background(&self) {
+        let (pace, every) = (&self.scrubs().pace, self.settings().scrub_days);
+        let every = Duration::from_secs(u64::from(every) * 24 * 3600);
+        loop {
+            let round = Instant::now();
+            let before = Moment::now().before(every);
+            let due = match pace.rate() {
+                Some(_) => self.unchecked(Lot::Own, before).await,
+                None => Ok(Vec::new()),
+            };
+            let due = due.unwrap_or_else(|e| {
+                tracing::warn!("scrub: {}", chain(&e));
+                Vec::new()
+            });
+            for (digest, _) in due {
+                // Another node may have come, or gone; or the operator wants none of this any more.
+                if round.elapsed() > self.timing().scrub || pace.rate().is_none() {
+                    break;
+                }
+                if let Err(e) = self.scrub_one(&digest, pace, &|_| {}).await {
+                    tracing::warn!("scrub: {}", chain(&e));
+                }
+            }
+            sleep(self.timing().scrub.saturating_sub(round.elapsed()).max(Duration::from_millis(50))).await;
+        }
+    }
+
+    /// Looks again at what other nodes got from here and found to be wrong.
+    pub(crate) async fn hear_doubts(&self) {
+        let mut news = self.coordination().news();
+        loop {
+            match news.recv().await {
+                Ok(News::Suspect(digest)) => self.store().doubt(&digest),
+                // Others' news, or more than could be read: the next scrub finds what was lost.
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return std::future::pending().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Checking: blobs hashed anew, before they are served and now and then; what is not what it is called is
+//! taken away.
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use tokio::sync::broadcast;
+
+use super::{
+    Fingerprint, Inner, Opened, State, Store, StoreError,
+    layout::{Layout, io_error, list},
+};
+use crate::{
+    Digest,
+    digest::{Algorithm, Hasher},
+    moment::Moment,
+};
+
+/// Read at once, bytes.
+const READ: usize = 256 << 10;
+
+/// Which blobs a scrub looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lot {
+    /// Of a directory that several nodes share, those that are this node's to check: each is one node's
+    /// while the same nodes are there, and about as many are each one's.
+    Own,
+    /// All that are here.
+    All,
+}
+
+/// A blob that is being hashed.
+#[derive(Debug)]
+pub(crate) struct Check {
+    digest: Digest,
+    file: Arc<File>,
+    fingerprint: Fingerprint,
+    hasher: Hasher,
+    buffer: Vec<u8>,
+    at: u64,
+    /// What the disk has is asked for, not what memory has of it.
+    is_of_disk: bool,
+}
+
+impl Check {
+    /// Hashes some more of it. Answers the bytes; 0 at its end.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn step(&mut self) -> io::Result<u64> {
+        let advise = |file: &File, at: u64| {
+            // Refused, it is a check of memory, which is better than none.
+            let at = i64::try_from(at).unwrap_or(i64::MAX);
+            let _ = posix_fadvise(file, at, READ as i64, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        };
+        if self.is_of_disk {
+            advise(&self.file, self.at);
+        }
+        let got = self.file.read_at(&mut self.buffer, self.at)?;
+        if self.is_of_disk {
+            // Nor does a scrub push out what clients want.
+            advise(&self.file, self.at);
+        }
+        self.hasher.update(&self.buffer[..got]);
+        self.at += got as u64;
+        Ok(got as u64)
+    }
+}
+
+impl Store {
+    /// Hears of blobs that were taken away for what they had become.
+    #[must_use]
+    pub fn corrupted(&self) -> broadcast::Receiver<Digest> {
+        self.inner.corrupted.subscribe()
+    }
+
+    /// Hashes an open blob; blocks for as long as reading it takes. What is not what it is called
+    /// is taken away. Answers whether it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn verify(&self, opened: &Opened, now: Moment) -> Result<bool, StoreError> {
+        let mut check = Check::of(&opened.digest, &opened.file, opened.fingerprint, false);
+        loop {
+            match check.step() {
+                Ok(0) => return self.checked(check, now),
+                Ok(_) => {}
+                Err(e) => return self.unreadable(&check, e).map(|()| false),
+            }
+        }
+    }
+
+    /// Begins to hash a blob, as the disk has it, without counting a hit. `None`: it is not here.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(crate) fn check(&self, digest: &Digest) -> Result<Option<Check>, StoreError> {
+        let path = self.inner.layout.blob(digest);
+        let cannot = || io_error("open", &path);
+        let file = match File::open(&path) {
+            Err(e) if is_gone(&e) => return Ok(None),
+            file => file.map_err(cannot())?,
+        };
+        let fingerprint = Fingerprint::of(&file).map_err(cannot())?;
+        Ok(Some(Check::of(digest, &Arc::new(file), fingerprint, true)))
+    }
+
+    /// The end of a check: what is right is believed again for a while, what is wrong is taken away.
+    /// Answers whether it is right.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(crate) fn checked(&self, check: Check, now: Moment) -> Result<bool, StoreError> {
+        let Check { digest, file, fingerprint, hasher, .. } = check;
+        if hasher.finish() != digest {
+            self.quarantine(&digest, &file)?;
+            return Ok(false);
+        }
+        let mut state = self.lock();
+        if let Some(blob) = state.blobs.get_mut(&digest) {
+            blob.verified = Some((fingerprint, now));
+            blob.checked = now;
+            self.inner.note_check(&mut state, &digest, now);
+        }
+        drop(state);
+        self.inner.seal(&digest, fingerprint, now);
+        Ok(true)
+    }
+
+    /// A file that cannot be read: taken away if its disk has lost it, an error else.
+    pub(crate) fn unreadable(&self, check: &Check, why: io::Error) -> Result<(), StoreError> {
+        if is_gone(&why) {
+            return Ok(());
+        }
+        if why.raw_os_error() == Some(nix::libc::EIO) {
+            return self.quarantine(&check.digest, &check.file);
+        }
+        Err(io_error("read", &self.inner.layout.blob(&check.digest))(why))
+    }
+
+    /// Takes away a file that is not what it is called, unless another has its name by now. It is emptied
+    /// first, so that whoever is sending it, on another node too, does not send it to its end.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn quarantine(&self, digest: &Digest, file: &File) -> Result<(), StoreError> {
+        let path = self.inner.layout.blob(digest);
+        let of = file.metadata().map_err(io_error("look at", &path))?.ino();
+        let mut state = self.lock();
+        match File::options().write(true).open(&path) {
+            Ok(named) if named.metadata().is_ok_and(|meta| meta.ino() == of) => {
+                let _ = named.set_len(0);
+            }
+            Ok(_) => return Ok(()),
+            Err(e) if is_gone(&e) => {}
+            // What cannot be emptied is taken away all the same.
+            Err(e) => tracing::warn!("cannot empty {}: {e}", path.display()),
+        }
+        tracing::warn!(
+            "{digest} is not what it is called any more: removed, and fetched again when asked for"
+        );
+        state.counts.corrupt += 1;
+        state.forget(digest);
+        self.inner.unseal(digest);
+        // An error is that nobody listens.
+        let _ = self.inner.corrupted.send(digest.clone());
+        self.inner.layout.condemn(digest, Moment::now())
+    }
+
+    /// A blob about which another node has doubts: it is hashed before it is served again.
+    pub(crate) fn doubt(&self, digest: &Digest) {
+        let mut state = self.lock();
+        if let Some(blob) = state.blobs.get_mut(digest) {
+            blob.verified = None;
+        }
+        self.inner.unseal(digest);
+    }
+
+    /// The blobs that nobody has hashed since `before`, the longest unchecked first, and their sizes.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn unchecked(&self, lot: Lot, before: Moment, now: Moment) -> Result<Vec<(Digest, u64)>, StoreError> {
+        let mut state = self.lock();
+        self.inner.look_around(&mut state, now)?;
+        self.inner.read_checks(&mut state)?;
+        let nodes = match lot {
+            Lot::Own => state.nodes(self.inner.layout.node()),
+            Lot::All => BTreeSet::new(),
+        };
+        let mut due: Vec<_> = state
+            .blobs
+            .iter()
+            .filter(|(digest, blob)| {
+                blob.checked <= before
+                    && owner(&nodes, digest).is_none_or(|node| node == self.inner.layout.node())
+            })
+            .map(|(digest, blob)| (blob.checked, digest.clone(), blob.size))
+            .collect();
+        due.sort();
+        Ok(due.into_iter().map(|(_, digest, size)| (digest, size)).collect())
+    }
+
+    /// How many blobs were taken away for what they had become, since the store was opened.
+    pub(crate) fn corrupt(&self) -> u64 {
+        self.lock().counts.corrupt
+    }
+
+    /// When the blob that was hashed the longest ago was; none if there is no blob.
+    #[must_use]
+    pub fn oldest_check(&self) -> Option<Moment> {
+        self.lock().blobs.values().map(|blob| blob.checked).min()
+    }
+}
+
+impl Check {
+    fn of(digest: &Digest, file: &Arc<File>, fingerprint: Fingerprint, is_of_disk: bool) -> Check {
+        Check {
+            digest: digest.clone(),
+            file: Arc::clone(file),
+            fingerprint,
+            hasher: Hasher::new(digest.algorithm()),
+            buffer: vec![0; READ],
+            at: 0,
+            is_of_disk,
+        }
+    }
+}
+
+/// Another node has taken it away.
+fn is_gone(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESTALE))
+}
+
+/// Whose a blob is to check, of several nodes: the one with the largest hash (rendezvous hashing), so that
+/// who comes or goes takes over his own part and no other.
+fn owner<'a>(nodes: &'a BTreeSet<String>, digest: &Digest) -> Option<&'a String> {
+    let rank = |node: &&String| {
+        Digest::of(Algorithm::Sha256, format!("{node} {digest}").as_bytes()).hex().to_owned()
+    };
+    if nodes.len() < 2 {
+        return nodes.first();
+    }
+    nodes.iter().min_by_key(|node| Reverse(rank(node)))
+}
+
+/// `MS DIGEST`, a line of a journal of checks.
+fn read_line(line: &str) -> Option<(Digest, Moment)> {
+    let (at, digest) = line.split_once(' ')?;
+    Some((digest.parse().ok()?, Moment(at.parse().ok()?)))
+}
+
+fn journal(layout: &Layout) -> PathBuf {
+    layout.dir("checked").join(layout.node())
+}
+
+impl Inner {
+    /// Notes that a blob was hashed, so that a scrub goes on there after a restart. Lost, it is hashed again.
+    fn note_check(&self, state: &mut State, digest: &Digest, now: Moment) {
+        let path = journal(&self.layout);
+        let opened = File::options().create(true).append(true).mode(0o600).open(&path);
+        let written = opened.and_then(|mut file| file.write_all(format!("{} {digest}\n", now.0).as_bytes()));
+        if let Err(e) = written {
+            tracing::warn!("cannot write {}: {e}", path.display());
+        }
+        state.check_lines += 1;
+    }
+
+    /// Takes in what this node and others have noted, and has this node's journal as short as it can be.
+    pub(super) fn read_checks(&self, state: &mut State) -> Result<(), StoreError> {
+        let own = journal(&self.layout);
+        for path in list(&self.layout.dir("checked"))? {
+            // Another version's, or torn: checked once more.
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            for (digest, at) in text.lines().filter_map(read_line) {
+                if let Some(blob) = state.blobs.get_mut(&digest) {
+                    blob.checked = blob.checked.max(at);
+                }
+            }
+            if path == own {
+                state.check_lines = text.lines().count();
+            }
+        }
+        if state.check_lines > 1000 + 2 * state.blobs.len() {
+            let lines = state.blobs.iter().filter(|(_, blob)| blob.checked > blob.born);
+            let text: String = lines.map(|(digest, blob)| format!("{} {digest}\n", blob.checked.0)).collect();
+            self.layout.write_soon(&own, text.as_bytes())?;
+            state.check_lines = text.lines().count();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_blob_is_one_nodes_to_check_and_who_goes_leaves_only_its_own() {
+        let nodes: BTreeSet<String> = (0..5).map(|n| format!("node{n}")).collect();
+        let mut fewer = nodes.clone();
+        fewer.remove("node3");
+        let mut counts = [0; 5];
+        for n in 0..2000 {
+            let digest = Digest::of(Algorithm::Sha256, &[n as u8, (n >> 8) as u8]);
+            let whose = owner(&nodes, &digest).unwrap();
+            counts[usize::from(whose.as_bytes()[4] - b'0')] += 1;
+            if whose != "node3" {
+                assert_eq!(owner(&fewer, &digest), Some(whose));
+            }
+        }
+        assert!(counts.iter().all(|count| (300..500).contains(count)), "{counts:?}");
+        assert_eq!(owner(&BTreeSet::new(), &Digest::of(Algorithm::Sha256, b"x")), None);
+    }
+}
