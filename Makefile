@@ -72,7 +72,9 @@ test-netns:
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.
-test-uml: uml-kernel build
+test-uml: build
+	scripts/install-deps.sh test
+	test -e $(UML) || $(MAKE) uml-kernel
 	$(CARGO) test --locked -p weir-lab --test ecc -- --nocapture
 	for backend in uml wires; do \
 		target/debug/weir lab run ecc-real --backend $$backend --out weir-lab-results/$$backend || exit 1; \
@@ -107,10 +109,9 @@ bench:
 
 # A kernel for `weir lab run ecc-...` in virtual time, into the user's cache.
 UML := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/uml/linux
-uml-kernel: $(UML)
-$(UML): scripts/uml-kernel.sh scripts/uml.config scripts/uml.patch
+uml-kernel:
 	scripts/install-deps.sh uml
-	scripts/uml-kernel.sh $@
+	scripts/uml-kernel.sh $(UML)
 
 lab: release
 	scripts/install-deps.sh test

@@ -4,7 +4,7 @@
 //! * A User-Mode-Linux kernel whose clock stands still while anything runs (`time-travel=inf-cpu`), built
 //!   by `scripts/uml-kernel.sh`; needs no rights. Its root is this machine's, read only; processor time
 //!   costs nothing there, so it tells nothing about speed. One seed gives the same times again, to the
-//!   nanosecond, whatever the algorithm and the load.
+//!   nanosecond, whatever the algorithm and the load. It takes 1.2 s to begin, and 10 ms for each MB.
 //! * The virtual machine of weir's own tests (`tests/vm`), with an unmodified kernel; slower.
 
 use std::{
@@ -168,7 +168,7 @@ pub fn uml() -> Result<PathBuf> {
 
 /// The parts of a scenario that guests measure beside each other: a seed of a round trip each.
 fn parts(scenario: &Scenario, first_seed: u64) -> Vec<(Scenario, u64)> {
-    let whole = Scenario { seeds: 1, findings: Vec::new(), ..scenario.clone() };
+    let whole = Scenario { seeds: 1, findings: Vec::new(), paper_sweep: None, ..scenario.clone() };
     let slices: Vec<Scenario> = match &scenario.sweep {
         None => vec![whole],
         Some(sweep) => sweep
