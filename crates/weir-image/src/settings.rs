@@ -185,6 +185,10 @@ pub struct UpstreamSettings {
     pub share: Vec<String>,
     /// A certificate authority of its own, PEM.
     pub ca_file: Option<PathBuf>,
+    /// A certificate to show it, PEM,
+    pub cert_file: Option<PathBuf>,
+    /// and its key.
+    pub key_file: Option<PathBuf>,
     /// Requests to it at once.
     #[serde(default = "requests")]
     pub requests: usize,
@@ -305,6 +309,9 @@ impl Settings {
             }
             if upstream.username.is_some() != upstream.password_file.is_some() {
                 return fault("username and password_file go together".to_owned());
+            }
+            if upstream.cert_file.is_some() != upstream.key_file.is_some() {
+                return fault("cert_file and key_file go together".to_owned());
             }
             if upstream.username.is_some() && upstream.docker_config.is_some() {
                 return fault("username and docker_config are two ways to log in: name one".to_owned());

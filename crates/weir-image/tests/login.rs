@@ -29,3 +29,27 @@ async fn what_docker_login_left_opens_shared_repositories_and_its_loss_closes_no
     served.pull("ghcr.io/acme/one", "1").await.unwrap();
     assert_eq!(served.get("/v2/ghcr.io/other/app/manifests/1").await.status, 404, "it is not shared");
 }
+
+#[tokio::test]
+async fn an_identity_token_is_exchanged_and_one_that_is_not_taken_opens_nothing() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.json");
+    // Who has no password can only exchange.
+    *registry.state.login.lock().unwrap() = Some("nobody's".to_owned());
+    *registry.state.identity.lock().unwrap() = Some("good".to_owned());
+    let mut upstream = registry.settings("ghcr.io");
+    upstream.docker_config = Some(config.clone());
+    upstream.share = vec!["acme/*".to_owned()];
+    let served = serve(settings(&dir.path().join("store"), vec![upstream])).await;
+    registry.image("acme/one", "1", 60, &[1000]);
+    registry.image("acme/two", "1", 61, &[1000]);
+    let write = |token: &str| {
+        let text = format!("{{\"auths\":{{\"ghcr.io\":{{\"auth\":\"\",\"identitytoken\":\"{token}\"}}}}}}");
+        std::fs::write(&config, text).unwrap();
+    };
+    write("bad");
+    assert_eq!(served.get("/v2/ghcr.io/acme/one/manifests/1").await.status, 404);
+    write("good");
+    served.pull("ghcr.io/acme/two", "1").await.unwrap();
+}

@@ -235,6 +235,8 @@ impl Downloads {
                     let right = Right { fence: Moment::now().0, is_alone: true };
                     match self.bring(job, right, Origin::Peer(&by), &mut writer).await {
                         Ok(true) => return Ok(()),
+                        // Its own disk: waiting for the other changes nothing.
+                        Err(fault @ Fault::Store { .. }) => return Err(fault),
                         // It has not begun, or is gone, which its lease tells; or only this node misses it.
                         _ if in_vain.get_or_insert_with(Instant::now).elapsed() < LEASE * 2 => {
                             sleep(self.timing.retry).await;

@@ -55,6 +55,25 @@ impl Challenge {
         }
         Some(url)
     }
+
+    /// Where an identity token is exchanged for one, and what is sent there (RFC 6749, 6; Docker's token
+    /// specification); none for Basic.
+    pub(super) fn exchange(&self, repository: &str, identity: &str) -> Option<(String, String)> {
+        let Challenge::Bearer { realm, service, scope } = self else { return None };
+        let scope = scope.clone().unwrap_or_else(|| format!("repository:{repository}:pull"));
+        let mut form = "grant_type=refresh_token&client_id=weir".to_owned();
+        for (key, value) in
+            [("service", service.as_deref()), ("scope", Some(&*scope)), ("refresh_token", Some(identity))]
+        {
+            if let Some(value) = value {
+                form.push('&');
+                form.push_str(key);
+                form.push('=');
+                form.extend(utf8_percent_encode(value, NON_ALPHANUMERIC));
+            }
+        }
+        Some((realm.clone(), form))
+    }
 }
 
 /// A token service's answer.
@@ -93,6 +112,13 @@ mod tests {
             bare.token_url("r/s").unwrap(),
             "https://a/?b=c&service=x&scope=repository%3Ar%2Fs%3Apull"
         );
+        let (url, form) = bare.exchange("r/s", "a b&c").unwrap();
+        assert_eq!(url, "https://a/?b=c");
+        assert_eq!(
+            form,
+            "grant_type=refresh_token&client_id=weir&service=x&scope=repository%3Ar%2Fs%3Apull&refresh_token=a%20b%26c"
+        );
+        assert_eq!(Challenge::Basic.exchange("r/s", "x"), None);
         assert_eq!(Challenge::read("Basic realm=\"x\""), Some(Challenge::Basic));
         for bad in ["", "Bearer", "Bearer service=\"x\"", "Bearer realm=\"x", "Negotiate"] {
             assert_eq!(Challenge::read(bad), None, "{bad}");

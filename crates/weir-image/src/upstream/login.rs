@@ -25,6 +25,15 @@ pub(super) enum Login {
     Docker(PathBuf),
 }
 
+/// What a registry, or its token service, is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Secret {
+    /// `user:password`.
+    Password(String),
+    /// An identity token, which a token service exchanges for others (OAuth 2, `refresh_token`).
+    Identity(String),
+}
+
 /// What is read of `config.json`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -57,22 +66,18 @@ impl Login {
         password.or_else(|| settings.docker_config.clone().map(Login::Docker))
     }
 
-    /// `user:password` for a registry, read each time: it may be renewed.
+    /// The secret for a registry, read each time: it may be renewed.
     ///
     /// * `patience`: for a credential helper.
     ///
     /// # Errors
     /// What was tried, on what, and why it failed; no secret.
-    pub(super) async fn user_and_password(
-        &self,
-        registry: &Registry,
-        patience: Duration,
-    ) -> Result<String, String> {
+    pub(super) async fn secret(&self, registry: &Registry, patience: Duration) -> Result<Secret, String> {
         let read = |file: &Path| {
             std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))
         };
         match self {
-            Login::Password(user, file) => Ok(format!("{user}:{}", read(file)?.trim_end())),
+            Login::Password(user, file) => Ok(Secret::Password(format!("{user}:{}", read(file)?.trim_end()))),
             Login::Docker(file) => {
                 // The error's text would have a part of the file in it.
                 let config: Config = serde_json::from_str(&read(file)?).map_err(|e| {
@@ -83,7 +88,7 @@ impl Login {
                     )
                 })?;
                 let here = |why: String| format!("{} in {}", why, file.display());
-                config.user_and_password(registry, patience).await.map_err(here)
+                config.secret(registry, patience).await.map_err(here)
             }
         }
     }
@@ -91,7 +96,7 @@ impl Login {
 
 impl Config {
     /// In Docker's order: the registry's helper, the helper of all, what is in the file.
-    async fn user_and_password(&self, registry: &Registry, patience: Duration) -> Result<String, String> {
+    async fn secret(&self, registry: &Registry, patience: Duration) -> Result<Secret, String> {
         let named = |key: &str| {
             let host = key.split_once("://").map_or(key, |(_, rest)| rest).split('/').next();
             host == Some(registry.as_str()) || (key == HUB && registry.as_str() == DOCKER_IO)
@@ -107,25 +112,23 @@ impl Config {
         let auth = server.and_then(|server| self.auths.get(server));
         let auth = auth.ok_or_else(|| format!("no login for {registry}"))?;
         if !auth.identitytoken.is_empty() {
-            return Err(format!(
-                "an identity token for {registry}, where a password or access token is wanted,"
-            ));
+            return Ok(Secret::Identity(auth.identitytoken.clone()));
         }
         let text = STANDARD.decode(&auth.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let text = text.map(|text| text.trim_end_matches('\0').to_owned()).filter(|text| text.contains(':'));
-        text.ok_or_else(|| format!("a login for {registry} that is not user:password"))
+        text.map(Secret::Password).ok_or_else(|| format!("a login for {registry} that is not user:password"))
     }
 }
 
 /// Asks `docker-credential-HELPER get` for a server.
-async fn ask(helper: &str, server: &str, patience: Duration) -> Result<String, String> {
+async fn ask(helper: &str, server: &str, patience: Duration) -> Result<Secret, String> {
     if !helper.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
         return Err(format!("a credential helper `{helper}`, which is no name,"));
     }
     ask_program(&format!("docker-credential-{helper}"), server, patience).await
 }
 
-async fn ask_program(program: &str, server: &str, patience: Duration) -> Result<String, String> {
+async fn ask_program(program: &str, server: &str, patience: Duration) -> Result<Secret, String> {
     let cannot = |why: String| format!("cannot ask {program} for {server}: {why}; it is named");
     let asked = async {
         let mut command = Command::new(program);
@@ -145,9 +148,9 @@ async fn ask_program(program: &str, server: &str, patience: Duration) -> Result<
     let found: Credentials = serde_json::from_slice(&done.stdout)
         .map_err(|_| cannot("its answer has no Username and Secret".to_owned()))?;
     if found.username == "<token>" {
-        return Err(cannot("it has an identity token, not a password or access token".to_owned()));
+        return Ok(Secret::Identity(found.secret));
     }
-    Ok(format!("{}:{}", found.username, found.secret))
+    Ok(Secret::Password(format!("{}:{}", found.username, found.secret)))
 }
 
 #[cfg(test)]
@@ -158,9 +161,13 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    async fn of(config: &str, registry: &str) -> Result<String, String> {
+    fn password(text: &str) -> Secret {
+        Secret::Password(text.to_owned())
+    }
+
+    async fn of(config: &str, registry: &str) -> Result<Secret, String> {
         let config: Config = serde_json::from_str(config).unwrap();
-        config.user_and_password(&registry.parse().unwrap(), PATIENCE).await
+        config.secret(&registry.parse().unwrap(), PATIENCE).await
     }
 
     #[tokio::test]
@@ -171,14 +178,11 @@ mod tests {
             "https://quay.io": { "auth": "cXVheTp0aHJlZQ==" },
             "token.example": { "identitytoken": "x" },
             "bad.example": { "auth": "eA==" } } }"#;
-        assert_eq!(of(config, "docker.io").await.unwrap(), "hub:one");
-        assert_eq!(of(config, "ghcr.io").await.unwrap(), "ghcr:two:two");
-        assert_eq!(of(config, "quay.io").await.unwrap(), "quay:three");
-        for (registry, why) in [
-            ("none.example", "no login"),
-            ("token.example", "identity token"),
-            ("bad.example", "not user:password"),
-        ] {
+        assert_eq!(of(config, "docker.io").await.unwrap(), password("hub:one"));
+        assert_eq!(of(config, "ghcr.io").await.unwrap(), password("ghcr:two:two"));
+        assert_eq!(of(config, "quay.io").await.unwrap(), password("quay:three"));
+        assert_eq!(of(config, "token.example").await.unwrap(), Secret::Identity("x".to_owned()));
+        for (registry, why) in [("none.example", "no login"), ("bad.example", "not user:password")] {
             let said = of(config, registry).await.unwrap_err();
             assert!(said.contains(why), "{said}");
         }
@@ -201,12 +205,13 @@ mod tests {
         let run = |program: String, patience: Duration| async move {
             ask_program(&program, "ghcr.io", patience).await
         };
-        assert_eq!(run(good, PATIENCE).await.unwrap(), "bot:x:y");
+        assert_eq!(run(good, PATIENCE).await.unwrap(), password("bot:x:y"));
+        let token = helper("token", r#"echo '{"Username":"<token>","Secret":"x"}'"#);
+        assert_eq!(run(token, PATIENCE).await.unwrap(), Secret::Identity("x".to_owned()));
         for (script, patience, why) in [
             ("exit 1", PATIENCE, "exit status: 1"),
             ("echo no", PATIENCE, "no Username"),
             ("sleep 60", Duration::from_millis(200), "no answer within"),
-            (r#"echo '{"Username":"<token>","Secret":"x"}'"#, PATIENCE, "identity token"),
         ] {
             let said = run(helper("bad", script), patience).await.unwrap_err();
             assert!(said.contains(why), "{said}");

@@ -15,7 +15,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::Incoming,
@@ -26,7 +26,10 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use rustls::{ClientConfig, RootCertStore, pki_types::pem::PemObject};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
@@ -37,10 +40,12 @@ use crate::{
 use auth::{Challenge, Token};
 pub use fault::Fault;
 use guard::Guard;
-use login::Login;
+use login::{Login, Secret};
 
 /// Says whom a request has passed through, so that mirrors that ask each other in a circle notice.
 pub(crate) const HOP: &str = "x-weir-hop";
+
+const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
 /// As often as one registry sends elsewhere.
 const REDIRECTS: usize = 5;
@@ -78,7 +83,7 @@ impl Base {
     }
 }
 
-type Https = Client<HttpsConnector<HttpConnector<Guard>>, Empty<Bytes>>;
+type Https = Client<HttpsConnector<HttpConnector<Guard>>, Full<Bytes>>;
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -163,12 +168,12 @@ impl Upstreams {
     /// # Errors
     /// A certificate authority's file cannot be read; what it says is in the text.
     pub(crate) fn new(settings: &Settings, timing: Timing) -> Result<Upstreams, String> {
-        let usual = tls(None)?;
+        let usual = tls(None, None)?;
         let mut known = HashMap::new();
         for upstream in &settings.upstreams {
-            let tls = match &upstream.ca_file {
-                Some(file) => tls(Some(file))?,
-                None => usual.clone(),
+            let tls = match (&upstream.ca_file, &upstream.cert_file, &upstream.key_file) {
+                (None, None, None) => usual.clone(),
+                (ca, cert, key) => tls(ca.as_deref(), cert.as_deref().zip(key.as_deref()))?,
             };
             let guard = Guard { private: true };
             let entry = Known {
@@ -327,7 +332,7 @@ impl Upstreams {
                         headers.insert(name, value);
                     }
                 };
-                put("user-agent", concat!("weir/", env!("CARGO_PKG_VERSION")));
+                put("user-agent", AGENT);
                 // What is compressed on the way has another digest.
                 put("accept-encoding", "identity");
                 put("accept", ask.accept.as_deref().unwrap_or("*/*"));
@@ -346,7 +351,7 @@ impl Upstreams {
                     }
                 }
             }
-            let request = request.body(Empty::new()).map_err(|e| outage(ask, e.to_string()))?;
+            let request = request.body(Full::default()).map_err(|e| outage(ask, e.to_string()))?;
             let sent = entry.client.request(request);
             let response = self.in_time(ask, "no answer", sent).await?.map_err(|e| outage(ask, chain(&e)))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
@@ -382,10 +387,11 @@ impl Upstreams {
     async fn basic(&self, ask: &Ask, entry: &Known) -> Result<Option<HeaderValue>, Fault> {
         let text = match (&ask.identity, &entry.login) {
             (Identity::Client(text), _) if is_basic(text) => text.to_string(),
-            (Identity::Own, Some(login)) => {
-                let secret = login.user_and_password(&ask.source.registry, self.timing.first_byte).await;
-                format!("Basic {}", STANDARD.encode(secret.map_err(|why| outage(ask, why))?))
-            }
+            (Identity::Own, Some(login)) => match self.secret(ask, login).await? {
+                Secret::Password(text) => format!("Basic {}", STANDARD.encode(text)),
+                // Of no use without a token service.
+                Secret::Identity(_) => return Ok(None),
+            },
             _ => return Ok(None),
         };
         Ok(HeaderValue::from_str(&text).ok().map(|mut value| {
@@ -394,16 +400,52 @@ impl Upstreams {
         }))
     }
 
+    async fn secret(&self, ask: &Ask, login: &Login) -> Result<Secret, Fault> {
+        let secret = login.secret(&ask.source.registry, self.timing.first_byte).await;
+        secret.map_err(|why| outage(ask, why))
+    }
+
+    /// Shows a token service an identity token; it is sent to no other host than that of its challenge.
+    async fn exchange(
+        &self,
+        ask: &Ask,
+        entry: &Known,
+        url: &str,
+        form: String,
+    ) -> Result<Response<Incoming>, Fault> {
+        let url: Uri = url.parse().map_err(|_| outage(ask, format!("{url} is not a URL")))?;
+        self.check(ask, entry, &url)?;
+        let request = Request::post(url)
+            .header(header::USER_AGENT, AGENT)
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Full::from(form))
+            .map_err(|e| outage(ask, e.to_string()))?;
+        let sent = entry.client.request(request);
+        self.in_time(ask, "no token", sent).await?.map_err(|e| outage(ask, chain(&e)))
+    }
+
     async fn token(
         &self,
         ask: &Ask,
         entry: &Known,
         challenge: &Challenge,
     ) -> Result<(HeaderValue, u64), Fault> {
-        let url = challenge.token_url(ask.source.repository.as_str()).unwrap_or_default();
-        let login = self.basic(ask, entry).await?;
-        let of_token = Ask { method: Method::GET, accept: None, from: 0, ..ask.clone() };
-        let response = self.follow(&of_token, entry, &url, login.as_ref()).await?;
+        let repository = ask.source.repository.as_str();
+        let identity = match (&ask.identity, &entry.login) {
+            (Identity::Own, Some(login)) => match self.secret(ask, login).await? {
+                Secret::Identity(token) => challenge.exchange(repository, &token),
+                Secret::Password(_) => None,
+            },
+            _ => None,
+        };
+        let response = if let Some((url, form)) = identity {
+            self.exchange(ask, entry, &url, form).await?
+        } else {
+            let url = challenge.token_url(repository).unwrap_or_default();
+            let login = self.basic(ask, entry).await?;
+            let of_token = Ask { method: Method::GET, accept: None, from: 0, ..ask.clone() };
+            self.follow(&of_token, entry, &url, login.as_ref()).await?
+        };
         match response.status().as_u16() {
             200 => {}
             code @ 400..=403 => return Err(Fault::Denied { what: ask.what(), status: code }),
@@ -453,30 +495,46 @@ fn absolute(base: &Uri, to: &str) -> Option<Uri> {
     (url.scheme().is_some() && url.authority().is_some()).then_some(url)
 }
 
-fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
+/// * `ca_file`: whom to believe, instead of whom the system believes.
+/// * `own`: files with a certificate and its key, to show.
+fn tls(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| format!("cannot set up TLS: {e}"))?;
-    let Some(file) = ca_file else {
+    let builder = match ca_file {
+        Some(file) => builder.with_root_certificates(roots(file)?),
         // A system without certificates can still ask registries without TLS.
-        return Ok(match builder.clone().with_native_roots() {
-            Ok(with_roots) => with_roots.with_no_client_auth(),
-            Err(e) => {
-                tracing::warn!("no certificate authorities on this system, https registries will fail: {e}");
-                builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth()
-            }
-        });
+        None => builder.clone().with_native_roots().unwrap_or_else(|e| {
+            tracing::warn!("no certificate authorities on this system, https registries will fail: {e}");
+            builder.with_root_certificates(RootCertStore::empty())
+        }),
     };
-    let cannot = |e: &dyn std::fmt::Display| format!("cannot read ca_file {}: {e}", file.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in rustls::pki_types::CertificateDer::pem_file_iter(file).map_err(|e| cannot(&e))? {
-        roots.add(certificate.map_err(|e| cannot(&e))?).map_err(|e| cannot(&e))?;
-    }
-    if roots.is_empty() {
+    let Some((cert, key)) = own else { return Ok(builder.with_no_client_auth()) };
+    let shown = PrivateKeyDer::from_pem_file(key)
+        .map_err(|e| format!("cannot read key_file {}: {e}", key.display()))?;
+    builder
+        .with_client_auth_cert(certificates("cert_file", cert)?, shown)
+        .map_err(|e| format!("cannot use cert_file {} with key_file {}: {e}", cert.display(), key.display()))
+}
+
+/// The certificates in a file, one at least.
+fn certificates(key: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let cannot = |e: &dyn std::fmt::Display| format!("cannot read {key} {}: {e}", file.display());
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(|e| cannot(&e))?.collect();
+    let found = found.map_err(|e| cannot(&e))?;
+    if found.is_empty() {
         return Err(cannot(&"there is no certificate in it"));
     }
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    Ok(found)
+}
+
+fn roots(file: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("ca_file", file)? {
+        roots.add(certificate).map_err(|e| format!("cannot use ca_file {}: {e}", file.display()))?;
+    }
+    Ok(roots)
 }
 
 fn client(tls: ClientConfig, guard: Guard, timing: Timing) -> Https {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test file uses a part of it
 
+pub(crate) mod line;
 pub(crate) mod redis;
 pub(crate) mod site;
 
@@ -66,6 +67,8 @@ pub(crate) struct State {
     pub(crate) manifest_status: Mutex<Option<(u16, u64)>>,
     /// `user:password` in base64, if a token is wanted.
     pub(crate) login: Mutex<Option<String>>,
+    /// What its token service takes too, `grant_type=refresh_token`.
+    pub(crate) identity: Mutex<Option<String>>,
     /// Headers of the last request.
     pub(crate) headers: Mutex<HeaderMap>,
 }
@@ -198,6 +201,8 @@ impl Registry {
             docker_config: None,
             share: Vec::new(),
             ca_file: None,
+            cert_file: None,
+            key_file: None,
             requests: 64,
         }
     }
@@ -217,6 +222,14 @@ async fn answer(
     let login = state.login.lock().unwrap().clone();
     if let Some(login) = login {
         let has = header("authorization");
+        let identity = state.identity.lock().unwrap().clone();
+        if let (Some(identity), "/token", "POST") = (identity, &*path, request.method().as_str()) {
+            let form = request.into_body().collect().await.unwrap().to_bytes();
+            let form = String::from_utf8(form.to_vec()).unwrap();
+            let has = |pair: &str| form.split('&').any(|has| has == pair);
+            let good = has("grant_type=refresh_token") && has(&format!("refresh_token={identity}"));
+            return Ok(if good { Response::new(full(r#"{"access_token":"t0k"}"#)) } else { status(401) });
+        }
         if path == "/token" {
             let good = has.as_deref() == Some(&format!("Basic {login}"));
             return Ok(if good { Response::new(full(r#"{"token":"t0k"}"#)) } else { status(401) });

@@ -12,11 +12,17 @@ use std::{
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use tokio::{runtime::Builder, sync::oneshot};
+use tokio::{
+    runtime::Builder,
+    sync::{
+        mpsc::{UnboundedSender, unbounded_channel},
+        oneshot,
+    },
+};
 use weir_image::{
     Digest, Mirror, Moment, PopSettings, PopStore, Settings,
     coordination::{Coordination, Site, SiteNode},
-    store::{Budget, PolicyKind, Store},
+    store::{Budget, PolicyKind, Store, StoreError},
 };
 
 use super::{Got, Puller, Registry, counted, settings, timing};
@@ -84,7 +90,11 @@ impl World {
     pub(crate) async fn begin(&mut self, by: Vec<Arc<dyn Coordination>>) {
         for coordination in &by {
             // Before the mirrors look for the first time.
-            coordination.register(&Default::default(), Moment::now()).await.unwrap();
+            let begun = Instant::now();
+            while let Err(e) = coordination.register(&Default::default(), Moment::now()).await {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{e}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
         }
         let stores: Vec<Store> = (0..by.len()).map(|n| self.open(n)).collect();
         for ((store, given), coordination) in stores.into_iter().zip(&self.settings).zip(by) {
@@ -111,7 +121,16 @@ impl World {
         match pop.store {
             PopStore::SharedDir => share(&given.directory, &pop.node().unwrap(), budget),
             PopStore::Peer => {
-                Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap().0
+                let begun = Instant::now();
+                loop {
+                    match Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()) {
+                        // Of a node that was killed some thread may do its last work.
+                        Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
+                            std::thread::sleep(Duration::from_millis(20));
+                        }
+                        opened => break opened.unwrap().0,
+                    }
+                }
             }
         }
     }
@@ -166,6 +185,7 @@ pub(crate) struct Node {
     pub(crate) mirror: Mirror,
     pub(crate) address: SocketAddr,
     running: Option<(oneshot::Sender<()>, std::thread::JoinHandle<()>)>,
+    freezer: UnboundedSender<std::sync::mpsc::Receiver<()>>,
 }
 
 impl Drop for Node {
@@ -191,17 +211,32 @@ impl Node {
         let listener = mirror.listen().unwrap();
         let (address, serving) = (listener.local_addr().unwrap(), mirror.clone());
         let (stop, stopped) = oneshot::channel();
+        let (freezer, mut frozen) = unbounded_channel::<std::sync::mpsc::Receiver<()>>();
         let thread = std::thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 tokio::select! {
                     served = serving.serve(listener) => served.unwrap(),
                     _ = stopped => {}
+                    () = async {
+                        while let Some(thaw) = frozen.recv().await {
+                            // All that this node does is done by this thread.
+                            let _ = thaw.recv();
+                        }
+                    } => {}
                 }
             });
             runtime.shutdown_background();
         });
-        Node { mirror, address, running: Some((stop, thread)) }
+        Node { mirror, address, running: Some((stop, thread)), freezer }
+    }
+
+    /// Takes it off the network: it accepts what comes, as its kernel does, and says nothing, to anybody.
+    /// It goes on where it was when what this answers is dropped.
+    pub(crate) fn freeze(&self) -> std::sync::mpsc::Sender<()> {
+        let (thaw, frozen) = std::sync::mpsc::channel();
+        self.freezer.send(frozen).unwrap();
+        thaw
     }
 
     /// Nothing of it runs any more; what it held, it holds.
@@ -224,16 +259,21 @@ impl Node {
 /// A blob as its client sees it: when its first byte came, and what came.
 pub(crate) struct Timed {
     pub(crate) first: Instant,
+    /// The longest that nothing came.
+    pub(crate) gap: Duration,
     pub(crate) got: Got,
 }
 
 impl Puller {
     pub(crate) async fn timed(&self, name: &str, digest: &Digest) -> Timed {
+        let mut moved = Instant::now();
         let response = self.send("GET", &format!("/v2/{name}/blobs/{digest}"), &[]).await;
         let (parts, mut body) = response.into_parts();
         let mut all = Vec::new();
-        let (mut first, mut end) = (None, Ok(()));
+        let (mut first, mut end, mut gap) = (None, Ok(()), moved.elapsed());
         while let Some(frame) = body.frame().await {
+            gap = gap.max(moved.elapsed());
+            moved = Instant::now();
             match frame {
                 Ok(frame) => {
                     first.get_or_insert_with(Instant::now);
@@ -247,7 +287,7 @@ impl Puller {
         }
         let body = end.map(|()| Bytes::from(all));
         let got = Got { status: parts.status.as_u16(), headers: parts.headers, body };
-        Timed { first: first.unwrap_or_else(Instant::now), got }
+        Timed { first: first.unwrap_or_else(Instant::now), gap: gap.max(moved.elapsed()), got }
     }
 }
 
