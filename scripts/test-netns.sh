@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests that send real traffic, one at a time, in namespaces of this machine. Arguments
-# go to the tests (`--skip NAME`).
+# go to the tests (`--skip NAME`); WEIR_TESTS names the files to run, all without.
 #
 # Their figures are real time, and a machine that is shared may stand still for longer than a
 # queue lasts. So a test that fails is run again, alone, in a process of its own: at once, and if
@@ -24,6 +24,7 @@ suite() {
 
 for file in lib tests/netns/tests/*.rs tests/netns/tests/*/main.rs; do
 	name=$(basename "${file%/main.rs}" .rs)
+	[[ " ${WEIR_TESTS:-$name} " == *" $name "* ]] || continue
 	suite "$name" "$@" && continue
 	# libtest's last list: a name a line, below "failures:".
 	mapfile -t names < <(awk '/^failures:$/ { list = 1; next } /^test result/ { list = 0 } list && NF == 1 { print $1 }' "$log" | sort -u)

@@ -143,7 +143,7 @@ pub struct Status {
     pub reserved: BitRate,
     /// What may be promised in all.
     pub reservable: BitRate,
-    /// What enforces: `bpf`, `htb`, `edt`, `bpf-credit`, `pacing` or `credit-experiment`.
+    /// What enforces: `bpf`, `htb`, `edt`, `bpf-credit`, `pacing`, `user` or `credit-experiment`.
     pub engine: String,
     /// Which allocator: `water-filling`, `credit`, `additive`.
     pub allocator: String,
@@ -160,6 +160,13 @@ pub struct Status {
     pub class_changes: u64,
     /// Times that weir found its objects altered and put them right.
     pub repairs: u64,
+    /// Where the scheduler is a process: how often it was kept from running for longer than it makes
+    /// up for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<u64>,
+    /// The link's time that was lost so, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_us: Option<u64>,
     /// The configuration file.
     pub config: String,
     /// If the file changed and the new text was refused: why. The old one is in force.

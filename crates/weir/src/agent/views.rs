@@ -76,6 +76,12 @@ impl Agent {
             active: self.followed.values().filter(is_active).count(),
             class_changes: self.node.engine.writes(),
             repairs: self.repairs,
+            late: self.node.engine.lateness().map(|late| late.times),
+            late_us: self
+                .node
+                .engine
+                .lateness()
+                .map(|late| u64::try_from(late.lost.as_micros()).unwrap_or(u64::MAX)),
             config: self.path.display().to_string(),
             config_error: self.config_error.clone(),
             warnings,

@@ -33,6 +33,9 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     writeln!(out, "engine     {}, allocator {}, attached by {}{pacing}", s.engine, s.allocator, s.attach)?;
     writeln!(out, "classes    {}, {} active", s.classes, s.active)?;
     writeln!(out, "scheduler  {} writes, {} repairs", s.class_changes, s.repairs)?;
+    if let (Some(times @ 1..), Some(us)) = (s.late, s.late_us) {
+        writeln!(out, "late       {times} times, {} ms of the link lost", us / 1000)?;
+    }
     writeln!(out, "config     {}", s.config)?;
     if let Some(error) = &s.config_error {
         writeln!(out, "! the file was refused, the old one is in force: {error}")?;

@@ -111,6 +111,8 @@ pub(crate) fn status() -> Status {
         active: 3,
         class_changes: 17,
         repairs: 0,
+        late: None,
+        late_us: None,
         config: "/etc/weir/weir.toml".to_owned(),
         config_error: None,
         warnings: vec!["camera is not enforced: veth7 is not there".to_owned()],

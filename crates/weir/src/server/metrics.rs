@@ -189,6 +189,15 @@ fn of_link(registry: &mut Registry, status: &Status) {
     let repairs = Counter::<u64>::default();
     repairs.inc_by(status.repairs);
     registry.register("repairs", "Alterations by others that were mended", repairs);
+    if let (Some(times), Some(us)) = (status.late, status.late_us) {
+        let late = Counter::<u64>::default();
+        late.inc_by(times);
+        registry.register("scheduler_late", "Times that the scheduler was later than it makes up for", late);
+        let lost = Counter::<f64, AtomicU64>::default();
+        lost.inc_by(us as f64 / 1e6);
+        let help = "Time of the link that was lost as the scheduler was late";
+        registry.register_with_unit("scheduler_lost", help, Unit::Seconds, lost);
+    }
 }
 
 fn of_classes(registry: &mut Registry, classes: &[Class]) {

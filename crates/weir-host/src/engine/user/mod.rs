@@ -36,6 +36,9 @@ use crate::netlink::{
 
 /// Priority of the program at the device's egress.
 const PREF: u16 = 0x7e00;
+/// Lanes at first; twice as many whenever they do not do. The kernel takes 10 ms to close each, and one
+/// after the other when the agent is killed.
+const FEW: usize = 16;
 /// Between two looks at whether the device is there.
 const PATROL: Duration = Duration::from_millis(250);
 
@@ -68,7 +71,7 @@ impl User {
     pub fn open(link: &str) -> Result<User, EngineError> {
         let path = UserPath::load()?;
         let mut ifb = Ifb::open(link, 1)?;
-        match set_up(&mut ifb, &path) {
+        match set_up(&mut ifb, &path, FEW) {
             Ok((tap, pump)) => Ok(User {
                 ifb,
                 path,
@@ -77,7 +80,7 @@ impl User {
                 pump,
                 lanes: BTreeMap::new(),
                 applied: BTreeMap::new(),
-                gauges: vec![Gauge::default(); LANES],
+                gauges: vec![Gauge::default(); FEW],
                 late: Lateness::default(),
                 split: None,
                 nodes: Vec::new(),
@@ -102,7 +105,7 @@ impl User {
     }
 
     fn configure(&self) -> Result<(), EngineError> {
-        let lanes = u32::try_from(LANES).unwrap_or(u32::MAX);
+        let lanes = u32::try_from(self.gauges.len()).unwrap_or(u32::MAX);
         Ok(self.path.configure(self.tap, lanes, self.cookie)?)
     }
 
@@ -112,7 +115,7 @@ impl User {
             return Ok(0);
         }
         let taken: BTreeSet<usize> = self.lanes.values().copied().collect();
-        (1..LANES).find(|lane| !taken.contains(lane)).ok_or_else(|| EngineError::Lacking {
+        (1..self.gauges.len()).find(|lane| !taken.contains(lane)).ok_or_else(|| EngineError::Lacking {
             engine: Kind::User,
             why: format!(
                 "it has no lane for class 1:{minor:x}, all {LANES} are taken: use engine = \"htb\", or groups of fewer classes"
@@ -121,10 +124,23 @@ impl User {
     }
 
     fn forget(&mut self) {
-        self.lanes.clear();
+        for minor in std::mem::take(&mut self.lanes).into_keys() {
+            // A class that is still there gets one again at once.
+            let _ = self.path.set_lane(TcHandle::new(MAJOR, minor).0, None);
+        }
         self.applied.clear();
-        self.gauges = (0..LANES).map(|lane| Gauge::new(self.path.entered(lane))).collect();
+        self.gauges = (0..self.gauges.len()).map(|lane| Gauge::new(self.path.entered(lane))).collect();
         self.split = None;
+    }
+
+    /// Begins anew with a device of so many lanes. What waits is lost.
+    fn begin(&mut self, lanes: usize) -> Result<(), EngineError> {
+        self.ifb.rebuild()?;
+        (self.tap, self.pump) = set_up(&mut self.ifb, &self.path, lanes)?;
+        self.gauges.resize(lanes, Gauge::default());
+        self.forget();
+        self.patrolled = Instant::now();
+        self.configure()
     }
 
     fn counters(&mut self, report: &Report, minor: u16, stats: &weir_htb::Stats) -> Counters {
@@ -141,7 +157,7 @@ impl User {
 }
 
 /// Puts a macvtap on the ifb, with the program that lets packets go on, and starts the thread.
-fn set_up(ifb: &mut Ifb, path: &UserPath) -> Result<(u32, Pump), EngineError> {
+fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Pump), EngineError> {
     // Another engine's, with all its classes.
     if let Some(root) = ifb.root()? {
         ifb.netlink.call(tc::delete_qdisc(ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
@@ -158,7 +174,7 @@ fn set_up(ifb: &mut Ifb, path: &UserPath) -> Result<(u32, Pump), EngineError> {
             engine: Kind::User,
             why: format!("cannot {what}: {e}"),
         };
-        let files = tap::open(tap, LANES)
+        let files = tap::open(tap, lanes)
             .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root, or CAP_MKNOD where devtmpfs has no such node)", e))?;
         let pump = Pump::start(files).map_err(|e| lacking("start a thread", e))?;
         ifb.netlink.set_up(tap, tap::NAME)?;
@@ -213,6 +229,10 @@ impl Engine for User {
     fn apply(&mut self, plan: &Plan<'_>, _hold: bool) -> Result<usize, EngineError> {
         let mut nodes = std::mem::take(&mut self.nodes);
         tree::build(plan, &mut nodes);
+        let lanes = plan.members.len().next_power_of_two().min(LANES);
+        if lanes > self.gauges.len() {
+            self.begin(lanes)?;
+        }
         let result = self.write(plan.shape.split, &nodes);
         self.nodes = nodes;
         result
@@ -255,12 +275,7 @@ impl Engine for User {
     }
 
     fn rebuild(&mut self) -> Result<bool, EngineError> {
-        self.ifb.rebuild()?;
-        let (tap, pump) = set_up(&mut self.ifb, &self.path)?;
-        (self.tap, self.pump) = (tap, pump);
-        self.forget();
-        self.patrolled = Instant::now();
-        self.configure()?;
+        self.begin(self.gauges.len())?;
         Ok(true)
     }
 

@@ -9,7 +9,7 @@ use std::{
         Arc,
         mpsc::{self, Receiver, Sender, SyncSender, TryRecvError},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
@@ -33,8 +33,9 @@ use crate::netlink::tc::HtbClass;
 
 /// Packets that leave before others are looked for.
 const BATCH: u32 = 32;
-/// No sleep for a moment to come is shorter: who wakes for each packet does little else.
-const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+/// No sleep for a moment to come is shorter: who wakes for each packet does little else. What became due
+/// meanwhile leaves together.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(100);
 /// How long an order may take to be answered.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Stands for the bell among the lanes.
@@ -76,11 +77,11 @@ pub(super) struct LaneReport {
     pub(super) failed: u64,
 }
 
-/// The thread, from outside. It ends when this is dropped.
+/// The thread, from outside. When this is dropped it ends, in its own time: the kernel takes some for
+/// each lane.
 pub(super) struct Pump {
     orders: Option<Sender<Order>>,
     bell: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Pump {
@@ -89,14 +90,14 @@ impl Pump {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, receiver) = mpsc::channel();
         let mut worker = Worker::new(files, Arc::clone(&bell), receiver)?;
-        let thread = thread::Builder::new().name("weir-user".into()).spawn(move || {
+        thread::Builder::new().name("weir-user".into()).spawn(move || {
             // To the nanosecond, instead of 50 microseconds later.
             let _ = nix::sys::prctl::set_timerslack(1);
             if let Err(error) = worker.run() {
                 tracing::error!("the scheduler in user space has stopped: {error}");
             }
         })?;
-        Ok(Pump { orders: Some(orders), bell, thread: Some(thread) })
+        Ok(Pump { orders: Some(orders), bell })
     }
 
     /// Gives an order; false if nobody is there to take it.
@@ -124,9 +125,6 @@ impl Drop for Pump {
     fn drop(&mut self) {
         self.orders = None;
         self.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
