@@ -26,7 +26,13 @@ pub struct ShadowSettings {
 impl Default for ShadowSettings {
     fn default() -> ShadowSettings {
         ShadowSettings {
-            candidates: vec![PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Gds, PolicyKind::Gdsf],
+            candidates: vec![
+                PolicyKind::Lru,
+                PolicyKind::S3Fifo,
+                PolicyKind::Gds,
+                PolicyKind::Gdsf,
+                PolicyKind::GdsfGhost,
+            ],
             period: Duration::from_secs(3600),
             least_requests: 1000,
             memory: 0.995,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use weir_cache::{
     FetchModel, PolicyKind,
     generate::{ZONES, generate},
-    simulate::{Outcome, Setup, Sharing, TimeModel, simulate, simulate_closed},
+    simulate::{Outcome, Setup, Sharing, TimeModel, least_fetch_s, simulate, simulate_closed},
     trace::{Deployment, Trace},
 };
 use weir_units::{BitRate, Bytes};
@@ -133,5 +133,23 @@ fn a_million_requests_a_second_are_replayed() {
             .fold(0.0, f64::max);
         println!("{policy}: {:.1} million requests a second, at least {:.2}", best / 1e6, LEAST / 1e6);
         assert!(best > LEAST, "{policy}: {best}");
+    }
+}
+
+#[test]
+fn no_policy_leaves_less_than_the_bound() {
+    for zone in &ZONES {
+        let trace = generate(zone, 2500, 5);
+        for part in [0.02, 0.05, 0.3, 1.0] {
+            let budget = Bytes((trace.working_set().0 as f64 * part) as u64);
+            let least = least_fetch_s(&trace, budget, FetchModel::PAPER);
+            let fetch_s = |policy| {
+                let site = Setup { time: TimeModel::PAPER, budget, ..site(1, Sharing::Shared, 0, policy) };
+                simulate(&trace, site, 0).fetch_s
+            };
+            for policy in PolicyKind::ALL {
+                assert!(fetch_s(policy) >= least * 0.999_999, "{} {part} {policy}", zone.name);
+            }
+        }
     }
 }

@@ -33,6 +33,9 @@ pub struct Settings {
     /// What is to stay free on their file system.
     #[serde(default = "floor")]
     pub keep_free: Bytes,
+    /// How long what is new stays, whoever has to leave, seconds: who asked for it may still be reading.
+    #[serde(default = "keep_new_s")]
+    pub keep_new_s: u64,
     /// How long a tag is believed before its registry is asked again, seconds.
     #[serde(default = "tag_ttl_s")]
     pub tag_ttl_s: u64,
@@ -214,6 +217,10 @@ fn floor() -> Bytes {
     Bytes(1 << 30)
 }
 
+fn keep_new_s() -> u64 {
+    120
+}
+
 fn tag_ttl_s() -> u64 {
     60
 }
@@ -349,7 +356,8 @@ impl Settings {
     /// What the store may take.
     #[must_use]
     pub fn store_budget(&self) -> Budget {
-        Budget { floor: self.keep_free.0, ..Budget::of(self.budget.0) }
+        let young = Duration::from_secs(self.keep_new_s);
+        Budget { floor: self.keep_free.0, young, ..Budget::of(self.budget.0) }
     }
 }
 

@@ -39,6 +39,7 @@ Examples:
                                            the paper's own tc script beside no control
   weir lab run phtb-3                      packets a second of the scheduler in user space
   weir lab run pop-hits pop-macro          image caches of a site, simulated; needs no rights
+  weir lab run pop-micro pop-real          the same with real Docker and containerd, and real pulls
   weir lab run ecc-bbr --backend uml       completion times by congestion control, virtual time
   sudo weir lab run ./mine.toml            one of your own (start from lab/weights-3.toml)
   sudo weir lab demo                       half a minute of weir at work
@@ -251,7 +252,11 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             Experiment::Completion(scenario) if args.paper => scenario.make_whole(),
             Experiment::Packets(_) | Experiment::Completion(_) => {}
             Experiment::Images(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
-            Experiment::Images(_) => {}
+            Experiment::Deployments(scenario) if args.paper => {
+                scenario.repetitions = scenario.paper_repetitions;
+            }
+            Experiment::Replay(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
+            Experiment::Images(_) | Experiment::Deployments(_) | Experiment::Replay(_) => {}
         }
     }
     // Packets in memory and simulations are anybody's; completion times by where they are measured.
@@ -308,6 +313,22 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                     progress.inc(1);
                 };
                 told(pop::run(scenario, args.seed, &mut watch).with_context(context)?, &dir, args.json)?
+            }
+            Experiment::Deployments(scenario) => {
+                let mut watch = |step: &str| {
+                    progress.set_message(format!("{name}, {step}"));
+                    progress.inc(1);
+                };
+                let report = pop::real::deploy(scenario, &options, &mut watch).with_context(context)?;
+                told(report, &dir, args.json)?
+            }
+            Experiment::Replay(scenario) => {
+                let mut watch = |step: &str| {
+                    progress.set_message(format!("{name}, {step}"));
+                    progress.inc(1);
+                };
+                let report = pop::real::replay(scenario, &options, &mut watch).with_context(context)?;
+                told(report, &dir, args.json)?
             }
         };
         // Where no control promises anything, or nothing is expected, nothing fell short.

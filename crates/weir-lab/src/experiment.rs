@@ -60,6 +60,12 @@ const POPS: [(&str, &str); 3] = [
     ("pop-policies", include_str!("../../../lab/pop-policies.toml")),
 ];
 
+/// Image caches with real daemons and pulls.
+const SITES: [(&str, &str); 2] = [
+    ("pop-micro", include_str!("../../../lab/pop-micro.toml")),
+    ("pop-real", include_str!("../../../lab/pop-real.toml")),
+];
+
 /// A scenario file of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Experiment {
@@ -75,6 +81,10 @@ pub enum Experiment {
     Packets(Box<phtb::Scenario>),
     /// What an image cache finds: files with `measures = "image-..."`. Simulated; needs no rights.
     Images(Box<pop::Scenario>),
+    /// How long Docker and containerd take: files with `measures = "deployments"`.
+    Deployments(Box<pop::real::Deployments>),
+    /// What real caches find: files with `measures = "replay"`.
+    Replay(Box<pop::real::Replayed>),
 }
 
 /// All that come with weir.
@@ -84,7 +94,7 @@ pub enum Experiment {
 #[must_use]
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
-    let others = COSTS.iter().chain(&PROMISES).chain(&COMPLETIONS).chain(&PACKETS).chain(&POPS);
+    let others = COSTS.iter().chain(&PROMISES).chain(&COMPLETIONS).chain(&PACKETS).chain(&POPS).chain(&SITES);
     let others = others.map(|(name, text)| {
         Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
     });
@@ -123,6 +133,20 @@ impl Experiment {
             return match images.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: images.name, what }),
                 None => Ok(Experiment::Images(Box::new(images))),
+            };
+        }
+        if table["measures"].as_str() == Some("deployments") {
+            let real: pop::real::Deployments = toml::from_str(text).map_err(syntax)?;
+            return match real.fault() {
+                Some(what) => Err(ScenarioError::Shape { scenario: real.name, what }),
+                None => Ok(Experiment::Deployments(Box::new(real))),
+            };
+        }
+        if table["measures"].as_str() == Some("replay") {
+            let real: pop::real::Replayed = toml::from_str(text).map_err(syntax)?;
+            return match real.fault() {
+                Some(what) => Err(ScenarioError::Shape { scenario: real.name, what }),
+                None => Ok(Experiment::Replay(Box::new(real))),
             };
         }
         if table["measures"].as_str() == Some("transmission") {
@@ -165,6 +189,8 @@ impl Experiment {
             Experiment::Completion(s) => &s.name,
             Experiment::Packets(s) => &s.name,
             Experiment::Images(s) => &s.name,
+            Experiment::Deployments(s) => &s.name,
+            Experiment::Replay(s) => &s.name,
         }
     }
 
@@ -178,6 +204,8 @@ impl Experiment {
             Experiment::Completion(s) => (&s.title, &s.source),
             Experiment::Packets(s) => (&s.title, &s.source),
             Experiment::Images(s) => (&s.title, &s.source),
+            Experiment::Deployments(s) => (&s.title, &s.source),
+            Experiment::Replay(s) => (&s.title, &s.source),
         }
     }
 
@@ -191,6 +219,8 @@ impl Experiment {
             Experiment::Completion(s) => s.about.trim(),
             Experiment::Packets(s) => s.about.trim(),
             Experiment::Images(s) => s.about.trim(),
+            Experiment::Deployments(s) => s.about.trim(),
+            Experiment::Replay(s) => s.about.trim(),
         }
     }
 
@@ -204,6 +234,8 @@ impl Experiment {
             Experiment::Completion(s) => (s.cases.len() * s.points().len(), 0),
             Experiment::Packets(_) => (1, 0),
             Experiment::Images(s) => (s.zones.len(), 0),
+            Experiment::Deployments(s) => (s.stores.len() * s.images.len(), 0),
+            Experiment::Replay(s) => (s.zones.len(), 0),
         }
     }
 
@@ -217,6 +249,8 @@ impl Experiment {
             Experiment::Completion(s) => s.steps(),
             Experiment::Packets(s) => s.steps(),
             Experiment::Images(s) => s.steps(),
+            Experiment::Deployments(s) => s.steps(),
+            Experiment::Replay(s) => s.steps(),
         }
     }
 }

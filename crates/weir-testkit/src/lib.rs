@@ -38,5 +38,5 @@ pub use command::{CommandError, Unavailable};
 pub use dockerd::Dockerd;
 pub use image::IMAGE;
 pub use netns::Netns;
-pub use registry::{LOGIN, Registry, image_of_noise};
+pub use registry::{LOGIN, Registry, image_of_noise, runnable_image};
 pub use remains::sweep;

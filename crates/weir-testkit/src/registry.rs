@@ -132,6 +132,35 @@ impl Drop for Registry {
 /// # Errors
 /// [`Unavailable`] if a program or a file refuses.
 pub fn image_of_noise(dir: &Path, layers: &[u64]) -> Result<String, Unavailable> {
+    make_image(dir, layers, None)
+}
+
+/// The same that can be started: this machine's busybox is below the noise, which is the seed's, and
+/// what it runs ends at once.
+///
+/// # Errors
+/// As [`image_of_noise`].
+pub fn runnable_image(dir: &Path, layers: &[u64], seed: u64) -> Result<String, Unavailable> {
+    make_image(dir, layers, Some((find("busybox", "busybox-static")?, seed)))
+}
+
+/// Bytes that do not compress, the same for the same seed (SplitMix64).
+struct Noise(u64);
+
+impl Read for Noise {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        for bytes in buffer.chunks_mut(8) {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            bytes.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes()[..bytes.len()]);
+        }
+        Ok(buffer.len())
+    }
+}
+
+fn make_image(dir: &Path, layers: &[u64], program: Option<(PathBuf, u64)>) -> Result<String, Unavailable> {
     let io = |source| Unavailable::Io { what: format!("make an image in {}", dir.display()), source };
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).map_err(io)?;
@@ -147,10 +176,24 @@ pub fn image_of_noise(dir: &Path, layers: &[u64]) -> Result<String, Unavailable>
         Ok::<_, Unavailable>((format!("\"sha256:{hex}\""), descriptor))
     };
     let (mut ids, mut descriptors) = (Vec::new(), Vec::new());
+    if let Some((busybox, _)) = &program {
+        fs::create_dir_all(dir.join("bin")).map_err(io)?;
+        fs::copy(busybox, dir.join("bin/busybox")).map_err(io)?;
+        output(Command::new("tar").arg("-cf").arg(dir.join("layer")).arg("-C").arg(dir).arg("bin"))?;
+        fs::remove_dir_all(dir.join("bin")).map_err(io)?;
+        let (id, descriptor) = add(&dir.join("layer"), "layer.v1.tar")?;
+        ids.push(id);
+        descriptors.push(descriptor);
+    }
     for (n, size) in layers.iter().enumerate() {
         let (noise, tar) = (dir.join(format!("noise-{n}")), dir.join("layer"));
-        let mut random = File::open("/dev/urandom").map_err(io)?.take(*size);
-        std::io::copy(&mut random, &mut File::create(&noise).map_err(io)?).map_err(io)?;
+        let random: Box<dyn Read> = match &program {
+            Some((_, seed)) => {
+                Box::new(Noise(seed.wrapping_add(n as u64).wrapping_mul(0x1234_5678_9abc_def1)))
+            }
+            None => Box::new(File::open("/dev/urandom").map_err(io)?),
+        };
+        std::io::copy(&mut random.take(*size), &mut File::create(&noise).map_err(io)?).map_err(io)?;
         output(Command::new("tar").arg("-cf").arg(&tar).arg("-C").arg(dir).arg(format!("noise-{n}")))?;
         fs::remove_file(noise).map_err(io)?;
         let (id, descriptor) = add(&tar, "layer.v1.tar")?;
@@ -158,8 +201,9 @@ pub fn image_of_noise(dir: &Path, layers: &[u64]) -> Result<String, Unavailable>
         descriptors.push(descriptor);
     }
     let text = dir.join("text");
+    let run = if program.is_some() { "\"Cmd\":[\"/bin/busybox\",\"true\"]" } else { "" };
     let config = format!(
-        "{{\"architecture\":\"amd64\",\"os\":\"linux\",\"config\":{{}},\
+        "{{\"architecture\":\"amd64\",\"os\":\"linux\",\"config\":{{{run}}},\
          \"rootfs\":{{\"type\":\"layers\",\"diff_ids\":[{}]}}}}",
         ids.join(",")
     );

@@ -93,20 +93,23 @@ pub enum PolicyKind {
     Gds,
     /// The same times how often it was asked for.
     Gdsf,
-    /// That with equal cost for every blob: as few fetches as possible, whatever they take.
+    /// The same with the uses of blobs that had left, and less for who was asked for once only.
+    GdsfGhost,
+    /// GDSF with equal cost for every blob: as few fetches as possible, whatever they take.
     GdsfCount,
-    /// Whichever of LRU, S3-FIFO, GDS and GDSF would have saved most fetch time lately.
+    /// Whichever of LRU, S3-FIFO, GDS, GDSF and that with ghosts would have saved most fetch time lately.
     Auto,
 }
 
 impl PolicyKind {
     /// All of them.
-    pub const ALL: [PolicyKind; 7] = [
+    pub const ALL: [PolicyKind; 8] = [
         PolicyKind::ImageLru,
         PolicyKind::Lru,
         PolicyKind::S3Fifo,
         PolicyKind::Gds,
         PolicyKind::Gdsf,
+        PolicyKind::GdsfGhost,
         PolicyKind::GdsfCount,
         PolicyKind::Auto,
     ];
@@ -120,6 +123,7 @@ impl PolicyKind {
             PolicyKind::S3Fifo => Box::new(S3Fifo::new(budget)),
             PolicyKind::Gds => Box::new(Greedy::new(Cost::FetchTime, false)),
             PolicyKind::Gdsf => Box::new(Greedy::new(Cost::FetchTime, true)),
+            PolicyKind::GdsfGhost => Box::new(Greedy::with_memory()),
             PolicyKind::GdsfCount => Box::new(Greedy::new(Cost::One, true)),
             PolicyKind::Auto => Box::new(Auto::new(budget)),
         }
@@ -134,6 +138,7 @@ impl PolicyKind {
             PolicyKind::S3Fifo => "s3-fifo",
             PolicyKind::Gds => "gds",
             PolicyKind::Gdsf => "gdsf",
+            PolicyKind::GdsfGhost => "gdsf-ghost",
             PolicyKind::GdsfCount => "gdsf-count",
             PolicyKind::Auto => "auto",
         }
@@ -148,7 +153,9 @@ impl fmt::Display for PolicyKind {
 
 /// No policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no eviction policy is called `{0}`: take image-lru, lru, s3-fifo, gds, gdsf, gdsf-count or auto")]
+#[error(
+    "no eviction policy is called `{0}`: take image-lru, lru, s3-fifo, gds, gdsf, gdsf-ghost, gdsf-count or auto"
+)]
 pub struct PolicyKindError(String);
 
 impl FromStr for PolicyKind {

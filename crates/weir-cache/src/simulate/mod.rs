@@ -1,5 +1,6 @@
 //! Replays a trace on a site of some nodes, in virtual time.
 
+mod bound;
 mod closed;
 
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weir_units::{BitRate, Bytes, Instant};
 
+pub use bound::least_fetch_s;
 pub use closed::simulate_closed;
 
 use crate::{Blob, BlobId, Cache, FetchModel, ImageId, PolicyKind, Protection, trace::Trace};

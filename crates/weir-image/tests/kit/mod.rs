@@ -360,6 +360,7 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
         budget: weir_units::Bytes(64 << 20),
         policy: PolicyKind::Auto,
         keep_free: weir_units::Bytes(0),
+        keep_new_s: 120,
         tag_ttl_s: 60,
         any_registry: true,
         connections: 64,

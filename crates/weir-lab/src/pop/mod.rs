@@ -1,10 +1,11 @@
 //! Image caches of a site, simulated: the experiments of Ahmed and Pierre, "Docker Image Sharing in
 //! Distributed Fog Infrastructures" (2019), Fig. 3 and 7, and what eviction policies are worth.
 //!
-//! Nothing here touches the network or needs rights.
+//! Nothing of it touches the network or needs rights, but for [`real`].
 
 mod measure;
 mod plot;
+pub mod real;
 mod report;
 
 use std::collections::BTreeMap;
