@@ -350,18 +350,22 @@ int weir_cc_hint(struct bpf_sockopt *ctx)
 	struct bpf_tcp_sock *tp;
 	struct flow *flow;
 	__u64 bytes;
+	__u32 few;
 
 	if (ctx->level != WEIR_CC_LEVEL || ctx->optname != WEIR_CC_WILL_SEND)
 		return 1;
 	/* What means nothing the kernel refuses, as it does without weir. */
 	if (!sk || sk->protocol != IPPROTO_TCP)
 		return 1;
-	if (ctx->optlen == sizeof(__u64) && value + sizeof(__u64) <= end)
-		bytes = *(__u64 *)value;
-	else if (ctx->optlen == sizeof(__u32) && value + sizeof(__u32) <= end)
-		bytes = *(__u32 *)value;
-	else
+	/* Byte by byte: to kernels without unaligned access (User-Mode Linux) the value is not aligned. */
+	if (ctx->optlen == sizeof(__u64) && value + sizeof(__u64) <= end) {
+		__builtin_memcpy(&bytes, value, sizeof(bytes));
+	} else if (ctx->optlen == sizeof(__u32) && value + sizeof(__u32) <= end) {
+		__builtin_memcpy(&few, value, sizeof(few));
+		bytes = few;
+	} else {
 		return 1;
+	}
 	tp = bpf_tcp_sock(sk);
 	flow = bpf_sk_storage_get(&weir_cc_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!tp || !flow)
