@@ -11,6 +11,13 @@ die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 [ "$(uname -s)" = Linux ] || die "weir runs on Linux only"
 command -v apt-get >/dev/null || die "no apt-get here: install by hand clang >= 16, libelf, zlib, pkg-config, a C compiler, iproute2, iperf3, docker (see this script)"
 
+# One at a time, as apt does not wait for another's lists.
+if [ "$(id -u)" = 0 ]; then
+    mkdir -p /run/lock
+    exec 9>/run/lock/weir-deps
+    flock 9
+fi
+
 wanted=${*:-build test vm demo lint}
 packages=""
 optional=""
@@ -29,8 +36,8 @@ for part in $wanted; do
         # Not a package of its own everywhere; tests that want it say so where it is missing.
         command -v bpftool >/dev/null || optional=bpftool
         # A registry and a client of it; a network file system that caches share in the lab.
-        for program in docker-registry skopeo glusterfs-client glusterfs-server; do
-            command -v $program >/dev/null || optional="$optional $program"
+        for program in docker-registry skopeo glusterfs:glusterfs-client glusterd:glusterfs-server; do
+            command -v "${program%:*}" >/dev/null || optional="$optional ${program#*:}"
         done
         ;;
     # Other kernels under qemu: what fetches and unpacks them, and the guest's shell.
@@ -77,7 +84,7 @@ if [ -n "$missing$optional" ] || [ "$clang_missing" = true ]; then
         trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     fi
     # shellcheck disable=SC2086 # a list of words
-    apt-get install -y -qq --no-install-recommends $missing >/dev/null
+    apt-get install -y -qq --no-install-recommends $missing >/dev/null 9>&-
 fi
 
 if ! command -v cargo >/dev/null && [ ! -x "$HOME/.cargo/bin/cargo" ]; then

@@ -51,7 +51,7 @@ pub(super) struct SimulateArgs {
     /// Sizes of all caches together, or parts of the trace's working set
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "2%,5%,10%,20%,50%")]
     budget: Vec<Budget>,
-    /// Who leaves when a cache is full: image-lru, lru, s3-fifo, gds, gdsf, gdsf-count, auto
+    /// Who leaves when a cache is full: image-lru, lru, s3-fifo, gds, gdsf, gdsf-ghost, gdsf-count, auto
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "image-lru,lru,auto")]
     policy: Vec<PolicyKind>,
     /// Nodes of the site; deployments go to them in turn
