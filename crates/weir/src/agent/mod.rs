@@ -7,14 +7,17 @@
 
 mod advice;
 pub(crate) mod agree;
+mod answer;
 mod book;
 mod claims;
 pub(crate) mod congestion;
 mod demand;
 mod divide;
+mod events;
 mod export;
 mod node;
 mod pace;
+mod reload;
 pub(crate) mod store;
 mod upkeep;
 mod views;
@@ -52,7 +55,6 @@ use self::{
 };
 use crate::{
     config::{self, Config},
-    control::Request,
     images::Images,
     server::{self, Socket},
 };
@@ -404,177 +406,6 @@ impl Agent {
         if let Err(e) = self.store.save_created(self.node.catcher.created()) {
             tracing::warn!("{}", chain(&e));
         }
-    }
-
-    /// Reads the configuration anew. What is wrong with it is said; the old one stays.
-    fn reload(&mut self) {
-        self.modified = modified(&self.path);
-        let result = config::load(&self.path).map_err(|e| e.to_string()).and_then(|config| {
-            let (old, new) = (&self.book.config().link, &config.link);
-            if old.device != new.device
-                || old.attach != new.attach
-                || old.engine != new.engine
-                || old.pacing != new.pacing
-                || old.queues != new.queues
-                || self.book.config().agent != config.agent
-            {
-                return Err(
-                    "a change of [link] device, attach, engine, queues or pacing, or of [agent], needs a restart of the agent"
-                        .to_owned(),
-                );
-            }
-            if self.book.config().agreements.is_some() != config.agreements.is_some() {
-                return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
-            }
-            congestion::checked(&config.congestion)?;
-            advice::checked(&config)?;
-            let congestion = congestion::together(&config.congestion, &self.congestion.set)
-                .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
-            let advice = config.advice.clone();
-            self.images.can_be(config.images.as_ref())?;
-            let images = config.images.clone();
-            let docker = self.book.config().discover.docker != config.discover.docker;
-            let rules = config.agreements.clone();
-            self.book.reconfigure(config).map_err(|e| e.message)?;
-            if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
-                agreements.reconfigure(rules, &self.book.config().link);
-            }
-            if let Some(images) = images {
-                self.images.reconfigure(images)?;
-            }
-            self.congestion.set_rules(congestion);
-            self.congestion.advisor.set(advice);
-            Ok(docker)
-        });
-        match result {
-            Ok(docker) => {
-                if docker {
-                    self.watch_docker();
-                }
-                let link = self.book.config().link.clone();
-                self.allocator = Allocator::new(self.book.config().allocator());
-                if let Err(e) = self.node.catcher.configure(|c| c.charge_local = u32::from(link.charge_local))
-                {
-                    self.fault(chain(&e));
-                }
-                self.config_error = None;
-                self.event("reloaded", None, format!("{} is in force", self.path.display()));
-                (self.dirty, self.stale) = (true, true);
-            }
-            Err(why) => {
-                tracing::warn!("{} is refused, the old one stays in force: {why}", self.path.display());
-                // An event is a line; the parser draws a picture.
-                self.event("config-refused", None, why.split_whitespace().collect::<Vec<_>>().join(" "));
-                self.config_error = Some(why);
-            }
-        }
-    }
-
-    fn answer(&mut self, request: Request) {
-        if matches!(request, Request::Classes(_) | Request::Class(..) | Request::Explain(..)) {
-            self.count_drops();
-        }
-        // Who has gone does not mind.
-        match request {
-            Request::Status(reply) => drop(reply.send(self.status())),
-            Request::Classes(reply) => drop(reply.send(self.classes())),
-            Request::Class(name, reply) => {
-                let class = self.book.find(&name).map(str::to_owned).map(|key| self.class(&key));
-                drop(reply.send(class));
-            }
-            Request::Explain(name, reply) => {
-                let explanation = self.book.find(&name).map(str::to_owned).map(|key| self.explain(&key));
-                drop(reply.send(explanation));
-            }
-            Request::Set(changes, reply) => {
-                let names: Vec<String> = changes.changes.iter().map(|c| c.name.clone()).collect();
-                let planned = self.book.plan(&changes);
-                drop(reply.send(planned.and_then(|set| self.put(set, &names))));
-            }
-            Request::Unset(name, reply) => {
-                let planned = self.book.plan_unset(&name);
-                let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
-                drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
-            }
-            Request::Doctor(reply) => {
-                let own = self.doctor();
-                // Trying things out takes seconds: not while the link waits to be divided.
-                std::thread::spawn(move || {
-                    let mut checks = weir_host::doctor::kernel();
-                    checks.extend(weir_host::doctor::engines());
-                    checks.extend(own);
-                    drop(reply.send(weir_api::Doctor { checks }));
-                });
-            }
-            Request::Agreements(ask) => self.agree(ask),
-            Request::Congestion(ask) => self.ask_congestion(ask),
-            Request::Export(reply) => drop(reply.send(self.export())),
-            Request::Events(reply) => {
-                drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
-            }
-        }
-    }
-
-    /// Stores policies set by hand, then puts them in force.
-    fn put(
-        &mut self,
-        set: store::SetLayers,
-        names: &[String],
-    ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
-        self.store.save_policies(&set).map_err(|e| weir_api::Error {
-            code: "engine".into(),
-            message: format!("{}; nothing was changed", chain(&e)),
-            asked: None,
-            free: None,
-        })?;
-        let before: BTreeMap<String, _> =
-            self.book.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
-        self.book.commit(set);
-        self.follow();
-        self.divide();
-        let changed: Vec<(String, String)> = self
-            .book
-            .entries()
-            .iter()
-            .filter(|(key, entry)| before.get(*key) != Some(&entry.effective))
-            .map(|(key, entry)| (key.clone(), views::policy_text(&entry.effective.policy)))
-            .collect();
-        for (key, text) in changed {
-            self.event("policy-changed", Some(&key), text);
-        }
-        let found =
-            names.iter().filter_map(|name| self.book.find(name).ok().map(str::to_owned)).collect::<Vec<_>>();
-        Ok(found.iter().map(|key| self.class(key)).collect())
-    }
-
-    fn event(&mut self, what: &str, key: Option<&str>, detail: String) {
-        self.event_of(what, key, None, detail);
-    }
-
-    fn event_of(&mut self, what: &str, key: Option<&str>, agreement: Option<String>, detail: String) {
-        self.sequence += 1;
-        let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let name = |key: &str| {
-            self.book.entries().get(key).map_or_else(
-                || key.split_once(':').map_or(key, |(_, n)| n).to_owned(),
-                |e| e.claim.name.clone(),
-            )
-        };
-        let event = Event {
-            seq: self.sequence,
-            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-            what: what.to_owned(),
-            class: key.map(name),
-            detail,
-            agreement,
-        };
-        let agreement = event.agreement.as_deref();
-        tracing::info!(class = event.class.as_deref(), agreement, "{what}: {}", event.detail);
-        self.events.push_back(event.clone());
-        if self.events.len() > KEPT {
-            self.events.pop_front();
-        }
-        let _ = self.listeners.send(event);
     }
 
     /// Puts the host back as it was found: traffic flows on, unshaped.

@@ -9,7 +9,10 @@ use weir_agree::{
 use weir_share::{AllocatorKind, Reservable};
 use weir_units::BitRate;
 
-use super::{Fault, Link, fault};
+use super::{
+    Link,
+    check::{Fault, fault},
+};
 
 /// `[agreements]`
 #[derive(Debug, Clone, PartialEq, Deserialize)]

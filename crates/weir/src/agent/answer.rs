@@ -1,0 +1,87 @@
+//! What the API asks of the loop.
+
+use std::collections::BTreeMap;
+
+use weir_host::chain;
+
+use super::{Agent, store, views};
+use crate::control::Request;
+
+impl Agent {
+    pub(super) fn answer(&mut self, request: Request) {
+        if matches!(request, Request::Classes(_) | Request::Class(..) | Request::Explain(..)) {
+            self.count_drops();
+        }
+        // Who has gone does not mind.
+        match request {
+            Request::Status(reply) => drop(reply.send(self.status())),
+            Request::Classes(reply) => drop(reply.send(self.classes())),
+            Request::Class(name, reply) => {
+                let class = self.book.find(&name).map(str::to_owned).map(|key| self.class(&key));
+                drop(reply.send(class));
+            }
+            Request::Explain(name, reply) => {
+                let explanation = self.book.find(&name).map(str::to_owned).map(|key| self.explain(&key));
+                drop(reply.send(explanation));
+            }
+            Request::Set(changes, reply) => {
+                let names: Vec<String> = changes.changes.iter().map(|c| c.name.clone()).collect();
+                let planned = self.book.plan(&changes);
+                drop(reply.send(planned.and_then(|set| self.put(set, &names))));
+            }
+            Request::Unset(name, reply) => {
+                let planned = self.book.plan_unset(&name);
+                let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
+                drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
+            }
+            Request::Doctor(reply) => {
+                let own = self.doctor();
+                // Trying things out takes seconds: not while the link waits to be divided.
+                std::thread::spawn(move || {
+                    let mut checks = weir_host::doctor::kernel();
+                    checks.extend(weir_host::doctor::engines());
+                    checks.extend(own);
+                    drop(reply.send(weir_api::Doctor { checks }));
+                });
+            }
+            Request::Agreements(ask) => self.agree(ask),
+            Request::Congestion(ask) => self.ask_congestion(ask),
+            Request::Export(reply) => drop(reply.send(self.export())),
+            Request::Events(reply) => {
+                drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
+            }
+        }
+    }
+
+    /// Stores policies set by hand, then puts them in force.
+    fn put(
+        &mut self,
+        set: store::SetLayers,
+        names: &[String],
+    ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
+        self.store.save_policies(&set).map_err(|e| weir_api::Error {
+            code: "engine".into(),
+            message: format!("{}; nothing was changed", chain(&e)),
+            asked: None,
+            free: None,
+        })?;
+        let before: BTreeMap<String, _> =
+            self.book.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
+        self.book.commit(set);
+        self.follow();
+        self.divide();
+        let changed: Vec<(String, String)> = self
+            .book
+            .entries()
+            .iter()
+            .filter(|(key, entry)| before.get(*key) != Some(&entry.effective))
+            .map(|(key, entry)| (key.clone(), views::policy_text(&entry.effective.policy)))
+            .collect();
+        for (key, text) in changed {
+            self.event("policy-changed", Some(&key), text);
+        }
+        let found =
+            names.iter().filter_map(|name| self.book.find(name).ok().map(str::to_owned)).collect::<Vec<_>>();
+        Ok(found.iter().map(|key| self.class(key)).collect())
+    }
+}

@@ -1,0 +1,45 @@
+//! What happened, for `weir events`, the log, and whoever listens.
+
+use std::time::SystemTime;
+
+use weir_api::Event;
+
+use super::{Agent, KEPT};
+
+impl Agent {
+    pub(super) fn event(&mut self, what: &str, key: Option<&str>, detail: String) {
+        self.event_of(what, key, None, detail);
+    }
+
+    pub(super) fn event_of(
+        &mut self,
+        what: &str,
+        key: Option<&str>,
+        agreement: Option<String>,
+        detail: String,
+    ) {
+        self.sequence += 1;
+        let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let name = |key: &str| {
+            self.book.entries().get(key).map_or_else(
+                || key.split_once(':').map_or(key, |(_, n)| n).to_owned(),
+                |e| e.claim.name.clone(),
+            )
+        };
+        let event = Event {
+            seq: self.sequence,
+            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            what: what.to_owned(),
+            class: key.map(name),
+            detail,
+            agreement,
+        };
+        let agreement = event.agreement.as_deref();
+        tracing::info!(class = event.class.as_deref(), agreement, "{what}: {}", event.detail);
+        self.events.push_back(event.clone());
+        if self.events.len() > KEPT {
+            self.events.pop_front();
+        }
+        let _ = self.listeners.send(event);
+    }
+}

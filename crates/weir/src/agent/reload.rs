@@ -1,0 +1,73 @@
+//! A changed configuration, without a restart.
+
+use weir_host::chain;
+use weir_share::Allocator;
+
+use super::{Agent, advice, congestion, modified};
+use crate::config;
+
+impl Agent {
+    /// Reads the configuration anew. What is wrong with it is said; the old one stays.
+    pub(super) fn reload(&mut self) {
+        self.modified = modified(&self.path);
+        let result = config::load(&self.path).map_err(|e| e.to_string()).and_then(|config| {
+            let (old, new) = (&self.book.config().link, &config.link);
+            if old.device != new.device
+                || old.attach != new.attach
+                || old.engine != new.engine
+                || old.pacing != new.pacing
+                || old.queues != new.queues
+                || self.book.config().agent != config.agent
+            {
+                return Err(
+                    "a change of [link] device, attach, engine, queues or pacing, or of [agent], needs a restart of the agent"
+                        .to_owned(),
+                );
+            }
+            if self.book.config().agreements.is_some() != config.agreements.is_some() {
+                return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
+            }
+            congestion::checked(&config.congestion)?;
+            advice::checked(&config)?;
+            let congestion = congestion::together(&config.congestion, &self.congestion.set)
+                .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
+            let advice = config.advice.clone();
+            self.images.can_be(config.images.as_ref())?;
+            let images = config.images.clone();
+            let docker = self.book.config().discover.docker != config.discover.docker;
+            let rules = config.agreements.clone();
+            self.book.reconfigure(config).map_err(|e| e.message)?;
+            if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
+                agreements.reconfigure(rules, &self.book.config().link);
+            }
+            if let Some(images) = images {
+                self.images.reconfigure(images)?;
+            }
+            self.congestion.set_rules(congestion);
+            self.congestion.advisor.set(advice);
+            Ok(docker)
+        });
+        match result {
+            Ok(docker) => {
+                if docker {
+                    self.watch_docker();
+                }
+                let link = self.book.config().link.clone();
+                self.allocator = Allocator::new(self.book.config().allocator());
+                if let Err(e) = self.node.catcher.configure(|c| c.charge_local = u32::from(link.charge_local))
+                {
+                    self.fault(chain(&e));
+                }
+                self.config_error = None;
+                self.event("reloaded", None, format!("{} is in force", self.path.display()));
+                (self.dirty, self.stale) = (true, true);
+            }
+            Err(why) => {
+                tracing::warn!("{} is refused, the old one stays in force: {why}", self.path.display());
+                // An event is a line; the parser draws a picture.
+                self.event("config-refused", None, why.split_whitespace().collect::<Vec<_>>().join(" "));
+                self.config_error = Some(why);
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What serde cannot see: names that are there twice, values out of bounds, parts that do not go together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_bpf::RuleSet;
+use weir_units::BitRate;
+
+use super::{Class, Config, OTHER, RESERVED, Selector, agreements};
+
+/// What is wrong: where, and why.
+pub(super) type Fault = (String, String);
+
+pub(super) fn fault(what: impl Into<String>, detail: impl ToString) -> Fault {
+    (what.into(), detail.to_string())
+}
+
+/// Whether the parts of a configuration go together, and each value is one that weir can keep.
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    let link = &config.link;
+    if link.device.is_empty() || link.device.len() > 15 || link.device.contains(['/', ' ']) {
+        return Err(fault("[link] device", format!("`{}` is not the name of an interface", link.device)));
+    }
+    if link.capacity < BitRate::kbit(64) || link.capacity > BitRate::MAX {
+        let (least, most) = (BitRate::kbit(64), BitRate::MAX);
+        return Err(fault("[link] capacity", format!("{} is not between {least} and {most}", link.capacity)));
+    }
+    if !(1..=256).contains(&link.queues) {
+        return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
+    }
+    if !(1..=10_000).contains(&link.delay_ms) {
+        return Err(fault("[link] delay_ms", format!("{} is not between 1 and 10000", link.delay_ms)));
+    }
+    for (what, layer) in
+        [("[defaults]", config.defaults), ("[host]", config.host), ("[default]", config.default)]
+    {
+        layer.policy().map_err(|e| fault(what, e))?;
+    }
+    let mut names = BTreeSet::new();
+    for group in &config.groups {
+        let what = format!("[[group]] {}", group.name);
+        check_name(&group.name).map_err(|e| fault(&what, e))?;
+        if !names.insert(group.name.as_str()) {
+            return Err(fault(what, "this group is there twice"));
+        }
+        group.layer().policy().map_err(|e| fault(what, e))?;
+    }
+    let mut classes = BTreeSet::new();
+    let mut interfaces = BTreeMap::new();
+    for class in &config.classes {
+        let what = format!("[[class]] {}", class.name);
+        let bare = class.name.split_once(':').map_or(class.name.as_str(), |(_, name)| name);
+        check_name(bare).map_err(|e| fault(&what, e))?;
+        if !classes.insert(class.name.as_str()) {
+            return Err(fault(what, "this class is there twice"));
+        }
+        if RESERVED.contains(&class.name.as_str()) {
+            return Err(fault(what, "this name is weir's own; set [host] or [default] instead"));
+        }
+        if let Some(group) = &class.group
+            && !names.contains(group.as_str())
+        {
+            return Err(fault(what, format!("there is no [[group]] `{group}`")));
+        }
+        if let Some(interface) = &class.interface
+            && let Some(other) = interfaces.insert(interface.as_str(), class.name.as_str())
+        {
+            return Err(fault(what, format!("interface {interface} belongs to class {other} already")));
+        }
+        class.layer().policy().map_err(|e| fault(what, e))?;
+    }
+    if let Some(agreements) = &config.agreements {
+        agreements::check(agreements, link)?;
+        if agreements.ceiling(link).is_some() && names.contains(OTHER) {
+            return Err(fault(format!("[[group]] {OTHER}"), "[agreements] makes a group of that name"));
+        }
+    }
+    let named = |rule: &weir_cc::Rule| [rule.container.clone(), rule.group.clone()];
+    for name in config.congestion.iter().flat_map(named).flatten() {
+        let bare = name.split_once(':').map_or(name.as_str(), |(_, name)| name);
+        check_name(bare).map_err(|e| fault("[[congestion]]", e))?;
+    }
+    weir_cc::Rules::new(config.congestion.clone()).map_err(|e| fault("[[congestion]]", e))?;
+    if let Some(advice) = &config.advice {
+        advice.check().map_err(|e| fault("[advice]", e))?;
+    }
+    if let Some(images) = &config.images {
+        images.check()?;
+    }
+    check_selectors(&config.classes)
+}
+
+fn check_selectors(classes: &[Class]) -> Result<(), Fault> {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    let mut rules = Vec::new();
+    for class in classes.iter().filter(|class| !class.selectors.is_empty()) {
+        let what = |selector: &Selector| format!("[[class]] {}: match {selector}", class.name);
+        if class.interface.is_some() || class.cgroup.is_some() {
+            let detail = "cannot be combined with interface or cgroup: give those a class of their own and \
+                name it as `container` of the match";
+            return Err(fault(format!("[[class]] {}: match", class.name), detail));
+        }
+        for selector in &class.selectors {
+            selector.check().map_err(|e| fault(what(selector), e))?;
+            if let Some(other) = seen.insert(selector.to_string(), &class.name) {
+                let detail = format!("class {other} has the same, and the first one takes what matches");
+                return Err(fault(what(selector), detail));
+            }
+            if let Some(name) = &selector.container {
+                let bare = name.split_once(':').map_or(name.as_str(), |(_, name)| name);
+                check_name(bare).map_err(|e| fault(what(selector), e))?;
+                if classes.iter().any(|c| c.name == *name && !c.selectors.is_empty()) {
+                    let detail = format!("class {name} has a match itself: name whom the packets come from");
+                    return Err(fault(what(selector), detail));
+                }
+            }
+            rules.extend(selector.rules(1, |_| vec![1]));
+        }
+    }
+    RuleSet::new(&rules).map(|_| ()).map_err(|e| fault("[[class]] match", e))
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let ok = |c: char| c.is_ascii_alphanumeric() || "_.-@+".contains(c);
+    if name.is_empty() || name.len() > 255 || !name.chars().all(ok) {
+        return Err(format!("`{name}` is not a name: letters, digits and _ . - @ + only, 255 at most"));
+    }
+    Ok(())
+}
