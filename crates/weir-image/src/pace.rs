@@ -16,8 +16,8 @@ use weir_units::{BitRate, Bytes, Instant};
 const BURST: Bytes = Bytes(64 << 10);
 /// Whoever is woken late by this much loses nothing.
 const BURST_TIME: Duration = Duration::from_millis(20);
-/// Takers take turns with so much.
-const PIECE: u64 = 16 << 10;
+/// Takers take turns with so much: at the least rate that there may be each of 64 has a turn every 4 s.
+const PIECE: usize = 8 << 10;
 
 /// A token bucket, kept as one instant: when it will be full again.
 ///
@@ -94,26 +94,32 @@ impl Pace {
         self.changed.notify_waiters();
     }
 
-    /// Waits until `len` bytes may pass.
-    pub(crate) async fn pass(&self, len: u64) {
-        let mut left = len;
-        while left > 0 && self.rate().is_some() {
-            let piece = left.min(PIECE);
-            // Held while waiting: who came first goes first.
-            let _turn = self.turn.lock().await;
-            loop {
-                let changed = self.changed.notified();
-                let wait = {
-                    let (mut bucket, now) = self.bucket();
-                    bucket.take(Bytes(piece), now)
-                };
-                let Some(wait) = wait else { break };
-                tokio::select! {
-                    () = sleep(wait) => {}
-                    () = changed => {}
-                }
+    /// Waits until some of `len` bytes may pass, and answers how many: all of them if nothing is bounded.
+    pub(crate) async fn pass(&self, len: usize) -> usize {
+        if self.rate().is_none() {
+            return len;
+        }
+        let piece = len.min(PIECE);
+        // Held while waiting: who came first goes first.
+        let _turn = self.turn.lock().await;
+        loop {
+            let changed = self.changed.notified();
+            let wait = {
+                let (mut bucket, now) = self.bucket();
+                bucket.take(Bytes(piece as u64), now)
+            };
+            let Some(wait) = wait else { return piece };
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = changed => {}
             }
-            left -= piece;
+        }
+    }
+
+    /// Waits until `len` bytes may pass.
+    pub(crate) async fn pass_all(&self, mut len: u64) {
+        while len > 0 {
+            len -= self.pass(usize::try_from(len).unwrap_or(usize::MAX)).await as u64;
         }
     }
 }
@@ -126,8 +132,8 @@ mod tests {
     fn drain(bucket: &mut Bucket, now: &mut Instant, time: Duration, late: Duration) -> u64 {
         let (end, mut passed) = (*now + time, 0);
         while *now <= end {
-            match bucket.take(Bytes(PIECE), *now) {
-                None => passed += PIECE,
+            match bucket.take(Bytes(PIECE as u64), *now) {
+                None => passed += PIECE as u64,
                 Some(wait) => *now = *now + wait + late,
             }
         }
@@ -154,12 +160,12 @@ mod tests {
     fn another_rate_holds_from_its_moment_on() {
         let mut bucket = Bucket { rate: None, full_at: Instant::default() };
         let mut now = Instant(Duration::from_secs(1));
-        assert_eq!(bucket.take(Bytes(PIECE), now), None, "nothing is bounded yet");
+        assert_eq!(bucket.take(Bytes(PIECE as u64), now), None, "nothing is bounded yet");
         bucket.set(Some(BitRate::gbit(1)), now);
         drain(&mut bucket, &mut now, Duration::from_secs(1), Duration::ZERO);
         bucket.set(Some(BitRate::mbit(8)), now);
         let passed = drain(&mut bucket, &mut now, Duration::from_secs(2), Duration::ZERO);
-        assert!((1_900_000..2_000_000 + BURST.0 + PIECE).contains(&passed), "{passed}");
+        assert!((1_900_000..2_000_000 + BURST.0 + PIECE as u64).contains(&passed), "{passed}");
         bucket.set(None, now);
         assert_eq!(bucket.take(BURST, now), None);
     }
@@ -169,7 +175,7 @@ mod tests {
         let pace = std::sync::Arc::new(Pace::new(Some(BitRate(8))));
         let waiting = tokio::spawn({
             let pace = std::sync::Arc::clone(&pace);
-            async move { pace.pass(1 << 20).await }
+            async move { pace.pass_all(1 << 20).await }
         });
         sleep(Duration::from_millis(20)).await;
         assert!(!waiting.is_finished(), "a byte a second");

@@ -169,7 +169,7 @@ impl Mirror {
             count(&self.stats().scrubbed_bytes, got);
             bytes += got;
             read(bytes);
-            pace.pass(got).await;
+            pace.pass_all(got).await;
             if is_end {
                 count(&self.stats().scrubbed_blobs, 1);
                 let ended = spawn_blocking(move || store.checked(check, Moment::now())).await;

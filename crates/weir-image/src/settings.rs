@@ -53,6 +53,11 @@ pub struct Settings {
     pub scrub_days: u32,
     /// How fast registries are asked for blobs, all together; none: as fast as they come.
     pub max_rate: Option<BitRate>,
+    /// The proxy through which registries are asked, `http://[user:password@]host:port`; empty: none; not
+    /// there: what `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` say.
+    pub proxy: Option<String>,
+    /// Who is asked without it: names, with all below them, and networks, separated by commas.
+    pub no_proxy: Option<String>,
     /// The socket of containerd, which is asked what its containers are made of.
     #[serde(default = "containerd")]
     pub containerd: PathBuf,
@@ -192,7 +197,7 @@ pub struct UpstreamSettings {
     pub cert_file: Option<PathBuf>,
     /// and its key.
     pub key_file: Option<PathBuf>,
-    /// Requests to it at once.
+    /// Requests to it at once; four times as many blobs may be on their way.
     #[serde(default = "requests")]
     pub requests: usize,
 }
@@ -281,6 +286,17 @@ impl Settings {
                 "max_rate",
                 format!("{rate} is less than {MIN_RATE}: pulls would seem to stand still"),
             );
+        }
+        match (&self.proxy, &self.no_proxy) {
+            (None, Some(_)) => return fault("no_proxy", "it is about proxy, and there is none".to_owned()),
+            (Some(proxy), _) if !proxy.is_empty() => {
+                let url = proxy.parse::<hyper::Uri>().ok();
+                if url.is_none_or(|url| url.scheme_str() != Some("http") || url.host().is_none()) {
+                    let how = "write it as http://proxy.example:3128";
+                    return fault("proxy", format!("cannot read `{proxy}`: {how}"));
+                }
+            }
+            _ => {}
         }
         if let Some(pop) = &self.pop {
             let fault = |key: &str, detail: String| Err((format!("[images.pop] {key}"), detail));

@@ -49,7 +49,7 @@ enum Fault {
 const FAULTS: [(Fault, [bool; NODES]); 12] = [
     (Fault::Registry(|| Trouble::Status(500), 1), [true; 3]),
     (Fault::Registry(|| Trouble::Status(500), 100), [false; 3]),
-    (Fault::Registry(|| Trouble::Status(429), 1), [false; 3]),
+    (Fault::Registry(|| Trouble::Limited(1), 1), [false; 3]),
     (Fault::Registry(|| Trouble::Stall(SIZE / 3), 1), [true; 3]),
     (Fault::Registry(|| Trouble::Cut(SIZE / 3), 2), [true; 3]),
     (Fault::Registry(|| Trouble::Lie, 1), [false; 3]),

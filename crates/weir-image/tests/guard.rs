@@ -4,6 +4,7 @@ mod kit;
 
 use std::{
     collections::HashSet,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -119,6 +120,42 @@ async fn what_must_not_be_asked_is_not() {
 }
 
 #[tokio::test]
+async fn what_a_registry_says_of_a_digest_is_no_path_and_is_not_believed() {
+    let (registry, served, dir) = pair().await;
+    let made = registry.image(APP, "1", 27, &[1000]);
+    let other = registry.image("library/other", "1", 28, &[1000]);
+    // What is no digest is as if nothing were said: the manifest itself says what it is.
+    for said in
+        ["sha256:../../../../etc/passwd", "../../x", "sha256:", "md5:d41d8cd98f00b204e9800998ecf8427e"]
+    {
+        *registry.state.digest_said.lock().unwrap() = Some(said.to_owned());
+        let reference = format!("tag-{}", said.len());
+        let manifests = &registry.state.manifests;
+        let kept = manifests.lock().unwrap()[&format!("{APP}/1")].clone();
+        manifests.lock().unwrap().insert(format!("{APP}/{reference}"), kept);
+        let got = served.get(&format!("/v2/{APP}/manifests/{reference}")).await;
+        assert_eq!(digest(got.bytes()), made.manifest, "{said}");
+        assert_eq!(got.headers["docker-content-digest"], made.manifest.to_string().as_str());
+    }
+    // Another one's: that is what is fetched, and it is not in this repository; or it is something else.
+    *registry.state.digest_said.lock().unwrap() = Some(other.manifest.to_string());
+    let lie = served.get("/v2/library/app/manifests/1").await;
+    assert_eq!(lie.status, 404, "{lie:?}");
+    let kept = registry.state.manifests.lock().unwrap()[&format!("{APP}/1")].clone();
+    let name = format!("{APP}/{}", other.manifest);
+    registry.state.manifests.lock().unwrap().insert(name, kept);
+    tokio::time::sleep(timing().negative * 2).await;
+    let lie = served.get("/v2/library/app/manifests/1").await;
+    let why = String::from_utf8(lie.body.unwrap().to_vec()).unwrap();
+    assert!(lie.status == 404 && why.contains(&made.manifest.to_string()), "{why}");
+    // Others are unaffected, and nothing lies outside of the store.
+    *registry.state.digest_said.lock().unwrap() = None;
+    served.pull("library/other", "1").await.unwrap();
+    let all: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(all, ["store"]);
+}
+
+#[tokio::test]
 async fn manifests_that_are_huge_or_none_are_refused() {
     let (registry, served, _dir) = pair().await;
     let huge = format!("{{\"schemaVersion\":2,\"x\":\"{}\"}}", "a".repeat(5 << 20));
@@ -228,6 +265,60 @@ async fn without_room_on_the_disk_pulls_are_answered_with_404_and_nothing_is_lef
     assert_eq!(on_disk(&served), 0);
 }
 
+/// Runs in a mount namespace of its own, with 8 MiB of memory mounted there; `None` without the right to.
+fn on_a_small_disk(at: &Path, work: impl Future<Output = ()>) -> Option<()> {
+    use nix::mount::{MsFlags, mount};
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).ok()?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+    let options = Some("size=8m,mode=700");
+    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), options).unwrap();
+    // Its threads are of this one, and so in its namespace.
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    Some(())
+}
+
+#[test]
+fn a_disk_that_fills_up_in_mid_write_ends_that_download_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().to_owned();
+    let ran = std::thread::spawn(move || {
+        on_a_small_disk(&disk, async {
+            let registry = Registry::start().await;
+            let served = serve(settings(&disk.join("store"), vec![registry.settings("docker.io")])).await;
+            registry.image("acme/small", "1", 30, &[200_000]);
+            served.pull("acme/small", "1").await.unwrap();
+            let large = registry.image(APP, "1", 31, &[4 << 20]);
+            served.get(&format!("/v2/{APP}/manifests/1")).await;
+            registry.trouble(Trouble::Slow(Duration::from_millis(20)));
+            let (puller, blob) = (kit::Puller(served.address), large.layers[0].clone());
+            let pull = tokio::spawn(async move { puller.blob(APP, &blob).await });
+            let begun = Instant::now();
+            while on_disk(&served) < 1 << 20 {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // There was room, and somebody else took it: ENOSPC.
+            let other = disk.join("other");
+            let _ = std::fs::write(&other, vec![1; 8 << 20]);
+            let got = tokio::time::timeout(Duration::from_secs(30), pull).await.unwrap().unwrap();
+            assert!(got.status == 404 || got.body.is_err(), "{got:?}");
+            served.pull("acme/small", "1").await.unwrap();
+            // What was written stays, to be continued when there is room again.
+            std::fs::remove_file(other).unwrap();
+            let begun = Instant::now();
+            while served.pull(APP, "1").await.is_err() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it does not heal");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let kept = on_disk(&served);
+            assert!(kept < (4 << 20) + 210_000, "nothing is left over: {kept}");
+        })
+    });
+    if ran.join().unwrap().is_none() {
+        println!("SKIPPED: mounting needs CAP_SYS_ADMIN");
+    }
+}
+
 #[tokio::test]
 async fn slow_and_idle_clients_are_closed_and_others_are_served() {
     let (registry, served, _dir) = pair().await;
@@ -308,4 +399,11 @@ async fn a_directory_of_another_version_owner_or_use_is_refused() {
     let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir.path().join("c"), open_to_all).unwrap();
     assert!(matches!(open("c"), Err(StoreError::Owner { mode: 0o777, .. })));
+    if !nix::unistd::geteuid().is_root() {
+        return println!("SKIPPED: only root gives a directory to somebody else");
+    }
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    std::os::unix::fs::chown(dir.path().join("d"), Some(4321), None).unwrap();
+    let error = open("d").unwrap_err();
+    assert!(matches!(error, StoreError::Owner { owner: 4321, user: 0, .. }), "{error}");
 }

@@ -267,17 +267,15 @@ impl Downloads {
             let Ok(mut chunk) = frame.into_data() else { continue };
             let dropped = skip.min(chunk.len() as u64);
             skip -= dropped;
-            let chunk = chunk.split_off(usize::try_from(dropped).unwrap_or(usize::MAX));
-            if chunk.is_empty() {
-                continue;
-            }
-            if !is_peers {
-                self.pace.pass(chunk.len() as u64).await;
-            }
-            got += chunk.len() as u64;
-            if chunks.send(chunk).await.is_err() {
-                // The disk refuses; it says why itself.
-                return Ok(());
+            let mut chunk = chunk.split_off(usize::try_from(dropped).unwrap_or(usize::MAX));
+            while !chunk.is_empty() {
+                // Passed on as it may pass: of many who share a small rate each makes progress.
+                let piece = if is_peers { chunk.len() } else { self.pace.pass(chunk.len()).await };
+                got += piece as u64;
+                if chunks.send(chunk.split_to(piece)).await.is_err() {
+                    // The disk refuses; it says why itself.
+                    return Ok(());
+                }
             }
             if job.waiting.load(Ordering::Relaxed) > 0 {
                 alone_since = None;

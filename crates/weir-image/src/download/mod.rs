@@ -28,8 +28,9 @@ use crate::{
 use fetch::Origin;
 use follow::Followed;
 
-/// The end of a blob, which nobody gets before all of it is verified, bytes.
-const HELD_BACK: u64 = 64 << 10;
+/// The end of a blob, which nobody gets before all of it is verified, bytes: little, as nothing comes
+/// while it is on its way, and more than what ends a compressed layer.
+const HELD_BACK: u64 = 4 << 10;
 
 /// How far a download is.
 #[derive(Debug, Clone)]
@@ -207,7 +208,8 @@ impl Downloads {
                 }
                 let until = Moment::now().after(this.timing.negative);
                 let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                if !is_peers {
+                // Who comes again a moment later may find a place.
+                if !is_peers && !matches!(fault, Fault::Busy { .. }) {
                     failed.insert(key, (fault.clone(), until));
                 }
                 drop(failed);

@@ -29,6 +29,18 @@ pub enum Fault {
         /// When it may be asked again.
         retry: Duration,
     },
+    /// As many requests as may be are under way.
+    #[error("{what}: {most} {of}, as many as may be (`requests`), and none ended within {wait:?}")]
+    Busy {
+        /// What was asked for.
+        what: String,
+        /// So many.
+        most: usize,
+        /// Of what.
+        of: &'static str,
+        /// How long it waited for one of them.
+        wait: Duration,
+    },
     /// No connection, no name, no answer in time, or an error of the registry's own.
     #[error("{what}: {why}")]
     Outage {
@@ -69,6 +81,6 @@ impl Fault {
     /// Whether what was known before may be served instead.
     #[must_use]
     pub fn is_outage(&self) -> bool {
-        matches!(self, Fault::Outage { .. } | Fault::Limited { .. })
+        matches!(self, Fault::Outage { .. } | Fault::Limited { .. } | Fault::Busy { .. })
     }
 }

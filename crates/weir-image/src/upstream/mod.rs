@@ -1,34 +1,24 @@
 //! Registries: where they are, as whom they are asked, and what they answered.
 
 mod auth;
+mod connect;
 mod fault;
 mod guard;
 mod login;
+mod token;
 
 use std::{
     collections::HashMap,
     net::IpAddr,
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::Incoming,
     header::{self, HeaderValue},
-};
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -37,10 +27,11 @@ use crate::{
     name::DOCKER_IO,
     settings::{Settings, Timing, UpstreamSettings},
 };
-use auth::{Challenge, Token};
+use auth::Challenge;
+use connect::{Https, Proxies, client, tls};
 pub use fault::Fault;
 use guard::Guard;
-use login::{Login, Secret};
+use login::Login;
 
 /// Says whom a request has passed through, so that mirrors that ask each other in a circle notice.
 pub(crate) const HOP: &str = "x-weir-hop";
@@ -52,6 +43,11 @@ const REDIRECTS: usize = 5;
 
 /// Requests at once to a registry of which the configuration says nothing.
 const REQUESTS: usize = 16;
+
+/// So many blobs may be on their way for each request at once. They have a queue of their own: behind a
+/// thin link they take minutes, and a manifest does not wait for them. containerd asks for all layers
+/// of an image at once.
+const BLOBS: usize = 4;
 
 /// A way to a registry: scheme and host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,8 +79,6 @@ impl Base {
     }
 }
 
-type Https = Client<HttpsConnector<HttpConnector<Guard>>, Full<Bytes>>;
-
 #[derive(Debug, Clone)]
 struct Known {
     base: Base,
@@ -92,7 +86,21 @@ struct Known {
     share: Vec<String>,
     guard: Guard,
     client: Https,
-    limit: Arc<Semaphore>,
+    requests: Queue,
+    blobs: Queue,
+}
+
+/// Who may ask at once.
+#[derive(Debug, Clone)]
+struct Queue {
+    places: usize,
+    free: Arc<Semaphore>,
+}
+
+impl Queue {
+    fn of(places: usize) -> Queue {
+        Queue { places, free: Arc::new(Semaphore::new(places)) }
+    }
 }
 
 /// As whom a registry is asked.
@@ -125,6 +133,11 @@ impl Ask {
     fn what(&self) -> String {
         format!("{}/{}", self.source, self.path)
     }
+
+    /// Whether its answer may be long.
+    fn is_for_a_blob(&self) -> bool {
+        self.method == Method::GET && self.path.starts_with("blobs/")
+    }
 }
 
 /// A registry's answer, and the place in its queue, which is kept until the body is read.
@@ -153,6 +166,7 @@ pub(crate) struct Upstreams {
     tokens: Mutex<HashMap<TokenFor, (HeaderValue, Moment)>>,
     /// Registries that have had enough for now.
     paused: Mutex<HashMap<Registry, Moment>>,
+    proxies: Proxies,
     /// This mirror's name among mirrors.
     id: String,
     timing: Timing,
@@ -169,6 +183,7 @@ impl Upstreams {
     /// A certificate authority's file cannot be read; what it says is in the text.
     pub(crate) fn new(settings: &Settings, timing: Timing) -> Result<Upstreams, String> {
         let usual = tls(None, None)?;
+        let proxies = Proxies::of(settings);
         let mut known = HashMap::new();
         for upstream in &settings.upstreams {
             let tls = match (&upstream.ca_file, &upstream.cert_file, &upstream.key_file) {
@@ -181,8 +196,9 @@ impl Upstreams {
                 login: Login::of(upstream),
                 share: upstream.share.clone(),
                 guard,
-                client: client(tls, guard, timing),
-                limit: Arc::new(Semaphore::new(upstream.requests)),
+                client: client(tls, guard, &proxies, timing),
+                requests: Queue::of(upstream.requests),
+                blobs: Queue::of(upstream.requests.saturating_mul(BLOBS)),
             };
             known.insert(upstream.registry.clone(), entry);
         }
@@ -191,9 +207,10 @@ impl Upstreams {
             .map_err(|_| "cannot get random numbers from the system".to_owned())?;
         Ok(Upstreams {
             known: Mutex::new(known),
-            others: settings.any_registry.then(|| client(usual, Guard { private: false }, timing)),
+            others: settings.any_registry.then(|| client(usual, Guard { private: false }, &proxies, timing)),
             tokens: Mutex::default(),
             paused: Mutex::default(),
+            proxies,
             id: format!("{:016x}", u64::from_ne_bytes(id)),
             timing,
         })
@@ -240,7 +257,8 @@ impl Upstreams {
             share: Vec::new(),
             guard,
             client: client.clone(),
-            limit: Arc::new(Semaphore::new(REQUESTS)),
+            requests: Queue::of(REQUESTS),
+            blobs: Queue::of(REQUESTS * BLOBS),
         };
         // Names come from clients: a bounded number is remembered.
         if known.len() < 1024 {
@@ -260,9 +278,7 @@ impl Upstreams {
             return Err(Fault::Limited { what: ask.what(), retry: until.since(now) });
         }
         let entry = self.entry(ask)?;
-        let permit = Arc::clone(&entry.limit).acquire_owned();
-        let permit = self.in_time(ask, "no other request to it has ended", permit).await?;
-        let permit = permit.map_err(|_| outage(ask, "the mirror is stopping"))?;
+        let permit = self.place(ask, &entry).await?;
         let scheme = if entry.base.is_tls { "https" } else { "http" };
         let url = format!("{scheme}://{}/v2/{}/{}", entry.base.authority, ask.source.repository, ask.path);
         let key = (registry.clone(), ask.source.repository.to_string(), ask.identity.clone());
@@ -313,6 +329,21 @@ impl Upstreams {
         }
     }
 
+    /// A place among those who ask.
+    async fn place(&self, ask: &Ask, entry: &Known) -> Result<OwnedSemaphorePermit, Fault> {
+        let (queue, of) = if ask.is_for_a_blob() {
+            (&entry.blobs, "blobs of this registry are on their way")
+        } else {
+            (&entry.requests, "requests to this registry wait for their answers")
+        };
+        let permit = Arc::clone(&queue.free).acquire_owned();
+        // Sooner than whoever waits for the answer gives up, so that he is told why.
+        let wait = self.timing.first_byte * 4 / 5;
+        let late = |_| Fault::Busy { what: ask.what(), most: queue.places, of, wait };
+        let permit = tokio::time::timeout(wait, permit).await.map_err(late)?;
+        permit.map_err(|_| outage(ask, "the mirror is stopping"))
+    }
+
     /// One request, and those it is sent on to. What is secret goes to the first host only.
     async fn follow(
         &self,
@@ -350,6 +381,9 @@ impl Upstreams {
                         headers.insert(header::AUTHORIZATION, token.clone());
                     }
                 }
+                if let Some(authorization) = self.proxies.authorization(&url) {
+                    headers.insert(header::PROXY_AUTHORIZATION, authorization);
+                }
             }
             let request = request.body(Full::default()).map_err(|e| outage(ask, e.to_string()))?;
             let sent = entry.client.request(request);
@@ -384,84 +418,6 @@ impl Upstreams {
         Ok(())
     }
 
-    async fn basic(&self, ask: &Ask, entry: &Known) -> Result<Option<HeaderValue>, Fault> {
-        let text = match (&ask.identity, &entry.login) {
-            (Identity::Client(text), _) if is_basic(text) => text.to_string(),
-            (Identity::Own, Some(login)) => match self.secret(ask, login).await? {
-                Secret::Password(text) => format!("Basic {}", STANDARD.encode(text)),
-                // Of no use without a token service.
-                Secret::Identity(_) => return Ok(None),
-            },
-            _ => return Ok(None),
-        };
-        Ok(HeaderValue::from_str(&text).ok().map(|mut value| {
-            value.set_sensitive(true);
-            value
-        }))
-    }
-
-    async fn secret(&self, ask: &Ask, login: &Login) -> Result<Secret, Fault> {
-        let secret = login.secret(&ask.source.registry, self.timing.first_byte).await;
-        secret.map_err(|why| outage(ask, why))
-    }
-
-    /// Shows a token service an identity token; it is sent to no other host than that of its challenge.
-    async fn exchange(
-        &self,
-        ask: &Ask,
-        entry: &Known,
-        url: &str,
-        form: String,
-    ) -> Result<Response<Incoming>, Fault> {
-        let url: Uri = url.parse().map_err(|_| outage(ask, format!("{url} is not a URL")))?;
-        self.check(ask, entry, &url)?;
-        let request = Request::post(url)
-            .header(header::USER_AGENT, AGENT)
-            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .body(Full::from(form))
-            .map_err(|e| outage(ask, e.to_string()))?;
-        let sent = entry.client.request(request);
-        self.in_time(ask, "no token", sent).await?.map_err(|e| outage(ask, chain(&e)))
-    }
-
-    async fn token(
-        &self,
-        ask: &Ask,
-        entry: &Known,
-        challenge: &Challenge,
-    ) -> Result<(HeaderValue, u64), Fault> {
-        let repository = ask.source.repository.as_str();
-        let identity = match (&ask.identity, &entry.login) {
-            (Identity::Own, Some(login)) => match self.secret(ask, login).await? {
-                Secret::Identity(token) => challenge.exchange(repository, &token),
-                Secret::Password(_) => None,
-            },
-            _ => None,
-        };
-        let response = if let Some((url, form)) = identity {
-            self.exchange(ask, entry, &url, form).await?
-        } else {
-            let url = challenge.token_url(repository).unwrap_or_default();
-            let login = self.basic(ask, entry).await?;
-            let of_token = Ask { method: Method::GET, accept: None, from: 0, ..ask.clone() };
-            self.follow(&of_token, entry, &url, login.as_ref()).await?
-        };
-        match response.status().as_u16() {
-            200 => {}
-            code @ 400..=403 => return Err(Fault::Denied { what: ask.what(), status: code }),
-            429 => return Err(Fault::Limited { what: ask.what(), retry: self.timing.negative }),
-            code => return Err(outage(ask, format!("its token service answers {code}"))),
-        }
-        let body = Limited::new(response.into_body(), 256 << 10).collect();
-        let body = self.in_time(ask, "no token", body).await?;
-        let body = body.map_err(|e| outage(ask, format!("its token service: {e}")))?.to_bytes();
-        let token: Option<Token> = serde_json::from_slice(&body).ok();
-        let value = token.as_ref().and_then(Token::text).and_then(|t| format!("Bearer {t}").parse().ok());
-        let mut value: HeaderValue = value.ok_or_else(|| outage(ask, "its token service gives no token"))?;
-        value.set_sensitive(true);
-        Ok((value, token.map_or(60, |t| t.lifetime_s())))
-    }
-
     async fn in_time<T>(&self, ask: &Ask, what: &str, work: impl Future<Output = T>) -> Result<T, Fault> {
         let wait = self.timing.first_byte;
         tokio::time::timeout(wait, work).await.map_err(|_| outage(ask, format!("{what} within {wait:?}")))
@@ -493,62 +449,4 @@ fn absolute(base: &Uri, to: &str) -> Option<Uri> {
     }
     let url: Uri = to.parse().ok()?;
     (url.scheme().is_some() && url.authority().is_some()).then_some(url)
-}
-
-/// * `ca_file`: whom to believe, instead of whom the system believes.
-/// * `own`: files with a certificate and its key, to show.
-fn tls(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<ClientConfig, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| format!("cannot set up TLS: {e}"))?;
-    let builder = match ca_file {
-        Some(file) => builder.with_root_certificates(roots(file)?),
-        // A system without certificates can still ask registries without TLS.
-        None => builder.clone().with_native_roots().unwrap_or_else(|e| {
-            tracing::warn!("no certificate authorities on this system, https registries will fail: {e}");
-            builder.with_root_certificates(RootCertStore::empty())
-        }),
-    };
-    let Some((cert, key)) = own else { return Ok(builder.with_no_client_auth()) };
-    let shown = PrivateKeyDer::from_pem_file(key)
-        .map_err(|e| format!("cannot read key_file {}: {e}", key.display()))?;
-    builder
-        .with_client_auth_cert(certificates("cert_file", cert)?, shown)
-        .map_err(|e| format!("cannot use cert_file {} with key_file {}: {e}", cert.display(), key.display()))
-}
-
-/// The certificates in a file, one at least.
-fn certificates(key: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let cannot = |e: &dyn std::fmt::Display| format!("cannot read {key} {}: {e}", file.display());
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(|e| cannot(&e))?.collect();
-    let found = found.map_err(|e| cannot(&e))?;
-    if found.is_empty() {
-        return Err(cannot(&"there is no certificate in it"));
-    }
-    Ok(found)
-}
-
-fn roots(file: &Path) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates("ca_file", file)? {
-        roots.add(certificate).map_err(|e| format!("cannot use ca_file {}: {e}", file.display()))?;
-    }
-    Ok(roots)
-}
-
-fn client(tls: ClientConfig, guard: Guard, timing: Timing) -> Https {
-    let mut http = HttpConnector::new_with_resolver(guard);
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(timing.connect));
-    let https =
-        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
-    Client::builder(TokioExecutor::new())
-        .pool_idle_timeout(Duration::from_secs(30))
-        .pool_max_idle_per_host(8)
-        .pool_timer(TokioTimer::new())
-        // What a connection holds in memory; its answers come in pieces of as much.
-        .http1_max_buf_size(128 << 10)
-        .build(https)
 }

@@ -54,6 +54,10 @@ pub(crate) enum Trouble {
     Silence,
     /// So long between two pieces of 64 KiB.
     Slow(Duration),
+    /// So many bytes at a time, and so long between them.
+    Drip(usize, Duration),
+    /// 429, and after how many seconds to come again.
+    Limited(u64),
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +67,8 @@ pub(crate) struct State {
     /// Method, path, and range if there was one.
     pub(crate) log: Mutex<Vec<String>>,
     pub(crate) blob_troubles: Mutex<VecDeque<Trouble>>,
+    /// What it says of the digest of any manifest, if not the truth.
+    pub(crate) digest_said: Mutex<Option<String>>,
     /// Of all manifests, until taken away.
     pub(crate) manifest_status: Mutex<Option<(u16, u64)>>,
     /// `user:password` in base64, if a token is wanted.
@@ -251,9 +257,10 @@ async fn answer(
         else {
             return Ok(status(404));
         };
+        let said = state.digest_said.lock().unwrap().clone();
         return Ok(Response::builder()
             .header("content-type", kind)
-            .header("docker-content-digest", digest(&bytes).to_string())
+            .header("docker-content-digest", said.unwrap_or_else(|| digest(&bytes).to_string()))
             .header("content-length", bytes.len())
             .body(full(if is_head { Bytes::new() } else { bytes }))
             .unwrap());
@@ -269,7 +276,7 @@ async fn answer(
 
 async fn blob(mut bytes: Bytes, range: Option<String>, trouble: Option<Trouble>) -> Response<Body> {
     let total = bytes.len();
-    let (mut cut, mut stall, mut pace) = (None, false, None);
+    let (mut cut, mut stall, mut pace, mut piece) = (None, false, None, 64 << 10);
     let mut from =
         range.and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok()).unwrap_or(0);
     match trouble {
@@ -283,6 +290,10 @@ async fn blob(mut bytes: Bytes, range: Option<String>, trouble: Option<Trouble>)
         Some(Trouble::Stall(at)) => (cut, stall) = (Some(at), true),
         Some(Trouble::NoRange) => from = 0,
         Some(Trouble::Slow(by)) => pace = Some(by),
+        Some(Trouble::Drip(of, by)) => (piece, pace) = (of, Some(by)),
+        Some(Trouble::Limited(after)) => {
+            return Response::builder().status(429).header("retry-after", after).body(full("")).unwrap();
+        }
         Some(Trouble::Lie) => {
             let mut lie = bytes.to_vec();
             *lie.last_mut().unwrap() ^= 1;
@@ -294,7 +305,7 @@ async fn blob(mut bytes: Bytes, range: Option<String>, trouble: Option<Trouble>)
     let end = cut.unwrap_or(rest.len()).min(rest.len());
     let mut at = 0;
     while at < end {
-        let to = (at + (64 << 10)).min(end);
+        let to = (at + piece).min(end);
         pieces.push(rest.slice(at..to));
         at = to;
     }
@@ -367,6 +378,8 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
         scrub_rate: weir_units::Bytes(0),
         scrub_days: 3,
         max_rate: None,
+        proxy: Some(String::new()),
+        no_proxy: None,
         containerd: "/run/containerd/containerd.sock".into(),
         upstreams,
         pop: None,
