@@ -11,6 +11,9 @@
  * moved or copied, and the process reads it as part of the frame. It writes the frame back as it
  * read it, and at the macvtap's egress weir_leave takes the ticket off and lets the packet go on where
  * it was.
+ *
+ * If there is no such device (any more, or yet), packets go on where they are, unscheduled: who deletes
+ * it stops nobody's traffic.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -98,10 +101,13 @@ int weir_enter(struct __sk_buff *skb)
 	const struct weir_user_config *cfg = config();
 	__u32 handle = skb->cb[WEIR_CB_HANDLE], zero = 0;
 	__u32 place = skb->ifindex << 1 | (skb->cb[WEIR_CB_EGRESS] & 1);
-	__u32 bytes = skb->len, *found, lane;
+	__u32 bytes = skb->len, *found, lane, mtu = 0;
 	struct weir_all_entered *entered;
 
 	if (!cfg || !cfg->device)
+		return NEXT;
+	/* Too long a packet is that device's to refuse; it is asked only whether it is there. */
+	if (bpf_check_mtu(skb, cfg->device, &mtu, 0, 0) < 0)
 		return NEXT;
 	found = bpf_map_lookup_elem(&weir_lanes, &handle);
 	lane = found ? *found : 0;

@@ -9,6 +9,7 @@
 mod gauge;
 mod packet;
 mod pump;
+mod rest;
 mod schedule;
 mod tap;
 
@@ -39,7 +40,7 @@ const PREF: u16 = 0x7e00;
 /// Lanes at first; twice as many whenever they do not do. The kernel takes 10 ms to close each, and one
 /// after the other when the agent is killed.
 const FEW: usize = 16;
-/// Between two looks at whether the device is there.
+/// Between two looks at whether the device is there, where no link event told of a change.
 const PATROL: Duration = Duration::from_millis(250);
 
 /// The engine in user space: its half of the kernel, and its thread.
@@ -57,7 +58,8 @@ pub struct User {
     late: Lateness,
     split: Option<bool>,
     nodes: Vec<tree::Node>,
-    patrolled: Instant,
+    /// When it was last looked whether the device is there.
+    patrolled: Option<Instant>,
     writes: u64,
 }
 
@@ -84,7 +86,7 @@ impl User {
                 late: Lateness::default(),
                 split: None,
                 nodes: Vec::new(),
-                patrolled: Instant::now(),
+                patrolled: None,
                 writes: 0,
             }),
             Err(error) => {
@@ -139,7 +141,7 @@ impl User {
         (self.tap, self.pump) = set_up(&mut self.ifb, &self.path, lanes)?;
         self.gauges.resize(lanes, Gauge::default());
         self.forget();
-        self.patrolled = Instant::now();
+        self.patrolled = None;
         self.configure()
     }
 
@@ -240,14 +242,14 @@ impl Engine for User {
 
     fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
         out.clear();
-        if self.patrolled.elapsed() >= PATROL {
+        if self.patrolled.is_none_or(|then| then.elapsed() >= PATROL) {
             match self.ifb.netlink.link(tap::NAME) {
                 Ok(found) if found.index == self.tap => {}
                 Ok(_) => return Ok(1),
                 Err(e) if e.is_gone() => return Ok(1),
                 Err(e) => return Err(e.into()),
             }
-            self.patrolled = Instant::now();
+            self.patrolled = Some(Instant::now());
         }
         let Some(report) = self.pump.ask() else { return Ok(1) };
         self.late = report.late;
@@ -281,6 +283,8 @@ impl Engine for User {
 
     fn wake(&mut self) -> Result<bool, EngineError> {
         let below = self.ifb.wake()?;
+        // Links have changed, or it would not be asked: the next measurement looks again.
+        self.patrolled = None;
         match self.ifb.netlink.link(tap::NAME) {
             Ok(found) if found.index == self.tap && !found.up => {
                 self.ifb.netlink.set_up(found.index, tap::NAME)?;

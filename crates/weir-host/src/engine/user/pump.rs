@@ -27,6 +27,7 @@ use weir_units::Instant;
 
 use super::{
     packet::Packet,
+    rest::Rest,
     schedule::{Lateness, Schedule, Turn},
 };
 use crate::netlink::tc::HtbClass;
@@ -146,6 +147,7 @@ struct Worker {
     /// Memory for packets.
     spare: Vec<Packet>,
     segments: usize,
+    rest: Rest,
     begun: std::time::Instant,
 }
 
@@ -165,6 +167,7 @@ impl Worker {
             orders,
             spare: Vec::new(),
             segments: 1,
+            rest: Rest::default(),
             begun: std::time::Instant::now(),
         })
     }
@@ -191,21 +194,41 @@ impl Worker {
                     let sleep = then.since(self.now()).max(SHORTEST_SLEEP);
                     self.sleep(Some(sleep))?;
                 }
-                Turn::Nothing => self.sleep(None)?,
+                Turn::Nothing => self.rest()?,
             }
         }
+    }
+
+    /// Until something comes.
+    fn rest(&mut self) -> io::Result<()> {
+        let from = self.now();
+        let until = from + self.rest.look();
+        loop {
+            if self.sleep(Some(Duration::ZERO))? {
+                break;
+            }
+            if self.now() >= until {
+                self.sleep(None)?;
+                break;
+            }
+            // Who else wants this processor may be who sends.
+            thread::yield_now();
+        }
+        self.rest.paused(self.now().since(from));
+        Ok(())
     }
 
     fn now(&self) -> Instant {
         Instant(self.begun.elapsed())
     }
 
-    /// Until something comes, or that time has passed.
-    fn sleep(&self, time: Option<Duration>) -> io::Result<()> {
+    /// Until something comes, or that time has passed. Whether something has come.
+    fn sleep(&self, time: Option<Duration>) -> io::Result<bool> {
         use std::os::fd::AsFd;
         let time = time.map(|t| TimeSpec::nanoseconds(i64::try_from(t.as_nanos()).unwrap_or(i64::MAX)));
         match ppoll(&mut [PollFd::new(self.epoll.as_fd(), PollFlags::POLLIN)], time, None) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Ok(ready) => Ok(ready > 0),
+            Err(nix::errno::Errno::EINTR) => Ok(false),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -1,0 +1,216 @@
+//! What it costs that engine `user` has every packet copied to the agent and back: throughput of one TCP
+//! stream, small packets, a packet's delay, and what an idle node pays.
+//!
+//! Rates are those of a whole machine, and this one may be shared. So beside what passed in a second it is
+//! said what would have if the agent's thread had had all of a processor, and that is judged; of a program
+//! without optimization nothing is.
+
+use std::{
+    fs,
+    net::{SocketAddr, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
+
+use weir_lab::{
+    stats::median,
+    topology::{Family, Mode, Spec, UPLINK},
+};
+use weir_netns_tests::{Config, Echo, Engine, Node, Stream, binary, containers, within};
+use weir_units::BitRate;
+
+/// Nobody waits for it.
+const WIDE: BitRate = BitRate::gbit(100);
+const MEASURED: Duration = Duration::from_secs(1);
+/// Payload of a frame of 64 bytes, its check sum counted.
+const SMALL: [u8; 18] = [0; 18];
+
+fn node() -> Node {
+    Node::build(&Spec { containers: containers(1), wire: None, mode: Mode::Bridged, ..Spec::default() })
+}
+
+fn wide(node: &Node) -> Config {
+    node.config().engine(Engine::User).capacity(WIDE)
+}
+
+fn is_optimised() -> bool {
+    binary().components().any(|part| part.as_os_str() == "release")
+}
+
+/// Time on processors of the agent's threads; of those called so, if a name is given.
+fn worked(pid: u32, name: Option<&str>) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the agent lives");
+    let each = tasks.flatten().filter_map(|task| {
+        let called = fs::read_to_string(task.path().join("comm")).ok()?;
+        if name.is_some_and(|name| name != called.trim()) {
+            return None;
+        }
+        // On a processor, waiting for one: nanoseconds.
+        let told = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        Some(Duration::from_nanos(told.split_whitespace().next()?.parse().ok()?))
+    });
+    each.sum()
+}
+
+/// Bytes and packets that have left by the uplink.
+fn left(node: &Node) -> (u64, u64) {
+    let told = node.sh(&["ip", "-s", "-j", "link", "show", UPLINK]);
+    let told: serde_json::Value = serde_json::from_str(&told).expect("ip writes JSON");
+    let tx = |what: &str| told[0]["stats64"]["tx"][what].as_u64().expect("a count");
+    (tx("bytes"), tx("packets"))
+}
+
+/// What left in a second, and what part of a processor the agent's thread had for it.
+#[derive(Debug, Clone, Copy)]
+struct Moved {
+    gbit: f64,
+    mpps: f64,
+    had: Option<f64>,
+}
+
+impl Moved {
+    fn now(node: &mut Node, pid: Option<u32>) -> Moved {
+        sleep(Duration::from_millis(300));
+        let work = || pid.map(|pid| worked(pid, Some("weir-user")));
+        let (start, worked, before) = (Instant::now(), work(), left(node));
+        sleep(MEASURED);
+        let (after, works, took) = (left(node), work(), start.elapsed().as_secs_f64());
+        Moved {
+            gbit: (after.0 - before.0) as f64 * 8e-9 / took,
+            mpps: (after.1 - before.1) as f64 * 1e-6 / took,
+            had: works.zip(worked).map(|(works, worked)| (works - worked).as_secs_f64() / took),
+        }
+    }
+
+    /// So many times that with all of a processor.
+    fn of_a_core(&self, what: f64) -> f64 {
+        what / self.had.unwrap_or(1.0)
+    }
+}
+
+/// While a stream of TCP flows.
+fn streaming(node: &mut Node, pid: Option<u32>) -> Moved {
+    let (srv, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
+    let _stream = Stream::tcp(node.netns("C1"), srv, address);
+    Moved::now(node, pid)
+}
+
+#[test]
+fn one_stream_of_tcp_passes_at_8_gbit_a_second() {
+    if !Engine::User.is_here() {
+        return;
+    }
+    let mut node = node();
+    let without = streaming(&mut node, None).gbit;
+    let config = wide(&node);
+    node.start(&config);
+    let pid = node.agent().id();
+    let measure = || {
+        let moved = streaming(&mut node, Some(pid));
+        println!(
+            "one stream of TCP: {:.2} Gbit/s, {:.2} with all of a processor, {without:.2} without weir; {moved:?}",
+            moved.gbit,
+            moved.of_a_core(moved.gbit)
+        );
+        moved
+    };
+    let moved = within(measure, |moved| !is_optimised() || moved.of_a_core(moved.gbit) >= 8.0);
+    assert!(!is_optimised() || moved.of_a_core(moved.gbit) >= 8.0, "{moved:?}");
+}
+
+/// While a container sends frames of 64 bytes, as fast as its socket takes them. Nobody reads them.
+fn small(node: &mut Node, pid: Option<u32>) -> Moved {
+    let address = node.topology.server_address(Family::V4);
+    let sink = node.topology.srv().within(|| UdpSocket::bind((address, 0))).expect("can enter");
+    let sink = sink.expect("a port is free");
+    let target = sink.local_addr().expect("it has one");
+    let any: SocketAddr = ([0, 0, 0, 0], 0).into();
+    let socket =
+        node.netns("C1").within(|| UdpSocket::bind(any)).expect("can enter").expect("a port is free");
+    socket.connect(target).expect("it can");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // Refused: the sink has gone.
+                let _ = socket.send(&SMALL);
+            }
+        });
+        let moved = Moved::now(node, pid);
+        stop.store(true, Ordering::Relaxed);
+        moved
+    })
+}
+
+#[test]
+fn a_third_of_a_million_small_packets_pass_a_second() {
+    if !Engine::User.is_here() {
+        return;
+    }
+    let mut node = node();
+    let without = small(&mut node, None).mpps;
+    let config = wide(&node);
+    node.start(&config);
+    let pid = node.agent().id();
+    let measure = || {
+        let moved = small(&mut node, Some(pid));
+        println!(
+            "64 bytes: {:.3} Mpps, {:.3} with all of a processor, {without:.3} without weir; {moved:?}",
+            moved.mpps,
+            moved.of_a_core(moved.mpps)
+        );
+        moved
+    };
+    let moved = within(measure, |moved| !is_optimised() || moved.of_a_core(moved.mpps) >= 0.35);
+    assert!(!is_optimised() || moved.of_a_core(moved.mpps) >= 0.35, "{moved:?}");
+}
+
+#[test]
+fn an_idle_node_pays_little_and_an_idle_engine_delays_a_packet_by_little() {
+    const SECONDS: Duration = Duration::from_secs(5);
+    const ROUNDS: usize = 7;
+    if !Engine::User.is_here() {
+        return;
+    }
+    let mut node = node();
+    let echo = Echo::at(node.topology.srv(), node.topology.server_address(Family::V4));
+    let config = wide(&node);
+    let ask = |node: &Node| {
+        let times = echo.ask(node.netns("C1"), 100, Duration::from_millis(2));
+        times.percentile(50.0) * 1e3
+    };
+    let measure = || {
+        let rounds = (0..ROUNDS).map(|_| {
+            let without = ask(&node);
+            node.start(&config);
+            let with = ask(&node);
+            assert!(node.agent().stop());
+            println!("answers after {without:.1} us without weir, {with:.1} with engine user");
+            with - without
+        });
+        median(&rounds.collect::<Vec<f64>>()).expect("there are some")
+    };
+    let added = within(measure, |added| !is_optimised() || *added <= 60.0);
+    println!("an idle engine adds {added:.1} us to a round trip, median of {ROUNDS}");
+    assert!(!is_optimised() || added <= 60.0, "{added:.1} us");
+
+    node.start(&config);
+    let pid = node.agent().id();
+    // Interfaces that come up talk for a while.
+    sleep(Duration::from_secs(3));
+    let measure = || {
+        let (start, before) = (Instant::now(), [worked(pid, None), worked(pid, Some("weir-user"))]);
+        sleep(SECONDS);
+        let after = [worked(pid, None), worked(pid, Some("weir-user"))];
+        let percent = |i: usize| (after[i] - before[i]).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
+        println!(
+            "idle: all of the agent {:.2} % of a core, the engine's thread {:.3}",
+            percent(0),
+            percent(1)
+        );
+        percent(0)
+    };
+    let idle = within(measure, |idle| *idle <= 1.0);
+    assert!(idle <= 1.0, "{idle:.2} % of a core");
+}
