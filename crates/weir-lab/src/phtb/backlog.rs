@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use weir_htb::{ClassId, ClassSpec, Departure, Htb, Next, Outlet, Packet, Shard, shards};
 use weir_units::{BitRate, Instant};
 
@@ -29,8 +29,11 @@ use super::{
 const BATCH: usize = 64;
 /// The beginning in real time, which is not counted: bursts are spent.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// What is counted of real time.
-const COUNTED: Duration = Duration::from_millis(500);
+/// What is counted of real time: long enough for a turn of 24 packets to be a thousandth of what a user has.
+const COUNTED: Duration = Duration::from_millis(1_500);
+/// How far the wire's time may be behind the clock's: what others took of the processor is made up for, as
+/// engine `user` does it, up to that much. What is beyond is lost, and counted.
+const CATCH_UP_NS: f64 = 20e6;
 /// Before it begins: whoever runs it with real-time priority has to leave others a part of each second.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -77,6 +80,7 @@ impl Backlog {
             ns_per_byte: self.ns_per_byte * parts as f64,
             batch_ns: self.batch_ns * parts as f64,
             start: self.real.then(Clock::now),
+            lost_ns: 0.0,
             half: packets / 2,
             packets,
             sent: Counted::default(),
@@ -100,6 +104,8 @@ struct Wire {
     batch_ns: f64,
     /// Of real time.
     start: Option<Clock>,
+    /// The clock was so much farther than can be made up for.
+    lost_ns: f64,
     half: u64,
     packets: u64,
     sent: Counted,
@@ -107,11 +113,14 @@ struct Wire {
 }
 
 impl Wire {
-    /// When the next batch leaves.
+    /// When the next batch leaves. In real time that is now, or, for who is late, when it should have left.
     #[inline]
     fn now(&mut self) -> Instant {
         if let Some(start) = self.start {
-            self.ns = start.elapsed().as_nanos() as f64;
+            let clock = start.elapsed().as_nanos() as f64 - self.lost_ns;
+            let lost = (clock - self.ns - CATCH_UP_NS).max(0.0);
+            self.lost_ns += lost;
+            self.ns = (clock - lost).min(self.ns + self.batch_ns);
         }
         Instant(Duration::from_nanos(self.ns as u64))
     }
@@ -151,9 +160,7 @@ impl Wire {
     /// Nothing waits for this moment, as all is on its way here: it has not passed.
     #[inline]
     fn wait(&mut self, turns: &mut u32) {
-        if self.start.is_none() {
-            self.ns -= self.batch_ns;
-        }
+        self.ns -= self.batch_ns;
         wait(turns);
     }
 
@@ -170,6 +177,7 @@ impl Wire {
             late_bytes,
             late_ns,
             had,
+            lost_ns: self.lost_ns,
             ..Played::default()
         }
     }
@@ -216,6 +224,7 @@ pub(super) fn play(case: Case, scenario: &Scenario, packets: u64, seed: u64) -> 
         Form::Shards => sharded(scenario, &backlog),
         Form::Lock => lock(scenario, &backlog),
         Form::Paper => paper(scenario, &backlog),
+        Form::Kernel => bail!("the kernel has its own packets"),
     }
 }
 

@@ -9,6 +9,7 @@ mod backlog;
 mod cores;
 mod fifo;
 mod judge;
+mod kernel;
 mod offered;
 mod plot;
 mod show;
@@ -18,7 +19,7 @@ use std::{fmt, path::PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use weir_htb::{ClassId, ClassSpec, Htb, Limits, Params};
+use weir_htb::{ClassId, ClassSpec, Htb, Limits, Next, Packet, Params};
 use weir_units::{BitRate, Bytes, Instant};
 
 pub use plot::svg;
@@ -31,8 +32,9 @@ use crate::{interrupt, report::Head};
 const QUANTUM: u32 = 1_514;
 /// Packets that wait in a leaf at the most.
 const LIMIT: u32 = 64;
-/// Frames that are played without `--paper`.
-const SOME: u64 = 1_000_000;
+/// Frames of a user that are played without `--paper`: of fewer, what is saved up and owed at the end is
+/// more than a thousandth.
+const SOME: u64 = 1_250;
 /// Moments of a plot.
 const WINDOWS: usize = 100;
 /// Two stages are judged if each had this much of a processor.
@@ -52,6 +54,8 @@ pub enum Form {
     Lock,
     /// The paper's: a lock-free FIFO for each leaf, empty ones are looked into.
     Paper,
+    /// The kernel's HTB with real packets, from sockets of two threads over a pair of veths; needs root.
+    Kernel,
 }
 
 impl Form {
@@ -62,6 +66,7 @@ impl Form {
             Form::Shards => "two shards",
             Form::Lock => "lock a packet",
             Form::Paper => "paper's FIFOs",
+            Form::Kernel => "kernel's, veth",
         }
     }
 
@@ -125,6 +130,8 @@ struct Played {
     had: f64,
     /// Of real time: how far the worst user was off what it is assured of, as part of that.
     worst: f64,
+    /// Of real time: what the dequeue stage missed and could not make up for. It is no time of the wire's.
+    lost_ns: f64,
 }
 
 /// What the paper's table says.
@@ -205,7 +212,7 @@ pub enum Measures {
 }
 
 fn forms() -> Vec<Form> {
-    vec![Form::Single, Form::Pipeline, Form::Shards, Form::Lock, Form::Paper]
+    vec![Form::Single, Form::Pipeline, Form::Shards, Form::Lock, Form::Paper, Form::Kernel]
 }
 fn loads() -> Vec<Load> {
     vec![Load::Backlogged, Load::Offered]
@@ -275,7 +282,7 @@ impl Scenario {
         }
         let can = |case: &Case| match case.load {
             // A trace is the scenario's; it is not played for other numbers of users.
-            Load::Offered => case.form != Form::Shards && case.active == self.active,
+            Load::Offered => !matches!(case.form, Form::Shards | Form::Kernel) && case.active == self.active,
             Load::Backlogged | Load::RealTime => self.pcap.is_none(),
         };
         cases.retain(can);
@@ -340,6 +347,25 @@ fn tree(scenario: &Scenario, packets: u32) -> Result<Htb> {
     Ok(built.with_context(|| format!("scenario {}", scenario.name))?.0)
 }
 
+/// The same with nothing saved up: of a short trace much would leave on top of the link's rate. Made with
+/// the smallest buckets, which a packet each empties, and changed then.
+fn tree_in_use(scenario: &Scenario, packets: u32) -> Result<Htb> {
+    let refused = || format!("scenario {}", scenario.name);
+    let specs = classes(scenario);
+    let small =
+        |spec: &ClassSpec| ClassSpec { params: spec.params.burst(Bytes(1)).cburst(Bytes(1)), ..*spec };
+    let small: Vec<ClassSpec> = specs.iter().map(small).collect();
+    let mut htb = Htb::build(limits(scenario, packets), Instant::default(), &small).with_context(refused)?.0;
+    for user in 0..scenario.users {
+        htb.enqueue(ClassId(user), Packet { handle: 0, len: scenario.min_len }).with_context(refused)?;
+    }
+    while let Next::Packet(_) = htb.dequeue(Instant::default()) {}
+    for spec in &specs {
+        htb.change(spec.id, spec.params).with_context(refused)?;
+    }
+    Ok(htb)
+}
+
 /// One case: medians over the repetitions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -362,6 +388,9 @@ pub struct Row {
     pub link_use: f64,
     /// Of real time: how far the worst user was off what it is assured of, as part of that.
     pub worst: Option<f64>,
+    /// Of real time: how much of it the dequeue stage missed, as others had its processor, and did not make
+    /// up for, ms. It counts for nobody.
+    pub lost_ms: Option<f64>,
     /// Of its processor: what the thread with less of it had.
     pub had: f64,
     /// A line of the cache from one processor to the other and back, before and after, ns.
@@ -401,14 +430,24 @@ pub struct Report {
     pub output: Output,
 }
 
+/// Frames that are played without `--paper`.
+fn some(scenario: &Scenario) -> u64 {
+    scenario.packets.min(SOME * u64::from(scenario.users))
+}
+
 /// Plays all cases, by turns; all of the trace with `whole`. `watch` hears of each play.
 ///
 /// # Errors
 /// If a capture cannot be used; on Ctrl-C.
 pub fn run(scenario: &Scenario, whole: bool, seed: u64, watch: &mut dyn FnMut(Case)) -> Result<Report> {
-    let most = if whole || scenario.pcap.is_some() { scenario.packets } else { scenario.packets.min(SOME) };
-    let trace = Trace::of(scenario, most, seed)?;
-    let cases = scenario.cases();
+    let most = if whole || scenario.pcap.is_some() { scenario.packets } else { some(scenario) };
+    let mut trace = Trace::of(scenario, most, seed)?;
+    let mut cases = scenario.cases();
+    if let (true, Some(why)) = (cases.iter().any(|case| case.form == Form::Kernel), kernel::lacking(scenario))
+    {
+        cases.retain(|case| case.form != Form::Kernel);
+        trace.notes.push(format!("SKIPPED: the kernel's HTB: {why}"));
+    }
     let mut plays = vec![Vec::new(); cases.len()];
     for _ in 0..scenario.repetitions {
         for (case, plays) in cases.iter().zip(&mut plays) {
@@ -418,6 +457,7 @@ pub fn run(scenario: &Scenario, whole: bool, seed: u64, watch: &mut dyn FnMut(Ca
             let before = two.then(cores::round_trip).flatten();
             let played = match case.load {
                 Load::Offered => offered::play(*case, scenario, &trace)?,
+                Load::Backlogged if case.form == Form::Kernel => kernel::play(scenario, case.active, seed)?,
                 Load::Backlogged | Load::RealTime => backlog::play(*case, scenario, most, seed)?,
             };
             let after = two.then(cores::round_trip).flatten();
@@ -453,8 +493,9 @@ pub(crate) mod tests {
     /// A short run of all forms: the tree's figures in virtual time are exact on any machine.
     #[test]
     fn every_form_fills_the_link_and_the_report_is_whole() {
-        let scenario =
-            Scenario { users: 40, active: 28, packets: 40_000, repetitions: 1, ..scenario("phtb-2") };
+        let whole = scenario("phtb-2");
+        let forms = whole.forms.iter().copied().filter(|form| *form != Form::Kernel).collect();
+        let scenario = Scenario { users: 40, active: 28, packets: 40_000, repetitions: 1, forms, ..whole };
         let mut watched = 0;
         let report = run(&scenario, true, 1, &mut |_| watched += 1).unwrap();
         assert_eq!(watched, scenario.steps());

@@ -18,7 +18,7 @@ use super::{
     fifo::{Dequeuer, Fifo},
     link, rates,
     trace::{Frame, Trace},
-    tree,
+    tree_in_use,
 };
 
 /// Frames that arrive together.
@@ -81,15 +81,17 @@ pub(super) fn play(case: Case, scenario: &Scenario, trace: &Trace) -> Result<Pla
     let (form, link) = (case.form, link(scenario));
     let end = Arrivals::new(link).after(trace.bytes());
     let (mut played, sent) = match form {
-        Form::Single => single(tree(scenario, scenario.users * LIMIT)?, trace, link, end, false)?,
-        Form::Pipeline => pipeline(tree(scenario, scenario.users * LIMIT)?, trace, link, end)?,
-        Form::Lock => lock(tree(scenario, scenario.users * LIMIT)?, trace, link, end)?,
+        Form::Single => single(tree_in_use(scenario, scenario.users * LIMIT)?, trace, link, end, false)?,
+        Form::Pipeline => pipeline(tree_in_use(scenario, scenario.users * LIMIT)?, trace, link, end)?,
+        Form::Lock => lock(tree_in_use(scenario, scenario.users * LIMIT)?, trace, link, end)?,
         Form::Paper => paper(scenario, trace, link, end)?,
-        Form::Shards => bail!("shards have no trace of their own: they run with backlogged leaves only"),
+        Form::Shards | Form::Kernel => {
+            bail!("{}: it has no trace of its own, it runs with backlogged leaves only", form.name())
+        }
     };
     if form == Form::Single {
         // Its parts, with a clock read after each, which the time of the whole has not.
-        let (parts, _) = single(tree(scenario, scenario.users * LIMIT)?, trace, link, end, true)?;
+        let (parts, _) = single(tree_in_use(scenario, scenario.users * LIMIT)?, trace, link, end, true)?;
         (played.enqueue_ns, played.dequeue_ns) = (parts.enqueue_ns, parts.dequeue_ns);
     }
     Ok(Played {
@@ -307,7 +309,7 @@ pub(super) fn output(
     windows: usize,
     user: u32,
 ) -> Result<(f64, Vec<f64>, Vec<f64>)> {
-    let (mut htb, link) = (tree(scenario, scenario.users * LIMIT)?, link(scenario));
+    let (mut htb, link) = (tree_in_use(scenario, scenario.users * LIMIT)?, link(scenario));
     let width = Arrivals::new(link).after(trace.bytes()) as f64 / windows as f64;
     let (mut all, mut one) = (vec![0.0; windows + 1], vec![0.0; windows + 1]);
     let (mut arrivals, mut left) = (Arrivals::new(link), [Departure::default(); BATCH]);
@@ -335,4 +337,24 @@ pub(super) fn output(
     all.pop();
     one.pop();
     Ok((width / 1e9, all, one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::phtb::tests::scenario;
+
+    #[test]
+    fn of_a_short_trace_the_link_s_rate_leaves_to_a_thousandth() {
+        for name in ["phtb-3", "phtb-1600", "phtb-1"] {
+            let scenario = scenario(name);
+            let trace = Trace::of(&scenario, crate::phtb::some(&scenario), 1).unwrap();
+            let case = Case { form: Form::Single, load: crate::phtb::Load::Offered, active: scenario.active };
+            let played = play(case, &scenario, &trace).unwrap();
+            let part =
+                played.late_bytes as f64 * 8e9 / (played.late_ns * link(&scenario).bits_per_sec() as f64);
+            println!("{name}: {part:.5} of the link");
+            assert!((part - 1.0).abs() < 0.001, "{name}: {part:.5}");
+        }
+    }
 }

@@ -88,6 +88,9 @@ pub fn table(report: &Report) -> String {
             let _ = write!(text, "; {}: {cpu:.2} Mpps of processor time", row.case);
         }
     }
+    for (row, lost) in report.rows.iter().filter_map(|row| row.lost_ms.map(|lost| (row, lost))) {
+        let _ = write!(text, "; {}: {lost:.1} ms missed and not made up for", row.case);
+    }
     let short: Vec<_> = report.rows.iter().filter(|row| row.had < BOTH).collect();
     if !short.is_empty() {
         let names: Vec<_> = short.iter().map(|row| row.case.to_string()).collect();
