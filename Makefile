@@ -24,7 +24,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::single \
 	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
-	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt
+	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
 

@@ -10,6 +10,9 @@ use weir_units::BitRate;
 
 use super::{CHANGED, LinkParams, Mode, PARAMS, Params};
 
+#[path = "fair_datagram_tests.rs"]
+mod datagrams;
+
 const CAPACITY: BitRate = BitRate::mbit(95);
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -31,8 +34,8 @@ const BUFFER: u32 = 212_992;
 #[link(name = "weir_fair_user", kind = "static")]
 unsafe extern "C" {
     fn user_init() -> *mut u64;
-    fn user_enqueue(now: u64, minor: u32, len: u32, hash: u32) -> i32;
-    fn user_dequeue(now: u64, wake: *mut u64) -> u64;
+    fn user_enqueue(now: u64, minor: u32, len: u32, hash: u32, owned: i32, datagram: u32) -> i32;
+    fn user_dequeue(now: u64, wake: *mut u64, datagram: *mut u32) -> u64;
 }
 
 /// The qdisc, which is one in a process; who holds it has a new one.
@@ -97,16 +100,27 @@ impl Qdisc {
 
     fn enqueue(&self, now: u64, minor: u16, len: u32) {
         // SAFETY: under the lock; all else is numbers.
-        let refused = unsafe { user_enqueue(now, minor.into(), len, minor.into()) };
+        let refused = unsafe { user_enqueue(now, minor.into(), len, minor.into(), 1, 0) };
         assert_eq!(refused, 0, "class {minor:x} is refused {len} bytes");
+    }
+
+    /// A fragment that belongs to no socket here; whether it is taken.
+    fn offer(&self, now: u64, minor: u16, len: u32, datagram: u32) -> bool {
+        // SAFETY: as above.
+        unsafe { user_enqueue(now, minor.into(), len, minor.into(), 0, datagram) == 0 }
     }
 
     /// The next packet's class and length, or when to ask again.
     fn dequeue(&self, now: u64) -> Result<(u16, u32), u64> {
-        let mut wake = 0;
-        // SAFETY: under the lock; `wake` lives as long as the call.
-        let packet = unsafe { user_dequeue(now, &raw mut wake) };
-        if packet == 0 { Err(wake) } else { Ok(((packet >> 32) as u16, packet as u32)) }
+        self.dequeue_fragment(now).map(|(minor, len, _)| (minor, len))
+    }
+
+    /// The same, and what it is a fragment of.
+    fn dequeue_fragment(&self, now: u64) -> Result<(u16, u32, u32), u64> {
+        let (mut wake, mut datagram) = (0, 0);
+        // SAFETY: under the lock; what is pointed to lives as long as the call.
+        let packet = unsafe { user_dequeue(now, &raw mut wake, &raw mut datagram) };
+        if packet == 0 { Err(wake) } else { Ok(((packet >> 32) as u16, packet as u32, datagram)) }
     }
 }
 

@@ -13,8 +13,9 @@ use weir_bpf::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 
 const SHOT: i32 = 2;
 const NEXT: i32 = -1;
-/// Offsets in `struct __sk_buff`.
+/// Offsets in `struct __sk_buff`; of `cb` its third word (`datagram.h`).
 const PRIORITY: usize = 32;
+const DATAGRAM: usize = 56;
 const TSTAMP: usize = 152;
 const WIRE_LEN: usize = 160;
 const CONTEXT: usize = 192;
@@ -93,7 +94,19 @@ impl Link {
     }
 
     fn send_frame(&self, handle: u32, wire_len: u32, ethertype: [u8; 2]) -> (Tried, [u8; CONTEXT]) {
+        self.send_part(handle, wire_len, ethertype, 0)
+    }
+
+    /// A fragment of this datagram, if it is not 0.
+    fn send_part(
+        &self,
+        handle: u32,
+        wire_len: u32,
+        ethertype: [u8; 2],
+        datagram: u32,
+    ) -> (Tried, [u8; CONTEXT]) {
         let mut context = [0; CONTEXT];
+        context[DATAGRAM..DATAGRAM + 4].copy_from_slice(&datagram.to_ne_bytes());
         context[PRIORITY..PRIORITY + 4].copy_from_slice(&handle.to_ne_bytes());
         context[WIRE_LEN..WIRE_LEN + 4].copy_from_slice(&wire_len.to_ne_bytes());
         let mut frame = [0x55; 60];
@@ -295,6 +308,29 @@ fn packets_are_dropped_beyond_the_horizon_but_not_before_a_socket_s_worth_waits(
         let most_now = most + most / 8 + left + 2 * u64::from(PACKET);
         assert!((most..=most_now).contains(&taken), "{taken} bytes, {left} left");
     }
+}
+
+#[test]
+fn of_datagrams_that_are_too_many_for_a_class_those_that_leave_are_whole() {
+    const PARTS: u32 = 9;
+    let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY))], &[]) else { return };
+    let (began, mut whole, mut broken, mut number) = (Instant::now(), 0, 0, 0u32);
+    // As many as there is time for: far more than the link carries.
+    while began.elapsed() < Duration::from_millis(1500) {
+        number += 1;
+        let key = (number.wrapping_mul(0x9e37_79b1) & !1) | 2;
+        let part = |i| link.send_part(0x1_0010, PACKET, [0x08, 0x00], key | u32::from(i == 0)).0.verdict;
+        match (0..PARTS).filter(|&i| part(i) == NEXT).count() as u32 {
+            PARTS => whole += 1,
+            0 => {}
+            _ => broken += 1,
+        }
+    }
+    println!("of {number} datagrams {whole} are let through whole, {broken} in part");
+    let most = CAPACITY * 3 / 2 / u64::from(PARTS * PACKET);
+    assert!(whole >= most * 3 / 4, "{whole} datagrams of {most} that the link carries");
+    assert!(u64::from(number) > 3 * whole, "only {number} were sent: this machine is too busy to tell");
+    assert_eq!(broken, 0, "datagrams are let through in part, {whole} whole");
 }
 
 #[test]

@@ -30,6 +30,7 @@
 
 #include "intf.h"
 #include "credit.h"
+#include "datagram.h"
 #include "pace.h"
 #include "select.h"
 
@@ -100,6 +101,7 @@ struct packet {
 	__u8 is_v6;
 	__u8 offset; /* of the IP header */
 	__u8 is_control; /* ARP, neighbour discovery, DHCP, 802.1X: without these nothing works */
+	__u32 datagram;  /* that it is a fragment of (datagram.h); 0: it is whole */
 };
 
 static __always_inline void read_ports(struct __sk_buff *skb, int offset, struct packet *p, int v6)
@@ -114,7 +116,7 @@ static __always_inline void read_ports(struct __sk_buff *skb, int offset, struct
 		p->is_control = port[1] == bpf_htons(67) || port[1] == bpf_htons(68);
 }
 
-static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
+static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p)
 {
 	__be16 protocol = skb->protocol;
 	int offset = ETH_HLEN;
@@ -135,6 +137,9 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 		p->to.address[10] = 0xff;
 		p->to.address[11] = 0xff;
 		__builtin_memcpy(&p->to.address[12], &ip.daddr, 4);
+		if (ip.frag_off & bpf_htons(0x3fff)) /* an offset, or more follow */
+			p->datagram = datagram_of(ip.saddr ^ ip.daddr, (__u32)ip.id << 16,
+						  !(ip.frag_off & bpf_htons(0x1fff)));
 		if (ip.protocol == IPPROTO_UDP && !(ip.frag_off & bpf_htons(0x1fff)))
 			read_ports(skb, offset + ip.ihl * 4, p, 0);
 	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
@@ -153,11 +158,24 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 
 			if (!bpf_skb_load_bytes(skb, offset + sizeof(ip6), &type, 1))
 				p->is_control = type >= 133 && type <= 137; /* RFC 4861 */
+		} else if (ip6.nexthdr == IPPROTO_FRAGMENT) {
+			__u32 head[2]; /* next, -, offset and flags; id */
+
+			if (!bpf_skb_load_bytes(skb, offset + sizeof(ip6), head, sizeof(head)))
+				p->datagram = datagram_of(ip6.saddr.s6_addr32[3] ^ ip6.daddr.s6_addr32[3], head[1],
+							  !(head[0] & bpf_htonl(0xfff8)));
 		}
 	} else {
 		p->is_control = protocol == bpf_htons(ETH_P_ARP) || protocol == bpf_htons(ETH_P_EAPOL);
 	}
 	p->to.prefix_len_bits = 128;
+}
+
+/* Reads what is needed of a packet, and tells the scheduler what it needs. */
+static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
+{
+	read_headers(skb, p);
+	skb->cb[WEIR_CB_DATAGRAM] = p->datagram;
 }
 
 static __always_inline const struct weir_config *config(void)

@@ -35,6 +35,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "edt.h"
+#include "datagram.h"
 #include "fill.h"
 
 #define NEXT (-1) /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */
@@ -482,6 +483,7 @@ int weir_edt(struct __sk_buff *skb)
 {
 	__u64 now = bpf_ktime_get_ns(), clock, start, asked, ahead, time;
 	__u32 minor = skb->priority & 0xffff, len = skb->wire_len, packets = skb->gso_segs;
+	__u32 datagram = skb->cb[WEIR_CB_DATAGRAM];
 	struct weir_edt_class *class;
 
 	if (now - tick.last >= TICK)
@@ -507,6 +509,8 @@ int weir_edt(struct __sk_buff *skb)
 		clock = class->clock;
 		ahead = clock > now ? clock - now : 0;
 		time = time_of(len, class->cost);
+		if (datagram && !takes_fragment(datagram, ahead, class->limit_ns, time_of(DATAGRAM_BYTES, class->cost)))
+			goto refuse;
 		if ((ahead || class->last > now) && len <= tick.packet_bytes &&
 		    passes(class, flow_of(skb, minor), time, now)) {
 			__sync_fetch_and_add(&class->clock, time);
@@ -515,10 +519,8 @@ int weir_edt(struct __sk_buff *skb)
 		if (!ahead) {
 			catch_up(class, clock, now);
 		} else {
-			if (ahead > class->limit_ns) {
-				__sync_fetch_and_add(&class->drops, packets);
-				return TC_ACT_SHOT;
-			}
+			if (ahead > class->limit_ns)
+				goto refuse;
 			if (ahead > EARLY && !class->hungry && now - tick.last >= MS + tick.awake * (MS / 100))
 				make_rates(now);
 			if (ahead > MARK && bpf_skb_ecn_set_ce(skb))
@@ -545,6 +547,9 @@ sent:
 	__sync_fetch_and_add(&class->bytes, len);
 	__sync_fetch_and_add(&class->packets, packets);
 	return NEXT;
+refuse:
+	__sync_fetch_and_add(&class->drops, packets);
+	return TC_ACT_SHOT;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -5,6 +5,7 @@
  * weir_port and the uplink's programs have named the class in skb->priority.
  *
  * fair.h       what user space writes and reads
+ * datagram.h   fragments
  * fair_heap.h  heaps without allocation
  * fair_flow.h  packets in slots, flows in a class, CoDel
  * fair_sched.h which class is next
@@ -23,6 +24,7 @@
 
 #include "fair.h"
 #include "fair_kernel.h"
+#include "datagram.h"
 #include "fair_heap.h"
 #include "fair_flow.h"
 #include "fair_sched.h"
@@ -71,7 +73,7 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	struct qdisc_skb_cb *cb = (struct qdisc_skb_cb *)skb->cb;
 	__u32 minor = class_of(skb->priority);
 	__u32 len = cb->pkt_len & ~OWNED;
-	__u32 segments = 1, hash, slot, i;
+	__u32 segments = 1, datagram = *(__u32 *)&cb->data[4 * WEIR_CB_DATAGRAM], hash, slot, i;
 	__u64 now = bpf_ktime_get_ns();
 	struct sk_buff *old;
 	struct entity *c;
@@ -84,6 +86,8 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	}
 	c = entity(minor);
 	if (broken)
+		goto refuse;
+	if (datagram && !takes_fragment(datagram, c->bytes + len, params(minor)->limit_bytes, DATAGRAM_BYTES))
 		goto refuse;
 	/* The newcomer is not who made the queue long. */
 	for (i = most_steps / 256; i && c->packets && c->bytes + len > params(minor)->limit_bytes && can_loop; i--) {
@@ -131,7 +135,7 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	 * the packet would cost more than all the rest. */
 	if (!hash)
 		hash = number ? (__u32)(number >> 6) * 0x9e3779b1 : bpf_skb_get_hash(skb);
-	slot_len[SLOT(slot)] = len | (number ? OWNED : 0);
+	slot_len[SLOT(slot)] = len | (number || datagram ? OWNED : 0);
 	arrived = now;
 	slot_time[SLOT(slot)] = ticks(now);
 	slot_class[SLOT(slot)] = segments << 16 | minor;

@@ -6,7 +6,8 @@
  * Two differences. A flow counts as new while it sends little (FRESH_BYTES in FRESH_TIME),
  * whether or not it had packets a moment ago, so that a connection of small requests stays
  * quick beside a bulk transfer. And a packet that still belongs to its sender's socket is not
- * dropped by CoDel: the full queue holds the sender back, and marks tell it to slow down.
+ * dropped by CoDel: the full queue holds the sender back, and marks tell it to slow down. Nor is a
+ * fragment, whose datagram would be lost with it.
  */
 #ifndef WEIR_FAIR_FLOW_H
 #define WEIR_FAIR_FLOW_H
@@ -14,7 +15,7 @@
 #define SLOTS 65536 /* packets that can wait; slot 0 is none */
 #define FLOWS 16    /* queues a class; flow 0 of minor 0 is none */
 #define FLOW_MASK (FAIR_ENTITIES * FLOWS - 1)
-#define OWNED 0x80000000u /* in slot_len: belongs to a local socket */
+#define OWNED 0x80000000u /* in slot_len: belongs to a local socket, or is a part of a datagram */
 #define FRESH_BYTES 3028
 #define FRESH_TIME 97656 /* 100 ms */
 #define MTU 1514

@@ -15,6 +15,7 @@ struct sk_buff {
 struct qdisc_skb_cb {
 	unsigned int pkt_len;
 	__u16 pkt_segs; /* not before 7.0 */
+	unsigned char data[20] __attribute__((aligned(4))); /* skb->cb of programs */
 };
 
 struct qdisc_skb_head {

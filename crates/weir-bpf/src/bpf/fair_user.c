@@ -105,23 +105,26 @@ struct fair_shared *user_init(void)
 	return &shared;
 }
 
-/* A local socket's packet for a class comes. 0: it was taken. */
-int user_enqueue(__u64 now, __u32 minor, __u32 len, __u32 hash)
+/* A packet for a class comes, a local socket's if it is `owned`, a fragment of a datagram (datagram.h)
+ * or 0. 0: it was taken. */
+int user_enqueue(__u64 now, __u32 minor, __u32 len, __u32 hash, int owned, __u32 datagram)
 {
 	struct bpf_sk_buff_ptr to_free = { NULL };
 	struct sk_buff *skb = unused;
 
 	unused = skb->sk;
-	skb->sk = skb;
+	skb->sk = owned ? skb : NULL;
 	skb->priority = 1 << 16 | minor;
 	skb->hash = hash;
 	((struct qdisc_skb_cb *)skb->cb)->pkt_len = len;
+	*(__u32 *)&((struct qdisc_skb_cb *)skb->cb)->data[4 * WEIR_CB_DATAGRAM] = datagram;
 	time_now = now;
 	return fair_enqueue(skb, &qdisc, &to_free);
 }
 
-/* The next packet: its class << 32 | its length. 0: none before `*wake`, which is 0 if none waits. */
-__u64 user_dequeue(__u64 now, __u64 *wake)
+/* The next packet: its class << 32 | its length. 0: none before `*wake`, which is 0 if none waits.
+ * `*datagram`: what it is a fragment of. */
+__u64 user_dequeue(__u64 now, __u64 *wake, __u32 *datagram)
 {
 	struct sk_buff *skb;
 	__u64 packet;
@@ -132,6 +135,7 @@ __u64 user_dequeue(__u64 now, __u64 *wake)
 	*wake = watchdog;
 	if (!skb)
 		return 0;
+	*datagram = *(__u32 *)&((struct qdisc_skb_cb *)skb->cb)->data[4 * WEIR_CB_DATAGRAM];
 	packet = (__u64)(skb->priority & 0xffff) << 32 | ((struct qdisc_skb_cb *)skb->cb)->pkt_len;
 	bpf_kfree_skb(skb);
 	return packet;
