@@ -96,6 +96,22 @@ pub struct ImagePop {
     pub problem: Option<String>,
 }
 
+/// `GET /v1/images/peers`: what each of the other nodes said when it was asked just now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagePeer {
+    /// Its address.
+    pub node: String,
+    /// Of its weir, if it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// By how much its clock is ahead of this node's, ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead_ms: Option<i64>,
+    /// Why nothing comes from it, if nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
 /// `POST /v1/images/pin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinImage {
@@ -201,6 +217,14 @@ impl Client {
     /// [`ClientError`].
     pub fn image_usage(&self) -> Result<ImageUsage, ClientError> {
         self.get("/v1/images/usage")
+    }
+
+    /// Asks the other nodes of a site, which ask each other, whether they take this one for a peer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn image_peers(&self) -> Result<Vec<ImagePeer>, ClientError> {
+        self.get("/v1/images/peers")
     }
 
     /// Has images stay, or not any longer.

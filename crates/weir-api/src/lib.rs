@@ -22,6 +22,7 @@
 //! | `POST /v1/congestion/move` | | [`CongestionMoved`]: connections that are there already follow the rules |
 //! | `GET /v1/images` | | [`Images`]: the image cache; `no-images` if there is none |
 //! | `GET /v1/images/usage` | | [`ImageUsage`] |
+//! | `GET /v1/images/peers` | | `[`[`ImagePeer`]`]`: asked now |
 //! | `POST /v1/images/pin` | [`PinImage`] | [`Pinned`] |
 //! | `POST /v1/images/remove` | [`NamedImage`] | [`Freed`] |
 //! | `POST /v1/images/prune` | [`PruneImages`] | [`Freed`] |
@@ -73,7 +74,7 @@ pub use congestion::{
 };
 pub use export::{Export, ExportClass, ExportSelector};
 pub use images::{
-    Freed, Image, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,
+    Freed, Image, ImagePeer, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,
     ScrubImages, WarmId, Warming,
 };
 pub use shapes::*;

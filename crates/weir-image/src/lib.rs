@@ -22,6 +22,7 @@ pub use digest::Digest;
 pub use mirror::{Mirror, MirrorError, SiteState};
 pub use moment::Moment;
 pub use name::{Image, Reference, Registry, Repository, Source, Tag};
+pub use peer::Probed;
 pub use scrub::Scrubbing;
 pub use settings::{PopSettings, PopStore, Settings, Timing, UpstreamSettings};
 pub use upstream::Fault;

@@ -11,12 +11,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use http_body_util::Empty;
 use hyper::{
     HeaderMap, Method, Request, Response,
     body::Incoming,
-    header::{AUTHORIZATION, RANGE},
+    header::{AUTHORIZATION, HeaderValue, RANGE},
 };
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -40,6 +40,29 @@ const SCHEME: &str = "weir-peer ";
 
 /// In the query of a request that takes what is on its way too.
 pub(crate) const PART: &str = "part=1";
+
+/// By which an answer says what it was made by, and when: ms since 1970.
+const VERSION: &str = "x-weir-version";
+const NOW: &str = "x-weir-now";
+
+/// Says who answers, and what his clock says.
+pub(crate) fn introduce(headers: &mut HeaderMap, now: Moment) {
+    headers.insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
+    headers.insert(NOW, HeaderValue::from(now.0));
+}
+
+/// What another node said to a question that only a peer may ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probed {
+    /// Its address.
+    pub node: String,
+    /// Of its weir, if it says so.
+    pub version: Option<String>,
+    /// By how much its clock is ahead of this one's, ms, give or take the time of an answer.
+    pub ahead_ms: Option<i64>,
+    /// Why nothing comes from it, if nothing does.
+    pub problem: Option<String>,
+}
 
 /// The other nodes.
 pub(crate) struct Peers {
@@ -137,6 +160,43 @@ impl Peers {
     ) -> Option<Response<Incoming>> {
         let path = format!("/v2/{}/{what}?ns={}&{PART}", source.repository, source.registry);
         self.ask(peer, &path, from, patience).await
+    }
+
+    /// Asks all the others whether they take this node for a peer, those too that were not there a moment ago.
+    pub(crate) async fn probe(&self) -> Vec<Probed> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let others = known.into_iter().filter(|peer| *peer != self.own);
+        join_all(others.map(|peer| self.probe_one(peer))).await
+    }
+
+    async fn probe_one(&self, node: String) -> Probed {
+        let path = "/v2/";
+        let now = Moment::now();
+        let request =
+            Request::get(format!("http://{node}{path}")).header(AUTHORIZATION, self.proof(path, now));
+        let failed = |node, why| Probed { node, version: None, ahead_ms: None, problem: Some(why) };
+        let request = match request.body(Empty::new()) {
+            Ok(request) => request,
+            Err(e) => return failed(node, e.to_string()),
+        };
+        let response = match timeout(SOON, self.client.request(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(e)) => return failed(node, crate::upstream::chain(&e)),
+            Err(_) => return failed(node, format!("no answer within {SOON:?}")),
+        };
+        let said = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok());
+        let at: Option<i64> = said(NOW).and_then(|text| text.parse().ok());
+        let ahead_ms = at.zip(i64::try_from(now.0).ok()).map(|(at, now)| at.saturating_sub(now));
+        let problem = match response.status().as_u16() {
+            // One of a version before there was this question gives what it has all the same.
+            200 | 404 => None,
+            403 if ahead_ms.is_some_and(|ms| u128::from(ms.unsigned_abs()) >= PROOF.as_millis()) => {
+                Some(format!("it refuses this node, as clocks differ by {PROOF:?} or more"))
+            }
+            403 => Some("it refuses this node: is secret_file the same on both?".to_owned()),
+            code => Some(format!("it answers {code}: is this a weir?")),
+        };
+        Probed { version: said(VERSION).map(str::to_owned), ahead_ms, problem, node }
     }
 
     /// None: it has it not, or is this node, or not there.

@@ -39,6 +39,28 @@ async fn twenty_pullers_on_five_peers_cost_one_get_per_blob_and_manifest() {
 }
 
 #[tokio::test]
+async fn a_node_tells_which_peers_take_it_for_one_and_why_others_do_not() {
+    let mut world = World::plan(PopStore::Peer, 4, 64 << 20).await;
+    let other = world.dir.path().join("other");
+    std::fs::write(&other, "another secret of some length\n").unwrap();
+    world.settings[2].pop.as_mut().unwrap().secret_file = Some(other);
+    world.begin_by_twin().await;
+    // It is registered still.
+    world.nodes[3].kill();
+    let probed = world.nodes[0].mirror.probe_peers().await;
+    assert_eq!(probed.len(), 3, "{probed:?}");
+    let of = |n: usize| probed.iter().find(|peer| peer.node == world.name(n)).unwrap();
+    assert_eq!((of(1).version.as_deref(), &of(1).problem), (Some(env!("CARGO_PKG_VERSION")), &None));
+    for n in [1, 2] {
+        // One clock, and the time of an answer.
+        assert!(of(n).ahead_ms.is_some_and(|ms| ms.abs() < 5_000), "{probed:?}");
+    }
+    let why = |n: usize| of(n).problem.clone().unwrap_or_default();
+    assert!(why(2).contains("secret_file"), "{probed:?}");
+    assert!(why(3).contains("refused") || why(3).contains("no answer"), "{probed:?}");
+}
+
+#[tokio::test]
 async fn a_peer_that_waits_has_the_first_byte_when_the_leader_has_it() {
     let world = world(5, 64 << 20).await;
     let mut best = Duration::MAX;

@@ -9,11 +9,11 @@ mod listen;
 mod manifests;
 mod piece;
 mod range;
+mod reply;
 mod route;
 
 use std::{
     collections::HashMap,
-    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -22,7 +22,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{self, HeaderName, HeaderValue},
+    header::{self, HeaderValue},
 };
 use tokio::time::timeout;
 use weir_units::BitRate;
@@ -34,7 +34,7 @@ use crate::{
     flight::Flights,
     manifest::{MAX_MANIFEST, Manifest},
     pace::Pace,
-    peer::{PART, Peers},
+    peer::{self, PART, Peers, Probed},
     scrub::Scrubs,
     stats::{Counted, Stats, count},
     store::{Opened, Recovered, Store, StoreError},
@@ -46,7 +46,7 @@ use body::Body;
 
 pub(crate) use manifests::Asker;
 use manifests::{Found, Manifests};
-use range::Wanted;
+use reply::{joined, manifest, refuse, send};
 use route::{Route, Unroutable};
 
 /// Why there is no mirror.
@@ -207,6 +207,15 @@ impl Mirror {
         self.inner.site.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Asks each of the other nodes, of whom it knows, whether it gives this one what it has; none where
+    /// nodes do not ask each other.
+    pub async fn probe_peers(&self) -> Vec<Probed> {
+        match &self.inner.peers {
+            Some(peers) => peers.probe().await,
+            None => Vec::new(),
+        }
+    }
+
     /// What it counted since it began.
     #[must_use]
     pub fn counted(&self) -> Vec<Counted> {
@@ -281,6 +290,10 @@ impl Mirror {
         };
         let headers = response.headers_mut();
         headers.insert("docker-distribution-api-version", HeaderValue::from_static("registry/2.0"));
+        if let Asks::Peer = asks {
+            // Also of a refusal: it says whether clocks are the reason.
+            peer::introduce(headers, Moment::now());
+        }
         if is_head {
             *response.body_mut() = body::whole("");
         }
@@ -370,6 +383,7 @@ impl Mirror {
         }
         let unknown = || refuse(StatusCode::NOT_FOUND, "BLOB_UNKNOWN", "it is not here");
         match route::route(uri.path(), uri.query(), &|_| true) {
+            Ok((Route::Base, _)) => Response::new(body::whole("{}")),
             Ok((Route::Manifest(source, Reference::Digest(digest)), _)) => {
                 let stored = inner.manifests.stored(&source, &digest, Moment::now()).await;
                 let found = |stored| Found { stored, age: Duration::ZERO, is_stale: false };
@@ -493,86 +507,4 @@ impl Mirror {
         }
         Ok(response)
     }
-}
-
-/// All lines of a header, as one.
-fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
-    let lines: Vec<&str> = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
-    (!lines.is_empty()).then(|| lines.join(", "))
-}
-
-fn set(response: &mut Response<Body>, name: HeaderName, value: impl ToString) {
-    if let Ok(value) = HeaderValue::from_str(&value.to_string()) {
-        response.headers_mut().insert(name, value);
-    }
-}
-
-fn refuse(status: StatusCode, code: &str, message: &str) -> Response<Body> {
-    let errors = serde_json::json!({ "errors": [{ "code": code, "message": message }] });
-    let mut response = Response::new(body::whole(errors.to_string()));
-    *response.status_mut() = status;
-    set(&mut response, header::CONTENT_TYPE, "application/json");
-    response
-}
-
-fn manifest(found: &Found, headers: &HeaderMap) -> Response<Body> {
-    let stored = &found.stored;
-    let etag = format!("\"{}\"", stored.digest);
-    let is_known = joined(headers, "if-none-match").is_some_and(|known| known.contains(&etag));
-    let mut response =
-        Response::new(body::whole(if is_known { Default::default() } else { stored.bytes.clone() }));
-    if is_known {
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-    } else {
-        set(&mut response, header::CONTENT_LENGTH, stored.bytes.len());
-    }
-    set(&mut response, header::CONTENT_TYPE, &stored.media_type);
-    set(&mut response, header::ETAG, etag);
-    set(&mut response, header::AGE, found.age.as_secs());
-    response.headers_mut().insert("docker-content-digest", digest_value(&stored.digest));
-    if found.is_stale {
-        set(&mut response, header::WARNING, "110 weir \"the registry cannot be asked\"");
-    }
-    response
-}
-
-fn digest_value(digest: &Digest) -> HeaderValue {
-    HeaderValue::from_str(&digest.to_string()).unwrap_or(HeaderValue::from_static(""))
-}
-
-/// An answer with a blob, or the part of it that is asked for.
-fn send(
-    digest: &Digest,
-    size: u64,
-    method: &Method,
-    headers: &HeaderMap,
-    body: impl FnOnce(Range<u64>) -> Body,
-) -> Response<Body> {
-    let etag = format!("\"{digest}\"");
-    let condition = headers.get(header::IF_RANGE).and_then(|v| v.to_str().ok());
-    let range = headers.get(header::RANGE).and_then(|v| v.to_str().ok());
-    let (status, range) = match range::wanted(range.filter(|_| condition.is_none_or(|c| c == etag)), size) {
-        Wanted::All => (StatusCode::OK, 0..size),
-        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Wanted::Nothing => {
-            let mut refusal = refuse(StatusCode::RANGE_NOT_SATISFIABLE, "BLOB_UNKNOWN", "beyond the end");
-            set(&mut refusal, header::CONTENT_RANGE, format!("bytes */{size}"));
-            return refusal;
-        }
-    };
-    let (length, span) =
-        (range.end - range.start, format!("bytes {}-{}/{size}", range.start, range.end.max(1) - 1));
-    // A question about it is no reason to read it.
-    let content = if method == Method::HEAD { body::whole("") } else { body(range) };
-    let mut response = Response::new(content);
-    *response.status_mut() = status;
-    if status == StatusCode::PARTIAL_CONTENT {
-        set(&mut response, header::CONTENT_RANGE, span);
-    }
-    set(&mut response, header::CONTENT_LENGTH, length);
-    set(&mut response, header::CONTENT_TYPE, "application/octet-stream");
-    set(&mut response, header::ACCEPT_RANGES, "bytes");
-    set(&mut response, header::ETAG, etag);
-    response.headers_mut().insert("docker-content-digest", digest_value(digest));
-    response
 }

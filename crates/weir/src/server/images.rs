@@ -7,8 +7,8 @@ use axum::{
 };
 use tokio::runtime::Handle;
 use weir_api::{
-    Freed, Image, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned, PruneImages, Scrub,
-    ScrubImages, WarmId, Warming,
+    Freed, Image, ImagePeer, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned,
+    PruneImages, Scrub, ScrubImages, WarmId, Warming,
 };
 use weir_image::{Mirror, Moment, store::StoreError};
 use weir_units::Bytes;
@@ -20,6 +20,7 @@ pub(super) fn router(images: Images) -> Router {
     Router::new()
         .route("/v1/images", get(list))
         .route("/v1/images/usage", get(usage))
+        .route("/v1/images/peers", get(peers))
         .route("/v1/images/pin", post(pin))
         .route("/v1/images/remove", post(remove))
         .route("/v1/images/prune", post(prune))
@@ -117,6 +118,19 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
         })
     });
     usage.await.map(Json)
+}
+
+async fn peers(State(images): State<Images>) -> Answer<Vec<ImagePeer>> {
+    let (mirror, runtime) = mirror(&images)?;
+    let asked = runtime.spawn(async move { mirror.probe_peers().await }).await;
+    let asked = asked.map_err(|_| Failure::new("stopping", "the image cache is stopping"))?;
+    let told = asked.into_iter().map(|peer| ImagePeer {
+        node: peer.node,
+        version: peer.version,
+        ahead_ms: peer.ahead_ms,
+        problem: peer.problem,
+    });
+    Ok(Json(told.collect()))
 }
 
 async fn pin(State(images): State<Images>, Body(pin): Body<PinImage>) -> Answer<Pinned> {

@@ -232,6 +232,6 @@ impl Replayed {
     /// Measurements in all.
     #[must_use]
     pub fn steps(&self) -> usize {
-        2 * self.zones.len() * self.policies.len()
+        2 * self.zones.len() * self.policies.len() * self.deployments.div_ceil(replay::BIN)
     }
 }

@@ -23,11 +23,11 @@ use super::{
 use crate::{interrupt, run::Options};
 
 /// Deployments in a point of the plot, as in the paper's Fig. 7.
-const BIN: usize = 50;
+pub(super) const BIN: usize = 50;
 /// No layer is smaller, so that each has its digest.
 const LEAST: u64 = 16;
 
-/// Runs all of it; `watch` is told of every replay before it begins, in words.
+/// Runs all of it; `watch` is told of every fifty pulls before they begin, in words.
 ///
 /// # Errors
 /// A pull fails, or on Ctrl-C.
@@ -42,10 +42,13 @@ pub fn run(scenario: &Replayed, options: &Options, watch: &mut dyn FnMut(&str)) 
         let content = Arc::new(Content::of(&trace));
         for &policy in &scenario.policies {
             for (sharing, budget) in [Sharing::PerNode, Sharing::Shared].into_iter().zip(scenario.budgets) {
-                watch(&format!("{name}, {policy}, {}", sharing.name()));
                 let budget = Bytes(budget.0 / scenario.scale);
                 let setup = Setup { nodes: scenario.nodes, sharing, budget, policy, time: TimeModel::PAPER };
-                rows.push(replay(name, &trace, &content, setup, options)?);
+                let mut told = |nth| {
+                    let of = trace.deployments.len();
+                    watch(&format!("{name}, {policy}, {}: {nth} of {of} pulls", sharing.name()));
+                };
+                rows.push(replay(name, &trace, &content, setup, options, &mut told)?);
             }
         }
     }
@@ -58,6 +61,7 @@ fn replay(
     content: &Arc<Content>,
     setup: Setup,
     options: &Options,
+    watch: &mut dyn FnMut(usize),
 ) -> Result<ReplayRow> {
     let mut site = Site::build(setup.nodes, None)?;
     content.serve(&site.far, (FAR, 5000).into())?;
@@ -83,6 +87,9 @@ fn replay(
     let (mut hits, mut asked) = (Vec::new(), 0);
     for (nth, deployment) in trace.deployments.iter().enumerate() {
         interrupt::check()?;
+        if nth % BIN == 0 {
+            watch(nth);
+        }
         let puller = &mut pullers[nth % setup.nodes];
         let image = deployment.image as usize;
         let gets = content.gets.load(Ordering::SeqCst);

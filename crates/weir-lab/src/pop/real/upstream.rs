@@ -141,29 +141,49 @@ fn head(reader: &mut impl BufRead) -> Result<(String, Vec<String>)> {
     Ok((first, lines[1..].iter().map(|line| line.to_ascii_lowercase()).collect()))
 }
 
-/// A client on a node, with one connection to the node's cache.
+/// A client on a node, with one connection to the node's cache, which closes what is idle: it comes
+/// again then, as runtimes do.
 #[derive(Debug)]
-pub(super) struct Puller(BufReader<TcpStream>);
+pub(super) struct Puller<'a> {
+    netns: &'a Netns,
+    to: &'a str,
+    reader: BufReader<TcpStream>,
+}
 
-impl Puller {
-    pub(super) fn connect(netns: &Netns, to: &str) -> Result<Puller> {
-        let stream = netns.run_in(|| TcpStream::connect(to))?.context("cannot connect to the cache")?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_nodelay(true)?;
-        Ok(Puller(BufReader::new(stream)))
+impl<'a> Puller<'a> {
+    pub(super) fn connect(netns: &'a Netns, to: &'a str) -> Result<Puller<'a>> {
+        Ok(Puller { netns, to, reader: connect(netns, to)? })
     }
 
     /// Takes it to its end; answers its length.
     pub(super) fn get(&mut self, path: &str) -> Result<u64> {
-        let ask = format!("GET {path} HTTP/1.1\r\nHost: cache\r\nAccept: {MANIFEST}\r\n\r\n");
-        self.0.get_mut().write_all(ask.as_bytes())?;
-        let (status, headers) = head(&mut self.0)?;
+        let (status, headers) = match self.ask(path) {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.reader = connect(self.netns, self.to)?;
+                self.ask(path).with_context(|| format!("{path} is not answered"))?
+            }
+        };
         let length = headers.iter().find_map(|line| line.strip_prefix("content-length:"));
-        let length: u64 = length.context("an answer without its length")?.trim().parse()?;
-        let got = std::io::copy(&mut (&mut self.0).take(length), &mut std::io::sink())?;
+        let length: u64 =
+            length.with_context(|| format!("{path}: {status}, without its length"))?.trim().parse()?;
+        let got = std::io::copy(&mut (&mut self.reader).take(length), &mut std::io::sink())?;
         if !status.contains(" 200") || got != length {
             bail!("{path}: {status}, {got} of {length} bytes");
         }
         Ok(got)
     }
+
+    fn ask(&mut self, path: &str) -> Result<(String, Vec<String>)> {
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: cache\r\nAccept: {MANIFEST}\r\n\r\n");
+        self.reader.get_mut().write_all(ask.as_bytes())?;
+        head(&mut self.reader)
+    }
+}
+
+fn connect(netns: &Netns, to: &str) -> Result<BufReader<TcpStream>> {
+    let stream = netns.run_in(|| TcpStream::connect(to))?.context("cannot connect to the cache")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(BufReader::new(stream))
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{Check, Doctor, ImagePop, Verdict};
+use weir_api::{Check, Doctor, ImagePeer, ImagePop, Verdict};
 
 use super::super::{Session, doctor};
 
@@ -56,6 +56,12 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
                 ));
             }
             checks.extend(usage.pop.as_ref().map(site));
+            if usage.pop.as_ref().is_some_and(|pop| pop.store == "peer") {
+                match session.client.image_peers() {
+                    Ok(peers) => checks.extend(peers.iter().map(peer)),
+                    Err(e) => checks.push(check("peers", Verdict::Warn, e.to_string(), None)),
+                }
+            }
             if let Ok(listen) = usage.listen.parse::<SocketAddr>() {
                 checks.push(match ask(listen, "/v2/") {
                     Ok(200) => check("mirror", Verdict::Ok, format!("answers on http://{listen}"), None),
@@ -92,6 +98,33 @@ fn site(pop: &ImagePop) -> Check {
             Some("all nodes need the same name and redis in [images.pop], and a `node` of their own"),
         ),
         _ => check("site", Verdict::Ok, format!("{name}: {}", pop.nodes.join(" ")), None),
+    }
+}
+
+/// Whether another node gives this one what it has.
+fn peer(peer: &ImagePeer) -> Check {
+    let ImagePeer { node, version, ahead_ms, problem } = peer;
+    let version = version.as_ref().map_or_else(|| "an older weir".to_owned(), |v| format!("weir {v}"));
+    let clock = ahead_ms.map_or_else(String::new, |ms| format!(", its clock {:+.1} s", ms as f64 / 1e3));
+    match problem {
+        Some(why) => {
+            let advice = "what it has is fetched from its registry meanwhile; a peer wants the same secret_file, \
+                          a clock that is right to half a minute, and an open way to its `listen`";
+            check("peer", Verdict::Warn, format!("{node}: {why}{clock}"), Some(advice))
+        }
+        // A proof holds for a minute.
+        None if ahead_ms.is_some_and(|ms| ms.unsigned_abs() > 20_000) => {
+            let found = format!("{node} takes this node for a peer ({version}{clock})");
+            check(
+                "peer",
+                Verdict::Warn,
+                found,
+                Some("from a minute on they refuse each other: set the clocks"),
+            )
+        }
+        None => {
+            check("peer", Verdict::Ok, format!("{node} takes this node for a peer ({version}{clock})"), None)
+        }
     }
 }
 
