@@ -119,6 +119,8 @@ int weir_enter(struct __sk_buff *skb)
 	bpf_set_hash(skb, lane ? lane : cfg->lanes);
 	entered = bpf_map_lookup_elem(&weir_entered, &zero);
 	if (entered) {
+		barrier_var(lane); /* kernel 6.1 has forgotten the range */
+		lane &= WEIR_LANES - 1;
 		__sync_fetch_and_add(&entered->lane[lane].bytes, bytes);
 		__sync_fetch_and_add(&entered->lane[lane].packets, 1);
 	}
