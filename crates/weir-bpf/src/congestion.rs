@@ -120,6 +120,8 @@ pub struct CongestionRule {
     pub number: u32,
     /// Acknowledged bytes after which `then` follows; 0: never.
     pub after_bytes: u64,
+    /// That may be on the way before the change; 0: any number.
+    pub window_segments: u32,
     /// The kernel's name, zeros to its end.
     pub start: [u8; 16],
     /// Likewise.
@@ -149,13 +151,14 @@ impl CongestionRule {
         key
     }
 
-    fn value(&self) -> [u8; 48] {
-        let mut value = [0; 48];
+    fn value(&self) -> [u8; 56] {
+        let mut value = [0; 56];
         value[..8].copy_from_slice(&self.after_bytes.to_ne_bytes());
         value[8..12].copy_from_slice(&self.rank.to_ne_bytes());
         value[12..16].copy_from_slice(&self.number.to_ne_bytes());
         value[16..32].copy_from_slice(&self.start);
-        value[32..].copy_from_slice(&self.then);
+        value[32..48].copy_from_slice(&self.then);
+        value[48..52].copy_from_slice(&self.window_segments.to_ne_bytes());
         value
     }
 }
@@ -185,6 +188,8 @@ pub struct CongestionTrial {
     pub rank: u32,
     /// As in a rule.
     pub after_bytes: u64,
+    /// As in a rule.
+    pub window_segments: u32,
     /// The kernel's name, zeros to its end.
     pub start: [u8; 16],
     /// Likewise.
@@ -207,6 +212,7 @@ impl CongestionTrial {
         value[8..12].copy_from_slice(&self.turn.to_ne_bytes());
         value[12..16].copy_from_slice(&self.share.to_ne_bytes());
         value[16..20].copy_from_slice(&self.rank.to_ne_bytes());
+        value[20..24].copy_from_slice(&self.window_segments.to_ne_bytes());
         value[24..40].copy_from_slice(&self.start);
         value[40..].copy_from_slice(&self.then);
         value

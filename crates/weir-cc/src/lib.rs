@@ -20,7 +20,8 @@
 //! let to = |address: &str| Connection::to(address.parse().unwrap());
 //! assert_eq!(rules.find(&to("10.1.2.3")).unwrap().action().to_string(), "bbr");
 //! // Weir's own rule: small flows are quick, and large ones leave room.
-//! assert_eq!(rules.find(&to("192.0.2.1")).unwrap().action().to_string(), "bbr, cubic after 1MiB");
+//! let own = rules.find(&to("192.0.2.1")).unwrap().action();
+//! assert_eq!(own.to_string(), "bbr within 128 segments, cubic after 1MiB");
 //! ```
 
 mod advice;
@@ -40,7 +41,7 @@ pub use advice::{
 pub use algorithm::{Algorithm, AlgorithmError};
 pub use flow::FlowRecord;
 pub use histogram::Histogram;
-pub use rule::{Action, Change, Direction, MOST_AFTER, Origin, Rule, RuleError};
+pub use rule::{Action, Change, Direction, LEAST_WINDOW, MOST_AFTER, Origin, Rule, RuleError};
 pub use rules::{
     Class, Connection, Considered, Entry, Explained, MOST_RULES, Rules, RulesError, Unavailable,
 };

@@ -9,6 +9,9 @@ use crate::Algorithm;
 /// A flow changes its algorithm after this much at the most.
 pub const MOST_AFTER: Bytes = Bytes(1 << 40);
 
+/// A flow has this much room at the least: a loss among fewer segments is seen by a time-out only.
+pub const LEAST_WINDOW: u16 = 4;
+
 /// Who opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -30,7 +33,7 @@ impl fmt::Display for Direction {
 
 /// Connections that match every part that is given use the algorithm `start`, and from `after`
 /// acknowledged bytes on the algorithm `then`. Without `start` it is weir's own rule:
-/// BBR for the first MiB, then CUBIC.
+/// BBR for the first MiB with 128 segments on the way at the most, then CUBIC.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -58,6 +61,9 @@ pub struct Rule {
     /// The algorithm then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Algorithm>,
+    /// Until then so many segments are on the way at the most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u16>,
     /// Who says so.
     #[serde(skip)]
     pub origin: Origin,
@@ -125,6 +131,9 @@ pub enum RuleError {
     /// A threshold that no flow begins below, or none reaches.
     #[error("after = {0} is not between 1 byte and {MOST_AFTER}")]
     After(Bytes),
+    /// A window in which nothing moves.
+    #[error("window = {0}: at least {LEAST_WINDOW} segments must have room on the way")]
+    Window(u16),
 }
 
 /// A change in the flow.
@@ -134,6 +143,9 @@ pub struct Change {
     pub after: Bytes,
     /// The algorithm from there on.
     pub to: Algorithm,
+    /// Segments that are on the way at the most until then; any number if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u16>,
 }
 
 /// What a rule has a connection do.
@@ -146,11 +158,15 @@ pub struct Action {
 }
 
 impl Default for Action {
-    /// BBR for the first MiB, then CUBIC: of what was tried, the only one that made the slowest
-    /// small flows faster on every link and with every buffer.
+    /// BBR for the first MiB with 128 segments (185 kB) on the way at the most, then CUBIC: of what was
+    /// tried, the only one that made the slowest small flows faster on every link and with every buffer.
+    /// Without the bound BBR's start-up floods short buffers, for which long flows pay.
     fn default() -> Action {
         let name = |text: &str| text.parse::<Algorithm>().expect("a name");
-        Action { start: name("bbr"), change: Some(Change { after: Bytes(1 << 20), to: name("cubic") }) }
+        Action {
+            start: name("bbr"),
+            change: Some(Change { after: Bytes(1 << 20), to: name("cubic"), window: Some(128) }),
+        }
     }
 }
 
@@ -158,7 +174,10 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.change {
             None => write!(f, "{}", self.start),
-            Some(change) => write!(f, "{}, {} after {}", self.start, change.to, change.after),
+            Some(Change { after, to, window: None }) => write!(f, "{}, {to} after {after}", self.start),
+            Some(Change { after, to, window: Some(window) }) => {
+                write!(f, "{} within {window} segments, {to} after {after}", self.start)
+            }
         }
     }
 }
@@ -171,7 +190,8 @@ impl Rule {
     #[must_use]
     pub fn action(&self) -> Action {
         let Some(start) = &self.start else { return Action::default() };
-        let change = self.after.zip(self.then.clone()).map(|(after, to)| Change { after, to });
+        let change =
+            self.after.zip(self.then.clone()).map(|(after, to)| Change { after, to, window: self.window });
         Action { start: start.clone(), change }
     }
 
@@ -199,8 +219,12 @@ impl Rule {
         match (&self.start, self.after, &self.then) {
             (None, Some(_), _) => half("after", "start"),
             (None, _, Some(_)) => half("then", "start"),
+            (_, None, None) if self.window.is_some() => half("window", "after and then"),
             (_, Some(_), None) => half("after", "then"),
             (_, None, Some(_)) => half("then", "after"),
+            _ if self.window.is_some_and(|window| window < LEAST_WINDOW) => {
+                Err(RuleError::Window(self.window.unwrap_or(0)))
+            }
             (_, Some(after), _) if after.0 == 0 || after > MOST_AFTER => Err(RuleError::After(after)),
             (Some(start), _, Some(then)) if start == then => Err(RuleError::NoChange(start.clone())),
             _ => Ok(()),

@@ -195,6 +195,12 @@ fn rules_that_contradict_themselves_are_refused() {
     assert_eq!(refused(never), RuleError::After(Bytes(0)));
     let none = Rule { after: Some(Bytes(1)), then: Some(algorithm("bbr")), ..bbr.clone() };
     assert_eq!(refused(none), RuleError::NoChange(algorithm("bbr")));
+    let early = Rule { window: Some(128), ..bbr.clone() };
+    assert_eq!(refused(early), RuleError::Half { given: "window", missing: "after and then" });
+    let own = Rule { window: Some(128), ..Rule::default() };
+    assert_eq!(refused(own), RuleError::Half { given: "window", missing: "after and then" });
+    let change = Rule { after: Some(Bytes(1)), then: Some(algorithm("cubic")), ..bbr.clone() };
+    assert_eq!(refused(Rule { window: Some(3), ..change }), RuleError::Window(3));
     assert_eq!(refused(Rule { port: Some(0), ..bbr.clone() }), RuleError::NoPort);
     let both = Rule { container: Some("a".into()), group: Some("g".into()), ..bbr };
     assert!(matches!(refused(both), RuleError::TwoSenders { .. }));

@@ -13,6 +13,10 @@
  * start-up, which ends with a finite ssthresh: what comes after it would else double its window
  * until the queue overflows.
  *
+ * A rule may bound what is on the way before the change (TCP_BPF_SNDCWND_CLAMP). That also sets
+ * ssthresh, and so does taking it back: what follows looks for its window by itself, from the bound
+ * on. BBR is then left at once, wherever it is, as its window is a small one.
+ *
  * An application that knows how much it will send can say so (weir_cc_hint): a flow that will pass
  * the threshold uses the second algorithm from the first packet on, or from the next RTT sample if it is
  * under way. One that is said to be smaller and is not changes at the threshold, as any other.
@@ -35,6 +39,7 @@
 #include "sockets.h"
 
 #define INFINITE_SSTHRESH 0x7fffffff
+#define SNDCWND_CLAMP 1002	/* TCP_BPF_SNDCWND_CLAMP */
 #define CALLS (BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
 struct flow { /* of one socket */
@@ -47,7 +52,8 @@ struct flow { /* of one socket */
 	__u32 generation;	/* of the rules that it was last compared with */
 	__u32 began_generation;
 	__u32 most_rtt_us;
-	__u32 direction;
+	__u16 direction;
+	__u16 window;		/* segments, while weir bounds what is on the way; 0: it does not */
 	__u32 turn;		/* of a trial, when it began */
 	__u32 tried;		/* 1: it uses what the turn tries, whatever the rules say */
 	char was[WEIR_CC_NAME];		/* before weir */
@@ -123,6 +129,25 @@ static __always_inline int use(void *ctx, const char *is, const char *wanted)
 	return -1;
 }
 
+/* Bounds what is on the way, to be taken back at the change. */
+static __always_inline void hold(void *ctx, struct flow *flow, __u32 segments)
+{
+	int most = segments;
+
+	if (segments && !bpf_setsockopt(ctx, IPPROTO_TCP, SNDCWND_CLAMP, &most, sizeof(most)))
+		flow->window = segments;
+}
+
+/* Takes that back, unless somebody else has set another bound since. */
+static __always_inline void release(void *ctx, struct tcp_sock *tp, struct flow *flow)
+{
+	int most = INFINITE_SSTHRESH;
+
+	if (flow->window && tp->snd_cwnd_clamp == flow->window)
+		bpf_setsockopt(ctx, IPPROTO_TCP, SNDCWND_CLAMP, &most, sizeof(most));
+	flow->window = 0;
+}
+
 /* Whether a flow is known to pass a threshold before it does. */
 static __always_inline int will_pass(const struct flow *flow, __u64 after_bytes)
 {
@@ -140,7 +165,7 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	struct flow *flow;
 	__u64 after_bytes, will_send_bytes;
 	__u8 address[16], version;
-	__u32 handle;
+	__u32 handle, window;
 
 	version = far_end(sk, address);
 	if (!cfg || !version)
@@ -170,19 +195,24 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 		start = trial->start;
 		then = trial->then;
 		after_bytes = trial->after_bytes;
+		window = trial->window_segments;
 	} else if (rule) {
 		start = rule->start;
 		then = rule->then;
 		after_bytes = rule->after_bytes;
+		window = rule->window_segments;
 		flow->number = rule->number;
 	} else {
 		return 1;
 	}
 	if (will_pass(flow, after_bytes)) {
 		start = then;
-		after_bytes = 0;
+		after_bytes = window = 0;
 	}
+	/* Before BBR begins, which sets ssthresh back. */
+	hold(ctx, flow, window);
 	if (use(ctx, is, start)) {
+		release(ctx, (struct tcp_sock *)sk, flow);
 		flow->number = flow->tried = flow->turn = 0;
 		return 1;
 	}
@@ -216,8 +246,9 @@ static __always_inline int can_leave(const char *name, __u32 ssthresh)
 	return name[0] != 'b' || name[1] != 'b' || name[2] != 'r' || ssthresh < INFINITE_SSTHRESH;
 }
 
-static __always_inline void advance(struct bpf_sock_ops *ctx, struct sock *sk, struct flow *flow)
+static __always_inline void advance(struct bpf_sock_ops *ctx, struct tcp_sock *tp, struct flow *flow)
 {
+	struct sock *sk = (struct sock *)tp;
 	const struct weir_cc_config *cfg = config();
 	__u32 rtt_us = ctx->srtt_us >> 3;
 	char is[WEIR_CC_NAME] = {};
@@ -226,12 +257,18 @@ static __always_inline void advance(struct bpf_sock_ops *ctx, struct sock *sk, s
 		flow->most_rtt_us = rtt_us;
 	if (cfg && flow->generation != cfg->generation)
 		compare(cfg, sk, flow);
-	if (!flow->after_bytes || ctx->bytes_acked < flow->after_bytes)
+	if (flow->after_bytes && ctx->bytes_acked < flow->after_bytes)
 		return;
+	if (!flow->after_bytes) {
+		/* There will be no change: the rules are others now. */
+		if (flow->window)
+			release(ctx, tp, flow);
+		return;
+	}
 	if (bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
 		return;
 	if (same(is, flow->set)) {
-		if (!can_leave(is, ctx->snd_ssthresh))
+		if (!flow->window && !can_leave(is, ctx->snd_ssthresh))
 			return;
 		if (!use(ctx, is, flow->then)) {
 			flow->switched_bytes = ctx->bytes_acked;
@@ -240,6 +277,7 @@ static __always_inline void advance(struct bpf_sock_ops *ctx, struct sock *sk, s
 		}
 	}
 	flow->after_bytes = 0;
+	release(ctx, tp, flow);
 }
 
 static __always_inline void finish(struct bpf_sock_ops *ctx, struct tcp_sock *tp, struct flow *flow)
@@ -331,7 +369,7 @@ int weir_congestion(struct bpf_sock_ops *ctx)
 		break;
 	case BPF_SOCK_OPS_RTT_CB:
 		if (flow)
-			advance(ctx, (struct sock *)tp, flow);
+			advance(ctx, tp, flow);
 		break;
 	default:
 		if (flow)
@@ -422,6 +460,9 @@ static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_so
 
 		if (use(tp, is, wanted))
 			return;
+		/* It is under way: no bound is set any more. */
+		if (is_over || !rule->after_bytes)
+			release(tp, tp, flow);
 		flow->number = rule->number;
 		flow->after_bytes = is_over ? 0 : rule->after_bytes;
 		copy(flow->set, wanted);
@@ -432,6 +473,7 @@ static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_so
 	}
 	flow->after_bytes = 0;
 	flow->number = 0;
+	release(tp, tp, flow);
 	if (flow->set[0] && same(is, flow->set) && !use(tp, is, flow->was)) {
 		flow->set[0] = 0;
 		if (!same(is, flow->was))
@@ -444,6 +486,8 @@ static __always_inline void leave(struct tcp_sock *tp)
 	struct flow *flow = bpf_sk_storage_get(&weir_cc_flows, tp, 0, 0);
 	char is[WEIR_CC_NAME] = {};
 
+	if (flow)
+		release(tp, tp, flow);
 	if (!flow || !flow->set[0] || bpf_getsockopt(tp, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
 		return;
 	if (same(is, flow->set))

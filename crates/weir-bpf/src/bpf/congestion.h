@@ -55,8 +55,10 @@ struct weir_cc_rule {
 	__u32 number;		/* of the rule, from 1 */
 	char start[WEIR_CC_NAME];
 	char then[WEIR_CC_NAME];
+	__u32 window_segments;	/* that may be on the way before the change; 0: any number */
+	__u32 padding;
 };
-_Static_assert(sizeof(struct weir_cc_rule) == 48, "user space maps this layout");
+_Static_assert(sizeof(struct weir_cc_rule) == 56, "user space maps this layout");
 
 struct weir_cc_trial_key { /* of another longest-prefix map */
 	__u32 prefix_len_bits;
@@ -72,7 +74,7 @@ struct weir_cc_trial {
 	__u32 turn;		/* what this is part of, for the record; never 0 */
 	__u32 share;		/* of the connections that begin, of 2^32; the others follow the rules */
 	__u32 rank;		/* connections whose rule has a greater one have no part in it */
-	__u32 padding;
+	__u32 window_segments;	/* as in a rule */
 	char start[WEIR_CC_NAME];
 	char then[WEIR_CC_NAME];
 };

@@ -58,6 +58,7 @@ struct sock {
 	struct sock_cgroup_data sk_cgrp_data;
 } __attribute__((preserve_access_index));
 struct tcp_sock {
+	__u32 snd_cwnd_clamp;
 	__u64 bytes_sent;
 	__u64 bytes_retrans;
 	__u64 bytes_acked;

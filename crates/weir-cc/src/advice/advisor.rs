@@ -123,6 +123,7 @@ pub fn rule_for(to: IpNet, action: Option<&Action>) -> Rule {
         rule.start = Some(start.clone());
         rule.after = change.as_ref().map(|change| change.after);
         rule.then = change.as_ref().map(|change| change.to.clone());
+        rule.window = change.as_ref().and_then(|change| change.window);
     }
     rule
 }

@@ -36,7 +36,7 @@ impl Random {
 /// CUBIC, BBR, and BBR for the first MiB.
 pub(crate) fn actions() -> [Action; 3] {
     let action = |start: &str, change| Action { start: start.parse().unwrap(), change };
-    let change = Change { after: Bytes(1 << 20), to: "cubic".parse().unwrap() };
+    let change = Change { after: Bytes(1 << 20), to: "cubic".parse().unwrap(), window: None };
     [action("cubic", None), action("bbr", None), action("bbr", Some(change))]
 }
 

@@ -60,8 +60,8 @@ pub enum Algorithm {
     Bbr,
     /// The paper's mix: BBR on the edge link for no more than [`Scenario::mix_most`], else CUBIC.
     Mix,
-    /// [`Scenario::rule`], by weir's BPF program; weir's own unless said: BBR for a flow's first MiB, then
-    /// CUBIC.
+    /// [`Scenario::rule`], by weir's BPF program; weir's own unless said: BBR for a flow's first MiB, in
+    /// a small window, then CUBIC.
     Weir,
 }
 

@@ -75,6 +75,7 @@ impl Ruled {
 /// As the kernel's table has it, over IPv4.
 fn compiled(action: &Action) -> CongestionRule {
     let rule = Rule { port: Some(RULED), ..Rule::default() };
+    let change = action.change.as_ref();
     CongestionRule {
         handle: 0,
         port: RULED,
@@ -82,9 +83,10 @@ fn compiled(action: &Action) -> CongestionRule {
         to: LocalPrefix { network: std::net::Ipv4Addr::UNSPECIFIED.into(), len: 0 },
         rank: rule.rank(),
         number: 1,
-        after_bytes: action.change.as_ref().map_or(0, |change| change.after.0),
+        after_bytes: change.map_or(0, |change| change.after.0),
+        window_segments: change.and_then(|change| change.window).map_or(0, u32::from),
         start: action.start.to_kernel(),
-        then: action.change.as_ref().map_or([0; 16], |change| change.to.to_kernel()),
+        then: change.map_or([0; 16], |change| change.to.to_kernel()),
     }
 }
 
@@ -93,9 +95,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weirs_own_rule_is_bbr_for_the_first_mib_then_cubic() {
+    fn weirs_own_rule_is_bbr_in_a_small_window_for_the_first_mib_then_cubic() {
         let rule = compiled(&Rule::default().action());
         assert_eq!((&rule.start[..4], &rule.then[..6]), (&b"bbr\0"[..], &b"cubic\0"[..]));
-        assert_eq!((rule.after_bytes, rule.port), (1 << 20, RULED));
+        assert_eq!((rule.after_bytes, rule.window_segments, rule.port), (1 << 20, 128, RULED));
     }
 }

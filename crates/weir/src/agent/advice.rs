@@ -29,6 +29,7 @@ fn to_kernel(assignment: &Assignment) -> CongestionTrial {
         share: (share * f64::from(u32::MAX)) as u32,
         rank: rule_for(*to, None).rank(),
         after_bytes: change.map_or(0, |change| change.after.0),
+        window_segments: change.and_then(|change| change.window).map_or(0, u32::from),
         start: action.start.to_kernel(),
         then: change.map_or([0; 16], |change| change.to.to_kernel()),
     }

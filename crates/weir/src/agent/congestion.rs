@@ -100,6 +100,7 @@ fn to_kernel(entry: &Entry) -> CongestionRule {
         rank: entry.rank,
         number: u32::try_from(entry.number).unwrap_or(0),
         after_bytes: change.map_or(0, |change| change.after.0),
+        window_segments: change.and_then(|change| change.window).map_or(0, u32::from),
         start: entry.action.start.to_kernel(),
         then: change.map_or([0; 16], |change| change.to.to_kernel()),
     }

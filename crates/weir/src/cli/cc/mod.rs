@@ -64,7 +64,7 @@ const SET_EXAMPLES: &str = "Examples:
   weir cc set group=tenant-a start=default     weir's own: BBR for the first MiB, then CUBIC
 
 Keys are those of [[congestion]]: container, group, to, port, direction say whose connections; start,
-after, then what they use. A rule about the same connections, of the file or set before, is replaced. It
+after, then, window what they use. A rule about the same connections, of the file or set before, is replaced. It
 is in force at once for new connections, and outlives a restart of the agent.";
 
 #[derive(Debug, Args)]
@@ -137,7 +137,7 @@ fn rule(parts: &[String]) -> Result<Rule, Usage> {
             continue;
         }
         let value = match (key, value.parse::<i64>()) {
-            ("port", Ok(number)) => toml::Value::Integer(number),
+            ("port" | "window", Ok(number)) => toml::Value::Integer(number),
             _ => toml::Value::String(value.to_owned()),
         };
         if table.insert(key.to_owned(), value).is_some() {
@@ -299,7 +299,9 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
         let agent = FakeAgent::start();
         let said = ask(&agent, &["cc", "explain", "[fd00::5]:443"]).good();
         assert!(
-            said.starts_with("a connection to fd00::5 uses bbr, cubic after 1MiB, by rule 1\n"),
+            said.starts_with(
+                "a connection to fd00::5 uses bbr within 128 segments, cubic after 1MiB, by rule 1\n"
+            ),
             "{said}"
         );
         let refused = ask(&agent, &["cc", "explain", "10.1.2.3", "--container", "gone"]);
@@ -329,7 +331,7 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
         assert_eq!(said.good(), "rule 3, to 192.0.2.0/24 port 443: bbr, reno after 1MiB\n");
         assert_eq!(
             ask(&agent, &["cc", "set", "start=default"]).good(),
-            "rule 3, all: bbr, cubic after 1MiB\n"
+            "rule 3, all: bbr within 128 segments, cubic after 1MiB\n"
         );
         for (bad, why) in [
             (vec!["port=443"], "say what they use"),
@@ -340,6 +342,7 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
             (vec!["to=127.0.0.0/8", "start=bbr"], "what stays on this node"),
             (vec!["port=70000", "start=bbr"], "70000"),
             (vec!["start=bbr", "after=1MiB"], "after needs then"),
+            (vec!["start=bbr", "window=128"], "window needs after and then"),
             (vec!["start=a name", "port=1"], "is not the name of a congestion control"),
         ] {
             let said = ask(&agent, &[&["cc", "set"][..], &bad].concat());
