@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{ErrorKind, Write},
-    net::{SocketAddr, UdpSocket},
+    net::{SocketAddr, TcpListener, UdpSocket},
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread::{self, sleep},
@@ -15,7 +15,11 @@ use weir_lab::{
     topology::{BRIDGE, Family, Mode, Netns, Spec},
     traffic::Load,
 };
-use weir_netns_tests::{Division, Need, Node, Record, Stream, can_run, containers, kernel, party, within};
+use weir_netns_tests::{
+    Division, Need, Node, Record, Stream, can_run,
+    connections::{Pair, can_choose, rule, started, wait_for},
+    containers, kernel, party, within,
+};
 use weir_units::BitRate;
 
 /// How many containers there are at once.
@@ -366,4 +370,47 @@ fn one_unlimited_flow_is_as_fast_as_through_a_scheduler_written_by_hand() {
     let ratio = within(measure, |ratio| *ratio >= 0.95);
     println!("throughput through weir for one through ifb and HTB set up by hand: {ratio:.3}");
     assert!(ratio >= 0.95, "{ratio:.3}");
+}
+
+/// 1 % of a core at 2,000 connections a second is 5 us for each; a build without optimization may take
+/// ten times that.
+#[test]
+fn what_becomes_of_connections_is_read_for_one_percent_of_a_core_and_no_memory() {
+    const BATCH: u64 = 250;
+    if !can_choose() {
+        return;
+    }
+    let most_us = if cfg!(debug_assertions) { 50.0 } else { 5.0 };
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let config = node.config();
+    started(&mut node, &config, &[rule("start = \"bbr\"")]);
+    let (pid, srv) = (node.agent().id(), node.topology.srv());
+    let server = node.topology.server_address(Family::V4);
+    let ended = || node.client().congestion().expect("it answers").ended;
+    let connect = |batches: u64| {
+        let before = ended();
+        for _ in 0..batches {
+            // Each at a port of its own: the ends of thousands use up the ports to come from.
+            let listener = srv.within(|| TcpListener::bind((server, 0))).expect("is there").expect("free");
+            (0..BATCH).for_each(|_| Pair::to(node.netns("C1"), &listener).send(100));
+        }
+        wait_for("all have ended", || (ended() >= before + batches * BATCH).then_some(()));
+    };
+    connect(8);
+    let (memory, idle) = (resident_mib(pid), cpu_percent(pid, Duration::from_secs(2)) / 100.0);
+    let (start, before) = (Instant::now(), used(pid));
+    connect(16);
+    let (took, cost) = (start.elapsed().as_secs_f64(), (used(pid) - before).as_secs_f64());
+    let each_us = (cost - idle * took) * 1e6 / (16 * BATCH) as f64;
+    let grown = resident_mib(pid) - memory;
+    println!(
+        "{} connections in {took:.1} s: {each_us:.2} us of the agent's time each, {:.2} % of a core at 2,000 \
+         a second; {grown:.2} MiB more than before",
+        16 * BATCH,
+        each_us * 2000.0 / 1e4
+    );
+    assert!(each_us < most_us, "{each_us} us a connection, at the most {most_us}");
+    assert!(grown < 2.0, "{grown} MiB for 4000 connections that have ended");
+    assert_eq!(node.client().congestion().expect("it answers").lost, 0);
+    assert!(node.agent().stop());
 }
