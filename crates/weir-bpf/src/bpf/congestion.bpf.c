@@ -129,12 +129,13 @@ static __always_inline int use(void *ctx, const char *is, const char *wanted)
 	return -1;
 }
 
-/* Bounds what is on the way, to be taken back at the change. */
-static __always_inline void hold(void *ctx, struct flow *flow, __u32 segments)
+/* Bounds what is on the way, to be taken back at the change, unless there is a tighter bound. */
+static __always_inline void hold(void *ctx, struct tcp_sock *tp, struct flow *flow, __u32 segments)
 {
 	int most = segments;
 
-	if (segments && !bpf_setsockopt(ctx, IPPROTO_TCP, SNDCWND_CLAMP, &most, sizeof(most)))
+	if (segments && tp->snd_cwnd_clamp > segments &&
+	    !bpf_setsockopt(ctx, IPPROTO_TCP, SNDCWND_CLAMP, &most, sizeof(most)))
 		flow->window = segments;
 }
 
@@ -210,7 +211,7 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 		after_bytes = window = 0;
 	}
 	/* Before BBR begins, which sets ssthresh back. */
-	hold(ctx, flow, window);
+	hold(ctx, (struct tcp_sock *)sk, flow, window);
 	if (use(ctx, is, start)) {
 		release(ctx, (struct tcp_sock *)sk, flow);
 		flow->number = flow->tried = flow->turn = 0;
