@@ -149,7 +149,8 @@ fn find(frame: &[u8]) -> Option<Super> {
         _ => return None,
     };
     let payload = transport + header;
-    let fits = header >= 8 && payload <= HEADERS && payload < frame.len();
+    let least = if is_tcp { 20 } else { 8 };
+    let fits = header >= least && payload <= HEADERS && payload < frame.len();
     fits.then_some(Super { ip, is_v6, transport, is_tcp, payload, segment })
 }
 
@@ -342,6 +343,8 @@ mod tests {
                 (bytes[1], bytes[4], bytes[5]) = (kind, 40, 0);
                 let (a, b) = if v6 { (0x86, 0xdd) } else { (0x08, 0x00) };
                 (bytes[22], bytes[23], bytes[26], bytes[27]) = (0x88, 0xa8, a, b);
+                // With no options, of a protocol that fits: headers of any length behind that.
+                (bytes[28], bytes[if v6 { 34 } else { 37 }]) = (0x45, if kind == GSO_UDP_L4 { UDP } else { TCP });
             }
             let mut packet = packet(&bytes);
             let mut pieces = 0;
