@@ -174,7 +174,7 @@ async fn nodes_that_share_a_directory_check_each_blob_once_and_who_dies_is_repla
 #[tokio::test]
 async fn what_goes_bad_at_a_peer_is_never_passed_on_whole_and_the_peer_looks_again() {
     let world = kit::site::world(PopStore::Peer, 2, 64 << 20).await;
-    let made = world.registry.image(APP, "1", 4, &[500_000, 20_000]);
+    let made = world.registry.image(APP, "1", 4, &[500_000, 15_000]);
     let [large, small] = [&made.layers[0], &made.layers[1]];
     world.nodes[0].puller().pull(APP, "1").await.unwrap();
     for (blob, at) in [(large, 300_000), (small, 10_000)] {
