@@ -222,6 +222,40 @@ fn a_cache_that_is_killed_in_the_middle_goes_on_where_it_was() {
     }
 }
 
+/// What a container that downloads through the node's link has of it beside a pull, bit/s.
+fn beside_a_pull(more: &str) -> Option<f64> {
+    let site = Site::build(more)?;
+    site.push(&site.public, "acme/app:1", 32 << 20);
+    site.slow("20mbit");
+    let mut pull = site.pull("docker.io/acme/app:1", 0);
+    let mut pull = pull.stdout(Stdio::null()).spawn().unwrap();
+    wait_until("pulled: some", || site.counter("served_bytes") > 1 << 20);
+    let download = site.download();
+    // Both are at their rates.
+    std::thread::sleep(Duration::from_secs(1));
+    let (before, pulled, begun) = (download.bytes(), site.counter("served_bytes"), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let rate = |bytes: u64| bytes as f64 * 8.0 / begun.elapsed().as_secs_f64();
+    let rates = (rate(download.bytes() - before), rate(site.counter("served_bytes") - pulled));
+    println!("{more}: the container has {:.1} Mbit/s, the pull {:.1}", rates.0 / 1e6, rates.1 / 1e6);
+    assert!(pull.try_wait().unwrap().is_none(), "the pull was over too soon");
+    // Bounded, it may have less than its bound: the other fills the queue.
+    assert!(rates.1 > 2e5, "the pull stands still");
+    let _ = pull.kill();
+    let _ = pull.wait();
+    Some(rates.0)
+}
+
+#[test]
+fn a_pull_that_is_bounded_takes_nothing_of_what_is_to_be_left_for_a_container() {
+    // 20 Mbit/s, of which 14 are promised: the rest is the pulls'.
+    let Some(with) = beside_a_pull("max_rate = \"5mbit\"") else { return };
+    let Some(without) = beside_a_pull("") else { return };
+    // But for headers, and what a pull that begins sends before it is held back.
+    assert!(with > 13e6, "{with} bit/s of 14 Mbit/s");
+    assert!(without < with, "{without} bit/s without a bound");
+}
+
 #[test]
 fn a_full_disk_refuses_new_blobs_and_serves_those_it_has() {
     let Some(mut site) = Site::build("") else { return };

@@ -2,8 +2,14 @@
 
 use std::{
     fs::{self, File},
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -163,12 +169,50 @@ impl Site {
         self.skopeo(&[], &format!("{LISTEN}/{name}"), n)
     }
 
+    /// A download through the same link, which goes on until it is dropped.
+    pub(crate) fn download(&self) -> Download {
+        let listener = self.far.run_in(|| TcpListener::bind(("10.9.0.2", 5002))).unwrap().unwrap();
+        thread::spawn(move || {
+            let Ok((mut to, _)) = listener.accept() else { return };
+            while to.write_all(&[0; 16 << 10]).is_ok() {}
+        });
+        let connect = || TcpStream::connect(("10.9.0.2", 5002));
+        let stream = self.node.run_in(connect).unwrap().unwrap();
+        let (mut from, bytes) = (stream.try_clone().unwrap(), Arc::<AtomicU64>::default());
+        let counted = Arc::clone(&bytes);
+        thread::spawn(move || {
+            let mut buffer = [0; 64 << 10];
+            while let Ok(got @ 1..) = from.read(&mut buffer) {
+                counted.fetch_add(got as u64, Ordering::Relaxed);
+            }
+        });
+        Download { stream, bytes }
+    }
+
     /// Throttles what comes from the registries.
     pub(crate) fn slow(&self, rate: &str) {
         let mut tc = Command::new("nsenter");
         tc.arg(format!("--net={}", self.far.path().display()));
         tc.args(["--", "tc", "qdisc", "replace", "dev", "up0", "root", "tbf"]);
         run(tc.args(["rate", rate, "burst", "64kb", "latency", "50ms"])).unwrap();
+    }
+}
+
+/// What [`Site::download`] has got.
+pub(crate) struct Download {
+    stream: TcpStream,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Download {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
