@@ -58,7 +58,7 @@ fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine:
             // NOT YET: two CUBIC flows whose maximum falls from 40 to 10 Mbit/s under load have 7 to 13 of it
             // for half a minute with htb, which cuts its queue at the same time. Paced they have it.
             if engine == Engine::Htb && !paced && *name == "CUBIC has one" {
-                println!("{engine} {name}: left out, see README's limits");
+                println!("{engine} {name}: left out, see docs/limits.md");
                 continue;
             }
             let expected = division.expected(CAPACITY, Family::V4);
