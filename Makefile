@@ -52,7 +52,7 @@ test: test-unit test-netns
 
 test-unit:
 	scripts/install-deps.sh build test
-	$(CARGO) test --workspace --locked --exclude weir-netns-tests
+	scripts/test-unit.sh
 	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
 	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
 	$(CARGO) test --release --locked -p weir-htb --test speed --test instructions -- --nocapture
