@@ -92,6 +92,8 @@ pub enum ClientError {
 impl Client {
     /// How long an answer may take.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
+    /// How long at the least [`doctor`](Client::doctor) waits: it tries out every engine with traffic.
+    pub const DOCTORS_TIMEOUT: Duration = Duration::from_secs(70);
 
     /// A client for the agent that listens at `socket`; nothing is opened yet.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
@@ -171,7 +173,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn doctor(&self) -> Result<Doctor, ClientError> {
-        self.get("/v1/doctor")
+        self.clone().with_timeout(self.timeout.max(Client::DOCTORS_TIMEOUT)).get("/v1/doctor")
     }
 
     /// The events that the agent has kept and, with `follow`, those to come.

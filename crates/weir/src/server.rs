@@ -40,6 +40,8 @@ pub(crate) use socket::Socket;
 /// How long the agent's loop may take; shorter than a client waits, so that the client
 /// hears why.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// How long trying out every engine with traffic may take, on a small machine too.
+const DOCTORS_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers requests until the listener fails. To stop, drop the future.
 ///
@@ -106,7 +108,7 @@ async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class
 }
 
 async fn doctor(State(control): State<Control>) -> Answer<Doctor> {
-    ask(&control, Request::Doctor).await.map(Json)
+    ask_within(DOCTORS_PATIENCE, &control, Request::Doctor).await.map(Json)
 }
 
 async fn export(State(control): State<Control>) -> Answer<Export> {
@@ -135,15 +137,24 @@ async fn bad_method(method: Method, uri: Uri) -> Failure {
 
 /// Puts one question to the agent's loop and waits for the answer.
 async fn ask<T>(control: &Control, question: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
+    ask_within(PATIENCE, control, question).await
+}
+
+/// The same for what takes longer.
+async fn ask_within<T>(
+    patience: Duration,
+    control: &Control,
+    question: impl FnOnce(Reply<T>) -> Request,
+) -> Result<T, Failure> {
     let stopping = || Failure::new("stopping", "the agent is stopping; ask again when it is back");
     let (reply, answer) = oneshot::channel();
     let work = async {
         control.send(question(reply)).await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())
     };
-    time::timeout(PATIENCE, work)
+    time::timeout(patience, work)
         .await
-        .map_err(|_| Failure::new("busy", format!("the agent's loop gave no answer within {PATIENCE:?}")))?
+        .map_err(|_| Failure::new("busy", format!("the agent's loop gave no answer within {patience:?}")))?
 }
 
 /// A refusal on its way out: its status follows from its code.
