@@ -187,16 +187,17 @@ impl Peers {
         let said = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok());
         let at: Option<i64> = said(NOW).and_then(|text| text.parse().ok());
         let ahead_ms = at.zip(i64::try_from(now.0).ok()).map(|(at, now)| at.saturating_sub(now));
-        let problem = match response.status().as_u16() {
-            // One of a version before there was this question gives what it has all the same.
-            200 | 404 => None,
-            403 if ahead_ms.is_some_and(|ms| u128::from(ms.unsigned_abs()) >= PROOF.as_millis()) => {
+        let version = said(VERSION).map(str::to_owned);
+        let problem = match (response.status().as_u16(), &version) {
+            (code, None) => Some(format!("it answers {code} and does not say that it is a weir")),
+            (200, _) => None,
+            (403, _) if ahead_ms.is_some_and(|ms| u128::from(ms.unsigned_abs()) >= PROOF.as_millis()) => {
                 Some(format!("it refuses this node, as clocks differ by {PROOF:?} or more"))
             }
-            403 => Some("it refuses this node: is secret_file the same on both?".to_owned()),
-            code => Some(format!("it answers {code}: is this a weir?")),
+            (403, _) => Some("it refuses this node: is secret_file the same on both?".to_owned()),
+            (code, _) => Some(format!("it answers {code}")),
         };
-        Probed { version: said(VERSION).map(str::to_owned), ahead_ms, problem, node }
+        Probed { version, ahead_ms, problem, node }
     }
 
     /// None: it has it not, or is this node, or not there.
@@ -230,6 +231,8 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, Write};
+
     use super::*;
 
     #[test]
@@ -248,5 +251,24 @@ mod tests {
             assert!(!two.is_peer(&with(text.to_owned()), path, now), "{text}");
         }
         assert!(!two.is_peer(&HeaderMap::new(), path, now));
+    }
+
+    #[tokio::test]
+    async fn what_answers_at_a_peers_address_and_is_no_weir_is_not_taken_for_one() {
+        for status in ["200 OK", "404 Not Found"] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let peers = Peers::new("10.0.0.1:5051", b"secret");
+            peers.set_known(vec!["10.0.0.1:5051".to_owned(), listener.local_addr().unwrap().to_string()]);
+            let answers = std::thread::spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                let mut head = std::io::BufReader::new(stream.try_clone().unwrap()).lines();
+                while !head.next().unwrap().unwrap().is_empty() {}
+                write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").unwrap();
+            });
+            let probed = peers.probe().await;
+            let why = probed[0].problem.as_deref().unwrap_or_default();
+            assert!(probed.len() == 1 && why.contains("does not say that it is a weir"), "{probed:?}");
+            answers.join().unwrap();
+        }
     }
 }

@@ -101,31 +101,25 @@ fn site(pop: &ImagePop) -> Check {
     }
 }
 
+/// A node's clock may be off by so much, ms, before it is said: a proof holds for a minute.
+const CLOCK_MS: u64 = 20_000;
+
 /// Whether another node gives this one what it has.
 fn peer(peer: &ImagePeer) -> Check {
     let ImagePeer { node, version, ahead_ms, problem } = peer;
-    let version = version.as_ref().map_or_else(|| "an older weir".to_owned(), |v| format!("weir {v}"));
     let clock = ahead_ms.map_or_else(String::new, |ms| format!(", its clock {:+.1} s", ms as f64 / 1e3));
-    match problem {
-        Some(why) => {
-            let advice = "what it has is fetched from its registry meanwhile; a peer wants the same secret_file, \
-                          a clock that is right to half a minute, and an open way to its `listen`";
-            check("peer", Verdict::Warn, format!("{node}: {why}{clock}"), Some(advice))
-        }
-        // A proof holds for a minute.
-        None if ahead_ms.is_some_and(|ms| ms.unsigned_abs() > 20_000) => {
-            let found = format!("{node} takes this node for a peer ({version}{clock})");
-            check(
-                "peer",
-                Verdict::Warn,
-                found,
-                Some("from a minute on they refuse each other: set the clocks"),
-            )
-        }
-        None => {
-            check("peer", Verdict::Ok, format!("{node} takes this node for a peer ({version}{clock})"), None)
-        }
+    if let Some(why) = problem {
+        let advice = "what it has is fetched from its registry meanwhile; a peer wants the same secret_file, \
+                      a clock that is right to half a minute, and an open way to its `listen`";
+        return check("peer", Verdict::Warn, format!("{node}: {why}{clock}"), Some(advice));
     }
+    let version = version.as_deref().unwrap_or_default();
+    let found = format!("{node} takes this node for a peer (weir {version}{clock})");
+    if ahead_ms.is_some_and(|ms| ms.unsigned_abs() > CLOCK_MS) {
+        let advice = "from a minute on they refuse each other: set the clocks";
+        return check("peer", Verdict::Warn, found, Some(advice));
+    }
+    check("peer", Verdict::Ok, found, None)
 }
 
 /// Whether an image can be had, all the way.
@@ -186,4 +180,23 @@ fn ask(listen: SocketAddr, path: &str) -> std::io::Result<u16> {
     stream.read_exact(&mut head)?;
     let status = std::str::from_utf8(&head).ok().and_then(|head| head.get(9..12)?.parse().ok());
     status.ok_or_else(|| std::io::Error::other("the answer is not HTTP"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_good_unless_it_refuses_or_its_clock_will_have_it_refuse() {
+        let told = |ahead_ms: i64, problem: Option<&str>| {
+            let (node, version) = ("10.0.0.2:5051".to_owned(), Some("0.1.0".to_owned()));
+            peer(&ImagePeer { node, version, ahead_ms: Some(ahead_ms), problem: problem.map(str::to_owned) })
+        };
+        let good = told(-300, None);
+        assert_eq!(good.verdict, Verdict::Ok);
+        assert_eq!(good.found, "10.0.0.2:5051 takes this node for a peer (weir 0.1.0, its clock -0.3 s)");
+        for bad in [told(21_000, None), told(-21_000, None), told(0, Some("it refuses this node"))] {
+            assert!(bad.verdict == Verdict::Warn && bad.advice.is_some(), "{bad:?}");
+        }
+    }
 }
