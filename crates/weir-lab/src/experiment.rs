@@ -11,8 +11,11 @@ use crate::{
 };
 
 /// The experiments about costs that come with weir.
-const COSTS: [(&str, &str); 2] =
-    [("cpu", include_str!("../../../lab/cpu.toml")), ("latency", include_str!("../../../lab/latency.toml"))];
+const COSTS: [(&str, &str); 3] = [
+    ("cpu", include_str!("../../../lab/cpu.toml")),
+    ("cpu-even", include_str!("../../../lab/cpu-even.toml")),
+    ("latency", include_str!("../../../lab/latency.toml")),
+];
 
 /// The experiments about promised bandwidth.
 const PROMISES: [(&str, &str); 7] = [
@@ -267,7 +270,7 @@ mod tests {
         assert!(matches!(find("cpu").unwrap(), Experiment::Cost(_)));
         assert!(matches!(find("pop-hits").unwrap(), Experiment::Images(_)));
         let error = find("lattency").unwrap_err().to_string();
-        assert!(error.contains("weights-3") && error.contains("cpu, latency, sla-A"), "{error}");
+        assert!(error.contains("weights-3") && error.contains("cpu, cpu-even, latency, sla-A"), "{error}");
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{Found, Row, Scenario, Shaper, clock::Moment};
 use crate::{
@@ -31,6 +32,8 @@ const MOST_ELSEWHERE: f64 = 0.5;
 struct Sample {
     /// Processor seconds a gigabyte.
     cost: f64,
+    /// Packets a gigabyte, as they leave the containers.
+    packets: f64,
     /// Payload, Mbit/s.
     mbit: f64,
 }
@@ -88,22 +91,43 @@ fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Optio
     if idling > seconds * quiet.processors() as f64 * MOST_ELSEWHERE {
         return Ok(None);
     }
-    let from: Vec<&Netns> = shaper.topology.containers()[..busy].iter().map(|c| c.netns()).collect();
+    let containers = &shaper.topology.containers()[..busy];
+    let from: Vec<&Netns> = containers.iter().map(|c| c.netns()).collect();
+    let interfaces: Vec<String> = containers.iter().map(|c| c.host_interface()).collect();
+    let packets = || shaper.topology.node().within(|| received(&interfaces))?;
     let bulk = Bulk::start(shaper.topology, &from, Family::V4)?;
     interrupt::sleep(WARM_UP)?;
-    let (before, start) = (bulk.received(), Moment::now()?);
+    let (sent, before, start) = (packets()?, bulk.received(), Moment::now()?);
     interrupt::sleep_until(Instant::now() + time)?;
     let bytes = (bulk.received() - before) as f64;
     let (elapsed, working) = start.elapsed()?;
+    let sent = (packets()? - sent) as f64;
     let work = working - idling / seconds * elapsed;
-    let sample = Sample { cost: work / (bytes.max(1.0) / 1e9), mbit: bytes * 8e-6 / elapsed };
+    let gigabytes = bytes.max(1.0) / 1e9;
+    let sample = Sample { cost: work / gigabytes, packets: sent / gigabytes, mbit: bytes * 8e-6 / elapsed };
     // Less than nothing: what it was busy with before has ended.
     Ok((sample.cost > 0.0).then_some(sample))
 }
 
+/// Packets that came in by these interfaces, a super-packet counted once.
+fn received(interfaces: &[String]) -> Result<u64> {
+    let table = fs::read_to_string("/proc/thread-self/net/dev").context("cannot read /proc/net/dev")?;
+    Ok(packets_in(&table, interfaces))
+}
+
+/// From /proc/net/dev: `eth0: bytes packets ...`, what was received first.
+fn packets_in(table: &str, interfaces: &[String]) -> u64 {
+    let one = |line: &str| -> Option<u64> {
+        let (name, numbers) = line.trim().split_once(':')?;
+        interfaces.iter().any(|i| i == name).then(|| numbers.split_whitespace().nth(1)?.parse().ok())?
+    };
+    table.lines().filter_map(one).sum()
+}
+
 fn row(busy: usize, control: Kind, engine: Option<String>, samples: &[Sample]) -> Row {
     let costs: Vec<f64> = samples.iter().map(|s| s.cost).collect();
-    let rates: Vec<f64> = samples.iter().map(|s| s.mbit).collect();
+    let median =
+        |of: fn(&Sample) -> f64| stats::median(&samples.iter().map(of).collect::<Vec<f64>>()).unwrap_or(0.0);
     let of = |p: f64| stats::percentile(&costs, p).unwrap_or(f64::NAN);
     Row {
         case: case(busy),
@@ -111,7 +135,8 @@ fn row(busy: usize, control: Kind, engine: Option<String>, samples: &[Sample]) -
         engine,
         value: of(50.0),
         range: (of(0.0), of(100.0)),
-        beside: stats::median(&rates).unwrap_or(0.0),
+        beside: median(|s| s.mbit),
+        packets: median(|s| s.packets),
     }
 }
 
@@ -121,6 +146,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
         let name = |what: &str| format!("{}: {what}, {}", row.case, row.control.name());
         figures.push(Figure::shown(name("processor time"), row.value, "s/GB"));
         figures.push(Figure::shown(name("payload"), row.beside, "Mbit/s"));
+        figures.push(Figure::shown(name("packets"), row.packets, "1/GB"));
         let native = rows.iter().find(|other| other.case == row.case && other.control == Kind::None);
         let Some(native) = native.filter(|_| row.control != Kind::None) else { continue };
         let (name, ratio) = (name("processor time over none"), row.value / native.value);
@@ -156,7 +182,7 @@ mod tests {
     use super::*;
 
     fn rows(weir: f64) -> Vec<Row> {
-        let sample = |cost| [Sample { cost, mbit: 90.0 }; 3];
+        let sample = |cost| [Sample { cost, packets: 20_000.0, mbit: 90.0 }; 3];
         vec![row(5, Kind::Weir, Some("htb".into()), &sample(weir)), row(5, Kind::None, None, &sample(2.0))]
     }
 
@@ -171,5 +197,16 @@ mod tests {
         };
         assert!(verdict(2.09));
         assert!(!verdict(2.11));
+    }
+
+    #[test]
+    fn packets_are_counted_where_containers_send_them() {
+        let table = "Inter-|   Receive                            |  Transmit\n \
+                     face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets\n   \
+                     vC1: 65000 7 0 0 0 0 0 0 1200 90 0 0\n  vC2:   130 2 0 0 0 0 0 0 0 0\n vC10: 5 5 0 0\n";
+        let of = |names: &[&str]| {
+            packets_in(table, &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!((of(&["vC1", "vC2"]), of(&["vC1"]), of(&["eth0"])), (9, 7, 0));
     }
 }

@@ -83,7 +83,7 @@ fn row(case: String, control: Kind, engine: Option<String>, rtts: &Rtts) -> Resu
     let of = |p: f64| stats::percentile(&rtts.ms, p).with_context(|| format!("{case}: no ping was answered"));
     let (value, range) = (of(99.0)?, (of(50.0)?, of(100.0)?));
     let beside = 1.0 - rtts.received as f64 / rtts.sent.max(1) as f64;
-    Ok(Row { case, control, engine, value, range, beside })
+    Ok(Row { case, control, engine, value, range, beside, packets: 0.0 })
 }
 
 /// The most that a percentile may rise, ms, if the engine promises anything.

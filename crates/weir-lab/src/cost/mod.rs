@@ -62,6 +62,10 @@ pub struct Scenario {
     /// Segmentation offload in the containers.
     #[serde(default = "yes")]
     pub tso: bool,
+    /// Super-packets of this many segments each, instead of as many as TCP chooses by round-trip
+    /// time and rate.
+    #[serde(default)]
+    pub segments: Option<u32>,
     /// Containers that send, one measurement each; the same number again is one more.
     pub busy: Vec<usize>,
     /// cpu: the number of busy containers that is judged.
@@ -131,6 +135,9 @@ pub struct Row {
     pub range: (f64, f64),
     /// cpu: payload that arrived, Mbit/s; latency: the fraction of probes that was lost.
     pub beside: f64,
+    /// cpu: packets a gigabyte of payload, as they leave the containers: super-packets count once.
+    #[serde(default)]
+    pub packets: f64,
 }
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
@@ -192,13 +199,21 @@ impl Scenario {
     }
 
     fn topology(&self, containers: usize) -> Result<Topology> {
-        Topology::build(&Spec {
+        let topology = Topology::build(&Spec {
             containers: (1..=containers).map(|i| format!("C{i}")).collect(),
             mode: self.mode,
             tso: self.tso,
             br_netfilter: None,
             wire: Some(Wire::of(self.wire, Bytes(self.wire.bits_per_sec() / 8 / 50))),
-        })
+        })?;
+        if let Some(segments) = self.segments {
+            for container in topology.containers() {
+                let netns = container.netns();
+                netns.sysctl("net.ipv4.tcp_min_tso_segs", &segments.to_string())?;
+                netns.ip(&format!("link set dev eth0 gso_max_segs {segments}\n"))?;
+            }
+        }
+        Ok(topology)
     }
 }
 

@@ -17,14 +17,15 @@ use crate::{
 #[must_use]
 pub fn table(report: &Report) -> String {
     let settings = &report.settings;
-    let (measure, columns) = match settings.measures {
-        Measures::Cpu => {
-            ("processor seconds a gigabyte of payload", ["s/GB", "least", "most", "over none", "Mbit/s"])
-        }
-        Measures::Latency => ("round trips, ms", ["p99", "p50", "most", "paper", "lost"]),
+    let (measure, columns): (_, &[&str]) = match settings.measures {
+        Measures::Cpu => (
+            "processor seconds a gigabyte of payload, microseconds a packet as the containers send them",
+            &["s/GB", "least", "most", "over none", "Mbit/s", "packets/GB", "us each"],
+        ),
+        Measures::Latency => ("round trips, ms", &["p99", "p50", "most", "paper", "lost"]),
     };
     let mut text = format!(
-        "{}: {} ({})\n{measure}; {} of {} wire, {}, TSO {}, {} s a measurement\n",
+        "{}: {} ({})\n{measure}; {} of {} wire, {}, TSO {}{}, {} s a measurement\n",
         report.head.scenario,
         settings.title,
         settings.source,
@@ -32,10 +33,11 @@ pub fn table(report: &Report) -> String {
         settings.wire,
         settings.mode,
         if settings.tso { "on" } else { "off" },
+        settings.segments.map_or(String::new(), |n| format!(" with {n} segments")),
         settings.seconds,
     );
     let mut table = new_table();
-    table.set_header([&["case", "control"], &columns[..]].concat());
+    table.set_header([&["case", "control"], columns].concat());
     let mut last = "";
     for row in &report.rows {
         let case = if row.case == last { "" } else { &row.case };
@@ -52,8 +54,12 @@ pub fn table(report: &Report) -> String {
                 (paper.map_or(String::new(), f64::to_string), format!("{:.0} %", row.beside * 100.0))
             }
         };
-        let numbers = [number(row.value), number(row.range.0), number(row.range.1), third, fourth];
-        table.add_row([vec![case.to_owned(), control], numbers.to_vec()].concat());
+        let mut numbers = vec![number(row.value), number(row.range.0), number(row.range.1), third, fourth];
+        if settings.measures == Measures::Cpu {
+            let each = if row.packets > 0.0 { number(row.value * 1e6 / row.packets) } else { String::new() };
+            numbers.extend([format!("{:.0}", row.packets), each]);
+        }
+        table.add_row([vec![case.to_owned(), control], numbers].concat());
     }
     align_numbers(&mut table, 2);
     let _ = write!(text, "{table}");
@@ -102,6 +108,7 @@ pub(super) mod tests {
             value,
             range: (value * 0.9, value * 1.2),
             beside: 90.5,
+            packets: 20_000.0,
         };
         Report {
             head: Head::now(&settings.name, Vec::new()),
@@ -123,6 +130,8 @@ pub(super) mod tests {
         let text = table(&sample());
         let line = text.lines().find(|line| line.contains("5 busy")).unwrap();
         assert!(line.contains("weir (htb)") && line.contains("3.30") && line.contains("1.10"), "{text}");
+        // 3.30 s for 20,000 packets.
+        assert!(line.contains("20000") && line.contains("165.00"), "{text}");
         assert!(text.contains("not run: weir:bpf: no struct_ops"), "{text}");
         assert!(sample().verdict().contains("nothing is judged"));
     }
