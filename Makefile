@@ -22,7 +22,7 @@ VM := $(CARGO) run -q --locked -p weir-vm --
 VM_ENV := --timeout 2700 --env WEIR_ENGINES=bpf,edt --env WEIR_POLICIES=4
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
-	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::single \
+	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 VM_KERNELS := 6.1 6.12 6.18 newest

@@ -18,7 +18,7 @@ mod skeleton {
 }
 
 /// Of the maps' layout: `WEIR_EDT_LAYOUT` of edt.h.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 
 /// `struct weir_edt_link` of edt.h, without the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,7 +74,7 @@ pub struct EdtClass {
 
 const LINK: usize = 40;
 const RULE: usize = 32;
-const CLASS: usize = 144;
+const CLASS: usize = 136;
 
 /// The words of a struct, one after the other.
 struct Words(Vec<u8>);

@@ -130,7 +130,7 @@ fn what_somebody_writes_into_the_maps_is_set_right_within_a_second() {
     // Clocks are the program's own: one that is hours ahead is set back by it, with an agent
     // or without.
     let far = u64::MAX / 4;
-    scribble(&node, "weir_edt_clocks", c1, &[far, 0, 0, 1 << 40, 1, 0, 0, 1000], 144);
+    scribble(&node, "weir_edt_clocks", c1, &[far, 0, 0, 1 << 40, 1, 0, 0, 1000], 136);
     sleep(SECOND);
     shares_hold(&node, "with a clock set right");
 }
@@ -166,6 +166,30 @@ fn another_engine_takes_the_program_away() {
     node.restart();
     assert_eq!(program(&node), None);
     shares_hold(&node, "by HTB");
+}
+
+#[test]
+fn super_packets_are_split_where_they_would_take_long_unless_it_is_forbidden() {
+    if !Engine::Edt.is_here() {
+        return;
+    }
+    for (link, split) in [("split = \"auto\"", true), ("split = \"never\"", false)] {
+        let mut node = Node::build(&Spec { containers: containers(3), ..Spec::default() });
+        let config = node.config().engine(Engine::Edt).link(link).division(&node, &division());
+        node.start(&config);
+        if split {
+            shares_hold(&node, link);
+        }
+        let qdiscs = node.sh(&["tc", "qdisc", "show", "dev", SCHEDULER]);
+        let (root, child) =
+            (qdiscs.starts_with("qdisc tbf 1: root"), qdiscs.contains("qdisc fq 11: parent 1:1"));
+        assert_eq!((root, child), (split, split), "{link}:\n{qdiscs}");
+        // The next agent finds it as it is.
+        node.agent().kill();
+        node.restart();
+        assert_eq!(node.sh(&["tc", "qdisc", "show", "dev", SCHEDULER]), qdiscs);
+        assert!(node.agent().stop());
+    }
 }
 
 #[test]

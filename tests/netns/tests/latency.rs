@@ -1,7 +1,7 @@
 //! Round trips of single small packets beside saturated classes, and inside of one.
 //!
-//! With super-packets on, one that is on the wire is 5.2 ms of a 100 Mbit/s line, whoever
-//! schedules; with them off it is one frame.
+//! With super-packets on, one that is on the wire is 5.2 ms of a 100 Mbit/s line, unless it is
+//! split before; with them off it is one frame.
 
 use std::{thread::sleep, time::Duration};
 
@@ -79,9 +79,9 @@ fn ask(busy: &Busy, what: &str, label: &str, bound: f64) -> RoundTrips {
 fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
     let wire = if tso { SUPER_PACKET_MS } else { FRAME_MS };
     match engine {
-        // Slots are a millisecond and a sixteenth more than the link: two may meet on the wire.
-        Engine::Edt if tso => Some(1.0 + 2.0 * SUPER_PACKET_MS),
-        Engine::Bpf | Engine::Edt => Some(1.0 + wire),
+        Engine::Bpf => Some(1.0 + wire),
+        // It splits them.
+        Engine::Edt => Some(1.0 + FRAME_MS),
         // What others may send at once before it is its turn: a quantum of each.
         Engine::Htb | Engine::User => Some(5.0 + wire),
         Engine::BpfCredit | Engine::Pacing => None,
@@ -89,12 +89,9 @@ fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
 }
 
 /// The same for a new flow in a container that sends all it can.
-fn bound_inside(engine: Engine, tso: bool) -> Option<f64> {
+fn bound_inside(engine: Engine) -> Option<f64> {
     match engine {
-        Engine::Bpf => Some(5.0),
-        // It passes what waits of its class, not what is on the wire.
-        Engine::Edt if tso => bound_beside(engine, tso),
-        Engine::Edt => Some(5.0),
+        Engine::Bpf | Engine::Edt => Some(5.0),
         Engine::Htb | Engine::User | Engine::BpfCredit | Engine::Pacing => None,
     }
 }
@@ -104,8 +101,8 @@ fn round_trips(engine: Engine, tso: bool) {
     let mut late = Vec::new();
     for (label, what, bound) in [
         ("C1", "an idle class", bound_beside(engine, tso)),
-        ("C4", "a new flow beside its own TCP", bound_inside(engine, tso)),
-        ("C3", "a new flow beside its own UDP", bound_inside(engine, tso)),
+        ("C4", "a new flow beside its own TCP", bound_inside(engine)),
+        ("C3", "a new flow beside its own UDP", bound_inside(engine)),
     ] {
         let what = format!("{engine}, tso {tso}: {what}");
         if label == "C3" && !engine.holds_back() {

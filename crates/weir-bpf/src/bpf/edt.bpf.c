@@ -24,11 +24,9 @@
  * has drained. What they sent below it, because a class was given more than it
  * used, is given to the others after, up to SLACK: so a crude guess of demand costs nothing.
  *
- * *Super-packets.* Where one takes milliseconds, those of several classes would often leave at
- * the same time and queue on the wire, with everybody else's packets behind them. So they
- * book their time on the link, in slots of a millisecond, of which other packets take what
- * they took lately: one that finds its slot taken leaves in the next that is free. The class's
- * clock does not notice.
+ * *Super-packets.* Where one takes milliseconds, those of several classes may be due at the same
+ * time: a TBF above fq splits them, and lets them out no faster than the link takes them. The
+ * class's clock does not notice, but its sender may: see catch_up.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -46,7 +44,7 @@
 #define TICK (10 * MS)
 #define MARK (10 * MS)     /* a packet that waits longer says so, if it can (ECN) */
 #define FURTHEST (300 * SECOND) /* no packet waits longer; fq's own horizon is beyond this */
-#define LATEST (20 * MS)   /* a class is given back no more of the time that its packets lost to bookings */
+#define LATEST (20 * MS)   /* so long after its time a super-packet may leave that met others */
 #define EARLY (2 * MS)     /* a class that has slept and is suddenly so far ahead is looked at at once */
 #define QUEUE (3 * MS)     /* a class that is so far ahead, and a packet, waits */
 #define DRAIN (20 * MS)    /* at the least */
@@ -57,12 +55,6 @@
 #define LARGEST 131072     /* bytes of a packet */
 #define SLEEPS 32          /* ticks without a packet */
 #define STEP 64            /* ns: with it capacity times time fits into 64 bits */
-
-#define SLOT_SHIFT 20      /* a slot is 2^20 ns */
-#define SLOTS 256          /* a power of two; further ahead than any booking may be put off */
-#define TRIED 48           /* slots */
-#define SPARE_SLOTS 16     /* one part in so many beyond the link's: who fits late leaves late */
-#define SLOT_BYTES 65536   /* links that carry more in a slot need no bookings */
 
 #define FLOW_BITS 14
 #define FLOW_PART 4        /* a flow that sends less than one part in so many passes what waits */
@@ -110,17 +102,9 @@ static struct {
 	__u32 pad;
 	__u64 capacity;
 	__u64 horizon;
-	__u64 slot_bytes; /* what may be booked of a slot; 0: nothing is booked */
-	__u64 sent;     /* bytes, all classes, since the last time */
-	__u64 booked;   /* bytes, ever */
-	__u64 seen;     /* of them at the last time */
-	__u64 small;    /* bytes per second that are not booked, smoothed */
 	__u32 awake;
 	__u16 minor[WEIR_EDT_CLASSES]; /* of those that are awake */
 } tick;
-
-/* Number of a slot in the upper half, bytes booked in the lower. */
-static __u64 booked[SLOTS];
 
 /* Until when a flow's allowance is used up, and the last of it that waits has left. */
 static __u64 flow[1 << FLOW_BITS];
@@ -255,7 +239,6 @@ static long look(__u32 minor, void *unused)
 	else
 		left = below((ahead << COST_SHIFT) / cost, had);
 	departed = had - left;
-	tick.sent += sent;
 	tick.departed += departed;
 	tick.waiting += left;
 	class->seen = bytes;
@@ -271,8 +254,6 @@ static long look(__u32 minor, void *unused)
 		class->modest += (sample - class->modest) / 4;
 	else
 		class->modest -= (class->modest - sample) / 4;
-	if (class->last > now && class->last - now > ahead && class->last - now < 2 * FURTHEST)
-		ahead = class->last - now;
 	packet = time_of(tick.packet_bytes, cost);
 	was = class->hungry;
 	class->hungry = ahead > QUEUE + packet || (ahead && now - class->ran_out > 2 * TICK + 4 * packet);
@@ -343,26 +324,6 @@ static __always_inline __u64 to_give(__u64 capacity)
 	return over < 0 ? capacity + part : capacity - part;
 }
 
-/* What super-packets may book: what the others leave, which are not asked to. */
-static __always_inline void make_slots(__u64 capacity)
-{
-	__u64 all = (capacity << (SLOT_SHIFT - 10)) / (SECOND >> 10);
-	__u64 booked_bytes = tick.booked, bytes = booked_bytes - tick.seen, small, rate;
-
-	small = tick.sent > bytes ? tick.sent - bytes : 0;
-	rate = below(small * (SECOND / STEP) / (tick.elapsed / STEP + 1), capacity);
-	tick.seen = booked_bytes;
-	if (rate > tick.small)
-		tick.small += (rate - tick.small) / 8;
-	else
-		tick.small -= (tick.small - rate) / 8;
-	if (all > SLOT_BYTES)
-		tick.slot_bytes = 0;
-	else
-		tick.slot_bytes = all + all / SPARE_SLOTS -
-			below(all * (tick.small >> 10) / ((capacity >> 10) + 1), all * 3 / 4);
-}
-
 /* Makes the rates anew. */
 static __noinline int make_rates(__u64 now)
 {
@@ -378,7 +339,6 @@ static __noinline int make_rates(__u64 now)
 	tick.now = now;
 	tick.elapsed = below(now - tick.last, SECOND);
 	tick.awake = 0;
-	tick.sent = 0;
 	tick.departed = 0;
 	tick.waiting = 0;
 	tick.packet_bytes = link->packet_bytes;
@@ -389,7 +349,6 @@ static __noinline int make_rates(__u64 now)
 	weir_fill_begin(2 * capacity, link->groups);
 	bpf_loop(weir_fill.groups, state_group, (void *)0, 0);
 	bpf_loop(below(link->last_minor + 1, WEIR_EDT_CLASSES), look, (void *)0, 0);
-	make_slots(capacity);
 	weir_fill_room(to_give(capacity));
 	weir_fill_solve();
 	bpf_loop(tick.awake, grant, (void *)0, 0);
@@ -414,42 +373,16 @@ static __noinline int wake(__u32 minor)
 	return 1;
 }
 
-/* Books the link for a super-packet that may leave at `start`: when does it leave? */
-static __noinline __u64 book(__u64 start, __u32 bytes)
-{
-	__u64 room = tick.slot_bytes, at = 0, slot, was, used, part, *entry;
-	int i;
-
-	if (!room)
-		return start;
-	__sync_fetch_and_add(&tick.booked, bytes);
-	for (i = 0; i < TRIED && bytes; i++) {
-		slot = (start >> SLOT_SHIFT) + i;
-		entry = &booked[slot & (SLOTS - 1)];
-		was = *entry;
-		used = was >> 32 == (slot & 0xffffffff) ? was & 0xffffffff : 0;
-		if (used >= room)
-			continue;
-		if (!at)
-			at = (slot << SLOT_SHIFT) + (used << SLOT_SHIFT) / room;
-		part = below(room - used, bytes);
-		/* Lost to another processor: then two packets share a slot. */
-		__sync_val_compare_and_swap(entry, was, slot << 32 | (used + part));
-		bytes -= part;
-	}
-	return at > start ? at : start;
-}
-
 /*
  * Nothing of the class waits by its clock, which stood still since. If that is because its last
- * super-packet had to wait for a slot, the time is given back: its sender had no cause to send.
+ * super-packet met others and leaves late, the time is given back: its sender had no cause to send.
  */
 static __always_inline void catch_up(struct weir_edt_class *class, __u64 clock, __u64 now)
 {
 	__u64 least = now;
 
-	if (class->last >= now)
-		least -= below(class->late, LATEST);
+	if ((__s64)(now - class->last) < (__s64)(2 * LATEST))
+		least -= LATEST;
 	if (clock >= least)
 		return;
 	class->ran_out = now;
@@ -481,7 +414,7 @@ static __always_inline int passes(struct weir_edt_class *class, __u64 *flow, __u
 SEC("tc")
 int weir_edt(struct __sk_buff *skb)
 {
-	__u64 now = bpf_ktime_get_ns(), clock, start, asked, ahead, time;
+	__u64 now = bpf_ktime_get_ns(), clock, start, ahead, time;
 	__u32 minor = skb->priority & 0xffff, len = skb->wire_len, packets = skb->gso_segs;
 	__u32 datagram = skb->cb[WEIR_CB_DATAGRAM];
 	struct weir_edt_class *class;
@@ -511,8 +444,7 @@ int weir_edt(struct __sk_buff *skb)
 		time = time_of(len, class->cost);
 		if (datagram && !takes_fragment(datagram, ahead, class->limit_ns, time_of(DATAGRAM_BYTES, class->cost)))
 			goto refuse;
-		if ((ahead || class->last > now) && len <= tick.packet_bytes &&
-		    passes(class, flow_of(skb, minor), time, now)) {
+		if (ahead && len <= tick.packet_bytes && passes(class, flow_of(skb, minor), time, now)) {
 			__sync_fetch_and_add(&class->clock, time);
 			goto sent;
 		}
@@ -526,16 +458,10 @@ int weir_edt(struct __sk_buff *skb)
 			if (ahead > MARK && bpf_skb_ecn_set_ce(skb))
 				__sync_fetch_and_add(&class->marks, packets);
 		}
-		asked = start = __sync_fetch_and_add(&class->clock, time_of(len, class->cost));
+		start = __sync_fetch_and_add(&class->clock, time_of(len, class->cost));
 		class->start = start;
-		/* Never before a super-packet of the same flow. */
-		if (class->last - start < (__u64)SLOTS << SLOT_SHIFT)
-			start = class->last;
-		if (len > 2 * tick.packet_bytes) {
-			start = book(start > now ? start : now, len);
-			class->last = start;
-			class->late = start > asked ? start - asked : 0;
-		}
+		if (len > 2 * tick.packet_bytes)
+			class->last = start > now ? start : now;
 		if (start > now) {
 			*flow_of(skb, minor) = start + BURST * time_of(tick.packet_bytes, class->cost);
 			/* The helper refuses what is not IP; fq takes any number there. */

@@ -3,7 +3,7 @@
 #ifndef WEIR_EDT_H
 #define WEIR_EDT_H
 
-#define WEIR_EDT_LAYOUT 4     /* of what follows; an agent takes over only its own */
+#define WEIR_EDT_LAYOUT 5     /* of what follows; an agent takes over only its own */
 #define WEIR_EDT_CLASSES 4096 /* minors below this */
 #define WEIR_EDT_GROUPS 1024  /* numbers 1 and up */
 #define WEIR_EDT_MAJOR 1
@@ -49,13 +49,12 @@ struct weir_edt_class { /* by minor; written in the kernel */
 	__u64 modest;   /* what it sends while it does not wait, smoothed */
 	__u32 hungry;   /* it waits, or uses all it may have */
 	__u32 idle;     /* ticks without anything sent */
-	__u64 last;     /* when the last packet that was booked leaves */
+	__u64 last;     /* when the last super-packet was due */
 	/* at every packet */
 	__u64 start;    /* the clock before the last packet: when that may leave */
-	__u64 late;     /* how long the last one that was booked had to wait for its slot, ns */
 	__u64 ran_out;  /* when a packet found the clock behind: nothing had waited */
 	__u64 passed;   /* until when the allowance of those that pass what waits is used up */
 };
-_Static_assert(sizeof(struct weir_edt_class) == 144, "user space maps this layout");
+_Static_assert(sizeof(struct weir_edt_class) == 136, "user space maps this layout");
 
 #endif

@@ -1,5 +1,9 @@
 //! The scheduler: a program that stamps departure times, and fq on the ifb that keeps them.
 //!
+//! On links where a super-packet takes milliseconds fq is below a TBF, which splits them, and has
+//! those of several classes that are due at the same time wait in fq instead of on the wire: there a
+//! small flow's packet passes them.
+//!
 //! Policy goes into the program's maps, and only there: the program itself finds out who
 //! wants what and divides the link, every 10 ms, with or without an agent (`edt.bpf.c`).
 //! What is set up here stays: the device holds qdisc and program, the program its maps.
@@ -12,9 +16,9 @@ use std::{
 use nix::{errno::Errno, time::ClockId};
 use weir_bpf::{Edt as Program, EdtClass, EdtLink, EdtRule, attach};
 use weir_share::Policy;
-use weir_units::{BitRate, TcHandle};
+use weir_units::{BitRate, Bytes, TcHandle};
 
-use super::{Attach, Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb};
+use super::{Attach, Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb, plan::Shape};
 use crate::netlink::{
     Netlink,
     tc::{self, Counters, Hook, Verdict},
@@ -30,8 +34,12 @@ const PATROL: Duration = Duration::from_millis(250);
 
 const _: () = assert!(Program::DEFAULT == super::DEFAULT as u32 && Program::CONTROL == super::CONTROL as u32);
 
-/// Majors of the queues' fq come after this one; the root's is [`MAJOR`].
+/// Majors of each fq that is not at the root come after this one; the root's is [`MAJOR`].
 const FIRST_FQ: u16 = 0x10;
+/// TBF carries more than the classes together, so that what is due leaves soon: one part in so many.
+const SPARE: u64 = 16;
+/// What TBF may send at once: so much a late timer costs nothing.
+const BURST: Duration = Duration::from_millis(1);
 /// More transmit queues than anyone has.
 const MOST_QUEUES: u16 = 256;
 
@@ -44,6 +52,40 @@ struct Placed {
     options: Vec<u8>,
 }
 
+/// What is at the device's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Root {
+    /// fq.
+    Fq,
+    /// mq, and fq for each queue.
+    Mq,
+    /// TBF, and fq.
+    Tbf { rate: BitRate, burst: Bytes },
+}
+
+impl Root {
+    fn of(shape: &Shape, queues: u32) -> Root {
+        match shape.split {
+            _ if queues > 1 => Root::Mq,
+            false => Root::Fq,
+            true => {
+                let rate = BitRate(shape.capacity.bits_per_sec() + shape.capacity.bits_per_sec() / SPARE);
+                // What is larger is split, or dropped if it cannot be.
+                let packet = u64::from(shape.mtu) + 32;
+                Root::Tbf { rate, burst: Bytes(rate.bytes_in(BURST).0.max(packet)) }
+            }
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Root::Fq => "fq",
+            Root::Mq => "mq",
+            Root::Tbf { .. } => "tbf",
+        }
+    }
+}
+
 /// The engine of earliest departure times: its half of the kernel.
 pub struct Edt {
     ifb: Ifb,
@@ -54,6 +96,8 @@ pub struct Edt {
     rules: BTreeMap<u16, EdtRule>,
     /// By number.
     groups: BTreeMap<u32, EdtRule>,
+    /// None before the first plan, which tells.
+    root: Option<Root>,
     /// The device's qdiscs as they read when they were set up.
     placed: Vec<Placed>,
     patrolled: Instant,
@@ -81,6 +125,7 @@ impl Edt {
                     link: EdtLink::default(),
                     rules: BTreeMap::new(),
                     groups: BTreeMap::new(),
+                    root: None,
                     placed: Vec::new(),
                     patrolled: Instant::now(),
                     writes: 0,
@@ -140,30 +185,48 @@ impl Edt {
     /// qdisc that keeps its times, nothing waits.
     fn place(&mut self) -> Result<(), EngineError> {
         self.attach()?;
-        let root = self.ifb.root()?;
-        let kind = if self.ifb.queues > 1 { "mq" } else { "fq" };
         let there = self.qdiscs()?;
+        let found = there.iter().find(|q| q.parent == TcHandle::ROOT);
+        let ours = |q: &&Placed| q.handle == HANDLE && ["fq", "mq", "tbf"].contains(&q.kind.as_str());
+        let root = match (self.root, found.filter(ours)) {
+            (Some(root), _) => root,
+            // An earlier agent's: whether it is the right one the first plan tells.
+            (None, Some(_)) => {
+                self.placed = there;
+                return Ok(());
+            }
+            (None, None) if self.ifb.queues > 1 => Root::Mq,
+            (None, None) => Root::Fq,
+        };
         // Another engine's, or somebody's: the device is weir's. An fq whose options somebody
         // altered keeps those that are not written, so it goes too.
-        if let Some(root) = root
-            && (root.kind != kind
-                || root.handle != HANDLE
+        if let Some(found) = found
+            && (found.kind != root.kind()
+                || found.handle != HANDLE
                 || !(self.placed.is_empty() || there == self.placed))
         {
-            let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
+            let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, found.handle, TcHandle::ROOT);
             self.ifb.netlink.call(delete)?;
         }
-        if self.ifb.queues > 1 {
-            self.ifb.netlink.call(tc::add_root(self.ifb.index, Ifb::NAME, HANDLE, "mq"))?;
-            for queue in 1..=u16::try_from(self.ifb.queues).unwrap_or(MOST_QUEUES) {
-                let (handle, parent) = (TcHandle::new(FIRST_FQ + queue, 0), TcHandle::new(MAJOR, queue));
-                self.ifb.netlink.call(tc::set_fq(self.ifb.index, Ifb::NAME, handle, parent))?;
+        match root {
+            Root::Fq => self.set_fq(HANDLE, TcHandle::ROOT)?,
+            Root::Mq => {
+                self.ifb.netlink.call(tc::add_root(self.ifb.index, Ifb::NAME, HANDLE, root.kind()))?;
+                for queue in 1..=u16::try_from(self.ifb.queues).unwrap_or(MOST_QUEUES) {
+                    self.set_fq(TcHandle::new(FIRST_FQ + queue, 0), TcHandle::new(MAJOR, queue))?;
+                }
             }
-        } else {
-            self.ifb.netlink.call(tc::set_fq(self.ifb.index, Ifb::NAME, HANDLE, TcHandle::ROOT))?;
+            Root::Tbf { rate, burst } => {
+                self.ifb.netlink.call(tc::set_tbf(self.ifb.index, Ifb::NAME, HANDLE, rate, burst))?;
+                self.set_fq(TcHandle::new(FIRST_FQ + 1, 0), TcHandle::new(MAJOR, 1))?;
+            }
         }
         self.placed = self.qdiscs()?;
         Ok(())
+    }
+
+    fn set_fq(&mut self, handle: TcHandle, parent: TcHandle) -> Result<(), EngineError> {
+        Ok(self.ifb.netlink.call(tc::set_fq(self.ifb.index, Ifb::NAME, handle, parent))?)
     }
 
     /// The device's qdiscs now, without those of the kernel's own making and clsact.
@@ -294,6 +357,12 @@ impl Engine for Edt {
         let mut written = 0;
         let mut first_error = None;
 
+        let root = Root::of(shape, self.ifb.queues);
+        if self.root != Some(root) {
+            self.root = Some(root);
+            self.place()?;
+            written += 1;
+        }
         let wanted: BTreeMap<u32, EdtRule> = groups
             .iter()
             .zip(&numbers)

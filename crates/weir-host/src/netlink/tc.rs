@@ -283,30 +283,14 @@ pub fn delete_class(index: u32, device: &str, handle: TcHandle) -> Request {
 /// Puts a leaf qdisc below a class, or changes its limit in place if the kind is the same.
 #[must_use]
 pub fn set_leaf(index: u32, device: &str, parent: TcHandle, handle: TcHandle, leaf: Leaf) -> Request {
-    const TCA_TBF_PARMS: u16 = 1;
-    const TCA_TBF_RATE64: u16 = 4;
-    const TCA_TBF_BURST: u16 = 6;
     // Fast enough never to hold back: a full packet takes 12 ns.
     const NEVER_BINDS: BitRate = BitRate::gbit(1000);
     let mut body = tcmsg(index, handle, parent, 0);
-    let word = |b: Bytes| u32::try_from(b.0).unwrap_or(u32::MAX);
     match leaf {
         Leaf::Fifo { limit } => {
             body.put_str(TCA_KIND, "bfifo").put_u32(TCA_OPTIONS, word(limit));
         }
-        Leaf::Split { limit, largest } => {
-            let mut parms = Vec::with_capacity(36);
-            parms.extend_from_slice(&ratespec(NEVER_BINDS));
-            parms.extend_from_slice(&[0; 12]);
-            for word in [word(limit), ticks(largest, NEVER_BINDS), 0] {
-                parms.extend_from_slice(&word.to_ne_bytes());
-            }
-            body.put_str(TCA_KIND, "tbf").nest(TCA_OPTIONS, |o| {
-                o.put(TCA_TBF_PARMS, &parms)
-                    .put_u64(TCA_TBF_RATE64, NEVER_BINDS.bytes_per_sec())
-                    .put_u32(TCA_TBF_BURST, word(largest));
-            });
-        }
+        Leaf::Split { limit, largest } => put_tbf(&mut body, NEVER_BINDS, largest, limit),
     }
     Request {
         kind: RTM_NEWQDISC,
@@ -314,6 +298,42 @@ pub fn set_leaf(index: u32, device: &str, parent: TcHandle, handle: TcHandle, le
         body: body.into_bytes(),
         what: format!("set the queue of class {parent} of {device}"),
     }
+}
+
+/// Adds a TBF at the root, or gives the one of this handle another rate: it keeps its queue, which
+/// is below class 1 and somebody else's to set. Packets above `burst` are split.
+#[must_use]
+pub fn set_tbf(index: u32, device: &str, handle: TcHandle, rate: BitRate, burst: Bytes) -> Request {
+    let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
+    put_tbf(&mut body, rate, burst, burst);
+    Request {
+        kind: RTM_NEWQDISC,
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+        body: body.into_bytes(),
+        what: format!("add tbf {handle} to {device} (needs CONFIG_NET_SCH_TBF, `modprobe sch_tbf`)"),
+    }
+}
+
+/// Kind and options of a TBF without a peak rate; `limit` is its own queue's, if it has one.
+fn put_tbf(body: &mut Attrs, rate: BitRate, burst: Bytes, limit: Bytes) {
+    const TCA_TBF_PARMS: u16 = 1;
+    const TCA_TBF_RATE64: u16 = 4;
+    const TCA_TBF_BURST: u16 = 6;
+    let mut parms = Vec::with_capacity(36);
+    parms.extend_from_slice(&ratespec(rate));
+    parms.extend_from_slice(&[0; 12]);
+    for word in [word(limit), ticks(burst, rate), 0] {
+        parms.extend_from_slice(&word.to_ne_bytes());
+    }
+    body.put_str(TCA_KIND, "tbf").nest(TCA_OPTIONS, |o| {
+        o.put(TCA_TBF_PARMS, &parms)
+            .put_u64(TCA_TBF_RATE64, rate.bytes_per_sec())
+            .put_u32(TCA_TBF_BURST, word(burst));
+    });
+}
+
+fn word(bytes: Bytes) -> u32 {
+    u32::try_from(bytes.0).unwrap_or(u32::MAX)
 }
 
 /// Adds a clsact qdisc, which only gives filters a place.
