@@ -148,9 +148,16 @@ fn a_program_taken_away_is_back_within_a_second() {
     detached.expect("it can be entered").expect("it is there");
     repaired(&node, "the program detached", before);
     assert!(program(&node).is_some());
-    let before = node.client().status().expect("it answers").repairs;
-    node.sh(&["tc", "qdisc", "replace", "dev", SCHEDULER, "root", "handle", "1:", "fq", "maxrate", "1mbit"]);
-    repaired(&node, "fq's options altered", before);
+    for (what, qdisc) in [
+        ("fq's options altered", "parent 1:1 handle 11: fq maxrate 1mbit"),
+        ("TBF's rate altered", "root handle 1: tbf rate 1mbit burst 10k limit 100k"),
+        ("another qdisc", "root handle 7: pfifo"),
+    ] {
+        let before = node.client().status().expect("it answers").repairs;
+        let words = ["tc", "qdisc", "replace", "dev", SCHEDULER].into_iter();
+        node.sh(&words.chain(qdisc.split(' ')).collect::<Vec<_>>());
+        repaired(&node, what, before);
+    }
     shares_hold(&node, "back");
 }
 
