@@ -10,13 +10,16 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
 use tokio::time::timeout;
 
-use super::piece;
+use super::{
+    piece::{self, Piece},
+    wire::Queue,
+};
 use crate::{
     download::{Progress, Waiter},
     stats::{Stats, count},
@@ -24,10 +27,10 @@ use crate::{
 };
 
 /// An answer's body.
-pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub(super) type Body = UnsyncBoxBody<Piece, io::Error>;
 
 pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+    Full::new(Piece::Bytes(bytes.into())).map_err(|never| match never {}).boxed_unsync()
 }
 
 struct Reading {
@@ -42,10 +45,10 @@ pub(super) fn of_blob(blob: Opened, range: Range<u64>, stats: Arc<Stats>) -> Bod
     let reading = Reading { blob, rest: range, stats };
     let pieces = stream::unfold(Some(reading), |reading| async move {
         let mut reading = reading.filter(|reading| !reading.rest.is_empty())?;
-        match piece::read(reading.blob.file(), reading.rest.clone()).await {
+        match piece::take(reading.blob.file(), reading.rest.clone()).await {
             Ok(piece) => {
-                reading.rest.start += piece.len() as u64;
-                count(&reading.stats.served_bytes, piece.len() as u64);
+                reading.rest.start += piece.remaining() as u64;
+                count(&reading.stats.served_bytes, piece.remaining() as u64);
                 Some((Ok(Frame::data(piece)), Some(reading)))
             }
             // The length was promised: the connection is cut, and the client comes again.
@@ -63,7 +66,7 @@ struct Following {
 }
 
 impl Following {
-    async fn next(&mut self) -> io::Result<Bytes> {
+    async fn next(&mut self) -> io::Result<Piece> {
         let at = self.rest.start;
         let (file, ready) = loop {
             let seen = self.waiter.progress.borrow_and_update().clone();
@@ -77,8 +80,8 @@ impl Following {
             let changed = timeout(self.patience, self.waiter.progress.changed()).await.map_err(late)?;
             changed.map_err(|_| io::Error::other("the download ended"))?;
         };
-        let piece = piece::read(&file, at..ready.min(self.rest.end)).await?;
-        self.rest.start += piece.len() as u64;
+        let piece = piece::take(&file, at..ready.min(self.rest.end)).await?;
+        self.rest.start += piece.remaining() as u64;
         Ok(piece)
     }
 }
@@ -93,7 +96,7 @@ pub(super) fn of_download(waiter: Waiter, range: Range<u64>, patience: Duration,
         }
         match following.next().await {
             Ok(piece) => {
-                count(&following.stats.served_bytes, piece.len() as u64);
+                count(&following.stats.served_bytes, piece.remaining() as u64);
                 Some((Ok(Frame::data(piece)), Some(following)))
             }
             Err(e) => {
@@ -121,11 +124,11 @@ impl Drop for Busy {
     }
 }
 
-/// The body, which holds `busy` until it is sent or given up.
-pub(super) fn holding(body: Body, busy: Busy) -> Body {
+/// The body as a connection sends it, which holds `busy` until it is sent or given up.
+pub(super) fn sending(body: Body, busy: Busy, queue: Queue) -> UnsyncBoxBody<Bytes, io::Error> {
     body.map_frame(move |frame| {
         let _held = &busy;
-        frame
+        frame.map_data(|piece| queue.admit(piece))
     })
     .boxed_unsync()
 }

@@ -4,27 +4,25 @@ use std::{
     collections::BTreeMap,
     io,
     net::TcpListener as StdListener,
-    pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     task::AbortHandle,
-    time::{Instant, Sleep, sleep},
+    time::sleep,
 };
 
 use super::{
     Asks, Mirror, MirrorError, SiteState,
-    body::{Busy, holding},
+    body::{Busy, sending},
+    wire::{Queue, Wire},
 };
 use crate::{
     Moment,
@@ -169,11 +167,12 @@ impl Mirror {
 
     async fn converse(&self, stream: TcpStream, busy: &Arc<AtomicUsize>, asks: Asks) {
         let _ = stream.set_nodelay(true);
-        let stream = Patient { stream, limit: self.inner.timing.send, waiting: None };
+        let queue = &Queue::default();
+        let stream = Wire::new(stream, queue.clone(), self.inner.timing.send);
         let answer = service_fn(|request| async move {
             let mark = Busy::mark(busy);
             let response = self.answer(request, asks).await;
-            Ok::<_, std::convert::Infallible>(response.map(|body| holding(body, mark)))
+            Ok::<_, std::convert::Infallible>(response.map(|body| sending(body, mark, queue.clone())))
         });
         let served = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -184,65 +183,5 @@ impl Mirror {
         if let Err(e) = served {
             tracing::debug!("a client's connection ended: {e}");
         }
-    }
-}
-
-/// A connection that ends if its client takes nothing for `limit`.
-struct Patient {
-    stream: TcpStream,
-    limit: Duration,
-    waiting: Option<Pin<Box<Sleep>>>,
-}
-
-impl Patient {
-    fn watch<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if result.is_ready() {
-            self.waiting = None;
-            return result;
-        }
-        let limit = self.limit;
-        let waiting =
-            self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
-        ready!(waiting.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
-    }
-}
-
-impl AsyncRead for Patient {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Patient {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.watch(cx, result)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.watch(cx, result)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_flush(cx);
-        self.watch(cx, result)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -11,6 +11,7 @@ mod piece;
 mod range;
 mod reply;
 mod route;
+mod wire;
 
 use std::{
     collections::HashMap,

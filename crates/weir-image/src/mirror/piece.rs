@@ -1,108 +1,145 @@
-//! Pieces of files on their way to clients.
+//! Pieces of answers on their way to clients: bytes, or a part of a file that the kernel sends itself.
 //!
-//! What the page cache has is read in place, without a thread's help, into memory that was used
-//! before: a fresh piece would have the kernel clear its pages, and a thread its own heap.
+//! hyper writes bytes, and knows no files. So it is given a part of a file as a [`hole`](is_hole): as many
+//! bytes of an array that nobody reads, whose place in memory says what they are. The connection
+//! ([`Wire`](super::wire::Wire)) has the file in its queue, and calls `sendfile` where it is told to write a
+//! hole. The page cache is then read once, by the network's side, instead of being copied to and fro.
 
 use std::{
     fs::File,
     io::{self, IoSliceMut},
     ops::Range,
     os::unix::fs::FileExt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use rustix::io::{ReadWriteFlags, preadv2};
 
-/// The most that is read at once, bytes: all that a client's answer holds of a blob in memory.
-const PIECE: usize = 128 << 10;
-/// So much memory waits for the next piece, in pieces.
-const SPARES: usize = 16;
+/// The most that is taken at once, bytes: all that a client's answer holds of a blob in memory.
+pub(super) const PIECE: usize = 128 << 10;
 
-static SPARE: Mutex<Vec<Box<[u8]>>> = Mutex::new(Vec::new());
+/// What stands for parts of files. Its bytes are never sent.
+static HOLE: [u8; PIECE] = [0; PIECE];
 
-struct Piece {
-    memory: Box<[u8]>,
-    length: usize,
+/// Whether these are bytes that stand for a part of a file.
+pub(super) fn is_hole(bytes: &[u8]) -> bool {
+    HOLE.as_ptr_range().contains(&bytes.as_ptr())
 }
 
-impl Piece {
-    /// Of at most `length` bytes.
-    fn new(length: u64) -> Piece {
-        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let memory = spare.unwrap_or_else(|| vec![0; PIECE].into());
-        Piece { memory, length: usize::try_from(length).map_or(PIECE, |length| length.min(PIECE)) }
+/// A part of a file, of at most [`PIECE`] bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) file: Arc<File>,
+    pub(super) range: Range<u64>,
+}
+
+impl Part {
+    /// What stands for it.
+    pub(super) fn hole(&self) -> &'static [u8] {
+        let length = usize::try_from(self.range.end - self.range.start).unwrap_or(PIECE);
+        &HOLE[..length.min(PIECE)]
     }
 }
 
-impl AsMut<[u8]> for Piece {
-    fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[..self.length]
-    }
+/// A piece of an answer.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Bytes(Bytes),
+    Part(Part),
 }
 
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        &self.memory[..self.length]
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.chunk().len()
     }
-}
 
-impl Drop for Piece {
-    fn drop(&mut self) {
-        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARES {
-            spare.push(std::mem::take(&mut self.memory));
+    /// Of a part, a hole.
+    fn chunk(&self) -> &[u8] {
+        match self {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Part(part) => part.hole(),
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        match self {
+            Piece::Bytes(bytes) => bytes.advance(count),
+            Piece::Part(part) => part.range.start += count as u64,
         }
     }
 }
 
-/// Reads the beginning of a range that is not empty.
-pub(super) async fn read(file: &Arc<File>, range: Range<u64>) -> io::Result<Bytes> {
-    let mut piece = Piece::new(range.end - range.start);
-    let memory = &mut [IoSliceMut::new(piece.as_mut())];
-    if let Ok(got @ 1..) = preadv2(&**file, memory, range.start, ReadWriteFlags::NOWAIT) {
-        piece.length = got;
-        return Ok(Bytes::from_owner(piece));
-    }
-    // It is on the disk, or cannot be read: whatever it is, a thread waits for it.
+/// Takes the beginning of a range that is not empty.
+///
+/// What the page cache has goes without a look at it. For the rest a thread waits for the disk, as `sendfile`
+/// would have all clients do. Looked at are a piece's ends and its middle: if the kernel has just thrown
+/// away what is between, the others wait for that.
+///
+/// # Errors
+/// The file cannot be read, or is shorter.
+pub(super) async fn take(file: &Arc<File>, range: Range<u64>) -> io::Result<Piece> {
+    let length = usize::try_from(range.end - range.start).map_or(PIECE, |length| length.min(PIECE));
+    let range = range.start..range.start + length as u64;
+    let places = [range.start, range.start + length as u64 / 2, range.end - 1];
+    let is_at_hand =
+        |at| preadv2(&**file, &mut [IoSliceMut::new(&mut [0])], at, ReadWriteFlags::NOWAIT) == Ok(1);
     let file = Arc::clone(file);
-    let waited = move || file.read_exact_at(piece.as_mut(), range.start).map(|()| piece);
-    let piece = tokio::task::spawn_blocking(waited).await.map_err(io::Error::other)??;
-    Ok(Bytes::from_owner(piece))
+    if places.into_iter().all(is_at_hand) {
+        return Ok(Piece::Part(Part { file, range }));
+    }
+    let waited = move || {
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, range.start).map(|()| bytes)
+    };
+    let bytes = tokio::task::spawn_blocking(waited).await.map_err(io::Error::other)??;
+    Ok(Piece::Bytes(bytes.into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What a piece is, read from where it is.
+    fn bytes_of(piece: &Piece) -> Vec<u8> {
+        match piece {
+            Piece::Bytes(bytes) => bytes.to_vec(),
+            Piece::Part(Part { file, range }) => {
+                let mut bytes = vec![0; piece.remaining()];
+                file.read_exact_at(&mut bytes, range.start).unwrap();
+                bytes
+            }
+        }
+    }
+
     #[tokio::test]
-    async fn pieces_are_what_the_file_has_and_memory_is_used_again() {
-        let file = tempfile::tempfile().unwrap();
+    async fn pieces_are_what_the_file_has_whether_it_is_in_memory_or_on_the_disk() {
+        let file = Arc::new(tempfile::tempfile().unwrap());
         let bytes: Vec<u8> = (0..3 * PIECE + 5).map(|n| (n % 251) as u8).collect();
         file.write_all_at(&bytes, 0).unwrap();
-        let (file, end) = (Arc::new(file), bytes.len() as u64);
-        let mut got = Vec::new();
-        while got.len() < bytes.len() {
-            let piece = read(&file, got.len() as u64..end).await.unwrap();
-            assert!((1..=PIECE).contains(&piece.len()));
-            got.extend_from_slice(&piece);
-        }
-        assert_eq!(got, bytes);
-        let spares = || SPARE.lock().unwrap().len();
-        assert!(spares() > 0);
-        let many: Vec<Bytes> = {
-            let mut many = Vec::new();
-            for _ in 0..2 * SPARES {
-                many.push(read(&file, 7..9).await.unwrap());
+        file.sync_all().unwrap();
+        let end = bytes.len() as u64;
+        let knows = preadv2(&*file, &mut [IoSliceMut::new(&mut [0])], 0, ReadWriteFlags::NOWAIT).is_ok();
+        for is_cold in [false, true] {
+            if is_cold {
+                rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             }
-            many
-        };
-        assert!(many.iter().all(|piece| piece[..] == bytes[7..9]));
-        drop(many);
-        assert_eq!(spares(), SPARES);
+            let mut got = Vec::new();
+            while got.len() < bytes.len() {
+                let piece = take(&file, got.len() as u64..end).await.unwrap();
+                assert!((1..=PIECE).contains(&piece.remaining()));
+                assert_eq!(matches!(piece, Piece::Part(_)), is_hole(piece.chunk()));
+                // The kernel reads ahead: later ones may be there.
+                if got.is_empty() && knows {
+                    assert_eq!(matches!(piece, Piece::Bytes(_)), is_cold, "{piece:?}");
+                }
+                got.extend(bytes_of(&piece));
+            }
+            assert!(got == bytes, "cold: {is_cold}");
+        }
         // Shorter than it was: no bytes are made up.
         file.set_len(10).unwrap();
-        let short = read(&file, 10..20).await.unwrap_err();
+        let short = take(&file, 10..20).await.unwrap_err();
         assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
     }
 }
