@@ -4,20 +4,22 @@ use std::{
     fs,
     io::{ErrorKind, Write},
     net::{SocketAddr, TcpListener, UdpSocket},
+    path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread::{self, sleep},
     time::{Duration, Instant},
 };
 
+use weir_host::discover::cgroup::Cgroup2;
 use weir_lab::{
-    stats::median,
+    stats::{median, percentile},
     topology::{BRIDGE, Family, Mode, Netns, Spec},
     traffic::Load,
 };
 use weir_netns_tests::{
-    Division, Need, Node, Record, Stream, can_run,
-    connections::{Pair, can_choose, rule, started, wait_for},
+    Counting, Division, Foreign, Need, Node, Record, Stream, can_run,
+    connections::{Pair, can_choose, programs, rule, started, usual, wait_for},
     containers, kernel, party, within,
 };
 use weir_units::BitRate;
@@ -370,6 +372,77 @@ fn one_unlimited_flow_is_as_fast_as_through_a_scheduler_written_by_hand() {
     let ratio = within(measure, |ratio| *ratio >= 0.95);
     println!("throughput through weir for one through ifb and HTB set up by hand: {ratio:.3}");
     assert!(ratio >= 0.95, "{ratio:.3}");
+}
+
+/// Connections are made in so many batches
+const BATCHES: usize = 40;
+/// of so many.
+const BATCH: usize = 50;
+
+/// What the kernel takes to choose for each connection of C1, us.
+fn choosing_us(node: &Node, root: &Path, what: &str) -> f64 {
+    let server = node.topology.server_address(Family::V4);
+    let (counting, nothing) = (Counting::begin(), Foreign::attach_beside(root));
+    let ids = [programs(node)[0], nothing.id()];
+    let runs = || ids.map(|id| counting.runs(id));
+    let (mut calls, mut costs_us) = (0, Vec::new());
+    for _ in 0..BATCHES {
+        let listener = node.topology.srv().within(|| TcpListener::bind((server, 0)));
+        let listener = listener.expect("is there").expect("free");
+        let before = runs();
+        (0..BATCH).for_each(|_| Pair::to(node.netns("C1"), &listener).send(100));
+        let [own, clock] = runs();
+        calls += own.0 - before[0].0;
+        let ns = (own.1 - before[0].1) as f64 - (clock.1 - before[1].1) as f64;
+        costs_us.push(ns / 1e3 / BATCH as f64);
+    }
+    let [least_us, usual_us, most_us] =
+        [10.0, 50.0, 90.0].map(|part| percentile(&costs_us, part).expect("there are some"));
+    println!(
+        "{what}: {least_us:.2} us a connection, in {:.1} calls; median {usual_us:.2}, 90 % below {most_us:.2}",
+        calls as f64 / (BATCHES * BATCH) as f64
+    );
+    least_us
+}
+
+/// What is counted of a program is its time from beginning to end, in which the kernel may do something
+/// else, and others' work is in its caches' place: so what the best tenth of small batches takes, less what a
+/// program that does nothing is counted for.
+#[test]
+fn choosing_what_a_connection_uses_takes_the_kernel_less_than_five_microseconds() {
+    const MOST_US: f64 = 5.0;
+    if !can_choose() {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let (config, name) = (node.config(), node.name("C1"));
+    let five_kinds = [
+        "port = 1".to_owned(),
+        "direction = \"in\"".to_owned(),
+        format!("container = \"{name}\"\nport = 2"),
+        format!("container = \"{name}\"\ndirection = \"in\""),
+        format!("container = \"{name}\""),
+    ];
+    let there_already = format!("start = \"{}\"", usual(node.netns("C1")));
+    let cases = [
+        ("weir's own rule", vec![String::new()]),
+        ("BBR", vec!["start = \"bbr\"".to_owned()]),
+        ("what is there already", vec![there_already]),
+        ("weir's own rule, of five kinds", five_kinds.to_vec()),
+    ];
+    let root = Cgroup2::find().expect("asked for").mount().to_owned();
+    let mut slow = Vec::new();
+    for (what, rules) in cases {
+        started(&mut node, &config, &rules.iter().map(|text| rule(text)).collect::<Vec<_>>());
+        let cost_us = within(|| choosing_us(&node, &root, what), |cost_us| *cost_us < MOST_US);
+        let view = node.client().congestion().expect("it answers");
+        assert!(view.set >= (BATCHES * BATCH) as u64, "the rule reached {} connections", view.set);
+        if cost_us >= MOST_US {
+            slow.push(format!("{what}: {cost_us:.2} us"));
+        }
+        assert!(node.agent().stop());
+    }
+    assert!(slow.is_empty(), "at the most {MOST_US} us are wanted: {slow:?}");
 }
 
 /// 1 % of a core at 2,000 connections a second is 5 us for each; a build without optimization may take

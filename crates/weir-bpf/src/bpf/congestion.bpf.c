@@ -115,6 +115,16 @@ static __always_inline void copy(char *to, const char *from)
 	__builtin_memcpy(to, from, WEIR_CC_NAME);
 }
 
+/* What a connection uses, as bpf_getsockopt() says too, without its way through the kernel. */
+static __always_inline void name_of(const struct tcp_sock *tp, char *name)
+{
+	const __u64 *from = (const __u64 *)tp->inet_conn.icsk_ca_ops->name;
+	__u64 *to = (__u64 *)name;
+
+	to[0] = from[0];
+	to[1] = from[1];
+}
+
 /* Sets an algorithm unless it is there already; 0 if it is in force. */
 static __always_inline int use(void *ctx, const char *is, const char *wanted)
 {
@@ -162,7 +172,7 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	const struct weir_cc_trial *trial;
 	const struct weir_cc_rule *rule;
 	const char *start, *then;
-	char is[WEIR_CC_NAME] = {};
+	char is[WEIR_CC_NAME] __attribute__((aligned(8)));
 	struct flow *flow;
 	__u64 after_bytes, will_send_bytes;
 	__u8 address[16], version;
@@ -172,8 +182,9 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	if (!cfg || !version)
 		return 0;
 	handle = class_of(cfg, sk);
-	if (!handle || bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+	if (!handle)
 		return 0;
+	name_of((struct tcp_sock *)sk, is);
 	flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!flow)
 		return 0;
@@ -252,7 +263,7 @@ static __always_inline void advance(struct bpf_sock_ops *ctx, struct tcp_sock *t
 	struct sock *sk = (struct sock *)tp;
 	const struct weir_cc_config *cfg = config();
 	__u32 rtt_us = ctx->srtt_us >> 3;
-	char is[WEIR_CC_NAME] = {};
+	char is[WEIR_CC_NAME] __attribute__((aligned(8)));
 
 	if (rtt_us > flow->most_rtt_us)
 		flow->most_rtt_us = rtt_us;
@@ -266,8 +277,7 @@ static __always_inline void advance(struct bpf_sock_ops *ctx, struct tcp_sock *t
 			release(ctx, tp, flow);
 		return;
 	}
-	if (bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
-		return;
+	name_of(tp, is);
 	if (same(is, flow->set)) {
 		if (!flow->window && !can_leave(is, ctx->snd_ssthresh))
 			return;
@@ -286,15 +296,14 @@ static __always_inline void finish(struct bpf_sock_ops *ctx, struct tcp_sock *tp
 	struct sock *sk = (struct sock *)tp;
 	struct weir_cc_record *record = bpf_ringbuf_reserve(&weir_cc_records, sizeof(*record), 0);
 	__u64 sent = tp->bytes_sent - tp->bytes_retrans, acked = ctx->bytes_acked;
-	char is[WEIR_CC_NAME] = {};
+	char is[WEIR_CC_NAME] __attribute__((aligned(8)));
 
 	if (!record) {
 		COUNT(lost);
 		return;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
-	if (bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
-		copy(is, flow->set);
+	name_of(tp, is);
 	record->took_ns = bpf_ktime_get_ns() - flow->began_ns;
 	/* A SYN and a FIN are acknowledged as bytes too. */
 	record->sent_bytes = sent < acked ? sent : acked;
@@ -373,9 +382,11 @@ int weir_congestion(struct bpf_sock_ops *ctx)
 			advance(ctx, tp, flow);
 		break;
 	default:
-		if (flow)
-			finish(ctx, tp, flow);
-		bpf_sk_storage_delete(&weir_cc_flows, full);
+		if (!flow)
+			break;
+		finish(ctx, tp, flow);
+		/* The kernel deletes it with the socket, which is cheaper than to do it here. */
+		flow->began_ns = flow->after_bytes = flow->will_send_bytes = 0;
 	}
 	return 1;
 }
@@ -424,14 +435,15 @@ static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_so
 {
 	struct sock *sk = (struct sock *)tp;
 	const struct weir_cc_rule *rule;
-	char is[WEIR_CC_NAME] = {};
+	char is[WEIR_CC_NAME] __attribute__((aligned(8)));
 	__u8 address[16], version = far_end(sk, address);
 	__u32 handle = class_of(cfg, sk);
 	struct flow *flow;
 	int flags = 0;
 
-	if (!handle || !version || bpf_getsockopt(tp, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+	if (!handle || !version)
 		return;
+	name_of(tp, is);
 	flow = bpf_sk_storage_get(&weir_cc_flows, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!flow)
 		return;
@@ -485,12 +497,13 @@ static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_so
 static __always_inline void leave(struct tcp_sock *tp)
 {
 	struct flow *flow = bpf_sk_storage_get(&weir_cc_flows, tp, 0, 0);
-	char is[WEIR_CC_NAME] = {};
+	char is[WEIR_CC_NAME] __attribute__((aligned(8)));
 
 	if (flow)
 		release(tp, tp, flow);
-	if (!flow || !flow->set[0] || bpf_getsockopt(tp, IPPROTO_TCP, TCP_CONGESTION, is, sizeof(is)))
+	if (!flow || !flow->set[0])
 		return;
+	name_of(tp, is);
 	if (same(is, flow->set))
 		use(tp, is, flow->was);
 	flow->set[0] = 0;

@@ -57,7 +57,14 @@ struct sock {
 	struct sock_common __sk_common;
 	struct sock_cgroup_data sk_cgrp_data;
 } __attribute__((preserve_access_index));
+struct tcp_congestion_ops {
+	char name[16];
+} __attribute__((preserve_access_index));
+struct inet_connection_sock {
+	const struct tcp_congestion_ops *icsk_ca_ops;
+} __attribute__((preserve_access_index));
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	__u32 snd_cwnd_clamp;
 	__u64 bytes_sent;
 	__u64 bytes_retrans;
