@@ -30,7 +30,7 @@ mod flow;
 mod histogram;
 mod rule;
 mod rules;
-mod size;
+pub mod size;
 mod stats;
 
 pub use advice::{

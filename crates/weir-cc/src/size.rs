@@ -13,15 +13,17 @@ pub(crate) const BOUNDS: [Bytes; 6] = [
 ];
 
 /// How many there are.
-pub(crate) const COUNT: usize = BOUNDS.len() + 1;
+pub const COUNT: usize = BOUNDS.len() + 1;
 
 /// The size of a flow that sent so many bytes.
-pub(crate) fn of(sent: u64) -> usize {
+#[must_use]
+pub fn of(sent: u64) -> usize {
     BOUNDS.iter().position(|bound| sent < bound.0).unwrap_or(BOUNDS.len())
 }
 
 /// A size in words: `below 10 kB`, `100 kB to 1 MB`. Decimal, as the bounds are.
-pub(crate) fn label(size: usize) -> String {
+#[must_use]
+pub fn label(size: usize) -> String {
     let text = |bytes: Bytes| match bytes.0 {
         ..1_000_000 => format!("{} kB", bytes.0 / 1_000),
         1_000_000..1_000_000_000 => format!("{} MB", bytes.0 / 1_000_000),

@@ -6,6 +6,8 @@
 //! To learn a namespace's cookie, and to visit the connections in it that are there already, a
 //! thread joins it and ends right after; in the container nothing is run or changed.
 
+pub mod shapes;
+
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, OwnedFd},

@@ -80,7 +80,8 @@ enum Verb {
 Example: qCon's Fig. 9 through NAT, under weir and a hand-written tc script:
   sudo weir lab run minimum --mode nat --control weir,tc
 
-Exit status: 0 weir meets every figure, 1 it falls short, 2 no verdict without control weir.")]
+Exit status: 0 weir meets every figure, 1 it falls short, 2 no verdict: without control weir, or as
+intervals are too wide.")]
 struct RunArgs {
     /// Names from `weir lab list`, or paths of .toml files
     #[arg(value_name = "NAME", required_unless_present = "all")]
@@ -115,6 +116,9 @@ struct RunArgs {
     /// Where completion times are measured [default: the first of these that there is]
     #[arg(long)]
     backend: Option<Backend>,
+    /// What moves their flows' bytes; iperf3 in real time only
+    #[arg(long, default_value = "own")]
+    generator: ecc::Generator,
     /// Of what is random: the resampling of the confidence intervals, made-up traces, volumes
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -152,7 +156,7 @@ impl Switch {
 }
 
 /// Does what was asked for. 0: done, and passed; 1: a figure falls short; 2: no verdict, since
-/// weir was not among the controls; 130: Ctrl-C, and nothing is left behind.
+/// weir was not among the controls or intervals are too wide; 130: Ctrl-C, and nothing is left behind.
 ///
 /// # Errors
 /// Missing rights or programs (named), unknown scenarios, an agent that does not start.
@@ -250,7 +254,8 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             Experiment::Cost(scenario) => adapt_cost(scenario, args),
             Experiment::Promise(scenario) => adapt_promise(scenario, args),
             Experiment::Completion(scenario) if args.paper => scenario.make_whole(),
-            Experiment::Packets(_) | Experiment::Completion(_) => {}
+            Experiment::Advice(scenario) if args.paper => scenario.make_whole(),
+            Experiment::Packets(_) | Experiment::Completion(_) | Experiment::Advice(_) => {}
             Experiment::Images(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
             Experiment::Deployments(scenario) if args.paper => {
                 scenario.repetitions = scenario.paper_repetitions;
@@ -261,7 +266,13 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
     }
     // Packets in memory and simulations are anybody's; completion times by where they are measured.
     let anybodys = |e: &Experiment| {
-        matches!(e, Experiment::Packets(_) | Experiment::Images(_) | Experiment::Completion(_))
+        matches!(
+            e,
+            Experiment::Packets(_)
+                | Experiment::Images(_)
+                | Experiment::Completion(_)
+                | Experiment::Advice(_)
+        )
     };
     if !experiments.iter().all(anybodys) {
         check_rights()?;
@@ -278,7 +289,7 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
         };
         let dir = args.out.join(name);
         let context = || format!("scenario {name}");
-        let mut is_empty = false;
+        let mut is_undecided = false;
         let (verdict, said) = match experiment {
             Experiment::Shares(scenario) => {
                 told(run::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
@@ -303,8 +314,18 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                     progress.set_message(format!("{name}, {algorithm}: {}", case.name));
                     progress.inc(1);
                 };
-                let report = ecc::run(scenario, &options, args.backend, &mut watch).with_context(context)?;
-                is_empty = report.rows.is_empty();
+                let report = ecc::run(scenario, &options, args.backend, args.generator, &mut watch)
+                    .with_context(context)?;
+                is_undecided = report.rows.is_empty() || report.is_left_open();
+                told(report, &dir, args.json)?
+            }
+            Experiment::Advice(scenario) => {
+                let mut watch = |link: &str| {
+                    progress.set_message(format!("{name}: {link}"));
+                    progress.inc(1);
+                };
+                let report =
+                    ecc::advice::run(scenario, &options, args.backend, &mut watch).with_context(context)?;
                 told(report, &dir, args.json)?
             }
             Experiment::Images(scenario) => {
@@ -332,9 +353,11 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             }
         };
         // Where no control promises anything, or nothing is expected, nothing fell short.
-        let promises_nothing =
-            matches!(experiment, Experiment::Cost(_) | Experiment::Packets(_) | Experiment::Completion(_));
-        if verdict.is_some() || is_empty || !promises_nothing {
+        let promises_nothing = matches!(
+            experiment,
+            Experiment::Cost(_) | Experiment::Packets(_) | Experiment::Completion(_) | Experiment::Advice(_)
+        );
+        if verdict.is_some() || is_undecided || !promises_nothing {
             verdicts.push(verdict);
         }
         progress.suspend(|| say(&said));

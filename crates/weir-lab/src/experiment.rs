@@ -43,6 +43,9 @@ const COMPLETIONS: [(&str, &str); 11] = [
     ("ecc-sweep", include_str!("../../../lab/ecc-sweep.toml")),
 ];
 
+/// What advice finds.
+const ADVICE: [(&str, &str); 1] = [("ecc-advice", include_str!("../../../lab/ecc-advice.toml"))];
+
 /// The experiments about the speed of the scheduler.
 const PACKETS: [(&str, &str); 9] = [
     ("phtb-1", include_str!("../../../lab/phtb-1.toml")),
@@ -80,6 +83,8 @@ pub enum Experiment {
     Promise(Box<sla::Scenario>),
     /// How long flows and jobs take: files with `measures = "completion"`.
     Completion(Box<ecc::Scenario>),
+    /// What advice about congestion control finds: files with `measures = "advice"`.
+    Advice(Box<ecc::advice::Scenario>),
     /// How fast the scheduler is: files with `measures = "packets"`.
     Packets(Box<phtb::Scenario>),
     /// What an image cache finds: files with `measures = "image-..."`. Simulated; needs no rights.
@@ -97,7 +102,8 @@ pub enum Experiment {
 #[must_use]
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
-    let others = COSTS.iter().chain(&PROMISES).chain(&COMPLETIONS).chain(&PACKETS).chain(&POPS).chain(&SITES);
+    let others = COSTS.iter().chain(&PROMISES).chain(&COMPLETIONS).chain(&ADVICE).chain(&PACKETS);
+    let others = others.chain(&POPS).chain(&SITES);
     let others = others.map(|(name, text)| {
         Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
     });
@@ -166,6 +172,13 @@ impl Experiment {
                 None => Ok(Experiment::Completion(Box::new(completion))),
             };
         }
+        if table["measures"].as_str() == Some("advice") {
+            let advice: ecc::advice::Scenario = toml::from_str(text).map_err(syntax)?;
+            return match advice.fault() {
+                Some(what) => Err(ScenarioError::Shape { scenario: advice.name, what }),
+                None => Ok(Experiment::Advice(Box::new(advice))),
+            };
+        }
         if table["measures"].as_str() == Some("packets") {
             let packets: phtb::Scenario = toml::from_str(text).map_err(syntax)?;
             return match packets.fault() {
@@ -190,6 +203,7 @@ impl Experiment {
             Experiment::Cost(s) => &s.name,
             Experiment::Promise(s) => &s.name,
             Experiment::Completion(s) => &s.name,
+            Experiment::Advice(s) => &s.name,
             Experiment::Packets(s) => &s.name,
             Experiment::Images(s) => &s.name,
             Experiment::Deployments(s) => &s.name,
@@ -205,6 +219,7 @@ impl Experiment {
             Experiment::Cost(s) => (&s.title, &s.source),
             Experiment::Promise(s) => (&s.title, &s.source),
             Experiment::Completion(s) => (&s.title, &s.source),
+            Experiment::Advice(s) => (&s.title, &s.source),
             Experiment::Packets(s) => (&s.title, &s.source),
             Experiment::Images(s) => (&s.title, &s.source),
             Experiment::Deployments(s) => (&s.title, &s.source),
@@ -220,6 +235,7 @@ impl Experiment {
             Experiment::Cost(s) => s.about.trim(),
             Experiment::Promise(s) => s.about.trim(),
             Experiment::Completion(s) => s.about.trim(),
+            Experiment::Advice(s) => s.about.trim(),
             Experiment::Packets(s) => s.about.trim(),
             Experiment::Images(s) => s.about.trim(),
             Experiment::Deployments(s) => s.about.trim(),
@@ -235,6 +251,7 @@ impl Experiment {
             Experiment::Cost(s) => (s.steps() / s.controls.len(), s.seconds),
             Experiment::Promise(s) => (s.cases.len(), s.seconds),
             Experiment::Completion(s) => (s.cases.len() * s.points().len(), 0),
+            Experiment::Advice(s) => (s.links.len(), 0),
             Experiment::Packets(_) => (1, 0),
             Experiment::Images(s) => (s.zones.len(), 0),
             Experiment::Deployments(s) => (s.stores.len() * s.images.len(), 0),
@@ -250,6 +267,7 @@ impl Experiment {
             Experiment::Cost(s) => s.steps(),
             Experiment::Promise(s) => s.steps(),
             Experiment::Completion(s) => s.steps(),
+            Experiment::Advice(s) => s.steps(),
             Experiment::Packets(s) => s.steps(),
             Experiment::Images(s) => s.steps(),
             Experiment::Deployments(s) => s.steps(),
@@ -286,6 +304,9 @@ mod tests {
         let text = COMPLETIONS[0].1.replacen("up = 0.5", "up = 0.9", 1);
         let error = Experiment::parse(&text, "ecc-cubic").unwrap_err().to_string();
         assert!(error.contains("of the volume"), "{error}");
+        let text = ADVICE[0].1.replacen("share = 0.25", "share = 0.9", 1);
+        let error = Experiment::parse(&text, "ecc-advice").unwrap_err().to_string();
+        assert!(error.contains("share = 0.9 is not between"), "{error}");
         let text = POPS[0].1.replacen("name = \"fra\"", "name = \"par\"", 1);
         let error = Experiment::parse(&text, "pop-hits").unwrap_err().to_string();
         assert!(error.contains("no zone par"), "{error}");

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// The scenarios that come with weir: the paper's in the order of its figures, then weir's own.
-const BUILT_IN: [(&str, &str); 9] = [
+const BUILT_IN: [(&str, &str); 10] = [
     ("drr-without-root", include_str!("../../../lab/drr-without-root.toml")),
     ("weights-3", include_str!("../../../lab/weights-3.toml")),
     ("weights-grow", include_str!("../../../lab/weights-grow.toml")),
@@ -39,6 +39,7 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("mixed", include_str!("../../../lab/mixed.toml")),
     ("flood", include_str!("../../../lab/flood.toml")),
     ("credit", include_str!("../../../lab/credit.toml")),
+    ("cc-mix", include_str!("../../../lab/cc-mix.toml")),
 ];
 
 /// The name under which a case's `host` entry is reported, as the agent calls it.

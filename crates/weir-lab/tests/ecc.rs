@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use weir_lab::{
     ecc::{
-        self, Algorithm, Backend, Scenario,
+        self, Algorithm, Backend, Generator, Scenario,
         guest::{netem, wires},
     },
     run::Options,
@@ -27,7 +27,7 @@ fn scenario(volume: u64, case: &str, access: bool) -> Scenario {
 /// Of the only job, s.
 fn seconds(scenario: &Scenario, backend: Backend) -> f64 {
     let options = Options { weir: "/nonexistent/weir".into(), seed: 1, link: String::new() };
-    let report = ecc::run(scenario, &options, Some(backend), &mut |_, _| {}).unwrap();
+    let report = ecc::run(scenario, &options, Some(backend), Generator::Own, &mut |_, _| {}).unwrap();
     assert_eq!((report.rows.len(), report.rows[0].jobs.len()), (1, 1));
     report.rows[0].jobs[0].seconds
 }
@@ -70,6 +70,32 @@ fn flows_over_links_in_user_space_take_the_time_of_their_bytes_and_of_their_roun
     }
 }
 
+/// A fresh server for each direction of a flow, or the first one's algorithm would be the next one's.
+#[test]
+fn iperf3_moves_flows_by_the_algorithm_asked_for_in_no_less_than_the_time_of_their_bytes() {
+    let has_iperf3 = std::process::Command::new("iperf3").arg("--version").output().is_ok();
+    if let Some(why) =
+        wires().err().map(|why| format!("{why:#}")).or((!has_iperf3).then(|| "no iperf3".into()))
+    {
+        println!("SKIPPED: {why}");
+        return;
+    }
+    let mut scenario = scenario(400_000, "edge = { up = 0.5, down = 0.5 }", false);
+    scenario.algorithms = vec![Algorithm::Cubic, Algorithm::Bbr];
+    scenario.clients = 2;
+    let options = Options { weir: "/nonexistent/weir".into(), seed: 1, link: String::new() };
+    let run = |backend| ecc::run(&scenario, &options, backend, Generator::Iperf3, &mut |_, _| {});
+    let report = run(Some(Backend::Wires)).unwrap();
+    assert!(report.backend.ends_with("by iperf3") && report.rows.len() == 2, "{}", report.backend);
+    for row in &report.rows {
+        // Both clients' 200 kB share the link, up and then down.
+        let least = 2.0 * 400_000.0 * 8.0 / 20e6;
+        let slowest = row.flows.iter().map(|flow| flow.seconds).fold(0.0, f64::max);
+        assert!((0.9 * least..10.0 * least).contains(&slowest), "{slowest} s by {}", row.algorithm);
+    }
+    assert!(run(Some(Backend::Uml)).unwrap_err().to_string().contains("iperf3 is for real time"));
+}
+
 /// The weir program that runs in guests: `WEIR_BIN`, or where cargo puts it beside these tests.
 fn weir() -> Result<PathBuf, String> {
     let beside = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("weir"));
@@ -92,7 +118,7 @@ fn in_virtual_time_a_seed_gives_the_same_times_to_the_nanosecond_and_another_see
     scenario.volume[1].0 = 4_000_000;
     scenario.cloud.loss = 0.01;
     let options = Options { weir: weir.unwrap_or_default(), seed: 1, link: String::new() };
-    let run = || ecc::run(&scenario, &options, Some(Backend::Uml), &mut |_, _| {}).unwrap();
+    let run = || ecc::run(&scenario, &options, Some(Backend::Uml), Generator::Own, &mut |_, _| {}).unwrap();
     let (first, again) = (run(), run());
     assert!(first.missing.is_empty(), "{:?}", first.missing);
     assert_eq!(first.rows.len(), 6);

@@ -23,10 +23,10 @@ use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Algorithm, Case, Report, Scenario, Sweep, measure::measure, network::Medium, report::Missing,
+    Algorithm, Case, Generator, Report, Scenario, Sweep, measure::measure, network::Medium, report::Missing,
     wires::tunnel,
 };
 use crate::{
@@ -81,9 +81,21 @@ pub fn run(
     scenario: &Scenario,
     options: &Options,
     backend: Option<Backend>,
+    generator: Generator,
     watch: &mut (dyn FnMut(&Case, Algorithm) + Send),
 ) -> Result<Report> {
+    let is_real = |backend| matches!(backend, Backend::Here | Backend::Wires);
+    if let (Generator::Iperf3, Some(backend)) = (generator, backend.filter(|backend| !is_real(*backend))) {
+        bail!("iperf3 is for real time (--backend wires or here), not for {backend}");
+    }
     let backend = match backend {
+        None if generator == Generator::Iperf3 => {
+            if netem().is_ok() {
+                Backend::Here
+            } else {
+                Backend::Wires
+            }
+        }
         Some(backend) => backend,
         None => match first_there(options) {
             Ok(backend) => backend,
@@ -97,8 +109,9 @@ pub fn run(
     match backend {
         Backend::Here | Backend::Wires => {
             let medium = if backend == Backend::Here { Medium::Netem } else { Medium::Wires };
-            let (rows, missing) = measure(scenario, medium, options.seed, watch)?;
-            Ok(Report::new(scenario, backend.to_string(), options.seed, rows, missing))
+            let (rows, missing) = measure(scenario, medium, generator, options.seed, watch)?;
+            let by = if generator == Generator::Iperf3 { ", by iperf3" } else { "" };
+            Ok(Report::new(scenario, format!("{backend}{by}"), options.seed, rows, missing))
         }
         Backend::Uml => {
             let kernel = uml()?;
@@ -186,20 +199,47 @@ fn parts(scenario: &Scenario, first_seed: u64) -> Vec<(Scenario, u64)> {
         .collect()
 }
 
-/// A guest measures the scenario in that directory with a seed.
-type Guest<'a> = &'a (dyn Fn(&Path, u64) -> Result<Report> + Sync);
+/// A guest measures what is in that directory with a seed.
+type Guest<'a, R> = &'a (dyn Fn(&Path, u64) -> Result<R> + Sync);
 
-/// Measures all parts, as many at once as there are processors, and joins what they say.
+/// Measures all parts, and joins what they say.
 fn guests(
     scenario: &Scenario,
     options: &Options,
     backend: Backend,
     watch: &mut (dyn FnMut(&Case, Algorithm) + Send),
-    guest: Guest<'_>,
+    guest: Guest<'_, Report>,
 ) -> Result<Report> {
     let parts = parts(scenario, options.seed);
-    let (next, watch) = (AtomicUsize::new(0), Mutex::new(watch));
-    let worker = |cpu: usize| -> Result<Vec<(usize, Report)>> {
+    let mut told = |part: &Scenario, report: &Report| {
+        for row in &report.rows {
+            let case = part.cases.iter().find(|case| case.name == row.case);
+            case.into_iter().for_each(|case| watch(case, row.algorithm));
+        }
+    };
+    let reports = side_by_side(&parts, backend, &mut told, guest)?;
+    let kernel = reports.first().map_or(String::new(), |report| report.head.kernel.clone());
+    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    for report in reports {
+        rows.extend(report.rows);
+        missing.extend(report.missing);
+    }
+    missing.dedup();
+    let mut report = Report::new(scenario, backend.to_string(), options.seed, rows, missing);
+    report.head.kernel = kernel;
+    Ok(report)
+}
+
+/// Has guests measure the parts, each with its seed, as many at once as there are processors; what they
+/// say, in the order of the parts. `told` is called as each ends.
+fn side_by_side<S: Serialize + Sync, R: Send>(
+    parts: &[(S, u64)],
+    backend: Backend,
+    told: &mut (dyn FnMut(&S, &R) + Send),
+    guest: Guest<'_, R>,
+) -> Result<Vec<R>> {
+    let (next, told) = (AtomicUsize::new(0), Mutex::new(told));
+    let worker = |cpu: usize| -> Result<Vec<(usize, R)>> {
         // A guest is two processes that take turns: on two processors each turn wakes one up.
         if backend == Backend::Uml {
             stay_on(cpu)?;
@@ -210,11 +250,8 @@ fn guests(
             let Some((part, seed)) = parts.get(nth) else { return Ok(done) };
             let report =
                 one(part, *seed, guest).inspect_err(|_| next.store(parts.len(), Ordering::Relaxed))?;
-            if let Ok(mut watch) = watch.lock() {
-                for row in &report.rows {
-                    let case = part.cases.iter().find(|case| case.name == row.case);
-                    case.into_iter().for_each(|case| watch(case, row.algorithm));
-                }
+            if let Ok(mut told) = told.lock() {
+                told(part, &report);
             }
             done.push((nth, report));
         }
@@ -230,16 +267,20 @@ fn guests(
         Ok(())
     })?;
     reports.sort_by_key(|(nth, _)| *nth);
-    let kernel = reports.first().map_or(String::new(), |(_, report)| report.head.kernel.clone());
-    let (mut rows, mut missing) = (Vec::new(), Vec::new());
-    for (_, report) in reports {
-        rows.extend(report.rows);
-        missing.extend(report.missing);
-    }
-    missing.dedup();
-    let mut report = Report::new(scenario, backend.to_string(), options.seed, rows, missing);
-    report.head.kernel = kernel;
-    Ok(report)
+    Ok(reports.into_iter().map(|(_, report)| report).collect())
+}
+
+/// Has User-Mode-Linux guests measure the parts of something else than a [`Scenario`].
+///
+/// # Errors
+/// If there is no such kernel, or one of them fails.
+pub(super) fn in_virtual_time<S: Serialize + Sync, R: DeserializeOwned + Send>(
+    parts: &[(S, u64)],
+    options: &Options,
+    told: &mut (dyn FnMut(&S, &R) + Send),
+) -> Result<Vec<R>> {
+    let kernel = uml()?;
+    side_by_side(parts, Backend::Uml, told, &|dir, seed| in_uml(&kernel, dir, options, seed))
 }
 
 /// The processors that this process may use.
@@ -256,7 +297,7 @@ fn stay_on(cpu: usize) -> Result<()> {
         .with_context(|| format!("cannot stay on processor {cpu}"))
 }
 
-fn one(part: &Scenario, seed: u64, guest: Guest<'_>) -> Result<Report> {
+fn one<S: Serialize, R>(part: &S, seed: u64, guest: Guest<'_, R>) -> Result<R> {
     interrupt::check()?;
     let dir = tempfile::tempdir().context("cannot create a directory for the guest")?;
     let text = toml::to_string(part).context("cannot write the guest's scenario")?;
@@ -264,7 +305,7 @@ fn one(part: &Scenario, seed: u64, guest: Guest<'_>) -> Result<Report> {
     guest(dir.path(), seed)
 }
 
-fn in_uml(kernel: &Path, dir: &Path, options: &Options, seed: u64) -> Result<Report> {
+fn in_uml<R: DeserializeOwned>(kernel: &Path, dir: &Path, options: &Options, seed: u64) -> Result<R> {
     let weir = options.weir.canonicalize().context("cannot find the weir program")?;
     let job = format!("seed={seed}\nweir='{}'\n", weir.display());
     fs::write(dir.join("job"), job).context("cannot write the guest's job")?;
@@ -312,7 +353,7 @@ fn how(ended: Result<crate::topology::Output>) -> String {
 }
 
 /// The guest's report, if it has come so far.
-fn read(said: &str) -> Option<Result<Report>> {
+fn read<R: DeserializeOwned>(said: &str) -> Option<Result<R>> {
     let line = said.lines().find(|line| line.starts_with("{\"scenario\""))?;
     Some(serde_json::from_str(line).context("cannot read the guest's report"))
 }

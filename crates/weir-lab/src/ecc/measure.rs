@@ -8,11 +8,13 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 
 use super::{
-    Algorithm, Case, Place, Point, Scenario, jobs,
+    Algorithm, Case, Generator, Place, Point, Scenario,
+    iperf::{Ends, Prepared},
+    jobs,
     network::{Medium, Network},
     report::{FlowTime, JobTime, Missing, Row},
     rule::Ruled,
-    transfer::{Server, Transfer, carry},
+    transfer::{RULED, Server, Transfer, carry},
 };
 use crate::interrupt;
 
@@ -24,6 +26,7 @@ use crate::interrupt;
 pub(super) fn measure(
     scenario: &Scenario,
     medium: Medium,
+    generator: Generator,
     first_seed: u64,
     watch: &mut dyn FnMut(&Case, Algorithm),
 ) -> Result<(Vec<Row>, Vec<Missing>)> {
@@ -50,7 +53,7 @@ pub(super) fn measure(
                         continue;
                     }
                     if algorithm == Algorithm::Weir && rule.is_none() {
-                        match Ruled::load(&scenario.rule.action(), &all) {
+                        match Ruled::load(&scenario.rule.action(), ruled_port(generator), &all) {
                             Ok(loaded) => rule = Some(loaded),
                             Err(error) => {
                                 missing.push(Missing { algorithm, why: format!("{error:#}") });
@@ -61,7 +64,7 @@ pub(super) fn measure(
                     if let Some(rule) = &mut rule {
                         rule.set(algorithm == Algorithm::Weir)?;
                     }
-                    let row = cell(scenario, &network, case, algorithm, point, seed)
+                    let row = cell(scenario, &network, generator, case, algorithm, point, seed)
                         .with_context(|| format!("case {} with {algorithm}, seed {seed}", case.name))?;
                     if let (Some(rule), Algorithm::Weir) = (&mut rule, algorithm) {
                         rule.check(2 * row.flows.len() as u64)?;
@@ -91,9 +94,18 @@ struct Flow {
     transfer: Transfer,
 }
 
+/// The servers' port for flows that a rule is about; 0 for any.
+fn ruled_port(generator: Generator) -> u16 {
+    match generator {
+        Generator::Own => RULED,
+        Generator::Iperf3 => 0,
+    }
+}
+
 fn cell(
     scenario: &Scenario,
     network: &Network,
+    generator: Generator,
     case: &Case,
     algorithm: Algorithm,
     point: Option<Point>,
@@ -113,7 +125,23 @@ fn cell(
             })
         })
         .collect();
-    let times = network.clients().within(|| all_times(&flows))??;
+    let times = match generator {
+        Generator::Own => {
+            let carry = |flow: &Flow, ()| carry(Network::server_address(flow.place), flow.transfer);
+            network.clients().within(|| all_times(&flows, vec![(); flows.len()], &carry))??
+        }
+        Generator::Iperf3 => {
+            let clients = network.clients();
+            let prepare = |(nth, flow): (u16, &Flow)| {
+                let (place, server) = (flow.place, network.server(flow.place));
+                let up = Ends { from: clients, address: network.client_address(place), to: server };
+                let down = Ends { from: server, address: Network::server_address(place), to: clients };
+                Prepared::start([up, down], nth, flow.transfer)
+            };
+            let prepared = (0..).zip(&flows).map(prepare).collect::<Result<_>>()?;
+            all_times(&flows, prepared, &|_, prepared: Prepared<'_>| prepared.carry())?
+        }
+    };
     let mut done: Vec<JobTime> =
         jobs.iter().map(|job| JobTime { small: job.small, volume: job.volume, seconds: 0.0 }).collect();
     let mut rows = Vec::with_capacity(flows.len());
@@ -126,20 +154,24 @@ fn cell(
     Ok(Row { case: case.name.clone(), algorithm, seed, point, flows: rows, jobs: done })
 }
 
-/// How long each flow takes, from its own beginning. To be called where the clients are: threads are where
-/// the one is that begins them.
-fn all_times(flows: &[Flow]) -> Result<Vec<Duration>> {
-    let mut order: Vec<usize> = (0..flows.len()).collect();
-    order.sort_by_key(|&nth| flows[nth].start);
+/// How long each flow takes, from its own beginning, by what is prepared for it. Threads are in the namespace
+/// of the one that calls this.
+fn all_times<P: Send>(
+    flows: &[Flow],
+    prepared: Vec<P>,
+    carry: &(dyn Fn(&Flow, P) -> Result<Duration> + Sync),
+) -> Result<Vec<Duration>> {
+    let mut order: Vec<(usize, P)> = prepared.into_iter().enumerate().collect();
+    order.sort_by_key(|(nth, _)| flows[*nth].start);
     let mut times = vec![Duration::ZERO; flows.len()];
     thread::scope(|scope| {
         let begin = Instant::now();
         let mut threads = Vec::with_capacity(flows.len());
-        for nth in order {
+        for (nth, prepared) in order {
             // One waits for all: in a guest threads that only wait cost more than flows.
             interrupt::sleep_until(begin + flows[nth].start)?;
             let flow = &flows[nth];
-            threads.push((nth, scope.spawn(|| carry(Network::server_address(flow.place), flow.transfer))));
+            threads.push((nth, scope.spawn(move || carry(flow, prepared))));
         }
         for (nth, thread) in threads {
             let Flow { place, transfer: Transfer { up, down, .. }, .. } = &flows[nth];

@@ -18,7 +18,9 @@
 //! Nothing here needs a particular kernel but netem, which many have not: [`guest`] runs the same in one
 //! that has.
 
+pub mod advice;
 pub mod guest;
+mod iperf;
 mod line;
 mod measure;
 mod network;
@@ -37,6 +39,7 @@ use weir_cc::Rule;
 use weir_units::{BitRate, Bytes};
 
 pub use guest::{Backend, run};
+pub use iperf::Generator;
 pub use plot::svg;
 pub use report::{Estimate, Report};
 pub use table::table;

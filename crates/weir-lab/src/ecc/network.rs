@@ -31,7 +31,7 @@ pub(super) struct Network {
     edge: Netns,
     cloud: Netns,
     /// Where the access link's other end is, if there is one.
-    _hub: Option<Netns>,
+    hub: Option<Netns>,
 }
 
 /// The links, in the order of [`Place::ALL`]; then the access link, if there is one.
@@ -205,7 +205,7 @@ impl Network {
             host.sysctl("net.ipv4.tcp_rmem", WINDOW)?;
             host.sysctl("net.ipv4.tcp_wmem", WINDOW)?;
         }
-        Ok(Network { links, clients, edge: edge_server, cloud: cloud_server, _hub: hub })
+        Ok(Network { links, clients, edge: edge_server, cloud: cloud_server, hub })
     }
 
     /// Makes the link to a place another one.
@@ -230,7 +230,12 @@ impl Network {
         }
     }
 
-    /// Its address.
+    /// The address by which the server at a place reaches the clients.
+    pub(super) fn client_address(&self, place: Place) -> Ipv4Addr {
+        if self.hub.is_some() { Span::leaf_address(ACCESS_NET) } else { address(first_net(place), 1) }
+    }
+
+    /// A server's address.
     pub(super) fn server_address(place: Place) -> Ipv4Addr {
         Span::leaf_address(first_net(place))
     }

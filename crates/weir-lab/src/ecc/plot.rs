@@ -16,13 +16,13 @@ use crate::{
     stats::SplitMix,
 };
 
-const LEFT: i32 = 70;
-const TOP: i32 = 110;
+pub(super) const LEFT: i32 = 70;
+pub(super) const TOP: i32 = 110;
 const WIDTH: i32 = 420;
-const HEIGHT: i32 = 300;
+pub(super) const HEIGHT: i32 = 300;
 const GAP: i32 = 70;
 /// A line of the legend.
-const LINE: i32 = 22;
+pub(super) const LINE: i32 = 22;
 /// The paper's colours: cloud blue, edge orange, with output red, without green; then others.
 const CASES: [RGBColor; 6] = [
     RGBColor(28, 126, 214),
@@ -44,7 +44,7 @@ pub fn svg(report: &Report) -> Result<String> {
     let settings = &report.settings;
     let panels = i32::try_from(settings.algorithms.len())?;
     let legend = i32::try_from(settings.cases.len())? * LINE;
-    let width = (LEFT + panels * (WIDTH + GAP)).max(900);
+    let width = sheet_width(panels);
     sheet::svg(&report.head.scenario, (width, TOP + HEIGHT + 70 + legend), |sheet| {
         distributions(sheet, report)
     })
@@ -58,7 +58,7 @@ fn distributions(sheet: &Sheet<'_>, report: &Report) -> sheet::Drawn {
     let longest = all.fold(0.01, f64::max);
     let groups = groups(settings, &report.rows, None);
     for (panel, algorithm) in (0..).zip(&settings.algorithms) {
-        let left = LEFT + panel * (WIDTH + GAP);
+        let left = left_of(panel);
         axes(sheet, left, longest, &format!("{algorithm}: flow completion time, s"))?;
         for (case, by, rows) in &groups {
             if by != algorithm {
@@ -69,18 +69,33 @@ fn distributions(sheet: &Sheet<'_>, report: &Report) -> sheet::Drawn {
         }
     }
     for (nth, case) in settings.cases.iter().enumerate() {
-        let top = TOP + HEIGHT + 66 + i32::try_from(nth)? * LINE;
-        sheet.line(vec![(LEFT, top), (LEFT + 26, top)], colour(nth).stroke_width(3))?;
-        sheet.words(&case.name, (LEFT + 34, top), TEXT, &INK, LEFT_MIDDLE)?;
+        legend(sheet, nth, &case.name)?;
     }
     Ok(())
 }
 
-fn colour(nth: usize) -> RGBColor {
+/// Of a sheet with so many panels beside each other.
+pub(super) fn sheet_width(panels: i32) -> i32 {
+    (LEFT + panels * (WIDTH + GAP)).max(900)
+}
+
+/// Where a panel begins.
+pub(super) fn left_of(panel: i32) -> i32 {
+    LEFT + panel * (WIDTH + GAP)
+}
+
+/// What the `nth` colour is.
+pub(super) fn legend(sheet: &Sheet<'_>, nth: usize, name: &str) -> sheet::Drawn {
+    let top = TOP + HEIGHT + 66 + i32::try_from(nth)? * LINE;
+    sheet.line(vec![(LEFT, top), (LEFT + 26, top)], colour(nth).stroke_width(3))?;
+    sheet.words(name, (LEFT + 34, top), TEXT, &INK, LEFT_MIDDLE)
+}
+
+pub(super) fn colour(nth: usize) -> RGBColor {
     CASES[nth % CASES.len()]
 }
 
-fn axes(sheet: &Sheet<'_>, left: i32, longest: f64, title: &str) -> sheet::Drawn {
+pub(super) fn axes(sheet: &Sheet<'_>, left: i32, longest: f64, title: &str) -> sheet::Drawn {
     sheet.words(title, (left, TOP - 34), TEXT, &INK, LEFT_TOP)?;
     let step = tick(longest, 8.0);
     for nth in 0..=(longest / step).floor() as i32 {
@@ -99,11 +114,11 @@ fn axes(sheet: &Sheet<'_>, left: i32, longest: f64, title: &str) -> sheet::Drawn
     Ok(())
 }
 
-fn x(left: i32, longest: f64, seconds: f64) -> i32 {
+pub(super) fn x(left: i32, longest: f64, seconds: f64) -> i32 {
     left + (seconds / longest * f64::from(WIDTH)).round() as i32
 }
 
-fn y(part: f64) -> i32 {
+pub(super) fn y(part: f64) -> i32 {
     TOP + HEIGHT - (part * f64::from(HEIGHT)).round() as i32
 }
 

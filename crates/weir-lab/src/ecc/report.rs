@@ -104,7 +104,8 @@ pub struct Verdict {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with; passed if all findings are as expected.
+    /// What every report begins with; passed if all findings are as expected, without a verdict if some of
+    /// those are open, and none is otherwise.
     #[serde(flatten)]
     pub head: Head,
     /// How: in this kernel, or which other.
@@ -141,15 +142,16 @@ impl Report {
                 figures.push(Figure::shown(format!("{case}, {algorithm}: {name}, mean"), mean.value, "s"));
             }
         }
-        Report {
-            head: Head::now(&scenario.name, figures),
-            backend,
-            seed,
-            settings: scenario.clone(),
-            missing,
-            findings,
-            rows,
-        }
+        let mut head = Head::now(&scenario.name, figures);
+        // What is open has not passed, whatever became of the others.
+        head.pass = head.pass.filter(|pass| !pass || !findings.iter().any(Verdict::is_left_open));
+        Report { head, backend, seed, settings: scenario.clone(), missing, findings, rows }
+    }
+
+    /// Whether there is no verdict, as intervals do not decide what is expected.
+    #[must_use]
+    pub fn is_left_open(&self) -> bool {
+        self.head.pass.is_none() && self.findings.iter().any(Verdict::is_left_open)
     }
 
     /// In this process's kernel.
@@ -189,6 +191,9 @@ impl Shown for Report {
             text += match self.head.pass {
                 Some(true) => "; pass: as expected",
                 Some(false) => "; falls short: not as expected",
+                None if self.is_left_open() => {
+                    "; no verdict: intervals reach over what is expected (--paper has more seeds)"
+                }
                 None => "",
             };
         }
@@ -212,13 +217,22 @@ impl Shown for Report {
 }
 
 impl Verdict {
+    /// Whether something is expected that the interval does not decide.
+    fn is_left_open(&self) -> bool {
+        self.outcome == Outcome::Open && self.finding.expect.is_some_and(|expected| expected != Outcome::Open)
+    }
+
     fn figure(&self) -> Figure {
         let (want, rule) = match self.finding.claim {
             Claim::Below(most) => (most, Rule::AtMost),
             Claim::Within(part) => (1.0, Rule::Within(part)),
         };
         Figure {
-            pass: self.finding.expect.map(|expected| expected == self.outcome),
+            pass: self
+                .finding
+                .expect
+                .filter(|_| !self.is_left_open())
+                .map(|expected| expected == self.outcome),
             ..Figure::judged(self.finding.says.clone(), self.ratio.value, "ratio", want, rule)
         }
     }
@@ -416,5 +430,34 @@ pub(super) mod tests {
         assert!(text.contains("falls short") && text.contains("Refuted by a ratio of"), "{text}");
         let again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(again, report);
+    }
+
+    #[test]
+    fn what_intervals_do_not_decide_is_neither_passed_nor_failed() {
+        // 0.63, 0.70 and 0.77 of what is to be below 0.7.
+        let report = sample("ecc-mice", |algorithm, _| if algorithm == Algorithm::Weir { 0.7 } else { 1.0 });
+        let judged = |rows: Vec<Row>| Report::here(&report.settings, 1, rows, Vec::new());
+        let on_both_sides = |row: &Row| match (row.algorithm, row.seed) {
+            (Algorithm::Weir, 1) => 0.9,
+            (Algorithm::Weir, 3) => 1.1,
+            _ => 1.0,
+        };
+        let mut rows = report.rows.clone();
+        for row in &mut rows {
+            let times = on_both_sides(row);
+            row.jobs.iter_mut().for_each(|job| job.seconds *= times);
+        }
+        let open = judged(rows.clone());
+        assert_eq!((open.head.pass, open.is_left_open()), (None, true), "{}", open.verdict());
+        let text = open.verdict();
+        assert!(text.contains("no verdict") && text.contains("Open by a ratio of"), "{text}");
+        // Beside one that fails it is nothing.
+        let is_long = |row: &Row| row.algorithm == Algorithm::Weir && row.case == "cloud";
+        for row in rows.iter_mut().filter(|row| is_long(row)) {
+            row.jobs.iter_mut().filter(|job| !job.small).for_each(|job| job.seconds *= 2.0);
+        }
+        assert_eq!(judged(rows).head.pass, Some(false));
+        let good = sample("ecc-mice", |algorithm, _| if algorithm == Algorithm::Weir { 0.5 } else { 1.0 });
+        assert_eq!((good.head.pass, good.is_left_open()), (Some(true), false));
     }
 }

@@ -1,20 +1,20 @@
 //! Weir's rules, put in force as the agent does it, for the namespaces of an experiment.
 
 use anyhow::{Context, Result, ensure};
-use weir_bpf::{CongestionRule, LocalPrefix};
-use weir_cc::{Action, Rule};
+use ipnet::IpNet;
+use weir_bpf::CongestionRule;
+use weir_cc::{Action, Entry, Rule};
 use weir_host::{
-    congestion::{Congestion, Homes},
+    congestion::{Congestion, Homes, shapes},
     discover::NetnsRef,
 };
 
-use super::transfer::RULED;
 use crate::topology::Netns;
 
 /// Any class will do, as the rule is everybody's.
 const HANDLE: u32 = 1;
 
-/// A rule for connections to servers' port [`RULED`]. The programs are loaded once for all measurements;
+/// A rule for connections to a port of the servers. The programs are loaded once for all measurements;
 /// they end with their process at the latest.
 pub(super) struct Ruled {
     hold: Congestion,
@@ -25,17 +25,23 @@ pub(super) struct Ruled {
 }
 
 impl Ruled {
-    /// Loads the programs for these namespaces.
+    /// Loads the programs for these namespaces; port 0 for any.
     ///
     /// # Errors
     /// If the kernel lacks something that the BPF program needs.
-    pub(super) fn load(action: &Action, namespaces: &[&Netns]) -> Result<Ruled> {
+    pub(super) fn load(action: &Action, port: u16, namespaces: &[&Netns]) -> Result<Ruled> {
         let places: Vec<_> = namespaces
             .iter()
             .map(|netns| Ok((NetnsRef::at(&netns.path())?, HANDLE)))
             .collect::<Result<_>>()?;
         let homes = Homes { namespaces: places, ..Homes::default() };
-        Ok(Ruled { hold: Congestion::open()?, homes, rule: compiled(action), is_in_force: false, seen: 0 })
+        Ok(Ruled {
+            hold: Congestion::open()?,
+            homes,
+            rule: compiled(action, port),
+            is_in_force: false,
+            seen: 0,
+        })
     }
 
     /// Puts the rule in force, or has the programs look at no connection.
@@ -73,21 +79,11 @@ impl Ruled {
 }
 
 /// As the kernel's table has it, over IPv4.
-fn compiled(action: &Action) -> CongestionRule {
-    let rule = Rule { port: Some(RULED), ..Rule::default() };
-    let change = action.change.as_ref();
-    CongestionRule {
-        handle: 0,
-        port: RULED,
-        direction: 0,
-        to: LocalPrefix { network: std::net::Ipv4Addr::UNSPECIFIED.into(), len: 0 },
-        rank: rule.rank(),
-        number: 1,
-        after_bytes: change.map_or(0, |change| change.after.0),
-        window_segments: change.and_then(|change| change.window).map_or(0, u32::from),
-        start: action.start.to_kernel(),
-        then: change.map_or([0; 16], |change| change.to.to_kernel()),
-    }
+fn compiled(action: &Action, port: u16) -> CongestionRule {
+    let rule = Rule { port: (port > 0).then_some(port), ..Rule::default() };
+    let everywhere = IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+    let (rank, action) = (rule.rank(), action.clone());
+    shapes::rule(&Entry { handle: 0, port, direction: None, to: everywhere, rank, number: 1, action })
 }
 
 #[cfg(test)]
@@ -96,8 +92,8 @@ mod tests {
 
     #[test]
     fn weirs_own_rule_is_bbr_in_a_small_window_for_the_first_mib_then_cubic() {
-        let rule = compiled(&Rule::default().action());
+        let rule = compiled(&Rule::default().action(), 5301);
         assert_eq!((&rule.start[..4], &rule.then[..6]), (&b"bbr\0"[..], &b"cubic\0"[..]));
-        assert_eq!((rule.after_bytes, rule.window_segments, rule.port), (1 << 20, 128, RULED));
+        assert_eq!((rule.after_bytes, rule.window_segments, rule.port), (1 << 20, 128, 5301));
     }
 }

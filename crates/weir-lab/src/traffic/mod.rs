@@ -44,13 +44,17 @@ pub enum Load {
     Tcp,
     /// The same over several connections.
     TcpMany(u16),
+    /// The same by BBR instead of CUBIC.
+    Bbr(u16),
     /// UDP offered at a fixed payload rate.
     Udp(BitRate),
 }
 
 /// The text is not a load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot read `{0}` as traffic: write tcp, tcp*3 (connections), udp 60mbit (payload), or nothing")]
+#[error(
+    "cannot read `{0}` as traffic: write tcp, tcp*3 (connections), bbr*3, udp 60mbit (payload), or nothing"
+)]
 pub struct ParseLoadError(String);
 
 impl Load {
@@ -74,7 +78,7 @@ impl Load {
     pub fn demand(self, family: Family) -> Option<BitRate> {
         match self {
             Load::Nothing => Some(BitRate::ZERO),
-            Load::Tcp | Load::TcpMany(_) => None,
+            Load::Tcp | Load::TcpMany(_) | Load::Bbr(_) => None,
             Load::Udp(rate) => {
                 Some(BitRate((rate.bits_per_sec() as f64 / self.payload_share(family)).round() as u64))
             }
@@ -88,6 +92,7 @@ impl fmt::Display for Load {
             Load::Nothing => f.pad("nothing"),
             Load::Tcp => f.pad("tcp"),
             Load::TcpMany(n) => f.pad(&format!("tcp*{n}")),
+            Load::Bbr(n) => f.pad(&format!("bbr*{n}")),
             Load::Udp(rate) => f.pad(&format!("udp {rate}")),
         }
     }
@@ -102,9 +107,10 @@ impl FromStr for Load {
             "nothing" => Ok(Load::Nothing),
             "tcp" => Ok(Load::Tcp),
             other => {
-                if let Some(count) = other.strip_prefix("tcp*") {
-                    let count = count.trim().parse().map_err(|_| error())?;
-                    return if (1..=64).contains(&count) { Ok(Load::TcpMany(count)) } else { Err(error()) };
+                if let Some((kind @ ("tcp" | "bbr"), count)) = other.split_once('*') {
+                    let count: u16 = count.trim().parse().map_err(|_| error())?;
+                    let load = if kind == "bbr" { Load::Bbr(count) } else { Load::TcpMany(count) };
+                    return if (1..=64).contains(&count) { Ok(load) } else { Err(error()) };
                 }
                 let rate: BitRate =
                     other.strip_prefix("udp ").and_then(|r| r.trim().parse().ok()).ok_or_else(error)?;
@@ -278,19 +284,19 @@ pub fn pings<const N: usize>(
     Ok(rtts)
 }
 
-/// CUBIC by name: the host's default may be another.
+/// Algorithms by name: the host's default may be another.
 fn client_arguments(load: Load) -> Vec<String> {
-    let words: Vec<String> = match load {
+    let tcp =
+        |by: &str, n: u16| ["-C", by, "-l", TCP_WRITE, "-P", &n.to_string()].map(str::to_owned).to_vec();
+    match load {
         Load::Nothing => Vec::new(),
-        Load::Tcp => ["-C", "cubic", "-l", TCP_WRITE].map(str::to_owned).to_vec(),
-        Load::TcpMany(n) => {
-            ["-C", "cubic", "-l", TCP_WRITE, "-P", &n.to_string()].map(str::to_owned).to_vec()
-        }
+        Load::Tcp => tcp("cubic", 1),
+        Load::TcpMany(n) => tcp("cubic", n),
+        Load::Bbr(n) => tcp("bbr", n),
         Load::Udp(rate) => ["-u", "-b", &rate.bits_per_sec().to_string(), "-l", &UDP_PAYLOAD.to_string()]
             .map(str::to_owned)
             .to_vec(),
-    };
-    words
+    }
 }
 
 fn account(
@@ -374,6 +380,7 @@ mod tests {
         for (text, load) in [
             ("tcp", Load::Tcp),
             ("tcp*3", Load::TcpMany(3)),
+            ("bbr*4", Load::Bbr(4)),
             ("udp 60mbit", Load::Udp(BitRate::mbit(60))),
             ("nothing", Load::Nothing),
         ] {

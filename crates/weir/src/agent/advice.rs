@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_api::{AdviceRequest, AdviceVerb, CongestionRule as RuleView, CongestionView, Error};
-use weir_bpf::{CongestionTrial, LocalPrefix};
-use weir_cc::{AdviceView, Advisor, Algorithm, Assignment, Decision, Origin, Rule, Trial, rule_for};
-use weir_host::{chain, congestion::system_default};
+use weir_bpf::CongestionTrial;
+use weir_cc::{AdviceView, Advisor, Algorithm, Decision, Origin, Rule, Trial, rule_for};
+use weir_host::{
+    chain,
+    congestion::{shapes, system_default},
+};
 
 use super::{Agent, Steering, congestion};
 use crate::{agent::store::Store, config::Config};
@@ -16,23 +19,6 @@ const STORED_EVERY: Duration = Duration::from_secs(60);
 
 fn refused(message: String) -> Error {
     Error { code: "bad-request".into(), message, asked: None, free: None }
-}
-
-/// As the kernel has it.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn to_kernel(assignment: &Assignment) -> CongestionTrial {
-    let Assignment { to, turn, share, action } = assignment;
-    let change = action.change.as_ref();
-    CongestionTrial {
-        to: LocalPrefix { network: to.network(), len: to.prefix_len() },
-        turn: *turn,
-        share: (share * f64::from(u32::MAX)) as u32,
-        rank: rule_for(*to, None).rank(),
-        after_bytes: change.map_or(0, |change| change.after.0),
-        window_segments: change.and_then(|change| change.window).map_or(0, u32::from),
-        start: action.start.to_kernel(),
-        then: change.map_or([0; 16], |change| change.to.to_kernel()),
-    }
 }
 
 /// Candidates that this kernel has.
@@ -144,7 +130,7 @@ impl Agent {
         let stages = |advisor: &Advisor| advisor.trials().values().map(Trial::stage).collect::<Vec<_>>();
         let before = stages(&steering.advisor);
         let Some(decisions) = steering.advisor.turn(now, &steering.rules, &system, random) else { return };
-        let trials: Vec<CongestionTrial> = steering.advisor.assignments().iter().map(to_kernel).collect();
+        let trials: Vec<CongestionTrial> = steering.advisor.assignments().iter().map(shapes::trial).collect();
         let is_news = !decisions.is_empty() || stages(&steering.advisor) != before;
         if let Some(Err(e)) = steering.hold.as_mut().map(|hold| hold.try_out(&trials)) {
             self.felt(Err(chain(&e)));

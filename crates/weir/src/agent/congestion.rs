@@ -8,17 +8,16 @@ use std::{
 use weir_api::{
     AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error, Kind,
 };
-use weir_bpf::{CongestionRecord, CongestionRule, LocalPrefix};
+use weir_bpf::{CongestionRecord, CongestionRule};
 use weir_cc::{
-    AdviceView, Advisor, Algorithm, Class, Connection, Direction, Entry, Explained, FlowRecord, Origin, Rule,
-    Rules, Stats, StatsView,
+    AdviceView, Advisor, Algorithm, Class, Connection, Explained, FlowRecord, Origin, Rule, Rules, Stats,
+    StatsView,
 };
 use weir_host::{
     chain,
-    congestion::{Congestion, Homes, available, try_algorithm},
+    congestion::{Congestion, Homes, available, shapes, try_algorithm},
     engine::HOST,
 };
-use weir_units::{BitRate, Bytes};
 
 use super::{Agent, claims::Survey, node};
 use crate::control::Reply;
@@ -85,27 +84,6 @@ pub(super) fn together(config: &[Rule], set: &[Rule]) -> Result<Rules, String> {
     Ok(rules)
 }
 
-/// As the kernel's table has it.
-fn to_kernel(entry: &Entry) -> CongestionRule {
-    let change = entry.action.change.as_ref();
-    CongestionRule {
-        handle: entry.handle,
-        port: entry.port,
-        direction: match entry.direction {
-            None => 0,
-            Some(Direction::Out) => 1,
-            Some(Direction::In) => 2,
-        },
-        to: LocalPrefix { network: entry.to.network(), len: entry.to.prefix_len() },
-        rank: entry.rank,
-        number: u32::try_from(entry.number).unwrap_or(0),
-        after_bytes: change.map_or(0, |change| change.after.0),
-        window_segments: change.and_then(|change| change.window).map_or(0, u32::from),
-        start: entry.action.start.to_kernel(),
-        then: change.map_or([0; 16], |change| change.to.to_kernel()),
-    }
-}
-
 impl Steering {
     pub(super) fn new(rules: Rules, set: Vec<Rule>, advisor: Advisor) -> Steering {
         Steering { rules, set, advisor, ..Steering::default() }
@@ -133,7 +111,7 @@ impl Steering {
             self.hold = Some(Congestion::open().map_err(|e| chain(&e))?);
         }
         let Some(hold) = &mut self.hold else { return Ok(()) };
-        let rules: Vec<CongestionRule> = self.rules.compile(&self.classes).iter().map(to_kernel).collect();
+        let rules: Vec<CongestionRule> = self.rules.compile(&self.classes).iter().map(shapes::rule).collect();
         let failures = hold.apply(homes, &rules).map_err(|e| chain(&e))?;
         if !self.is_needed() {
             self.remove()?;
@@ -169,31 +147,7 @@ impl Steering {
 
     fn flow(&self, record: &CongestionRecord, ended_ms: u64, generation: u32) -> Option<FlowRecord> {
         let class = self.classes.iter().find(|class| class.handle == record.handle);
-        Some(FlowRecord {
-            ended_ms,
-            class: class.map(|class| class.name.clone()),
-            to: record.to,
-            remote_port: record.remote_port,
-            local_port: record.local_port,
-            direction: match record.direction {
-                1 => Some(Direction::Out),
-                2 => Some(Direction::In),
-                _ => None,
-            },
-            sent: Bytes(record.sent_bytes),
-            received: Bytes(record.received_bytes),
-            took_us: record.took_ns / 1000,
-            first: Algorithm::from_kernel(&record.first)?,
-            last: Algorithm::from_kernel(&record.last)?,
-            switched_at: (record.switched_bytes > 0).then_some(Bytes(record.switched_bytes)),
-            least_rtt_us: record.least_rtt_us,
-            smoothed_rtt_us: record.smoothed_rtt_us,
-            most_rtt_us: record.most_rtt_us,
-            retransmits: record.retransmits,
-            delivery_rate: BitRate(record.delivery_rate.saturating_mul(8)),
-            rule: (record.number > 0 && record.generation == generation).then_some(record.number as usize),
-            tried: record.tried,
-        })
+        shapes::flow(record, class.map(|class| class.name.clone()), ended_ms, generation)
     }
 
     pub(super) fn view(&self) -> CongestionView {
