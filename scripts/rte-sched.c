@@ -1,7 +1,7 @@
 /*
  * DPDK's rte_sched as phtb measures weir-htb with backlogs: one subport, a pipe a user with one queue,
  * 16 packets of 64 bytes waiting in each; what leaves is classified by a word of its header and comes
- * again. Run by bench-rte-sched.sh. Prints millions of packets a second, one core: median, least, most.
+ * again. Run by bench-rte-sched.sh. Prints millions of packets a second, one core, the median of some plays.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 
 #define BURST 64
 #define WAITING 16
-#define PLAYS 7
-#define PACKETS 4000000ull
+#define PLAYS 3
+#define PACKETS 1000000ull
 /* The last of the traffic classes is the best effort one, the only one used here. */
 #define BE RTE_SCHED_TRAFFIC_CLASS_BE
 
@@ -108,7 +108,6 @@ int main(int argc, char **argv)
 			mpps[play] = sent / ((double)(rte_rdtsc() - start) / rte_get_tsc_hz()) / 1e6;
 	}
 	qsort(mpps, PLAYS, sizeof(*mpps), by_value);
-	printf("rte_sched, %u users, one core: %.2f Mpps (%.2f to %.2f)\n", users, mpps[PLAYS / 2], mpps[0],
-	       mpps[PLAYS - 1]);
+	printf("%.2f\n", mpps[PLAYS / 2]);
 	return 0;
 }

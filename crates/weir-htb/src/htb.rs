@@ -95,7 +95,7 @@ impl Htb {
             row_prios: [0; Limits::MAX_DEPTH as usize],
             row_levels: 0,
             wheel: Wheel::new(classes, START),
-            packets: Packets::new(limits.packets),
+            packets: Packets::new(limits.packets, limits.classes),
             order: vec![NONE; classes].into(),
             unplaced: false,
         }
@@ -125,16 +125,14 @@ impl Htb {
     #[inline]
     pub(crate) fn admit(&mut self, leaf: u32, packet: Packet) -> Option<()> {
         let class = self.class.get_mut(leaf as usize).filter(|class| class.level == 0)?;
-        let place = self.packets.put(packet)?;
         let door = &mut self.door[leaf as usize];
+        let place = self.packets.put(packet, (class.backlog > 0).then_some(door.tail))?;
+        door.tail = place;
         if packet.len > door.giant {
             self.desk[leaf as usize].giants += 1;
         }
-        let last = std::mem::replace(&mut door.tail, place);
         class.backlog += 1;
-        if class.backlog > 1 {
-            self.packets.chain(last, place);
-        } else {
+        if class.backlog == 1 {
             class.head = place;
             self.start(leaf);
         }
@@ -164,9 +162,10 @@ impl Htb {
         if self.row_levels == 0 {
             return self.wait();
         }
-        let mut next = Next::Empty;
-        self.depart(1, |departure| next = Next::Packet(departure));
-        next
+        let mut left = [Departure::default()];
+        self.depart(&mut left);
+        let [departure] = left;
+        Next::Packet(departure)
     }
 
     /// The packets that leave at `now`, as many as `left` has room for: the same, in the same order,
@@ -190,15 +189,7 @@ impl Htb {
         if now != self.asked || self.unplaced {
             self.prepare(now);
         }
-        let room = u32::try_from(left.len()).unwrap_or(u32::MAX);
-        let mut places = left.iter_mut();
-        self.depart(room, |departure| {
-            if let Some(place) = places.next() {
-                *place = departure;
-            }
-        });
-        let free = places.len();
-        left.len() - free
+        self.depart(left)
     }
 
     fn prepare(&mut self, now: Instant) {
@@ -264,7 +255,7 @@ impl Htb {
             packets: class.packets,
             bytes: Bytes(class.bytes),
             backlog: class.backlog,
-            backlog_bytes: Bytes(if class.backlog == 0 { 0 } else { self.packets.bytes_from(class.head) }),
+            backlog_bytes: Bytes(self.packets.bytes_from(class.head, class.backlog)),
             lended: class.lended,
             borrowed: class.borrowed,
             overlimits: class.overlimits,

@@ -1,28 +1,40 @@
 use crate::{Packet, class::NONE};
 
-/// The packets of all leaves in one pool: each leaf's linked from its first to its last, and the
-/// free places too.
+/// The packets of all leaves, in chunks from one pool: each leaf's are linked from its first to its last.
+///
+/// A chunk is a line of the cache: of a leaf's packets seven are read for one miss, and what follows is
+/// known before it is read. A place is a chunk's number and, in the three lowest bits, which of its
+/// packets.
 #[derive(Debug, Clone)]
 pub(crate) struct Packets {
-    slots: Box<[Slot]>,
+    chunks: Box<[Chunk]>,
+    /// The first free chunk.
     free: u32,
     waiting: u32,
+    most: u32,
 }
 
+/// The handle of the eighth says which chunk follows: of the same leaf, or of the free ones.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
-    packet: Packet,
-    next: u32,
-}
+#[repr(align(64))]
+struct Chunk([Packet; 8]);
+
+const LINK: u32 = 7;
 
 impl Packets {
-    pub(crate) fn new(packets: u32) -> Packets {
-        let slot = |i| Slot { packet: Packet { handle: 0, len: 0 }, next: i + 1 };
-        let mut slots = (0..packets).map(slot).collect::<Box<[_]>>();
-        if let Some(last) = slots.last_mut() {
-            last.next = NONE;
-        }
-        Packets { slots, free: 0, waiting: 0 }
+    /// Room for `packets` of at most `leaves`.
+    pub(crate) fn new(packets: u32, leaves: u32) -> Packets {
+        // Of a leaf's first chunk and of its last there may be six places unused.
+        let places = u64::from(packets) + 12 * u64::from(packets.min(leaves));
+        let chunks = u32::try_from(places.div_ceil(LINK.into())).unwrap_or(NONE);
+        let mut packets = Packets {
+            chunks: vec![Chunk([Packet::default(); 8]); chunks as usize].into(),
+            free: NONE,
+            waiting: 0,
+            most: packets,
+        };
+        (0..chunks).rev().for_each(|chunk| packets.give_back(chunk));
+        packets
     }
 
     #[inline]
@@ -30,47 +42,130 @@ impl Packets {
         self.waiting
     }
 
+    /// How many there is room for.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
-        self.slots.len() as u32
+        self.most
     }
 
-    /// Puts a packet into a free place; `None` if there is none.
+    /// Puts a packet behind a leaf's last one, if it has any; where it is, or `None` if there is no room.
     #[inline]
-    pub(crate) fn put(&mut self, packet: Packet) -> Option<u32> {
-        let i = self.free;
-        let slot = self.slots.get_mut(i as usize)?;
-        self.free = slot.next;
-        *slot = Slot { packet, next: NONE };
+    pub(crate) fn put(&mut self, packet: Packet, last: Option<u32>) -> Option<u32> {
+        if self.waiting == self.most {
+            return None;
+        }
+        let place = match last {
+            Some(last) if last % 8 + 1 < LINK => last + 1,
+            last => self.begin_chunk(last)?,
+        };
         self.waiting += 1;
-        Some(i)
+        self.chunks[place as usize / 8].0[place as usize % 8] = packet;
+        Some(place)
     }
 
-    /// Lets place `i` be followed by place `next`.
     #[inline]
-    pub(crate) fn chain(&mut self, i: u32, next: u32) {
-        self.slots[i as usize].next = next;
+    fn begin_chunk(&mut self, last: Option<u32>) -> Option<u32> {
+        let chunk = self.free;
+        self.free = self.chunks.get(chunk as usize)?.0[LINK as usize].handle;
+        if let Some(last) = last {
+            self.chunks[last as usize / 8].0[LINK as usize].handle = chunk;
+        }
+        Some(chunk * 8)
     }
 
-    /// Frees place `i`: what was in it, and which follows.
+    /// The packet at `place`, and where the leaf's next one is, if it has any. To be
+    /// [counted](Packets::taken).
     #[inline]
-    pub(crate) fn take(&mut self, i: u32) -> (Packet, u32) {
-        let slot = &mut self.slots[i as usize];
-        let Slot { packet, next } = *slot;
-        slot.next = self.free;
-        self.free = i;
-        self.waiting -= 1;
+    pub(crate) fn take(&mut self, place: u32) -> (Packet, u32) {
+        let chunk = &self.chunks[place as usize / 8].0;
+        let (packet, mut next) = (chunk[place as usize % 8], place + 1);
+        if next % 8 == LINK {
+            next = chunk[LINK as usize].handle.wrapping_mul(8);
+            self.give_back(place / 8);
+        }
         (packet, next)
     }
 
-    /// Bytes from place `i` to its leaf's last.
-    pub(crate) fn bytes_from(&self, mut i: u32) -> u64 {
+    /// So many of a leaf's packets have been taken; `next`: where another one would be, if that was all.
+    #[inline]
+    pub(crate) fn taken(&mut self, packets: u32, next: Option<u32>) {
+        self.waiting -= packets;
+        if let Some(next) = next.filter(|next| next % 8 != 0) {
+            self.give_back(next / 8);
+        }
+    }
+
+    #[inline]
+    fn give_back(&mut self, chunk: u32) {
+        self.chunks[chunk as usize].0[LINK as usize].handle = self.free;
+        self.free = chunk;
+    }
+
+    /// Bytes of a leaf's `packets`, from its first on, which is at `place`.
+    pub(crate) fn bytes_from(&self, mut place: u32, packets: u32) -> u64 {
         let mut bytes = 0;
-        while i != NONE {
-            let slot = &self.slots[i as usize];
-            bytes += u64::from(slot.packet.len);
-            i = slot.next;
+        for _ in 0..packets {
+            let chunk = &self.chunks[place as usize / 8].0;
+            bytes += u64::from(chunk[place as usize % 8].len);
+            place += 1;
+            if place % 8 == LINK {
+                place = chunk[LINK as usize].handle.wrapping_mul(8);
+            }
         }
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_leaf_has_its_packets_in_their_order_and_all_fit_however_they_are_spread(
+            most in 1..40u32,
+            ops in prop::collection::vec((0..5usize, any::<bool>(), 1..9u32), 1..300),
+        ) {
+            let mut packets = Packets::new(most, 5);
+            let mut leaves = vec![(NONE, NONE, VecDeque::new()); 5];
+            let mut handle = 0;
+            for (leaf, puts, times) in ops {
+                let waiting = leaves.iter().map(|leaf| leaf.2.len() as u32).sum::<u32>();
+                prop_assert_eq!(packets.waiting(), waiting);
+                let (head, tail, queue) = &mut leaves[leaf];
+                if puts {
+                    for _ in 0..times {
+                        handle += 1;
+                        let packet = Packet { handle, len: handle };
+                        match packets.put(packet, (!queue.is_empty()).then_some(*tail)) {
+                            Some(place) => {
+                                *tail = place;
+                                if queue.is_empty() {
+                                    *head = place;
+                                }
+                                queue.push_back(packet);
+                            }
+                            None => prop_assert_eq!(packets.waiting(), most),
+                        }
+                    }
+                } else {
+                    let taken = times.min(queue.len() as u32);
+                    for packet in queue.drain(..taken as usize) {
+                        let (got, next) = packets.take(*head);
+                        prop_assert_eq!(got, packet);
+                        *head = next;
+                    }
+                    if taken > 0 {
+                        packets.taken(taken, queue.is_empty().then_some(*head));
+                    }
+                }
+                let bytes = queue.iter().map(|packet| u64::from(packet.len)).sum::<u64>();
+                prop_assert_eq!(packets.bytes_from(*head, queue.len() as u32), bytes);
+            }
+        }
     }
 }

@@ -46,7 +46,7 @@ pub struct Limits {
 impl Limits {
     /// Four times 65,536.
     pub const MAX_CLASSES: u32 = Bits::MAX as u32;
-    /// 2^28, which takes 3 GiB.
+    /// 2^28, which takes 2.3 GiB.
     pub const MAX_PACKETS: u32 = 1 << 28;
     /// As many as a word has bits.
     pub const MAX_DEPTH: u8 = 64;
@@ -61,7 +61,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// 4,096 classes of the kernel's depth, 8, and 65,536 packets: 2.4 MiB.
+    /// 4,096 classes of the kernel's depth, 8, and 65,536 packets: 2.6 MiB.
     fn default() -> Limits {
         Limits { classes: 4_096, packets: 65_536, depth: 8 }
     }

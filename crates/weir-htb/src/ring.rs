@@ -22,20 +22,20 @@ const LAP: u64 = 1 << 63;
 
 /// The end that fills.
 #[derive(Debug)]
-pub(crate) struct Filler {
+pub struct Filler {
     slots: Arc<[AtomicU64]>,
     at: usize,
 }
 
 /// The end that empties.
 #[derive(Debug)]
-pub(crate) struct Emptier {
+pub struct Emptier {
     slots: Arc<[AtomicU64]>,
     at: usize,
 }
 
 /// A ring for at least `words`, of 63 bits each.
-pub(crate) fn ring(words: usize) -> (Filler, Emptier) {
+pub fn ring(words: usize) -> (Filler, Emptier) {
     let slots = (0..words.max(1).next_power_of_two()).map(|_| AtomicU64::new(0)).collect::<Arc<[_]>>();
     (Filler { slots: Arc::clone(&slots), at: 0 }, Emptier { slots, at: 0 })
 }
@@ -49,7 +49,7 @@ fn lap(at: usize, slots: usize) -> u64 {
 impl Filler {
     /// Fills the next slot, which is known to be empty.
     #[inline]
-    pub(crate) fn push(&mut self, word: u64) {
+    pub fn push(&mut self, word: u64) {
         self.fill(self.at, word);
         self.at = self.at.wrapping_add(1);
     }
@@ -57,11 +57,21 @@ impl Filler {
     /// Fills the next slots, which are known to be empty, the first one last: who sees that one sees
     /// all of them, and who waits for it does not take lines of the cache away that are being written.
     #[inline]
-    pub(crate) fn push_all(&mut self, words: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) {
-        let end = self.at.wrapping_add(words.len());
-        for (from_end, word) in (1..).zip(words.rev()) {
-            self.fill(end.wrapping_sub(from_end), word);
-        }
+    pub fn push_all(&mut self, words: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) {
+        let (slots, end) = (self.slots.len(), self.at.wrapping_add(words.len()));
+        let from = self.at & (slots - 1);
+        let (before_the_end, behind) = match words.len() {
+            words if words > slots - from => (slots, from + words - slots),
+            words => (from + words, 0),
+        };
+        let mut words = words.rev();
+        let mut fill = |places: &[AtomicU64], lap| {
+            for (slot, word) in places.iter().rev().zip(words.by_ref()) {
+                slot.store(word & !LAP | lap, Ordering::Release);
+            }
+        };
+        fill(&self.slots[..behind], lap(end, slots));
+        fill(&self.slots[from..before_the_end], lap(self.at, slots));
         self.at = end;
     }
 
@@ -75,7 +85,7 @@ impl Filler {
 impl Emptier {
     /// Takes the next word, if there is one.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<u64> {
+    pub fn pop(&mut self) -> Option<u64> {
         let slots = self.slots.len();
         let word = self.slots[self.at & (slots - 1)].load(Ordering::Acquire);
         if word & LAP != lap(self.at, slots) {
@@ -83,6 +93,35 @@ impl Emptier {
         }
         self.at = self.at.wrapping_add(1);
         Some(word & !LAP)
+    }
+
+    /// Takes the next words, as many as there are and `words` has room for; how many. Nothing else is
+    /// done between two of them, so that a processor fetches several lines of the cache at once from the
+    /// other, instead of waiting for each when it comes to it.
+    #[inline]
+    pub fn pop_all(&mut self, words: &mut [u64]) -> usize {
+        let taken = self.pop_run(words);
+        // The ring's end is not that of what has come.
+        if taken > 0 && self.at & (self.slots.len() - 1) == 0 {
+            return taken + self.pop_run(&mut words[taken..]);
+        }
+        taken
+    }
+
+    #[inline]
+    fn pop_run(&mut self, words: &mut [u64]) -> usize {
+        let slots = self.slots.len();
+        let (lap, mut taken) = (lap(self.at, slots), 0);
+        for (place, slot) in words.iter_mut().zip(&self.slots[self.at & (slots - 1)..]) {
+            let word = slot.load(Ordering::Acquire);
+            if word & LAP != lap {
+                break;
+            }
+            *place = word & !LAP;
+            taken += 1;
+        }
+        self.at = self.at.wrapping_add(taken);
+        taken
     }
 }
 
@@ -100,6 +139,25 @@ mod tests {
                 assert_eq!(emptier.pop(), Some(10 * round + i), "four slots for three");
             }
             assert_eq!(emptier.pop(), None);
+        }
+    }
+
+    #[test]
+    fn words_that_are_put_in_and_taken_out_by_many_are_the_same_wherever_the_ring_ends() {
+        let (mut filler, mut emptier) = ring(8);
+        let (mut put, mut got) = (0, 0);
+        for step in 0..200 {
+            let most = 1 + step % 8;
+            filler.push_all((put..put + most).collect::<Vec<_>>().into_iter());
+            put += most;
+            // Some of them, then what is left; there is room for more than have come.
+            for room in [1 + step as usize % 5, 9] {
+                let mut words = [0; 9];
+                let taken = emptier.pop_all(&mut words[..room]);
+                assert_eq!(taken as u64, (put - got).min(room as u64));
+                assert!(words[..taken].iter().copied().eq(got..got + taken as u64), "{words:?}, {got}");
+                got += taken as u64;
+            }
         }
     }
 
@@ -124,17 +182,14 @@ mod tests {
                     there.push(i);
                 }
             });
-            for i in 0..items {
-                let item = loop {
-                    match arrives.pop() {
-                        Some(item) => break item,
-                        None => std::thread::yield_now(),
-                    }
-                };
-                assert_eq!(item, i);
-                // Four at once.
-                if i % 4 == 3 {
-                    back.push_all((i - 3..i + 1).collect::<Vec<_>>().into_iter());
+            let (mut arrived, mut words) = (0, [0; 4]);
+            while arrived < items {
+                let taken = arrives.pop_all(&mut words);
+                assert!(words[..taken].iter().copied().eq(arrived..arrived + taken as u64), "{words:?}");
+                arrived += taken as u64;
+                match taken {
+                    0 => std::thread::yield_now(),
+                    _ => back.push_all(words[..taken].iter().copied()),
                 }
             }
         });
@@ -161,11 +216,14 @@ mod every_order {
             let other = loom::thread::spawn(move || {
                 let mut arrived = 0;
                 for _ in 0..3 {
-                    if let Some(first) = arrives.pop() {
-                        let second = arrives.pop();
-                        assert_eq!((first, second), (arrived, Some(10 + arrived)), "all or none is seen");
-                        back.push(arrived);
-                        arrived += 1;
+                    let mut pair = [0; 2];
+                    match arrives.pop_all(&mut pair) {
+                        0 => {}
+                        taken => {
+                            assert_eq!((taken, pair), (2, [arrived, 10 + arrived]), "all or none is seen");
+                            back.push(arrived);
+                            arrived += 1;
+                        }
                     }
                 }
                 (arrived, arrives)

@@ -56,6 +56,12 @@ fn each(mut mask: u8, mut f: impl FnMut(usize)) {
     }
 }
 
+/// What is left for its next turn of who has sent more than it had; 32 bits hold it.
+#[inline]
+fn after_turn(deficit: i64, quantum: i32) -> i64 {
+    deficit.max(i32::MIN.into()) + i64::from(quantum)
+}
+
 impl Htb {
     /// The leaf whose turn it is in a row of parents that is not empty: down the feeds; where one has
     /// come to its end it begins anew, and the next of those above has its turn.
@@ -87,30 +93,32 @@ impl Htb {
         i
     }
 
-    /// Packets leave as long as there are any that may, at most `room`.
+    /// Packets leave as long as there are any that may and `left` has room. Returns how many.
     #[inline]
-    pub(crate) fn depart(&mut self, mut room: u32, mut each: impl FnMut(Departure)) {
+    pub(crate) fn depart(&mut self, left: &mut [Departure]) -> usize {
         let mut owed = Owed::default();
-        while room > 0 {
+        let mut sent = 0;
+        while let Some(room) = left.get_mut(sent..).filter(|room| !room.is_empty()) {
             if self.row_levels & 1 != 0 {
-                room -= self.serve_own(room, &mut owed, &mut each);
+                sent += self.serve_own(room, &mut owed) as usize;
             } else if owed.packets > 0 {
                 self.settle(&mut owed);
             } else if self.row_levels != 0 {
-                room -= self.serve_lent(room, &mut each);
+                sent += self.serve_lent(room) as usize;
             } else {
                 break;
             }
         }
         self.settle(&mut owed);
+        sent
     }
 
-    /// Sends from the leaf whose turn it is among those with tokens of their own, at most `most`
-    /// packets, which is at least one: as long as nobody else could be next. Nothing but this leaf
+    /// Sends from the leaf whose turn it is among those with tokens of their own, into `left`, which
+    /// has room for one at least: as long as nobody else could be next. Nothing but this leaf
     /// changes that, so what is above has time to pay until others may be next: `owed`. Returns how
     /// many were sent.
     #[inline]
-    fn serve_own(&mut self, most: u32, owed: &mut Owed, each: &mut impl FnMut(Departure)) -> u32 {
+    fn serve_own(&mut self, left: &mut [Departure], owed: &mut Owed) -> u32 {
         let now = self.wheel.now();
         let prio = self.row_prios[0].trailing_zeros() as usize;
         let leaf = self.rows[prio].turn();
@@ -118,14 +126,14 @@ impl Htb {
         let (above, price, cprice) = (class.parent, class.price, class.cprice);
         // The leaf's part is written back at the end. It has tokens, so nothing overflows before one
         // of its buckets ends it.
-        let most = most.min(class.backlog);
-        let (mut head, mut deficit, mut bytes) = (class.head, class.deficit, 0u64);
+        let most = left.len().min(class.backlog as usize);
+        let (mut head, mut deficit, mut bytes) = (class.head, i64::from(class.deficit), 0u64);
         let mut empty_until = class.empty_until.max(now - class.depth);
         let mut cempty_until = class.cempty_until.max(now - class.cdepth);
         let (mut sent, mut equal, mut len, mut cost, mut ccost) = (0, 0, 0, 0, 0);
-        loop {
+        for place in &mut left[..most] {
             let (packet, next) = self.packets.take(head);
-            each(Departure { leaf: ClassId(leaf), packet });
+            *place = Departure { leaf: ClassId(leaf), packet };
             head = next;
             sent += 1;
             if packet.len != len {
@@ -139,22 +147,23 @@ impl Htb {
             }
             equal += 1;
             bytes += u64::from(len);
-            deficit = deficit.saturating_sub(len as i32);
+            deficit -= i64::from(len);
             empty_until += cost;
             cempty_until += ccost;
-            if empty_until > now || cempty_until > now || deficit < 0 || sent == most {
+            if empty_until > now || cempty_until > now || deficit < 0 {
                 break;
             }
         }
         owed.packets += equal;
         let class = &mut self.class[leaf as usize];
         if deficit < 0 {
-            deficit = deficit.saturating_add(class.quantum);
+            deficit = after_turn(deficit, class.quantum);
             self.rows[prio].cursor = leaf + 1;
         }
-        class.deficit = deficit;
+        class.deficit = deficit as i32;
         class.head = head;
         class.backlog -= sent;
+        self.packets.taken(sent, (class.backlog == 0).then_some(head));
         class.packets += u64::from(sent);
         class.bytes += bytes;
         class.lended += u64::from(sent);
@@ -173,7 +182,7 @@ impl Htb {
 
     /// The same among those that borrow, at the lowest level where a class can lend.
     #[inline]
-    fn serve_lent(&mut self, most: u32, each: &mut impl FnMut(Departure)) -> u32 {
+    fn serve_lent(&mut self, left: &mut [Departure]) -> u32 {
         let now = self.wheel.now();
         let level = self.row_levels.trailing_zeros() as usize;
         let prio = self.row_prios[level].trailing_zeros() as usize;
@@ -184,13 +193,13 @@ impl Htb {
         let (parent, quantum, cprice) = (class.parent, class.quantum, class.cprice);
         // The leaf's part is written back at the end. It has tokens of its ceiling, so nothing
         // overflows before that ends it.
-        let most = most.min(class.backlog);
-        let (mut head, mut deficit, mut bytes) = (class.head, self.deficit[turn], 0u64);
+        let most = left.len().min(class.backlog as usize);
+        let (mut head, mut deficit, mut bytes) = (class.head, i64::from(self.deficit[turn]), 0u64);
         let mut cempty_until = class.cempty_until.max(now - class.cdepth);
         let (mut sent, mut equal, mut len, mut ccost) = (0, 0, 0, 0);
-        loop {
+        for place in &mut left[..most] {
             let (packet, next) = self.packets.take(head);
-            each(Departure { leaf: ClassId(leaf), packet });
+            *place = Departure { leaf: ClassId(leaf), packet };
             head = next;
             sent += 1;
             if packet.len != len {
@@ -199,21 +208,22 @@ impl Htb {
             }
             equal += 1;
             bytes += u64::from(len);
-            deficit = deficit.saturating_sub(len as i32);
+            deficit -= i64::from(len);
             cempty_until += ccost;
             let changed = self.charge_lenders(parent, level as u8, len);
-            if changed || cempty_until > now || deficit < 0 || sent == most {
+            if changed || cempty_until > now || deficit < 0 {
                 break;
             }
         }
         if deficit < 0 {
-            deficit = deficit.saturating_add(quantum);
+            deficit = after_turn(deficit, quantum);
             self.turn_after(parent, leaf, prio);
         }
-        self.deficit[turn] = deficit;
+        self.deficit[turn] = deficit as i32;
         let class = &mut self.class[leaf as usize];
         class.head = head;
         class.backlog -= sent;
+        self.packets.taken(sent, (class.backlog == 0).then_some(head));
         class.packets += u64::from(sent);
         class.bytes += bytes;
         class.borrowed += u64::from(sent);
@@ -312,8 +322,8 @@ impl Htb {
         }
     }
 
-    /// A leaf has its first packet.
-    #[inline]
+    /// A leaf has its first packet. Not inlined, as most packets are not: what is has more registers.
+    #[inline(never)]
     pub(crate) fn start(&mut self, leaf: u32) {
         if self.unplaced {
             self.lay_out();

@@ -143,6 +143,9 @@ impl Htb {
             self.class[i].head = next;
             each(packet);
         }
+        if packets > 0 {
+            self.packets.taken(packets, Some(self.class[i].head));
+        }
         Ok(packets)
     }
 

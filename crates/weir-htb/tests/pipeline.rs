@@ -138,6 +138,36 @@ proptest! {
     }
 }
 
+/// Lengths of 64 KiB and more take two words in the ring, which come apart wherever words are taken out.
+#[test]
+fn packets_that_come_together_leave_and_are_refused_as_if_they_came_one_by_one() {
+    let (mut single, (mut intake, mut outlet)) = (tree(2), tree(2).into_pipeline());
+    let mut handle = 0;
+    for round in 0..200u32 {
+        let packets = (0..1 + round % 90).map(|i| {
+            handle += 1;
+            let len = if (round + i) % 3 == 0 { 70_000 + i } else { 64 + i };
+            (ClassId((round * 7 + i * 5) % (LEAVES + 1)), Packet { handle, len })
+        });
+        let packets = packets.collect::<Vec<_>>();
+        let (mut refused, mut want) = (Vec::new(), Vec::new());
+        intake.enqueue_batch(packets.iter().copied(), |leaf, packet, error| {
+            refused.push((leaf, packet, error))
+        });
+        for (leaf, packet) in packets {
+            want.extend(single.enqueue(leaf, packet).err().map(|error| (leaf, packet, error)));
+        }
+        assert_eq!(refused, want);
+        let now = Instant(Duration::from_millis(u64::from(round) * 40));
+        let (mut got, mut want) = ([Departure::default(); 70], [Departure::default(); 70]);
+        let sent = outlet.dequeue_batch(now, &mut got);
+        assert_eq!((sent, got), (single.dequeue_batch(now, &mut want), want));
+        outlet.give_back(&got[..sent]);
+        assert_eq!(intake.collect(|_, _| ()), sent);
+    }
+    assert!(single.stats(ClassId(0)).unwrap().packets > 20 && single.stats(ClassId(0)).unwrap().drops > 20);
+}
+
 #[test]
 fn on_two_threads_every_packet_leaves_once_and_in_the_order_of_its_leaf() {
     const EACH: u32 = if cfg!(miri) { 40 } else { 3_000 };

@@ -4,6 +4,9 @@
 //!
 //! Time is that of the wire, which takes a batch and then the next: virtual, or the real clock.
 
+mod bare;
+mod sharded;
+
 use std::{
     sync::{
         Mutex,
@@ -13,14 +16,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use weir_htb::{ClassId, ClassSpec, Departure, Htb, Next, Outlet, Packet, Shard, shards};
+use weir_htb::{ClassId, Departure, Htb, Next, Outlet, Packet};
 use weir_units::{BitRate, Instant};
 
 use super::{
-    Case, Form, Load, Played, Scenario, classes,
+    Case, Form, Load, Played, Scenario,
     cores::{side_by_side, spin, timed, wait},
     fifo::{self, Dequeuer, Fifo},
-    limits, link, rates,
+    link, rates,
     trace::{Frame, Trace, Users},
     tree,
 };
@@ -221,7 +224,9 @@ pub(super) fn play(case: Case, scenario: &Scenario, packets: u64, seed: u64) -> 
             Ok(Played { enqueue_ns: each(parts.0), dequeue_ns: each(parts.1), ..played })
         }
         Form::Pipeline => pipeline(scenario, case, &backlog),
-        Form::Shards => sharded(scenario, &backlog),
+        Form::Apart => sharded::apart(case, scenario, packets, seed),
+        Form::Shards => sharded::shards(scenario, &backlog),
+        Form::Ring => bare::ring(&backlog),
         Form::Lock => lock(scenario, &backlog),
         Form::Paper => paper(scenario, &backlog),
         Form::Kernel => bail!("the kernel has its own packets"),
@@ -317,9 +322,8 @@ fn pipeline(scenario: &Scenario, case: Case, backlog: &Backlog) -> Result<Played
         enqueue_stage(&done, || {
             back.clear();
             intake.collect(|_, handle| back.push(handle));
-            for (leaf, packet) in back.iter().filter_map(|handle| backlog.classified(*handle)) {
-                let _ = intake.enqueue(leaf, packet);
-            }
+            // As many have just left their leaves.
+            intake.enqueue_batch(back.iter().filter_map(|handle| backlog.classified(*handle)), |_, _, _| ());
             back.len() as u64
         })
     };
@@ -366,52 +370,6 @@ fn one(outlet: &mut Outlet, now: Instant, left: &mut [Departure]) -> (usize, boo
         Next::At(_) => (0, false),
         Next::Empty => (0, true),
     }
-}
-
-/// Each shard on a processor of its own, with its part of the wire.
-fn sharded(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
-    let refused = || format!("scenario {}", scenario.name);
-    let specs: Vec<ClassSpec> = classes(scenario);
-    let [root, below @ ..] = &specs[..] else { anyhow::bail!("scenario {} has no classes", scenario.name) };
-    let parts = shards(limits(scenario, backlog.handles().end), Instant::default(), *root, below, 2)
-        .with_context(refused)?;
-    let play = |shard: Shard| {
-        let mut shard = shard;
-        for (leaf, packet) in backlog.handles().filter_map(|handle| backlog.classified(handle)) {
-            if shard.has(leaf) {
-                let _ = shard.enqueue(leaf, packet);
-            }
-        }
-        let (mut wire, mut left) = (backlog.wire(2), [Departure::default(); BATCH]);
-        let start = Clock::now();
-        loop {
-            let n = shard.dequeue_batch(wire.now(), &mut left);
-            for departure in &left[..n] {
-                if let Some((leaf, packet)) = backlog.classified(departure.packet.handle) {
-                    let _ = shard.enqueue(leaf, packet);
-                }
-            }
-            if !wire.send(&left[..n]) {
-                return (wire, start.elapsed().as_secs_f64());
-            }
-        }
-    };
-    let mut parts = parts.into_iter();
-    let (Some(first), Some(second)) = (parts.next(), parts.next()) else {
-        anyhow::bail!("scenario {} is not divided into two shards", scenario.name);
-    };
-    let (((a, a_took), _, a_had), ((b, b_took), _, b_had)) = side_by_side(|| play(first), || play(second))?;
-    let (one, other) = (a.played(a_took, a_had), b.played(b_took, b_had));
-    Ok(Played {
-        // Each at its own pace, as they do not wait for each other.
-        seconds: one.seconds.max(other.seconds),
-        sent: one.sent + other.sent,
-        bytes: one.bytes + other.bytes,
-        late_bytes: one.late_bytes + other.late_bytes,
-        late_ns: one.late_ns.max(other.late_ns),
-        had: a_had.min(b_had),
-        ..Played::default()
-    })
 }
 
 /// A ring for what has left, back to the enqueue stage of the forms that have none of their own.

@@ -84,6 +84,10 @@ pub(super) fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
                 figure(name(form.name()), row.mpps, "Mpps", want, Rule::AtLeast, false);
             }
         }
+        if let (Some(shards), Some(apart)) = (row(Form::Shards), row(Form::Apart)) {
+            let (ratio, judged) = (shards.mpps / apart.mpps, small && both(shards, apart));
+            figure(name("two shards over two trees apart"), ratio, "times", 0.95, Rule::AtLeast, judged);
+        }
         if let (Some(pipeline), Some(lock)) = (row(Form::Pipeline), row(Form::Lock)) {
             let judged = small && both(pipeline, lock);
             let ratio = pipeline.mpps / lock.mpps;

@@ -46,10 +46,16 @@ const BOTH: f64 = 0.9;
 pub enum Form {
     /// One thread.
     Single,
-    /// The enqueue stage and the dequeue stage of `weir_htb::Htb::into_pipeline`.
-    Pipeline,
+    /// Two threads, each with a tree of half of the users, that share nothing: what this machine gives
+    /// shards at the most.
+    Apart,
     /// Two of `weir_htb::shards`, each with half of the users.
     Shards,
+    /// A word a packet there and back by the pipeline's rings, without classes and a tree: what this machine
+    /// gives the pipeline at the most.
+    Ring,
+    /// The enqueue stage and the dequeue stage of `weir_htb::Htb::into_pipeline`.
+    Pipeline,
     /// The same two stages around one tree with a spin lock, taken for each packet.
     Lock,
     /// The paper's: a lock-free FIFO for each leaf, empty ones are looked into.
@@ -62,8 +68,10 @@ impl Form {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Form::Single => "one thread",
-            Form::Pipeline => "pipeline",
+            Form::Apart => "trees apart",
             Form::Shards => "two shards",
+            Form::Ring => "bare rings",
+            Form::Pipeline => "pipeline",
             Form::Lock => "lock a packet",
             Form::Paper => "paper's FIFOs",
             Form::Kernel => "kernel's, veth",
@@ -212,7 +220,16 @@ pub enum Measures {
 }
 
 fn forms() -> Vec<Form> {
-    vec![Form::Single, Form::Pipeline, Form::Shards, Form::Lock, Form::Paper, Form::Kernel]
+    vec![
+        Form::Single,
+        Form::Apart,
+        Form::Shards,
+        Form::Ring,
+        Form::Pipeline,
+        Form::Lock,
+        Form::Paper,
+        Form::Kernel,
+    ]
 }
 fn loads() -> Vec<Load> {
     vec![Load::Backlogged, Load::Offered]
@@ -282,7 +299,10 @@ impl Scenario {
         }
         let can = |case: &Case| match case.load {
             // A trace is the scenario's; it is not played for other numbers of users.
-            Load::Offered => !matches!(case.form, Form::Shards | Form::Kernel) && case.active == self.active,
+            Load::Offered => {
+                !matches!(case.form, Form::Apart | Form::Shards | Form::Ring | Form::Kernel)
+                    && case.active == self.active
+            }
             Load::Backlogged | Load::RealTime => self.pcap.is_none(),
         };
         cases.retain(can);
@@ -499,7 +519,7 @@ pub(crate) mod tests {
         let mut watched = 0;
         let report = run(&scenario, true, 1, &mut |_| watched += 1).unwrap();
         assert_eq!(watched, scenario.steps());
-        assert_eq!((report.played, report.rows.len()), (40_000, 9));
+        assert_eq!((report.played, report.rows.len()), (40_000, 11));
         for row in &report.rows {
             // To a batch of the few here; two threads follow each other within what a link saves up,
             // and of few packets most are on their way between them.
@@ -510,7 +530,8 @@ pub(crate) mod tests {
             };
             assert!(row.link_use > least && row.link_use < 1.01, "{row:?}");
             assert!(row.mpps > 0.0, "{row:?}");
-            let parts = row.case.form == Form::Shards || row.enqueue_ns > 0.0 && row.dequeue_ns > 0.0;
+            let whole = matches!(row.case.form, Form::Apart | Form::Shards);
+            let parts = whole || row.enqueue_ns > 0.0 && row.dequeue_ns > 0.0;
             assert!(parts, "{row:?}");
         }
         let text = table(&report);

@@ -85,7 +85,7 @@ pub(super) fn play(case: Case, scenario: &Scenario, trace: &Trace) -> Result<Pla
         Form::Pipeline => pipeline(tree_in_use(scenario, scenario.users * LIMIT)?, trace, link, end)?,
         Form::Lock => lock(tree_in_use(scenario, scenario.users * LIMIT)?, trace, link, end)?,
         Form::Paper => paper(scenario, trace, link, end)?,
-        Form::Shards | Form::Kernel => {
+        Form::Apart | Form::Shards | Form::Ring | Form::Kernel => {
             bail!("{}: it has no trace of its own, it runs with backlogged leaves only", form.name())
         }
     };
@@ -236,11 +236,9 @@ fn pipeline(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played,
         link,
         |first, frames| {
             intake.collect(|_, _| ());
-            for (i, frame) in (first..).zip(frames) {
-                if let Some((leaf, packet)) = classified(trace, i, frame) {
-                    let _ = intake.enqueue(leaf, packet);
-                }
-            }
+            let arrived = (first..).zip(frames).filter_map(|(i, frame)| classified(trace, i, frame));
+            // Refused is dropped.
+            intake.enqueue_batch(arrived, |_, _, _| ());
         },
         |ns| loop {
             let n = outlet.dequeue_batch(instant(ns), &mut left);
