@@ -155,6 +155,9 @@ fn no_engine_costs_a_packet_more_than_its_budget() {
 /// and for each further one.
 const FIRST_KIND: f64 = 900.0;
 const FURTHER_KIND: f64 = 400.0;
+/// What four times as many selectors of one kind may: a hash table's bucket has a few of them, some 20 instructions each,
+/// and which is drawn anew with every table. Looking at all of the further 48 would add a thousand.
+const MANY_OF_A_KIND: f64 = 150.0;
 
 /// `count` classes with a selector each that no packet here matches, of that many kinds.
 fn selectors(count: u16, kinds: u16) -> String {
@@ -185,6 +188,6 @@ fn selectors_cost_a_packet_by_their_kinds_and_not_by_their_number() {
     let kinds = measure(64, 16) - none;
     println!("16 of one kind add {few:.0} instructions, 64 {many:.0}, 64 of 16 kinds {kinds:.0}");
     assert!(few <= FIRST_KIND && many <= FIRST_KIND, "the first kind adds {FIRST_KIND} at the most");
-    assert!((many - few).abs() <= 60.0, "what 64 cost, 16 cost");
+    assert!((many - few).abs() <= MANY_OF_A_KIND, "64 cost what 16 do, but for {MANY_OF_A_KIND}");
     assert!(kinds - many <= 15.0 * FURTHER_KIND, "each further kind adds {FURTHER_KIND} at the most");
 }
