@@ -109,6 +109,9 @@ pub(crate) struct Link {
     pub(crate) queues: u32,
     #[serde(default)]
     pub(crate) pacing: bool,
+    /// A scheduler that is a thread of the agent goes before other processes.
+    #[serde(default = "yes")]
+    pub(crate) priority: bool,
 }
 
 /// `attach = ...`
@@ -239,6 +242,10 @@ impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one() -> u32 {

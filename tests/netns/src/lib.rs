@@ -29,6 +29,7 @@ pub mod connections;
 mod division;
 mod echo;
 mod engines;
+mod frames;
 pub mod kernel;
 mod needs;
 mod node;
@@ -44,6 +45,7 @@ pub use division::{
 };
 pub use echo::{Echo, RoundTrips};
 pub use engines::Engine;
+pub use frames::{Frames, drain};
 pub use needs::{Need, can_run};
 pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::Record;

@@ -4,6 +4,8 @@ use std::{fmt, path::Path, process::Command};
 
 use weir_lab::topology::{self, Netns};
 
+use crate::stream::hurry;
+
 /// A right, a program or a feature of the kernel without which a test means nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
@@ -19,6 +21,8 @@ pub enum Need {
     BrNetfilter,
     /// A cgroup v2 hierarchy where processes can be put.
     Cgroup2,
+    /// `CAP_SYS_NICE`, and real-time time for this cgroup.
+    Priority,
 }
 
 impl Need {
@@ -51,6 +55,7 @@ impl Need {
             Need::Cgroup2 => ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
                 .iter()
                 .any(|mount| Path::new(mount).join("cgroup.procs").exists()),
+            Need::Priority => std::thread::spawn(hurry).join().is_ok_and(|may| may),
         }
     }
 }
@@ -64,6 +69,7 @@ impl fmt::Display for Need {
             Need::Qdisc(kind) => write!(f, "the kernel's {kind} qdisc (CONFIG_NET_SCH_*)"),
             Need::BrNetfilter => f.write_str("the kernel's br_netfilter (CONFIG_BRIDGE_NETFILTER)"),
             Need::Cgroup2 => f.write_str("a mounted cgroup v2 hierarchy"),
+            Need::Priority => f.write_str("real-time priority (CAP_SYS_NICE)"),
         }
     }
 }

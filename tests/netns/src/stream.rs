@@ -441,11 +441,11 @@ impl Drop for Stream {
 }
 
 /// Real-time priority for this thread, so that a busy machine does not look like a network
-/// that stands still. Where it is refused, results get less sure, not wrong.
-pub(crate) fn hurry() {
+/// that stands still. Where it is refused, results get less sure, not wrong. Whether it has it.
+pub(crate) fn hurry() -> bool {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: a plain system call on a valid structure; 0 is the calling thread.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) };
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
 }
 
 /// Counts what `step` does until told to stop or until it fails; waiting is no failure.

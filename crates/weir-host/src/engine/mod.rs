@@ -122,6 +122,9 @@ pub trait Engine: Send {
     /// [`EngineError`].
     fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError>;
 
+    /// Has the scheduler go before other processes, or not, where it is one.
+    fn hurry(&mut self, _ahead: bool) {}
+
     /// How late the scheduler was as of the last [`measure`](Engine::measure), where it is a process
     /// that others may keep from running.
     fn lateness(&self) -> Option<Lateness> {

@@ -105,6 +105,7 @@ impl Node {
         created: Created,
     ) -> Result<Node, EngineError> {
         let mut engine = kind.open(&config.link.device, config.link.queues)?;
+        engine.hurry(config.link.priority);
         let how = match config.link.attach {
             config::Attach::Auto => Attach::best(),
             config::Attach::Tcx => Attach::Tcx,

@@ -53,6 +53,7 @@ impl Agent {
                     self.watch_docker();
                 }
                 let link = self.book.config().link.clone();
+                self.node.engine.hurry(link.priority);
                 self.allocator = Allocator::new(self.book.config().allocator());
                 if let Err(e) = self.node.catcher.configure(|c| c.charge_local = u32::from(link.charge_local))
                 {

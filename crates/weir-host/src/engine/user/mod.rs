@@ -6,12 +6,14 @@
 //! this one needs no qdisc, holds back the host's own sockets too, and ends with the agent: then the
 //! kernel takes the packets' way here away, and all flows on unshaped.
 
+mod favour;
 mod gauge;
 mod packet;
 mod pump;
 mod rest;
 mod schedule;
 mod tap;
+mod train;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -57,6 +59,8 @@ pub struct User {
     gauges: Vec<Gauge>,
     late: Lateness,
     split: Option<bool>,
+    /// Its thread goes before others.
+    ahead: bool,
     nodes: Vec<tree::Node>,
     /// When it was last looked whether the device is there.
     patrolled: Option<Instant>,
@@ -85,6 +89,7 @@ impl User {
                 gauges: vec![Gauge::default(); FEW],
                 late: Lateness::default(),
                 split: None,
+                ahead: false,
                 nodes: Vec::new(),
                 patrolled: None,
                 writes: 0,
@@ -141,6 +146,7 @@ impl User {
         (self.tap, self.pump) = set_up(&mut self.ifb, &self.path, lanes)?;
         self.gauges.resize(lanes, Gauge::default());
         self.forget();
+        self.hurry(self.ahead);
         self.patrolled = None;
         self.configure()
     }
@@ -176,9 +182,9 @@ fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Pump), E
             engine: Kind::User,
             why: format!("cannot {what}: {e}"),
         };
-        let files = tap::open(tap, lanes)
+        let queues = tap::open(tap, lanes)
             .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root, or CAP_MKNOD where devtmpfs has no such node)", e))?;
-        let pump = Pump::start(files).map_err(|e| lacking("start a thread", e))?;
+        let pump = Pump::start(queues).map_err(|e| lacking("start a thread", e))?;
         ifb.netlink.set_up(tap, tap::NAME)?;
         Ok(pump)
     };
@@ -222,6 +228,13 @@ impl Engine for User {
         self.cookie = catcher.cookie();
         self.configure()?;
         Ok(catcher.classifier().hand_over_to(&self.path)?)
+    }
+
+    fn hurry(&mut self, ahead: bool) {
+        self.ahead = ahead;
+        // If nobody is there the next measurement finds that.
+        self.pump.order(Order::Ahead(ahead));
+        self.pump.ring();
     }
 
     fn writes(&self) -> u64 {

@@ -15,11 +15,11 @@ const HEADERS: usize = 512;
 
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-const GSO_UDP_L4: u8 = 5;
+pub(super) const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
 const TCP: u8 = 6;
-const UDP: u8 = 17;
+pub(super) const UDP: u8 = 17;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
@@ -35,13 +35,14 @@ pub(super) struct Packet {
 
 /// Where what is in a super-packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Super {
-    ip: usize,
-    is_v6: bool,
-    transport: usize,
-    is_tcp: bool,
-    payload: usize,
-    segment: usize,
+pub(super) struct Super {
+    pub(super) ip: usize,
+    pub(super) is_v6: bool,
+    pub(super) transport: usize,
+    pub(super) is_tcp: bool,
+    pub(super) payload: usize,
+    /// Bytes of payload of a segment.
+    pub(super) segment: usize,
 }
 
 /// A part of a frame that is to be written by itself, as these two one after the other.
@@ -85,6 +86,11 @@ impl Packet {
         self.wire(LARGEST)
     }
 
+    /// The frame, if it is one packet on the wire that has not left.
+    pub(super) fn single(&self) -> Option<&[u8]> {
+        (self.gso.is_none() && self.sent == 0).then(|| &self.bytes[..self.len])
+    }
+
     /// Cuts off the next piece of at most so many segments.
     pub(super) fn cut(&mut self, segments: usize) -> Piece<'_> {
         let Some(gso) = self.gso else {
@@ -117,11 +123,11 @@ struct Part {
     of: usize,
 }
 
-fn half(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn half(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
 }
 
-fn put_half(bytes: &mut [u8], at: usize, value: usize) {
+pub(super) fn put_half(bytes: &mut [u8], at: usize, value: usize) {
     bytes[at..at + 2].copy_from_slice(&u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes());
 }
 
@@ -132,6 +138,20 @@ fn find(frame: &[u8]) -> Option<Super> {
     if segment == 0 {
         return None;
     }
+    let (ip, is_v6, transport, protocol) = layers(frame)?;
+    let (is_tcp, header) = match (kind, protocol) {
+        (GSO_TCPV4 | GSO_TCPV6, TCP) => (true, usize::from(frame.get(transport + 12)? >> 4) * 4),
+        (GSO_UDP_L4, UDP) => (false, 8),
+        _ => return None,
+    };
+    let payload = transport + header;
+    let least = if is_tcp { 20 } else { 8 };
+    let fits = header >= least && payload <= HEADERS && payload < frame.len();
+    fits.then_some(Super { ip, is_v6, transport, is_tcp, payload, segment })
+}
+
+/// Where the network's and the transport's headers are, whether the former is IPv6, and what the latter is.
+pub(super) fn layers(frame: &[u8]) -> Option<(usize, bool, usize, u8)> {
     let mut ip = VNET + 12;
     while matches!(half(frame, ip), 0x8100 | 0x88a8) {
         ip += 4;
@@ -143,15 +163,7 @@ fn find(frame: &[u8]) -> Option<Super> {
     };
     ip += 2;
     let (transport, protocol) = if is_v6 { after_v6(frame, ip)? } else { after_v4(frame, ip)? };
-    let (is_tcp, header) = match (kind, protocol) {
-        (GSO_TCPV4 | GSO_TCPV6, TCP) => (true, usize::from(frame.get(transport + 12)? >> 4) * 4),
-        (GSO_UDP_L4, UDP) => (false, 8),
-        _ => return None,
-    };
-    let payload = transport + header;
-    let least = if is_tcp { 20 } else { 8 };
-    let fits = header >= least && payload <= HEADERS && payload < frame.len();
-    fits.then_some(Super { ip, is_v6, transport, is_tcp, payload, segment })
+    Some((ip, is_v6, transport, protocol))
 }
 
 fn after_v4(frame: &[u8], ip: usize) -> Option<(usize, u8)> {
@@ -172,26 +184,16 @@ fn after_v6(frame: &[u8], ip: usize) -> Option<(usize, u8)> {
 /// Makes a super-packet's headers those of a part of it, as the kernel does when it segments one
 /// (`tcp_gso_segment`, `inet_gso_segment`).
 fn rewrite(headers: &mut [u8], gso: &Super, part: Part) {
-    let &Super { ip, is_v6, transport, is_tcp, payload, segment } = gso;
+    let &Super { ip, is_v6, transport, is_tcp, segment, .. } = gso;
     let before = part.from / segment;
     if part.len <= segment {
         (headers[1], headers[4], headers[5]) = (0, 0, 0);
     }
-    if is_v6 {
-        put_half(headers, ip + 4, payload - ip - 40 + part.len);
-    } else {
-        put_half(headers, ip + 2, payload - ip + part.len);
+    if !is_v6 {
         let id = usize::from(half(headers, ip + 4).wrapping_add(before as u16));
         put_half(headers, ip + 4, id);
-        put_half(headers, ip + 10, 0);
-        let sum = (ip..transport).step_by(2).fold(0, |sum, at| sum + u32::from(half(headers, at)));
-        put_half(headers, ip + 10, usize::from(!fold(sum)));
     }
-    // The unfinished checksum is the sum of the pseudo-header, in which the length is.
-    let length = |of: usize| (payload - transport + of) as u16;
-    let at = transport + if is_tcp { 16 } else { 6 };
-    let sum = u32::from(half(headers, at)) + u32::from(!length(part.of)) + u32::from(length(part.len));
-    put_half(headers, at, usize::from(fold(sum)));
+    resize(headers, gso, part.of, part.len);
     if is_tcp {
         let sequence = &mut headers[transport + 4..transport + 8];
         let first = u32::from_be_bytes(sequence.try_into().unwrap_or_default());
@@ -204,8 +206,27 @@ fn rewrite(headers: &mut [u8], gso: &Super, part: Part) {
             *flags &= !CWR;
             headers[1] &= !GSO_ECN;
         }
+    }
+}
+
+/// Makes headers of `from` bytes of payload those of `to`: lengths, and the checksums they are in.
+pub(super) fn resize(headers: &mut [u8], gso: &Super, from: usize, to: usize) {
+    let &Super { ip, is_v6, transport, is_tcp, payload, .. } = gso;
+    if is_v6 {
+        put_half(headers, ip + 4, payload - ip - 40 + to);
     } else {
-        put_half(headers, transport + 4, 8 + part.len);
+        put_half(headers, ip + 2, payload - ip + to);
+        put_half(headers, ip + 10, 0);
+        let sum = (ip..transport).step_by(2).fold(0, |sum, at| sum + u32::from(half(headers, at)));
+        put_half(headers, ip + 10, usize::from(!fold(sum)));
+    }
+    // The unfinished checksum is the sum of the pseudo-header, in which the length is.
+    let length = |of: usize| (payload - transport + of) as u16;
+    let at = transport + if is_tcp { 16 } else { 6 };
+    let sum = u32::from(half(headers, at)) + u32::from(!length(from)) + u32::from(length(to));
+    put_half(headers, at, usize::from(fold(sum)));
+    if !is_tcp {
+        put_half(headers, transport + 4, 8 + to);
     }
 }
 
@@ -216,25 +237,25 @@ fn fold(sum: u32) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
     /// What a frame is made of.
     #[derive(Debug, Clone, Copy)]
-    struct Make {
-        is_v6: bool,
-        is_tcp: bool,
-        segment: usize,
+    pub(in super::super) struct Make {
+        pub(in super::super) is_v6: bool,
+        pub(in super::super) is_tcp: bool,
+        pub(in super::super) segment: usize,
         /// Where its payload begins in that of the super-packet, and how much of it there is.
-        from: usize,
-        len: usize,
-        flags: u8,
+        pub(in super::super) from: usize,
+        pub(in super::super) len: usize,
+        pub(in super::super) flags: u8,
     }
 
     /// The frame as a sender's kernel makes it, with the sum of the pseudo-header for a checksum.
-    fn frame(make: Make) -> Vec<u8> {
+    pub(in super::super) fn frame(make: Make) -> Vec<u8> {
         let Make { is_v6, is_tcp, segment, from, len, flags } = make;
         let (protocol, header) = if is_tcp { (TCP, 32) } else { (UDP, 8) };
         let (kind, size) = match (len > segment, is_tcp, is_v6) {
@@ -245,7 +266,9 @@ mod tests {
         };
         let mut out = vec![1, kind, 70, 0];
         out.extend_from_slice(&(size as u16).to_ne_bytes());
-        out.extend_from_slice(&[52, 0, 16, 0]);
+        // Where the checksum begins to count, and where from there it is.
+        let (start, at) = (18 + if is_v6 { 40 } else { 20 }, if is_tcp { 16 } else { 6 });
+        out.extend([start as u16, at].map(u16::to_ne_bytes).as_flattened());
         out.extend_from_slice(&[2; 12]);
         out.extend_from_slice(&[0x88, 0xa8, 0x12, 0x34]);
         let length = header + len;

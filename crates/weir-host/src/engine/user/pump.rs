@@ -26,14 +26,17 @@ use weir_htb::Stats;
 use weir_units::Instant;
 
 use super::{
+    favour::{self, Favour},
     packet::Packet,
     rest::Rest,
     schedule::{Lateness, Schedule, Turn},
+    tap::Queues,
+    train::Train,
 };
 use crate::netlink::tc::HtbClass;
 
 /// Packets that leave before others are looked for.
-const BATCH: u32 = 32;
+const BATCH: u32 = 64;
 /// No sleep for a moment to come is shorter: who wakes for each packet does little else. What became due
 /// meanwhile leaves together.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(100);
@@ -52,6 +55,8 @@ pub(super) enum Order {
     Lane(usize, Option<u16>),
     /// Super-packets are cut into pieces of so many segments.
     Segments(usize),
+    /// Go before other threads, or be one of many.
+    Ahead(bool),
     /// Say what has become of packets.
     Tell(SyncSender<Report>),
 }
@@ -87,10 +92,10 @@ pub(super) struct Pump {
 
 impl Pump {
     /// Begins to move the packets of these lanes.
-    pub(super) fn start(files: Vec<File>) -> io::Result<Pump> {
+    pub(super) fn start(queues: Queues) -> io::Result<Pump> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, receiver) = mpsc::channel();
-        let mut worker = Worker::new(files, Arc::clone(&bell), receiver)?;
+        let mut worker = Worker::new(queues, Arc::clone(&bell), receiver)?;
         thread::Builder::new().name("weir-user".into()).spawn(move || {
             // To the nanosecond, instead of 50 microseconds later.
             let _ = nix::sys::prctl::set_timerslack(1);
@@ -138,6 +143,23 @@ struct Lane {
     seen: LaneReport,
 }
 
+impl Lane {
+    /// Writes a frame, in two parts or one, that is so many packets on the wire.
+    fn write(&mut self, headers: &[u8], payload: &[u8], segments: u32) {
+        let written = if payload.is_empty() {
+            (&self.file).write(headers)
+        } else {
+            (&self.file).write_vectored(&[IoSlice::new(headers), IoSlice::new(payload)])
+        };
+        let count = match written {
+            Ok(_) => &mut self.seen.segments,
+            // No memory, a frame that the kernel finds fault with: lost, as on any link.
+            Err(_) => &mut self.seen.failed,
+        };
+        *count += u64::from(segments);
+    }
+}
+
 struct Worker {
     schedule: Schedule,
     lanes: Vec<Lane>,
@@ -146,13 +168,19 @@ struct Worker {
     orders: Receiver<Order>,
     /// Memory for packets.
     spare: Vec<Packet>,
+    /// Datagrams that leave together; none where the kernel (before 6.2) does not take them so.
+    train: Option<Train>,
     segments: usize,
     rest: Rest,
+    /// How long it may go before others; none: it is one of many.
+    favour: Option<Favour>,
+    is_ahead: bool,
     begun: std::time::Instant,
 }
 
 impl Worker {
-    fn new(files: Vec<File>, bell: Arc<OwnedFd>, orders: Receiver<Order>) -> io::Result<Worker> {
+    fn new(queues: Queues, bell: Arc<OwnedFd>, orders: Receiver<Order>) -> io::Result<Worker> {
+        let Queues { files, datagrams } = queues;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
         for (lane, file) in (0u64..).zip(&files) {
@@ -166,8 +194,11 @@ impl Worker {
             bell,
             orders,
             spare: Vec::new(),
+            train: datagrams.then(Train::new),
             segments: 1,
             rest: Rest::default(),
+            favour: None,
+            is_ahead: false,
             begun: std::time::Instant::now(),
         })
     }
@@ -187,7 +218,9 @@ impl Worker {
                     lane => self.fill(usize::try_from(lane).unwrap_or(usize::MAX))?,
                 }
             }
-            match self.let_out()? {
+            let turn = self.let_out()?;
+            self.favour(false);
+            match turn {
                 // Others first.
                 Turn::Lane(_) => {}
                 Turn::At(then) => {
@@ -222,11 +255,37 @@ impl Worker {
         Instant(self.begun.elapsed())
     }
 
+    /// Goes before others for as long as it may.
+    fn favour(&mut self, asleep: bool) {
+        let now = self.now();
+        let wanted = self.favour.as_mut().is_some_and(|favour| favour.spent(now, asleep));
+        if wanted == self.is_ahead {
+            return;
+        }
+        match favour::ask(wanted) {
+            Ok(()) => self.is_ahead = wanted,
+            Err(error) => {
+                tracing::warn!(
+                    "cannot have the scheduler's thread go before others, so that it is late where they want its processor: {error} (SCHED_RR wants CAP_SYS_NICE, and for the agent's cgroup real-time time if the kernel has CONFIG_RT_GROUP_SCHED; `priority = false` in [link] asks for none)"
+                );
+                self.favour = None;
+            }
+        }
+    }
+
     /// Until something comes, or that time has passed. Whether something has come.
-    fn sleep(&self, time: Option<Duration>) -> io::Result<bool> {
+    fn sleep(&mut self, time: Option<Duration>) -> io::Result<bool> {
         use std::os::fd::AsFd;
+        let is_sleep = time != Some(Duration::ZERO);
+        if is_sleep {
+            self.favour(false);
+        }
         let time = time.map(|t| TimeSpec::nanoseconds(i64::try_from(t.as_nanos()).unwrap_or(i64::MAX)));
-        match ppoll(&mut [PollFd::new(self.epoll.as_fd(), PollFlags::POLLIN)], time, None) {
+        let woken = ppoll(&mut [PollFd::new(self.epoll.as_fd(), PollFlags::POLLIN)], time, None);
+        if is_sleep {
+            self.favour(true);
+        }
+        match woken {
             Ok(ready) => Ok(ready > 0),
             Err(nix::errno::Errno::EINTR) => Ok(false),
             Err(errno) => Err(errno.into()),
@@ -235,39 +294,58 @@ impl Worker {
 
     /// Lets packets leave while any may, a batch at the most.
     fn let_out(&mut self) -> io::Result<Turn> {
+        let mut turn = Turn::Lane(0);
         for _ in 0..BATCH {
-            match self.schedule.next(self.now()) {
+            turn = self.schedule.next(self.now());
+            match turn {
                 Turn::Lane(lane) => self.send(lane)?,
-                wait => return Ok(wait),
+                _ => break,
             }
         }
-        Ok(Turn::Lane(0))
+        self.depart();
+        Ok(turn)
     }
 
-    /// Writes the piece that a lane has on offer, and offers the next.
+    /// Has what a lane has on offer leave, or the next piece of it, and offers the next.
     fn send(&mut self, lane: usize) -> io::Result<()> {
         let this = &mut self.lanes[lane];
         this.offered = false;
-        let Some(head) = &mut this.head else { return Ok(()) };
-        let piece = head.cut(self.segments);
-        let written = if piece.payload.is_empty() {
-            (&this.file).write(piece.headers)
-        } else {
-            (&this.file).write_vectored(&[IoSlice::new(piece.headers), IoSlice::new(piece.payload)])
-        };
-        let segments = u64::from(piece.segments);
-        match written {
-            Ok(_) => this.seen.segments += segments,
-            // No memory, a frame that the kernel finds fault with: lost, as on any link.
-            Err(_) => this.seen.failed += segments,
+        let Some(mut head) = this.head.take() else { return Ok(()) };
+        if self.couple(lane, &head) {
+            self.spare.push(head);
+            return self.fill(lane);
         }
+        let this = &mut self.lanes[lane];
+        let piece = head.cut(self.segments);
+        this.write(piece.headers, piece.payload, piece.segments);
         if piece.is_last {
-            self.spare.extend(this.head.take());
+            self.spare.push(head);
             self.fill(lane)
         } else {
+            this.head = Some(head);
             self.offer(lane);
             Ok(())
         }
+    }
+
+    /// Has a packet leave with those before it, or with those to come. If not, all before it have left.
+    fn couple(&mut self, lane: usize, packet: &Packet) -> bool {
+        let is_coupled = |this: &mut Worker| match (&mut this.train, packet.single()) {
+            (Some(train), Some(frame)) => train.couple(lane, frame),
+            _ => false,
+        };
+        is_coupled(self) || {
+            self.depart();
+            is_coupled(self)
+        }
+    }
+
+    /// Writes what leaves together.
+    fn depart(&mut self) {
+        let Some(train) = &mut self.train else { return };
+        train.depart(|departure| {
+            self.lanes[departure.lane].write(departure.frame, &[], departure.segments);
+        });
     }
 
     /// Reads a lane's next packet and offers it; if there is none, waits for one.
@@ -342,6 +420,7 @@ impl Worker {
                     let _ = self.fill(lane);
                 }
             }
+            Order::Ahead(ahead) => self.favour = ahead.then(Favour::default),
             Order::Segments(segments) => self.segments = segments,
             Order::Tell(answer) => {
                 let lanes = self

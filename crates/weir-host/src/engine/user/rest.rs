@@ -5,26 +5,44 @@ use std::time::Duration;
 /// Whoever is woken costs a processor some 10 microseconds, and the packet that woke it more; whoever looks
 /// costs as long as it looks. So it looks only while packets follow each other: as the kernel does for
 /// processors of virtual machines (`halt_poll_ns`), longer each time that one came soon after it slept, and
-/// not at all after a longer pause.
+/// not at all after a longer pause. Where it looks before others get to run, nothing may come because it
+/// looks: whoever is to send waits for this processor. So each time that it was all in vain it leaves twice
+/// as many pauses alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Rest(Duration);
+pub(super) struct Rest {
+    look: Duration,
+    /// Times in a row that it has looked for longer and longer, and nothing came.
+    vain: u32,
+    /// Pauses that it still leaves alone.
+    alone: u32,
+}
 
 impl Rest {
     /// A pause that might have been looked through is not longer.
     const LONGEST: Duration = Duration::from_micros(50);
     const FIRST: Duration = Duration::from_micros(10);
+    /// Of this power of two pauses it looks in one at the least.
+    const PATIENCE: u32 = 10;
 
     /// How long to look before the next sleep.
     pub(super) fn look(self) -> Duration {
-        self.0
+        self.look
     }
 
     /// There was a pause of this length, looked through or slept.
     pub(super) fn paused(&mut self, pause: Duration) {
         if pause > Rest::LONGEST {
-            self.0 = Duration::ZERO;
-        } else if pause > self.0 {
-            self.0 = (2 * self.0).clamp(Rest::FIRST, Rest::LONGEST);
+            if self.look > Duration::ZERO {
+                self.vain = (self.vain + 1).min(Rest::PATIENCE);
+                self.alone = 1 << self.vain;
+            }
+            self.look = Duration::ZERO;
+        } else if pause <= self.look {
+            self.vain = 0;
+        } else if self.alone > 0 {
+            self.alone -= 1;
+        } else {
+            self.look = (2 * self.look).clamp(Rest::FIRST, Rest::LONGEST);
         }
     }
 }
@@ -65,5 +83,17 @@ mod tests {
             (1_000, Duration::ZERO),
             "10,000 packets a second"
         );
+    }
+
+    #[test]
+    fn who_sends_only_while_nobody_looks_for_it_is_soon_left_alone() {
+        const SENDS: Duration = Duration::from_micros(5);
+        let (mut rest, mut looked) = (Rest::default(), Duration::ZERO);
+        for _ in 0..10_000 {
+            looked += rest.look();
+            rest.paused(rest.look() + SENDS);
+        }
+        assert!(looked < 10_000 * SENDS / 10, "{looked:?}");
+        assert!(looked > Duration::ZERO, "it would be well if it could");
     }
 }

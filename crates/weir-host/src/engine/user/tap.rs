@@ -29,15 +29,19 @@ pub(super) const QUEUE_LEN: u32 = 2048;
 /// linux/if_tun.h; segmentation of UDP came with kernel 6.2.
 const OFFLOADS: [libc::c_ulong; 2] = [0x0f | 0x20 | 0x40, 0x0f];
 
-/// Opens a macvtap's queues, as many as asked for; each file is one, in the order in which the kernel
-/// counts them.
-pub(super) fn open(index: u32, lanes: usize) -> io::Result<Vec<File>> {
+/// A macvtap's queues; each file is one, in the order in which the kernel counts them.
+pub(super) struct Queues {
+    pub(super) files: Vec<File>,
+    /// Super-packets of datagrams go to and fro as they are.
+    pub(super) datagrams: bool,
+}
+
+/// Opens as many as asked for.
+pub(super) fn open(index: u32, lanes: usize) -> io::Result<Queues> {
     let device = number(index)?;
     let files = (0..lanes).map(|_| open_one(index, device)).collect::<io::Result<Vec<File>>>()?;
-    if let Some(first) = files.first() {
-        offload(first)?;
-    }
-    Ok(files)
+    let datagrams = files.first().map_or(Ok(false), offload)?;
+    Ok(Queues { files, datagrams })
 }
 
 /// The character device's number, as sysfs tells it: a mount of its own, as the one at /sys shows
@@ -71,14 +75,14 @@ fn open_one(index: u32, device: u64) -> io::Result<File> {
     file
 }
 
-/// Asks for super-packets as they are, and for checksums unfinished.
-fn offload(queue: &File) -> io::Result<()> {
+/// Asks for super-packets as they are, and for checksums unfinished. Whether those of datagrams are among them.
+fn offload(queue: &File) -> io::Result<bool> {
     const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
-    let mut result = Ok(());
+    let mut result = Ok(false);
     for offloads in OFFLOADS {
         // SAFETY: the descriptor is open; this ioctl takes its argument by value.
         result = match unsafe { libc::ioctl(queue.as_raw_fd(), TUNSETOFFLOAD, offloads) } {
-            0 => return Ok(()),
+            0 => return Ok(offloads == OFFLOADS[0]),
             _ => Err(io::Error::last_os_error()),
         };
     }

@@ -1,0 +1,112 @@
+//! How much of a processor's time the thread may have before others. The arithmetic is pure; [`ask`] asks
+//! the kernel.
+
+use std::{io, time::Duration};
+
+use weir_units::Instant;
+
+/// A thread that goes before all ordinary ones could keep a processor from them for good, its own senders
+/// among them. So it goes before them for 20 ms without a pause at the most: what it used of these it earns
+/// again four times as fast, asleep or as one of many, and it is one of many until it has earned them all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Favour {
+    used: Duration,
+    at: Instant,
+    is_ahead: bool,
+}
+
+impl Favour {
+    const MOST: Duration = Duration::from_millis(20);
+    const EARNED: u32 = 4;
+
+    /// Since it was last told, the thread was asleep, or not. What it is to be from now on: before others,
+    /// or one of many.
+    pub(super) fn spent(&mut self, now: Instant, asleep: bool) -> bool {
+        let time = now.since(self.at);
+        self.at = now;
+        if self.is_ahead && !asleep {
+            self.used += time;
+        } else {
+            self.used = self.used.saturating_sub(Favour::EARNED * time);
+        }
+        self.is_ahead = self.used < Favour::MOST && (self.is_ahead || self.used == Duration::ZERO);
+        self.is_ahead
+    }
+}
+
+/// Has the kernel run the calling thread before all ordinary ones, or as one of them. Threads that it makes
+/// are ordinary.
+///
+/// # Errors
+/// EPERM: the process lacks `CAP_SYS_NICE`, or its cgroup real-time time.
+pub(super) fn ask(ahead: bool) -> io::Result<()> {
+    let policy = if ahead { libc::SCHED_RR } else { libc::SCHED_OTHER };
+    let priority = libc::sched_param { sched_priority: i32::from(ahead) };
+    // SAFETY: a plain system call on a valid structure; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const priority) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_micros(100);
+
+    /// The part of a second in which it is before others, if it works and sleeps by turns.
+    fn ahead(work: u32, sleep: u32) -> f64 {
+        let (mut favour, mut now, mut ahead, mut is_ahead) =
+            (Favour::default(), Instant::default(), 0, false);
+        for tick in 0..10_000 {
+            let asleep = tick % (work + sleep) >= work;
+            ahead += u32::from(is_ahead && !asleep);
+            now = now + TICK;
+            is_ahead = favour.spent(now, asleep);
+        }
+        f64::from(ahead) / f64::from(10_000 * work / (work + sleep))
+    }
+
+    #[test]
+    fn who_sleeps_a_fifth_of_the_time_is_always_before_others_and_who_never_sleeps_four_fifths() {
+        assert!(ahead(1, 9) > 0.99 && ahead(4, 1) > 0.99, "{} {}", ahead(1, 9), ahead(4, 1));
+        assert!((ahead(1, 0) - 0.8).abs() < 0.01, "{}", ahead(1, 0));
+    }
+
+    #[test]
+    fn it_is_never_before_others_for_more_than_20_ms_and_then_not_for_5() {
+        let (mut favour, mut now) = (Favour::default(), Instant::default());
+        let mut change = || {
+            let (begin, first) = (now, favour.is_ahead);
+            while favour.spent(now + TICK, false) == first {
+                now = now + TICK;
+            }
+            now = now + TICK;
+            now.since(begin)
+        };
+        change();
+        for _ in 0..3 {
+            assert_eq!((change(), change()), (Favour::MOST, Favour::MOST / Favour::EARNED));
+        }
+    }
+
+    #[test]
+    fn a_thread_goes_before_others_where_it_may_and_never_hands_that_on() {
+        std::thread::spawn(|| {
+            // SAFETY: plain system calls on the calling thread.
+            let policy = || unsafe { libc::sched_getscheduler(0) };
+            if let Err(error) = ask(true) {
+                println!("SKIPPED: real-time priority (CAP_SYS_NICE) is missing here: {error}");
+                return;
+            }
+            assert_eq!(policy(), libc::SCHED_RR | libc::SCHED_RESET_ON_FORK);
+            let child = std::thread::scope(|s| s.spawn(policy).join().unwrap());
+            assert_eq!(child, libc::SCHED_OTHER);
+            ask(false).unwrap();
+            assert_eq!(policy(), libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK);
+        })
+        .join()
+        .unwrap();
+    }
+}
