@@ -257,6 +257,14 @@ impl Edt {
         set(&self.skeleton.maps.weir_edt_groups, number, &rule.bytes(), "set a group's rate")
     }
 
+    /// Has the next packet divide the link anew, by what was written before: until then packets, of
+    /// which a sender may have a window's, are stamped at the rates that were.
+    pub fn divide_anew(&mut self) {
+        if let Some(shared) = self.skeleton.maps.bss_data.as_mut() {
+            shared.weir_edt_next = 0;
+        }
+    }
+
     /// Sets a class's clock and counters back, for a new class of this minor.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ const WIRE_LEN: usize = 160;
 const CONTEXT: usize = 192;
 
 const PACKET: u32 = 1514;
+const IPV6: [u8; 2] = [0x86, 0xdd];
 const MS: u64 = 1_000_000;
 /// 8 Mbit/s: slow enough for packets that are made up one by one on a busy machine.
 const CAPACITY: u64 = 1_000_000;
@@ -34,6 +35,7 @@ struct Link {
     last: u32,
     groups: u32,
     knows_ecn: Cell<bool>,
+    is_tcp: Cell<bool>,
     /// One at a time: senders must be able to keep up.
     _alone: MutexGuard<'static, ()>,
 }
@@ -70,12 +72,13 @@ impl Link {
             edt.set_class(*minor, rule).unwrap();
         }
         let groups = groups.len() as u32;
-        let knows_ecn = Cell::new(false);
+        let (knows_ecn, is_tcp) = (Cell::new(false), Cell::new(false));
         let link = Link {
             edt,
             last,
             groups,
             knows_ecn,
+            is_tcp,
             _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
         };
         link.set_capacity(CAPACITY);
@@ -113,6 +116,9 @@ impl Link {
         frame[12..14].copy_from_slice(&ethertype);
         // IPv4, and in its second byte who knows ECN: ECT(0) if the packet says so.
         frame[14..16].copy_from_slice(&[0x45, if self.knows_ecn.get() { 2 } else { 0 }]);
+        if self.is_tcp.get() {
+            frame[if ethertype == IPV6 { 20 } else { 23 }] = 6;
+        }
         let tried = self.edt.try_on(&frame, &mut context, 1).unwrap();
         (tried, context)
     }
@@ -308,6 +314,41 @@ fn packets_are_dropped_beyond_the_horizon_but_not_before_a_socket_s_worth_waits(
         let most_now = most + most / 8 + left + 2 * u64::from(PACKET);
         assert!((most..=most_now).contains(&taken), "{taken} bytes, {left} left");
     }
+}
+
+#[test]
+fn tcp_waits_for_a_second_at_the_most_and_others_for_a_socket_s_worth() {
+    // 0.3 s a packet.
+    let rule = policy(1, 0, 5_000);
+    let Some(link) = Link::new(&[(A, rule), (B, rule), (18, rule)], &[]) else { return };
+    for (minor, is_tcp, ethertype) in [(A, true, [0x08, 0x00]), (B, true, IPV6), (18, false, [0x08, 0x00])] {
+        link.is_tcp.set(is_tcp);
+        let send = || link.send_frame(1 << 16 | u32::from(minor), PACKET, ethertype).0.verdict;
+        let taken = (0..20).filter(|_| send() == NEXT).count();
+        let ahead = link.class(minor).clock.saturating_sub(now()) / MS;
+        if is_tcp {
+            assert!((3..=5).contains(&taken) && ahead < 1_400, "{taken} packets, {ahead} ms ahead");
+        } else {
+            assert!(taken == 20 && ahead > 5_000, "{taken} packets, {ahead} ms ahead");
+        }
+    }
+}
+
+#[test]
+fn what_comes_right_after_a_policy_was_changed_leaves_at_its_rate() {
+    let Some(mut link) = Link::new(&[(A, policy(1, 0, 5_000))], &[]) else { return };
+    let ahead = |link: &Link| link.class(A).clock.saturating_sub(now()) / MS;
+    let send = |link: &Link, packets: u32| {
+        assert!((0..packets).all(|_| link.send(0x1_0010, PACKET).0.verdict == NEXT));
+    };
+    send(&link, 3);
+    let before = ahead(&link);
+    link.edt.set_class(A, &policy(1, 0, CAPACITY)).unwrap();
+    link.edt.divide_anew();
+    send(&link, 30);
+    let after = ahead(&link);
+    // 1.5 ms each, not 0.3 s.
+    assert!(after < before + 100, "{before} ms ahead before, {after} after");
 }
 
 #[test]

@@ -119,10 +119,11 @@ impl Senders {
         Duration::from_secs_f64(longest)
     }
 
-    /// Waits until all that is queued now has arrived, as if it left at its old rate; false if it
-    /// takes longer than `most`.
-    #[must_use]
-    pub fn renewed(&self, most: Duration) -> bool {
+    /// Waits until all that is queued now has arrived, as if it left at its old rate.
+    ///
+    /// # Errors
+    /// Whose has not after `most`, and how much of it.
+    pub fn renewed(&self, most: Duration) -> Result<(), String> {
         let end = Instant::now() + most;
         let goal = |[tcp, udp]: &[Stream; 2]| {
             let datagrams = udp.on_their_way() / DATAGRAM_MEMORY;
@@ -131,11 +132,18 @@ impl Senders {
         let goals: Vec<u64> = self.streams.iter().flat_map(goal).collect();
         while self.streams.iter().flatten().zip(&goals).any(|(s, goal)| s.received() < *goal) {
             if Instant::now() >= end {
-                return false;
+                let missing = |(i, (s, goal)): (usize, (&Stream, &u64))| {
+                    let bytes = goal.saturating_sub(s.received());
+                    let kind = if i % 2 == 0 { "TCP" } else { "UDP" };
+                    (bytes > 0).then(|| format!("{}: {bytes} B of {kind}", self.labels[i / 2]))
+                };
+                let late: Vec<String> =
+                    self.streams.iter().flatten().zip(&goals).enumerate().filter_map(missing).collect();
+                return Err(late.join(", "));
             }
             sleep(POLL);
         }
-        true
+        Ok(())
     }
 
     /// Lets none of them send.

@@ -29,7 +29,10 @@
  * class's clock does not notice, but its sender may: see catch_up.
  */
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
 #include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "edt.h"
@@ -60,6 +63,8 @@
 #define FLOW_PART 4        /* a flow that sends less than one part in so many passes what waits */
 #define CLASS_PART 2       /* so much of a class may do so */
 #define BURST 16           /* packets' time: so much, divided by the above, at once */
+#define LONGEST_BURST (200 * MS)
+#define PATIENCE SECOND    /* TCP waits no longer: it needs no queue to be held back */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -88,6 +93,9 @@ struct {
 	__type(key, __u32);
 	__type(value, struct weir_edt_class);
 } weir_edt_clocks SEC(".maps");
+
+/* Not before this time are the rates made again, ns; user space, which has written rules, says 0. */
+__u64 weir_edt_next;
 
 static struct {
 	__u64 last;     /* when the rates were made last, ns */
@@ -246,8 +254,8 @@ static long look(__u32 minor, void *unused)
 	class->waiting = left;
 
 	sample = departed * (SECOND / STEP) / (elapsed / STEP + 1);
-	if (class->hungry)
-		;
+	if (class->hungry || elapsed < MS)
+		; /* Of less than a packet's time nothing is learnt. */
 	else if (elapsed > 4 * TICK)
 		class->modest = sample;
 	else if (sample > class->modest)
@@ -336,6 +344,7 @@ static __noinline int make_rates(__u64 now)
 		return 0;
 	if (__sync_val_compare_and_swap(&tick.busy, busy, now) != busy)
 		return 0;
+	weir_edt_next = now + TICK;
 	tick.now = now;
 	tick.elapsed = below(now - tick.last, SECOND);
 	tick.awake = 0;
@@ -394,10 +403,16 @@ static __always_inline __u64 *flow_of(struct __sk_buff *skb, __u32 minor)
 	return &flow[(bpf_get_hash_recalc(skb) + minor * 0x9e3779b1) >> (32 - FLOW_BITS)];
 }
 
+/* How far ahead of time the allowance of those that pass what waits may be used up. */
+static __always_inline __u64 burst_of(const struct weir_edt_class *class)
+{
+	return below(BURST * time_of(tick.packet_bytes, class->cost), LONGEST_BURST);
+}
+
 /* Whether a flow that sends little may pass what waits of its class, now. */
 static __always_inline int passes(struct weir_edt_class *class, __u64 *flow, __u64 time, __u64 now)
 {
-	__u64 burst = BURST * time_of(tick.packet_bytes, class->cost), used = *flow, all = class->passed;
+	__u64 burst = burst_of(class), used = *flow, all = class->passed;
 
 	/* Nobody is so far ahead: somebody wrote into the map. */
 	if (used < now || used - now > 2 * FURTHEST)
@@ -411,6 +426,14 @@ static __always_inline int passes(struct weir_edt_class *class, __u64 *flow, __u
 	return 1;
 }
 
+static __noinline int is_tcp(struct __sk_buff *skb)
+{
+	__u32 at = ETH_HLEN + (skb->protocol == bpf_htons(ETH_P_IP) ? 9 : 6); /* IPv6: next header */
+	__u8 protocol;
+
+	return !bpf_skb_load_bytes(skb, at, &protocol, sizeof(protocol)) && protocol == IPPROTO_TCP;
+}
+
 SEC("tc")
 int weir_edt(struct __sk_buff *skb)
 {
@@ -419,7 +442,7 @@ int weir_edt(struct __sk_buff *skb)
 	__u32 datagram = skb->cb[WEIR_CB_DATAGRAM];
 	struct weir_edt_class *class;
 
-	if (now - tick.last >= TICK)
+	if (now >= weir_edt_next)
 		make_rates(now);
 	if (skb->priority >> 16 != WEIR_EDT_MAJOR)
 		minor = WEIR_EDT_DEFAULT;
@@ -451,7 +474,7 @@ int weir_edt(struct __sk_buff *skb)
 		if (!ahead) {
 			catch_up(class, clock, now);
 		} else {
-			if (ahead > class->limit_ns)
+			if (ahead > class->limit_ns || (ahead > PATIENCE && is_tcp(skb)))
 				goto refuse;
 			if (ahead > EARLY && !class->hungry && now - tick.last >= MS + tick.awake * (MS / 100))
 				make_rates(now);
@@ -463,7 +486,7 @@ int weir_edt(struct __sk_buff *skb)
 		if (len > 2 * tick.packet_bytes)
 			class->last = start > now ? start : now;
 		if (start > now) {
-			*flow_of(skb, minor) = start + BURST * time_of(tick.packet_bytes, class->cost);
+			*flow_of(skb, minor) = start + burst_of(class);
 			/* The helper refuses what is not IP; fq takes any number there. */
 			if (bpf_skb_set_tstamp(skb, start, BPF_SKB_TSTAMP_DELIVERY_MONO))
 				skb->tstamp = start;

@@ -428,6 +428,9 @@ impl Engine for Edt {
             }
             written += 1;
         }
+        if written > 0 {
+            self.program.divide_anew();
+        }
         self.writes += written as u64;
         match first_error {
             Some(error) => Err(error.into()),
