@@ -335,6 +335,20 @@ fn tcp_waits_for_a_second_at_the_most_and_others_for_a_socket_s_worth() {
 }
 
 #[test]
+fn what_a_class_cannot_send_for_what_it_stamped_when_it_was_slow_is_the_others_until_it_can() {
+    let Some(mut link) = Link::new(&[(A, policy(9, 0, 5_000)), (B, policy(1, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    // 0.3 s each, and a policy that gives it nine tenths behind them.
+    assert!((0..20).all(|_| link.send(0x1_0010, PACKET).0.verdict == NEXT));
+    link.edt.set_class(A, &policy(9, 0, CAPACITY)).unwrap();
+    link.edt.divide_anew();
+    link.assert_parts(&[(B, Sender::Greedy(30_000))], &[1.0]);
+    let held = link.class(A).clock.saturating_sub(now());
+    assert!(held > 100 * MS, "all that A had stamped has left: this machine is too busy to tell");
+}
+
+#[test]
 fn what_comes_right_after_a_policy_was_changed_leaves_at_its_rate() {
     let Some(mut link) = Link::new(&[(A, policy(1, 0, 5_000))], &[]) else { return };
     let ahead = |link: &Link| link.class(A).clock.saturating_sub(now()) / MS;

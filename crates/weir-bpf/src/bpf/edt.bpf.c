@@ -13,7 +13,7 @@
  * with the last reference of user space to its map) nor the agent must be alive for it.
  *
  * *Demand.* A class whose clock is ahead by more than a packet and QUEUE waits, and wants all
- * it can get, and so does one that uses nearly all it may have. Any other wants what it has sent,
+ * it can get (but see wants), and so does one that uses nearly all it may have. Any other wants what it has sent,
  * smoothed over those ticks in which it did not wait (while it waits it uses what it is given:
  * counting that again would reserve it twice). What it *may* send is what its weight gives
  * beside the others' demands, so it can wake or grow without asking.
@@ -208,6 +208,18 @@ static __always_inline void set_rate(struct weir_edt_class *class, const struct 
 	class->cost = cost;
 }
 
+/*
+ * What a class that waits wants: all it can get. But what waits leaves when its stamps say, and if
+ * they were made at a rate far below today's, it sends no more until they have passed, whatever it is
+ * given: so much is kept for it, and the rest is the others'.
+ */
+static __always_inline __u64 wants(const struct weir_edt_class *class, __u64 ahead, __u64 left)
+{
+	__u64 leaves = left * (SECOND / STEP) / (ahead / STEP + 1);
+
+	return ahead > 2 * TICK && leaves < class->rate / 2 ? leaves + 1 : WEIR_FILL_MOST;
+}
+
 /* What one class has sent and wants. */
 static long look(__u32 minor, void *unused)
 {
@@ -279,7 +291,7 @@ static long look(__u32 minor, void *unused)
 	tick.minor[i] = minor;
 	tick.awake = i + 1;
 	if (class->hungry)
-		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), WEIR_FILL_MOST);
+		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), wants(class, ahead, left));
 	else if (class->modest)
 		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), class->modest);
 	return 0;
