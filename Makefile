@@ -64,14 +64,16 @@ NOT_YET := htb::random_policies
 
 # Real traffic: one test at a time, so that none starves another, and what fails once more from
 # the start. The suite of all engines for the one that every kernel has; for others in virtual
-# time, where no other load moves a figure. Of engine user, which is late wherever others are busy, what
-# becomes of traffic when it is gone, and its shares before and after. (How fast it is, on a quiet machine:
-# WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh, after `make release`.)
+# time, where no other load moves a figure. Of engine user what becomes of traffic when it is gone, shares
+# before and after, how long an idle class waits, and that its thread goes before others. (All of it:
+# WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast it is, on a
+# quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
 test-netns:
 	scripts/install-deps.sh build test
 	$(CARGO) build --release --locked -p weir
 	WEIR_ENGINES=htb WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
-	WEIR_ENGINES=user WEIR_TESTS=faults WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh user::
+	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
+		user:: its_thread --skip super_packets
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.

@@ -79,10 +79,8 @@ mod tests {
         let (mut favour, mut now) = (Favour::default(), Instant::default());
         let mut change = || {
             let (begin, first) = (now, favour.is_ahead);
-            while favour.spent(now + TICK, false) == first {
-                now = now + TICK;
-            }
-            now = now + TICK;
+            let ticks = (1..1000).map(|tick| begin + tick * TICK);
+            now = ticks.into_iter().find(|now| favour.spent(*now, false) != first).expect("soon");
             now.since(begin)
         };
         change();

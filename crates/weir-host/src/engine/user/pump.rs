@@ -31,7 +31,7 @@ use super::{
     rest::Rest,
     schedule::{Lateness, Schedule, Turn},
     tap::Queues,
-    train::Train,
+    train::{Departure, Yard},
 };
 use crate::netlink::tc::HtbClass;
 
@@ -169,7 +169,7 @@ struct Worker {
     /// Memory for packets.
     spare: Vec<Packet>,
     /// Datagrams that leave together; none where the kernel (before 6.2) does not take them so.
-    train: Option<Train>,
+    yard: Option<Yard>,
     segments: usize,
     rest: Rest,
     /// How long it may go before others; none: it is one of many.
@@ -194,7 +194,7 @@ impl Worker {
             bell,
             orders,
             spare: Vec::new(),
-            train: datagrams.then(Train::new),
+            yard: datagrams.then(Yard::new),
             segments: 1,
             rest: Rest::default(),
             favour: None,
@@ -328,24 +328,23 @@ impl Worker {
         }
     }
 
-    /// Has a packet leave with those before it, or with those to come. If not, all before it have left.
+    /// Has a packet leave with others. If not, all before it have left.
     fn couple(&mut self, lane: usize, packet: &Packet) -> bool {
-        let is_coupled = |this: &mut Worker| match (&mut this.train, packet.single()) {
-            (Some(train), Some(frame)) => train.couple(lane, frame),
-            _ => false,
-        };
-        is_coupled(self) || {
-            self.depart();
-            is_coupled(self)
+        let Worker { yard: Some(yard), lanes, .. } = self else { return false };
+        let write = |d: Departure<'_>| lanes[d.lane].write(d.frame, &[], d.segments);
+        match packet.single() {
+            Some(frame) => yard.couple(lane, frame, write),
+            None => {
+                yard.clear(write);
+                false
+            }
         }
     }
 
     /// Writes what leaves together.
     fn depart(&mut self) {
-        let Some(train) = &mut self.train else { return };
-        train.depart(|departure| {
-            self.lanes[departure.lane].write(departure.frame, &[], departure.segments);
-        });
+        let Worker { yard: Some(yard), lanes, .. } = self else { return };
+        yard.clear(|d| lanes[d.lane].write(d.frame, &[], d.segments));
     }
 
     /// Reads a lane's next packet and offers it; if there is none, waits for one.

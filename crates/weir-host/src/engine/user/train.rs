@@ -18,11 +18,61 @@ const CHECKSUM: u16 = 6;
 /// IPv4's flag that no router may make fragments; then nobody needs the identification.
 const WHOLE: u16 = 0x4000;
 
+/// Trains of several flows, that datagrams which come by turns need not go by themselves. What is no datagram
+/// that may be coupled waits until all have left: nothing overtakes another packet of its flow.
+pub(super) struct Yard {
+    /// The oldest first.
+    trains: Vec<Train>,
+    spare: Vec<Train>,
+}
+
+impl Yard {
+    /// Flows whose trains wait for more at the same time.
+    const TRACKS: usize = 8;
+
+    pub(super) fn new() -> Yard {
+        Yard { trains: Vec::with_capacity(Yard::TRACKS), spare: Vec::with_capacity(Yard::TRACKS) }
+    }
+
+    /// Takes a lane's frame with a train; `write` has those leave that cannot wait. False: it is none for a
+    /// train, and all have left.
+    pub(super) fn couple(&mut self, lane: usize, frame: &[u8], mut write: impl FnMut(Departure<'_>)) -> bool {
+        let Some(this) = datagram(frame) else {
+            self.clear(write);
+            return false;
+        };
+        let known = self.trains.iter().position(|train| train.is_of(lane, frame, &this));
+        if let Some(train) = known
+            && self.trains[train].couple(frame, &this)
+        {
+            return true;
+        }
+        let full = (self.trains.len() == Yard::TRACKS).then_some(0);
+        if let Some(one) = known.or(full) {
+            let mut train = self.trains.remove(one);
+            write(train.departure());
+            self.spare.push(train);
+        }
+        let mut train = self.spare.pop().unwrap_or_else(|| Train::with(this));
+        train.begin(lane, frame, this);
+        self.trains.push(train);
+        true
+    }
+
+    /// Has all of them leave.
+    pub(super) fn clear(&mut self, mut write: impl FnMut(Departure<'_>)) {
+        for mut train in self.trains.drain(..) {
+            write(train.departure());
+            self.spare.push(train);
+        }
+    }
+}
+
 /// Datagrams of one flow that follow each other.
-pub(super) struct Train {
+struct Train {
     bytes: Vec<u8>,
     /// Of the first one; `segment` is the length of its payload.
-    head: Option<Super>,
+    head: Super,
     lane: usize,
     count: u32,
     /// The last one was shorter, so that none may follow.
@@ -39,47 +89,60 @@ pub(super) struct Departure<'a> {
 }
 
 impl Train {
-    pub(super) fn new() -> Train {
-        Train { bytes: Vec::with_capacity(LARGEST), head: None, lane: 0, count: 0, is_closed: false }
+    fn with(head: Super) -> Train {
+        Train { bytes: Vec::with_capacity(LARGEST), head, lane: 0, count: 0, is_closed: false }
     }
 
-    /// Takes a lane's frame with it, if it may follow what is there.
-    pub(super) fn couple(&mut self, lane: usize, frame: &[u8]) -> bool {
-        let Some(this) = datagram(frame) else { return false };
-        let Some(head) = &self.head else {
-            self.bytes.extend_from_slice(frame);
-            (self.head, self.lane, self.count) = (Some(this), lane, 1);
-            return true;
+    fn begin(&mut self, lane: usize, frame: &[u8], head: Super) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(frame);
+        (self.head, self.lane, self.count, self.is_closed) = (head, lane, 1, false);
+    }
+
+    /// Whether a datagram is of the same flow: lane, ticket, addresses, ports.
+    fn is_of(&self, lane: usize, frame: &[u8], this: &Super) -> bool {
+        let Super { ip, is_v6, transport: udp, .. } = self.head;
+        let addresses = if is_v6 { 8 } else { 12 };
+        let same = |from: usize, to: usize| self.bytes[from..to] == frame[from..to];
+        lane == self.lane
+            && (this.ip, this.is_v6, this.transport) == (ip, is_v6, udp)
+            && same(VNET, ip)
+            && same(ip + addresses, udp + 4)
+    }
+
+    /// Takes a datagram of this flow with it, if it may follow what is there: if nothing but what tells its
+    /// length and place makes its headers another than those of the first.
+    fn couple(&mut self, frame: &[u8], this: &Super) -> bool {
+        let Super { ip, is_v6, payload, segment, .. } = self.head;
+        let same = |from: usize, to: usize| self.bytes[from..to] == frame[from..to];
+        let follows = if is_v6 {
+            same(ip, ip + 4) && same(ip + 6, ip + 8)
+        } else {
+            let place = half(&self.bytes, ip + 4).wrapping_add(self.count as u16);
+            let is_whole = half(frame, ip + 6) == WHOLE;
+            same(ip, ip + 2) && same(ip + 6, ip + 10) && (is_whole || half(frame, ip + 4) == place)
         };
-        let fits = self.count < LONGEST && self.bytes.len() + this.segment <= head.payload + HEAVIEST;
-        if self.is_closed
-            || lane != self.lane
-            || this.segment > head.segment
-            || !fits
-            || !follows(&self.bytes, head, self.count, frame, &this)
-        {
+        let fits = self.count < LONGEST && self.bytes.len() + this.segment <= payload + HEAVIEST;
+        if self.is_closed || this.segment > segment || !follows || !fits {
             return false;
         }
         self.bytes.extend_from_slice(&frame[this.payload..]);
         self.count += 1;
-        self.is_closed = this.segment < head.segment;
+        self.is_closed = this.segment < segment;
         true
     }
 
-    /// What is there to leave; then nothing is.
-    pub(super) fn depart<T>(&mut self, write: impl FnOnce(Departure<'_>) -> T) -> Option<T> {
-        let head = self.head.take()?;
+    /// What is to be written now.
+    fn departure(&mut self) -> Departure<'_> {
+        let Super { payload, segment, .. } = self.head;
         if self.count > 1 {
-            let payload = self.bytes.len() - head.payload;
+            let all = self.bytes.len() - payload;
             self.bytes[1] = GSO_UDP_L4;
-            self.bytes[2..4].copy_from_slice(&((head.payload - VNET) as u16).to_ne_bytes());
-            self.bytes[4..6].copy_from_slice(&(head.segment as u16).to_ne_bytes());
-            resize(&mut self.bytes, &head, head.segment, payload);
+            self.bytes[2..4].copy_from_slice(&((payload - VNET) as u16).to_ne_bytes());
+            self.bytes[4..6].copy_from_slice(&(segment as u16).to_ne_bytes());
+            resize(&mut self.bytes, &self.head, segment, all);
         }
-        let result = write(Departure { frame: &self.bytes, lane: self.lane, segments: self.count });
-        self.bytes.clear();
-        (self.count, self.is_closed) = (0, false);
-        Some(result)
+        Departure { frame: &self.bytes, lane: self.lane, segments: self.count }
     }
 }
 
@@ -103,30 +166,10 @@ fn datagram(frame: &[u8]) -> Option<Super> {
     (is_plain && is_whole).then_some(Super { ip, is_v6, transport, is_tcp: false, payload, segment })
 }
 
-/// Whether nothing but what tells its length and place makes a datagram's headers another than those of the
-/// first, `before` datagrams ago.
-fn follows(first: &[u8], head: &Super, before: u32, frame: &[u8], this: &Super) -> bool {
-    let (ip, udp) = (head.ip, head.transport);
-    if (this.ip, this.is_v6, this.transport) != (ip, head.is_v6, udp) {
-        return false;
-    }
-    let same = |from: usize, to: usize| first[from..to] == frame[from..to];
-    // Addresses of either layer, the ticket, ports.
-    if !(same(VNET, ip) && same(udp, udp + 4)) {
-        return false;
-    }
-    if head.is_v6 {
-        return same(ip, ip + 4) && same(ip + 6, udp);
-    }
-    let in_place = half(frame, ip + 4) == half(first, ip + 4).wrapping_add(before as u16);
-    same(ip, ip + 2)
-        && same(ip + 6, ip + 10)
-        && same(ip + 12, udp)
-        && (in_place || half(frame, ip + 6) == WHOLE)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use proptest::prelude::*;
 
     use super::{
@@ -156,20 +199,15 @@ mod tests {
 
     /// Sends frames as the pump does: what is written, and as how many packets.
     fn pass(frames: &[Vec<u8>]) -> Vec<(Vec<u8>, u32)> {
-        let (mut train, mut left) = (Train::new(), Vec::new());
-        let depart = |train: &mut Train, left: &mut Vec<_>| {
-            train.depart(|d| left.push((d.frame.to_vec(), d.segments)));
-        };
+        let (mut yard, left) = (Yard::new(), RefCell::new(Vec::new()));
+        let write = |d: Departure<'_>| left.borrow_mut().push((d.frame.to_vec(), d.segments));
         for frame in frames {
-            if !train.couple(LANE, frame) {
-                depart(&mut train, &mut left);
-                if !train.couple(LANE, frame) {
-                    left.push((frame.clone(), 1));
-                }
+            if !yard.couple(LANE, frame, write) {
+                left.borrow_mut().push((frame.clone(), 1));
             }
         }
-        depart(&mut train, &mut left);
-        left
+        yard.clear(write);
+        left.into_inner()
     }
 
     proptest! {
@@ -273,17 +311,54 @@ mod tests {
         assert_eq!(written(&[whole(0), whole(36)]), 1, "nobody looks at it");
     }
 
+    /// The datagram of a flow that begins at this byte of its payload.
+    fn of(flow: u8, from: usize) -> Vec<u8> {
+        let mut one = make(false, 18, from, 18);
+        one[VNET + 18 + 20] = flow;
+        one
+    }
+
     #[test]
-    fn a_train_is_of_one_lane_and_has_an_end() {
-        let mut train = Train::new();
-        let one = make(false, 18, 0, 18);
-        assert!(train.couple(0, &one));
-        assert!(!train.couple(1, &one), "whose it is counted for");
-        for _ in 1..LONGEST {
-            assert!(train.couple(0, &one));
+    fn a_train_has_an_end() {
+        let frames = vec![of(0, 0); 1 + LONGEST as usize];
+        let counts: Vec<u32> = pass(&frames).iter().map(|(_, segments)| *segments).collect();
+        assert_eq!(counts, [LONGEST, 1]);
+    }
+
+    #[test]
+    fn flows_that_come_by_turns_have_a_train_each_as_far_as_there_are_tracks() {
+        let turns = |flows: u8| -> Vec<Vec<u8>> {
+            (0..10).flat_map(|turn| (0..flows).map(move |flow| of(flow, turn * 18))).collect()
+        };
+        let tracks = Yard::TRACKS as u8;
+        assert_eq!(written(&turns(tracks)), Yard::TRACKS);
+        assert_eq!(
+            written(&turns(tracks + 1)),
+            10 * (Yard::TRACKS + 1),
+            "each has left when its next one comes"
+        );
+    }
+
+    #[test]
+    fn nothing_overtakes_another_packet_of_its_flow() {
+        // The second is longer, the third's checksum is finished, the fourth is of another flow.
+        let mut finished = of(0, 36);
+        finished[0] = 0;
+        let frames = [of(0, 0), make(false, 19, 18, 19), of(1, 0), finished.clone(), of(0, 54)];
+        let left: Vec<Vec<u8>> = pass(&frames).into_iter().map(|(frame, _)| frame).collect();
+        let at = |frame: &Vec<u8>| left.iter().position(|one| one == frame).expect("it has left");
+        let places: Vec<usize> = [&frames[0], &frames[3], &frames[4]].map(at).to_vec();
+        assert!(places.is_sorted(), "{places:?}");
+        assert!(at(&frames[2]) < at(&finished), "whatever it is of, it may not wait behind that");
+    }
+
+    #[test]
+    fn a_train_is_of_one_lane() {
+        let (mut yard, one, mut left) = (Yard::new(), of(0, 0), Vec::new());
+        for lane in [0, 1, 0] {
+            assert!(yard.couple(lane, &one, |_| unreachable!("there is room")));
         }
-        assert!(!train.couple(0, &one));
-        assert_eq!(train.depart(|d| (d.lane, d.segments)), Some((0, LONGEST)));
-        assert_eq!(train.depart(|d| d.segments), None);
+        yard.clear(|d| left.push((d.lane, d.segments)));
+        assert_eq!(left, [(0, 2), (1, 1)], "whose they are counted for");
     }
 }
