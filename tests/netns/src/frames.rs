@@ -81,6 +81,7 @@ impl Frames {
     pub fn send(from: &Netns, to: [u8; 6], addresses: [[u8; 4]; 2], flows: u16, processor: usize) -> Frames {
         let socket = from.within(open).expect("can enter").expect("a packet socket");
         let frames: Vec<Frame> = (0..flows).map(|flow| frame(to, addresses, flow)).collect();
+        let frames = frames.repeat(BATCH.div_ceil(frames.len()));
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -88,7 +89,7 @@ impl Frames {
             // Where it may not be, it sends from another.
             let _ = only.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &only));
             while !stopped.load(Ordering::Relaxed) {
-                send(&socket, &frames);
+                frames.chunks(BATCH).for_each(|batch| send(&socket, batch));
             }
         });
         Frames { stop, thread: Some(thread) }
@@ -173,17 +174,18 @@ fn frame(to: [u8; 6], addresses: [[u8; 4]; 2], flow: u16) -> Frame {
     frame
 }
 
-/// Sends a batch, or as many as it could before it had waited for long.
+/// Sends these, or as many as it could before it had waited for long.
 fn send(socket: &OwnedFd, frames: &[Frame]) {
-    // SAFETY: all-zero is a valid value of this plain C struct.
-    let mut messages: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
     let part =
         |frame: &Frame| libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
     let mut parts: Vec<libc::iovec> = frames.iter().map(part).collect();
-    let flows = parts.len();
-    for (i, message) in messages.iter_mut().enumerate() {
-        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (&raw mut parts[i % flows], 1);
-    }
+    let message = |part: &mut libc::iovec| {
+        // SAFETY: all-zero is a valid value of this plain C struct.
+        let mut message: libc::mmsghdr = unsafe { zeroed() };
+        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+        message
+    };
+    let mut messages: Vec<libc::mmsghdr> = parts.iter_mut().map(message).collect();
     // SAFETY: messages, their parts and the frames live through the call, which only reads the frames.
-    unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), BATCH as u32, 0) };
+    unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), messages.len() as u32, 0) };
 }

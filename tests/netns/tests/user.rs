@@ -180,14 +180,24 @@ fn a_processor_of_the_agent_s_carries_a_third_of_a_million_small_packets_a_secon
 
 #[test]
 fn it_does_so_when_a_few_flows_come_by_turns() {
-    judge("64 bytes, 8 flows by turns", (0.35, "Mpps"), |moved| moved.mpps, |node, pid| small(node, pid, 8));
+    judge(
+        "64 bytes, 32 flows by turns",
+        (0.35, "Mpps"),
+        |moved| moved.mpps,
+        |node, pid| small(node, pid, 32),
+    );
 }
 
 /// Nobody waits for the next packet of its flow, so each goes by itself: what a whole processor then carries is
 /// mostly what the kernel's way behind the agent takes.
 #[test]
 fn small_packets_of_many_flows_by_turns_pass_one_by_one() {
-    judge("64 bytes, 64 flows by turns", (0.1, "Mpps"), |moved| moved.mpps, |node, pid| small(node, pid, 64));
+    judge(
+        "64 bytes, 1000 flows by turns",
+        (0.1, "Mpps"),
+        |moved| moved.mpps,
+        |node, pid| small(node, pid, 1000),
+    );
 }
 
 #[test]

@@ -211,6 +211,8 @@ impl Worker {
                 match event.data.u64() {
                     BELL => {
                         let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+                        // What is counted, and for whom, may change.
+                        self.depart();
                         if !self.obey() {
                             return Ok(());
                         }
@@ -302,7 +304,10 @@ impl Worker {
                 _ => break,
             }
         }
-        self.depart();
+        let is_full = self.yard.as_ref().is_some_and(Yard::is_full);
+        if is_full || !matches!(turn, Turn::Lane(_)) {
+            self.depart();
+        }
         Ok(turn)
     }
 

@@ -24,14 +24,24 @@ pub(super) struct Yard {
     /// The oldest first.
     trains: Vec<Train>,
     spare: Vec<Train>,
+    /// Datagrams that were taken since all have left.
+    taken: u32,
 }
 
 impl Yard {
     /// Flows whose trains wait for more at the same time.
-    const TRACKS: usize = 8;
+    const TRACKS: usize = 64;
+    /// Then all leave, whatever else there is: how long the first one may have waited is as long as it takes
+    /// to read these.
+    const MOST: u32 = 256;
 
     pub(super) fn new() -> Yard {
-        Yard { trains: Vec::with_capacity(Yard::TRACKS), spare: Vec::with_capacity(Yard::TRACKS) }
+        Yard { trains: Vec::with_capacity(Yard::TRACKS), spare: Vec::new(), taken: 0 }
+    }
+
+    /// So many wait that all are to leave.
+    pub(super) fn is_full(&self) -> bool {
+        self.taken >= Yard::MOST
     }
 
     /// Takes a lane's frame with a train; `write` has those leave that cannot wait. False: it is none for a
@@ -41,6 +51,7 @@ impl Yard {
             self.clear(write);
             return false;
         };
+        self.taken += 1;
         let known = self.trains.iter().position(|train| train.is_of(lane, frame, &this));
         if let Some(train) = known
             && self.trains[train].couple(frame, &this)
@@ -61,6 +72,7 @@ impl Yard {
 
     /// Has all of them leave.
     pub(super) fn clear(&mut self, mut write: impl FnMut(Departure<'_>)) {
+        self.taken = 0;
         for mut train in self.trains.drain(..) {
             write(train.departure());
             self.spare.push(train);
@@ -73,6 +85,8 @@ struct Train {
     bytes: Vec<u8>,
     /// Of the first one; `segment` is the length of its payload.
     head: Super,
+    /// By which most are told apart.
+    ports: [u8; 4],
     lane: usize,
     count: u32,
     /// The last one was shorter, so that none may follow.
@@ -90,12 +104,13 @@ pub(super) struct Departure<'a> {
 
 impl Train {
     fn with(head: Super) -> Train {
-        Train { bytes: Vec::with_capacity(LARGEST), head, lane: 0, count: 0, is_closed: false }
+        Train { bytes: Vec::with_capacity(LARGEST), head, ports: [0; 4], lane: 0, count: 0, is_closed: false }
     }
 
     fn begin(&mut self, lane: usize, frame: &[u8], head: Super) {
         self.bytes.clear();
         self.bytes.extend_from_slice(frame);
+        self.ports = ports(frame, &head);
         (self.head, self.lane, self.count, self.is_closed) = (head, lane, 1, false);
     }
 
@@ -105,9 +120,10 @@ impl Train {
         let addresses = if is_v6 { 8 } else { 12 };
         let same = |from: usize, to: usize| self.bytes[from..to] == frame[from..to];
         lane == self.lane
+            && ports(frame, this) == self.ports
             && (this.ip, this.is_v6, this.transport) == (ip, is_v6, udp)
             && same(VNET, ip)
-            && same(ip + addresses, udp + 4)
+            && same(ip + addresses, udp)
     }
 
     /// Takes a datagram of this flow with it, if it may follow what is there: if nothing but what tells its
@@ -144,6 +160,10 @@ impl Train {
         }
         Departure { frame: &self.bytes, lane: self.lane, segments: self.count }
     }
+}
+
+fn ports(frame: &[u8], of: &Super) -> [u8; 4] {
+    std::array::from_fn(|i| frame[of.transport + i])
 }
 
 /// A datagram that may be coupled: no fragment, nothing behind it, no options of IP, a checksum that is the
@@ -337,6 +357,16 @@ mod tests {
             10 * (Yard::TRACKS + 1),
             "each has left when its next one comes"
         );
+    }
+
+    #[test]
+    fn so_many_are_read_before_all_leave() {
+        let mut yard = Yard::new();
+        let taken =
+            (0..).take_while(|i| !yard.is_full() && yard.couple(LANE, &of(0, i * 18), |_| {})).count();
+        assert_eq!(taken, Yard::MOST as usize);
+        yard.clear(|_| {});
+        assert!(!yard.is_full());
     }
 
     #[test]
