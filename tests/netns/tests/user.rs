@@ -7,13 +7,14 @@
 
 use std::{
     fs,
-    net::IpAddr,
+    net::{IpAddr, UdpSocket},
     thread::{self, sleep},
     time::{Duration, Instant},
 };
 
 use nix::{
     sched::{CpuSet, sched_setaffinity},
+    sys::socket::{setsockopt, sockopt},
     unistd::Pid,
 };
 use weir_lab::{
@@ -198,6 +199,65 @@ fn small_packets_of_many_flows_by_turns_pass_one_by_one() {
         |moved| moved.mpps,
         |node, pid| small(node, pid, 1000),
     );
+}
+
+/// The datagram of this number: sizes change every now and then, and each eleventh is shorter.
+fn numbered(number: u32) -> Vec<u8> {
+    let size = [18, 200, 1400][number as usize / 100 % 3] - if number.is_multiple_of(11) { 5 } else { 0 };
+    let mut payload = vec![number as u8; size];
+    payload[..4].copy_from_slice(&number.to_be_bytes());
+    payload
+}
+
+#[test]
+fn datagrams_that_leave_together_arrive_as_they_were_sent() {
+    const COUNT: u32 = 20_000;
+    if !Engine::User.is_here() {
+        return;
+    }
+    let mut node = node();
+    let config = wide(&node);
+    node.start(&config);
+    for (family, any) in [(Family::V4, IpAddr::from([0; 4])), (Family::V6, IpAddr::from([0; 16]))] {
+        let address = node.topology.server_address(family);
+        let sink = node.topology.srv().within(|| UdpSocket::bind((address, 0))).expect("can enter");
+        let sink = sink.expect("a port is free");
+        setsockopt(&sink, sockopt::RcvBufForce, &(128 << 20)).expect("root may");
+        sink.set_read_timeout(Some(Duration::from_secs(5))).expect("it can be told");
+        let socket = node.netns("C1").within(|| UdpSocket::bind((any, 0))).expect("can enter");
+        let socket = socket.expect("a port is free");
+        socket.connect(sink.local_addr().expect("it has one")).expect("it can");
+        let mut payload = [0; 2000];
+        // The first one finds the way; what is sent meanwhile may be overtaken.
+        socket.send(&numbered(0)).expect("it has room");
+        sink.recv(&mut payload).expect("it arrives");
+        // In how many packets so many datagrams left.
+        let mut round = || {
+            let (_, before) = left(&node);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in 0..COUNT {
+                        socket.send(&numbered(number)).expect("it waits for room");
+                    }
+                });
+                for number in 0..COUNT {
+                    let len = sink.recv(&mut payload).unwrap_or_else(|e| panic!("{family:?} {number}: {e}"));
+                    let payload = &payload[..len];
+                    assert!(
+                        payload == numbered(number),
+                        "{family:?} {number}: {:?}",
+                        &payload[..len.min(20)]
+                    );
+                }
+            });
+            let packets = left(&node).1 - before;
+            println!("{family:?}: {COUNT} datagrams left in {packets} packets");
+            packets
+        };
+        // Where the sender is slower than the thread none waits for another.
+        let is_coupled = (0..20).any(|_| round() < u64::from(COUNT));
+        assert!(is_coupled, "none left with another (that takes kernel 6.2)");
+    }
 }
 
 #[test]
