@@ -349,6 +349,38 @@ fn what_a_class_cannot_send_for_what_it_stamped_when_it_was_slow_is_the_others_u
 }
 
 #[test]
+fn who_had_to_wait_for_a_moment_is_kept_no_more_than_it_then_sends() {
+    let Some(mut link) = Link::new(&[(A, policy(9, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    let other = [(B, Sender::Greedy(30_000))];
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        // A sleeps, wakes at a rate at which four packets are stamped for a second, and is due the most.
+        link.run(&other, Duration::from_millis(500));
+        link.edt.set_class(A, &policy(9, 0, 5_000)).unwrap();
+        link.edt.divide_anew();
+        (0..4).for_each(|_| assert_eq!(link.send(0x1_0010, PACKET).0.verdict, NEXT));
+        link.edt.set_class(A, &policy(9, 0, CAPACITY)).unwrap();
+        link.edt.divide_anew();
+        link.run(&other, Duration::from_millis(20));
+        assert!(link.class(A).hungry);
+        while link.class(A).hungry {
+            link.run(&other, Duration::from_millis(1));
+        }
+        let began = Instant::now();
+        while (link.class(B).rate as f64) < 0.6 * CAPACITY as f64 {
+            link.run(&other, Duration::from_millis(1));
+        }
+        seen.push(began.elapsed());
+        if seen.last() < Some(&Duration::from_millis(25)) {
+            return;
+        }
+    }
+    panic!("{seen:?} until what A does not send was given to B");
+}
+
+#[test]
 fn what_comes_right_after_a_policy_was_changed_leaves_at_its_rate() {
     let Some(mut link) = Link::new(&[(A, policy(1, 0, 5_000))], &[]) else { return };
     let ahead = |link: &Link| link.class(A).clock.saturating_sub(now()) / MS;

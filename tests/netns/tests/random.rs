@@ -217,10 +217,13 @@ fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: 
         follow();
     }
     sleep(ahead.saturating_sub(settle));
-    if engine.stamps()
-        && let Err(late) = senders.renewed(RENEWED)
-    {
-        println!("{what}: what was stamped before has not left in {RENEWED:?}: {late}");
+    if engine.stamps() {
+        if let Err(late) = senders.renewed(RENEWED) {
+            println!("{what}: what was stamped before has not left in {RENEWED:?}: {late}");
+        }
+        // Until then others had what a class could not send for its old stamps. That it now can is a
+        // change of demands as any, which the engine may take its time for.
+        sleep(engine.settles());
     }
     let judged = || shares(what, engine, tso, division, senders);
     if in_virtual_time() { judged() } else { within(judged, |judged| judged.holds(engine)) }

@@ -217,7 +217,7 @@ static __always_inline __u64 wants(const struct weir_edt_class *class, __u64 ahe
 {
 	__u64 leaves = left * (SECOND / STEP) / (ahead / STEP + 1);
 
-	return ahead > 2 * TICK && leaves < class->rate / 2 ? leaves + 1 : WEIR_FILL_MOST;
+	return ahead > TICK && leaves < class->rate / 2 ? leaves + 1 : WEIR_FILL_MOST;
 }
 
 /* What one class has sent and wants. */
@@ -277,8 +277,12 @@ static long look(__u32 minor, void *unused)
 	packet = time_of(tick.packet_bytes, cost);
 	was = class->hungry;
 	class->hungry = ahead > QUEUE + packet || (ahead && now - class->ran_out > 2 * TICK + 4 * packet);
+	/*
+	 * It has sent what came and what had waited: more than it wants. (All it might send could be the
+	 * link, for one datagram that was late, and the others would be held for as long as that is forgotten.)
+	 */
 	if (was && !class->hungry)
-		class->modest = class->rate;
+		class->modest = elapsed < MS ? class->rate : below(sample, class->rate);
 	if (departed || ahead) {
 		class->idle = 0;
 	} else if (++class->idle >= SLEEPS) {
