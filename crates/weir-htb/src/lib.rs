@@ -78,9 +78,10 @@
 //!
 //! [`Htb::dequeue_batch`] is the cheaper way to ask: what is above who pays is charged once a turn, and
 //! once for all turns of siblings with tokens of their own. Below one link, with packets of 64 bytes,
-//! 800 users who always have packets cost 200 instructions a packet, in and out: a turn is 24 packets.
-//! Where each packet is a turn, and its leaf's first and last, it is 480; where users borrow and change
-//! their mode with each packet, 590 to 670. `tests/instructions.rs` holds these.
+//! 800 users who always have packets cost 170 instructions a packet, in and out: a turn is up to 24 packets,
+//! and what comes together is taken in a leaf at a time ([`Htb::enqueue_batch`]). Where each packet is a turn,
+//! and its leaf's first and last, it is 490; where users borrow and change their mode with each packet, 600.
+//! `tests/instructions.rs` holds these.
 //!
 //! # On several cores
 //!

@@ -48,26 +48,32 @@ impl Packets {
         self.most
     }
 
-    /// Puts a packet behind a leaf's last one, if it has any; where it is, or `None` if there is no room.
+    /// For how many more there is room.
     #[inline]
-    pub(crate) fn put(&mut self, packet: Packet, last: Option<u32>) -> Option<u32> {
-        if self.waiting == self.most {
-            return None;
-        }
-        let place = match last {
-            Some(last) if last % 8 + 1 < LINK => last + 1,
-            last => self.begin_chunk(last)?,
-        };
-        self.waiting += 1;
+    pub(crate) fn room(&self) -> u32 {
+        self.most - self.waiting
+    }
+
+    /// Puts a packet, for which there is room, behind a leaf's last one, [`NONE`] if it has none. Where it
+    /// is. To be [counted](Packets::came).
+    #[inline]
+    pub(crate) fn put(&mut self, packet: Packet, last: u32) -> Option<u32> {
+        let place = if last != NONE && last % 8 + 1 < LINK { last + 1 } else { self.begin_chunk(last)? };
         self.chunks[place as usize / 8].0[place as usize % 8] = packet;
         Some(place)
     }
 
+    /// So many were put.
     #[inline]
-    fn begin_chunk(&mut self, last: Option<u32>) -> Option<u32> {
+    pub(crate) fn came(&mut self, packets: u32) {
+        self.waiting += packets;
+    }
+
+    #[inline]
+    fn begin_chunk(&mut self, last: u32) -> Option<u32> {
         let chunk = self.free;
         self.free = self.chunks.get(chunk as usize)?.0[LINK as usize].handle;
-        if let Some(last) = last {
+        if last != NONE {
             self.chunks[last as usize / 8].0[LINK as usize].handle = chunk;
         }
         Some(chunk * 8)
@@ -141,8 +147,11 @@ mod tests {
                     for _ in 0..times {
                         handle += 1;
                         let packet = Packet { handle, len: handle };
-                        match packets.put(packet, (!queue.is_empty()).then_some(*tail)) {
+                        let last = if queue.is_empty() { NONE } else { *tail };
+                        match (packets.room() > 0).then(|| packets.put(packet, last)) {
                             Some(place) => {
+                                let place = place.expect("there is room");
+                                packets.came(1);
                                 *tail = place;
                                 if queue.is_empty() {
                                     *head = place;

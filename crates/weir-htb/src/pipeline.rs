@@ -110,13 +110,13 @@ fn words_there(leaf: u32, Packet { handle, len }: Packet) -> (u64, Option<u64>) 
 
 /// The packet of [`words_there`]; `second` is asked if there are two.
 #[inline]
-fn packet_here(word: u64, second: impl FnOnce() -> Option<u64>) -> Option<(u32, Packet)> {
+fn packet_here(word: u64, second: impl FnOnce() -> Option<u64>) -> Option<(ClassId, Packet)> {
     let handle = word as u32;
     if word & LONG == 0 {
         let len = (word >> 32) as u32 & (SHORT.1 - 1);
-        return Some(((word >> 48) as u32, Packet { handle, len }));
+        return Some((ClassId((word >> 48) as u32), Packet { handle, len }));
     }
-    Some((((word & !LONG) >> 32) as u32, Packet { handle, len: second()? as u32 }))
+    Some((ClassId(((word & !LONG) >> 32) as u32), Packet { handle, len: second()? as u32 }))
 }
 
 /// A packet on the way back.
@@ -268,34 +268,29 @@ impl Outlet {
         let most = self.words.len();
         // Not more than may wait, so that this ends however fast the other stage is.
         for _ in 0..=self.htb.packets.len() as usize / most {
-            let came = self.ring.pop_all(&mut self.words);
+            let Outlet { htb, here, ring, back, words, strays } = self;
+            let came = ring.pop_all(words);
             let mut at = 0;
-            while at < came {
-                let word = self.words[at];
+            let packets = std::iter::from_fn(|| {
+                let word = *words[..came].get(at)?;
                 at += 1;
-                let packet = packet_here(word, || {
+                packet_here(word, || {
                     at += 1;
                     // Both were seen together, but there may have been room for one.
-                    if at <= came { Some(self.words[at - 1]) } else { self.ring.pop() }
-                });
-                let Some((leaf, packet)) = packet else { break };
-                self.here += 1;
-                if self.htb.admit(leaf, packet).is_none() {
-                    self.return_stray(leaf, packet.handle);
-                }
-            }
+                    words[..came].get(at - 1).copied().or_else(|| ring.pop())
+                })
+            });
+            let before = htb.waiting();
+            htb.admit(false, packets, |_, leaf, packet| {
+                // Its class has gone since it was let in.
+                *strays += 1;
+                back.push(word_back(leaf.0, packet.handle));
+            });
+            *here += htb.waiting() - before;
             if came < most {
                 return;
             }
         }
-    }
-
-    /// Its class has gone since the packet was let in.
-    #[cold]
-    fn return_stray(&mut self, leaf: u32, handle: u32) {
-        self.strays += 1;
-        self.here -= 1;
-        self.back.push(word_back(leaf, handle));
     }
 
     /// Tells the enqueue stage that packets have been sent, so that others have room. Each that left is

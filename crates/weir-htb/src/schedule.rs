@@ -359,13 +359,21 @@ impl Htb {
     /// An active class changes its mode.
     #[inline]
     fn switch(&mut self, i: u32, mode: Mode) {
-        let active = self.class[i as usize].activity;
-        each(active, |prio| self.leave(i, prio));
-        self.class[i as usize].mode = mode;
-        if mode != Mode::CanSend {
-            self.wheel.file(i, self.class[i as usize].mode_ends());
+        let class = &mut self.class[i as usize];
+        let was = std::mem::replace(&mut class.mode, mode);
+        let (active, level, parent, place) = (class.activity, class.level.into(), class.parent, class.place);
+        let ends = class.mode_ends();
+        each(active, |prio| match was {
+            Mode::CanSend => self.leave_row(level, prio, i),
+            Mode::MayBorrow => self.leave_feed(parent, prio, place),
+            Mode::CannotSend => {}
+        });
+        match mode {
+            Mode::CanSend => return each(active, |prio| self.join_row(level, prio, i)),
+            Mode::MayBorrow => each(active, |prio| self.join_feed(parent, prio, place)),
+            Mode::CannotSend => {}
         }
-        each(active, |prio| self.join(i, prio));
+        self.wheel.file(i, ends);
     }
 
     /// Works out the mode of a class that was idle, whose moments nobody watched.
@@ -381,52 +389,67 @@ impl Htb {
     /// Puts a class, for a priority that it has packets of, where its mode says: into a row, or into
     /// its parent's feed, and the parent likewise if it had no packets of that priority.
     #[inline]
-    pub(crate) fn join(&mut self, mut i: u32, prio: usize) {
-        loop {
-            let class = &self.class[i as usize];
-            match class.mode {
-                Mode::CanSend => return self.join_row(class.level.into(), prio, i),
-                Mode::CannotSend => return,
-                Mode::MayBorrow if class.parent == NONE => return,
-                Mode::MayBorrow => {}
-            }
-            let parent = class.parent;
-            self.feeding[prio].set(class.place);
-            let feed = &mut self.feeds[(parent as usize) << 3 | prio];
-            feed.members += 1;
-            if feed.members > 1 {
-                return;
-            }
-            let was = self.class[parent as usize].activity;
-            self.class[parent as usize].activity |= 1 << prio;
-            if was == 0 {
-                self.look_at(parent);
-            }
-            i = parent;
+    pub(crate) fn join(&mut self, i: u32, prio: usize) {
+        let class = &self.class[i as usize];
+        match class.mode {
+            Mode::CanSend => self.join_row(class.level.into(), prio, i),
+            Mode::MayBorrow => self.join_feed(class.parent, prio, class.place),
+            Mode::CannotSend => {}
         }
     }
 
     /// The contrary of [`Htb::join`]: takes a class out of the row or feed where its mode has put it.
     #[inline]
-    pub(crate) fn leave(&mut self, mut i: u32, prio: usize) {
-        loop {
-            let class = &self.class[i as usize];
-            match class.mode {
-                Mode::CanSend => return self.leave_row(class.level.into(), prio, i),
-                Mode::CannotSend => return,
-                Mode::MayBorrow if class.parent == NONE => return,
-                Mode::MayBorrow => {}
+    pub(crate) fn leave(&mut self, i: u32, prio: usize) {
+        let class = &self.class[i as usize];
+        match class.mode {
+            Mode::CanSend => self.leave_row(class.level.into(), prio, i),
+            Mode::MayBorrow => self.leave_feed(class.parent, prio, class.place),
+            Mode::CannotSend => {}
+        }
+    }
+
+    /// A child at `place` may borrow; the root has nobody to borrow from.
+    #[inline]
+    fn join_feed(&mut self, parent: u32, prio: usize, place: u32) {
+        if parent != NONE {
+            self.feeding[prio].set(place);
+            let feed = &mut self.feeds[(parent as usize) << 3 | prio];
+            feed.members += 1;
+            if feed.members == 1 {
+                self.begins(parent, prio);
             }
-            let parent = class.parent;
-            self.feeding[prio].clear(class.place);
+        }
+    }
+
+    #[inline]
+    fn leave_feed(&mut self, parent: u32, prio: usize, place: u32) {
+        if parent != NONE {
+            self.feeding[prio].clear(place);
             let feed = &mut self.feeds[(parent as usize) << 3 | prio];
             feed.members -= 1;
-            if feed.members > 0 {
-                return;
+            if feed.members == 0 {
+                self.ends(parent, prio);
             }
-            self.class[parent as usize].activity &= !(1 << prio);
-            i = parent;
         }
+    }
+
+    /// A parent has packets of a priority that may borrow from it. Not inlined, as it may go on upwards.
+    #[inline(never)]
+    fn begins(&mut self, i: u32, prio: usize) {
+        let was = self.class[i as usize].activity;
+        self.class[i as usize].activity |= 1 << prio;
+        if was == 0 {
+            self.look_at(i);
+        }
+        self.join(i, prio);
+    }
+
+    /// It has no more of them.
+    #[inline(never)]
+    fn ends(&mut self, i: u32, prio: usize) {
+        self.class[i as usize].activity &= !(1 << prio);
+        self.leave(i, prio);
     }
 
     #[inline]

@@ -87,11 +87,22 @@ pub struct Shard {
     whole: Params,
     posts: Arc<[Post]>,
     nth: usize,
-    /// Leaves of this shard, each with its class below the root, together by that.
+    /// Leaves of this shard and their quanta, together by the class below the root that they are in.
     leaves: Box<[(u32, u32)]>,
+    tops: Box<[Top]>,
     looked: Option<Instant>,
-    /// Bytes that had left each class below the root when it was looked at.
-    left: Box<[u64]>,
+}
+
+/// A class below the root, with what is needed of it each time it is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Top {
+    id: u32,
+    /// How many of `leaves` are in it.
+    leaves: u32,
+    rate: u64,
+    ceil: u64,
+    /// Bytes that had left it when it was looked at.
+    left: u64,
 }
 
 /// Divides the classes below `root` among `count` trees, so that each has about as much of what they
@@ -140,9 +151,21 @@ pub fn shards(
             let top = top_of(spec.id)?;
             (htb.class[spec.id.0 as usize].level == 0).then_some((spec.id.0, top.0))
         };
-        let mut leaves = specs.iter().filter_map(leaf).collect::<Box<[_]>>();
+        let mut leaves = specs.iter().filter_map(leaf).collect::<Vec<_>>();
         leaves.sort_by_key(|(leaf, top)| (*top, *leaf));
-        let left = vec![0; shard_of.len()].into();
+        let top = |leaves: &[(u32, u32)]| {
+            let params = &htb.desk[leaves[0].1 as usize].params;
+            Top {
+                id: leaves[0].1,
+                leaves: leaves.len() as u32,
+                rate: params.rate.0,
+                ceil: params.ceil.0,
+                left: 0,
+            }
+        };
+        let tops = leaves.chunk_by(|a, b| a.1 == b.1).map(top).collect();
+        let quantum = |leaf: u32| htb.class[leaf as usize].quantum as u32;
+        let leaves = leaves.iter().map(|(leaf, _)| (*leaf, quantum(*leaf))).collect();
         Ok(Shard {
             htb,
             root: root.id,
@@ -150,8 +173,8 @@ pub fn shards(
             posts: Arc::clone(&posts),
             nth,
             leaves,
+            tops,
             looked: None,
-            left,
         })
     };
     (0..assured.len()).map(shard).collect()
@@ -171,6 +194,16 @@ impl Shard {
     #[inline]
     pub fn enqueue(&mut self, leaf: ClassId, packet: Packet) -> Result<(), EnqueueError> {
         self.htb.enqueue(leaf, packet)
+    }
+
+    /// As [`Htb::enqueue_batch`].
+    #[inline]
+    pub fn enqueue_batch(
+        &mut self,
+        packets: impl IntoIterator<Item = (ClassId, Packet)>,
+        refused: impl FnMut(ClassId, Packet, EnqueueError),
+    ) {
+        self.htb.enqueue_batch(packets, refused);
     }
 
     /// As [`Htb::dequeue_batch`]. Also if nothing waits, it is to be asked every millisecond, so that
@@ -235,22 +268,22 @@ impl Shard {
     /// What the classes want at `now`, by what waits and what has left since the last look.
     fn demand(&mut self, now: Instant) -> Demand {
         let period = self.looked.map_or(PERIOD, |then| now.0.saturating_sub(then.0));
-        let mut demand = Demand::default();
-        for siblings in self.leaves.chunk_by(|a, b| a.1 == b.1) {
-            let top = siblings[0].1 as usize;
-            let params = &self.htb.desk[top].params;
-            let waiting = siblings.iter().filter(|(leaf, _)| self.htb.class[*leaf as usize].backlog > 0);
-            let weight = waiting.map(|(leaf, _)| self.htb.class[*leaf as usize].quantum as u64).sum::<u64>();
-            let bytes = self.htb.class[top].bytes;
-            let left = bytes - std::mem::replace(&mut self.left[top], bytes);
+        let (mut demand, mut leaves) = (Demand::default(), self.leaves.iter());
+        for top in &mut self.tops {
+            let weight = |(leaf, quantum): &(u32, u32)| {
+                if self.htb.class[*leaf as usize].backlog > 0 { u64::from(*quantum) } else { 0 }
+            };
+            let weight = leaves.by_ref().take(top.leaves as usize).map(weight).sum::<u64>();
+            let bytes = self.htb.class[top.id as usize].bytes;
+            let left = bytes - std::mem::replace(&mut top.left, bytes);
             if weight > 0 {
-                demand.claim += params.rate.0;
-                demand.most += params.ceil.0;
+                demand.claim += top.rate;
+                demand.most += top.ceil;
                 demand.weight += weight;
             } else if left > 0 {
                 let rate = BitRate::of(Bytes(left), period).0;
-                let rate = (rate + rate / GROWTH).min(params.ceil.0);
-                demand.claim += rate.min(params.rate.0);
+                let rate = (rate + rate / GROWTH).min(top.ceil);
+                demand.claim += rate.min(top.rate);
                 demand.most += rate;
                 demand.weight += 1;
             }

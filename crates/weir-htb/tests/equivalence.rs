@@ -35,6 +35,10 @@ enum Op {
         leaf: u32,
         lens: Vec<u32>,
     },
+    /// Leaves, and packets of each, that come together.
+    Together {
+        runs: Vec<(u32, Vec<u32>)>,
+    },
     /// Some packets for every leaf, so that all compete.
     Fill {
         lens: Vec<u32>,
@@ -126,7 +130,10 @@ fn pass() -> impl Strategy<Value = u64> {
 fn op() -> impl Strategy<Value = Op> {
     let len = prop_oneof![6 => 64..1_515u32, 1 => 1_515..66_000u32, 1 => Just(0u32), 1 => Just(64u32)];
     let lens = prop::collection::vec(64..1_515u32, 1..6);
+    // Also to who is no leaf, to one twice, and too many.
+    let runs = prop::collection::vec((0..CLASSES + 2, prop::collection::vec(len.clone(), 1..20)), 1..6);
     prop_oneof![
+        8 => runs.prop_map(|runs| Op::Together { runs }),
         6 => lens.prop_map(|lens| Op::Fill { lens }),
         12 => (0..CLASSES, prop::collection::vec(len, 1..8)).prop_map(|(leaf, lens)| Op::Enqueue { leaf, lens }),
         4 => (1..20u8).prop_map(Op::Dequeue),
@@ -232,6 +239,21 @@ impl Pair {
                     assert_eq!(taken.is_ok(), self.model.enqueue(*leaf, packet), "{taken:?}");
                 }
             }
+            Op::Together { runs } => {
+                let lens = runs.iter().flat_map(|(leaf, lens)| lens.iter().map(|len| (ClassId(*leaf), *len)));
+                let packets = (self.handle..).zip(lens);
+                let packets = packets.map(|(handle, (leaf, len))| (leaf, Packet { handle, len }));
+                let packets = packets.collect::<Vec<_>>();
+                self.handle += packets.len() as u32;
+                let mut refused = Vec::new();
+                self.core.enqueue_batch(packets.iter().copied(), |leaf, packet, error| {
+                    refused.push((leaf, packet, error.to_string()));
+                });
+                let want = packets.iter().filter(|(leaf, packet)| !self.model.enqueue(leaf.0, *packet));
+                let want = want.copied().collect::<Vec<_>>();
+                let got = refused.iter().map(|(leaf, packet, _)| (*leaf, *packet)).collect::<Vec<_>>();
+                assert_eq!(got, want, "{refused:?}");
+            }
             Op::Fill { lens } => {
                 for leaf in 0..CLASSES {
                     self.run(&Op::Enqueue { leaf, lens: lens.clone() });
@@ -290,7 +312,7 @@ fn check(depth: u8, tree: &[Op], ops: &[Op]) -> usize {
     let mut pair = Pair::new(depth);
     for op in tree.iter().chain(ops) {
         pair.run(op);
-        if !matches!(op, Op::Enqueue { .. } | Op::Fill { .. } | Op::Add { .. }) {
+        if !matches!(op, Op::Enqueue { .. } | Op::Together { .. } | Op::Fill { .. } | Op::Add { .. }) {
             pair.compare_counters();
         }
     }

@@ -15,11 +15,11 @@ use users::Users;
 /// ends with each; and two of three users spend more than they are assured of, so that each packet is one
 /// or two changes of mode.
 const WORKLOADS: [(u32, u32, bool, u64); 5] = [
-    (800, 800, true, 222),
-    (1_600, 1_600, true, 226),
-    (800, 533, true, 725),
-    (800, 800, false, 500),
-    (800, 533, false, 625),
+    (800, 800, true, 184),
+    (1_600, 1_600, true, 188),
+    (800, 533, true, 664),
+    (800, 800, false, 536),
+    (800, 533, false, 657),
 ];
 const PACKETS: u64 = 20_000;
 const ASKED: &str = "WEIR_HTB_WORKLOAD";

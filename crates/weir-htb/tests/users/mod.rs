@@ -74,22 +74,23 @@ impl Users {
     /// What left comes back.
     #[inline]
     pub(crate) fn enqueue(&mut self) {
-        for Departure { leaf, packet } in self.left[..self.sent].iter().copied() {
-            self.htb.enqueue(leaf, packet).unwrap();
-        }
+        let back = self.left[..self.sent].iter().map(|Departure { leaf, packet }| (*leaf, *packet));
+        self.htb.enqueue_batch(back, |leaf, _, error| panic!("{leaf:?}: {error}"));
     }
 
     /// A batch arrives of anybody's packets, in proportion to rates; who has too many loses it.
     #[allow(dead_code, reason = "not every program that has this module asks")]
     #[inline]
     pub(crate) fn arrive(&mut self) {
-        for _ in 0..BATCH {
-            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let Users { htb, active, len, random, .. } = self;
+        let packets = (0..BATCH).map(|_| {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // Of five packets one is of the common service, which has the even numbers.
-            let raw = (self.random >> 33) as u32;
-            let user = 2 * (raw % (self.active / 2)) + if raw >> 20 & 31 < 6 { 2 } else { 1 };
-            let _ = self.htb.enqueue(ClassId(user), Packet { handle: 0, len: self.len });
-        }
+            let raw = (*random >> 33) as u32;
+            let user = 2 * (raw % (*active / 2)) + if raw >> 20 & 31 < 6 { 2 } else { 1 };
+            (ClassId(user), Packet { handle: 0, len: *len })
+        });
+        htb.enqueue_batch(packets, |_, _, _| ());
     }
 
     /// At least `packets` leave while others arrive, as fast as the link lets them go.

@@ -37,6 +37,9 @@ const COUNTED: Duration = Duration::from_millis(1_500);
 /// How far the wire's time may be behind the clock's: what others took of the processor is made up for, as
 /// engine `user` does it, up to that much. What is beyond is lost, and counted.
 const CATCH_UP_NS: f64 = 20e6;
+/// In real time the tree's moments are at most so far apart: little enough that no user's bucket, which has
+/// a millisecond, runs over, and a thousand packets or two.
+const STEP_NS: f64 = 100e3;
 /// Before it begins: whoever runs it with real-time priority has to leave others a part of each second.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -71,6 +74,20 @@ impl Backlog {
         Some((leaf, Packet { handle, len }))
     }
 
+    /// Reads the headers of all that left, which come again, before any is enqueued: so a processor fetches
+    /// several of them from memory at once.
+    #[inline]
+    fn again<'a>(&self, left: &[Departure], arrived: &'a mut Arrived) -> &'a [(ClassId, Packet)] {
+        let mut packets = 0;
+        for departure in left {
+            if let Some(arrival) = self.classified(departure.packet.handle) {
+                arrived[packets] = arrival;
+                packets += 1;
+            }
+        }
+        &arrived[..packets]
+    }
+
     fn handles(&self) -> std::ops::Range<u32> {
         0..self.frames.len() as u32
     }
@@ -84,6 +101,7 @@ impl Backlog {
             batch_ns: self.batch_ns * parts as f64,
             start: self.real.then(Clock::now),
             lost_ns: 0.0,
+            more: false,
             half: packets / 2,
             packets,
             sent: Counted::default(),
@@ -92,11 +110,16 @@ impl Backlog {
     }
 }
 
+/// Packets that arrive together.
+type Arrived = [(ClassId, Packet); BATCH];
+const NOBODY: (ClassId, Packet) = (ClassId(0), Packet { handle: 0, len: 0 });
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     packets: u64,
     bytes: u64,
     ns: f64,
+    lost_ns: f64,
 }
 
 /// What leaves, and when: the dequeue stage's.
@@ -109,6 +132,8 @@ struct Wire {
     start: Option<Clock>,
     /// The clock was so much farther than can be made up for.
     lost_ns: f64,
+    /// Of real time: more may leave at this moment.
+    more: bool,
     half: u64,
     packets: u64,
     sent: Counted,
@@ -116,14 +141,17 @@ struct Wire {
 }
 
 impl Wire {
-    /// When the next batch leaves. In real time that is now, or, for who is late, when it should have left.
+    /// When the next batch leaves. In real time that is now, or, for who is late, a while after the last
+    /// one; and the same moment again while there is more that may leave then.
     #[inline]
     fn now(&mut self) -> Instant {
-        if let Some(start) = self.start {
+        if let Some(start) = self.start
+            && !self.more
+        {
             let clock = start.elapsed().as_nanos() as f64 - self.lost_ns;
             let lost = (clock - self.ns - CATCH_UP_NS).max(0.0);
             self.lost_ns += lost;
-            self.ns = (clock - lost).min(self.ns + self.batch_ns);
+            self.ns = (clock - lost).min(self.ns + STEP_NS);
         }
         Instant(Duration::from_nanos(self.ns as u64))
     }
@@ -137,8 +165,10 @@ impl Wire {
 
     #[inline]
     fn count(&mut self, packets: u64, bytes: u64) -> bool {
-        self.sent =
-            Counted { packets: self.sent.packets + packets, bytes: self.sent.bytes + bytes, ns: self.ns };
+        let Counted { packets: before, bytes: bytes_before, .. } = self.sent;
+        let (ns, lost_ns) = (self.ns, self.lost_ns);
+        self.sent = Counted { packets: before + packets, bytes: bytes_before + bytes, ns, lost_ns };
+        self.more = packets == BATCH as u64;
         let (late, more) = if self.start.is_some() {
             let warm = WARM_UP.as_nanos() as f64;
             (self.ns >= warm, self.ns < warm + COUNTED.as_nanos() as f64)
@@ -163,19 +193,22 @@ impl Wire {
     /// Nothing waits for this moment, as all is on its way here: it has not passed.
     #[inline]
     fn wait(&mut self, turns: &mut u32) {
-        self.ns -= self.batch_ns;
+        if self.start.is_none() {
+            self.ns -= self.batch_ns;
+        }
         wait(turns);
     }
 
     fn played(&self, seconds: f64, had: f64) -> Played {
         let from = self.late_from.unwrap_or_default();
-        let late = |whole: u64, from: u64| whole - from;
-        let (late_bytes, late_ns) = (late(self.sent.bytes, from.bytes), self.sent.ns - from.ns);
+        let late_bytes = self.sent.bytes - from.bytes;
+        // What was lost of real time is time in which nothing left.
+        let late_ns = self.sent.ns - from.ns + self.sent.lost_ns - from.lost_ns;
         // In real time, what was counted; else all.
         let real = self.start.is_some();
         Played {
             seconds: if real { late_ns / 1e9 } else { seconds },
-            sent: if real { late(self.sent.packets, from.packets) } else { self.sent.packets },
+            sent: if real { self.sent.packets - from.packets } else { self.sent.packets },
             bytes: if real { late_bytes } else { self.sent.bytes },
             late_bytes,
             late_ns,
@@ -224,7 +257,7 @@ pub(super) fn play(case: Case, scenario: &Scenario, packets: u64, seed: u64) -> 
             Ok(Played { enqueue_ns: each(parts.0), dequeue_ns: each(parts.1), ..played })
         }
         Form::Pipeline => pipeline(scenario, case, &backlog),
-        Form::Apart => sharded::apart(case, scenario, packets, seed),
+        Form::Apart => sharded::apart(scenario, &backlog),
         Form::Shards => sharded::shards(scenario, &backlog),
         Form::Ring => bare::ring(&backlog),
         Form::Lock => lock(scenario, &backlog),
@@ -248,18 +281,15 @@ fn single(
         htb.enqueue(leaf, packet).with_context(|| format!("scenario {}", scenario.name))?;
     }
     let (mut wire, mut left) = (backlog.wire(1), [Departure::default(); BATCH]);
-    let mut fairness = Fairness::default();
+    let (mut arrived, mut fairness) = ([NOBODY; BATCH], Fairness::default());
     let ((), seconds, had) = timed(|| {
         loop {
             let start = parts.is_some().then(Clock::now);
             let n = htb.dequeue_batch(wire.now(), &mut left);
             let middle = parts.is_some().then(Clock::now);
-            for departure in &left[..n] {
-                if let Some((leaf, packet)) = backlog.classified(departure.packet.handle) {
-                    // One has just left there.
-                    let _ = htb.enqueue(leaf, packet);
-                }
-            }
+            let arrived = backlog.again(&left[..n], &mut arrived);
+            // As many have just left there: none is refused.
+            htb.enqueue_batch(arrived.iter().copied(), |_, _, _| ());
             if let (Some(parts), Some(start), Some(middle)) = (&mut parts, start, middle) {
                 parts.0 += middle.elapsed();
                 parts.1 += middle - start;

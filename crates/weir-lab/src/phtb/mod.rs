@@ -46,8 +46,8 @@ const BOTH: f64 = 0.9;
 pub enum Form {
     /// One thread.
     Single,
-    /// Two threads, each with a tree of half of the users, that share nothing: what this machine gives
-    /// shards at the most.
+    /// Two threads, each with a tree of half of the users, and half of the link for good: what this machine
+    /// gives shards at the most.
     Apart,
     /// Two of `weir_htb::shards`, each with half of the users.
     Shards,
@@ -138,7 +138,7 @@ struct Played {
     had: f64,
     /// Of real time: how far the worst user was off what it is assured of, as part of that.
     worst: f64,
-    /// Of real time: what the dequeue stage missed and could not make up for. It is no time of the wire's.
+    /// Of real time: what the dequeue stage missed and could not make up for.
     lost_ns: f64,
 }
 
@@ -408,8 +408,8 @@ pub struct Row {
     pub link_use: f64,
     /// Of real time: how far the worst user was off what it is assured of, as part of that.
     pub worst: Option<f64>,
-    /// Of real time: how much of it the dequeue stage missed, as others had its processor, and did not make
-    /// up for, ms. It counts for nobody.
+    /// Of real time: how much of it the dequeue stage missed, by more than it makes up for, ms. In
+    /// `link_use` nothing left then.
     pub lost_ms: Option<f64>,
     /// Of its processor: what the thread with less of it had.
     pub had: f64,

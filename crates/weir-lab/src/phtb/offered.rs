@@ -116,14 +116,11 @@ fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> 
         let (mut arrivals, mut left) = (Arrivals::new(link), [Departure::default(); 2 * BATCH]);
         for (batch, frames) in (0u32..).zip(trace.frames.chunks(BATCH)) {
             let start = parts.then(Clock::now);
-            let mut bytes = 0;
-            for (i, frame) in (batch * BATCH as u32..).zip(frames) {
-                if let Some((leaf, packet)) = classified(trace, i, frame) {
-                    // Refused is dropped.
-                    let _ = htb.enqueue(leaf, packet);
-                }
-                bytes += u64::from(frame.on_wire());
-            }
+            let handles = batch * BATCH as u32..;
+            let arrived = handles.zip(frames).filter_map(|(i, frame)| classified(trace, i, frame));
+            // Refused is dropped.
+            htb.enqueue_batch(arrived, |_, _, _| ());
+            let bytes = frames.iter().map(|frame| u64::from(frame.on_wire())).sum();
             let ns = arrivals.after(bytes);
             let now = instant(ns);
             let middle = parts.then(Clock::now);

@@ -6,16 +6,17 @@ use std::{sync::Barrier, time::Instant as Clock};
 
 use anyhow::{Context, Result};
 use weir_htb::{ClassId, ClassSpec, Departure, Htb, Packet, Shard};
-use weir_units::Instant;
+use weir_units::{BitRate, Instant};
 
-use super::{BATCH, Backlog, Wire};
-use crate::phtb::{Case, Played, Scenario, classes, cores::side_by_side, limits, tree};
+use super::{BATCH, Backlog, NOBODY, Wire};
+use crate::phtb::{Played, Scenario, classes, cores::side_by_side, limits};
 
 /// What both kinds do.
 trait Tree: Send {
     /// Whether it has the leaf.
     fn has(&self, leaf: ClassId) -> bool;
     fn enqueue(&mut self, leaf: ClassId, packet: Packet);
+    fn enqueue_batch(&mut self, packets: &[(ClassId, Packet)]);
     fn dequeue_batch(&mut self, now: Instant, left: &mut [Departure]) -> usize;
 }
 
@@ -27,6 +28,10 @@ impl Tree for Shard {
     fn enqueue(&mut self, leaf: ClassId, packet: Packet) {
         // One has just left there.
         let _ = Shard::enqueue(self, leaf, packet);
+    }
+    #[inline]
+    fn enqueue_batch(&mut self, packets: &[(ClassId, Packet)]) {
+        Shard::enqueue_batch(self, packets.iter().copied(), |_, _, _| ());
     }
     #[inline]
     fn dequeue_batch(&mut self, now: Instant, left: &mut [Departure]) -> usize {
@@ -43,6 +48,10 @@ impl Tree for Htb {
         let _ = Htb::enqueue(self, leaf, packet);
     }
     #[inline]
+    fn enqueue_batch(&mut self, packets: &[(ClassId, Packet)]) {
+        Htb::enqueue_batch(self, packets.iter().copied(), |_, _, _| ());
+    }
+    #[inline]
     fn dequeue_batch(&mut self, now: Instant, left: &mut [Departure]) -> usize {
         Htb::dequeue_batch(self, now, left)
     }
@@ -55,16 +64,12 @@ fn play(mut tree: impl Tree, backlog: &Backlog, mut wire: Wire, begin: &Barrier)
             tree.enqueue(leaf, packet);
         }
     }
-    let mut left = [Departure::default(); BATCH];
+    let (mut left, mut arrived) = ([Departure::default(); BATCH], [NOBODY; BATCH]);
     begin.wait();
     let start = Clock::now();
     loop {
         let n = tree.dequeue_batch(wire.now(), &mut left);
-        for departure in &left[..n] {
-            if let Some((leaf, packet)) = backlog.classified(departure.packet.handle) {
-                tree.enqueue(leaf, packet);
-            }
-        }
+        tree.enqueue_batch(backlog.again(&left[..n], &mut arrived));
         if !wire.send(&left[..n]) {
             return (wire, start.elapsed().as_secs_f64());
         }
@@ -89,26 +94,36 @@ fn both<T: Tree>(one: (T, &Backlog, Wire), other: (T, &Backlog, Wire)) -> Result
     })
 }
 
-/// Each shard with its part of the wire.
-pub(super) fn shards(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
+/// The tree in two shards.
+fn divided(scenario: &Scenario, packets: u32) -> Result<[Shard; 2]> {
     let specs: Vec<ClassSpec> = classes(scenario);
     let [root, below @ ..] = &specs[..] else { anyhow::bail!("scenario {} has no classes", scenario.name) };
-    let limits = limits(scenario, backlog.handles().end);
-    let parts = weir_htb::shards(limits, Instant::default(), *root, below, 2)
+    let parts = weir_htb::shards(limits(scenario, packets), Instant::default(), *root, below, 2)
         .with_context(|| format!("scenario {}", scenario.name))?;
-    let Ok([one, other]) = <[Shard; 2]>::try_from(parts) else {
+    let Ok(parts) = <[Shard; 2]>::try_from(parts) else {
         anyhow::bail!("scenario {} is not divided into two shards", scenario.name);
     };
+    Ok(parts)
+}
+
+/// Each shard with its part of the wire.
+pub(super) fn shards(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
+    let [one, other] = divided(scenario, backlog.handles().end)?;
     both((one, backlog, backlog.wire(2)), (other, backlog, backlog.wire(2)))
 }
 
-/// Each with a link, users and packets of its own.
-pub(super) fn apart(case: Case, scenario: &Scenario, packets: u64, seed: u64) -> Result<Played> {
-    let case = Case { active: (case.active / 2).max(1), ..case };
-    let half = Scenario { users: scenario.users / 2, active: case.active, ..scenario.clone() };
-    let backlogs = [(); 2].map(|()| Backlog::new(case, &half, packets / 2, seed));
-    let [one, other] = &backlogs;
-    let tree = |backlog: &Backlog| tree(&half, backlog.handles().end);
-    // Two links that are half of the one.
-    both((tree(one)?, one, one.wire(1)), (tree(other)?, other, other.wire(1)))
+/// The same users and packets on each thread, and half of the link, which nobody divides anew.
+pub(super) fn apart(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
+    let [one, other] = divided(scenario, backlog.handles().end)?;
+    let tree = |shard: &Shard| {
+        let mut specs = classes(scenario);
+        specs.retain(|spec| shard.has(spec.id));
+        let half = |rate: BitRate| BitRate(rate.0 / 2);
+        if let Some(root) = specs.iter_mut().find(|spec| spec.parent.is_none()) {
+            (root.params.rate, root.params.ceil) = (half(root.params.rate), half(root.params.ceil));
+        }
+        let built = Htb::build(limits(scenario, backlog.handles().end), Instant::default(), &specs);
+        Ok::<_, anyhow::Error>(built.with_context(|| format!("scenario {}", scenario.name))?.0)
+    };
+    both((tree(&one)?, backlog, backlog.wire(2)), (tree(&other)?, backlog, backlog.wire(2)))
 }
