@@ -88,10 +88,13 @@ fn iperf3_moves_flows_by_the_algorithm_asked_for_in_no_less_than_the_time_of_the
     let report = run(Some(Backend::Wires)).unwrap();
     assert!(report.backend.ends_with("by iperf3") && report.rows.len() == 2, "{}", report.backend);
     for row in &report.rows {
-        // Both clients' 200 kB share the link, up and then down.
-        let least = 2.0 * 400_000.0 * 8.0 / 20e6;
-        let slowest = row.flows.iter().map(|flow| flow.seconds).fold(0.0, f64::max);
-        assert!((0.9 * least..10.0 * least).contains(&slowest), "{slowest} s by {}", row.algorithm);
+        // Each client's 200 kB, up and then down. That two share the link takes twice as long if they begin
+        // together, which on a busy machine they do not.
+        let least = 400_000.0 * 8.0 / 20e6;
+        for flow in &row.flows {
+            let (seconds, by) = (flow.seconds, &row.algorithm);
+            assert!((0.9 * least..20.0 * least).contains(&seconds), "{seconds} s by {by}");
+        }
     }
     assert!(run(Some(Backend::Uml)).unwrap_err().to_string().contains("iperf3 is for real time"));
 }
