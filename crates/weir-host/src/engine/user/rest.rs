@@ -95,5 +95,7 @@ mod tests {
         }
         assert!(looked < 10_000 * SENDS / 10, "{looked:?}");
         assert!(looked > Duration::ZERO, "it would be well if it could");
+        let (slept, _) = pauses(&mut rest, 5, 2_000);
+        assert!(slept <= (1 << Rest::PATIENCE) + 4, "and looks again where that helps: {slept}");
     }
 }
