@@ -172,6 +172,8 @@ impl Agent {
             let lacking = match self.client.classes() {
                 Ok(classes) => lacking(names, &classes),
                 Err(ClientError::Unreachable { .. }) => Some("its socket does not answer".to_owned()),
+                // Of one that ends while it is asked, its last words say more.
+                Err(error @ ClientError::Protocol { .. }) => Some(error.to_string()),
                 Err(error) => return Err(error.into()),
             };
             let Some(lacking) = lacking else { return Ok(()) };
