@@ -500,3 +500,23 @@ fn one_that_leaves_a_group_which_floors_keep_from_its_turns_has_its_share_outsid
     link.run(SECOND);
     assert_eq!(link.judge(&division, 4 * SECOND, 0.01, FRAME), None);
 }
+
+#[test]
+fn what_waits_in_a_class_that_becomes_a_group_leaves_though_the_group_has_members() {
+    let qdisc = Qdisc::new();
+    qdisc.set(CLASS, &policy(1, None, None), 0);
+    qdisc.set(GROUP, &policy(1, None, None), 0); // a class, as yet
+    qdisc.write(super::place(GROUP, PARAMS) + Params::FLAGS, 1);
+    (0..3).for_each(|_| qdisc.enqueue(SECOND, GROUP, FRAME));
+    qdisc.set(GROUP, &policy(1, None, None), 0);
+    qdisc.set(CLASS, &policy(1, None, None), GROUP);
+    let (mut now, mut left) = (SECOND, 0);
+    while left < 3 {
+        assert!(now < SECOND + 10 * MS, "{left} of 3 have left while a member of the group floods");
+        qdisc.enqueue(now, CLASS, FRAME);
+        match qdisc.dequeue(now) {
+            Ok((minor, _)) => left += u32::from(minor == GROUP),
+            Err(wake) => now = wake,
+        }
+    }
+}

@@ -246,10 +246,9 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 	arrived = 0;
 	if (!now)
 		now = bpf_ktime_get_ns();
-	if (shared.config.changed) {
-		shared.config.changed = 0;
+	/* At once: nobody's next change is taken for this one. */
+	if (shared.config.changed && __sync_lock_test_and_set(&shared.config.changed, 0))
 		take_changes(now);
-	}
 	wake_at = 0;
 	while (sch->q.qlen && !broken && tries-- && can_loop) {
 		struct sk_buff *skb;

@@ -363,7 +363,9 @@ static __always_inline __u32 pick(__u64 now)
 			break;
 		}
 		group_chosen_by = chosen_by;
-		if (!entity(e)->ready)
+		/* A group has packets of its own only from when it was a class, under an agent before
+		 * this one, and a class has members only from when it was a group: both end soon. */
+		if (!entity(e)->ready || (entity(e)->packets && params(e)->flags & FAIR_GROUP))
 			return e;
 		member = first_ready(e, now);
 		if (!member)
