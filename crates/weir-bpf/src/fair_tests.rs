@@ -502,6 +502,22 @@ fn one_that_leaves_a_group_which_floors_keep_from_its_turns_has_its_share_outsid
 }
 
 #[test]
+fn one_that_sent_super_packets_and_now_sends_frames_takes_no_more_than_a_few_of_them_ahead_of_its_turn() {
+    let mut slow = flood(1, None, None, None);
+    slow.load = Load::Greedy(SUPER_PACKET);
+    let classes = vec![slow, flood(1000, None, None, None)];
+    let mut division = Division { classes, groups: vec![] };
+    let mut link = Link::new(&division);
+    link.run(20 * SECOND);
+    link.drain();
+    division.classes[0].load = Load::Greedy(FRAME);
+    link.apply(&division);
+    let got = link.rates(SECOND)[0] / 8.0;
+    let most = CAPACITY.bytes_per_sec() as f64 / 1001.0 + 5.0 * f64::from(FRAME);
+    assert!(got <= most, "{got} bytes in a second, in which {most} are its share and 5 frames");
+}
+
+#[test]
 fn what_waits_in_a_class_that_becomes_a_group_leaves_though_the_group_has_members() {
     let qdisc = Qdisc::new();
     qdisc.set(CLASS, &policy(1, None, None), 0);

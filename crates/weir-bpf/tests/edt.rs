@@ -381,6 +381,35 @@ fn who_had_to_wait_for_a_moment_is_kept_no_more_than_it_then_sends() {
 }
 
 #[test]
+fn what_is_sent_in_large_pieces_is_kept_however_often_the_link_is_divided_between_them() {
+    let Some(mut link) = Link::new(&[(A, policy(9, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    const PIECE: u32 = 3_000;
+    const EACH: Duration = Duration::from_micros(7_500); // 0.4 of the capacity
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let (began, mut pieces, mut most) = (Instant::now(), 0, 0);
+        while began.elapsed() < SETTLED {
+            if began.elapsed() >= EACH * pieces {
+                link.send(0x1_0010, PIECE);
+                pieces += 1;
+            }
+            link.run(&[(B, Sender::Greedy(30_000))], Duration::from_micros(1_200));
+            link.edt.divide_anew();
+            if began.elapsed() > SETTLED / 2 {
+                most = most.max(link.class(B).rate);
+            }
+        }
+        seen.push(most as f64 / CAPACITY as f64);
+        if seen.last() < Some(&0.75) {
+            return;
+        }
+    }
+    panic!("B was given up to {seen:.2?} of the link, of which A sends 0.4");
+}
+
+#[test]
 fn what_comes_right_after_a_policy_was_changed_leaves_at_its_rate() {
     let Some(mut link) = Link::new(&[(A, policy(1, 0, 5_000))], &[]) else { return };
     let ahead = |link: &Link| link.class(A).clock.saturating_sub(now()) / MS;

@@ -45,6 +45,7 @@
 #define SECOND 1000000000ULL
 #define MS 1000000ULL
 #define TICK (10 * MS)
+#define SMOOTH (4 * TICK)  /* over so much is smoothed what a class sends */
 #define MARK (10 * MS)     /* a packet that waits longer says so, if it can (ECN) */
 #define FURTHEST (300 * SECOND) /* no packet waits longer; fq's own horizon is beyond this */
 #define LATEST (20 * MS)   /* so long after its time a super-packet may leave that met others */
@@ -220,6 +221,16 @@ static __always_inline __u64 wants(const struct weir_edt_class *class, __u64 ahe
 	return ahead > TICK && leaves < class->rate / 2 ? leaves + 1 : WEIR_FILL_MOST;
 }
 
+/*
+ * How much of a difference a time of that length makes to what is smoothed. Divisions may come 1 ms apart,
+ * and many of those see nothing of one that sends super-packets: were each to count alike, it would seem
+ * to want next to nothing between two of them.
+ */
+static __always_inline __u64 part_of(__u64 difference, __u64 elapsed)
+{
+	return below(difference, WEIR_FILL_MOST) * (elapsed / STEP) / (SMOOTH / STEP);
+}
+
 /* What one class has sent and wants. */
 static long look(__u32 minor, void *unused)
 {
@@ -268,12 +279,12 @@ static long look(__u32 minor, void *unused)
 	sample = departed * (SECOND / STEP) / (elapsed / STEP + 1);
 	if (class->hungry || elapsed < MS)
 		; /* Of less than a packet's time nothing is learnt. */
-	else if (elapsed > 4 * TICK)
+	else if (elapsed > SMOOTH)
 		class->modest = sample;
 	else if (sample > class->modest)
-		class->modest += (sample - class->modest) / 4;
+		class->modest += part_of(sample - class->modest, elapsed);
 	else
-		class->modest -= (class->modest - sample) / 4;
+		class->modest -= part_of(class->modest - sample, elapsed);
 	packet = time_of(tick.packet_bytes, cost);
 	was = class->hungry;
 	class->hungry = ahead > QUEUE + packet || (ahead && now - class->ran_out > 2 * TICK + 4 * packet);

@@ -227,11 +227,13 @@ static __always_inline int flow_append(__u32 minor, __u32 slot, __u32 hash, __u3
 		fl->fresh_bytes = 0;
 	}
 	fl->hash = hash;
-	fl->deficit = quantum(c);
 	if (fl->fresh_bytes >= FRESH_BYTES) {
+		fl->deficit = quantum(c);
 		list_append(c, f, LIST_OLD);
 		return 0;
 	}
+	/* Not a quantum, which may be a super-packet of long ago: it would all go ahead of its turn. */
+	fl->deficit = FRESH_BYTES;
 	list_append(c, f, LIST_NEW);
 	return 1;
 }
