@@ -128,7 +128,8 @@ doc:
 
 install: release
 	install -Dm755 $(WEIR) $(DESTDIR)$(PREFIX)/bin/weir
-	install -Dm644 packaging/weir.service $(DESTDIR)/etc/systemd/system/weir.service
+	install -d $(DESTDIR)/etc/systemd/system
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/weir.service > $(DESTDIR)/etc/systemd/system/weir.service
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -Dm644 docs/weir.toml $(DESTDIR)/etc/weir/weir.toml
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(WEIR) man $(DESTDIR)$(PREFIX)/share/man/man1

@@ -23,7 +23,7 @@ pub enum Engine {
     Htb,
     /// The BPF qdisc.
     Bpf,
-    /// The BPF qdisc in qCon's own form: credits handed out by a timer.
+    /// The BPF qdisc in qCon's own form: turns, as long as there is credit.
     BpfCredit,
     /// Earliest departure times and fq.
     Edt,

@@ -48,14 +48,15 @@ volatile __u64 number, owner;
 /* When the last packet came, until the next dequeue. */
 __u64 arrived;
 
-/* The class that has most packets waiting. */
-__u32 hog;
+/* The class that had most packets waiting when all were looked at, and how many. */
+__u32 hog, hog_packets;
 
+/* It still has many, or half of what it had: not every packet has them all looked at. */
 __noinline __u32 find_hog(void)
 {
-	__u32 i, most = 0;
+	__u32 i, most = 0, left = entity(hog)->packets;
 
-	if (entity(hog)->packets > SLOTS / 64)
+	if (left > SLOTS / 64 || (left && left > hog_packets / 2))
 		return hog;
 	hog = 0;
 	for (i = most_steps / 4; i && can_loop; i--) {
@@ -64,6 +65,7 @@ __noinline __u32 find_hog(void)
 			hog = i & MASK;
 		}
 	}
+	hog_packets = most;
 	return hog;
 }
 
@@ -203,6 +205,7 @@ __noinline int forget_all(void)
 	period_end = 0;
 	link_at = 0;
 	hog = 0;
+	hog_packets = 0;
 	broken = 0;
 	return 0;
 }
