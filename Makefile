@@ -55,7 +55,7 @@ test-unit:
 	scripts/test-unit.sh
 	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
 	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
-	$(CARGO) test --release --locked -p weir-htb --test speed --test instructions -- --nocapture
+	$(CARGO) test --release --locked -p weir-htb --test speed --test rates --test instructions -- --nocapture
 	$(CARGO) test --release --locked -p weir-cache --test simulate -- --nocapture a_million
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
