@@ -260,8 +260,14 @@ impl Edt {
     /// Has the next packet divide the link anew, by what was written before: until then packets, of
     /// which a sender may have a window's, are stamped at the rates that were.
     pub fn divide_anew(&mut self) {
+        self.divide_at(0);
+    }
+
+    /// Has no packet divide the link before this time, `CLOCK_MONOTONIC`, ns, as the program itself does:
+    /// a time that is more than a second ahead is nobody's, and counts for nothing. For tests.
+    pub fn divide_at(&mut self, time: u64) {
         if let Some(shared) = self.skeleton.maps.bss_data.as_mut() {
-            shared.weir_edt_next = 0;
+            shared.weir_edt_next = time;
         }
     }
 

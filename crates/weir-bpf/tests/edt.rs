@@ -427,6 +427,29 @@ fn what_comes_right_after_a_policy_was_changed_leaves_at_its_rate() {
 }
 
 #[test]
+fn the_link_is_divided_however_far_off_somebody_says_that_its_time_is() {
+    let Some(mut link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(3, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    let both = [(A, Sender::Greedy(30_000)), (B, Sender::Greedy(30_000))];
+    let share = |link: &Link| link.class(B).rate as f64 / CAPACITY as f64;
+    for ahead in [1_400 * MS, 3_600_000 * MS, u64::MAX / 2, u64::MAX] {
+        link.run(&both, SETTLED / 2);
+        let beside = share(&link);
+        link.edt.divide_at(now().saturating_add(ahead));
+        link.run(&both[1..], Duration::from_millis(200));
+        let alone = share(&link);
+        assert!(beside < 0.85 && alone > 0.9, "{ahead} ns ahead: {beside:.2} beside A, then {alone:.2}");
+    }
+    // Soon is soon enough: nothing is divided before.
+    link.edt.divide_at(now() + 900 * MS);
+    let before = link.class(A).rate;
+    link.edt.set_class(A, &policy(1, 0, CAPACITY / 100)).unwrap();
+    (0..5).for_each(|_| assert_eq!(link.send(0x1_0010, PACKET).0.verdict, NEXT));
+    assert_eq!(link.class(A).rate, before);
+}
+
+#[test]
 fn of_datagrams_that_are_too_many_for_a_class_those_that_leave_are_whole() {
     const PARTS: u32 = 9;
     let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY))], &[]) else { return };

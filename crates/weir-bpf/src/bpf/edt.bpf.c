@@ -469,7 +469,8 @@ int weir_edt(struct __sk_buff *skb)
 	__u32 datagram = skb->cb[WEIR_CB_DATAGRAM];
 	struct weir_edt_class *class;
 
-	if (now >= weir_edt_next)
+	/* Due, or further ahead than anybody sets it: somebody wrote into the map. */
+	if (weir_edt_next - now >= SECOND)
 		make_rates(now);
 	if (skb->priority >> 16 != WEIR_EDT_MAJOR)
 		minor = WEIR_EDT_DEFAULT;
