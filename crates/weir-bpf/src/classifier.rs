@@ -1,8 +1,9 @@
 use std::{
+    cell::OnceCell,
     collections::BTreeMap,
     mem::MaybeUninit,
     net::IpAddr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use libbpf_rs::{
@@ -57,7 +58,7 @@ impl Config {
     /// The scheduler is a process: [`Classifier::hand_over_to`] says who takes packets there.
     pub const USER: u32 = 4;
 
-    fn bytes(&self) -> [u8; 36] {
+    pub(crate) fn bytes(&self) -> [u8; 36] {
         let words = [
             self.ifb_index,
             self.control_handle,
@@ -87,15 +88,14 @@ pub struct LocalPrefix {
 }
 
 impl LocalPrefix {
-    /// `struct weir_prefix` of intf.h: IPv4 as ::ffff:a.b.c.d.
-    fn key(self) -> [u8; 20] {
-        let (address, len) = match self.network {
-            IpAddr::V4(a) => (a.to_ipv6_mapped(), u32::from(self.len) + 96),
-            IpAddr::V6(a) => (a, u32::from(self.len)),
-        };
+    /// `struct weir_prefix` of intf.h: IPv4 as ::ffff:a.b.c.d, and zeros behind the network, so that each
+    /// network has one key, as it has one entry.
+    pub(crate) fn key(self) -> [u8; 20] {
+        let (address, len) = rules::widened(self);
+        let bits = u128::MAX.checked_shl(128 - len).unwrap_or(0);
         let mut key = [0; 20];
         key[..4].copy_from_slice(&len.to_ne_bytes());
-        key[4..].copy_from_slice(&address.octets());
+        key[4..].copy_from_slice(&(u128::from(address) & bits).to_be_bytes());
         key
     }
 }
@@ -105,6 +105,8 @@ impl LocalPrefix {
 /// Dropping it leaves attached programs, and the maps they use, in the kernel.
 pub struct Classifier {
     pub(crate) skeleton: ClassifySkel<'static>,
+    /// The program that takes packets to user space, once it was named.
+    pub(crate) handed_to: OnceCell<OwnedFd>,
 }
 
 impl Classifier {
@@ -137,7 +139,7 @@ impl Classifier {
             open.maps.weir_flows.reuse_fd(earlier.flows.as_fd()).map_err(error)?;
         }
         let skeleton = open.load().map_err(error)?;
-        Ok(Classifier { skeleton })
+        Ok(Classifier { skeleton, handed_to: OnceCell::new() })
     }
 
     /// The program for container ports.
@@ -220,15 +222,22 @@ impl Classifier {
     }
 
     /// Has packets taken to a scheduler in user space by this program, for as long as this process
-    /// lives: the kernel forgets it with the process.
+    /// lives: the kernel forgets it with the process. Once.
     ///
     /// # Errors
     /// [`Error`].
     pub fn hand_over_to(&self, program: &UserPath) -> Result<(), Error> {
-        let program = program.enter_program().as_raw_fd();
+        let error = |source| Error { what: "hand packets over to user space", source };
+        let program = program.enter_program();
+        self.hand_over(program).map_err(error)?;
+        let kept = program.try_clone_to_owned().map_err(|e| error(e.into()))?;
+        self.handed_to.get_or_init(|| kept);
+        Ok(())
+    }
+
+    pub(crate) fn hand_over(&self, program: BorrowedFd<'_>) -> Result<(), libbpf_rs::Error> {
         let map = &self.skeleton.maps.weir_user;
-        map.update(&0u32.to_ne_bytes(), &program.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|source| Error { what: "hand packets over to user space", source })
+        map.update(&0u32.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
     }
 
     /// The credits of classes, for an engine in place.

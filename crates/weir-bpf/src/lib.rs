@@ -1,6 +1,6 @@
 //! weir's BPF programs and the maps through which the agent tells them what belongs where.
 //!
-//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`] or `mapped` (or calls the
+//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`], `entries` or `mapped` (or calls the
 //! qdisc in user space, in tests); the layouts shared with the programs are asserted against
 //! `intf.h`, `select.h`, `fair.h`, `edt.h`, `congestion.h` and `user.h` on both sides.
 
@@ -9,9 +9,11 @@ mod classifier;
 mod congestion;
 mod credits;
 mod edt;
+mod entries;
 pub mod fair;
 mod mapped;
 mod pacer;
+mod restore;
 mod rules;
 mod user;
 
@@ -23,6 +25,7 @@ pub use congestion::{
 pub use credits::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacer::{Earlier, Pacer};
+pub use restore::{Restored, Wanted};
 pub use rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError, port_blocks};
 pub use user::{Entered, LANES, UserPath};
 

@@ -221,7 +221,7 @@ fn parts(rule: &Rule) -> Vec<(Key, Key)> {
 }
 
 /// A prefix as one of IPv6: IPv4 is ::ffff:a.b.c.d.
-fn widened(prefix: LocalPrefix) -> (Ipv6Addr, u32) {
+pub(crate) fn widened(prefix: LocalPrefix) -> (Ipv6Addr, u32) {
     match prefix.network {
         IpAddr::V4(address) => (address.to_ipv6_mapped(), u32::from(prefix.len) + 96),
         IpAddr::V6(address) => (address, u32::from(prefix.len)),

@@ -8,11 +8,14 @@ use std::{
 use nix::errno::Errno;
 use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, Rule, RuleSet, attach};
 
+pub use self::repair::Repairs;
 use super::EngineError;
 use crate::netlink::{
     Netlink, Request,
     tc::{self, Hook, Verdict},
 };
+
+mod repair;
 
 /// Priority of weir's filters: late enough for others to come first.
 const PREF: u16 = 0x7e00;
@@ -390,54 +393,6 @@ impl Catcher {
     /// [`EngineError`].
     pub fn local_bytes(&self, handle: u32) -> Result<u64, EngineError> {
         Ok(self.classifier.local_bytes(handle)?)
-    }
-
-    /// Looks whether every attachment is still there and puts back what is not. Returns
-    /// the interfaces that had lost theirs.
-    ///
-    /// # Errors
-    /// [`EngineError`], after having tried all.
-    pub fn repair(&mut self) -> Result<Vec<String>, EngineError> {
-        let mut repaired = Vec::new();
-        let mut failure = None;
-        let ports: Vec<(u32, String)> = self.ports.iter().map(|(i, p)| (*i, p.device.clone())).collect();
-        for (index, device) in ports {
-            let there = match self.how {
-                Attach::Tcx => ours_at(index).map(|ids| !ids.is_empty()),
-                Attach::Clsact => match self.netlink.filters(index, Hook::Ingress) {
-                    Ok(filters) => Ok(filters.iter().any(|f| is_ours(f.bpf_name.as_deref()))),
-                    Err(e) => Err(e.errno().unwrap_or(Errno::EIO)),
-                },
-            };
-            match there {
-                Ok(true) => {}
-                // The interface went away with its container; the next look at the links tells.
-                Err(Errno::ENODEV) => {}
-                _ => match self.catch(index, &device) {
-                    Ok(()) => repaired.push(device),
-                    Err(e) if e.is_gone() => {}
-                    Err(e) => failure = Some(e),
-                },
-            }
-        }
-        if let Some((index, device)) = self.uplink.clone() {
-            let filters = self.netlink.filters(index, Hook::Egress)?;
-            if !filters.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref())) {
-                let back = self
-                    .clsact(index, &device, Hook::Egress)
-                    .and_then(|()| self.filter_uplink(index, &device));
-                match back {
-                    Ok(()) => repaired.push(device),
-                    Err(e) => {
-                        self.uplink = None;
-                        if !e.is_gone() {
-                            failure = Some(e);
-                        }
-                    }
-                }
-            }
-        }
-        failure.map_or(Ok(repaired), Err)
     }
 
     /// Points everything at a new scheduler device.

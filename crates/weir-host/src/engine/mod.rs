@@ -21,7 +21,7 @@ mod user;
 use std::collections::BTreeMap;
 
 pub use bpf::BpfQdisc;
-pub use catcher::{Attach, Catcher, Created, PortClass};
+pub use catcher::{Attach, Catcher, Created, PortClass, Repairs};
 pub use credit::Credit;
 pub use edt::Edt;
 pub use htb::Htb;

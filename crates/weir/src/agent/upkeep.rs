@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_host::{chain, netlink::Link};
+use weir_host::{chain, engine::Repairs, netlink::Link};
 
 use super::{ACQUAINTED, Agent, demand::Sample};
 
-/// Between two looks at whether all attachments are still in place.
-pub(super) const PATROL: Duration = Duration::from_secs(1);
+/// Between two looks at whether all attachments are still in place, and the programs' maps as they should
+/// be: with a turn of the loop less than the second within which damage is to be mended or said. (While nobody
+/// sends turns are [`IDLE_TICK`](super::IDLE_TICK) apart, and it is a second.)
+pub(super) const PATROL: Duration = Duration::from_millis(650);
 
 impl Agent {
     /// Reads what each class sent and what waits.
@@ -64,21 +66,26 @@ impl Agent {
         }
     }
 
-    /// Looks whether the attachments are still there.
+    /// Looks whether the attachments are still there, and whether the programs' maps still say whose packets
+    /// are whose.
     pub(super) fn patrol(&mut self) {
         self.patrolled = std::time::Instant::now();
-        match self.node.catcher.repair() {
+        let Repairs { devices, entries, failure } = self.node.catcher.repair();
+        self.repairs += u64::from(!(devices.is_empty() && entries.is_empty()));
+        if !devices.is_empty() {
+            let message = format!("weir's program was missing from {}", devices.join(", "));
+            self.event("repaired", None, message);
+        }
+        if !entries.is_empty() {
+            let each = entries.iter().map(|(map, count)| format!("{count} of {map}"));
+            let maps = each.collect::<Vec<_>>().join(", ");
+            let message = format!("entries of the programs' maps had been altered, added or removed: {maps}");
+            self.event("repaired", None, message);
+        }
+        match failure {
             // A fault that has passed is over when the link has been divided again.
-            Ok(repaired) if repaired.is_empty() => self.dirty |= self.engine_error.is_some(),
-            Ok(repaired) => {
-                self.repairs += 1;
-                self.event(
-                    "repaired",
-                    None,
-                    format!("weir's program was missing from {}", repaired.join(", ")),
-                );
-            }
-            Err(e) => self.fault(chain(&e)),
+            None => self.dirty |= self.engine_error.is_some(),
+            Some(e) => self.fault(chain(&e)),
         }
         self.keep_pacing();
         self.keep_steering();

@@ -1,0 +1,266 @@
+//! The classifier's maps as they should be: what somebody else put into them, altered or removed is
+//! found and set right.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::AsFd,
+};
+
+use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
+
+use crate::{
+    Classifier, Config, Error, LocalPrefix, RuleSet, attach, classifier::ignore, entries::entries, rules,
+};
+
+/// All that decides about a packet's class, as the agent wants it.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Where everything is; it names the set of rules in force.
+    pub config: &'a Config,
+    /// Interface indices and the handles of their classes.
+    pub ports: &'a BTreeMap<u32, u32>,
+    /// Ids of cgroups and the handles of their classes.
+    pub cgroups: &'a BTreeMap<u64, u32>,
+    /// Destinations on this node.
+    pub local: &'a BTreeSet<LocalPrefix>,
+    /// The rules of selectors.
+    pub rules: &'a RuleSet,
+}
+
+/// What was set right: names of maps, and how many of their entries.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// In the order of the looks.
+    pub maps: Vec<(&'static str, usize)>,
+    /// The first map that could not be read or written; the others were.
+    pub failure: Option<Error>,
+}
+
+impl Restored {
+    fn note(&mut self, map: &'static str, what: &'static str, result: Result<usize, BpfError>) {
+        match result {
+            Ok(0) => {}
+            Ok(entries) => self.maps.push((map, entries)),
+            Err(source) => drop(self.failure.get_or_insert(Error { what, source })),
+        }
+    }
+}
+
+/// What makes a map's entries the wanted ones.
+#[derive(Debug, PartialEq, Eq)]
+struct Difference<K, V> {
+    /// Nobody wants these.
+    remove: Vec<K>,
+    /// These lack, or are others.
+    write: Vec<(K, V)>,
+}
+
+impl<K: Ord + Copy, V: PartialEq + Copy> Difference<K, V> {
+    fn between(wanted: &BTreeMap<K, V>, found: &BTreeMap<K, V>) -> Difference<K, V> {
+        if wanted == found {
+            return Difference { remove: Vec::new(), write: Vec::new() };
+        }
+        let remove = found.keys().filter(|key| !wanted.contains_key(key)).copied().collect();
+        let other = wanted.iter().filter(|(key, value)| found.get(key) != Some(value));
+        Difference { remove, write: other.map(|(key, value)| (*key, *value)).collect() }
+    }
+}
+
+/// Makes the entries of a map, of those that `is_ours` takes for its own, the wanted ones; says how many were
+/// not. All are tried before an error is told.
+fn restore<const K: usize, const V: usize>(
+    map: &impl MapCore,
+    wanted: &BTreeMap<[u8; K], [u8; V]>,
+    is_ours: impl Fn(&[u8; K]) -> bool,
+) -> Result<usize, BpfError> {
+    let read = |errno| BpfError::from_raw_os_error(errno as i32);
+    let mut found = entries(map, wanted.len()).map_err(read)?;
+    found.retain(|key, _| is_ours(key));
+    let Difference { remove, write } = Difference::between(wanted, &found);
+    // A map full of strangers has no room before.
+    let removed = remove.iter().map(|key| ignore(map.delete(key), &[ErrorKind::NotFound]));
+    let written = write.iter().map(|(key, value)| map.update(key, value, MapFlags::ANY));
+    let results: Vec<Result<(), BpfError>> = removed.chain(written).collect();
+    let count = results.len();
+    results.into_iter().collect::<Result<(), BpfError>>().map(|()| count)
+}
+
+/// The same for one value of an array.
+fn restore_row(map: &impl MapCore, row: u32, wanted: &[u8]) -> Result<usize, BpfError> {
+    let row = row.to_ne_bytes();
+    if map.lookup(&row, MapFlags::ANY)?.as_deref() == Some(wanted) {
+        return Ok(0);
+    }
+    map.update(&row, wanted, MapFlags::ANY).map(|()| 1)
+}
+
+impl Classifier {
+    /// Compares what the maps hold with what they should, and writes the difference: what somebody put
+    /// into them, altered or removed would give packets to other classes. Counters and the kernel's own
+    /// memory (of sockets, of fragments) are left alone.
+    #[must_use]
+    pub fn restore(&self, wanted: &Wanted<'_>) -> Restored {
+        let maps = &self.skeleton.maps;
+        let mut restored = Restored::default();
+        let config = restore_row(&maps.weir_config, 0, &wanted.config.bytes());
+        restored.note("weir_config", "restore the classifier's configuration", config);
+        let keyed = wanted.ports.iter().map(|(index, handle)| (index.to_ne_bytes(), handle.to_ne_bytes()));
+        let ports = restore(&maps.weir_ports, &keyed.collect(), |_| true);
+        restored.note("weir_ports", "restore which class each interface belongs to", ports);
+        let keyed = wanted.cgroups.iter().map(|(id, handle)| (id.to_ne_bytes(), handle.to_ne_bytes()));
+        let cgroups = restore(&maps.weir_cgroups, &keyed.collect(), |_| true);
+        restored.note("weir_cgroups", "restore which class each cgroup belongs to", cgroups);
+        let keyed = wanted.local.iter().map(|prefix| (prefix.key(), 1u32.to_ne_bytes()));
+        let local = restore(&maps.weir_local, &keyed.collect(), |_| true);
+        restored.note("weir_local", "restore which destinations are on this node", local);
+        if wanted.config.rules != 0 {
+            let set = (wanted.config.rules - 1) & 1;
+            let masks = restore_row(&maps.weir_masks, set, &wanted.rules.masks_value());
+            restored.note("weir_masks", "restore the kinds of selectors' rules", masks);
+            // The set that is not in force is left over.
+            let in_force = |key: &[u8; rules::KEY]| rules::set_of(key) == Some(set);
+            let rules = restore(&maps.weir_rules, &wanted.rules.entries(set as usize).collect(), in_force);
+            restored.note("weir_rules", "restore the rules of selectors", rules);
+        }
+        if let Some(program) = self.handed_to.get() {
+            let user = attach::program_id(program)
+                .map_err(|errno| BpfError::from_raw_os_error(errno as i32))
+                .and_then(|id| {
+                    // What is read of an array of programs are their ids.
+                    let found = maps.weir_user.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+                    let is_there = found.is_some_and(|found| found == id.to_ne_bytes());
+                    if is_there { Ok(0) } else { self.hand_over(program.as_fd()).map(|()| 1) }
+                });
+            restored.note("weir_user", "restore the way to the scheduler in user space", user);
+        }
+        restored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn removing_and_writing_the_difference_makes_any_entries_the_wanted_ones(
+            wanted in prop::collection::btree_map(0..20u8, 0..3u8, 0..12),
+            found in prop::collection::btree_map(0..20u8, 0..3u8, 0..12),
+        ) {
+            let difference = Difference::between(&wanted, &found);
+            let mut after = found.clone();
+            for key in &difference.remove {
+                prop_assert!(after.remove(key).is_some());
+                prop_assert!(!wanted.contains_key(key));
+            }
+            for (key, value) in &difference.write {
+                prop_assert_ne!(after.insert(*key, *value), Some(*value));
+            }
+            prop_assert_eq!(after, wanted);
+        }
+    }
+
+    #[test]
+    fn what_lacks_is_other_or_is_nobodys_differs_and_nothing_else() {
+        let wanted = BTreeMap::from([(1, 'a'), (2, 'b'), (3, 'c')]);
+        let found = BTreeMap::from([(1, 'a'), (2, 'x'), (4, 'd')]);
+        let Difference { remove, write } = Difference::between(&wanted, &found);
+        assert_eq!((remove, write), (vec![4], vec![(2, 'b'), (3, 'c')]));
+    }
+
+    fn classifier() -> Option<Classifier> {
+        if nix::unistd::geteuid().is_root() {
+            return Some(Classifier::load().expect("this kernel takes the programs"));
+        }
+        println!("SKIPPED: loading BPF programs needs root");
+        None
+    }
+
+    fn prefix(network: &str, len: u8) -> LocalPrefix {
+        LocalPrefix { network: network.parse().expect("an address"), len }
+    }
+
+    #[test]
+    fn whatever_is_done_to_the_maps_is_set_right_and_counted_and_then_there_is_nothing_to_do() {
+        let Some(classifier) = classifier() else { return };
+        let config = Config { ifb_index: 7, rules: 2, cgroup_levels: 4, ..Config::default() };
+        let ports: BTreeMap<u32, u32> = (1..=1000).map(|n| (n, 0x1_0000 + n)).collect();
+        let cgroups = BTreeMap::from([(77, 0x1_0010), (78, 0x1_0011)]);
+        // Written as an address of the network: what counts is the network.
+        let local = BTreeSet::from([prefix("10.1.2.3", 16), prefix("10.1.0.0", 16), prefix("fd00::1", 128)]);
+        let rule = |port| crate::Rule {
+            handle: 0x1_0020,
+            destination_ports: Some(port..=port),
+            ..crate::Rule::default()
+        };
+        let rules = RuleSet::new(&[rule(80), rule(443)]).unwrap();
+        let wanted =
+            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        // An empty classifier is one to which all was done: TCP and UDP make two rules of each.
+        let restored = classifier.restore(&wanted);
+        assert!(restored.failure.is_none(), "{restored:?}");
+        let all = [
+            ("weir_config", 1),
+            ("weir_ports", 1000),
+            ("weir_cgroups", 2),
+            ("weir_local", 2),
+            ("weir_masks", 1),
+            ("weir_rules", 4),
+        ];
+        assert_eq!(restored.maps, all);
+        // What the agent writes is what is wanted.
+        classifier.configure(&config).unwrap();
+        classifier.load_rules(2, &rules).unwrap();
+        local.iter().for_each(|prefix| classifier.set_local(*prefix, true).unwrap());
+        assert_eq!(classifier.restore(&wanted).maps, []);
+        // Rules of the set that is not in force are no strangers.
+        classifier.load_rules(1, &RuleSet::new(&[rule(22)]).unwrap()).unwrap();
+        assert_eq!(classifier.restore(&wanted).maps, []);
+
+        let maps = &classifier.skeleton.maps;
+        classifier.configure(&Config::default()).unwrap();
+        classifier.set_port(1, None).unwrap();
+        classifier.set_port(2, Some(0x1_0003)).unwrap();
+        classifier.set_port(4096, Some(0x1_0003)).unwrap();
+        classifier.set_cgroup(77, None).unwrap();
+        classifier.set_local(prefix("0.0.0.0", 0), true).unwrap();
+        maps.weir_masks.update(&1u32.to_ne_bytes(), &[0; 3584], MapFlags::ANY).unwrap();
+        let (key, _) = rules.entries(1).next().unwrap();
+        maps.weir_rules.update(&key, &[0; 8], MapFlags::ANY).unwrap();
+        let restored = classifier.restore(&wanted);
+        assert!(restored.failure.is_none(), "{restored:?}");
+        let some = [
+            ("weir_config", 1),
+            ("weir_ports", 3),
+            ("weir_cgroups", 1),
+            ("weir_local", 1),
+            ("weir_masks", 1),
+            ("weir_rules", 1),
+        ];
+        assert_eq!(restored.maps, some);
+        let began = Instant::now();
+        const LOOKS: u32 = 20;
+        (0..LOOKS).for_each(|_| assert_eq!(classifier.restore(&wanted).maps, []));
+        println!("a look at all maps, 1000 ports: {:?}", began.elapsed() / LOOKS);
+    }
+
+    #[test]
+    fn a_map_that_strangers_have_filled_is_emptied_of_them() {
+        let Some(classifier) = classifier() else { return };
+        let config = Config::default();
+        let (ports, cgroups) = (BTreeMap::from([(70_000, 1)]), BTreeMap::new());
+        let (local, rules) = (BTreeSet::new(), RuleSet::default());
+        let wanted =
+            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        (0..65_536).for_each(|index| classifier.set_port(index, Some(1)).unwrap());
+        classifier.set_port(70_000, Some(1)).expect_err("there is no room");
+        let restored = classifier.restore(&wanted);
+        assert!(restored.failure.is_none(), "{restored:?}");
+        assert_eq!(restored.maps, [("weir_ports", 65_537)]);
+        assert_eq!(classifier.restore(&wanted).maps, []);
+    }
+}

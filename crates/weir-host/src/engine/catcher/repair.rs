@@ -1,0 +1,97 @@
+//! Programs that somebody took away, and maps that somebody wrote into: both give packets to no class
+//! or to the wrong one while the scheduler is as it should be.
+
+use std::collections::BTreeMap;
+
+use nix::errno::Errno;
+use weir_bpf::Wanted;
+
+use super::{Attach, Catcher, EngineError, Hook, PREF, is_ours, ours_at};
+
+/// What was found damaged and is as it should be again.
+#[derive(Debug, Default)]
+pub struct Repairs {
+    /// Interfaces that had lost the program that catches their packets.
+    pub devices: Vec<String>,
+    /// Maps of the programs, and how many of their entries had been altered, removed, or put there.
+    pub entries: Vec<(&'static str, usize)>,
+    /// The first thing that could not be looked at or mended; everything else was.
+    pub failure: Option<EngineError>,
+}
+
+impl Repairs {
+    fn fail(&mut self, error: EngineError) {
+        self.failure.get_or_insert(error);
+    }
+}
+
+impl Catcher {
+    /// Looks whether the programs' maps hold what they should and every attachment is still there, and
+    /// puts back what does not and is not.
+    pub fn repair(&mut self) -> Repairs {
+        let mut repairs = Repairs::default();
+        self.repair_maps(&mut repairs);
+        self.repair_ports(&mut repairs);
+        self.repair_uplink(&mut repairs);
+        repairs
+    }
+
+    fn repair_maps(&self, repairs: &mut Repairs) {
+        let ports: BTreeMap<u32, u32> =
+            self.ports.iter().map(|(index, port)| (*index, port.handle)).collect();
+        let restored = self.classifier.restore(&Wanted {
+            config: &self.config,
+            ports: &ports,
+            cgroups: &self.cgroups,
+            local: &self.local,
+            rules: &self.rules,
+        });
+        repairs.entries = restored.maps;
+        repairs.failure = restored.failure.map(EngineError::from);
+    }
+
+    fn repair_ports(&mut self, repairs: &mut Repairs) {
+        let ports: Vec<(u32, String)> = self.ports.iter().map(|(i, p)| (*i, p.device.clone())).collect();
+        for (index, device) in ports {
+            let there = match self.how {
+                Attach::Tcx => ours_at(index).map(|ids| !ids.is_empty()),
+                Attach::Clsact => match self.netlink.filters(index, Hook::Ingress) {
+                    Ok(filters) => Ok(filters.iter().any(|f| is_ours(f.bpf_name.as_deref()))),
+                    Err(e) => Err(e.errno().unwrap_or(Errno::EIO)),
+                },
+            };
+            match there {
+                Ok(true) => {}
+                // The interface went away with its container; the next look at the links tells.
+                Err(Errno::ENODEV) => {}
+                _ => match self.catch(index, &device) {
+                    Ok(()) => repairs.devices.push(device),
+                    Err(e) if e.is_gone() => {}
+                    Err(e) => repairs.fail(e),
+                },
+            }
+        }
+    }
+
+    fn repair_uplink(&mut self, repairs: &mut Repairs) {
+        let Some((index, device)) = self.uplink.clone() else { return };
+        let filters = match self.netlink.filters(index, Hook::Egress) {
+            Ok(filters) => filters,
+            Err(e) => return repairs.fail(e.into()),
+        };
+        if filters.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref())) {
+            return;
+        }
+        let back =
+            self.clsact(index, &device, Hook::Egress).and_then(|()| self.filter_uplink(index, &device));
+        match back {
+            Ok(()) => repairs.devices.push(device),
+            Err(e) => {
+                self.uplink = None;
+                if !e.is_gone() {
+                    repairs.fail(e);
+                }
+            }
+        }
+    }
+}
