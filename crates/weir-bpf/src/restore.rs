@@ -249,6 +249,45 @@ mod tests {
     }
 
     #[test]
+    fn the_way_to_user_space_that_somebody_closed_or_led_elsewhere_is_restored() {
+        let Some(classifier) = classifier() else { return };
+        let config = Config::default();
+        let (ports, cgroups) = (BTreeMap::new(), BTreeMap::new());
+        let (local, rules) = (BTreeSet::new(), RuleSet::default());
+        let wanted =
+            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        let [path, other] = [(), ()].map(|()| crate::UserPath::load().expect("this kernel takes them"));
+        assert_eq!(classifier.restore(&wanted).maps, [], "no engine user, no way");
+        classifier.hand_over_to(&path).unwrap();
+        assert_eq!(classifier.restore(&wanted).maps, []);
+        let map = &classifier.skeleton.maps.weir_user;
+        map.delete(&0u32.to_ne_bytes()).unwrap();
+        assert_eq!(classifier.restore(&wanted).maps, [("weir_user", 1)]);
+        classifier.hand_over(other.enter_program()).unwrap();
+        assert_eq!(classifier.restore(&wanted).maps, [("weir_user", 1)]);
+        let found = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        assert_eq!(found, attach::program_id(&path.enter_program()).unwrap().to_ne_bytes());
+        assert_eq!(classifier.restore(&wanted).maps, []);
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_written_is_told_of_and_the_others_are_set_right() {
+        let Some(classifier) = classifier() else { return };
+        let config = Config { ifb_index: 7, ..Config::default() };
+        let (ports, cgroups) = (BTreeMap::from([(1, 0x1_0010)]), BTreeMap::from([(77, 0x1_0011)]));
+        let (local, rules) = (BTreeSet::new(), RuleSet::default());
+        let wanted =
+            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        let frozen = libbpf_rs::MapHandle::try_from(&classifier.skeleton.maps.weir_ports).unwrap();
+        frozen.freeze().unwrap();
+        let restored = classifier.restore(&wanted);
+        assert_eq!(restored.maps, [("weir_config", 1), ("weir_cgroups", 1)]);
+        let failure = restored.failure.expect("a frozen map takes nothing");
+        assert_eq!(failure.source.kind(), ErrorKind::PermissionDenied);
+        assert!(failure.what.contains("each interface"), "{failure:?}");
+    }
+
+    #[test]
     fn a_map_that_strangers_have_filled_is_emptied_of_them() {
         let Some(classifier) = classifier() else { return };
         let config = Config::default();
