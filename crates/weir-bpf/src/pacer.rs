@@ -4,7 +4,7 @@ use std::{
 };
 
 use libbpf_rs::{
-    ErrorKind, Link, MapCore, MapFlags, MapHandle, OpenObject,
+    ErrorKind, Link, MapCore, MapFlags, MapHandle, MapMut, OpenObject,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -130,6 +130,14 @@ impl Pacer {
             .map_err(|source| Error { what: "tell the pacing programs that the agent lives", source })
     }
 
+    pub(crate) fn shares(&self) -> &MapMut<'static> {
+        &self.skeleton.maps.weir_shares
+    }
+
+    pub(crate) fn crowds(&self) -> &MapMut<'static> {
+        &self.skeleton.maps.weir_crowds
+    }
+
     /// Sets what all of a class's sockets may send, bytes per second at layer 2; none: they
     /// are not paced.
     ///
@@ -150,4 +158,4 @@ impl Pacer {
 }
 
 /// Size of `struct weir_crowd` of pace.h.
-const CROWD: usize = 40;
+pub(crate) const CROWD: usize = 40;

@@ -9,7 +9,8 @@ use std::{
 use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
 use crate::{
-    Classifier, Config, Error, LocalPrefix, RuleSet, attach, classifier::ignore, entries::entries, rules,
+    Classifier, Config, Error, LocalPrefix, Pacer, RuleSet, attach, classifier::ignore, entries::entries,
+    pacer, rules,
 };
 
 /// All that decides about a packet's class, as the agent wants it.
@@ -73,8 +74,7 @@ fn restore<const K: usize, const V: usize>(
     wanted: &BTreeMap<[u8; K], [u8; V]>,
     is_ours: impl Fn(&[u8; K]) -> bool,
 ) -> Result<usize, BpfError> {
-    let read = |errno| BpfError::from_raw_os_error(errno as i32);
-    let mut found = entries(map, wanted.len()).map_err(read)?;
+    let mut found = entries(map, wanted.len()).map_err(refused)?;
     found.retain(|key, _| is_ours(key));
     let Difference { remove, write } = Difference::between(wanted, &found);
     // A map full of strangers has no room before.
@@ -83,6 +83,10 @@ fn restore<const K: usize, const V: usize>(
     let results: Vec<Result<(), BpfError>> = removed.chain(written).collect();
     let count = results.len();
     results.into_iter().collect::<Result<(), BpfError>>().map(|()| count)
+}
+
+fn refused(errno: nix::errno::Errno) -> BpfError {
+    BpfError::from_raw_os_error(errno as i32)
 }
 
 /// The same for one value of an array.
@@ -123,17 +127,36 @@ impl Classifier {
             restored.note("weir_rules", "restore the rules of selectors", rules);
         }
         if let Some(program) = self.handed_to.get() {
-            let user = attach::program_id(program)
-                .map_err(|errno| BpfError::from_raw_os_error(errno as i32))
-                .and_then(|id| {
-                    // What is read of an array of programs are their ids.
-                    let found = maps.weir_user.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-                    let is_there = found.is_some_and(|found| found == id.to_ne_bytes());
-                    if is_there { Ok(0) } else { self.hand_over(program.as_fd()).map(|()| 1) }
-                });
+            let user = attach::program_id(program).map_err(refused).and_then(|id| {
+                // What is read of an array of programs are their ids.
+                let found = maps.weir_user.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+                let is_there = found.is_some_and(|found| found == id.to_ne_bytes());
+                if is_there { Ok(0) } else { self.hand_over(program.as_fd()).map(|()| 1) }
+            });
             restored.note("weir_user", "restore the way to the scheduler in user space", user);
         }
         restored
+    }
+}
+
+impl Pacer {
+    /// Makes the rates of classes' sockets (by handle, bytes per second, as
+    /// [`set_share`](Pacer::set_share)) the given ones if somebody else altered, removed or added some; says
+    /// how many were others.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn restore_shares(&self, wanted: &BTreeMap<u32, u64>) -> Result<usize, Error> {
+        let error = |source| Error { what: "restore the rates of classes' sockets", source };
+        let keyed = wanted.iter().map(|(handle, rate)| (handle.to_ne_bytes(), rate.to_ne_bytes()));
+        let shares = restore(self.shares(), &keyed.collect(), |_| true).map_err(error)?;
+        // What the kernel counts in them is its own affair, that there are some is ours.
+        let crowds =
+            entries::<4, { pacer::CROWD }>(self.crowds(), wanted.len()).map_err(refused).map_err(error)?;
+        let lost: Vec<_> =
+            wanted.iter().filter(|(handle, _)| !crowds.contains_key(&handle.to_ne_bytes())).collect();
+        lost.iter().try_for_each(|(handle, rate)| self.set_share(**handle, Some(**rate)))?;
+        Ok(shares + lost.len())
     }
 }
 
@@ -268,6 +291,22 @@ mod tests {
         let found = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
         assert_eq!(found, attach::program_id(&path.enter_program()).unwrap().to_ne_bytes());
         assert_eq!(classifier.restore(&wanted).maps, []);
+    }
+
+    #[test]
+    fn rates_of_sockets_that_somebody_altered_removed_or_added_are_restored() {
+        let Some(classifier) = classifier() else { return };
+        let pacer = Pacer::load(&classifier).expect("this kernel takes the programs");
+        let wanted: BTreeMap<u32, u64> = (1..=9).map(|n| (0x1_0010 + n, 1_000_000 * u64::from(n))).collect();
+        wanted.iter().for_each(|(handle, rate)| pacer.set_share(*handle, Some(*rate)).unwrap());
+        assert_eq!(pacer.restore_shares(&wanted).unwrap(), 0);
+        pacer.set_share(0x1_0011, None).unwrap();
+        pacer.set_share(0x1_0012, Some(1)).unwrap();
+        pacer.set_share(0x1_0099, Some(1)).unwrap();
+        pacer.crowds().delete(&0x1_0013u32.to_ne_bytes()).unwrap();
+        // The first lacks both its rate and what its sockets are counted in.
+        assert_eq!(pacer.restore_shares(&wanted).unwrap(), 5);
+        assert_eq!(pacer.restore_shares(&wanted).unwrap(), 0);
     }
 
     #[test]

@@ -187,6 +187,14 @@ impl Pacing {
         Ok(true)
     }
 
+    /// Sets the classes' rates right if someone else altered, removed or added some; how many.
+    ///
+    /// # Errors
+    /// [`PacingError`].
+    pub fn repair_shares(&self) -> Result<usize, PacingError> {
+        Ok(self.pacer.restore_shares(&self.shares)?)
+    }
+
     /// Takes all rates back, then the program away.
     ///
     /// # Errors

@@ -93,6 +93,8 @@ struct Agent {
     link: Option<Option<(u32, String, bool)>>,
     warnings: Vec<String>,
     engine_error: Option<String>,
+    /// What the last look at programs and maps found and could not mend; dividing the link anew does not either.
+    unmended: Option<String>,
     docker: Option<docker::Watcher>,
     snapshots: Option<watch::Receiver<docker::Snapshot>>,
     events: VecDeque<Event>,
@@ -279,6 +281,7 @@ impl Agent {
             link: None,
             warnings: Vec::new(),
             engine_error: None,
+            unmended: None,
             docker: None,
             snapshots: None,
             events: VecDeque::new(),

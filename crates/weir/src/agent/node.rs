@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) pacing: Option<Pacing>,
     /// Why sockets are not paced as they should be, if so.
     pub(crate) pacing_failure: Option<String>,
+    /// Why what somebody did to the pacing of sockets could not be undone at the last look, if so.
+    pub(crate) unmended_pacing: Option<String>,
     /// Why selectors select nothing, if so.
     pub(crate) rules_failure: Option<String>,
     /// Classes whose packets cannot be told apart beside those of the others.
@@ -158,6 +160,7 @@ impl Node {
             catcher,
             pacing,
             pacing_failure,
+            unmended_pacing: None,
             netlink: Netlink::open()?,
             shape: shape(config, 1500),
             failures: BTreeMap::new(),

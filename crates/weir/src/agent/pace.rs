@@ -62,20 +62,32 @@ impl Agent {
             shares.insert(node::handle(followed.minor), rate.bytes_per_sec());
         }
         let result = pacing.beat().and_then(|()| pacing.set_shares(&shares));
-        self.node.pacing_failure = result.err().map(|e| chain(&e));
+        self.node.pacing_failure =
+            result.err().map(|e| chain(&e)).or_else(|| self.node.unmended_pacing.clone());
     }
 
-    /// Looks whether the pacing program is still attached.
+    /// Looks whether the pacing program is still attached, and its rates are those that it was told.
     pub(super) fn keep_pacing(&mut self) {
         let Some(pacing) = &mut self.node.pacing else { return };
-        match pacing.repair() {
+        let (program, rates) = (pacing.repair(), pacing.repair_shares());
+        self.node.unmended_pacing = None;
+        match program {
             Ok(false) => {}
             Ok(true) => {
                 self.repairs += 1;
                 self.stale = true;
                 self.event("repaired", None, "the program that paces sockets had been taken away".to_owned());
             }
-            Err(e) => self.node.pacing_failure = Some(chain(&e)),
+            Err(e) => self.node.unmended_pacing = Some(chain(&e)),
+        }
+        match rates {
+            Ok(0) => {}
+            Ok(count) => {
+                self.repairs += 1;
+                let message = format!("{count} rates of classes' sockets had been altered, added or removed");
+                self.event("repaired", None, message);
+            }
+            Err(e) => self.node.unmended_pacing = Some(chain(&e)),
         }
     }
 }

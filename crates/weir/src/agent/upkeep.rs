@@ -82,11 +82,13 @@ impl Agent {
             let message = format!("entries of the programs' maps had been altered, added or removed: {maps}");
             self.event("repaired", None, message);
         }
-        match failure {
-            // A fault that has passed is over when the link has been divided again.
-            None => self.dirty |= self.engine_error.is_some(),
-            Some(e) => self.fault(chain(&e)),
+        let unmended = failure.map(|e| chain(&e));
+        if self.unmended != unmended {
+            self.unmended.clone_from(&unmended);
+            unmended.into_iter().for_each(|why| self.say_fault(why));
         }
+        // A fault that has passed is over when the link has been divided again.
+        self.dirty |= self.engine_error.is_some();
         self.keep_pacing();
         self.keep_steering();
         // A cgroup, a namespace without a link event, an uplink that could not be caught.
@@ -98,10 +100,19 @@ impl Agent {
 
     pub(super) fn fault(&mut self, why: String) {
         if self.engine_error.as_ref() != Some(&why) {
-            tracing::error!("{why}");
-            self.event("not-enforced", None, why.clone());
+            self.say_fault(why.clone());
         }
         self.engine_error = Some(why);
+    }
+
+    fn say_fault(&mut self, why: String) {
+        tracing::error!("{why}");
+        self.event("not-enforced", None, why);
+    }
+
+    /// Why the link is not divided as it should be, if so.
+    pub(super) fn scheduler_fault(&self) -> Option<&String> {
+        self.engine_error.as_ref().or(self.unmended.as_ref())
     }
 
     /// Tells what became of the link: renamed, replaced, gone, down.

@@ -40,7 +40,7 @@ impl Agent {
             || self.book.entries().values().filter(|e| e.minor.is_some() && e.claim.kind != Kind::Group);
         let is_active = |f: &&Followed| f.estimator.demand().is_active();
         let mut warnings = self.warnings.clone();
-        warnings.extend(self.engine_error.iter().map(|e| format!("the scheduler: {e}")));
+        warnings.extend(self.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
             self.node.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
         );
@@ -154,7 +154,7 @@ impl Agent {
 
     /// Why the kernel does not hold what is configured for this class, if it does not.
     pub(super) fn problem(&self, entry: &Entry) -> Option<String> {
-        if let Some(error) = &self.engine_error {
+        if let Some(error) = self.scheduler_fault() {
             return Some(format!("the scheduler has a fault: {error}"));
         }
         if let Some(problem) = entry.claim.problem.clone().or_else(|| entry.refused.clone()) {
@@ -316,7 +316,7 @@ impl Agent {
         ));
         checks.push(check(
             "scheduler",
-            self.engine_error.clone(),
+            self.scheduler_fault().cloned(),
             format!("{} on {}", status.engine, self.node.engine.device()),
             Verdict::Fail,
             None,
