@@ -98,6 +98,32 @@ fn one_that_sent_super_packets_and_now_sends_frames_takes_no_more_than_a_few_of_
 }
 
 #[test]
+fn what_one_sent_before_all_were_idle_does_not_count_against_it() {
+    for group in [None, Some(0)] {
+        let mut slow = flood(1, None, None, group);
+        slow.load = Load::Greedy(SUPER_PACKET);
+        let classes = vec![slow, flood(1000, None, None, group), flood(10, None, None, None)];
+        let mut division = Division { classes, groups: vec![policy(1000, None, None)] };
+        division.classes[1].load = Load::Nothing;
+        let mut link = Link::new(&division);
+        link.run(SECOND);
+        // In a group while others go on.
+        division.classes[0].load = Load::Nothing;
+        if group.is_none() {
+            link.drain();
+        }
+        link.apply(&division);
+        link.run(SECOND);
+        division.classes[1].load = Load::Greedy(FRAME);
+        link.apply(&division);
+        link.run(100 * MS);
+        division.classes[0].load = Load::Greedy(FRAME);
+        link.apply(&division);
+        assert_eq!(link.judge(&division, 4 * SECOND, 0.02, FRAME), None, "in {group:?}");
+    }
+}
+
+#[test]
 fn what_waits_in_a_class_that_becomes_a_group_leaves_though_the_group_has_members() {
     let qdisc = Qdisc::new();
     qdisc.set(CLASS, &policy(1, None, None), 0);

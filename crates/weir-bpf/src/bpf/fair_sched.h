@@ -117,6 +117,24 @@ static __always_inline __u64 come_of_late(struct entity *parent, __u64 now)
 	return parent->v - parent->v_before;
 }
 
+/*
+ * Takes the top, which has no work, out of what is ready inside `parent`. If it was the last one, a busy
+ * period ends: what it sent when nobody else had anything does not count against it in the next, which
+ * begins at its tag.
+ */
+static __always_inline void take_out(struct entity *parent)
+{
+	__u32 top = parent->ready;
+	__u64 come = entity(top)->vt - parent->v;
+
+	parent->ready = heap_pop(top);
+	if (parent->ready || (__s64)come <= 0)
+		return;
+	parent->v += come;
+	parent->v_before += come; /* as nobody's turns took it there */
+	parent->v_seen += come;
+}
+
 /* Why an entity competes again. */
 #define MOVED 0
 #define WOKE 1
@@ -128,9 +146,13 @@ static __always_inline void compete(__u32 e, __u32 parent, int why, __u64 now)
 	struct entity *c = entity(e);
 	struct fair_params *p = params(e);
 	int waits = node(THROTTLED | e)->in;
+	__u32 budget = most_steps;
 	__u64 v, least, lead;
 
 	if (why == WOKE) {
+		/* Those before it that went to sleep. */
+		while (entity(parent)->ready && !has_work(entity(entity(parent)->ready)) && budget-- && can_loop)
+			take_out(entity(parent));
 		c->floor_at = later_of(c->floor_at, p->flags & FAIR_URGENT ? now - FLOOR_LATE_NS : now);
 		c->ceil_at = later_of(c->ceil_at, now - saved_up(p));
 	}
@@ -247,7 +269,7 @@ static __always_inline __u32 first_ready(__u32 parent, __u64 now)
 	__u64 until;
 
 	if (!has_work(c)) {
-		p->ready = heap_pop(top);
+		take_out(p);
 		return 0;
 	}
 	if (before(node(top)->key, c->vt)) {
