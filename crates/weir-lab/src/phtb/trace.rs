@@ -1,6 +1,6 @@
 //! Traces: frames as they arrive, made up from a seed or read from a capture, and whose they are.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 
 use anyhow::{Context, Result, bail};
 use pcap_file::{
@@ -14,6 +14,8 @@ use super::Scenario;
 
 /// As many frames as the paper's longest trace has, and some: captures may be endless.
 const MOST: usize = 10_000_000;
+/// Of a pcapng file so many more blocks than packets may be something else: these may be endless too.
+const MOST_OTHER_BLOCKS: u64 = 100_000;
 /// Ethernet's header, and where its payload's type is.
 const ETHERNET: usize = 14;
 const TYPE: usize = 12;
@@ -210,22 +212,35 @@ impl Trace {
         let not_whole = |notes: &mut Vec<String>, error: PcapError, packets: u64| {
             notes.push(format!("the capture ends within or after packet {packets}: {error}"));
         };
-        let mut packets = 0u64;
+        let (mut packets, mut blocks, mut passed_over) = (0u64, 0u64, BTreeMap::new());
         if next {
             let mut reader = PcapNgReader::new(file).context("it is neither pcap nor pcapng")?;
             while packets < most as u64 {
-                match reader.next_block() {
+                if blocks > 2 * packets + MOST_OTHER_BLOCKS {
+                    notes.push(format!(
+                        "the capture was read no further than {blocks} blocks, of which {packets} are packets"
+                    ));
+                    break;
+                }
+                blocks += 1;
+                let (data, wire) = match reader.next_block() {
                     None => break,
                     Some(Err(error)) => {
                         not_whole(&mut notes, error, packets);
                         break;
                     }
-                    Some(Ok(Block::EnhancedPacket(packet))) => {
-                        packets += 1;
-                        take(&packet.data, packet.original_len);
+                    Some(Ok(Block::EnhancedPacket(packet))) => (packet.data, packet.original_len),
+                    Some(Ok(Block::Packet(packet))) => (packet.data, packet.original_len),
+                    Some(Ok(Block::SimplePacket(packet))) => (packet.data, packet.original_len),
+                    Some(Ok(Block::SectionHeader(_) | Block::InterfaceDescription(_))) => continue,
+                    Some(Ok(block)) => {
+                        *passed_over.entry(kind(&block)).or_insert(0u64) += 1;
+                        continue;
                     }
-                    Some(Ok(_)) => {}
-                }
+                };
+                packets += 1;
+                // What pads a simple packet is not part of it.
+                take(&data[..data.len().min(wire as usize)], wire);
             }
         } else {
             let mut reader = PcapReader::new(file).context("it is neither pcap nor pcapng")?;
@@ -243,6 +258,7 @@ impl Trace {
                 }
             }
         }
+        notes.extend(passed_over.iter().map(|(kind, blocks)| format!("{blocks} {kind} were passed over")));
         if frames.is_empty() {
             bail!("it has no IPv4 packet over Ethernet among {packets} ({})", notes.join("; "));
         }
@@ -272,6 +288,16 @@ impl Trace {
     }
 }
 
+/// Blocks of a pcapng file that hold no packet, nor what is needed to read one.
+fn kind(block: &Block) -> &'static str {
+    match block {
+        Block::NameResolution(_) => "blocks of names",
+        Block::InterfaceStatistics(_) => "blocks of statistics",
+        Block::SystemdJournalExport(_) => "blocks of a journal",
+        _ => "blocks of an unknown kind",
+    }
+}
+
 fn said(path: &Path) -> String {
     format!("cannot use the capture {}", path.display())
 }
@@ -296,6 +322,60 @@ mod tests {
             file.extend(*frame);
         }
         file
+    }
+
+    /// A block of a pcapng file.
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let padding = body.len().next_multiple_of(4) - body.len();
+        let len = (12 + body.len() + padding) as u32;
+        [&kind.to_le_bytes()[..], &len.to_le_bytes(), body, &[0; 3][..padding], &len.to_le_bytes()].concat()
+    }
+
+    /// The section's header and an Ethernet interface, as pcapng files begin.
+    fn pcapng() -> Vec<u8> {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        let header = block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));
+        [header, block(1, &words(&[1, 65_535]))].concat()
+    }
+
+    /// The same bytes again and again.
+    struct Endless(Vec<u8>);
+
+    impl Read for Endless {
+        fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+            let read = self.0.as_slice().read(room)?;
+            self.0.rotate_left(read);
+            Ok(read)
+        }
+    }
+
+    #[test]
+    fn packets_of_all_kinds_of_blocks_are_taken_and_other_blocks_are_told() {
+        let frame = Frame::new(5, 64).0;
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        let enhanced = block(6, &[&words(&[0, 0, 0, 63, 1_000])[..], &frame[..63]].concat());
+        let simple = block(3, &[&words(&[63])[..], &frame[..63]].concat());
+        let statistics = block(5, &words(&[0, 0, 0]));
+        let file = [pcapng(), simple, statistics.clone(), enhanced, statistics, block(77, b"who")].concat();
+        let trace = Trace::captured(&*file, 2, u64::MAX).unwrap();
+        assert_eq!(trace.frames.iter().map(Frame::on_wire).collect::<Vec<_>>(), [63, 1_000]);
+        assert!(trace.frames.iter().all(|frame| trace.users.classify(frame).is_some()));
+        let told =
+            ["1 blocks of an unknown kind were passed over", "2 blocks of statistics were passed over"];
+        assert_eq!(trace.notes, told);
+    }
+
+    #[test]
+    fn endless_blocks_without_packets_end() {
+        let endless = || Endless(block(5, &[0; 12]));
+        let error = Trace::captured(pcapng().as_slice().chain(endless()), 2, 10).unwrap_err().to_string();
+        assert!(error.contains("no further than 100001 blocks, of which 0 are packets"), "{error}");
+        let simple = block(3, &[&64u32.to_le_bytes()[..], &Frame::new(5, 64).0].concat());
+        let trace = Trace::captured([pcapng(), simple].concat().as_slice().chain(endless()), 2, 10).unwrap();
+        assert_eq!(trace.frames.len(), 1);
+        assert!(trace.notes[0].contains("of which 1 are packets"), "{:?}", trace.notes);
+        // Sections and interfaces are blocks as well.
+        assert!(Trace::captured(Endless(pcapng()), 2, 10).is_err());
     }
 
     #[test]
