@@ -197,7 +197,7 @@ mod tests {
 }
 
 /// Every order in which two threads' reads and writes may be seen:
-/// `RUSTFLAGS="--cfg loom" cargo test --release -p weir-htb --lib every_order`
+/// `make loom`
 #[cfg(all(test, loom))]
 mod every_order {
     use std::sync::atomic::AtomicU64 as Count;
