@@ -48,6 +48,10 @@ pub enum Kind {
     #[serde(rename = "weir:pacing")]
     #[value(name = "weir:pacing")]
     WeirPacing,
+    /// The same with the token bucket tree in the agent's process.
+    #[serde(rename = "weir:user")]
+    #[value(name = "weir:user")]
+    WeirUser,
     /// Weir's credits alone, dropping where a queue should be: an experiment, not an engine.
     #[serde(rename = "credit")]
     #[value(name = "credit")]
@@ -74,6 +78,7 @@ impl Kind {
             Kind::WeirBpfCredit => "weir:bpf-credit",
             Kind::WeirEdt => "weir:edt",
             Kind::WeirPacing => "weir:pacing",
+            Kind::WeirUser => "weir:user",
             Kind::Credit => "credit",
             Kind::Tc => "tc",
             Kind::Cni => "cni",
@@ -187,5 +192,29 @@ impl Control for WeirControl<'_> {
             policies.push((name, setting.policy()?));
         }
         self.agent.set(&policies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+    use weir_host::engine::Kind as EngineKind;
+
+    use super::*;
+
+    #[test]
+    fn a_control_has_one_name_on_the_command_line_and_in_results() {
+        for kind in Kind::value_variants() {
+            assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+
+    #[test]
+    fn each_engine_is_a_control() {
+        let named = Kind::value_variants().iter().filter_map(|kind| kind.engine()).collect::<Vec<_>>();
+        for engine in EngineKind::ALL.iter().chain(&EngineKind::EXPERIMENTAL) {
+            assert!(named.contains(&engine.name()), "{} is not among {named:?}", engine.name());
+        }
     }
 }

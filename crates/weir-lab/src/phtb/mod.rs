@@ -543,6 +543,26 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn packets_a_second_are_shown_beside_what_was_wanted_and_not_judged() {
+        let whole = scenario("phtb-3");
+        let scenario = Scenario {
+            users: 40,
+            active: 40,
+            packets: 4_000,
+            repetitions: 1,
+            forms: vec![Form::Single],
+            loads: vec![Load::Backlogged],
+            ..whole
+        };
+        let report = run(&scenario, true, 1, &mut |_| ()).unwrap();
+        let text = table(&report);
+        let said = text.lines().find(|line| line.starts_with("Mpps, not judged, as machines differ: "));
+        assert!(said.is_some_and(|said| said.ends_with("(36 wanted)")), "{text}");
+        let figure = report.head.figures.iter().find(|figure| figure.unit == "Mpps").unwrap();
+        assert_eq!(figure.pass, None);
+    }
+
+    #[test]
     fn a_scenario_about_nothing_says_what_is_wrong() {
         let good = scenario("phtb-1");
         assert_eq!(good.fault(), None);

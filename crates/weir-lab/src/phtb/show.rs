@@ -102,6 +102,14 @@ pub fn table(report: &Report) -> String {
             report.head.scenario
         );
     }
+    let mut wanted = Vec::new();
+    for figure in report.head.figures.iter().filter(|figure| figure.unit == "Mpps") {
+        let want = figure.want.map_or(String::new(), |want| format!(" ({want:.0} wanted)"));
+        wanted.push(format!("{} {:.1}{want}", figure.name, figure.value));
+    }
+    if !wanted.is_empty() {
+        let _ = write!(text, "\nMpps, not judged, as machines differ: {}", wanted.join("; "));
+    }
     for note in &report.notes {
         let _ = write!(text, "\nnote: {note}");
     }

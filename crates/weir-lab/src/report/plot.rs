@@ -198,6 +198,7 @@ pub(crate) fn color(kind: Kind) -> RGBColor {
         Kind::WeirBpfCredit => RGBColor(132, 94, 247),
         Kind::WeirEdt => RGBColor(47, 158, 68),
         Kind::WeirPacing => RGBColor(130, 201, 30),
+        Kind::WeirUser => RGBColor(214, 51, 132),
         Kind::Credit => RGBColor(224, 49, 49),
         Kind::Cni => RGBColor(230, 119, 0),
         Kind::Tc => RGBColor(252, 176, 82),
