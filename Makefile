@@ -51,6 +51,8 @@ demo:
 	$(WEIR) lab demo
 
 test: test-unit test-netns
+	@scripts/test-report.sh "$(NOT_YET)," "most suites of engine user," "engines bpf and edt (make test-vm)," \
+		"bpf-credit and pacing in the suites of all engines"
 
 test-unit:
 	scripts/install-deps.sh build test
@@ -64,8 +66,7 @@ test-unit:
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
 NOT_YET := htb::random_policies
 
-# Real traffic: one test at a time, so that none starves another, and what fails once more from
-# the start. The suite of all engines for the one that every kernel has; for others in virtual
+# Real traffic: one test at a time, so that none starves another. The suite of all engines for the one that every kernel has; for others in virtual
 # time, where no other load moves a figure. Of engine user what becomes of traffic when it is gone, shares
 # before and after, how long an idle class waits, and that its thread goes before others. (All of it:
 # WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast it is, on a

@@ -10,6 +10,7 @@ use weir_lab::{
     topology::{Family, Mode, Spec, Topology, check_rights, clean},
     traffic::{self, Flow, Load, Timing},
 };
+use weir_testkit::measure_once;
 use weir_units::BitRate;
 
 fn spec(mode: Mode, containers: &[&str]) -> Spec {
@@ -33,20 +34,6 @@ fn may_run() -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// Repeats a measurement until `good`, four times at the most, and returns the last: a machine that
-/// is shared does something else for a moment, and the wire loses what it could have carried then.
-fn within<T>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
-    let mut result = measure();
-    for _ in 1..4 {
-        if good(&result) {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_secs(2));
-        result = measure();
-    }
-    result
-}
-
 #[test]
 fn without_control_the_line_is_full_whatever_the_way_to_it() {
     let Some(_turn) = may_run() else { return };
@@ -59,7 +46,7 @@ fn without_control_the_line_is_full_whatever_the_way_to_it() {
             .collect();
         let line = 100.0 * Load::Tcp.payload_share(family);
         let is_full = |total: &f64| (total / line - 1.0).abs() < 0.03;
-        let total = within(
+        let total = measure_once(
             || {
                 let time = Timing::seconds(4).unwrap();
                 let outcome = traffic::run(&topology, &flows, &[], family, time).unwrap();
@@ -79,7 +66,7 @@ fn a_flood_is_lost_where_nobody_shapes_it_and_the_wire_takes_its_time() {
     let flow = Flow { label: "flood", from: flood.netns(), load: Load::Udp(BitRate::mbit(200)) };
     let line = 100.0 * Load::Udp(BitRate::mbit(200)).payload_share(Family::V4);
     let is_full = |goodput: f64| (goodput / line - 1.0).abs() < 0.03;
-    let outcome = within(
+    let outcome = measure_once(
         || {
             let time = Timing::seconds(3).unwrap();
             traffic::run(&topology, &[flow], &[idle.netns()], Family::V4, time).unwrap()

@@ -33,6 +33,7 @@ mod image;
 mod netns;
 mod registry;
 mod remains;
+mod stalls;
 
 pub use command::{CommandError, Unavailable};
 pub use dockerd::Dockerd;
@@ -40,3 +41,4 @@ pub use image::IMAGE;
 pub use netns::Netns;
 pub use registry::{LOGIN, Registry, image_of_noise, runnable_image};
 pub use remains::sweep;
+pub use stalls::{Stalls, in_virtual_time, measure_once, set_realtime};

@@ -1,11 +1,7 @@
 //! Who shares by which policy, who sends what, and what each must get: section 3's
 //! allocation, by the oracle, as payload.
 
-use std::{
-    fmt::Write as _,
-    thread,
-    time::{Duration, Instant},
-};
+use std::fmt::Write as _;
 
 use weir_api::{PolicyChange, SetPolicies};
 use weir_lab::{
@@ -15,15 +11,10 @@ use weir_lab::{
 use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
 use weir_units::BitRate;
 
-use crate::{Node, node::CAPACITY};
+use crate::{Node, measure_once, node::CAPACITY};
 
 /// How far a share may be from section 3's allocation.
 pub const TOLERANCE: f64 = 0.03;
-/// How often a measurement is made anew if a share is off: a machine that did something else
-/// for a moment.
-const ATTEMPTS: u32 = 4;
-/// How long each further measurement waits for a quieter machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One who shares the link: a container by its label, or `host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -294,60 +285,16 @@ pub fn assert_shares(what: &str, measured: &[(String, f64)], expected: &[Share],
     );
 }
 
-/// Whether time passes by the instructions that are executed (`make test-vm`), so that nothing
-/// else on the machine moves a figure, and to measure again would only hide what is wrong.
-#[must_use]
-pub fn in_virtual_time() -> bool {
-    std::env::var("WEIR_VM").is_ok_and(|time| time == "instructions")
-}
-
-/// Repeats a measurement until `good`, four times at the most, and returns the last. Before each
-/// but the first it waits for the machine to have time for it.
-pub fn within<T>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
-    let mut result = measure();
-    for attempt in 2..=ATTEMPTS {
-        if good(&result) {
-            break;
-        }
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let idle = wait_until_idle();
-        println!("(measured again, attempt {attempt}; load {}, now {:.0} % idle)", load.trim(), idle * 100.0);
-        result = measure();
-    }
-    result
-}
-
-/// Waits until half of the processors' time is free, 20 s at the most; the fraction that is.
-fn wait_until_idle() -> f64 {
-    let times = || -> Option<(u64, u64)> {
-        let stat = std::fs::read_to_string("/proc/stat").ok()?;
-        let words: Vec<u64> =
-            stat.lines().next()?.split_whitespace().skip(1).filter_map(|w| w.parse().ok()).collect();
-        // user nice system idle iowait ..., see proc(5).
-        Some((words.get(3)? + words.get(4)?, words.iter().sum()))
-    };
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let before = times();
-        thread::sleep(Duration::from_millis(500));
-        let (Some(before), Some(after)) = (before, times()) else { return 1.0 };
-        let idle = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
-        if idle >= 0.5 || Instant::now() >= end {
-            return idle;
-        }
-    }
-}
-
 /// Lets everyone send for `seconds`, the first 2 left out, and asserts that each gets its
 /// share of [`CAPACITY`] within [`TOLERANCE`] and, if all send TCP without ceilings, that at
 /// least 0.93 of the capacity arrive as payload. Prints every figure.
 ///
 /// # Panics
-/// If not, four times in a row.
+/// If a share is off.
 #[track_caller]
 pub fn check(node: &Node, what: &str, division: &Division, family: Family, seconds: u64) -> Outcome {
     let expected = division.expected(CAPACITY, family);
-    let (outcome, worst) = within(
+    let (outcome, worst) = measure_once(
         || {
             let outcome = division.run(node, &[], family, seconds);
             let measured: Vec<(String, f64)> =
@@ -359,7 +306,7 @@ pub fn check(node: &Node, what: &str, division: &Division, family: Family, secon
     );
     let used = outcome.flows.iter().map(|flow| flow.goodput).sum::<f64>() / CAPACITY.as_mbit();
     println!("{what:<44} link use {used:.3} of {CAPACITY}");
-    assert!(worst <= TOLERANCE, "{what}: a share is {:.2} % off, each time", worst * 100.0);
+    assert!(worst <= TOLERANCE, "{what}: a share is {:.2} % off", worst * 100.0);
     let is_tcp = |party: &Party| matches!(party.load, Load::Tcp | Load::TcpMany(_) | Load::Nothing);
     let wanted: u64 = expected.iter().map(|share| share.allocation.0).sum();
     if division.parties.iter().all(is_tcp) && wanted >= CAPACITY.0 {

@@ -13,7 +13,7 @@ use std::{
 
 use weir_lab::{stats, topology::Netns};
 
-use crate::stream::hurry;
+use weir_testkit::set_realtime;
 
 /// An answer that takes longer counts as lost, with this time.
 const LOST: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ impl Echo {
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
-            hurry();
+            set_realtime();
             let mut buffer = [0; 64];
             while !stopped.load(Ordering::Relaxed) {
                 if let Ok((length, from)) = socket.recv_from(&mut buffer) {
@@ -85,7 +85,7 @@ impl Echo {
             }
         };
         let all = || {
-            hurry();
+            set_realtime();
             (0..count)
                 .map(|_| {
                     thread::sleep(pause);

@@ -10,11 +10,7 @@ use std::{
 use weir_lab::topology::Spec;
 use weir_units::BitRate;
 
-use crate::{Agent, Config, Need, Node, can_run, containers};
-
-/// Names of the engines that a run is about, with commas between; all that run here without.
-/// Who names one wants it tested: that it cannot run is a failure then.
-const WANTED: &str = "WEIR_ENGINES";
+use crate::{Agent, Config, Need, Node, can_run, containers, needs::WANTED};
 
 /// What enforces, as `[link] engine` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

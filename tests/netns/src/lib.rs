@@ -33,25 +33,23 @@ mod frames;
 pub mod kernel;
 mod needs;
 mod node;
-mod pulse;
 mod record;
 mod senders;
 mod sockops;
 mod stream;
 
 pub use agent::{Agent, Config, Ran, binary};
-pub use division::{
-    Division, Party, Share, TOLERANCE, assert_shares, check, compare, in_virtual_time, party, title, within,
-};
+pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title};
 pub use echo::{Echo, RoundTrips};
 pub use engines::Engine;
 pub use frames::{Frames, drain};
-pub use needs::{Need, can_run};
+pub use needs::{Need, can_run, skip};
 pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::Record;
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use sockops::{Counting, Foreign};
 pub use stream::{Origin, Rate, Stream};
+pub use weir_testkit::{in_virtual_time, measure_once};
 
 /// How long a measurement takes; its first 2 s are left out.
 pub const SECONDS: u64 = 5;

@@ -4,7 +4,7 @@ use std::{fmt, path::Path, process::Command};
 
 use weir_lab::topology::{self, Netns};
 
-use crate::stream::hurry;
+use weir_testkit::set_realtime;
 
 /// A right, a program or a feature of the kernel without which a test means nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Need {
             Need::Cgroup2 => ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
                 .iter()
                 .any(|mount| Path::new(mount).join("cgroup.procs").exists()),
-            Need::Priority => std::thread::spawn(hurry).join().is_ok_and(|may| may),
+            Need::Priority => std::thread::spawn(set_realtime).join().is_ok_and(|may| may),
         }
     }
 }
@@ -74,17 +74,35 @@ impl fmt::Display for Need {
     }
 }
 
-/// True if all of them are here; else prints `SKIPPED` with the first that is not, and the
-/// test is to return.
+/// Names of the engines that a run is about, with commas between. Without it, a run is about all
+/// engines that this machine has.
+pub(crate) const WANTED: &str = "WEIR_ENGINES";
+
+/// True if all of them are here. Otherwise the test is to return, and [`skip`] names the first
+/// that is missing.
+///
+/// # Panics
+/// As [`skip`].
 #[must_use]
+#[track_caller]
 pub fn can_run(needs: &[Need]) -> bool {
-    match needs.iter().find(|need| !need.is_met()) {
-        Some(missing) => {
-            println!("SKIPPED: {missing} is missing here");
-            false
-        }
-        None => true,
+    let missing = needs.iter().find(|need| !need.is_met());
+    if let Some(missing) = missing {
+        skip(format_args!("{missing} is missing here"));
     }
+    missing.is_none()
+}
+
+/// Says that a test cannot run here, and why. The test is to return.
+///
+/// # Panics
+/// If the run names its engines: a test of an engine that was asked for must run.
+#[track_caller]
+pub fn skip(why: impl fmt::Display) {
+    if let Ok(named) = std::env::var(WANTED) {
+        panic!("{WANTED}={named} asks for this test, which cannot run: {why}");
+    }
+    println!("SKIPPED: {why}");
 }
 
 fn on_path(name: &str) -> bool {

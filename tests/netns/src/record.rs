@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Stream, pulse::Pulse, stream::hurry};
+use weir_testkit::{Stalls, set_realtime};
+
+use crate::Stream;
 
 /// Between two looks, unless said otherwise.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -24,7 +26,7 @@ type Sample = (Instant, Vec<u64>);
 #[derive(Debug)]
 pub struct Record {
     samples: Arc<Mutex<Vec<Sample>>>,
-    pulse: Pulse,
+    stalls: Stalls,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,14 +45,14 @@ impl Record {
         let (samples, stop) = (Arc::<Mutex<Vec<Sample>>>::default(), Arc::<AtomicBool>::default());
         let (written, ended) = (samples.clone(), stop.clone());
         let thread = thread::spawn(move || {
-            hurry();
+            set_realtime();
             while !ended.load(Ordering::Relaxed) {
                 let sample = (Instant::now(), counters.iter().map(|c| c.load(Ordering::Relaxed)).collect());
                 written.lock().expect("nobody panics with it").push(sample);
                 thread::sleep(interval);
             }
         });
-        Record { samples, pulse: Pulse::feel(), stop, thread: Some(thread) }
+        Record { samples, stalls: Stalls::watch(), stop, thread: Some(thread) }
     }
 
     fn between(&self, from: Instant, to: Instant) -> Vec<Sample> {
@@ -88,7 +90,7 @@ impl Record {
     #[must_use]
     pub fn lowest(&self, flow: usize, from: Instant, to: Instant) -> f64 {
         let samples = self.between(from, to);
-        let stopped = |w: &[Sample]| self.pulse.stopped(w[0].0 - RECOVERY, w[1].0);
+        let stopped = |w: &[Sample]| self.stalls.longest(w[0].0 - RECOVERY, w[1].0);
         let all: Vec<&[Sample]> = samples.windows(2).collect();
         let mut judged: Vec<&[Sample]> = all.iter().copied().filter(|w| stopped(w).is_none()).collect();
         if judged.len() < all.len() {

@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context, Result};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
 use weir_lab::{topology::Netns, traffic::UDP_PAYLOAD};
+use weir_testkit::set_realtime;
 use weir_units::BitRate;
 
 /// A blocked socket looks this often whether it is to stop.
@@ -278,7 +279,7 @@ impl Stream {
         stream.socket = Some(socket.try_clone()?.into());
         let (stop, sent, rate) = (stream.stop[0].clone(), stream.sent.clone(), stream.rate.clone());
         let sender = thread::spawn(move || {
-            hurry();
+            set_realtime();
             let block = [0u8; 16 << 10];
             let mut pace = Pace::new(rate);
             count(&stop, &sent, || {
@@ -287,7 +288,7 @@ impl Stream {
         });
         let (stop, received) = (stream.stop[1].clone(), stream.received.clone());
         let receiver = thread::spawn(move || {
-            hurry();
+            set_realtime();
             let mut buffer = vec![0u8; 256 << 10];
             count(&stop, &received, || peer.read(&mut buffer));
         });
@@ -316,7 +317,7 @@ impl Stream {
         let (stop, sent, wanted) = (stream.stop[0].clone(), stream.sent.clone(), stream.rate.clone());
         let sender = thread::spawn(move || {
             if rate != Rate::Unlimited {
-                hurry();
+                set_realtime();
             }
             let payload = vec![0; payload];
             let mut pace = Pace::new(wanted);
@@ -330,7 +331,7 @@ impl Stream {
         });
         let (stop, received) = (stream.stop[1].clone(), stream.received.clone());
         let receiver = thread::spawn(move || {
-            hurry();
+            set_realtime();
             let mut buffer = vec![0; 65_536];
             count(&stop, &received, || sink.recv(&mut buffer));
         });
@@ -438,14 +439,6 @@ impl Drop for Stream {
             let _ = thread.join();
         }
     }
-}
-
-/// Real-time priority for this thread, so that a busy machine does not look like a network
-/// that stands still. Where it is refused, results get less sure, not wrong. Whether it has it.
-pub(crate) fn hurry() -> bool {
-    let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: a plain system call on a valid structure; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
 }
 
 /// Counts what `step` does until told to stop or until it fails; waiting is no failure.

@@ -8,8 +8,8 @@ use std::{
 
 use weir_lab::topology::{Family, Spec};
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, containers, for_each_engine, party,
-    within,
+    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, containers, for_each_engine,
+    measure_once, party,
 };
 
 for_each_engine!(a_change_of_the_active_set_is_exact_again_soon_and_loses_nothing);
@@ -146,7 +146,7 @@ fn a_change_of_the_active_set_is_exact_again_soon_and_loses_nothing(engine: Engi
             found
         };
         let good = |c: &Change| c.settled <= by.soon && c.least >= by.least;
-        let found = within(change, good);
+        let found = measure_once(change, good);
         worst.settled = worst.settled.max(found.settled);
         worst.least = worst.least.min(found.least);
     }

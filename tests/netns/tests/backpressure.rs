@@ -7,7 +7,7 @@ use weir_lab::{
     traffic::{Load, Outcome},
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Need, Node, TOLERANCE, can_run, compare, containers, party, title, within,
+    CAPACITY, Division, Need, Node, TOLERANCE, can_run, compare, containers, measure_once, party, title,
 };
 
 /// How much of the flood may be lost.
@@ -15,6 +15,7 @@ const LOSS: f64 = 0.01;
 /// How much later an idle class's answers may come, ms.
 const RISE_MS: f64 = 3.0;
 
+#[derive(Debug)]
 struct Seen {
     outcome: Outcome,
     worst: f64,
@@ -57,11 +58,11 @@ fn flood(mode: Mode, family: Family) {
     let expected = division.expected(CAPACITY, family);
 
     let silence = || Division::default().run(&node, &["C4"], family, 4);
-    let silence = within(silence, |outcome| outcome.pings[0].ms.len() > 50);
+    let silence = measure_once(silence, |outcome| outcome.pings[0].ms.len() > 50);
     let unloaded = &silence.pings[0];
     assert!(unloaded.ms.len() > 50, "{} answers on an idle link", unloaded.ms.len());
     let unloaded_ms = median(&unloaded.ms);
-    let seen = within(
+    let seen = measure_once(
         || {
             let before = node.class("C1").drops;
             let outcome = division.run(&node, &["C4"], family, 6);

@@ -12,8 +12,8 @@ use weir_lab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Need, Node, Rate, Share, Stream, TOLERANCE, can_run, compare, containers, party,
-    within,
+    CAPACITY, Division, Need, Node, Rate, Share, Stream, TOLERANCE, can_run, compare, containers,
+    measure_once, party,
 };
 use weir_share::Weight;
 use weir_units::BitRate;
@@ -105,7 +105,7 @@ fn a_policy_changed_under_load_is_in_force_within_a_second() {
     ];
     let unset = Division::of([c("C1"), c("C2"), c("C3")]);
     let expect = |division: &Division| division.expected(CAPACITY, Family::V4);
-    let slowest = within(
+    let slowest = measure_once(
         || {
             let mut slowest = Duration::ZERO;
             for (what, division) in &steps {
@@ -139,7 +139,7 @@ fn a_class_that_wakes_has_its_share_within_a_second_and_keeps_it() {
     ]);
     node.client().set(&division.to_changes(&node)).expect("it fits");
     let expected = division.expected(CAPACITY, Family::V4);
-    let (soon, worst) = within(
+    let (soon, worst) = measure_once(
         || {
             // Whoever is awake has the whole link; then the others come.
             let mut streams = start(&node, &["C2"]);
@@ -175,7 +175,7 @@ fn a_hundred_classes_are_changed_in_one_call_in_under_50_ms() {
     // Some of them send: their classes are in use when they are changed.
     let _streams = start(&node, &["C1", "C2", "C50", "C99"]);
     thread::sleep(Duration::from_millis(1000));
-    let took = within(
+    let took = measure_once(
         || {
             let mut times = Vec::new();
             for round in 0..7u32 {

@@ -20,7 +20,7 @@ use weir_lab::{
 use weir_netns_tests::{
     Counting, Division, Foreign, Need, Node, Record, Stream, can_run,
     connections::{Pair, can_choose, programs, rule, started, usual, wait_for},
-    containers, kernel, party, within,
+    containers, kernel, measure_once, party,
 };
 use weir_units::BitRate;
 
@@ -262,7 +262,7 @@ fn a_hundred_classes_cost_little_memory_and_time() {
     {
         sleep(Duration::from_millis(100));
     }
-    let idle = within(|| cpu_percent(pid, FIVE_SECONDS), |cpu| *cpu <= 1.0);
+    let idle = measure_once(|| cpu_percent(pid, FIVE_SECONDS), |cpu| *cpu <= 1.0);
     println!("{MANY} idle classes: {idle:.2} % of a core");
 
     let busy = |each: BitRate| {
@@ -286,7 +286,7 @@ fn a_hundred_classes_cost_little_memory_and_time() {
     };
     let good = |(active, cpu): &(usize, f64)| *active >= MANY && *cpu <= 4.0;
     let (held_back, below) =
-        (within(|| busy(BitRate::mbit(2)), good), within(|| busy(BitRate::kbit(600)), good));
+        (measure_once(|| busy(BitRate::mbit(2)), good), measure_once(|| busy(BitRate::kbit(600)), good));
     let memory = resident_mib(pid);
     println!("{MANY} classes: {memory:.2} MiB resident");
     assert!(idle <= 1.0, "{idle:.2} % of a core while idle");
@@ -316,7 +316,7 @@ fn nothing_is_changed_when_nothing_changes() {
         sleep(Duration::from_secs(5));
         changes() - before
     };
-    let grown = within(measure, |grown| *grown == 0);
+    let grown = measure_once(measure, |grown| *grown == 0);
     println!("three saturating flows for 5 s: {grown} changes of classes, {} before", changes() - grown);
     assert_eq!(grown, 0);
 }
@@ -369,7 +369,7 @@ fn one_unlimited_flow_is_as_fast_as_through_a_scheduler_written_by_hand() {
             .collect();
         median(&ratios).expect("there are some")
     };
-    let ratio = within(measure, |ratio| *ratio >= 0.95);
+    let ratio = measure_once(measure, |ratio| *ratio >= 0.95);
     println!("throughput through weir for one through ifb and HTB set up by hand: {ratio:.3}");
     assert!(ratio >= 0.95, "{ratio:.3}");
 }
@@ -434,7 +434,7 @@ fn choosing_what_a_connection_uses_takes_the_kernel_less_than_five_microseconds(
     let mut slow = Vec::new();
     for (what, rules) in cases {
         started(&mut node, &config, &rules.iter().map(|text| rule(text)).collect::<Vec<_>>());
-        let cost_us = within(|| choosing_us(&node, &root, what), |cost_us| *cost_us < MOST_US);
+        let cost_us = measure_once(|| choosing_us(&node, &root, what), |cost_us| *cost_us < MOST_US);
         let view = node.client().congestion().expect("it answers");
         assert!(view.set >= (BATCHES * BATCH) as u64, "the rule reached {} connections", view.set);
         if cost_us >= MOST_US {

@@ -13,7 +13,7 @@ use weir_lab::{
     traffic::{Load, wait_until_listening},
 };
 use weir_netns_tests::{
-    CAPACITY, Config, Division, Need, Node, TOLERANCE, can_run, compare, kernel, party, within,
+    CAPACITY, Config, Division, Need, Node, TOLERANCE, can_run, compare, kernel, measure_once, party, skip,
 };
 use weir_testkit::Dockerd;
 use weir_units::BitRate;
@@ -39,7 +39,7 @@ fn docked() -> Option<Docked> {
     let docker = match Dockerd::start(node.topology.node().name()) {
         Ok(docker) => docker,
         Err(why) => {
-            println!("SKIPPED: {why}");
+            skip(why);
             return None;
         }
     };
@@ -155,7 +155,7 @@ fn containers_of_docker_share_the_link_by_their_labels() {
     let expected = division.expected(CAPACITY, Family::V4);
     let measure =
         || compare("by labels, two networks, NAT", &docked.send(&["one", "two", "three"]), &expected);
-    let worst = within(measure, |worst| *worst <= TOLERANCE);
+    let worst = measure_once(measure, |worst| *worst <= TOLERANCE);
     assert!(worst <= TOLERANCE, "{:.2} % off", worst * 100.0);
 }
 
@@ -225,7 +225,7 @@ fn what_was_set_by_hand_waits_for_a_container_and_outlives_daemons() {
         Division::of([party("web").weight(4).max(25).sends(Load::Tcp), party("other").sends(Load::Tcp)]);
     let expected = division.expected(CAPACITY, Family::V4);
     let measure = || compare("after all that", &docked.send(&["web", "other"]), &expected);
-    let worst = within(measure, |worst| *worst <= TOLERANCE);
+    let worst = measure_once(measure, |worst| *worst <= TOLERANCE);
     assert!(worst <= TOLERANCE, "{:.2} % off", worst * 100.0);
 }
 
@@ -242,7 +242,7 @@ fn a_container_on_the_hosts_network_has_a_class_of_its_own() {
     let division = Division::of([party("hosted").max(10).sends(Load::Tcp)]);
     let expected = division.expected(CAPACITY, Family::V4);
     let measure = || compare("on the host's network", &docked.send(&["hosted"]), &expected);
-    let worst = within(measure, |worst| *worst <= TOLERANCE);
+    let worst = measure_once(measure, |worst| *worst <= TOLERANCE);
     let (own, host) = (docked.class("hosted").bytes, docked.class("host").bytes.0 - host.0);
     println!("hosted's class has {own} of it, the host's {host} bytes");
     assert!(own.0 > 5_000_000 && host < 100_000, "its traffic counts as the host's");

@@ -21,7 +21,7 @@ use weir_lab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Rate, Stream, compare, containers, kernel, party, within,
+    CAPACITY, Division, Engine, FLOOD, Node, Rate, Stream, compare, containers, kernel, measure_once, party,
 };
 use weir_share::{Policy, Weight};
 use weir_units::{BitRate, Bytes};
@@ -59,7 +59,7 @@ impl Busy {
     #[track_caller]
     fn assert_shares(&self, what: &str) {
         let expected = self.division.expected(CAPACITY, Family::V4);
-        let worst = within(
+        let worst = measure_once(
             || {
                 let streams: Vec<&Stream> = self.streams.iter().collect();
                 let rates = Stream::goodputs(&streams, Duration::from_millis(700));

@@ -14,7 +14,7 @@ use weir_netns_tests::{
     CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, Slack, containers, for_each_engine,
     judge,
     kernel::{SCHEDULER, TAP, index_of},
-    party, within,
+    measure_once, party,
 };
 
 for_each_engine!(
@@ -57,7 +57,7 @@ impl Busy {
     fn shares_hold(&self, what: &str) {
         let what = format!("{} {what}", self.engine);
         let rules = (WINDOW, self.engine.tolerance(false), Slack::None);
-        let judged = within(
+        let judged = measure_once(
             || judge(&what, &self.division, &self.senders.goodputs(WINDOW), &self.expected, rules),
             |judged| judged.holds(self.engine),
         );

@@ -11,7 +11,7 @@ use weir_bpf::attach;
 use weir_lab::topology::{Family, Spec};
 use weir_netns_tests::{
     CAPACITY, Division, FLOOD, Need, Node, Rate, Stream, TOLERANCE, can_run, compare, containers, kernel,
-    party, within,
+    measure_once, party,
 };
 use weir_units::TcHandle;
 
@@ -72,7 +72,7 @@ fn what_somebody_writes_into_the_classifiers_maps_is_set_right_within_a_second()
             let got: Vec<_> = ["C1", "C2"].map(str::to_owned).into_iter().zip(rates).collect();
             compare(what, &got, &expected)
         };
-        let worst = within(measure, |worst| *worst <= TOLERANCE);
+        let worst = measure_once(measure, |worst| *worst <= TOLERANCE);
         assert!(worst <= TOLERANCE, "{what}: a share is {:.1} % off", worst * 100.0);
     };
     shares("at first");

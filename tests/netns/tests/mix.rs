@@ -11,7 +11,7 @@ use weir_lab::{
 };
 use weir_netns_tests::{
     CAPACITY, Division, Engine, Node, Slack, Stream, connections::can_choose, containers, for_each_engine,
-    judge, kernel, party, within,
+    judge, kernel, measure_once, party,
 };
 
 for_each_engine!(shares_are_those_of_the_policy_whatever_algorithms_the_containers_use);
@@ -90,7 +90,7 @@ fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine:
             // What arrives in order was seen to swing after this fall (docs/limits.md), hardly ever; what weir
             // divides is what leaves.
             let counts_what_leaves = engine == Engine::Htb && !paced && *name == "CUBIC has one";
-            let judged = within(
+            let judged = measure_once(
                 || {
                     let rates = if counts_what_leaves { left(&node, &streams) } else { goodputs(&streams) };
                     judge(&what, division, &rates, &expected, slack)

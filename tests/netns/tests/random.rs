@@ -20,7 +20,7 @@ use weir_lab::{
 };
 use weir_netns_tests::{
     CAPACITY, Division, Engine, FLOOD, Judged, Node, Party, Senders, Slack, containers, for_each_engine,
-    in_virtual_time, judge, party, within,
+    judge, measure_once, party,
 };
 use weir_units::BitRate;
 
@@ -226,7 +226,7 @@ fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: 
         sleep(engine.settles());
     }
     let judged = || shares(what, engine, tso, division, senders);
-    if in_virtual_time() { judged() } else { within(judged, |judged| judged.holds(engine)) }
+    measure_once(judged, |judged| judged.holds(engine))
 }
 
 /// What arrives. With super-packets longer than at first, if that does not tell: one of a

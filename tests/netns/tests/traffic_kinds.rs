@@ -14,7 +14,7 @@ use weir_lab::{
 };
 use weir_netns_tests::{
     CAPACITY, Division, Need, Node, Rate, SECONDS, Stream, TOLERANCE, assert_shares, can_run, check, compare,
-    containers, party, within,
+    containers, measure_once, party,
 };
 use weir_units::BitRate;
 
@@ -121,7 +121,7 @@ fn what_stays_on_the_node_is_charged_if_asked_for() {
     let stream = Stream::tcp(node.netns("C1"), c2.netns(), c2.address(Family::V4));
     std::thread::sleep(Duration::from_secs(1));
     let rate =
-        within(|| stream.goodput(Duration::from_secs(2)), |rate| (rate / 19.1 - 1.0).abs() < TOLERANCE);
+        measure_once(|| stream.goodput(Duration::from_secs(2)), |rate| (rate / 19.1 - 1.0).abs() < TOLERANCE);
     let wanted = BitRate::mbit(20).as_mbit() * Load::Tcp.payload_share(Family::V4);
     println!("local, charged: {rate:.2} Mbit/s of {wanted:.2}");
     assert!((rate / wanted - 1.0).abs() < TOLERANCE, "{rate:.2} Mbit/s instead of {wanted:.2}");
@@ -153,7 +153,7 @@ fn neighbours(mode: Mode) {
                 let pong = container.exec(&["ping", "-n", "-c", "1", "-W", "1", &address]);
                 pong.map(|_| begin.elapsed()).inspect_err(|e| println!("{mode} {family} {label}: {e:#}"))
             };
-            let slowest = within(
+            let slowest = measure_once(
                 || (0..5).map(|_| ask().unwrap_or(Duration::MAX)).max().expect("five times"),
                 |slowest| *slowest < Duration::from_secs(1),
             );
@@ -197,7 +197,7 @@ fn who_is_not_named_shares_the_default_class() {
     let expected = strangers.expected(CAPACITY, Family::V4);
     let sending =
         Division::of([party("C1").sends(FLOOD), party("C2").sends(FLOOD), party("C3").sends(FLOOD)]);
-    let (flows, worst) = within(
+    let (flows, worst) = measure_once(
         || {
             let outcome = sending.run(&node, &[], Family::V4, SECONDS);
             let together = outcome.flows[1].goodput + outcome.flows[2].goodput;
@@ -207,7 +207,7 @@ fn who_is_not_named_shares_the_default_class() {
         },
         |(_, worst)| *worst <= TOLERANCE,
     );
-    assert!(worst <= TOLERANCE, "a share is {:.2} % off, twice", worst * 100.0);
+    assert!(worst <= TOLERANCE, "a share is {:.2} % off", worst * 100.0);
     let class = node.class("default");
     println!("strangers: {} in the class default", class.bytes);
     assert!(class.bytes.0 as f64 > flows[1].1 * 1e6 / 8.0, "{} in the class default", class.bytes);
@@ -284,7 +284,7 @@ fn a_process_on_the_hosts_network_has_the_class_of_its_cgroup() {
         let backup = (after.1 - before.1) as f64 * 8e-6 / (after.0 - before.0).as_secs_f64() * payload;
         [("backup".to_owned(), backup), ("host".to_owned(), rates[0]), ("C1".to_owned(), rates[1])]
     };
-    let measured = within(measure, |m| compare("by cgroup", m, &expected) <= TOLERANCE);
+    let measured = measure_once(measure, |m| compare("by cgroup", m, &expected) <= TOLERANCE);
     assert_shares("by cgroup", &measured, &expected, TOLERANCE);
     drop((sender, sink));
 }

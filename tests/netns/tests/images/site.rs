@@ -16,7 +16,7 @@ use std::{
 
 use tempfile::TempDir;
 use weir_api::{Client, Image};
-use weir_netns_tests::{Need, binary, can_run};
+use weir_netns_tests::{Need, binary, can_run, skip};
 use weir_testkit::{Dockerd, LOGIN, Netns, Registry, image_of_noise};
 
 /// How long a program may take to be ready, on a machine that others use too.
@@ -73,9 +73,7 @@ impl Site {
             netns.ip(&["link", "set", "up0", "up"]).unwrap();
         }
         let registry = |port: u16, is_public| {
-            Registry::start(&far, ([10, 9, 0, 2], port).into(), is_public)
-                .map_err(|why| println!("SKIPPED: {why}"))
-                .ok()
+            Registry::start(&far, ([10, 9, 0, 2], port).into(), is_public).map_err(skip).ok()
         };
         let (public, private) = (registry(5000, true)?, registry(5001, false)?);
         let dir = tempfile::Builder::new().prefix("weir-images-").tempdir().unwrap();
@@ -102,7 +100,7 @@ impl Site {
 
     /// A Docker and a containerd on the node; none, with the reason printed, if there can be none.
     pub(crate) fn docker(&self) -> Option<Dockerd> {
-        Dockerd::start(self.node.name()).map_err(|why| println!("SKIPPED: {why}")).ok()
+        Dockerd::start(self.node.name()).map_err(skip).ok()
     }
 
     pub(crate) fn in_node(&self, program: impl AsRef<Path>) -> Command {
