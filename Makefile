@@ -21,7 +21,8 @@ WEIR := target/release/weir
 VM := $(CARGO) run -q --locked -p weir-vm --
 # What runs in the newest kernel; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
-VM_ENV := --timeout 2700 --env WEIR_ENGINES=bpf,edt --env WEIR_POLICIES=4
+VM_TIMEOUT := 2700
+VM_ENV := --timeout $(VM_TIMEOUT) --env WEIR_ENGINES=bpf,edt --env WEIR_POLICIES=4
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
@@ -30,7 +31,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
 
-.PHONY: all build release demo test test-unit test-netns test-uml test-vm test-vm-matrix lint loom miri bench lab uml-kernel doc install uninstall deps clean
+.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix lint loom miri bench lab uml-kernel doc install uninstall deps clean
 
 all: release
 
@@ -40,6 +41,10 @@ deps:
 build:
 	scripts/install-deps.sh build
 	$(CARGO) build --workspace --locked
+
+build-tests:
+	scripts/install-deps.sh build test
+	$(CARGO) test --workspace --locked --no-run
 
 release:
 	scripts/install-deps.sh build
@@ -66,9 +71,9 @@ test-unit:
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
 NOT_YET := htb::random_policies
 
-# Real traffic: one test at a time, so that none starves another. The suite of all engines for the one that every kernel has; for others in virtual
-# time, where no other load moves a figure. Of engine user what becomes of traffic when it is gone, shares
-# before and after, how long an idle class waits, and that its thread goes before others. (All of it:
+# Real traffic: one test at a time, so that none starves another. The suites of all engines run for htb here,
+# and for bpf and edt in virtual time (VM_TESTS). Of engine user its faults, its latency and its thread's
+# priority run. (All of it:
 # WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast it is, on a
 # quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
 test-netns:
