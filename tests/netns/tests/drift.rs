@@ -47,7 +47,8 @@ impl Busy {
         node.start(&config);
         let mut busy = Busy { node, division, streams: Vec::new() };
         busy.streams = LABELS.iter().map(|label| busy.stream(label)).collect();
-        sleep(Duration::from_secs(1));
+        // As the conformance suite waits: TCP has just connected, and `htb` needs 1 s to be exact.
+        sleep(Duration::from_millis(2500));
         busy.assert_shares("at first");
         busy
     }
