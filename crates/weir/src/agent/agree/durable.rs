@@ -14,6 +14,7 @@ use super::{
     tests::{client, config, moment, offer},
     *,
 };
+use crate::agent::store::place::{Copy, Place, Seen};
 
 /// A write or a change of length that is not synced.
 #[derive(Debug, Clone)]
@@ -29,6 +30,10 @@ struct Disk {
     pending: Vec<Pending>,
     /// What is read: both together.
     seen: Vec<u8>,
+    /// The second copy.
+    second: Text,
+    /// How often a copy was set aside.
+    asides: u64,
     /// Operations so far.
     operations: u64,
     /// At that one it fails, and at all later ones.
@@ -37,6 +42,16 @@ struct Disk {
     once: bool,
     /// Decides what of the cache a crash leaves, and how much of a write.
     seed: u64,
+}
+
+/// A file that grows or is exchanged.
+#[derive(Debug, Default)]
+struct Text {
+    safe: Option<Vec<u8>>,
+    /// None as well: it is as it is on disk.
+    seen: Option<Vec<u8>>,
+    /// It was exchanged, and the directory is not synced.
+    is_exchanged: bool,
 }
 
 fn apply(image: &mut Vec<u8>, change: &Pending, part: usize) {
@@ -89,7 +104,29 @@ impl Disk {
             }
         }
         self.seen.clone_from(&self.safe);
+        self.crash_second();
         (self.fails_at, self.operations) = (None, 0);
+    }
+}
+
+impl Disk {
+    /// Of what was added, a part is there; what was exchanged is the old or the new.
+    fn crash_second(&mut self) {
+        let random = self.random();
+        let Text { safe, seen, is_exchanged } = &mut self.second;
+        match (&safe, &seen) {
+            (_, Some(new)) if *is_exchanged => {
+                if random % 2 == 0 {
+                    *safe = Some(new.clone());
+                }
+            }
+            (Some(old), Some(new)) => {
+                let kept = old.len() + random as usize % (new.len() - old.len() + 1);
+                *safe = Some(new[..kept].to_vec());
+            }
+            _ => {}
+        }
+        (*seen, *is_exchanged) = (safe.clone(), false);
     }
 }
 
@@ -143,11 +180,67 @@ impl StorageBackend for Handle {
     }
 }
 
+impl Place for Handle {
+    fn open(&self) -> Result<Database, redb::Error> {
+        Ok(Database::builder().set_cache_size(64 * 1024).create_with_backend(self.clone())?)
+    }
+
+    fn look(&self, copy: Copy) -> Seen {
+        let disk = self.disk();
+        let is_there = match copy {
+            Copy::First => !disk.seen.is_empty(),
+            Copy::Second => disk.second.seen.is_some(),
+        };
+        if is_there { Seen::File } else { Seen::Nothing }
+    }
+
+    fn is_readable(&self, _: Copy) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_aside(&self, copy: Copy) -> io::Result<String> {
+        self.disk().asides += 1;
+        Err(io::Error::other(format!("{copy:?} is sound")))
+    }
+
+    fn second(&self) -> io::Result<Box<dyn io::BufRead + '_>> {
+        Ok(Box::new(io::Cursor::new(self.disk().second.seen.clone().unwrap_or_default())))
+    }
+
+    fn append(&self, line: &[u8]) -> io::Result<()> {
+        let mut disk = self.disk();
+        let failed = disk.operate();
+        let part = if failed.is_err() { disk.random() as usize % (line.len() + 1) } else { line.len() };
+        let text = disk.second.seen.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        text.extend_from_slice(&line[..part]);
+        failed?;
+        // The sync.
+        disk.operate()?;
+        disk.second.safe = disk.second.seen.clone();
+        Ok(())
+    }
+
+    fn replace(&self, write: &mut dyn FnMut(&mut dyn io::Write) -> io::Result<()>) -> io::Result<()> {
+        let mut text = Vec::new();
+        write(&mut text)?;
+        let mut disk = self.disk();
+        // The write, the sync, the exchange; then the directory's sync.
+        for _ in 0..3 {
+            disk.operate()?;
+        }
+        (disk.second.seen, disk.second.is_exchanged) = (Some(text), true);
+        disk.operate()?;
+        (disk.second.safe, disk.second.is_exchanged) = (disk.second.seen.clone(), false);
+        Ok(())
+    }
+
+    fn name(&self, copy: Copy) -> String {
+        format!("made-up-{copy:?}")
+    }
+}
+
 fn store(disk: &Handle) -> Result<Store, StoreError> {
-    let disk = disk.clone();
-    let opener =
-        move || Ok(Database::builder().set_cache_size(64 * 1024).create_with_backend(disk.clone())?);
-    Store::opened_by(Box::new(opener), PathBuf::from("made-up.redb"))
+    Store::opened_in(Box::new(disk.clone()), PathBuf::from("made-up.redb"))
 }
 
 /// What a client was told.
@@ -252,8 +345,20 @@ fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
     live(&mut agreements, &store, &mut told, &mut ended);
     assert!(told.values().all(|told| *told != Told::Unknown), "{what}: {told:?}");
     compare(&agreements, &told, &ended, &format!("{what}, asked again"));
-    drop((agreements, store));
+    assert_eq!((store.notices(), disk.disk().asides), (vec![], 0), "{what}: sound copies are set aside");
+    drop(store);
+    same_in_second(&disk, &agreements, &what);
     operations
+}
+
+/// What there is must be in the second copy too: the database is lost.
+fn same_in_second(disk: &Handle, agreements: &Agreements, what: &str) {
+    let mut without = Disk { seed: 1, ..Disk::default() };
+    without.second.seen = disk.disk().second.seen.clone();
+    let store = store(&Handle(Arc::new(Mutex::new(without)))).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let restored = Agreements::open(&config(""), &store, moment(0).utc).unwrap().unwrap();
+    assert!(restored.all().eq(agreements.all()), "{what}: the second copy differs");
+    assert_eq!(store.notices().len(), 1, "{what}: {:?}", store.notices());
 }
 
 #[test]

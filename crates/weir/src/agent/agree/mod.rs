@@ -34,7 +34,7 @@ use crate::config::{self, Agreements as Rules, Config, Decide};
 pub(crate) use ask::Ask;
 pub(super) use enforce::{Counted, Interval as Delivery, utc};
 #[cfg(test)]
-pub(crate) use tests::Desk;
+pub(crate) use tests::{Desk, offer};
 pub(super) use watch::LinkSeen;
 
 /// How long counted bytes may wait to be written: so much a crash forgets of a quota's use.

@@ -65,7 +65,7 @@ impl Desk {
     }
 }
 
-pub(super) fn offer(service: &str, mbit: u64) -> Offer {
+pub(crate) fn offer(service: &str, mbit: u64) -> Offer {
     let text = format!(
         r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{service}"}},
             "terms":{{"min":"{mbit}mbit","max":"{mbit}mbit"}}}}"#

@@ -1,17 +1,17 @@
 //! The agreements' part of the database. An agreement is one row; what was sent under it, with
 //! a quota, another; the number of the next is written with the agreement that takes it.
 
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use weir_agree::{Agreement, Month, Name, Usage, Utc};
 
-use super::{META, Store, StoreError};
+use super::{META, Store, StoreError, Text};
 
 /// Agreements as JSON, by id.
-const AGREEMENTS: TableDefinition<'_, &str, &str> = TableDefinition::new("agreements");
+const AGREEMENTS: Text = TableDefinition::new("agreements");
 /// What was sent, as JSON, by agreement.
-const USAGE: TableDefinition<'_, &str, &str> = TableDefinition::new("agreement-usage");
+const USAGE: Text = TableDefinition::new("agreement-usage");
 /// What was seen of an agreement in a month, as JSON, by `id/2026-11`.
-const MONTHS: TableDefinition<'_, &str, &str> = TableDefinition::new("agreement-months");
+const MONTHS: Text = TableDefinition::new("agreement-months");
 /// In [`META`]: the number of the next agreement.
 const NEXT: &str = "next-agreement";
 
@@ -67,26 +67,21 @@ impl Store {
         agreements: impl IntoIterator<Item = &'a Agreement>,
         next: u64,
     ) -> Result<(), StoreError> {
-        self.write("write an agreement to", |tx| {
-            let mut rows = tx.open_table(AGREEMENTS)?;
+        self.write("write an agreement to", |change| {
             for agreement in agreements {
                 let text = serde_json::to_string(agreement).unwrap_or_default();
-                rows.insert(agreement.id.as_str(), text.as_str())?;
+                change.insert(AGREEMENTS, agreement.id.as_str(), &text)?;
             }
-            tx.open_table(META)?.insert(NEXT, next.to_string().as_str())?;
-            Ok(())
+            change.insert(META, NEXT, &next.to_string())
         })
     }
 
     /// Records what was sent.
     pub(crate) fn save_usage(&self, usages: &[(Name, Usage)]) -> Result<(), StoreError> {
-        self.write("write what was sent to", |tx| {
-            let mut rows = tx.open_table(USAGE)?;
-            for (id, usage) in usages {
-                let text = serde_json::to_string(usage).unwrap_or_default();
-                rows.insert(id.as_str(), text.as_str())?;
-            }
-            Ok(())
+        self.write("write what was sent to", |change| {
+            usages.iter().try_for_each(|(id, usage)| {
+                change.insert(USAGE, id.as_str(), &serde_json::to_string(usage).unwrap_or_default())
+            })
         })
     }
 
@@ -106,26 +101,23 @@ impl Store {
 
     /// Records what was seen of agreements.
     pub(crate) fn save_months(&self, months: &[(Name, Month)]) -> Result<(), StoreError> {
-        self.write("write what was seen of agreements to", |tx| {
-            let mut rows = tx.open_table(MONTHS)?;
-            for (id, month) in months {
+        self.write("write what was seen of agreements to", |change| {
+            months.iter().try_for_each(|(id, month)| {
                 let text = serde_json::to_string(month).unwrap_or_default();
-                rows.insert(month_key(id, month.month()).as_str(), text.as_str())?;
-            }
-            Ok(())
+                change.insert(MONTHS, &month_key(id, month.month()), &text)
+            })
         })
     }
 
     /// Forgets agreements.
     pub(crate) fn forget_agreements(&self, ids: &[Name]) -> Result<(), StoreError> {
-        self.write("forget agreements of", |tx| {
-            let (mut rows, mut usages) = (tx.open_table(AGREEMENTS)?, tx.open_table(USAGE)?);
-            let mut months = tx.open_table(MONTHS)?;
+        self.write("forget agreements of", |change| {
             for id in ids {
-                rows.remove(id.as_str())?;
-                usages.remove(id.as_str())?;
-                let own = format!("{id}/");
-                months.retain_in(own.as_str()..format!("{id}0").as_str(), |key, _| !key.starts_with(&own))?;
+                change.remove(AGREEMENTS, id.as_str())?;
+                change.remove(USAGE, id.as_str())?;
+                for month in change.keys(MONTHS, &format!("{id}/"))? {
+                    change.remove(MONTHS, &month)?;
+                }
             }
             Ok(())
         })

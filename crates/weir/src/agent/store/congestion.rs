@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use weir_cc::{Origin, Rule, Trial};
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, Text};
 
 /// Rules as JSON, by what they are about.
-const RULES: TableDefinition<'_, &str, &str> = TableDefinition::new("congestion-rules");
+const RULES: Text = TableDefinition::new("congestion-rules");
 /// Trials as JSON, by network.
-const TRIALS: TableDefinition<'_, &str, &str> = TableDefinition::new("congestion-trials");
+const TRIALS: Text = TableDefinition::new("congestion-trials");
 
 pub(super) fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(RULES)?;
@@ -48,7 +48,8 @@ impl Store {
             let row = Row { rule: rule.clone(), origin: rule.origin };
             (rule.to_string(), serde_json::to_string(&row).unwrap_or_default())
         });
-        self.replace("write the rules of congestion control of", RULES, &rows.collect())
+        let rows = rows.collect();
+        self.write("write the rules of congestion control of", |change| change.replace(RULES, &rows))
     }
 
     /// Trials, by network. One that can no longer be read begins anew.
@@ -71,25 +72,8 @@ impl Store {
         let rows = trials
             .iter()
             .map(|(to, trial)| (to.to_string(), serde_json::to_string(trial).unwrap_or_default()));
-        self.replace("write the trials of", TRIALS, &rows.collect())
-    }
-
-    fn replace(
-        &self,
-        what: &'static str,
-        table: TableDefinition<'_, &str, &str>,
-        rows: &BTreeMap<String, String>,
-    ) -> Result<(), StoreError> {
-        self.write(what, |tx| {
-            let mut table = tx.open_table(table)?;
-            table.retain(|key, _| rows.contains_key(key))?;
-            for (key, text) in rows {
-                if table.get(key.as_str())?.is_none_or(|old| old.value() != text) {
-                    table.insert(key.as_str(), text.as_str())?;
-                }
-            }
-            Ok(())
-        })
+        let rows = rows.collect();
+        self.write("write the trials of", |change| change.replace(TRIALS, &rows))
     }
 }
 

@@ -1,8 +1,14 @@
 //! What must outlive the agent: policies set by hand, agreements, which class has which minor,
-//! what was added to the host. One embedded database, every change on disk before it is answered.
+//! what was added to the host. One embedded database and a second copy of its rows beside it:
+//! every change is on disk in both before it is answered.
 
 mod agreements;
 mod congestion;
+#[cfg(test)]
+mod damage;
+mod opening;
+pub(super) mod place;
+mod second;
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,14 +16,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use weir_host::engine::Created;
 
+use self::{
+    opening::guarded,
+    place::{Directory, Place},
+    second::Row,
+};
 use crate::config::Layer;
 
-const POLICIES: TableDefinition<'_, &str, &str> = TableDefinition::new("policies");
-const MINORS: TableDefinition<'_, &str, u16> = TableDefinition::new("minors");
-const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
+/// A table whose rows are text.
+type Text = TableDefinition<'static, &'static str, &'static str>;
+
+const POLICIES: Text = TableDefinition::new("policies");
+const META: Text = TableDefinition::new("meta");
+/// The one table whose rows are numbers.
+const MINORS: &str = "minors";
+const MINORS_TABLE: TableDefinition<'_, &str, u16> = TableDefinition::new(MINORS);
+/// The second copy is written anew when it has grown by so much more than twice what it was.
+const GROWS: u64 = 4 << 20;
 
 /// The database could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -28,18 +46,33 @@ pub(crate) struct StoreError {
     detail: String,
 }
 
-/// Opens the database's file.
-pub(super) type Opener = Box<dyn Fn() -> Result<Database, redb::Error>>;
+/// An open database.
+struct Open {
+    database: Database,
+    /// The number of its last change.
+    sequence: u64,
+    /// The second copy when it was written last.
+    length: u64,
+    /// What was added to it since.
+    added: u64,
+    /// What happened to the state and was not acknowledged.
+    notices: Vec<String>,
+    /// What of it is news.
+    said: Vec<String>,
+}
 
-/// The database.
+/// The database and its second copy.
 ///
 /// A write that fails leaves the database closed, as nobody can say how much of it is on disk;
-/// the next access opens it again, and what is then found in it is what counts.
+/// the next access opens it again, and what is then found in it is what counts. A database that is
+/// found damaged then is set aside, and the second copy is what counts.
 pub(crate) struct Store {
-    database: RefCell<Option<Database>>,
-    opener: Opener,
+    slot: RefCell<Option<Open>>,
+    place: Box<dyn Place>,
     openings: Cell<u64>,
     path: PathBuf,
+    notices: RefCell<Vec<String>>,
+    said: RefCell<Vec<String>>,
 }
 
 /// Policies set by hand, by class name.
@@ -47,19 +80,108 @@ pub(crate) type SetLayers = BTreeMap<String, Layer>;
 /// The scheduler's classes, by `source:name`.
 pub(crate) type Minors = BTreeMap<String, u16>;
 
-impl Store {
-    /// Opens, or creates, `weir.redb` in this directory.
-    pub(crate) fn open(dir: &Path) -> Result<Store, StoreError> {
-        let path = dir.join("weir.redb");
-        let error = |what, detail: String| StoreError { what, path: path.clone(), detail };
-        std::fs::create_dir_all(dir).map_err(|e| error("create", e.to_string()))?;
-        let file = path.clone();
-        let opener = move || Ok(Database::builder().set_cache_size(256 * 1024).create(&file)?);
-        Store::opened_by(Box::new(opener), path)
+/// A transaction that notes what it changes, for the second copy.
+pub(super) struct Change<'t> {
+    tx: &'t WriteTransaction,
+    rows: RefCell<Vec<Row>>,
+}
+
+impl Change<'_> {
+    fn new(tx: &WriteTransaction) -> Change<'_> {
+        Change { tx, rows: RefCell::new(Vec::new()) }
     }
 
-    pub(super) fn opened_by(opener: Opener, path: PathBuf) -> Result<Store, StoreError> {
-        let store = Store { database: RefCell::new(None), opener, openings: Cell::new(0), path };
+    /// Makes a row as it is here.
+    fn put(&self, row: Row) -> Result<(), redb::Error> {
+        let Row(table, key, value) = &row;
+        let differs = if table == MINORS {
+            let mut table = self.tx.open_table(MINORS_TABLE)?;
+            let value = value.as_ref().and_then(|value| value.parse::<u16>().ok());
+            let differs = table.get(key.as_str())?.map(|old| old.value()) != value;
+            match value {
+                _ if !differs => {}
+                Some(value) => drop(table.insert(key.as_str(), value)?),
+                None => drop(table.remove(key.as_str())?),
+            }
+            differs
+        } else {
+            let mut table = self.tx.open_table(TableDefinition::<&str, &str>::new(table))?;
+            let differs = table.get(key.as_str())?.as_ref().map(|old| old.value()) != value.as_deref();
+            match value {
+                _ if !differs => {}
+                Some(value) => drop(table.insert(key.as_str(), value.as_str())?),
+                None => drop(table.remove(key.as_str())?),
+            }
+            differs
+        };
+        if differs {
+            self.rows.borrow_mut().push(row);
+        }
+        Ok(())
+    }
+
+    fn insert(&self, table: Text, key: &str, value: &str) -> Result<(), redb::Error> {
+        self.put(Row(name(table), key.to_owned(), Some(value.to_owned())))
+    }
+
+    fn remove(&self, table: Text, key: &str) -> Result<(), redb::Error> {
+        self.put(Row(name(table), key.to_owned(), None))
+    }
+
+    /// The keys of a table that begin so.
+    fn keys(&self, table: Text, beginning: &str) -> Result<Vec<String>, redb::Error> {
+        let table = self.tx.open_table(table)?;
+        let mut keys = Vec::new();
+        for row in table.range(beginning..)? {
+            let key = row?.0.value().to_owned();
+            if !key.starts_with(beginning) {
+                break;
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    /// Makes a table's rows these and no others.
+    fn replace(&self, table: Text, rows: &BTreeMap<String, String>) -> Result<(), redb::Error> {
+        for key in self.keys(table, "")?.iter().filter(|key| !rows.contains_key(*key)) {
+            self.remove(table, key)?;
+        }
+        rows.iter().try_for_each(|(key, text)| self.insert(table, key, text))
+    }
+}
+
+fn name(table: Text) -> String {
+    redb::TableHandle::name(&table).to_owned()
+}
+
+/// Makes the tables.
+fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
+    tx.open_table(POLICIES)?;
+    tx.open_table(MINORS_TABLE)?;
+    agreements::prepare(tx)?;
+    congestion::prepare(tx)
+}
+
+impl Store {
+    /// Opens, or creates, `weir.redb` and `weir.promises` in this directory.
+    pub(crate) fn open(dir: &Path) -> Result<Store, StoreError> {
+        let directory = Directory::new(dir);
+        let path = directory.file(place::Copy::First);
+        let error = |what, detail: String| StoreError { what, path: path.clone(), detail };
+        std::fs::create_dir_all(dir).map_err(|e| error("create", e.to_string()))?;
+        Store::opened_in(Box::new(directory), path)
+    }
+
+    pub(super) fn opened_in(place: Box<dyn Place>, path: PathBuf) -> Result<Store, StoreError> {
+        let store = Store {
+            slot: RefCell::new(None),
+            place,
+            openings: Cell::new(0),
+            path,
+            notices: RefCell::default(),
+            said: RefCell::default(),
+        };
         store.with("open", |_| Ok(()))?;
         Ok(store)
     }
@@ -74,42 +196,58 @@ impl Store {
     fn with<T>(
         &self,
         what: &'static str,
-        act: impl FnOnce(&Database) -> Result<T, redb::Error>,
+        act: impl FnOnce(&mut Open) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        let mut slot = self.database.borrow_mut();
-        let run = || -> Result<T, redb::Error> {
-            let database = match &mut *slot {
-                Some(database) => database,
+        let mut slot = self.slot.borrow_mut();
+        let run = || -> Result<T, String> {
+            let open = match &mut *slot {
+                Some(open) => open,
                 none => {
-                    let database = (self.opener)()?;
-                    // Whatever is found is on disk from here on.
-                    commit(&database, |tx| {
-                        tx.open_table(POLICIES)?;
-                        tx.open_table(MINORS)?;
-                        agreements::prepare(tx)?;
-                        congestion::prepare(tx)?;
-                        tx.open_table(META)?.insert("openings", "")?;
-                        Ok(())
-                    })?;
+                    let mut open = opening::open(&*self.place)?;
                     self.openings.set(self.openings.get() + 1);
-                    none.insert(database)
+                    self.said.borrow_mut().append(&mut open.said);
+                    self.notices.borrow_mut().clone_from(&open.notices);
+                    none.insert(open)
                 }
             };
-            act(database)
+            guarded(|| act(open))?.map_err(|e| e.to_string())
         };
         let result = run();
         if result.is_err() {
-            *slot = None;
+            let closed = slot.take();
+            drop(guarded(|| drop(closed)));
         }
-        result.map_err(|e| StoreError { what, path: self.path.clone(), detail: e.to_string() })
+        result.map_err(|detail| StoreError { what, path: self.path.clone(), detail })
     }
 
+    /// One change, on disk in both copies when this returns.
     fn write(
         &self,
         what: &'static str,
-        change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
+        change: impl FnOnce(&Change<'_>) -> Result<(), redb::Error>,
     ) -> Result<(), StoreError> {
-        self.with(what, |database| commit(database, change))
+        self.with(what, |open| {
+            let tx = open.database.begin_write()?;
+            let noted = Change::new(&tx);
+            change(&noted)?;
+            let rows = noted.rows.into_inner();
+            if rows.is_empty() {
+                return Ok(tx.abort()?);
+            }
+            opening::set_sequence(&tx, open.sequence + 1)?;
+            tx.commit()?;
+            open.sequence += 1;
+            let line = second::line(open.sequence, &rows);
+            self.place.append(&line)?;
+            open.added += line.len() as u64;
+            if open.added > 2 * open.length + GROWS
+                && let Err(e) = opening::rewrite(&*self.place, open)
+            {
+                tracing::warn!("cannot shorten the second copy of the state: {e}");
+                open.added = 0;
+            }
+            Ok(())
+        })
     }
 
     fn read<T>(
@@ -117,7 +255,24 @@ impl Store {
         what: &'static str,
         look: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        self.with(what, |database| look(&database.begin_read()?))
+        self.with(what, |open| look(&open.database.begin_read()?))
+    }
+
+    /// What happened to the state and was not acknowledged.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        self.notices.borrow().clone()
+    }
+
+    /// What happened to the state since this was last asked.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.take()
+    }
+
+    /// Forgets what happened to the state: someone has read it.
+    pub(crate) fn acknowledge(&self) -> Result<(), StoreError> {
+        self.write("write what is acknowledged to", |change| opening::note(change, &[]))?;
+        self.notices.borrow_mut().clear();
+        Ok(())
     }
 
     /// Policies set by hand. One that can no longer be read is left out, and logged.
@@ -139,23 +294,16 @@ impl Store {
 
     /// Replaces all policies set by hand.
     pub(crate) fn save_policies(&self, layers: &SetLayers) -> Result<(), StoreError> {
-        self.write("write the policies of", |tx| {
-            let mut table = tx.open_table(POLICIES)?;
-            table.retain(|name, _| layers.contains_key(name))?;
-            for (name, layer) in layers {
-                let text = toml::to_string(layer).unwrap_or_default();
-                if table.get(name.as_str())?.is_none_or(|old| old.value() != text) {
-                    table.insert(name.as_str(), text.as_str())?;
-                }
-            }
-            Ok(())
-        })
+        let rows =
+            layers.iter().map(|(name, layer)| (name.clone(), toml::to_string(layer).unwrap_or_default()));
+        let rows = rows.collect();
+        self.write("write the policies of", |change| change.replace(POLICIES, &rows))
     }
 
     /// Which class has which minor.
     pub(crate) fn minors(&self) -> Result<Minors, StoreError> {
         self.read("read the classes of", |tx| {
-            let table = tx.open_table(MINORS)?;
+            let table = tx.open_table(MINORS_TABLE)?;
             let rows =
                 table.iter()?.map(|row| row.map(|(key, minor)| (key.value().to_owned(), minor.value())));
             Ok(rows.collect::<Result<Minors, _>>()?)
@@ -164,15 +312,14 @@ impl Store {
 
     /// Records which class has which minor.
     pub(crate) fn save_minors(&self, minors: &Minors) -> Result<(), StoreError> {
-        self.write("write the classes of", |tx| {
-            let mut table = tx.open_table(MINORS)?;
-            table.retain(|key, _| minors.contains_key(key))?;
-            for (key, minor) in minors {
-                if table.get(key.as_str())?.is_none_or(|old| old.value() != *minor) {
-                    table.insert(key.as_str(), minor)?;
-                }
-            }
-            Ok(())
+        self.write("write the classes of", |change| {
+            let table = change.tx.open_table(MINORS_TABLE)?;
+            let keys = table.iter()?.map(|row| row.map(|(key, _)| key.value().to_owned()));
+            let keys = keys.collect::<Result<Vec<String>, _>>()?;
+            drop(table);
+            let gone = keys.into_iter().filter(|key| !minors.contains_key(key)).map(|key| (key, None));
+            let rows = minors.iter().map(|(key, minor)| (key.clone(), Some(minor.to_string())));
+            gone.chain(rows).try_for_each(|(key, value)| change.put(Row(MINORS.to_owned(), key, value)))
         })
     }
 
@@ -190,11 +337,8 @@ impl Store {
         if self.created()? == *created {
             return Ok(());
         }
-        self.write("write what was added, to", |tx| {
-            let text = serde_json::to_string(created).unwrap_or_default();
-            tx.open_table(META)?.insert("created", text.as_str())?;
-            Ok(())
-        })
+        let text = serde_json::to_string(created).unwrap_or_default();
+        self.write("write what was added, to", |change| change.insert(META, "created", &text))
     }
 
     /// The engine that holds the link's division: the last one used, unless it was put away.
@@ -207,10 +351,7 @@ impl Store {
 
     /// Records the engine in use; none if it was put away.
     pub(crate) fn save_engine(&self, name: Option<&str>) -> Result<(), StoreError> {
-        self.write("write the engine of", |tx| {
-            tx.open_table(META)?.insert("engine", name.unwrap_or_default())?;
-            Ok(())
-        })
+        self.write("write the engine of", |change| change.insert(META, "engine", name.unwrap_or_default()))
     }
 
     /// A number that stays the same on this node: marks packets that passed the scheduler.
@@ -224,22 +365,9 @@ impl Store {
         // Not a secret: it only has to differ from what other software writes there.
         let seed = std::process::id() ^ std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.subsec_nanos());
         let cookie = (seed ^ seed >> 16) as u16 | 0x4001;
-        self.write("write", |tx| {
-            tx.open_table(META)?.insert("cookie", cookie.to_string().as_str())?;
-            Ok(())
-        })?;
+        self.write("write", |change| change.insert(META, "cookie", &cookie.to_string()))?;
         Ok(cookie)
     }
-}
-
-/// One transaction, on disk when this returns.
-fn commit(
-    database: &Database,
-    change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
-) -> Result<(), redb::Error> {
-    let tx = database.begin_write()?;
-    change(&tx)?;
-    Ok(tx.commit()?)
 }
 
 #[cfg(test)]

@@ -1,0 +1,161 @@
+//! Where the state is kept: two files in a directory.
+
+use std::{
+    cell::RefCell,
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, BufWriter, Read as _, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use redb::Database;
+
+/// How many damaged files are kept; the oldest goes.
+const KEPT: usize = 8;
+
+/// One of the two copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// The database.
+    First,
+    /// The text file beside it.
+    Second,
+}
+
+/// What is there before the database is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Nothing,
+    /// A file with content.
+    File,
+    /// What cannot be a database, and why.
+    Unusable(String),
+}
+
+/// Holds the two copies: a directory, or a made-up disk.
+pub(crate) trait Place {
+    /// Opens the database; makes it if there is none.
+    fn open(&self) -> Result<Database, redb::Error>;
+    /// What is there of a copy.
+    fn look(&self, copy: Copy) -> Seen;
+    /// Whether a copy can be read from its beginning to its end.
+    fn is_readable(&self, copy: Copy) -> io::Result<()>;
+    /// Moves a copy out of the way; how it is called now.
+    fn set_aside(&self, copy: Copy) -> io::Result<String>;
+    /// The second copy.
+    fn second(&self) -> io::Result<Box<dyn BufRead + '_>>;
+    /// Adds to the second copy; on disk when this returns.
+    fn append(&self, line: &[u8]) -> io::Result<()>;
+    /// Writes the second copy anew: all of it, or it stays as it was.
+    fn replace(&self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()>;
+    /// How a copy is called.
+    fn name(&self, copy: Copy) -> String;
+}
+
+/// `weir.redb` and `weir.promises` in a directory.
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// The second copy, open for additions.
+    added_to: RefCell<Option<File>>,
+}
+
+impl Directory {
+    pub(crate) fn new(path: &Path) -> Directory {
+        Directory { path: path.to_owned(), added_to: RefCell::new(None) }
+    }
+
+    pub(crate) fn file(&self, copy: Copy) -> PathBuf {
+        self.path.join(match copy {
+            Copy::First => "weir.redb",
+            Copy::Second => "weir.promises",
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Removes the oldest of the damaged files where there are many.
+    fn forget_old(&self, prefix: &str) -> io::Result<()> {
+        let names = fs::read_dir(&self.path)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
+        // The date is in the name.
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        for name in names.iter().skip(KEPT) {
+            let path = self.path.join(name);
+            let _ = if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+        }
+        Ok(())
+    }
+}
+
+impl Place for Directory {
+    fn open(&self) -> Result<Database, redb::Error> {
+        Ok(Database::builder().set_cache_size(256 * 1024).create(self.file(Copy::First))?)
+    }
+
+    fn look(&self, copy: Copy) -> Seen {
+        match fs::metadata(self.file(copy)) {
+            Ok(found) if found.is_dir() => Seen::Unusable("it is a directory".to_owned()),
+            Ok(found) if !found.is_file() => Seen::Unusable("it is not a regular file".to_owned()),
+            Ok(found) if found.len() == 0 => Seen::Unusable("it has no content".to_owned()),
+            Ok(_) => Seen::File,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Seen::Nothing,
+            Err(e) => Seen::Unusable(e.to_string()),
+        }
+    }
+
+    fn is_readable(&self, copy: Copy) -> io::Result<()> {
+        let (mut file, mut buffer) = (File::open(self.file(copy))?, [0; 16 * 1024]);
+        while file.read(&mut buffer)? > 0 {}
+        Ok(())
+    }
+
+    fn set_aside(&self, copy: Copy) -> io::Result<String> {
+        if copy == Copy::Second {
+            self.added_to.take();
+        }
+        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+        let prefix = format!("{}.damaged-", self.name(copy));
+        let name = format!("{prefix}{}", now.replace(':', "-"));
+        let free = (0..).map(|n| if n == 0 { name.clone() } else { format!("{name}.{n}") });
+        let name = free.into_iter().find(|name| fs::symlink_metadata(self.path.join(name)).is_err());
+        let name = name.ok_or(io::ErrorKind::AlreadyExists)?;
+        fs::rename(self.file(copy), self.path.join(&name))?;
+        self.sync()?;
+        self.forget_old(&prefix)?;
+        Ok(name)
+    }
+
+    fn second(&self) -> io::Result<Box<dyn BufRead + '_>> {
+        Ok(Box::new(BufReader::new(File::open(self.file(Copy::Second))?)))
+    }
+
+    fn append(&self, line: &[u8]) -> io::Result<()> {
+        let mut slot = self.added_to.borrow_mut();
+        let mut file = match slot.take() {
+            Some(file) => file,
+            None => OpenOptions::new().append(true).open(self.file(Copy::Second))?,
+        };
+        file.write_all(line)?;
+        file.sync_data()?;
+        *slot = Some(file);
+        Ok(())
+    }
+
+    fn replace(&self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        self.added_to.take();
+        let new = self.path.join(format!("{}.new", self.name(Copy::Second)));
+        let file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.into_inner().map_err(|e| e.into_error())?.sync_all()?;
+        fs::rename(&new, self.file(Copy::Second))?;
+        self.sync()
+    }
+
+    fn name(&self, copy: Copy) -> String {
+        let file = self.file(copy);
+        file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
