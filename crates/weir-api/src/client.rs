@@ -168,6 +168,14 @@ impl Client {
         self.call(Method::DELETE, &format!("/v1/policies/{}", segment(name)), None::<&()>)
     }
 
+    /// Acknowledges what happened to the stored state; what that was.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn acknowledge(&self) -> Result<Vec<String>, ClientError> {
+        self.call(Method::DELETE, "/v1/notices", None::<&()>)
+    }
+
     /// What the agent's node can do, and what not.
     ///
     /// # Errors

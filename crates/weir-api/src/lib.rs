@@ -9,6 +9,7 @@
 //! | `GET /v1/classes/{name}/explain` | | [`Explanation`] |
 //! | `PATCH /v1/policies` | [`SetPolicies`] | `[`[`Class`]`]`: all changes or none |
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
+//! | `DELETE /v1/notices` | | what happened to the stored state, as text; it is told no more |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
 //! | `GET /v1/congestion` | | [`CongestionView`] |

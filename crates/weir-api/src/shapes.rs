@@ -173,6 +173,9 @@ pub struct Status {
     pub config_error: Option<String>,
     /// What of the configuration is not enforced, and why.
     pub warnings: Vec<String>,
+    /// What happened to the stored state, until someone acknowledges it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
 }
 
 /// A change to one class's policy: what is left out stays, `null` or `"none"` takes away

@@ -22,6 +22,8 @@ pub(crate) enum Request {
     Set(SetPolicies, Reply<Result<Vec<Class>, Error>>),
     /// `DELETE /v1/policies/{name}`.
     Unset(String, Reply<Result<Class, Error>>),
+    /// `DELETE /v1/notices`.
+    Acknowledge(Reply<Result<Vec<String>, Error>>),
     /// `GET /v1/doctor`.
     Doctor(Reply<Doctor>),
     /// Everything below `/v1/agreements`.

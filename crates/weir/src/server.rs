@@ -69,6 +69,7 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/classes/{name}/explain", get(explain))
         .route("/v1/policies", patch(set))
         .route("/v1/policies/{name}", delete(unset))
+        .route("/v1/notices", delete(acknowledge))
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
@@ -105,6 +106,10 @@ async fn set(State(control): State<Control>, Body(changes): Body<SetPolicies>) -
 
 async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
     Ok(Json(ask(&control, |reply| Request::Unset(name, reply)).await??))
+}
+
+async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {
+    Ok(Json(ask(&control, Request::Acknowledge).await??))
 }
 
 async fn doctor(State(control): State<Control>) -> Answer<Doctor> {

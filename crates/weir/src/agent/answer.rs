@@ -7,6 +7,11 @@ use weir_host::chain;
 use super::{Agent, store, views};
 use crate::control::Request;
 
+fn not_stored(e: store::StoreError) -> weir_api::Error {
+    let message = format!("{}; nothing was changed", chain(&e));
+    weir_api::Error { code: "engine".into(), message, asked: None, free: None }
+}
+
 impl Agent {
     pub(super) fn answer(&mut self, request: Request) {
         if matches!(request, Request::Classes(_) | Request::Class(..) | Request::Explain(..)) {
@@ -34,6 +39,7 @@ impl Agent {
                 let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
                 drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
             }
+            Request::Acknowledge(reply) => drop(reply.send(self.acknowledge())),
             Request::Doctor(reply) => {
                 let own = self.doctor();
                 // Trying things out takes seconds: not while the link waits to be divided.
@@ -53,18 +59,23 @@ impl Agent {
         }
     }
 
+    /// Forgets what happened to the state, as someone has read it; what that was.
+    fn acknowledge(&mut self) -> Result<Vec<String>, weir_api::Error> {
+        let notices = self.store.notices();
+        if !notices.is_empty() {
+            self.store.acknowledge().map_err(not_stored)?;
+            self.event("acknowledged", None, format!("{} notices of the state", notices.len()));
+        }
+        Ok(notices)
+    }
+
     /// Stores policies set by hand, then puts them in force.
     fn put(
         &mut self,
         set: store::SetLayers,
         names: &[String],
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
-        self.store.save_policies(&set).map_err(|e| weir_api::Error {
-            code: "engine".into(),
-            message: format!("{}; nothing was changed", chain(&e)),
-            asked: None,
-            free: None,
-        })?;
+        self.store.save_policies(&set).map_err(not_stored)?;
         let before: BTreeMap<String, _> =
             self.book.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
         self.book.commit(set);

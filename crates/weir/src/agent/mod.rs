@@ -10,6 +10,7 @@ pub(crate) mod agree;
 mod answer;
 mod book;
 mod claims;
+mod clock;
 pub(crate) mod congestion;
 mod demand;
 mod divide;
@@ -48,6 +49,7 @@ use weir_units::{BitRate, Instant};
 use self::{
     agree::{Agreements, Counted, LinkSeen},
     book::{Book, Change},
+    clock::Clock,
     congestion::Steering,
     divide::Followed,
     node::Node,
@@ -77,6 +79,9 @@ struct Agent {
     modified: Option<SystemTime>,
     config_error: Option<String>,
     store: Store,
+    clock: Clock,
+    /// When the time was stored, since boot.
+    clock_stored: Option<Duration>,
     /// None if the configuration makes none.
     agreements: Option<Agreements>,
     /// What was counted under agreements, by agreement and class.
@@ -245,7 +250,8 @@ impl Agent {
         })?;
         let store = Store::open(&config.agent.state)?;
         let (set, minors) = (store.policies()?, store.minors()?);
-        let utc = agree::utc();
+        let clock = Clock::start(clock::read(), &clock::boot_id(), store.clock()?.as_ref());
+        let utc = clock.now(clock::since_boot());
         let agreements = Agreements::open(&config, &store, utc)?;
         let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(utc));
         let book = Book::new(config.clone(), set, minors, promised).map_err(|e| {
@@ -269,6 +275,8 @@ impl Agent {
             path: path.to_owned(),
             config_error: None,
             store,
+            clock,
+            clock_stored: None,
             agreements,
             counted: BTreeMap::new(),
             link_seen: None,
@@ -341,8 +349,12 @@ impl Agent {
         if modified(&self.path) != self.modified {
             self.reload();
         }
+        self.watch_clock();
         // First: a promise begins and ends at its instant.
         self.keep_agreements();
+        for text in self.store.said() {
+            self.event("state-damaged", None, text);
+        }
         if self.stale {
             self.survey();
         }
@@ -416,6 +428,7 @@ impl Agent {
         if let Some(agreements) = &mut self.agreements {
             agreements.save_counted(&self.store);
             agreements.save_months(&self.store);
+            self.store_clock();
         }
         if self.congestion.advisor.is_active() {
             self.count_flows();

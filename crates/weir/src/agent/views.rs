@@ -55,7 +55,8 @@ impl Agent {
         warnings.extend(self.node.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         warnings.extend(self.congestion.failure().map(str::to_owned));
         warnings.extend(self.node.failures.values().cloned());
-        let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(super::agree::utc()));
+        let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
+        warnings.extend(self.clock.doubt());
         if excess > BitRate::ZERO {
             warnings.push(format!("agreements are promised {excess} more than may be reserved of the link"));
         }
@@ -85,6 +86,7 @@ impl Agent {
             config: self.path.display().to_string(),
             config_error: self.config_error.clone(),
             warnings,
+            notices: self.store.notices(),
         }
     }
 

@@ -214,7 +214,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Agree(args) => agree::run(args, session),
         Command::Cc(args) => cc::run(args, session),
         Command::Image(args) => image::run(args, session),
-        Command::Status(status::StatusArgs {}) => status::run(session),
+        Command::Status(args) => status::run(&args, session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Events(args) => events::run(&args, session),
         Command::Export(args) => export::run(&args, session),

@@ -12,13 +12,21 @@ use super::{Session, format};
 
 const EXAMPLES: &str = "Examples:
   weir status
-  weir status --json | jq .rate      what the link carries, bit/s";
+  weir status --json | jq .rate      what the link carries, bit/s
+  weir status --acknowledge          what happened to the state is read: say it no more";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct StatusArgs {}
+pub(super) struct StatusArgs {
+    /// Say no more what happened to the stored state
+    #[arg(long)]
+    acknowledge: bool,
+}
 
-pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &StatusArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    if args.acknowledge {
+        session.client.acknowledge()?;
+    }
     let status = session.client.status()?;
     session.print(&status, |out, _| write(out, &status))?;
     Ok(ExitCode::SUCCESS)
@@ -39,6 +47,12 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     writeln!(out, "config     {}", s.config)?;
     if let Some(error) = &s.config_error {
         writeln!(out, "! the file was refused, the old one is in force: {error}")?;
+    }
+    for notice in &s.notices {
+        writeln!(out, "! {notice}")?;
+    }
+    if !s.notices.is_empty() {
+        writeln!(out, "  (`weir status --acknowledge` when you have read this)")?;
     }
     for warning in &s.warnings {
         writeln!(out, "! {warning}")?;

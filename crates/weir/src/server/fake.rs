@@ -116,6 +116,7 @@ pub(crate) fn status() -> Status {
         config: "/etc/weir/weir.toml".to_owned(),
         config_error: None,
         warnings: vec!["camera is not enforced: veth7 is not there".to_owned()],
+        notices: Vec::new(),
     }
 }
 
@@ -266,6 +267,9 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             }))),
             Request::Agreements(ask) => agreements.answer(ask),
             Request::Congestion(ask) => congestion(ask),
+            Request::Acknowledge(reply) => {
+                drop(reply.send(Ok(vec!["2026-11-23T00:00:00Z: the state was damaged".to_owned()])))
+            }
             Request::Doctor(reply) => drop(reply.send(doctor())),
             Request::Export(reply) => drop(reply.send(Ok(export()))),
             Request::Events(reply) => {

@@ -5,11 +5,11 @@ use std::{
     time::Duration,
 };
 
-use weir_agree::{Moment, Name, Utc};
+use weir_agree::{Moment, Name};
 use weir_share::Demand;
 use weir_units::{BitRate, Bytes};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, clock::since_boot};
 
 /// What one agreement in force asked for and got, between two looks at its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +37,9 @@ pub(in crate::agent) struct Counted {
     waits: bool,
 }
 
-/// The calendar's now.
-pub(in crate::agent) fn utc() -> Utc {
-    let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
-}
-
 impl Agent {
     pub(in crate::agent) fn moment(&self) -> Moment {
-        Moment { utc: utc(), monotonic: self.now() }
+        Moment { utc: self.clock.now(since_boot()), monotonic: self.now() }
     }
 
     /// How long until an agreement begins or ends; for ever if none does.

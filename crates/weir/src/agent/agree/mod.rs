@@ -32,7 +32,7 @@ use super::{
 use crate::config::{self, Agreements as Rules, Config, Decide};
 
 pub(crate) use ask::Ask;
-pub(super) use enforce::{Counted, Interval as Delivery, utc};
+pub(super) use enforce::{Counted, Interval as Delivery};
 #[cfg(test)]
 pub(crate) use tests::{Desk, offer};
 pub(super) use watch::LinkSeen;

@@ -1,5 +1,11 @@
 use super::*;
 
+/// This machine's calendar.
+fn utc() -> Utc {
+    let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap())
+}
+
 const CONFIG: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n";
 
 pub(super) fn config(more: &str) -> Config {

@@ -24,7 +24,7 @@ use self::{
     place::{Directory, Place},
     second::Row,
 };
-use crate::config::Layer;
+use crate::{agent::clock::Mark, config::Layer};
 
 /// A table whose rows are text.
 type Text = TableDefinition<'static, &'static str, &'static str>;
@@ -352,6 +352,20 @@ impl Store {
     /// Records the engine in use; none if it was put away.
     pub(crate) fn save_engine(&self, name: Option<&str>) -> Result<(), StoreError> {
         self.write("write the engine of", |change| change.insert(META, "engine", name.unwrap_or_default()))
+    }
+
+    /// The time that the last agent believed.
+    pub(crate) fn clock(&self) -> Result<Option<Mark>, StoreError> {
+        self.read("read the time from", |tx| {
+            let found = tx.open_table(META)?.get("clock")?;
+            Ok(found.and_then(|text| serde_json::from_str(text.value()).ok()))
+        })
+    }
+
+    /// Records the believed time.
+    pub(crate) fn save_clock(&self, mark: &Mark) -> Result<(), StoreError> {
+        let text = serde_json::to_string(mark).unwrap_or_default();
+        self.write("write the time to", |change| change.insert(META, "clock", &text))
     }
 
     /// A number that stays the same on this node: marks packets that passed the scheduler.

@@ -1,0 +1,232 @@
+//! The time that agreements go by: the calendar's clock may be set, and is not believed at once.
+//!
+//! The believed time runs with the kernel's clock since boot, which no one sets. The calendar's
+//! clock corrects it as long as the two differ by little. A step is believed when it has stood for
+//! [`STANDS`], or for [`STANDS_SYNCHRONIZED`] where the kernel says that something keeps the clock
+//! right. The second is not zero, as a wrong answer of a time server is synchronised as well.
+//!
+//! An agent that starts goes on from the time that the last one stored. In the same boot the
+//! kernel's clock tells how long ago that was. In a later boot the stored time is the earliest that
+//! it can be: a clock before it is not believed, and a later one is.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_agree::Utc;
+
+use super::Agent;
+
+/// A correction by more than this is a step.
+const TOLERANCE: Duration = Duration::from_secs(2);
+/// How long a step has to stand.
+pub(crate) const STANDS: Duration = Duration::from_secs(600);
+/// The same for a clock that the kernel calls synchronised.
+pub(crate) const STANDS_SYNCHRONIZED: Duration = Duration::from_secs(120);
+/// No node runs this program before 2026: a clock that says so was never set.
+const EARLIEST: Duration = Duration::from_secs(1_767_225_600);
+/// How often the believed time is stored.
+const STORED_EVERY: Duration = Duration::from_secs(600);
+
+/// What the kernel's clocks say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// Since 1970.
+    pub(crate) wall: Duration,
+    /// Since boot, in which a suspended node's time counts.
+    pub(crate) boot: Duration,
+    /// The kernel is told by someone that the clock is right.
+    pub(crate) is_synchronized: bool,
+}
+
+/// The believed time, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    /// Since 1970.
+    wall: Duration,
+    /// Since boot.
+    boot: Duration,
+    boot_id: String,
+}
+
+/// A step that is not believed yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Doubt {
+    /// What the clock said first, and what was believed then.
+    said: Duration,
+    believed: Duration,
+    since: Duration,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It is not believed for now.
+    Doubted(String),
+    /// It was taken back.
+    Back(String),
+    /// It has stood for long enough.
+    Believed(String),
+}
+
+/// The judge of the calendar's clock.
+///
+/// Invariant: the believed time never lies before [`EARLIEST`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Clock {
+    /// What was believed at a moment since boot.
+    wall: Duration,
+    boot: Duration,
+    boot_id: String,
+    /// It is the earliest that it can be, after a boot: a later clock is likely.
+    is_earliest: bool,
+    doubt: Option<Doubt>,
+}
+
+fn utc(since_epoch: Duration) -> Utc {
+    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+}
+
+impl Clock {
+    /// Goes on from the time that the last agent stored.
+    pub(crate) fn start(reading: Reading, boot_id: &str, mark: Option<&Mark>) -> Clock {
+        let Reading { wall, boot, .. } = reading;
+        let (wall, is_earliest) = match mark {
+            Some(mark) if mark.boot_id == boot_id => (mark.wall + boot.saturating_sub(mark.boot), false),
+            Some(mark) if wall + TOLERANCE < mark.wall => (mark.wall, true),
+            _ if wall < EARLIEST => (EARLIEST, true),
+            _ => (wall, false),
+        };
+        let wall = wall.max(EARLIEST);
+        Clock { wall, boot, boot_id: boot_id.to_owned(), is_earliest, doubt: None }
+    }
+
+    fn believed(&self, boot: Duration) -> Duration {
+        self.wall + boot.saturating_sub(self.boot)
+    }
+
+    /// The time at that moment since boot.
+    pub(crate) fn now(&self, boot: Duration) -> Utc {
+        utc(self.believed(boot))
+    }
+
+    /// Looks at the clocks. Twice a second is enough.
+    pub(crate) fn look(&mut self, reading: Reading) -> Option<News> {
+        let Reading { wall, boot, is_synchronized } = reading;
+        let believed = self.believed(boot);
+        if wall.abs_diff(believed) <= TOLERANCE {
+            (self.wall, self.boot, self.is_earliest) = (wall.max(EARLIEST), boot, false);
+            let text = || format!("the clock says {} again, as is believed", utc(wall));
+            return self.doubt.take().map(|_| News::Back(text()));
+        }
+        let stands =
+            |doubt: &Doubt| wall.abs_diff(doubt.said + boot.saturating_sub(doubt.since)) <= TOLERANCE;
+        let known = self.doubt.filter(stands);
+        let doubt = known.unwrap_or(Doubt { said: wall, believed, since: boot });
+        let needed = match is_synchronized {
+            true if self.is_earliest && wall > believed => Duration::ZERO,
+            true => STANDS_SYNCHRONIZED,
+            false => STANDS,
+        };
+        if wall >= EARLIEST && boot.saturating_sub(doubt.since) >= needed {
+            let text = format!(
+                "the clock says {} and is believed now; it was {} until now",
+                utc(wall),
+                utc(believed)
+            );
+            (self.wall, self.boot, self.is_earliest, self.doubt) = (wall, boot, false, None);
+            return Some(News::Believed(text));
+        }
+        self.doubt = Some(doubt);
+        known.is_none().then(|| News::Doubted(doubt.to_string()))
+    }
+
+    /// Why the clock is not believed, if so.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        self.doubt.map(|doubt| doubt.to_string())
+    }
+
+    /// What is to be stored; nothing while it is not known what time it is.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        let is_known = self.doubt.is_none() && !self.is_earliest;
+        is_known.then(|| Mark { wall: self.wall, boot: self.boot, boot_id: self.boot_id.clone() })
+    }
+}
+
+impl std::fmt::Display for Doubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the clock is not believed: it said {} at {}; agreements go by the latter until the clock has stood for \
+             {} min ({} min where the kernel says that it is synchronised)",
+            utc(self.said),
+            utc(self.believed),
+            STANDS.as_secs() / 60,
+            STANDS_SYNCHRONIZED.as_secs() / 60
+        )?;
+        if self.said < EARLIEST {
+            write!(f, "; a time before {} is never believed", utc(EARLIEST))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The time since boot.
+pub(super) fn since_boot() -> Duration {
+    use nix::time::{ClockId, clock_gettime};
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+}
+
+/// What the kernel's clocks say now.
+pub(super) fn read() -> Reading {
+    let wall = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Reading { wall, boot: since_boot(), is_synchronized: is_synchronized() }
+}
+
+/// The number of this boot.
+pub(super) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+fn is_synchronized() -> bool {
+    use nix::libc::{STA_UNSYNC, adjtimex, timex};
+    // SAFETY: zeros are a `timex`; with no modes set the kernel only fills it in.
+    let (state, status) = unsafe {
+        let mut timex: timex = std::mem::zeroed();
+        let state = adjtimex(&raw mut timex);
+        (state, timex.status)
+    };
+    state >= 0 && status & STA_UNSYNC == 0
+}
+
+impl Agent {
+    /// Looks at the clock that agreements go by, tells of a step, and stores the time now and then.
+    pub(super) fn watch_clock(&mut self) {
+        if self.agreements.is_none() {
+            return;
+        }
+        match self.clock.look(read()) {
+            Some(News::Doubted(text)) => self.event("clock-doubted", None, text),
+            Some(News::Back(text)) => self.event("clock-back", None, text),
+            Some(News::Believed(text)) => self.event("clock-believed", None, text),
+            None => {}
+        }
+        let now = since_boot();
+        if self.clock_stored.is_none_or(|stored| now.saturating_sub(stored) >= STORED_EVERY) {
+            self.store_clock();
+        }
+    }
+
+    /// Stores the time for the next agent.
+    pub(super) fn store_clock(&mut self) {
+        let Some(mark) = self.clock.mark() else { return };
+        self.clock_stored = Some(since_boot());
+        if let Err(e) = self.store.save_clock(&mark) {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "clock_tests.rs"]
+mod tests;
