@@ -59,6 +59,8 @@ pub struct Config {
     docker: Option<PathBuf>,
     sections: String,
     awaited: Vec<String>,
+    /// What comes before the program's name.
+    before: Vec<String>,
 }
 
 impl Config {
@@ -72,6 +74,7 @@ impl Config {
             docker: None,
             sections: String::new(),
             awaited: Vec::new(),
+            before: Vec::new(),
         }
     }
 
@@ -98,6 +101,12 @@ impl Config {
     #[must_use]
     pub fn docker(self, socket: &Path) -> Config {
         Config { docker: Some(socket.to_owned()), ..self }
+    }
+
+    /// A command that runs the program, such as `env NAME=VALUE`.
+    #[must_use]
+    pub fn behind(self, command: &[String]) -> Config {
+        Config { before: command.to_vec(), ..self }
     }
 
     /// More sections, at the end.
@@ -156,6 +165,7 @@ pub struct Agent {
     proc: Proc,
     client: Client,
     awaited: Vec<String>,
+    before: Vec<String>,
     // Last: the process uses it.
     dir: TempDir,
 }
@@ -170,8 +180,8 @@ impl Agent {
         fs::create_dir(dir.path().join("state"))?;
         fs::write(dir.path().join("weir.toml"), config.to_toml(dir.path()))?;
         let client = Client::new(dir.path().join("weir.sock"));
-        let awaited = config.awaited.clone();
-        Ok(Agent { proc: spawn(netns, dir.path())?, client, awaited, dir })
+        let (awaited, before) = (config.awaited.clone(), config.before.clone());
+        Ok(Agent { proc: spawn(netns, &before, dir.path())?, client, awaited, before, dir })
     }
 
     /// Starts it and waits until it answers and the kernel holds all awaited classes.
@@ -189,7 +199,7 @@ impl Agent {
     /// # Errors
     /// As [`Agent::start`].
     pub fn restart(&mut self, netns: &Netns) -> Result<()> {
-        self.proc = spawn(netns, self.dir.path())?;
+        self.proc = spawn(netns, &self.before, self.dir.path())?;
         self.wait_until_ready()
     }
 
@@ -302,9 +312,12 @@ fn program() -> Result<String> {
     binary().into_os_string().into_string().ok().context("the path of the program is not UTF-8")
 }
 
-fn spawn(netns: &Netns, dir: &Path) -> Result<Proc> {
-    let config = dir.join("weir.toml");
-    netns.spawn(&[&program()?, "agent", "--config", config.to_str().context("the path is not UTF-8")?])
+fn spawn(netns: &Netns, before: &[String], dir: &Path) -> Result<Proc> {
+    let (config, program) = (dir.join("weir.toml"), program()?);
+    let config = config.to_str().context("the path is not UTF-8")?;
+    let mut argv: Vec<&str> = before.iter().map(String::as_str).collect();
+    argv.extend([program.as_str(), "agent", "--config", config]);
+    netns.spawn(&argv)
 }
 
 /// What is still missing, in words.

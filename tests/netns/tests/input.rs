@@ -448,7 +448,7 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
             chown(&path, Some(nobody), None).expect("can give it away");
         }
         let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-        for name in ["weir.sock.lock", "state/weir.redb"] {
+        for name in ["weir.sock.lock", "state/weir.redb", "state/weir.promises"] {
             let _ = fs::remove_file(here.join(name));
         }
         let ran = start_in_vain(netns, here, &config, &as_nobody);
@@ -460,7 +460,7 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
         );
         unchanged("an agent without rights");
 
-        for name in ["weir.sock.lock", "state/weir.redb"] {
+        for name in ["weir.sock.lock", "state/weir.redb", "state/weir.promises"] {
             let _ = fs::remove_file(here.join(name));
         }
         let half = ["setpriv", "--bounding-set=-all,+net_admin,+dac_override,+chown,+fowner"];

@@ -163,3 +163,52 @@ proptest! {
         }
     }
 }
+
+/// Agreements by the believed time, second by second, with the calendar's clock off as `off` says;
+/// the seconds at which the two agreements begin and end.
+fn lived(off: impl Fn(u64) -> i64) -> Vec<(u64, &'static str)> {
+    use crate::agent::{
+        agree::{Agreements, offer},
+        store::Store,
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let text = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n";
+    let config = crate::config::parse(text, std::path::Path::new("test.toml")).unwrap();
+    let mut clock = started();
+    let mut agreements = Agreements::open(&config, &store, clock.now(at(0, 0).boot)).unwrap().unwrap();
+    let true_time = |second| utc(Duration::from_secs(NOW + second));
+    for (service, start, end) in [("now", None, 100), ("later", Some(50), 150)] {
+        let mut offer = offer(service, 20);
+        (offer.terms.start, offer.terms.end) = (start.map(true_time), Some(true_time(end)));
+        let now = weir_agree::Moment { utc: true_time(0), monotonic: weir_units::Instant::default() };
+        agreements.offer(&weir_agree::Name::new("1/acme").unwrap(), offer, &store, now).unwrap();
+    }
+    agreements.happened();
+    let mut seen = Vec::new();
+    for second in 1..300 {
+        let reading = at(second, off(second));
+        clock.look(reading);
+        let now = clock.now(reading.boot);
+        agreements.advance(now);
+        let in_force = agreements.in_force(now).len();
+        let expected = usize::from(second < 100) + usize::from((50..150).contains(&second));
+        assert_eq!(in_force, expected, "second {second}");
+        seen.extend(agreements.happened().into_iter().map(|one| (second, one.what)));
+    }
+    seen
+}
+
+#[test]
+fn agreements_begin_and_end_at_their_moments_whatever_the_clock_does() {
+    let right = [(50, "agreement-activated"), (100, "agreement-expired"), (150, "agreement-expired")];
+    assert_eq!(lived(|_| 0), right);
+    for off in [DAY as i64, -(DAY as i64), -(NOW as i64)] {
+        // A jump of 3 s at each second at which something is due, and between.
+        for begin in [10, 48, 49, 50, 51, 98, 99, 100, 148, 150] {
+            assert_eq!(lived(|second| if (begin..begin + 3).contains(&second) { off } else { 0 }), right);
+        }
+        // One that stays for the whole time.
+        assert_eq!(lived(|_| off), right);
+    }
+}

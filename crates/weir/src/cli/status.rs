@@ -59,3 +59,20 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::fake;
+
+    #[test]
+    fn what_happened_to_the_state_is_printed_with_the_way_to_acknowledge_it() {
+        let notices = vec!["2026-11-23T00:00:00Z: weir.redb was damaged".to_owned()];
+        let mut out = Vec::new();
+        write(&mut out, &Status { notices, ..fake::status() }).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let lines = "! 2026-11-23T00:00:00Z: weir.redb was damaged\n  (`weir status --acknowledge` when you have read \
+                     this)\n! camera is not enforced";
+        assert!(out.contains(lines), "{out}");
+    }
+}

@@ -58,6 +58,7 @@ fn every_route_answers_what_the_loop_says() {
     assert_eq!(client.class("docker:web").unwrap(), fake::classes()[0]);
     assert_eq!(client.explain("video").unwrap(), fake::explanation(fake::classes()[1].clone()));
     assert_eq!(client.doctor().unwrap(), fake::doctor());
+    assert_eq!(client.acknowledge().unwrap(), ["2026-11-23T00:00:00Z: the state was damaged"]);
     let set = client
         .set(&SetPolicies {
             changes: vec![PolicyChange {
