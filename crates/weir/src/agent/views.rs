@@ -57,6 +57,7 @@ impl Agent {
         warnings.extend(self.node.failures.values().cloned());
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
         warnings.extend(self.clock.doubt());
+        warnings.extend(self.store.failure());
         if excess > BitRate::ZERO {
             warnings.push(format!("agreements are promised {excess} more than may be reserved of the link"));
         }

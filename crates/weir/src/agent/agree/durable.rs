@@ -198,6 +198,12 @@ impl Place for Handle {
         Ok(())
     }
 
+    fn begin_reading(&self) -> u64 {
+        0
+    }
+
+    fn end_reading(&self) {}
+
     fn set_aside(&self, copy: Copy) -> io::Result<String> {
         self.disk().asides += 1;
         Err(io::Error::other(format!("{copy:?} is sound")))

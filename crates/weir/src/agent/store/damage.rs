@@ -278,11 +278,62 @@ fn a_fresh_start_and_an_upgrade_are_silent_and_a_lost_second_copy_is_said() {
     for key in ["sequence", "schema", "notices"] {
         tx.open_table(META).unwrap().remove(key).unwrap();
     }
+    tx.open_table(META).unwrap().insert("openings", "").unwrap();
     tx.commit().unwrap();
     drop(database);
     let store = Store::open(dir.path()).unwrap();
     assert_eq!((promised(&store), store.notices()), (sample.holds, vec![]));
     assert!(second.exists());
+}
+
+#[test]
+fn a_weir_of_one_copy_in_between_is_heard() {
+    let sample = Sample::new(false);
+    let dir = sample.copy();
+    let database = redb::Database::open(dir.path().join("weir.redb")).unwrap();
+    let tx = database.begin_write().unwrap();
+    tx.open_table(MINORS_TABLE).unwrap().insert("docker:new", 99).unwrap();
+    tx.open_table(META).unwrap().insert("openings", "").unwrap();
+    tx.commit().unwrap();
+    drop(database);
+    drop(Store::open(dir.path()).unwrap());
+    fs::remove_file(dir.path().join("weir.redb")).unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.minors().unwrap().get("docker:new"), Some(&99));
+}
+
+#[test]
+fn a_database_that_ends_three_agents_is_set_aside() {
+    let sample = Sample::new(false);
+    let dir = sample.copy();
+    let note = dir.path().join("weir.redb.reading");
+    for (begun, notices) in [("+", 0), ("++", 0), ("+++", 1)] {
+        fs::write(&note, begun).unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(promised(&store), sample.holds, "{begun}");
+        assert_eq!(store.notices().len(), notices, "{begun}");
+        assert!(!note.exists(), "{begun}");
+    }
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_is_told_and_sets_nothing_aside() {
+    let sample = Sample::new(false);
+    let dir = sample.copy();
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.failure(), None);
+    // The second copy can be neither added to nor written anew.
+    fs::remove_file(dir.path().join("weir.promises")).unwrap();
+    fs::create_dir(dir.path().join("weir.promises.new")).unwrap();
+    assert!(store.save_minors(&Minors::new()).is_err());
+    assert!(store.failure().unwrap().contains("cannot write the classes of the state in"));
+    for _ in 0..3 {
+        assert!(store.agreements().is_err(), "it cannot be opened");
+    }
+    fs::remove_dir(dir.path().join("weir.promises.new")).unwrap();
+    assert_eq!(store.agreements().unwrap().agreements, sample.holds.agreements);
+    assert_eq!((store.failure(), store.notices().len()), (None, 1));
+    assert!(asides(dir.path(), "weir.redb").is_empty());
 }
 
 #[test]

@@ -73,6 +73,8 @@ pub(crate) struct Store {
     path: PathBuf,
     notices: RefCell<Vec<String>>,
     said: RefCell<Vec<String>>,
+    /// Why it could not be used at the last access, if so.
+    failure: RefCell<Option<String>>,
 }
 
 /// Policies set by hand, by class name.
@@ -181,6 +183,7 @@ impl Store {
             path,
             notices: RefCell::default(),
             said: RefCell::default(),
+            failure: RefCell::default(),
         };
         store.with("open", |_| Ok(()))?;
         Ok(store)
@@ -217,7 +220,9 @@ impl Store {
             let closed = slot.take();
             drop(guarded(|| drop(closed)));
         }
-        result.map_err(|detail| StoreError { what, path: self.path.clone(), detail })
+        let result = result.map_err(|detail| StoreError { what, path: self.path.clone(), detail });
+        *self.failure.borrow_mut() = result.as_ref().err().map(ToString::to_string);
+        result
     }
 
     /// One change, on disk in both copies when this returns.
@@ -266,6 +271,11 @@ impl Store {
     /// What happened to the state since this was last asked.
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.take()
+    }
+
+    /// Why the state could not be read or written at the last access, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
     }
 
     /// Forgets what happened to the state: someone has read it.

@@ -24,6 +24,11 @@ const SCHEMA: &str = "schema";
 const KNOWN_SCHEMA: u64 = 1;
 /// What happened to the state and was not acknowledged, as JSON.
 const NOTICES: &str = "notices";
+/// Says which weir had the database open last; one that keeps no second copy writes nothing here.
+const OPENINGS: &str = "openings";
+const COPIED: &str = "copied";
+/// So many agents in a row that end while they read the database are its fault.
+const UNFINISHED: u64 = 3;
 /// How many notices are kept; the oldest goes.
 const NOTICES_KEPT: usize = 20;
 
@@ -64,6 +69,8 @@ struct Sound {
     sequence: Option<u64>,
     schema: Option<u64>,
     notices: Vec<String>,
+    /// It was open in a weir that keeps no second copy.
+    is_foreign: bool,
 }
 
 fn meta(tx: &ReadTransaction, key: &str) -> Result<Option<String>, redb::Error> {
@@ -82,7 +89,7 @@ pub(super) fn each_row<E: From<redb::Error>>(
     let tables = tx.list_tables().map_err(redb::Error::from)?;
     for name in tables.map(|table| table.name().to_owned()) {
         let mut shown = |key: &str, value: String| {
-            let is_of_one_copy = name == "meta" && [SEQUENCE, "openings"].contains(&key);
+            let is_of_one_copy = name == "meta" && [SEQUENCE, OPENINGS].contains(&key);
             if is_of_one_copy { Ok(()) } else { show(Row(name.clone(), key.to_owned(), Some(value))) }
         };
         let lost = |e: redb::StorageError| redb::Error::from(e);
@@ -116,8 +123,9 @@ fn verify(place: &dyn Place) -> Result<Sound, Failure> {
         let number = |key| Ok::<_, redb::Error>(meta(&tx, key)?.and_then(|text| text.parse().ok()));
         let (sequence, schema) = (number(SEQUENCE)?, number(SCHEMA)?);
         let notices = meta(&tx, NOTICES)?.and_then(|text| serde_json::from_str(&text).ok());
+        let is_foreign = meta(&tx, OPENINGS)?.is_some_and(|text| text != COPIED);
         drop(tx);
-        Ok(Sound { database, sequence, schema, notices: notices.unwrap_or_default() })
+        Ok(Sound { database, sequence, schema, notices: notices.unwrap_or_default(), is_foreign })
     });
     let error = match result {
         Ok(Ok(sound)) => return Ok(sound),
@@ -139,6 +147,16 @@ fn verify(place: &dyn Place) -> Result<Sound, Failure> {
         _ => true,
     };
     Err(if is_damage { Failure::Damage(error.to_string()) } else { Failure::Other(error.to_string()) })
+}
+
+/// The same, where damage that ends the process is noticed by the agents that come after.
+fn verify_once(place: &dyn Place) -> Result<Sound, Failure> {
+    let verified = match place.begin_reading() {
+        UNFINISHED.. => Err(Failure::Damage(format!("{UNFINISHED} agents ended while they read it"))),
+        _ => verify(place),
+    };
+    place.end_reading();
+    verified
 }
 
 /// The second copy, or why there is none to read.
@@ -192,8 +210,11 @@ fn bad(read: &Read) -> usize {
 fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, String>, String> {
     let sequence = sound.sequence.unwrap_or(0);
     let mut plan = Plan { rewrites: true, ..Plan::default() };
+    if sound.is_foreign {
+        return Ok(Ok(plan));
+    }
     match read_second(place, false)? {
-        // From before there was a second copy.
+        // Its first start ended early.
         Err(None) if sound.sequence.is_none() => {}
         Err(None) => plan.said.push("{second} was missing: it is written anew from {first}".to_owned()),
         Err(Some(why)) => {
@@ -259,7 +280,7 @@ pub(super) fn open(place: &dyn Place) -> Result<Open, String> {
     let found = match place.look(Copy::First) {
         Seen::Nothing => Err(None),
         Seen::Unusable(why) => Err(Some(why)),
-        Seen::File => match verify(place) {
+        Seen::File => match verify_once(place) {
             Ok(sound) => match plan_for_sound(place, &sound)? {
                 Ok(plan) => Ok((sound, plan)),
                 Err(damage) => {
@@ -287,7 +308,7 @@ pub(super) fn open(place: &dyn Place) -> Result<Open, String> {
             }
             let made = guarded(|| place.open()).map_err(|panic| format!("cannot make it anew: {panic}"))?;
             let database = made.map_err(|e| format!("cannot make it anew: {e}"))?;
-            (Sound { database, sequence: None, schema: None, notices: Vec::new() }, plan)
+            (Sound { database, sequence: None, schema: None, notices: Vec::new(), is_foreign: false }, plan)
         }
     };
     is_known(place, sound.schema)?;
@@ -309,7 +330,7 @@ fn is_known(place: &dyn Place, schema: Option<u64>) -> Result<(), String> {
 
 /// Writes what the plan says to both copies.
 fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
-    let Sound { database, sequence, schema, notices } = sound;
+    let Sound { database, sequence, schema, notices, .. } = sound;
     let Plan { restored, rewrites, sets_second_aside, said } = plan;
     let named = |text: String| {
         text.replace("{first}", &place.name(Copy::First)).replace("{second}", &place.name(Copy::Second))
@@ -325,6 +346,9 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
         notices = stored.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     }
     let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
+    // An opening that fails later on is tried again, and finds the same.
+    let is_said = |text: &String| notices.last().is_some_and(|last| last.ends_with(text));
+    let said: Vec<String> = said.into_iter().filter(|text| !is_said(text)).collect();
     notices.extend(said.iter().map(|text| format!("{now}: {text}")));
     notices.drain(..notices.len().saturating_sub(NOTICES_KEPT));
     let schema_is_new = schema.is_none() || restored.is_some();
@@ -343,7 +367,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
             sequence += 1;
         }
         set_sequence(&tx, sequence)?;
-        tx.open_table(super::META)?.insert("openings", "")?;
+        tx.open_table(super::META)?.insert(OPENINGS, COPIED)?;
         Ok(tx.commit()?)
     };
     let mut write = write;

@@ -40,6 +40,10 @@ pub(crate) trait Place {
     fn look(&self, copy: Copy) -> Seen;
     /// Whether a copy can be read from its beginning to its end.
     fn is_readable(&self, copy: Copy) -> io::Result<()>;
+    /// Notes that the database is being read; how often that had begun and not ended.
+    fn begin_reading(&self) -> u64;
+    /// Notes that it was read, whatever was found.
+    fn end_reading(&self);
     /// Moves a copy out of the way; how it is called now.
     fn set_aside(&self, copy: Copy) -> io::Result<String>;
     /// The second copy.
@@ -69,6 +73,11 @@ impl Directory {
             Copy::First => "weir.redb",
             Copy::Second => "weir.promises",
         })
+    }
+
+    /// As many bytes as reading the database has begun and not ended.
+    fn begun(&self) -> PathBuf {
+        self.path.join("weir.redb.reading")
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -109,6 +118,21 @@ impl Place for Directory {
         let (mut file, mut buffer) = (File::open(self.file(copy))?, [0; 16 * 1024]);
         while file.read(&mut buffer)? > 0 {}
         Ok(())
+    }
+
+    fn begin_reading(&self) -> u64 {
+        let file = OpenOptions::new().create(true).append(true).open(self.begun());
+        let mut begun = 0;
+        // Without this note a database is read as often as it takes.
+        let _ = file.and_then(|mut file| {
+            begun = file.metadata()?.len();
+            file.write_all(b"+")
+        });
+        begun
+    }
+
+    fn end_reading(&self) {
+        let _ = fs::remove_file(self.begun());
     }
 
     fn set_aside(&self, copy: Copy) -> io::Result<String> {
