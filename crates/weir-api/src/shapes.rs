@@ -173,7 +173,7 @@ pub struct Status {
     pub config_error: Option<String>,
     /// What of the configuration is not enforced, and why.
     pub warnings: Vec<String>,
-    /// What happened to the stored state, until someone acknowledges it.
+    /// Notices of damage to the stored state, until someone acknowledges them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }

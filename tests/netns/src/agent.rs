@@ -59,7 +59,7 @@ pub struct Config {
     docker: Option<PathBuf>,
     sections: String,
     awaited: Vec<String>,
-    /// What comes before the program's name.
+    /// The words before the program's name.
     before: Vec<String>,
 }
 

@@ -78,7 +78,7 @@ fn has_event(node: &Node, what: &str) -> bool {
     events.map(|event| event.expect("an event")).any(|event| event.what == what)
 }
 
-/// What happens to the database's file.
+/// Damage to the database's file.
 type Mishap = fn(&Path);
 
 #[test]
@@ -215,7 +215,7 @@ impl TestClock {
         fs::rename(new, self.file()).expect("there is room");
     }
 
-    /// What comes before a program's name.
+    /// The words before a program's name.
     fn before(&self) -> Vec<String> {
         let library = self.dir.path().join("clock.so");
         vec![

@@ -27,7 +27,7 @@ const EARLIEST: Duration = Duration::from_secs(1_767_225_600);
 /// How often the believed time is stored.
 const STORED_EVERY: Duration = Duration::from_secs(600);
 
-/// What the kernel's clocks say.
+/// A reading of the kernel's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
     /// Since 1970.
@@ -51,13 +51,13 @@ pub(crate) struct Mark {
 /// A step that is not believed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Doubt {
-    /// What the clock said first, and what was believed then.
+    /// The clock's first word after the step, and the time believed then.
     said: Duration,
     believed: Duration,
     since: Duration,
 }
 
-/// What became of a step.
+/// The outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
     /// It is not believed for now.
@@ -73,7 +73,7 @@ pub(crate) enum News {
 /// Invariant: the believed time never lies before [`EARLIEST`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// What was believed at a moment since boot.
+    /// The time believed at a moment since boot.
     wall: Duration,
     boot: Duration,
     boot_id: String,
@@ -145,7 +145,7 @@ impl Clock {
         self.doubt.map(|doubt| doubt.to_string())
     }
 
-    /// What is to be stored; nothing while it is not known what time it is.
+    /// The mark for the next agent; nothing while the time is in doubt.
     pub(crate) fn mark(&self) -> Option<Mark> {
         let is_known = self.doubt.is_none() && !self.is_earliest;
         is_known.then(|| Mark { wall: self.wall, boot: self.boot, boot_id: self.boot_id.clone() })
@@ -177,7 +177,7 @@ pub(super) fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
-/// What the kernel's clocks say now.
+/// Reads the kernel's clocks.
 pub(super) fn read() -> Reading {
     let wall = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     Reading { wall, boot: since_boot(), is_synchronized: is_synchronized() }

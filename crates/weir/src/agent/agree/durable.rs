@@ -357,7 +357,7 @@ fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
     operations
 }
 
-/// What there is must be in the second copy too: the database is lost.
+/// The second copy alone must hold all agreements: the database is lost.
 fn same_in_second(disk: &Handle, agreements: &Agreements, what: &str) {
     let mut without = Disk { seed: 1, ..Disk::default() };
     without.second.seen = disk.disk().second.seen.clone();

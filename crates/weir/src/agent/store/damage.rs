@@ -19,7 +19,7 @@ fn files() -> u64 {
     std::env::var(FILES).ok().and_then(|n| n.parse().ok()).unwrap_or(100)
 }
 
-/// What is promised in the state that is damaged.
+/// The promises in the state that is damaged.
 #[derive(Debug, PartialEq)]
 struct Promised {
     agreements: Vec<(Agreement, Usage)>,
@@ -176,7 +176,7 @@ fn a_damaged_database_is_set_aside_and_no_promise_is_lost() {
 }
 
 #[test]
-fn a_damaged_second_copy_is_written_anew_from_the_database() {
+fn a_damaged_second_copy_is_rewritten_from_the_database() {
     let sample = Sample::new(false);
     for seed in 0..files() / 4 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -220,7 +220,7 @@ fn two_damaged_copies_keep_what_can_be_read_and_invent_nothing() {
     }
 }
 
-/// What happens to the database's file in a directory.
+/// Damage to the database's file.
 type Mishap = fn(&Path);
 
 #[test]
@@ -322,7 +322,7 @@ fn a_disk_that_cannot_be_written_is_told_and_sets_nothing_aside() {
     let dir = sample.copy();
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.failure(), None);
-    // The second copy can be neither added to nor written anew.
+    // The second copy takes no line and cannot be replaced.
     fs::remove_file(dir.path().join("weir.promises")).unwrap();
     fs::create_dir(dir.path().join("weir.promises.new")).unwrap();
     assert!(store.save_minors(&Minors::new()).is_err());

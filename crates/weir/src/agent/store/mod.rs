@@ -34,7 +34,7 @@ const META: Text = TableDefinition::new("meta");
 /// The one table whose rows are numbers.
 const MINORS: &str = "minors";
 const MINORS_TABLE: TableDefinition<'_, &str, u16> = TableDefinition::new(MINORS);
-/// The second copy is written anew when it has grown by so much more than twice what it was.
+/// The second copy is rewritten when its growth exceeds twice its first length by these bytes.
 const GROWS: u64 = 4 << 20;
 
 /// The database could not be used.
@@ -53,11 +53,11 @@ struct Open {
     sequence: u64,
     /// The second copy when it was written last.
     length: u64,
-    /// What was added to it since.
+    /// Bytes added to it since.
     added: u64,
-    /// What happened to the state and was not acknowledged.
+    /// Notices of damage that no one has acknowledged.
     notices: Vec<String>,
-    /// What of it is news.
+    /// The notices among them that are new.
     said: Vec<String>,
 }
 
@@ -263,12 +263,12 @@ impl Store {
         self.with(what, |open| look(&open.database.begin_read()?))
     }
 
-    /// What happened to the state and was not acknowledged.
+    /// Notices of damage that no one has acknowledged.
     pub(crate) fn notices(&self) -> Vec<String> {
         self.notices.borrow().clone()
     }
 
-    /// What happened to the state since this was last asked.
+    /// Notices that came since this was last asked.
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.take()
     }

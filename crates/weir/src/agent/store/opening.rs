@@ -1,5 +1,5 @@
-//! Opening the state, whatever is found: the database is read from its beginning to its end where
-//! a panic cannot take the agent down. A damaged one is set aside and made anew from the second copy.
+//! Opening the state: the database is read from its beginning to its end where a panic cannot take
+//! the agent down. A damaged one is set aside and restored from the second copy.
 
 use std::{
     cell::Cell,
@@ -22,12 +22,12 @@ const SEQUENCE: &str = "sequence";
 const SCHEMA: &str = "schema";
 /// The schema of this weir. A newer one is refused.
 const KNOWN_SCHEMA: u64 = 1;
-/// What happened to the state and was not acknowledged, as JSON.
+/// Notices that no one has acknowledged, as JSON.
 const NOTICES: &str = "notices";
 /// Says which weir had the database open last; one that keeps no second copy writes nothing here.
 const OPENINGS: &str = "openings";
 const COPIED: &str = "copied";
-/// So many agents in a row that end while they read the database are its fault.
+/// A database that ends this number of agents in a row counts as damaged.
 const UNFINISHED: u64 = 3;
 /// How many notices are kept; the oldest goes.
 const NOTICES_KEPT: usize = 20;
@@ -159,7 +159,7 @@ fn verify_once(place: &dyn Place) -> Result<Sound, Failure> {
     verified
 }
 
-/// The second copy, or why there is none to read.
+/// The second copy, or why it cannot be read.
 fn read_second(place: &dyn Place, wants_rows: bool) -> Result<Result<Read, Option<String>>, String> {
     match place.look(Copy::Second) {
         Seen::Nothing => Ok(Err(None)),
@@ -172,7 +172,7 @@ fn read_second(place: &dyn Place, wants_rows: bool) -> Result<Result<Read, Optio
     }
 }
 
-/// What is done with what was found.
+/// The steps that follow from the state as it was found.
 #[derive(Default)]
 struct Plan {
     /// The rows for a new database.
@@ -188,7 +188,7 @@ fn plural(count: usize, one: &str) -> String {
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
-/// What a second copy holds, in words.
+/// The contents of a second copy, in words.
 fn contents(read: &Read) -> String {
     let of = |name: &str| read.rows.keys().filter(|(table, _)| table == name).count();
     let mut text = format!(
@@ -206,7 +206,7 @@ fn bad(read: &Read) -> usize {
     usize::try_from(read.bad).unwrap_or(usize::MAX)
 }
 
-/// What is to be done about a database that is sound.
+/// Plans for a database that is sound.
 fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, String>, String> {
     let sequence = sound.sequence.unwrap_or(0);
     let mut plan = Plan { rewrites: true, ..Plan::default() };
@@ -216,11 +216,11 @@ fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, Strin
     match read_second(place, false)? {
         // Its first start ended early.
         Err(None) if sound.sequence.is_none() => {}
-        Err(None) => plan.said.push("{second} was missing: it is written anew from {first}".to_owned()),
+        Err(None) => plan.said.push("{second} was missing: it is rewritten from {first}".to_owned()),
         Err(Some(why)) => {
             plan.sets_second_aside = true;
             plan.said.push(format!(
-                "{{second}} was damaged ({why}): it is set aside as {{aside}} and written anew from {{first}}"
+                "{{second}} was damaged ({why}): it is set aside as {{aside}} and rewritten from {{first}}"
             ));
         }
         Ok(read) if read.sequence > sequence => {
@@ -236,7 +236,7 @@ fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, Strin
                 plan.sets_second_aside = true;
                 plan.said.push(format!(
                     "{{second}} was damaged ({} of it cannot be read, {} are missing): it is set aside as \
-                     {{aside}} and written anew from {{first}}",
+                     {{aside}} and rewritten from {{first}}",
                     plural(bad(&read), "line"),
                     plural(usize::try_from(behind).unwrap_or(usize::MAX), "change"),
                 ));
@@ -246,7 +246,7 @@ fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, Strin
     Ok(Ok(plan))
 }
 
-/// What is to be done about a database that is damaged, or gone.
+/// Plans for a database that is damaged or gone.
 fn plan_for_damage(place: &dyn Place, damage: Option<String>) -> Result<Plan, String> {
     let mut plan = Plan { rewrites: true, ..Plan::default() };
     let begin = match &damage {
@@ -306,8 +306,8 @@ pub(super) fn open(place: &dyn Place) -> Result<Open, String> {
                     .map_err(|e| format!("it is damaged and cannot be set aside: {e} (move it away)"))?;
                 plan.said.iter_mut().for_each(|said| *said = said.replace("{aside}", &name));
             }
-            let made = guarded(|| place.open()).map_err(|panic| format!("cannot make it anew: {panic}"))?;
-            let database = made.map_err(|e| format!("cannot make it anew: {e}"))?;
+            let made = guarded(|| place.open()).map_err(|panic| format!("cannot make a new one: {panic}"))?;
+            let database = made.map_err(|e| format!("cannot make a new one: {e}"))?;
             (Sound { database, sequence: None, schema: None, notices: Vec::new(), is_foreign: false }, plan)
         }
     };
@@ -353,7 +353,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     notices.drain(..notices.len().saturating_sub(NOTICES_KEPT));
     let schema_is_new = schema.is_none() || restored.is_some();
     let has_news = schema_is_new || !said.is_empty();
-    // Whatever is found is on disk from here on.
+    // The rows that were found are on disk from here on.
     let write = || -> Result<(), redb::Error> {
         let tx = database.begin_write()?;
         let change = Change::new(&tx);
@@ -394,7 +394,7 @@ pub(super) fn set_sequence(tx: &redb::WriteTransaction, sequence: u64) -> Result
     Ok(())
 }
 
-/// Writes the second copy anew from the database.
+/// Rewrites the second copy from the database.
 pub(super) fn rewrite(place: &dyn Place, open: &mut Open) -> Result<(), String> {
     /// Either side may fail.
     enum Broken {

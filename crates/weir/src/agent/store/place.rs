@@ -22,23 +22,23 @@ pub(crate) enum Copy {
     Second,
 }
 
-/// What is there before the database is opened.
+/// A copy as it is found, before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     Nothing,
     /// A file with content.
     File,
-    /// What cannot be a database, and why.
+    /// Something that cannot be a database, and why.
     Unusable(String),
 }
 
 /// Holds the two copies: a directory, or a made-up disk.
 pub(crate) trait Place {
-    /// Opens the database; makes it if there is none.
+    /// Opens the database, and makes a missing one.
     fn open(&self) -> Result<Database, redb::Error>;
-    /// What is there of a copy.
+    /// Looks at a copy without opening it.
     fn look(&self, copy: Copy) -> Seen;
-    /// Whether a copy can be read from its beginning to its end.
+    /// Reads a copy from its beginning to its end.
     fn is_readable(&self, copy: Copy) -> io::Result<()>;
     /// Notes that the database is being read; how often that had begun and not ended.
     fn begin_reading(&self) -> u64;
@@ -50,7 +50,7 @@ pub(crate) trait Place {
     fn second(&self) -> io::Result<Box<dyn BufRead + '_>>;
     /// Adds to the second copy; on disk when this returns.
     fn append(&self, line: &[u8]) -> io::Result<()>;
-    /// Writes the second copy anew: all of it, or it stays as it was.
+    /// Replaces the second copy as a whole, or leaves it as it was.
     fn replace(&self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()>;
     /// How a copy is called.
     fn name(&self, copy: Copy) -> String;

@@ -19,7 +19,7 @@ pub(super) struct Row(pub(super) String, pub(super) String, pub(super) Option<St
 /// Rows by table and key.
 pub(super) type Rows = BTreeMap<(String, String), String>;
 
-/// What a second copy says.
+/// The contents of a second copy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     /// Its rows, as far as they can be read.
