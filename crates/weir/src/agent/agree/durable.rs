@@ -115,12 +115,8 @@ impl Disk {
         let random = self.random();
         let Text { safe, seen, is_exchanged } = &mut self.second;
         match (&safe, &seen) {
-            (_, Some(new)) if *is_exchanged => {
-                if random % 2 == 0 {
-                    *safe = Some(new.clone());
-                }
-            }
-            (Some(old), Some(new)) => {
+            (_, Some(new)) if *is_exchanged && random.is_multiple_of(2) => *safe = Some(new.clone()),
+            (Some(old), Some(new)) if !*is_exchanged => {
                 let kept = old.len() + random as usize % (new.len() - old.len() + 1);
                 *safe = Some(new[..kept].to_vec());
             }
