@@ -9,6 +9,7 @@ mod listen;
 mod manifests;
 mod piece;
 mod range;
+mod relay;
 mod reply;
 mod route;
 mod wire;
@@ -19,7 +20,6 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::{BodyExt, Limited};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
     body::Incoming,
@@ -33,7 +33,7 @@ use crate::{
     coordination::{Coordination, Embedded},
     download::{Downloads, Progress, Waiter},
     flight::Flights,
-    manifest::{MAX_MANIFEST, Manifest},
+    manifest::Manifest,
     pace::Pace,
     peer::{self, PART, Peers, Probed},
     scrub::Scrubs,
@@ -47,6 +47,7 @@ use body::Body;
 
 pub(crate) use manifests::Asker;
 use manifests::{Found, Manifests};
+use relay::Asked;
 use reply::{joined, manifest, refuse, send};
 use route::{Route, Unroutable};
 
@@ -350,7 +351,8 @@ impl Mirror {
             }
             Route::Relay(source, path) => {
                 let asker = asker(&source);
-                self.relay(&asker.ask(Method::GET, &source, path)).await
+                let asked = Asked { path: request.uri().path(), ns: ns.as_deref() };
+                self.relay(&asker.ask(Method::GET, &source, path), asked).await
             }
         };
         let mut response = result.unwrap_or_else(|fault| {
@@ -491,21 +493,5 @@ impl Mirror {
                 }))
             }
         }
-    }
-
-    /// What is asked of the registry each time.
-    async fn relay(&self, ask: &Ask) -> Result<Response<Body>, Fault> {
-        count(&self.inner.stats.upstream_requests, 1);
-        let answer = self.inner.upstreams.ask(ask, Moment::now()).await?;
-        let kind = answer.response.headers().get(header::CONTENT_TYPE).cloned();
-        let read = Limited::new(answer.response.into_body(), MAX_MANIFEST).collect();
-        let read = timeout(self.inner.timing.stall, read).await;
-        let read = read.map_err(|_| crate::upstream::outage(ask, "it did not come in time"))?;
-        let bytes = read.map_err(|e| crate::upstream::outage(ask, e.to_string()))?.to_bytes();
-        let mut response = Response::new(body::whole(bytes));
-        if let Some(kind) = kind {
-            response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        }
-        Ok(response)
     }
 }

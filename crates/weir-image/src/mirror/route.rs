@@ -48,6 +48,15 @@ impl From<BadName> for Unroutable {
     }
 }
 
+/// What a registry is told of a list: all of the query but the namespace, which is the mirror's.
+///
+/// Registries call the mark of a page as they like: `last`, `next_page`, `token`.
+fn list_query(query: Option<&str>) -> String {
+    let of_registry = |pair: &&str| !pair.is_empty() && !pair.starts_with("ns=");
+    let kept: Vec<&str> = query.unwrap_or_default().split('&').filter(of_registry).collect();
+    if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) }
+}
+
 pub(super) fn route(
     path: &str,
     query: Option<&str>,
@@ -75,16 +84,8 @@ pub(super) fn route(
             Route::Manifest(source(name)?, Reference::Tag(tag))
         }
         "blobs" => Route::Blob(source(name)?, digest()?),
-        "referrers" => Route::Relay(source(name)?, format!("referrers/{}", digest()?)),
-        "tags" if last == "list" => {
-            let harmless = |pair: &&str| {
-                let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-                pair.split_once('=').is_some_and(|(k, v)| (k == "n" || k == "last") && v.chars().all(good))
-            };
-            let kept: Vec<&str> = query.unwrap_or_default().split('&').filter(harmless).collect();
-            let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
-            Route::Relay(source(name)?, format!("tags/list{query}"))
-        }
+        "referrers" => Route::Relay(source(name)?, format!("referrers/{}{}", digest()?, list_query(query))),
+        "tags" if last == "list" => Route::Relay(source(name)?, format!("tags/list{}", list_query(query))),
         _ => return Err(Unroutable::Unknown),
     };
     Ok((route, ns))
@@ -112,8 +113,12 @@ mod tests {
             Ok(Route::Blob(source("ghcr.io/a/manifests"), format!("sha256:{hex}").parse().unwrap()))
         );
         assert_eq!(
-            path("/v2/a/tags/list", Some("n=5&ns=quay.io&x=../../")),
-            Ok(Route::Relay(source("quay.io/a"), "tags/list?n=5".to_owned()))
+            path("/v2/a/tags/list", Some("n=5&ns=quay.io&next_page=gAA%3D")),
+            Ok(Route::Relay(source("quay.io/a"), "tags/list?n=5&next_page=gAA%3D".to_owned()))
+        );
+        assert_eq!(
+            path(&format!("/v2/a/referrers/sha256:{hex}"), Some("ns=quay.io&artifactType=x%2Fy")),
+            Ok(Route::Relay(source("quay.io/a"), format!("referrers/sha256:{hex}?artifactType=x%2Fy")))
         );
     }
 
