@@ -1,7 +1,5 @@
 //! Which policy would have saved most: several caches of metadata beside the real one.
 
-use std::time::Duration;
-
 use weir_units::{Bytes, Instant};
 
 use crate::{Access, Blob, Cache, PolicyKind};
@@ -11,10 +9,9 @@ use crate::{Access, Blob, Cache, PolicyKind};
 pub struct ShadowSettings {
     /// Who is compared; the first decides until there is reason to change.
     pub candidates: Vec<PolicyKind>,
-    /// How often the choice is looked at.
-    pub period: Duration,
-    /// Requests without which a period is not yet over: too few say nothing.
-    pub least_requests: u64,
+    /// After how many requests the choice is looked at again. No clock has a part in it, as a small
+    /// node has a hundred requests a week. With 100, 3,000 requests of builds cost 3.7 % above LRU.
+    pub period: u64,
     /// What of earlier periods still counts, a period later.
     pub memory: f64,
     /// By which part the fetch time of the best must be below that of the chosen one.
@@ -27,15 +24,15 @@ impl Default for ShadowSettings {
     fn default() -> ShadowSettings {
         ShadowSettings {
             candidates: vec![
+                // The best of traces of real registries.
+                PolicyKind::GdsfGhost,
                 PolicyKind::Lru,
                 PolicyKind::S3Fifo,
                 PolicyKind::Gds,
                 PolicyKind::Gdsf,
-                PolicyKind::GdsfGhost,
             ],
-            period: Duration::from_secs(3600),
-            least_requests: 1000,
-            memory: 0.995,
+            period: 20,
+            memory: 0.9999,
             margin: 0.02,
             most_blobs: 200_000,
         }
@@ -59,7 +56,6 @@ pub struct Shadow {
     settings: ShadowSettings,
     candidates: Vec<Candidate>,
     chosen: usize,
-    period_began: Option<Instant>,
     requests: u64,
 }
 
@@ -77,7 +73,7 @@ impl Shadow {
             spent: 0.0,
         };
         let candidates = settings.candidates.iter().map(candidate).collect();
-        Shadow { settings, candidates, chosen: 0, period_began: None, requests: 0 }
+        Shadow { settings, candidates, chosen: 0, requests: 0 }
     }
 
     /// Who decides now.
@@ -116,11 +112,10 @@ impl Shadow {
             }
         }
         self.requests += 1;
-        let began = *self.period_began.get_or_insert(now);
-        if now.since(began) < self.settings.period || self.requests < self.settings.least_requests {
+        if self.requests < self.settings.period {
             return None;
         }
-        (self.period_began, self.requests) = (Some(now), 0);
+        self.requests = 0;
         self.review()
     }
 
@@ -140,8 +135,18 @@ impl Shadow {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::BlobId;
+
+    /// LRU decides until there is reason to change.
+    fn lru_first() -> ShadowSettings {
+        let mut settings = ShadowSettings::default();
+        settings.candidates.swap(0, 1);
+        assert_eq!(settings.candidates[0], PolicyKind::Lru);
+        settings
+    }
 
     /// Blobs of one size that take a second each.
     fn ask(shadow: &mut Shadow, id: u64, now: u64) -> Option<PolicyKind> {
@@ -151,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_hot_set_beside_a_scan_is_no_work_for_lru() {
-        let mut shadow = Shadow::new(Bytes(1000), ShadowSettings::default());
+        let mut shadow = Shadow::new(Bytes(1000), lru_first());
         let mut changes = Vec::new();
         for now in 0..40_000 {
             // Fifty blobs again and again; twice as many that never come again between two visits.
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_over_for_a_gain_within_the_margin() {
-        let settings = ShadowSettings { margin: 0.5, ..ShadowSettings::default() };
+        let settings = ShadowSettings { margin: 0.5, ..lru_first() };
         let mut shadow = Shadow::new(Bytes(1000), settings);
         for now in 0..40_000 {
             let id = if now % 3 == 0 { now / 3 % 50 } else { 1000 + now };

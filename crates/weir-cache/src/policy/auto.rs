@@ -146,8 +146,7 @@ mod tests {
     fn whoever_takes_over_knows_what_is_stored_and_how_often_it_was_used() {
         let settings = ShadowSettings {
             candidates: vec![PolicyKind::Lru, PolicyKind::Gdsf],
-            period: Duration::ZERO,
-            least_requests: 1,
+            period: 1,
             ..ShadowSettings::default()
         };
         let mut auto = Auto::with(Bytes(100), settings);

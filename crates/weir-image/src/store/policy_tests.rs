@@ -109,7 +109,7 @@ fn how_often_blobs_were_used_and_which_policy_auto_follows_outlive_a_restart() {
     drop(store);
     std::fs::write(dir.path().join("order/only"), "{").unwrap();
     let store = open(dir.path(), PolicyKind::Auto, 4 << 20);
-    assert_eq!(store.usage(Moment(0)).unwrap().policy, (PolicyKind::Auto, PolicyKind::Lru));
+    assert_eq!(store.usage(Moment(0)).unwrap().policy, (PolicyKind::Auto, PolicyKind::GdsfGhost));
 }
 
 #[test]
