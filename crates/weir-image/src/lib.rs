@@ -19,7 +19,7 @@ mod upstream;
 mod warm;
 
 pub use digest::Digest;
-pub use mirror::{Mirror, MirrorError, SiteState};
+pub use mirror::{Mirror, MirrorError, PROBE, SiteState};
 pub use moment::Moment;
 pub use name::{Image, Reference, Registry, Repository, Source, Tag};
 pub use peer::Probed;

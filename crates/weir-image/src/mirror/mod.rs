@@ -8,6 +8,7 @@ mod body;
 mod listen;
 mod manifests;
 mod piece;
+mod probe;
 mod range;
 mod relay;
 mod reply;
@@ -47,6 +48,8 @@ use body::Body;
 
 pub(crate) use manifests::Asker;
 use manifests::{Found, Manifests};
+pub use probe::PROBE;
+use probe::Probes;
 use relay::Asked;
 use reply::{joined, manifest, refuse, send};
 use route::{Route, Unroutable};
@@ -113,6 +116,7 @@ struct Inner {
     jobs: Jobs,
     scrubs: Scrubs,
     pace: Arc<Pace>,
+    probes: Probes,
 }
 
 impl Mirror {
@@ -187,6 +191,7 @@ impl Mirror {
             jobs,
             scrubs,
             pace,
+            probes: Probes::default(),
         };
         Ok(Mirror { inner: Arc::new(inner) })
     }
@@ -305,6 +310,9 @@ impl Mirror {
     async fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
         let inner = &self.inner;
         let (path, query) = (request.uri().path(), request.uri().query());
+        if let Some(response) = inner.probes.answer(path) {
+            return response;
+        }
         let routed = route::route(path, query, &|registry| inner.upstreams.may_ask(registry));
         let is_pull = request.method() == Method::GET || request.method() == Method::HEAD;
         let (route, ns) = match routed {

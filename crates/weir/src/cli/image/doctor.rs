@@ -11,12 +11,17 @@ use std::{
 use clap::Args;
 use weir_api::{Check, Doctor, ImagePeer, ImagePop, Verdict};
 
-use super::super::{Session, doctor};
+use super::{
+    super::{Session, doctor},
+    runtimes::{self, Sockets},
+};
 
 const EXAMPLES: &str = "Examples:
   weir image doctor
   weir image doctor --try nginx:1.27      also ask for the manifest of this image
+  weir image doctor --no-pull             ask no runtime to pull
 
+Each runtime pulls a tiny image, weir.invalid/doctor, that only the cache has; it is removed again.
 Exits with 1 if a check fails.";
 
 #[derive(Debug, Args)]
@@ -25,12 +30,21 @@ pub(super) struct DoctorArgs {
     /// Ask for the manifest of this image, all the way
     #[arg(long = "try", value_name = "IMAGE")]
     image: Option<weir_image::Image>,
+    /// Ask no runtime to pull: look at its files only
+    #[arg(long)]
+    no_pull: bool,
+    /// Docker's socket
+    #[arg(long, value_name = "SOCKET", default_value = weir_host::discover::docker::SOCKET)]
+    docker: PathBuf,
+    /// containerd's socket
+    #[arg(long, value_name = "SOCKET", default_value = "/run/containerd/containerd.sock")]
+    containerd: PathBuf,
     /// Take this directory for the root of the file system
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
 }
 
-fn check(name: &str, verdict: Verdict, found: impl Into<String>, advice: Option<&str>) -> Check {
+pub(super) fn check(name: &str, verdict: Verdict, found: impl Into<String>, advice: Option<&str>) -> Check {
     Check { name: name.to_owned(), verdict, found: found.into(), advice: advice.map(str::to_owned) }
 }
 
@@ -74,6 +88,10 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
                     checks.push(way(listen, image));
                 }
                 checks.extend(clients(&args.root, listen));
+                if !args.no_pull {
+                    let sockets = Sockets { docker: &args.docker, containerd: &args.containerd };
+                    checks.extend(runtimes::checks(&sockets, listen));
+                }
             }
         }
     }
@@ -171,7 +189,7 @@ fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
 }
 
 /// The status of a GET.
-fn ask(listen: SocketAddr, path: &str) -> std::io::Result<u16> {
+pub(super) fn ask(listen: SocketAddr, path: &str) -> std::io::Result<u16> {
     let wait = Duration::from_secs(10);
     let mut stream = TcpStream::connect_timeout(&listen, wait)?;
     stream.set_read_timeout(Some(wait))?;

@@ -1,6 +1,7 @@
 //! `weir image`: the image cache of this node, and how Docker and containerd are pointed at it.
 
 mod doctor;
+mod runtimes;
 mod setup;
 mod simulate;
 mod verbs;
