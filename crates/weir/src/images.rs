@@ -1,8 +1,11 @@
 //! The image cache of this node: a thread and a runtime of its own, so that whatever happens there
 //! does not hold up the division of the link.
 
+mod watchdog;
+
 use std::{
     collections::HashSet,
+    net::TcpListener,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -25,15 +28,33 @@ const LOOK: Duration = Duration::from_secs(15);
 /// How long containerd may take to say.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What a fault that ends the mirror leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnFault {
+    /// The mirror is begun again in a while: the agent has a link to divide meanwhile.
+    TryAgain,
+    /// The process is to end with an error, so that its service manager starts it again.
+    End,
+}
+
+/// What is worth an event: its kind and its text.
+pub(crate) type Said = (&'static str, String);
+
 /// The cache as the API sees it; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Images {
-    state: Arc<Mutex<State>>,
+    /// The number of the mirror's life, and its state. A mirror that was given up changes nothing.
+    state: Arc<Mutex<(u64, State)>>,
     /// None if the configuration has no `[images]`.
     settings: Arc<Mutex<Option<Settings>>>,
-    /// What is worth an event.
-    said: broadcast::Sender<String>,
+    said: broadcast::Sender<Said>,
     stop: watch::Sender<bool>,
+    /// The life that goes on; an earlier one ends as soon as it runs again.
+    life: watch::Sender<u64>,
+    on_fault: OnFault,
+    /// What ended it for good.
+    fault: watch::Sender<Option<String>>,
+    docker: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -42,7 +63,8 @@ enum State {
     Off,
     /// It cannot serve, for this; tried again in a while.
     Down(String),
-    Up(Mirror, Handle),
+    /// The listener is a second handle of the one that the mirror accepts on: to close it from outside.
+    Up(Mirror, Handle, TcpListener),
 }
 
 /// Why the cache cannot be asked.
@@ -55,65 +77,93 @@ pub(crate) enum Absent {
 impl Images {
     /// None.
     pub(crate) fn off() -> Images {
-        Images::with(State::Off, None)
+        Images::with(State::Off, None, None, OnFault::TryAgain)
     }
 
-    fn with(state: State, settings: Option<Settings>) -> Images {
+    fn with(state: State, settings: Option<Settings>, docker: Option<PathBuf>, on_fault: OnFault) -> Images {
         Images {
-            state: Arc::new(Mutex::new(state)),
+            state: Arc::new(Mutex::new((0, state))),
             settings: Arc::new(Mutex::new(settings)),
             said: broadcast::Sender::new(64),
             stop: watch::Sender::new(false),
+            life: watch::Sender::new(0),
+            on_fault,
+            fault: watch::Sender::new(None),
+            docker,
         }
     }
 
-    /// Begins to serve, in a thread of its own; what is wrong is said and tried again.
+    /// Begins to serve in a thread of its own, and to watch it from another.
     ///
     /// * `docker`: whom to ask which images are in use.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start(settings: Settings, docker: Option<PathBuf>) -> anyhow::Result<Images> {
-        let images = Images::with(State::Down("it is starting".to_owned()), Some(settings));
-        let serving = images.clone();
+    pub(crate) fn start(
+        settings: Settings,
+        docker: Option<PathBuf>,
+        on_fault: OnFault,
+    ) -> anyhow::Result<Images> {
+        let starting = State::Down("it is starting".to_owned());
+        let images = Images::with(starting, Some(settings), docker, on_fault);
+        images.begin_life(0)?;
+        let watched = images.clone();
+        thread::Builder::new()
+            .name("weir-images-dog".to_owned())
+            .spawn(move || watched.watch())
+            .context("cannot watch the image cache")?;
+        Ok(images)
+    }
+
+    /// A thread with a runtime of its own.
+    fn begin_life(&self, life: u64) -> anyhow::Result<()> {
+        let serving = self.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(32)
             .build()
             .context("cannot set up the image cache")?;
-        thread::Builder::new()
-            .name("weir-images".to_owned())
-            .spawn(move || runtime.block_on(serving.run(docker)))
-            .context("cannot start the image cache")?;
-        Ok(images)
+        let run = move || {
+            runtime.block_on(serving.run(life));
+            // A blocking task that never ends does not hold the thread.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("weir-images".to_owned());
+        thread.spawn(run).map(drop).context("cannot start the image cache")
     }
 
-    /// Serves until [`Images::stop`].
-    async fn run(&self, docker: Option<PathBuf>) {
-        let mut stop = self.stop.subscribe();
+    /// Serves until [`Images::stop`], or until this life is given up.
+    async fn run(&self, life: u64) {
+        let (mut stop, mut current) = (self.stop.subscribe(), self.life.subscribe());
         let serve = async {
             loop {
                 // In a task: if it panics, it is begun anew.
-                let (this, docker) = (self.clone(), docker.clone());
-                let end = tokio::spawn(async move { this.once(docker).await }).await;
-                let why = match end {
+                let this = self.clone();
+                let mut task = tokio::spawn(async move { this.once(life).await });
+                let _ends_too = Aborts(task.abort_handle());
+                let why = match (&mut task).await {
                     Ok(Ok(())) => "it ended".to_owned(),
                     Ok(Err(e)) => format!("{e:#}"),
                     Err(e) => e.to_string(),
                 };
+                if self.on_fault == OnFault::End {
+                    self.end(why);
+                    return;
+                }
                 tracing::error!("image cache: {why}; tried again in {AGAIN:?}");
-                self.set(State::Down(why));
+                self.set(life, State::Down(why));
                 sleep(AGAIN).await;
             }
         };
         tokio::select! {
             () = serve => {}
             _ = stop.wait_for(|stop| *stop) => {}
+            _ = current.wait_for(|current| *current != life) => {}
         }
-        self.set(State::Down("it is stopping".to_owned()));
+        self.set(life, State::Down("it is stopping".to_owned()));
     }
 
-    async fn once(&self, docker: Option<PathBuf>) -> anyhow::Result<()> {
+    async fn once(&self, life: u64) -> anyhow::Result<()> {
         let settings = self.settings().clone().context("there is no [images]")?;
         let given = settings.clone();
         // Looking through a large store takes a while.
@@ -129,20 +179,21 @@ impl Images {
             recovered.resumable,
             recovered.removed
         );
-        self.set(State::Up(mirror.clone(), Handle::current()));
+        self.set(life, State::Up(mirror.clone(), Handle::current(), listener.try_clone()?));
         let mut corrupted = mirror.store().corrupted();
         let tell = async {
             loop {
                 if let Ok(digest) = corrupted.recv().await {
-                    // An error is that nobody listens.
-                    let _ = self.said.send(format!(
+                    let what = format!(
                         "{digest} in {} is not what it is called any more: removed, fetched again when asked for",
                         settings.directory.display()
-                    ));
+                    );
+                    // An error is that nobody listens.
+                    let _ = self.said.send(("image-corrupt", what));
                 }
             }
         };
-        let look = look(mirror.clone(), docker, settings.containerd.clone());
+        let look = look(mirror.clone(), self.docker.clone(), settings.containerd.clone());
         tokio::select! {
             served = mirror.serve(listener) => served.context("cannot serve images"),
             () = look => Ok(()),
@@ -155,8 +206,27 @@ impl Images {
     }
 
     /// What happens that an operator should know.
-    pub(crate) fn said(&self) -> broadcast::Receiver<String> {
+    pub(crate) fn said(&self) -> broadcast::Receiver<Said> {
         self.said.subscribe()
+    }
+
+    /// Waits for what ends it for good, which only [`OnFault::End`] lets happen.
+    pub(crate) async fn fault(&self) -> String {
+        let mut fault = self.fault.subscribe();
+        match fault.wait_for(Option::is_some).await {
+            Ok(fault) => fault.clone().unwrap_or_default(),
+            // The sender is one of `self`.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn end(&self, why: String) {
+        self.fault.send_replace(Some(why));
+    }
+
+    /// How many mirrors were given up because they did not answer.
+    pub(crate) fn frozen(&self) -> u64 {
+        *self.life.borrow()
     }
 
     /// Whether these can be in force without a restart.
@@ -187,8 +257,15 @@ impl Images {
         Ok(())
     }
 
-    fn set(&self, state: State) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    fn lock(&self) -> MutexGuard<'_, (u64, State)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, life: u64, state: State) {
+        let mut now = self.lock();
+        if now.0 == life {
+            now.1 = state;
+        }
     }
 
     /// Ends it; what is being sent is cut, what is being downloaded is continued later.
@@ -198,11 +275,20 @@ impl Images {
 
     /// The mirror, and where its work is done.
     pub(crate) fn get(&self) -> Result<(Mirror, Handle), Absent> {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Up(mirror, runtime) => Ok((mirror.clone(), runtime.clone())),
+        match &self.lock().1 {
+            State::Up(mirror, runtime, _) => Ok((mirror.clone(), runtime.clone())),
             State::Off => Err(Absent::Off),
             State::Down(why) => Err(Absent::Down(why.clone())),
         }
+    }
+}
+
+/// Ends a task when its owner ends: a dropped handle alone lets it run on.
+struct Aborts(tokio::task::AbortHandle);
+
+impl Drop for Aborts {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -117,6 +117,12 @@ impl Mirror {
         for digest in gone {
             let _ = coordination.tell(&News::Evicted(digest)).await;
         }
+        self.ask_site().await;
+    }
+
+    /// Tells the site what is in use here, and asks who is there.
+    pub async fn ask_site(&self) {
+        let coordination = &self.inner.coordination;
         let own = self.inner.store.in_use();
         let asked = async {
             coordination.register(&own, Moment::now()).await?;

@@ -57,7 +57,7 @@ use self::{
 };
 use crate::{
     config::{self, Config},
-    images::Images,
+    images::{Images, OnFault},
     server::{self, Socket},
 };
 
@@ -144,7 +144,10 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut agent = Agent::open(path, config)?;
     let (control, mut requests) = mpsc::channel(64);
     let images = match agent.book.config().images.clone() {
-        Some(settings) => Images::start(settings, agent.book.config().discover.docker.clone())?,
+        Some(settings) => {
+            let docker = agent.book.config().discover.docker.clone();
+            Images::start(settings, docker, OnFault::TryAgain)?
+        }
         None => Images::off(),
     };
     let mut said = images.said();
@@ -192,7 +195,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.turn();
             }
             Some(request) = requests.recv() => agent.answer(request),
-            Ok(what) = said.recv() => agent.event("image-corrupt", None, what),
+            Ok((kind, what)) = said.recv() => agent.event(kind, None, what),
             () = tokio::time::sleep(until_change) => agent.turn(),
             _ = clock.tick() => {
                 agent.turn();

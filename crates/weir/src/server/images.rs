@@ -75,8 +75,18 @@ async fn list(State(images): State<Images>) -> Answer<Listed> {
     listed.await.map(Json)
 }
 
+/// The most that the site may take to say who is there.
+const SITE: std::time::Duration = std::time::Duration::from_secs(1);
+
 async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
-    let usage = on_store(&images, |mirror| {
+    let (site, runtime) = mirror(&images)?;
+    if site.settings().pop.is_some() {
+        // Asked now, as what was heard some seconds ago may be over. A late answer is for the next question.
+        let asked = runtime.spawn(async move { site.ask_site().await });
+        let _ = tokio::time::timeout(SITE, asked).await;
+    }
+    let frozen = images.frozen();
+    let usage = on_store(&images, move |mirror| {
         let usage = mirror.store().usage(Moment::now())?;
         let mut counters: std::collections::BTreeMap<String, u64> =
             mirror.counted().iter().map(|c| (c.name.to_owned(), c.value)).collect();
@@ -87,6 +97,7 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
                 ("evicted_bytes", counts.evicted_bytes),
                 ("corrupt", counts.corrupt),
                 ("no_room", counts.refused),
+                ("frozen", frozen),
             ]
             .map(|(name, value)| (name.to_owned(), value)),
         );

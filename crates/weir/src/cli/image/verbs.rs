@@ -20,7 +20,7 @@ use super::super::{
 };
 use crate::{
     config,
-    images::Images,
+    images::{Images, OnFault},
     server::{self, Socket},
 };
 
@@ -38,6 +38,9 @@ pub(super) struct RmArgs {
     /// As `weir image ls` shows them
     #[arg(required = true)]
     images: Vec<String>,
+    /// Also images that are pinned
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -204,7 +207,24 @@ pub(super) fn pin(args: PinArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses images that are pinned, before any is removed.
+fn refuse_pinned(names: &[String], listed: &weir_api::Images) -> anyhow::Result<()> {
+    for name in names {
+        let full = name.parse::<weir_image::Image>().map_or_else(|_| name.clone(), |image| image.to_string());
+        if listed.images.iter().any(|image| image.pinned && image.image == full) {
+            anyhow::bail!(
+                "cannot remove {full}: it is pinned; nothing was removed (`--force` removes it, \
+                 `weir image pin` shows the pins)"
+            );
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn rm(args: &RmArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    if !args.force {
+        refuse_pinned(&args.images, &session.client.images()?)?;
+    }
     for image in &args.images {
         let freed = session.client.remove_image(&NamedImage { image: image.clone(), platform: None })?;
         session.print(&freed, |out, _| writeln!(out, "{image} is removed: {} freed", freed.freed))?;
@@ -274,7 +294,7 @@ pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Resu
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
         let docker = Some(PathBuf::from(weir_host::discover::docker::SOCKET));
-        let images = Images::start(settings, docker)?;
+        let images = Images::start(settings, docker, OnFault::End)?;
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut hup = signal(SignalKind::hangup())?;
         let reload = async {
@@ -291,6 +311,7 @@ pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Resu
             served = server::serve_images(listener, images.clone()) => {
                 served.context("cannot answer on the socket")?;
             }
+            why = images.fault() => anyhow::bail!("the image cache ended: {why}"),
             () = reload => {}
             _ = term.recv() => {}
             _ = int.recv() => {}
@@ -298,4 +319,35 @@ pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Resu
         images.stop();
         Ok(ExitCode::SUCCESS)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinned_image_is_refused_under_each_of_its_names() {
+        let image = |name: &str, pinned| weir_api::Image {
+            image: name.to_owned(),
+            digest: String::new(),
+            platforms: Vec::new(),
+            present: Bytes(0),
+            total: Bytes(0),
+            used_ms: 0,
+            hits: 0,
+            pinned,
+            in_use: false,
+        };
+        let images = vec![image("docker.io/library/nginx:1.27", true), image("ghcr.io/acme/app:1", false)];
+        let listed = weir_api::Images { images, pins: Vec::new() };
+        let refused = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            refuse_pinned(&names, &listed).map_err(|e| e.to_string())
+        };
+        for name in ["nginx:1.27", "docker.io/library/nginx:1.27"] {
+            let why = refused(&["ghcr.io/acme/app:1", name]).unwrap_err();
+            assert!(why.contains("docker.io/library/nginx:1.27: it is pinned"), "{why}");
+        }
+        assert_eq!(refused(&["ghcr.io/acme/app:1", "nginx:1.28"]), Ok(()));
+    }
 }
