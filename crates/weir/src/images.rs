@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(15);
 /// How long containerd may take to say.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a fault that ends the mirror leads to.
+/// The consequence of a fault that ends the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFault {
     /// The mirror is begun again in a while: the agent has a link to divide meanwhile.
@@ -37,7 +37,7 @@ pub(crate) enum OnFault {
     End,
 }
 
-/// What is worth an event: its kind and its text.
+/// An event's kind and text.
 pub(crate) type Said = (&'static str, String);
 
 /// The cache as the API sees it; cheap to clone.
@@ -52,7 +52,7 @@ pub(crate) struct Images {
     /// The life that goes on; an earlier one ends as soon as it runs again.
     life: watch::Sender<u64>,
     on_fault: OnFault,
-    /// What ended it for good.
+    /// The reason of its end, once it has ended for good.
     fault: watch::Sender<Option<String>>,
     docker: Option<PathBuf>,
 }
@@ -188,7 +188,7 @@ impl Images {
                         "{digest} in {} is not what it is called any more: removed, fetched again when asked for",
                         settings.directory.display()
                     );
-                    // An error is that nobody listens.
+                    // Without a listener there is nothing to do.
                     let _ = self.said.send(("image-corrupt", what));
                 }
             }

@@ -94,7 +94,7 @@ impl Images {
             close(listener);
         }
         self.life.send_replace(life + 1);
-        // An error is that nobody listens.
+        // Without a listener there is nothing to do.
         let _ = self.said.send(("image-frozen", why.clone()));
         if self.on_fault == OnFault::End {
             self.end(why);

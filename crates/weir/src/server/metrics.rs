@@ -46,19 +46,21 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
         (asked(&control, congestion::Ask::View).await?, asked(&control, congestion::Ask::Stats).await?);
     let advice = asked(&control, congestion::Ask::Advice).await?;
     // The cache is asked where its disk does not hold up the loop.
+    let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
         images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
     });
     let images = images.await.ok().flatten();
-    Ok(answer(text(Some((&status, &classes, &agreements, &congestion, &advice)), images.as_ref())))
+    Ok(answer(text(Some((&status, &classes, &agreements, &congestion, &advice)), images.as_ref(), frozen)))
 }
 
 /// Of the image cache alone.
 pub(super) async fn of_images_alone(State(images): State<Images>) -> Response {
+    let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
         images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
     });
-    answer(text(None, images.await.ok().flatten().as_ref()))
+    answer(text(None, images.await.ok().flatten().as_ref(), frozen))
 }
 
 fn answer(text: String) -> Response {
@@ -116,7 +118,7 @@ fn bytes_per_second(rate: BitRate) -> f64 {
 type OfAgent<'a> =
     (&'a Status, &'a [Class], &'a [AgreementStatus], &'a (CongestionView, StatsView), &'a [AdviceView]);
 
-fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>) -> String {
+fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>, frozen: u64) -> String {
     let mut registry = Registry::with_prefix("weir");
     if let Some((status, classes, agreements, congestion, advice)) = agent {
         of_link(&mut registry, status);
@@ -127,6 +129,15 @@ fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>) -> String 
     }
     if let Some((usage, mirror)) = images {
         of_images(&mut registry, usage, mirror);
+    }
+    if images.is_some() || frozen > 0 {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(frozen);
+        registry.register(
+            "images_frozen",
+            "Mirrors given up because they did not answer themselves",
+            counter,
+        );
     }
     let mut text = String::new();
     // A string takes what is written to it.
@@ -334,7 +345,8 @@ mod tests {
         let mut stats = weir_cc::Stats::default();
         stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
         let congestion = (fake::congestion_view(), stats.view());
-        let text = text(Some((&fake::status(), &fake::classes(), &[], &congestion, &fake::advice())), None);
+        let text =
+            text(Some((&fake::status(), &fake::classes(), &[], &congestion, &fake::advice())), None, 0);
         let flows = "weir_cc_flows_total{to=\"10.1.2.0/24\",below=\"10000000\",algorithm=\"bbr>cubic\"} 1";
         let trial = "weir_cc_trial_share{to=\"10.1.2.0/24\",algorithm=\"bbr\",of=\"own\"} 0.0";
         for line in

@@ -4,7 +4,7 @@ use std::{
     io::{Read, Write},
     net::SocketAddr,
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant, SystemTime},
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn runtime_that_does_not_answer_is_named_with_its_socket() {
         let dir = tempfile::tempdir().unwrap();
-        let socket: PathBuf = dir.path().join("docker.sock");
+        let socket = dir.path().join("docker.sock");
         drop(UnixListener::bind(&socket).unwrap());
         let sockets = Sockets { docker: &socket, containerd: &dir.path().join("none") };
         let checks = checks(&sockets, mirror());
