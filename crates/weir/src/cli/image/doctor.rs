@@ -185,7 +185,22 @@ fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
             Some("set config_path = \"/etc/containerd/certs.d\" in its registry section; nerdctl and ctr --hosts-dir look by themselves"),
         ));
     }
+    if has_list(&config) {
+        checks.push(check(
+            "containerd",
+            Verdict::Warn,
+            "its config_path names several directories, and pulls of containerd 2.1 and 2.2 go past the cache then",
+            Some("set config_path = \"/etc/containerd/certs.d\", and restart containerd"),
+        ));
+    }
     checks
+}
+
+/// Whether a `config_path` of containerd is a list, with colons.
+fn has_list(config: &str) -> bool {
+    config.lines().filter_map(|line| line.trim().split_once('=')).any(|(key, value)| {
+        key.trim() == "config_path" && value.split('#').next().is_some_and(|value| value.contains(':'))
+    })
 }
 
 /// The status of a GET.
@@ -203,6 +218,16 @@ pub(super) fn ask(listen: SocketAddr, path: &str) -> std::io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn config_path_with_a_colon_is_a_list() {
+        let section = "[plugins.\"io.containerd.cri.v1.images\".registry]\n";
+        assert!(has_list(&format!(
+            "{section}  config_path = '/etc/containerd/certs.d:/etc/docker/certs.d'\n"
+        )));
+        assert!(!has_list(&format!("{section}  config_path = \"/etc/containerd/certs.d\" # one: no list\n")));
+        assert!(!has_list("# config_path = \"/a:/b\"\nroot = \"/a:/b\"\n"));
+    }
 
     #[test]
     fn a_peer_is_good_unless_it_refuses_or_its_clock_will_have_it_refuse() {
