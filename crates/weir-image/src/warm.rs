@@ -6,13 +6,13 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
-use tokio::{runtime::Handle, time::sleep};
+use tokio::runtime::Handle;
 
 use crate::{
     Digest, Image, Mirror, Reference, Source,
+    download::Progress,
     manifest::{Manifest, Part},
     mirror::Asker,
     upstream::Fault,
@@ -120,7 +120,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Waits until a blob is here; what a registry cuts is tried again while it goes on.
+    /// Waits until a blob is here. A download that has ended is never joined again: each turn of the loop waits.
     async fn bring(
         &self,
         source: &Source,
@@ -130,24 +130,16 @@ impl Mirror {
         size: u64,
     ) -> Result<(), String> {
         let before = job.done.load(Ordering::Relaxed);
-        loop {
-            match self.join(source, digest, asker) {
-                Ok(None) => break,
-                Ok(Some(waiter)) => {
-                    while !self.store().has(digest) {
-                        let reached = match &*waiter.progress.borrow() {
-                            crate::download::Progress::Flowing { ready, .. } => *ready,
-                            crate::download::Progress::Failed(fault) => return Err(fault.to_string()),
-                            crate::download::Progress::Asking => 0,
-                        };
-                        job.done.store(before + reached, Ordering::Relaxed);
-                        if waiter.progress.has_changed().is_err() {
-                            break;
-                        }
-                        sleep(Duration::from_millis(50)).await;
-                    }
+        if let Some(mut waiter) = self.join(source, digest, asker).map_err(|fault| fault.to_string())? {
+            loop {
+                match &*waiter.progress.borrow_and_update() {
+                    Progress::Flowing { ready, size, .. } if ready >= size => break,
+                    Progress::Flowing { ready, .. } => job.done.store(before + ready, Ordering::Relaxed),
+                    Progress::Failed(fault) => return Err(fault.to_string()),
+                    Progress::Asking => {}
                 }
-                Err(fault) => return Err(fault.to_string()),
+                let changed = waiter.progress.changed().await;
+                changed.map_err(|_| format!("the download of {digest} ended without a result"))?;
             }
         }
         job.done.store(before + size, Ordering::Relaxed);

@@ -173,12 +173,13 @@ impl Downloads {
         now: Moment,
     ) -> Result<Option<Waiter>, Fault> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        // First the store: a blob is in it for a while before its download is out of `running`.
+        if self.store.has(digest) {
+            return Ok(None);
+        }
         if let Some(one) = running.get(digest) {
             count(&self.stats.blob_joined, 1);
             return Ok(Some(one.waiter()));
-        }
-        if self.store.has(digest) {
-            return Ok(None);
         }
         let key = (ask.source.clone(), digest.clone());
         {

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::{
-    runtime::Builder,
+    runtime::{Builder, Handle},
     sync::{
         mpsc::{UnboundedSender, unbounded_channel},
         oneshot,
@@ -184,6 +184,8 @@ pub(crate) fn rot(file: &Path, at: usize) {
 pub(crate) struct Node {
     pub(crate) mirror: Mirror,
     pub(crate) address: SocketAddr,
+    /// Of its runtime.
+    pub(crate) runtime: Handle,
     running: Option<(oneshot::Sender<()>, std::thread::JoinHandle<()>)>,
     freezer: UnboundedSender<std::sync::mpsc::Receiver<()>>,
 }
@@ -212,8 +214,9 @@ impl Node {
         let (address, serving) = (listener.local_addr().unwrap(), mirror.clone());
         let (stop, stopped) = oneshot::channel();
         let (freezer, mut frozen) = unbounded_channel::<std::sync::mpsc::Receiver<()>>();
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(32).build().unwrap();
+        let handle = runtime.handle().clone();
         let thread = std::thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 tokio::select! {
                     served = serving.serve(listener) => served.unwrap(),
@@ -228,7 +231,7 @@ impl Node {
             });
             runtime.shutdown_background();
         });
-        Node { mirror, address, running: Some((stop, thread)), freezer }
+        Node { mirror, address, runtime: handle, running: Some((stop, thread)), freezer }
     }
 
     /// Takes it off the network: it accepts what comes, as its kernel does, and says nothing, to anybody.

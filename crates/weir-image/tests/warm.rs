@@ -1,0 +1,92 @@
+//! Images that are fetched before anyone asks: each warm ends, on one thread as in the agent.
+
+mod kit;
+
+use std::time::{Duration, Instant};
+
+use kit::{
+    Registry,
+    site::{APP, Node, World, world},
+};
+use weir_image::{
+    Moment, PopStore,
+    coordination::Embedded,
+    store::{Budget, PolicyKind, Store},
+};
+
+/// The longest that a warm takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// `WEIR_WARMS`, or as many as a normal run has time for.
+fn warms() -> u64 {
+    std::env::var("WEIR_WARMS").map_or(30, |text| text.parse().expect("WEIR_WARMS is a number"))
+}
+
+/// Warms images of 5 to 15 blobs, one after the other, on the nodes in turn. A frozen node cannot be stopped:
+/// it is left to the end of the process.
+async fn warm_all(registry: &Registry, nodes: Vec<Node>) -> Vec<Node> {
+    let begun = Instant::now();
+    let mut longest = Duration::ZERO;
+    for n in 0..warms() {
+        let asked = Instant::now();
+        let sizes: Vec<usize> =
+            (0..4 + n % 11).map(|layer| 1000 + (n + 7 * layer) as usize % 9 * 2000).collect();
+        let made = registry.image(APP, &n.to_string(), n, &sizes);
+        let node = &nodes[n as usize % nodes.len()];
+        let image = format!("docker.io/{APP}:{n}").parse().unwrap();
+        let id = node.mirror.warm(&image, "linux/amd64", &node.runtime);
+        let seen = loop {
+            let seen = node.mirror.warming(id).unwrap();
+            if seen.is_over {
+                break seen;
+            }
+            if asked.elapsed() > LIMIT {
+                std::mem::forget(nodes);
+                panic!("warm {n} does not end: {seen:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        longest = longest.max(asked.elapsed());
+        assert_eq!(seen.error, None, "warm {n}");
+        assert_eq!(seen.done, seen.total, "warm {n}");
+        assert!(
+            made.layers.iter().chain([&made.config]).all(|blob| node.mirror.store().has(blob)),
+            "warm {n}"
+        );
+        // What one warm left behind meets the next one.
+        if n % 10 == 9 {
+            assert_eq!(node.puller().get("/v2/").await.status, 200);
+        }
+        registry.state.blobs.lock().unwrap().clear();
+    }
+    let (all, nodes_there) = (begun.elapsed(), nodes.len());
+    println!("{} warms on {nodes_there} nodes in {all:?}, the longest in {longest:?}", warms());
+    nodes
+}
+
+#[tokio::test]
+async fn warms_of_a_node_alone_all_end() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let given = kit::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let budget = Budget { young: Duration::ZERO, ..given.store_budget() };
+    let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
+    let node = Node::over(store, &given, std::sync::Arc::<Embedded>::default());
+    warm_all(&registry, vec![node]).await;
+}
+
+async fn warm_on_a_site(store: PopStore) {
+    let mut world: World = world(store, 5, 64 << 20).await;
+    let nodes = std::mem::take(&mut world.nodes);
+    world.nodes = warm_all(&world.registry, nodes).await;
+}
+
+#[tokio::test]
+async fn warms_on_a_site_of_five_peers_all_end() {
+    warm_on_a_site(PopStore::Peer).await;
+}
+
+#[tokio::test]
+async fn warms_on_a_site_with_one_directory_all_end() {
+    warm_on_a_site(PopStore::SharedDir).await;
+}
