@@ -388,8 +388,10 @@ pub struct Timing {
     pub stall: Duration,
     /// Without progress a client is cut off.
     pub progress: Duration,
-    /// Between two tries of a registry; doubled each time.
+    /// Between two tries of a registry; doubled each time, up to ten times as long.
     pub retry: Duration,
+    /// How long a registry is asked again for the rest of a blob, since the last byte, while someone waits.
+    pub away: Duration,
     /// How long what failed is not tried again.
     pub negative: Duration,
     /// A client's request, until its last header; and between two of its requests.
@@ -411,8 +413,10 @@ impl Default for Timing {
             connect: s(3),
             first_byte: s(5),
             stall: s(6),
-            progress: s(10),
+            // Longer than a registry may be away, and than it takes to notice that.
+            progress: s(30),
             retry: Duration::from_millis(200),
+            away: s(20),
             negative: s(10),
             header: s(15),
             send: s(60),

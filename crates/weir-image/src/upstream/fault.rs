@@ -21,11 +21,13 @@ pub enum Fault {
         /// 401 or 403.
         status: u16,
     },
-    /// Too many requests.
-    #[error("{what}: its registry wants fewer requests (429), retry after {retry:?}")]
+    /// Too many requests, or a registry that says when it is back.
+    #[error("{what}: its registry wants no requests now ({status}), retry after {retry:?}")]
     Limited {
         /// What was asked for.
         what: String,
+        /// 429 or 503.
+        status: u16,
         /// When it may be asked again.
         retry: Duration,
     },

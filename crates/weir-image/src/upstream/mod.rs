@@ -41,6 +41,9 @@ const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 /// As often as one registry sends elsewhere.
 const REDIRECTS: usize = 5;
 
+/// The longest that a registry's `Retry-After` is honoured.
+const MOST_PAUSED: Duration = Duration::from_secs(3600);
+
 /// Requests at once to a registry of which the configuration says nothing.
 const REQUESTS: usize = 16;
 
@@ -164,8 +167,8 @@ pub(crate) struct Upstreams {
     /// For the others; none if there are to be no others.
     others: Option<Https>,
     tokens: Mutex<HashMap<TokenFor, (HeaderValue, Moment)>>,
-    /// Registries that have had enough for now.
-    paused: Mutex<HashMap<Registry, Moment>>,
+    /// Repositories of which a registry wants no requests for now, until when, and its status.
+    paused: Mutex<HashMap<Source, (Moment, u16)>>,
     proxies: Proxies,
     /// This mirror's name among mirrors.
     id: String,
@@ -273,9 +276,9 @@ impl Upstreams {
     /// [`Fault`].
     pub(crate) async fn ask(&self, ask: &Ask, now: Moment) -> Result<Answer, Fault> {
         let registry = &ask.source.registry;
-        let paused = lock(&self.paused).get(registry).copied();
-        if let Some(until) = paused.filter(|until| now < *until) {
-            return Err(Fault::Limited { what: ask.what(), retry: until.since(now) });
+        let paused = lock(&self.paused).get(&ask.source).copied();
+        if let Some((until, status)) = paused.filter(|(until, _)| now < *until) {
+            return Err(Fault::Limited { what: ask.what(), status, retry: until.since(now) });
         }
         let entry = self.entry(ask)?;
         let permit = self.place(ask, &entry).await?;
@@ -315,14 +318,17 @@ impl Upstreams {
                 lock(&self.tokens).remove(&key);
                 Err(Fault::Denied { what: ask.what(), status: code })
             }
-            429 => {
+            status @ (429 | 503) => {
                 let after = response.headers().get(header::RETRY_AFTER).and_then(|v| v.to_str().ok());
-                let retry = after
-                    .and_then(|v| v.trim().parse().ok())
-                    .map_or(self.timing.negative, Duration::from_secs);
-                let retry = retry.min(Duration::from_secs(3600));
-                lock(&self.paused).insert(registry.clone(), now.after(retry));
-                Err(Fault::Limited { what: ask.what(), retry })
+                let after = after.and_then(|v| v.trim().parse().ok()).map(Duration::from_secs);
+                if let (503, None) = (status, after) {
+                    return Err(outage(ask, "its registry answers 503"));
+                }
+                let retry = after.unwrap_or(self.timing.negative).min(MOST_PAUSED);
+                let mut paused = lock(&self.paused);
+                paused.retain(|_, (until, _)| now < *until);
+                paused.insert(ask.source.clone(), (now.after(retry), status));
+                Err(Fault::Limited { what: ask.what(), status, retry })
             }
             code @ 400..=499 => Err(Fault::NotFound { what: ask.what(), status: code }),
             code => Err(outage(ask, format!("its registry answers {code}"))),

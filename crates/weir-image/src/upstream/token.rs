@@ -84,7 +84,7 @@ impl Upstreams {
         match response.status().as_u16() {
             200 => {}
             code @ 400..=403 => return Err(Fault::Denied { what: ask.what(), status: code }),
-            429 => return Err(Fault::Limited { what: ask.what(), retry: self.timing.negative }),
+            429 => return Err(Fault::Limited { what: ask.what(), status: 429, retry: self.timing.negative }),
             code => return Err(outage(ask, format!("its token service answers {code}"))),
         }
         let body = Limited::new(response.into_body(), 256 << 10).collect();
