@@ -144,15 +144,8 @@ impl Mirror {
         let mut bytes = 0;
         loop {
             let stretch = move || {
-                let mut got = 0;
-                while got < STRETCH {
-                    match check.step() {
-                        Ok(0) => return (check, Ok((got, true))),
-                        Ok(more) => got += more,
-                        Err(e) => return (check, Err(e)),
-                    }
-                }
-                (check, Ok((got, false)))
+                let stepped = check.stretch(STRETCH);
+                (check, stepped)
             };
             let Ok((back, stepped)) = spawn_blocking(stretch).await else { return Ok(true) };
             check = back;

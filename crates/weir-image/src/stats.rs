@@ -27,6 +27,8 @@ pub(crate) struct Stats {
     pub(crate) upstream_limited: AtomicU64,
     /// Downloads continued after a cut or a stall.
     pub(crate) resumed: AtomicU64,
+    /// Blobs passed on without being kept.
+    pub(crate) passed: AtomicU64,
     /// Downloads of other nodes, read while they came.
     pub(crate) followed: AtomicU64,
     /// Leases that ended while their downloads went on.
@@ -74,6 +76,7 @@ impl Stats {
             of("peer_bytes", "Bytes from other nodes of the site", &self.peer_bytes),
             of("upstream_limited", "Answers of registries that want fewer requests", &self.upstream_limited),
             of("downloads_resumed", "Downloads continued after a cut or a stall", &self.resumed),
+            of("passed_on", "Blobs passed on without being kept, for want of room", &self.passed),
             of(
                 "downloads_followed",
                 "Downloads of other nodes of the site, read while they came",

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     Digest, Image, Mirror, Reference, Source,
-    download::Progress,
+    download::{Held, Progress},
     manifest::{Manifest, Part},
     mirror::Asker,
     upstream::Fault,
@@ -130,9 +130,12 @@ impl Mirror {
         size: u64,
     ) -> Result<(), String> {
         let before = job.done.load(Ordering::Relaxed);
-        if let Some(mut waiter) = self.join(source, digest, asker).map_err(|fault| fault.to_string())? {
+        if let Some(mut waiter) = self.join(source, digest, asker).await.map_err(|fault| fault.to_string())? {
             loop {
                 match &*waiter.progress.borrow_and_update() {
+                    Progress::Flowing { held: Held::Window(_), .. } => {
+                        return Err(format!("{digest} cannot be kept: there is no room for it"));
+                    }
                     Progress::Flowing { ready, size, .. } if ready >= size => break,
                     Progress::Flowing { ready, .. } => job.done.store(before + ready, Ordering::Relaxed),
                     Progress::Failed(fault) => return Err(fault.to_string()),

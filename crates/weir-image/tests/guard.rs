@@ -243,14 +243,16 @@ async fn the_budget_is_never_exceeded_and_what_is_held_stays() {
     store.prune(0, Moment::now()).unwrap();
     assert!(images[..2].iter().all(|held| held.layers.iter().all(|blob| store.has(blob))));
     assert!(images[2..].iter().all(|gone| gone.layers.iter().all(|blob| !store.has(blob))));
-    // More than half of the budget is not kept; its client goes to the registry.
+    // More than half of the budget is passed on, and not kept.
     let large = registry.image("acme/large", "1", 200, &[33 << 17]);
     served.get("/v2/acme/large/manifests/1").await;
-    assert_eq!(served.blob("acme/large", &large.layers[0]).await.status, 404);
+    assert_eq!(digest(served.blob("acme/large", &large.layers[0]).await.bytes()), large.layers[0]);
+    assert!(!store.has(&large.layers[0]));
+    assert_eq!(served.counted("passed_on"), 1);
 }
 
 #[tokio::test]
-async fn without_room_on_the_disk_pulls_are_answered_with_404_and_nothing_is_left() {
+async fn without_room_on_the_disk_pulls_are_passed_on_and_nothing_is_left() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
@@ -261,7 +263,8 @@ async fn without_room_on_the_disk_pulls_are_answered_with_404_and_nothing_is_lef
     let made = registry.image(APP, "1", 23, &[1000]);
     // A manifest is served all the same.
     assert_eq!(served.get(&format!("/v2/{APP}/manifests/1")).await.status, 200);
-    assert_eq!(served.blob(APP, &made.layers[0]).await.status, 404);
+    assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
+    assert_eq!(registry.asked("GET /v2/library/app/blobs"), 1, "one request is enough");
     assert_eq!(on_disk(&served), 0);
 }
 

@@ -8,11 +8,7 @@ use kit::{
     Registry,
     site::{APP, Node, World, world},
 };
-use weir_image::{
-    Moment, PopStore,
-    coordination::Embedded,
-    store::{Budget, PolicyKind, Store},
-};
+use weir_image::PopStore;
 
 /// The longest that a warm takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -53,7 +49,7 @@ async fn warm_all(registry: &Registry, nodes: Vec<Node>) -> Vec<Node> {
             made.layers.iter().chain([&made.config]).all(|blob| node.mirror.store().has(blob)),
             "warm {n}"
         );
-        // What one warm left behind meets the next one.
+        // The mirror answers others too.
         if n % 10 == 9 {
             assert_eq!(node.puller().get("/v2/").await.status, 200);
         }
@@ -69,9 +65,7 @@ async fn warms_of_a_node_alone_all_end() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let given = kit::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
-    let budget = Budget { young: Duration::ZERO, ..given.store_budget() };
-    let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
-    let node = Node::over(store, &given, std::sync::Arc::<Embedded>::default());
+    let node = Node::alone(&given, Duration::ZERO, kit::timing());
     warm_all(&registry, vec![node]).await;
 }
 

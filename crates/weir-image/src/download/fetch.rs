@@ -1,8 +1,8 @@
 //! A blob from its registry: asked for again from where it was cut, verified, published.
 
 use std::{
-    ops::Range,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    hash::{BuildHasher, RandomState},
+    sync::{PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -11,19 +11,20 @@ use http_body_util::BodyExt;
 use hyper::header;
 use tokio::{
     sync::mpsc,
+    task::spawn_blocking,
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Job, Progress, Right, readable};
+use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, readable};
 use crate::{
     Moment,
     coordination::News,
     stats::count,
-    store::{PartWriter, Store, StoreError},
+    store::{Store, StoreError},
     upstream::{Answer, Ask, Fault, chain},
 };
 
-/// How often a registry is asked in a row without a byte.
+/// How often a registry is asked in a row without a byte if no one waits.
 const TRIES: u32 = 3;
 
 /// So long peers are not asked for a blob of which one of them sent something else.
@@ -38,6 +39,20 @@ pub(super) enum Origin<'a> {
     Peer(&'a str),
 }
 
+/// An answer that has begun, and whether another node gave it.
+pub(super) type Found = (Answer, bool);
+
+/// How bringing a blob ended.
+#[derive(Debug)]
+pub(super) enum Brought {
+    /// It is here, or passed on.
+    Here,
+    /// Another node has taken it over.
+    TakenOver,
+    /// It cannot be kept, for this; an answer may have begun already.
+    NoRoom(Fault, Option<Box<Found>>),
+}
+
 /// Why a try ended, and whether bytes came.
 struct Cut {
     fault: Fault,
@@ -46,77 +61,136 @@ struct Cut {
     is_taken_over: bool,
 }
 
+impl Cut {
+    fn before_a_byte(fault: Fault) -> Cut {
+        Cut { fault, came: false, is_taken_over: false }
+    }
+}
+
 impl Downloads {
-    /// Asks until all of it is here, then verifies and publishes it. `false`: another
-    /// node has taken it over.
+    /// Asks until all of it is here, then verifies and publishes it.
+    ///
+    /// * `found`: an answer that has begun.
     pub(super) async fn bring(
         &self,
         job: &Job,
         right: Right,
         origin: Origin<'_>,
-        writer: &mut Option<PartWriter>,
-    ) -> Result<bool, Fault> {
+        sink: &mut Option<Sink>,
+        mut found: Option<Box<Found>>,
+    ) -> Result<Brought, Fault> {
         let mut is_copy = false;
         // Also of what came before a cut.
         let mut of_peers = false;
-        if let (Some(size), None) = (job.size, &*writer) {
-            *writer = Some(self.begin(job, right, size, false).await?);
-        }
-        let mut tries = 0;
-        loop {
-            let from = writer.as_ref().map_or(0, PartWriter::written);
-            let ask = Ask { from, ..job.ask.clone() };
-            if ask.from > 0 {
-                count(&self.stats.resumed, 1);
+        let size = match job.size {
+            Some(size) => Some(size),
+            None => self.size_of_part(job).await,
+        };
+        if let (Some(size), None) = (size, &*sink) {
+            match self.begin(job, right, size, false).await {
+                Ok(begun) => *sink = Some(begun),
+                Err(why) => return Ok(Brought::NoRoom(why, found)),
             }
-            let attempt = self.attempt(job, right, origin, &ask, writer, &mut is_copy).await;
-            of_peers |= is_copy;
+        }
+        let mut patience = Patience::begin(Instant::now());
+        loop {
+            let from = sink.as_ref().map_or(0, Sink::written);
+            let ask = Ask { from, ..job.ask.clone() };
+            let asked = match found.take() {
+                Some(found) => Ok(*found),
+                None => self.ask(job, origin, &ask).await,
+            };
+            let attempt = match asked.and_then(|found| Ok((extent(&found.0, &ask, size)?, found))) {
+                Err(fault) => Err(Cut::before_a_byte(fault)),
+                Ok(((start, total), (answer, is_peers))) => {
+                    is_copy = is_peers;
+                    of_peers |= is_copy;
+                    let taken = match sink.take() {
+                        Some(sink) => sink,
+                        None => match self.begin(job, right, total, true).await {
+                            Ok(begun) => begun,
+                            Err(why) => return Ok(Brought::NoRoom(why, Some(Box::new((answer, is_peers))))),
+                        },
+                    };
+                    self.take(job, (answer, is_peers), (start, total), taken, sink).await
+                }
+            };
             let cut = match attempt {
                 Ok(()) => {
-                    let Some(done) = self.finish(job, writer, is_copy).await? else { return Ok(false) };
+                    let Some(done) = self.finish(job, sink, is_copy).await? else {
+                        return Ok(Brought::TakenOver);
+                    };
                     match done {
                         Err(StoreError::Mismatch { .. }) if of_peers && self.doubt(job).await => {
                             // Nobody has seen any of it: the registry's will be another.
                             of_peers = false;
                             continue;
                         }
-                        done => return done.map(|()| true).map_err(|e| job.kept(&e)),
+                        done => return done.map(|()| Brought::Here).map_err(|e| job.kept(&e)),
                     }
                 }
-                Err(Cut { is_taken_over: true, .. }) => return Ok(false),
+                Err(Cut { is_taken_over: true, .. }) => return Ok(Brought::TakenOver),
                 Err(cut) => cut,
             };
             if let Origin::Peer(_) = origin {
                 // Whether it is there still its lease tells.
                 return Err(cut.fault);
             }
-            tries = if cut.came { 1 } else { tries + 1 };
-            let is_worth_it = matches!(cut.fault, Fault::Outage { .. }) && writer.is_some() || {
-                // Without a writer somebody waits for the first byte: once more, at once.
-                matches!(cut.fault, Fault::Outage { .. }) && tries < 2
-            };
-            if !is_worth_it || tries >= TRIES {
-                if let (Fault::Wrong { .. }, Some(writer)) = (&cut.fault, writer.take()) {
-                    writer.discard();
+            if cut.came {
+                patience.renew(Instant::now());
+            }
+            let Some(pause) = self.pause(job, &cut.fault, &mut patience) else {
+                if let (Fault::Wrong { .. }, Some(sink)) = (&cut.fault, sink.take()) {
+                    sink.discard();
                 }
                 return Err(cut.fault);
-            }
+            };
             tracing::info!("{}; trying again", cut.fault);
-            sleep(self.timing.retry * 2u32.pow(tries - 1)).await;
+            sleep(pause).await;
         }
+    }
+
+    /// How soon a registry is asked again after a fault; none: it is not.
+    fn pause(&self, job: &Job, fault: &Fault, patience: &mut Patience) -> Option<Duration> {
+        let asked = match fault {
+            Fault::Limited { retry, .. } => Some(*retry),
+            _ if fault.is_outage() => None,
+            _ => return None,
+        };
+        let is_asking = matches!(&*job.sender.borrow(), Progress::Asking);
+        let limit = match (job.readers.is_empty(), is_asking) {
+            (true, _) => self.timing.retry * 2u32.pow(TRIES - 1),
+            // A client that waits for the first byte is told why before it gives up.
+            (false, true) => self.timing.first_byte * 4 / 5,
+            (false, false) => self.timing.away,
+        };
+        let chance = f64::from(RandomState::new().hash_one(&job.digest) as u32) / f64::from(u32::MAX);
+        patience.pause(self.timing.retry, asked, limit, Instant::now(), chance)
+    }
+
+    /// The size of a blob of which an earlier download has left a part.
+    async fn size_of_part(&self, job: &Job) -> Option<u64> {
+        let (store, digest) = (self.store.clone(), job.digest.clone());
+        spawn_blocking(move || store.size_of_part(&digest)).await.ok().flatten()
     }
 
     /// Verifies and publishes it, and tells those who wait. None: another node has taken it over.
     async fn finish(
         &self,
         job: &Job,
-        writer: &mut Option<PartWriter>,
+        sink: &mut Option<Sink>,
         is_copy: bool,
     ) -> Result<Option<Result<(), StoreError>>, Fault> {
-        let Some(writer) = writer.take() else { return Err(job.outage("nothing came")) };
-        let size = writer.written();
-        let done = tokio::task::spawn_blocking(move || writer.finish_copy(is_copy, Moment::now())).await;
-        match done.map_err(|e| job.outage(e.to_string()))? {
+        let Some(sink) = sink.take() else { return Err(job.outage("nothing came")) };
+        let size = sink.written();
+        let done = match sink {
+            Sink::Pass(passing) => passing.finish(&job.digest),
+            Sink::Keep(part) => {
+                let done = spawn_blocking(move || part.finish_copy(is_copy, Moment::now())).await;
+                done.map_err(|e| job.outage(e.to_string()))?
+            }
+        };
+        match done {
             Err(StoreError::TakenOver(_)) => Ok(None),
             Err(e) => Ok(Some(Err(e))),
             Ok(()) => {
@@ -138,7 +212,7 @@ impl Downloads {
         let until = Moment::now().after(SUSPECT);
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert(job.digest.clone(), until);
         let _ = self.coordination.tell(&News::Suspect(job.digest.clone())).await;
-        job.is_peers_fault.store(true, Ordering::Relaxed);
+        job.is_excused.store(true, Ordering::Relaxed);
         matches!(&*job.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
     }
 
@@ -149,19 +223,37 @@ impl Downloads {
         suspects.contains_key(&job.digest)
     }
 
-    /// Sets room aside. `tell`: whether those who wait are told the size.
-    async fn begin(&self, job: &Job, right: Right, size: u64, tell: bool) -> Result<PartWriter, Fault> {
-        let (store, digest) = (self.store.clone(), job.digest.clone());
-        let begun = tokio::task::spawn_blocking(move || {
-            let begin = if right.is_alone { Store::begin_alone } else { Store::begin };
-            begin(&store, &digest, size, right.fence, Moment::now())
-        });
-        let writer = begun.await.map_err(|e| job.outage(e.to_string()))?.map_err(|e| job.kept(&e))?;
-        // What an earlier process left can be sent at once.
-        if tell || writer.written() > 0 {
-            tell_size(job, &writer, size)?;
+    /// Sets room aside, for which it waits for a moment.
+    ///
+    /// * `tell`: whether those who wait are told the size.
+    async fn begin(&self, job: &Job, right: Right, size: u64, tell: bool) -> Result<Sink, Fault> {
+        let begun = Instant::now();
+        let part = loop {
+            let (store, digest) = (self.store.clone(), job.digest.clone());
+            let beginning = spawn_blocking(move || {
+                let begin = if right.is_alone { Store::begin_alone } else { Store::begin };
+                begin(&store, &digest, size, right.fence, Moment::now())
+            });
+            match beginning.await.map_err(|e| job.outage(e.to_string()))? {
+                // Others' readers may end, and their blobs make room.
+                Err(StoreError::NoRoom { .. }) if begun.elapsed() < self.timing.first_byte / 5 => {
+                    sleep(self.timing.retry).await;
+                }
+                part => break part.map_err(|e| job.kept(&e))?,
+            }
+        };
+        if part.written() > 0 {
+            // The disk may have changed it: a failure is not the registry's, and the next try comes at once.
+            job.is_excused.store(true, Ordering::Relaxed);
+            count(&self.stats.resumed, 1);
         }
-        Ok(writer)
+        let is_to_be_told = tell || part.written() > 0;
+        let sink = Sink::Keep(part);
+        if is_to_be_told {
+            // A part of an earlier process can be sent at once.
+            tell_size(job, &sink, size)?;
+        }
+        Ok(sink)
     }
 
     /// Asks another node, or the registry. Tells which it was.
@@ -181,6 +273,9 @@ impl Downloads {
         if let Origin::Peer(by) = origin {
             return Err(job.outage(format!("{by} does not bring it")));
         }
+        if ask.from > 0 {
+            count(&self.stats.resumed, 1);
+        }
         count(&self.stats.upstream_requests, 1);
         let answer = self.upstreams.ask(ask, Moment::now()).await.inspect_err(|fault| {
             if matches!(fault, Fault::Limited { .. }) {
@@ -190,51 +285,30 @@ impl Downloads {
         Ok((answer, false))
     }
 
-    /// One request to whoever has it, its answer written until it ends.
-    async fn attempt(
+    /// Takes an answer in until it ends.
+    async fn take(
         &self,
         job: &Job,
-        right: Right,
-        origin: Origin<'_>,
-        ask: &Ask,
-        writer: &mut Option<PartWriter>,
-        is_copy: &mut bool,
+        (mut answer, is_peers): Found,
+        (start, total): (u64, u64),
+        taken: Sink,
+        sink: &mut Option<Sink>,
     ) -> Result<(), Cut> {
-        let cut = |fault| Cut { fault, came: false, is_taken_over: false };
-        let (mut answer, is_peers) = self.ask(job, origin, ask).await.map_err(cut)?;
-        *is_copy = is_peers;
-        let (start, total) = extent(&answer, ask, job.size).map_err(cut)?;
-        let mut part = match writer.take() {
-            Some(part) => part,
-            None => self.begin(job, right, total, true).await.map_err(cut)?,
-        };
-        let before = part.written();
-        if let Err(fault) = tell_size(job, &part, total) {
-            *writer = Some(part);
-            return Err(cut(fault));
+        let before = taken.written();
+        if let Err(fault) = tell_size(job, &taken, total) {
+            *sink = Some(taken);
+            return Err(Cut::before_a_byte(fault));
         }
-        let (chunks, mut inbox) = mpsc::channel::<Bytes>(4);
-        let told = job.sender.clone();
-        let writing = tokio::task::spawn_blocking(move || {
-            while let Some(chunk) = inbox.blocking_recv() {
-                if let Err(e) = part.write(&chunk) {
-                    return (part, Err(e));
-                }
-                let reached = readable(part.written(), total);
-                told.send_modify(|progress| {
-                    if let Progress::Flowing { ready, .. } = progress {
-                        *ready = reached.max(*ready);
-                    }
-                });
-            }
-            (part, Ok(()))
-        });
+        let is_kept = matches!(taken, Sink::Keep(_));
+        let (chunks, inbox) = mpsc::channel::<Bytes>(4);
         // What a registry without ranges sends once more.
         let skip = before.saturating_sub(start);
-        let read = self.read(job, &mut answer, is_peers, skip..before, total, chunks).await;
-        let (part, wrote) = writing.await.map_err(|e| cut(job.outage(e.to_string())))?;
-        let reached = part.written();
-        *writer = Some(part);
+        let from = Answering { is_peers, is_kept, skip, before, total };
+        let (read, written) =
+            tokio::join!(self.read(job, &mut answer, from, chunks), self.write(job, taken, total, inbox));
+        let (taken, wrote) = written.map_err(Cut::before_a_byte)?;
+        let reached = taken.written();
+        *sink = Some(taken);
         let bytes = if is_peers { &self.stats.peer_bytes } else { &self.stats.upstream_bytes };
         count(bytes, reached - before);
         let came = reached > before;
@@ -248,16 +322,49 @@ impl Downloads {
         Ok(())
     }
 
+    /// Writes what comes, and tells those who wait. No thread is held while nothing comes.
+    async fn write(
+        &self,
+        job: &Job,
+        mut sink: Sink,
+        total: u64,
+        mut inbox: mpsc::Receiver<Bytes>,
+    ) -> Result<(Sink, Result<(), StoreError>), Fault> {
+        while let Some(first) = inbox.recv().await {
+            let mut batch = vec![first];
+            while let Ok(next) = inbox.try_recv() {
+                batch.push(next);
+            }
+            let writing = spawn_blocking(move || {
+                let wrote = batch.iter().try_for_each(|chunk| sink.write(chunk));
+                (sink, batch, wrote)
+            });
+            let wrote;
+            (sink, batch, wrote) = writing.await.map_err(|e| job.outage(e.to_string()))?;
+            if wrote.is_err() {
+                return Ok((sink, wrote));
+            }
+            if let Sink::Pass(passing) = &mut sink {
+                for chunk in batch {
+                    let close = |end| self.close(&job.digest, &job.readers, end);
+                    passing.window.push(chunk, &job.readers, &mut passing.waited, close).await;
+                    tell_ready(job, readable(passing.window.end(), total));
+                }
+            } else {
+                tell_ready(job, readable(sink.written(), total));
+            }
+        }
+        Ok((sink, Ok(())))
+    }
+
     async fn read(
         &self,
         job: &Job,
         answer: &mut Answer,
-        is_peers: bool,
-        Range { start: mut skip, end: before }: Range<u64>,
-        total: u64,
+        from: Answering,
         chunks: mpsc::Sender<Bytes>,
     ) -> Result<(), Fault> {
-        let mut got = before;
+        let (mut skip, mut got) = (from.skip, from.before);
         let mut alone_since: Option<Instant> = None;
         loop {
             let frame = timeout(self.timing.stall, answer.response.body_mut().frame()).await;
@@ -270,16 +377,16 @@ impl Downloads {
             let mut chunk = chunk.split_off(usize::try_from(dropped).unwrap_or(usize::MAX));
             while !chunk.is_empty() {
                 // Passed on as it may pass: of many who share a small rate each makes progress.
-                let piece = if is_peers { chunk.len() } else { self.pace.pass(chunk.len()).await };
+                let piece = if from.is_peers { chunk.len() } else { self.pace.pass(chunk.len()).await };
                 got += piece as u64;
                 if chunks.send(chunk.split_to(piece)).await.is_err() {
                     // The disk refuses; it says why itself.
                     return Ok(());
                 }
             }
-            if job.waiting.load(Ordering::Relaxed) > 0 {
+            if !job.readers.is_empty() {
                 alone_since = None;
-            } else if got < total / 2
+            } else if (got < from.total / 2 || !from.is_kept)
                 && alone_since.get_or_insert_with(Instant::now).elapsed() > self.timing.orphan
             {
                 // Not an outage: it is not tried again. What there is stays, to be continued.
@@ -290,19 +397,42 @@ impl Downloads {
     }
 }
 
+/// The place of an answer in its blob.
+#[derive(Debug, Clone, Copy)]
+struct Answering {
+    is_peers: bool,
+    is_kept: bool,
+    /// Bytes of the answer that are here already.
+    skip: u64,
+    /// Bytes that were here before.
+    before: u64,
+    /// Of all of it, bytes.
+    total: u64,
+}
+
 /// Tells those who wait how much it is, and from where to read it.
-fn tell_size(job: &Job, writer: &PartWriter, size: u64) -> Result<(), Fault> {
-    let file = Arc::new(writer.reader().map_err(|e| job.kept(&e))?);
-    let written = readable(writer.written(), size);
+fn tell_size(job: &Job, sink: &Sink, size: u64) -> Result<(), Fault> {
+    let held = sink.held(job)?;
+    let is_kept = matches!(sink, Sink::Keep(_));
+    let written = readable(sink.written(), size);
     job.sender.send_modify(|progress| {
-        // Of an earlier part there may have been more.
+        // Of an earlier part there may have been more; of what is passed on there is nothing else.
         let ready = match progress {
-            Progress::Flowing { ready, .. } => written.max(*ready),
+            Progress::Flowing { ready, .. } if is_kept => written.max(*ready),
             _ => written,
         };
-        *progress = Progress::Flowing { file, size, ready };
+        *progress = Progress::Flowing { held, size, ready };
     });
     Ok(())
+}
+
+/// Tells those who wait how far they may read.
+fn tell_ready(job: &Job, reached: u64) {
+    job.sender.send_modify(|progress| {
+        if let Progress::Flowing { ready, .. } = progress {
+            *ready = reached.max(*ready);
+        }
+    });
 }
 
 /// Where an answer begins, and how long all of it is.

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::time::timeout;
+use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{Downloads, Job, Progress, readable};
+use super::{Downloads, Held, Job, Progress, readable};
 use crate::{
     Moment,
     coordination::{Claim, LEASE, Lease},
@@ -36,7 +36,8 @@ impl Downloads {
         let mut news = self.coordination.news();
         let (mut asked, mut moved) = (Instant::now(), Instant::now());
         loop {
-            if self.store.has(&job.digest) {
+            let (store, digest) = (self.store.clone(), job.digest.clone());
+            if spawn_blocking(move || store.has(&digest)).await.is_ok_and(|has| has) {
                 return self.published(job).await.map(|()| Followed::Here);
             }
             if self.store.is_shared() && self.look(job).await? {
@@ -60,7 +61,7 @@ impl Downloads {
     /// Passes on how far the part is that another node writes. Answers whether there is more of it.
     async fn look(&self, job: &Job) -> Result<bool, Fault> {
         let (store, digest) = (self.store.clone(), job.digest.clone());
-        let looked = tokio::task::spawn_blocking(move || store.growing(&digest)).await;
+        let looked = spawn_blocking(move || store.growing(&digest)).await;
         let Some(part) = looked.map_err(|e| job.outage(e.to_string()))? else { return Ok(false) };
         if job.size.is_some_and(|size| size != part.size) {
             return Ok(false);
@@ -71,8 +72,8 @@ impl Downloads {
             _ => there > 0,
         };
         if is_news {
-            let (file, size) = (Arc::new(part.file), part.size);
-            job.sender.send_replace(Progress::Flowing { file, size, ready: there });
+            let (held, size) = (Held::File(Arc::new(part.file)), part.size);
+            job.sender.send_replace(Progress::Flowing { held, size, ready: there });
         }
         Ok(is_news)
     }

@@ -2,18 +2,20 @@
 
 mod fetch;
 mod follow;
+mod patience;
+mod readers;
+mod recheck;
+mod sink;
+mod window;
 
 use std::{
     collections::HashMap,
     fs::File,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::Instant,
 };
 
-use tokio::{sync::watch, time::sleep};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 
 use crate::{
     Digest, Moment, Source,
@@ -22,11 +24,16 @@ use crate::{
     peer::Peers,
     settings::Timing,
     stats::{Stats, count},
-    store::{PartWriter, Store, StoreError},
+    store::{Opened, Store, StoreError},
     upstream::{Ask, Fault, Upstreams, chain, outage},
 };
-use fetch::Origin;
+use fetch::{Brought, Found, Origin};
 use follow::Followed;
+use readers::{Readers, Running};
+use sink::{Passing, Sink};
+
+pub(crate) use readers::Waiter;
+pub(crate) use window::Window;
 
 /// The end of a blob, which nobody gets before all of it is verified, bytes: little, as nothing comes
 /// while it is on its way, and more than what ends a compressed layer.
@@ -44,7 +51,7 @@ pub(crate) enum Progress {
     /// It comes.
     Flowing {
         /// To be read up to `ready`.
-        file: Arc<File>,
+        held: Held,
         /// All of it, bytes.
         size: u64,
         /// What may be read, bytes; all of it only when it is verified.
@@ -54,30 +61,26 @@ pub(crate) enum Progress {
     Failed(Fault),
 }
 
-/// A download under way, as one who waits sees it.
-#[derive(Debug)]
-pub(crate) struct Waiter {
-    pub(crate) progress: watch::Receiver<Progress>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+impl Progress {
+    /// Whether all of it may be read, or nothing more comes.
+    pub(crate) fn is_over(&self) -> bool {
+        match self {
+            Progress::Asking => false,
+            Progress::Flowing { size, ready, .. } => ready >= size,
+            Progress::Failed(_) => true,
+        }
     }
 }
 
-#[derive(Debug)]
-struct Running {
-    progress: watch::Receiver<Progress>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Running {
-    fn waiter(&self) -> Waiter {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiter { progress: self.progress.clone(), waiting: Arc::clone(&self.waiting) }
-    }
+/// Where there is what has come of a blob.
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    /// All of it, from its first byte.
+    File(Arc<File>),
+    /// All of it, in the store; it is not evicted while this lives.
+    Blob(Opened),
+    /// The stretch that its readers are at.
+    Window(Arc<Window>),
 }
 
 /// A blob to bring.
@@ -88,9 +91,9 @@ struct Job {
     ask: Ask,
     /// Those who wait are told by it.
     sender: watch::Sender<Progress>,
-    waiting: Arc<AtomicUsize>,
-    /// Another node sent something else.
-    is_peers_fault: AtomicBool,
+    readers: Arc<Readers>,
+    /// Another node or this one's disk may have made it wrong: the registry is asked again at once.
+    is_excused: AtomicBool,
 }
 
 impl Job {
@@ -118,6 +121,12 @@ struct Right {
     is_alone: bool,
 }
 
+impl Right {
+    fn alone() -> Right {
+        Right { fence: Moment::now().0, is_alone: true }
+    }
+}
+
 /// All downloads.
 #[derive(Debug)]
 pub(crate) struct Downloads {
@@ -130,6 +139,8 @@ pub(crate) struct Downloads {
     /// Of what comes from registries, all together.
     pace: Arc<Pace>,
     running: Mutex<HashMap<Digest, Running>>,
+    /// Blobs of the store that are hashed again.
+    rechecking: Mutex<HashMap<Digest, Running>>,
     failed: Mutex<HashMap<(Source, Digest), (Fault, Moment)>>,
     /// Of which peers sent something else: not asked of them for a while.
     suspects: Mutex<HashMap<Digest, Moment>>,
@@ -154,12 +165,13 @@ impl Downloads {
             stats,
             pace,
             running: Mutex::default(),
+            rechecking: Mutex::default(),
             failed: Mutex::default(),
             suspects: Mutex::default(),
         }
     }
 
-    /// Joins the download of a blob, or begins it. `None`: it is in the store.
+    /// Joins the download of a blob that was not in the store a moment ago, or begins it.
     ///
     /// * `size`: bytes, if a manifest says.
     ///
@@ -171,15 +183,11 @@ impl Downloads {
         size: Option<u64>,
         ask: Ask,
         now: Moment,
-    ) -> Result<Option<Waiter>, Fault> {
+    ) -> Result<Waiter, Fault> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // First the store: a blob is in it for a while before its download is out of `running`.
-        if self.store.has(digest) {
-            return Ok(None);
-        }
         if let Some(one) = running.get(digest) {
             count(&self.stats.blob_joined, 1);
-            return Ok(Some(one.waiter()));
+            return Ok(one.waiter());
         }
         let key = (ask.source.clone(), digest.clone());
         {
@@ -190,23 +198,22 @@ impl Downloads {
             }
         }
         count(&self.stats.blob_misses, 1);
-        let (sender, progress) = watch::channel(Progress::Asking);
-        let one = Running { progress, waiting: Arc::default() };
-        let (waiter, waiting) = (one.waiter(), Arc::clone(&one.waiting));
+        let (one, sender) = Running::begin();
+        let (waiter, readers) = (one.waiter(), Arc::clone(&one.readers));
         running.insert(digest.clone(), one);
         drop(running);
         let (this, digest) = (Arc::clone(self), digest.clone());
         tokio::spawn(async move {
-            let (worker, of) = (Arc::clone(&this), digest.clone());
+            let (worker, of, those) = (Arc::clone(&this), digest.clone(), Arc::clone(&readers));
             let work = async move {
-                let job =
-                    Job { digest: of, size, ask, sender, waiting, is_peers_fault: AtomicBool::new(false) };
+                let is_excused = AtomicBool::new(false);
+                let job = Job { digest: of, size, ask, sender, readers: those, is_excused };
                 let done = worker.run(&job).await;
-                done.map_err(|fault| (fault, job.is_peers_fault.into_inner(), job.sender))
+                done.map_err(|fault| (fault, job.is_excused.into_inner(), job.sender))
             };
             // A task of its own: whatever happens to it, the digest is free again.
             let result = tokio::spawn(work).await;
-            if let Ok(Err((fault, is_peers, sender))) = result {
+            if let Ok(Err((fault, is_excused, sender))) = result {
                 tracing::warn!("{fault}");
                 if matches!(fault, Fault::Wrong { .. }) {
                     count(&this.stats.wrong, 1);
@@ -214,17 +221,21 @@ impl Downloads {
                 let until = Moment::now().after(this.timing.negative);
                 let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 // Who comes again a moment later may find a place.
-                if !is_peers && !matches!(fault, Fault::Busy { .. }) {
+                if !is_excused && !matches!(fault, Fault::Busy { .. }) {
                     failed.insert(key, (fault.clone(), until));
                 }
                 drop(failed);
-                this.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
+                this.close(&digest, &readers, 0);
                 sender.send_replace(Progress::Failed(fault));
             } else {
-                this.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
+                this.close(&digest, &readers, 0);
             }
         });
-        Ok(Some(waiter))
+        Ok(waiter)
+    }
+
+    fn rechecking(&self) -> MutexGuard<'_, HashMap<Digest, Running>> {
+        self.rechecking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A download that is under way.
@@ -232,70 +243,131 @@ impl Downloads {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).get(digest).map(Running::waiter)
     }
 
+    /// No one joins a download any more, unless one of its readers is before `end`. Answers whether no one does.
+    fn close(&self, digest: &Digest, readers: &Arc<Readers>, end: u64) -> bool {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if readers.span(0).is_some_and(|(slowest, _)| slowest < end) {
+            return false;
+        }
+        // Another download may have begun since.
+        if running.get(digest).is_some_and(|one| Arc::ptr_eq(&one.readers, readers)) {
+            running.remove(digest);
+        }
+        true
+    }
+
     /// Brings a blob, or has another node bring it, until it is here.
     async fn run(&self, job: &Job) -> Result<(), Fault> {
         // Of a directory of its own a node goes on with one writer, whoever it gets the rest from.
-        let (mut writer, mut in_vain) = (None, None::<Instant>);
+        let (mut sink, mut in_vain) = (None::<Sink>, None::<Instant>);
         loop {
             let claim = match self.coordination.acquire(&job.digest, Moment::now()).await {
                 Ok(Claim::Held { by }) if self.peers.is_some() => {
-                    let right = Right { fence: Moment::now().0, is_alone: true };
-                    match self.bring(job, right, Origin::Peer(&by), &mut writer).await {
-                        Ok(true) => return Ok(()),
+                    let (right, before) = (Right::alone(), sink.as_ref().map_or(0, Sink::written));
+                    match self.bring(job, right, Origin::Peer(&by), &mut sink, None).await {
+                        Ok(Brought::Here) => return Ok(()),
+                        Ok(Brought::NoRoom(why, found)) => {
+                            return self.pass(job, Origin::Peer(&by), why, found).await;
+                        }
                         // Its own disk: waiting for the other changes nothing.
                         Err(fault @ Fault::Store { .. }) => return Err(fault),
-                        // It has not begun, or is gone, which its lease tells; or only this node misses it.
-                        _ if in_vain.get_or_insert_with(Instant::now).elapsed() < LEASE * 2 => {
-                            sleep(self.timing.retry).await;
-                            continue;
-                        }
-                        _ => Followed::Alone,
+                        _ => {}
                     }
+                    if sink.as_ref().map_or(0, Sink::written) > before {
+                        in_vain = None;
+                    }
+                    // It has not begun, or is gone, which its lease tells; or only this node misses it.
+                    if in_vain.get_or_insert_with(Instant::now).elapsed() < LEASE * 2 {
+                        sleep(self.timing.retry).await;
+                        continue;
+                    }
+                    Followed::Alone
                 }
                 Ok(Claim::Held { by }) => self.follow(job, &by).await?,
                 Ok(Claim::Granted(lease)) => Followed::Free(lease),
                 Err(_) => Followed::Alone,
             };
-            let lease = match claim {
+            let brought = match claim {
                 Followed::Here => return Ok(()),
-                Followed::Free(lease) => lease,
-                Followed::Alone => {
-                    // Twice the same download is better than none.
-                    let right = Right { fence: Moment::now().0, is_alone: true };
-                    if self.bring(job, right, Origin::Any, &mut writer).await? {
-                        return Ok(());
+                Followed::Free(lease) => {
+                    let brought = self.lead(job, &lease, &mut sink).await;
+                    let _ = self.coordination.release(&lease).await;
+                    if let Ok(Brought::TakenOver) = brought {
+                        sink = sink.filter(|_| !self.store.is_shared());
+                        count(&self.stats.leases_lost, 1);
+                        tracing::info!("the lease of {} was lost: another may have it", job.digest);
+                    } else if let Ok(Brought::Here) = brought {
+                        let _ = self.coordination.tell(&News::Published(job.digest.clone())).await;
                     }
-                    continue;
+                    brought?
                 }
+                // Twice the same download is better than none.
+                Followed::Alone => self.bring(job, Right::alone(), Origin::Any, &mut sink, None).await?,
             };
-            let done = self.lead(job, &lease, &mut writer).await;
-            let _ = self.coordination.release(&lease).await;
-            if done? {
-                let _ = self.coordination.tell(&News::Published(job.digest.clone())).await;
-                return Ok(());
+            match brought {
+                Brought::Here => return Ok(()),
+                Brought::TakenOver => {}
+                Brought::NoRoom(why, found) => return self.pass(job, Origin::Any, why, found).await,
             }
-            writer = writer.filter(|_| !self.store.is_shared());
-            count(&self.stats.leases_lost, 1);
-            tracing::info!("the lease of {} was lost: another may have it", job.digest);
         }
     }
 
-    /// Brings a blob while its lease holds. `false`: it was lost on the way.
-    async fn lead(&self, job: &Job, lease: &Lease, writer: &mut Option<PartWriter>) -> Result<bool, Fault> {
+    /// Brings a blob while its lease holds.
+    async fn lead(&self, job: &Job, lease: &Lease, sink: &mut Option<Sink>) -> Result<Brought, Fault> {
         // Whoever had the lease before may have published it just now.
-        if self.store.has(&job.digest) {
-            return self.published(job).await.map(|()| true);
+        let (store, digest) = (self.store.clone(), job.digest.clone());
+        if spawn_blocking(move || store.has(&digest)).await.is_ok_and(|has| has) {
+            return self.published(job).await.map(|()| Brought::Here);
         }
+        let right = Right { fence: lease.fence, is_alone: false };
         tokio::select! {
-            done = self.bring(job, Right { fence: lease.fence, is_alone: false }, Origin::Any, writer) => done,
-            () = until_lost(&*self.coordination, lease) => Ok(false),
+            done = self.bring(job, right, Origin::Any, sink, None) => done,
+            () = until_lost(&*self.coordination, lease) => Ok(Brought::TakenOver),
+        }
+    }
+
+    /// Passes a blob on that cannot be kept, without a lease: what it brings is for this node's clients alone.
+    ///
+    /// * `why`: why it cannot be kept.
+    /// * `found`: an answer that has begun.
+    async fn pass(
+        &self,
+        job: &Job,
+        origin: Origin<'_>,
+        why: Fault,
+        found: Option<Box<Found>>,
+    ) -> Result<(), Fault> {
+        tracing::info!("{why}: it is passed on");
+        count(&self.stats.passed, 1);
+        self.store.count_refused();
+        let mut sink = Some(Sink::Pass(Passing::begin(job.digest.algorithm())));
+        if let Origin::Peer(_) = origin {
+            let brought = self.bring(job, Right::alone(), origin, &mut sink, found).await;
+            return match brought {
+                Ok(Brought::Here) => Ok(()),
+                _ => self.passed(job, &mut sink, None, why).await,
+            };
+        }
+        self.passed(job, &mut sink, found, why).await
+    }
+
+    async fn passed(
+        &self,
+        job: &Job,
+        sink: &mut Option<Sink>,
+        found: Option<Box<Found>>,
+        why: Fault,
+    ) -> Result<(), Fault> {
+        match self.bring(job, Right::alone(), Origin::Any, sink, found).await? {
+            Brought::Here => Ok(()),
+            Brought::TakenOver | Brought::NoRoom(..) => Err(why),
         }
     }
 
     /// It is in the store: those who wait get it from there.
     async fn published(&self, job: &Job) -> Result<(), Fault> {
         let (store, digest) = (self.store.clone(), job.digest.clone());
-        let opening = tokio::task::spawn_blocking(move || {
+        let opening = spawn_blocking(move || {
             let now = Moment::now();
             let opened = store.open_blob(&digest, now)?;
             // Another node may have brought it: nothing of it is served before it is proved.
@@ -304,8 +376,8 @@ impl Downloads {
         });
         let opened = opening.await.map_err(|e| job.outage(e.to_string()))?.map_err(|e| job.kept(&e))?;
         let opened = opened.ok_or_else(|| job.outage("it was there, and is gone again"))?;
-        let (file, size) = (Arc::clone(opened.file()), opened.size());
-        job.sender.send_replace(Progress::Flowing { file, size, ready: size });
+        let (size, held) = (opened.size(), Held::Blob(opened));
+        job.sender.send_replace(Progress::Flowing { held, size, ready: size });
         Ok(())
     }
 }

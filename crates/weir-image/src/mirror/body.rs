@@ -21,7 +21,7 @@ use super::{
     wire::Queue,
 };
 use crate::{
-    download::{Progress, Waiter},
+    download::{Held, Progress, Waiter},
     stats::{Stats, count},
     store::Opened,
 };
@@ -68,11 +68,11 @@ struct Following {
 impl Following {
     async fn next(&mut self) -> io::Result<Piece> {
         let at = self.rest.start;
-        let (file, ready) = loop {
+        let (held, ready) = loop {
             let seen = self.waiter.progress.borrow_and_update().clone();
             match seen {
                 // Of a part that was taken over it is another file.
-                Progress::Flowing { file, ready, .. } if ready > at => break (file, ready),
+                Progress::Flowing { held, ready, .. } if ready > at => break (held, ready),
                 Progress::Failed(fault) => return Err(io::Error::other(fault)),
                 _ => {}
             }
@@ -80,14 +80,25 @@ impl Following {
             let changed = timeout(self.patience, self.waiter.progress.changed()).await.map_err(late)?;
             changed.map_err(|_| io::Error::other("the download ended"))?;
         };
-        let piece = piece::take(&file, at..ready.min(self.rest.end)).await?;
+        let wanted = at..ready.min(self.rest.end);
+        let piece = match held {
+            Held::File(file) => piece::take(&file, wanted).await?,
+            Held::Blob(blob) => piece::take(blob.file(), wanted).await?,
+            Held::Window(window) => {
+                let bytes =
+                    window.take(wanted).ok_or_else(|| io::Error::other("others were too far ahead"))?;
+                Piece::Bytes(bytes)
+            }
+        };
         self.rest.start += piece.remaining() as u64;
+        self.waiter.reach(self.rest.start);
         Ok(piece)
     }
 }
 
 /// Of a blob that is on its way: what is there is sent, the rest when it comes.
 pub(super) fn of_download(waiter: Waiter, range: Range<u64>, patience: Duration, stats: Arc<Stats>) -> Body {
+    waiter.reach(range.start);
     let following = Following { waiter, rest: range, patience, stats };
     let pieces = stream::unfold(Some(following), |following| async move {
         let mut following = following?;

@@ -83,6 +83,14 @@ pub struct Mirror {
     inner: Arc<Inner>,
 }
 
+/// A blob that is in the store.
+enum Whole {
+    /// To be sent.
+    Ready(Opened),
+    /// To be sent as far as it is hashed.
+    Checking(Waiter),
+}
+
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
 enum Asks {
@@ -111,7 +119,6 @@ struct Inner {
     coordination: Arc<dyn Coordination>,
     site: Mutex<SiteState>,
     peers: Option<Arc<Peers>>,
-    verifying: Flights<Digest, bool>,
     stats: Arc<Stats>,
     jobs: Jobs,
     scrubs: Scrubs,
@@ -173,8 +180,7 @@ impl Mirror {
             coordination: Arc::clone(&coordination),
             peers: peers.clone(),
         });
-        let (verifying, jobs, scrubs) =
-            (Flights::default(), Jobs::default(), Scrubs::new(settings.scrub_rate));
+        let (jobs, scrubs) = (Jobs::default(), Scrubs::new(settings.scrub_rate));
         let inner = Inner {
             settings,
             timing,
@@ -186,7 +192,6 @@ impl Mirror {
             coordination,
             site: Mutex::default(),
             peers,
-            verifying,
             stats,
             jobs,
             scrubs,
@@ -277,15 +282,31 @@ impl Mirror {
         Ok(found.stored.manifest)
     }
 
-    pub(crate) fn join(
+    /// The download of a blob. `None`: it is in the store.
+    pub(crate) async fn join(
         &self,
         source: &Source,
         digest: &Digest,
         asker: &Asker,
     ) -> Result<Option<Waiter>, Fault> {
         let ask = asker.ask(Method::GET, source, format!("blobs/{digest}"));
-        let size = self.inner.store.part_of(source, digest).map(|part| part.size);
-        self.inner.downloads.join(digest, size, ask, Moment::now())
+        let (of, name) = (source.clone(), digest.clone());
+        let looked = move |store: &Store| (store.has(&name), store.part_of(&of, &name).map(|part| part.size));
+        let (has, size) = self.ask_store(looked).await?;
+        if has {
+            return Ok(None);
+        }
+        self.inner.downloads.join(digest, size, ask, Moment::now()).map(Some)
+    }
+
+    /// Asks the store on a thread of its own: the store may wait for its disk, and other clients do not.
+    async fn ask_store<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Store) -> T + Send + 'static,
+    ) -> Result<T, Fault> {
+        let store = self.inner.store.clone();
+        let answered = tokio::task::spawn_blocking(move || question(&store)).await;
+        answered.map_err(|e| Fault::Store { what: "the store".to_owned(), why: e.to_string() })
     }
 
     /// Answers a request of a client, or of a peer.
@@ -349,7 +370,7 @@ impl Mirror {
                 let asker = asker(&source);
                 let found = inner.manifests.find(&source, &reference, &asker, Moment::now()).await;
                 if let (Ok(found), &Method::GET) = (&found, request.method()) {
-                    self.used(found);
+                    self.used(found).await;
                 }
                 found.map(|found| manifest(&found, headers))
             }
@@ -375,10 +396,12 @@ impl Mirror {
     }
 
     /// Whoever takes an image's manifest uses the image, also if it has all layers itself.
-    fn used(&self, found: &Found) {
+    async fn used(&self, found: &Found) {
         if let Manifest::Image { .. } = &*found.stored.manifest {
             let parts: Vec<_> = found.stored.manifest.parts().cloned().collect();
-            self.inner.store.used(&found.stored.digest, &parts, Moment::now());
+            let digest = found.stored.digest.clone();
+            // An error is that the mirror is stopping.
+            let _ = self.ask_store(move |store| store.used(&digest, &parts, Moment::now())).await;
         }
     }
 
@@ -402,12 +425,15 @@ impl Mirror {
             }
             Ok((Route::Blob(source, digest), _)) => {
                 let stats = Arc::clone(&inner.stats);
-                if let Ok(Some(blob)) = self.whole(&digest).await {
-                    let body = |range| body::of_blob(blob.clone(), range, stats);
-                    return send(&digest, blob.size(), request.method(), headers, body);
-                }
                 let takes_part = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == PART));
-                let waiter = inner.downloads.watch(&digest).filter(|_| takes_part);
+                let waiter = match self.whole(&digest, request.method()).await {
+                    Ok(Some(Whole::Ready(blob))) => {
+                        let body = |range| body::of_blob(blob.clone(), range, stats);
+                        return send(&digest, blob.size(), request.method(), headers, body);
+                    }
+                    Ok(Some(Whole::Checking(waiter))) => Some(waiter),
+                    _ => inner.downloads.watch(&digest).filter(|_| takes_part),
+                };
                 let Some(waiter) = waiter else { return unknown() };
                 let asker = self.own(&source);
                 let ask = asker.ask(Method::GET, &source, format!("blobs/{digest}"));
@@ -428,52 +454,65 @@ impl Mirror {
     ) -> Result<Response<Body>, Fault> {
         let inner = &self.inner;
         let ask = asker.ask(Method::GET, source, format!("blobs/{digest}"));
-        let part = inner.store.part_of(source, digest);
-        let may = inner.permissions.has(&inner.store, source, &asker.identity, Moment::now());
+        let (permissions, timing) = (Arc::clone(&inner.permissions), inner.timing);
+        let (of, name, identity) = (source.clone(), digest.clone(), asker.identity.clone());
+        let (part, may) = self
+            .ask_store(move |store| {
+                let part = store.part_of(&of, &name);
+                (part, permissions.has(store, &of, &identity, Moment::now()))
+            })
+            .await?;
         if part.is_none() || !may {
             // Whoever may not have it is told so by its registry, and nobody else.
             count(&inner.stats.upstream_requests, 1);
             let head = Ask { method: Method::HEAD, ..ask.clone() };
             inner.upstreams.ask(&head, Moment::now()).await?;
-            inner.permissions.grant(&inner.store, source, &asker.identity, inner.timing, Moment::now());
+            let permissions = Arc::clone(&inner.permissions);
+            let (of, identity) = (source.clone(), asker.identity.clone());
+            let grant = move |store: &Store| permissions.grant(store, &of, &identity, timing, Moment::now());
+            self.ask_store(grant).await?;
         }
         let size = part.map(|part| part.size);
-        // Twice: between a look and the next it may be evicted, or found to be wrong.
-        for _ in 0..3 {
-            if let Some(blob) = self.whole(digest).await? {
+        let waiter = match self.whole(digest, method).await? {
+            Some(Whole::Ready(blob)) => {
                 count(&inner.stats.blob_hits, 1);
                 return Ok(send(digest, blob.size(), method, headers, |range| {
                     body::of_blob(blob, range, Arc::clone(&inner.stats))
                 }));
             }
-            if let (&Method::HEAD, Some(size)) = (method, size) {
-                return Ok(send(digest, size, method, &HeaderMap::new(), |_| body::whole("")));
+            Some(Whole::Checking(waiter)) => {
+                count(&inner.stats.blob_hits, 1);
+                waiter
             }
-            let Some(waiter) = inner.downloads.join(digest, size, ask.clone(), Moment::now())? else {
-                continue;
-            };
-            return self.follow(waiter, digest, &ask, method, headers).await;
-        }
-        Err(Fault::Outage { what: format!("{source}/blobs/{digest}"), why: "it comes and goes".to_owned() })
+            None => {
+                if let (&Method::HEAD, Some(size)) = (method, size) {
+                    return Ok(send(digest, size, method, &HeaderMap::new(), |_| body::whole("")));
+                }
+                inner.downloads.join(digest, size, ask.clone(), Moment::now())?
+            }
+        };
+        self.follow(waiter, digest, &ask, method, headers).await
     }
 
-    /// A complete blob that is what it is called.
-    async fn whole(&self, digest: &Digest) -> Result<Option<Opened>, Fault> {
+    /// A complete blob that is what it is called, or is being checked for a while already.
+    async fn whole(&self, digest: &Digest, method: &Method) -> Result<Option<Whole>, Fault> {
         let inner = &self.inner;
+        let name = digest.clone();
+        let opened = self.ask_store(move |store| store.open_blob(&name, Moment::now())).await?;
         let kept = |e: StoreError| Fault::Store { what: digest.to_string(), why: crate::upstream::chain(&e) };
-        let Some(blob) = inner.store.open_blob(digest, Moment::now()).map_err(kept)? else { return Ok(None) };
-        if blob.is_verified() {
-            return Ok(Some(blob));
+        let Some(blob) = opened.map_err(kept)? else { return Ok(None) };
+        if blob.is_verified() || method == Method::HEAD {
+            return Ok(Some(Whole::Ready(blob)));
         }
-        let (store, opened) = (inner.store.clone(), blob.clone());
-        let verified = inner.verifying.join(digest.clone(), move || async move {
-            let hashed = tokio::task::spawn_blocking(move || store.verify(&opened, Moment::now())).await;
-            matches!(hashed, Ok(Ok(true)))
-        });
-        let why = || "hashing it takes too long".to_owned();
-        let late = |_| Fault::Store { what: digest.to_string(), why: why() };
-        let is_good = timeout(inner.timing.first_byte, verified).await.map_err(late)?;
-        Ok((is_good == Some(true)).then_some(blob))
+        let mut waiter = inner.downloads.recheck(&blob);
+        let over = waiter.progress.wait_for(Progress::is_over);
+        // A wrong blob is fetched again if that is found before its first byte is sent.
+        let over = timeout(inner.timing.first_byte / 5, over).await;
+        let is_right = over.map(|over| over.is_ok_and(|seen| !matches!(&*seen, Progress::Failed(_))));
+        match is_right {
+            Ok(is_right) => Ok(is_right.then_some(Whole::Ready(blob))),
+            Err(_) => Ok(Some(Whole::Checking(waiter))),
+        }
     }
 
     /// An answer from a download that is under way.

@@ -55,7 +55,7 @@ impl Check {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(crate) fn step(&mut self) -> io::Result<u64> {
+    fn step(&mut self) -> io::Result<u64> {
         let advise = |file: &File, at: u64| {
             // Refused, it is a check of memory, which is better than none.
             let at = i64::try_from(at).unwrap_or(i64::MAX);
@@ -75,7 +75,33 @@ impl Check {
     }
 }
 
+impl Check {
+    /// Hashes at least `most` bytes more, or up to the end. Answers how many it read, and whether that was the end.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn stretch(&mut self, most: u64) -> io::Result<(u64, bool)> {
+        let begun = self.at;
+        while self.at - begun < most {
+            if self.step()? == 0 {
+                return Ok((self.at - begun, true));
+            }
+        }
+        Ok((self.at - begun, false))
+    }
+
+    /// How much is hashed, bytes.
+    pub(crate) fn hashed(&self) -> u64 {
+        self.at
+    }
+}
+
 impl Store {
+    /// Begins to hash an open blob, as it is sent.
+    pub(crate) fn recheck(&self, opened: &Opened) -> Check {
+        Check::of(&opened.digest, &opened.file, opened.fingerprint, false)
+    }
+
     /// Hears of blobs that were taken away for what they had become.
     #[must_use]
     pub fn corrupted(&self) -> broadcast::Receiver<Digest> {
@@ -88,7 +114,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn verify(&self, opened: &Opened, now: Moment) -> Result<bool, StoreError> {
-        let mut check = Check::of(&opened.digest, &opened.file, opened.fingerprint, false);
+        let mut check = self.recheck(opened);
         loop {
             match check.step() {
                 Ok(0) => return self.checked(check, now),

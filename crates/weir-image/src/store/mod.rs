@@ -165,6 +165,12 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// Its name.
+    #[must_use]
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
     /// To read from; the position is nobody's: read at offsets.
     #[must_use]
     pub fn file(&self) -> &Arc<File> {

@@ -162,6 +162,14 @@ impl Store {
         }
     }
 
+    /// The size of a blob of which there is a part, as the sender of that part said.
+    #[must_use]
+    pub fn size_of_part(&self, digest: &Digest) -> Option<u64> {
+        let paths = list(&self.inner.layout.parts(digest)).unwrap_or_default();
+        let longest = paths.iter().max_by_key(|path| fs::metadata(path).map_or(0, |meta| meta.len()))?;
+        PartName::of(longest).map(|name| name.size)
+    }
+
     /// The longest of what earlier leases have left of a blob, and its length; the others are removed.
     fn earlier(&self, name: &PartName, has_lease: bool) -> Result<Option<(PathBuf, u64)>, StoreError> {
         let mut found = Vec::new();

@@ -151,7 +151,6 @@ impl Inner {
             }
             self.claim(state, 0, now)?;
             if tries == 2 || !state.others.as_ref().is_some_and(Others::are_asking) {
-                state.counts.refused += 1;
                 return made;
             }
             let chance = RandomState::new().hash_one(tries) % 40;
@@ -294,6 +293,11 @@ impl Store {
         }
         self.inner.claim(&mut state, 0, now)?;
         Ok(total)
+    }
+
+    /// Counts a download that is not kept for want of room.
+    pub(crate) fn count_refused(&self) {
+        self.lock().counts.refused += 1;
     }
 
     /// Whether a blob is not kept for its size.

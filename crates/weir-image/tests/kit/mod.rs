@@ -58,6 +58,8 @@ pub(crate) enum Trouble {
     Drip(usize, Duration),
     /// 429, and after how many seconds to come again.
     Limited(u64),
+    /// 503, and after how many seconds to come again.
+    Unavailable(u64),
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +101,10 @@ fn full(bytes: impl Into<Bytes>) -> Body {
 
 fn status(code: u16) -> Response<Body> {
     Response::builder().status(code).body(full("")).unwrap()
+}
+
+fn later(code: u16, after: u64) -> Response<Body> {
+    Response::builder().status(code).header("retry-after", after).body(full("")).unwrap()
 }
 
 pub(crate) fn digest(bytes: &[u8]) -> Digest {
@@ -291,9 +297,8 @@ async fn blob(mut bytes: Bytes, range: Option<String>, trouble: Option<Trouble>)
         Some(Trouble::NoRange) => from = 0,
         Some(Trouble::Slow(by)) => pace = Some(by),
         Some(Trouble::Drip(of, by)) => (piece, pace) = (of, Some(by)),
-        Some(Trouble::Limited(after)) => {
-            return Response::builder().status(429).header("retry-after", after).body(full("")).unwrap();
-        }
+        Some(Trouble::Limited(after)) => return later(429, after),
+        Some(Trouble::Unavailable(after)) => return later(503, after),
         Some(Trouble::Lie) => {
             let mut lie = bytes.to_vec();
             *lie.last_mut().unwrap() ^= 1;
@@ -342,6 +347,7 @@ pub(crate) fn timing() -> Timing {
         stall: ms(400),
         progress: ms(6000),
         retry: ms(20),
+        away: ms(4000),
         negative: ms(300),
         header: ms(1000),
         send: ms(1000),

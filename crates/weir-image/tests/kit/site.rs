@@ -20,8 +20,8 @@ use tokio::{
     },
 };
 use weir_image::{
-    Digest, Mirror, Moment, PopSettings, PopStore, Settings,
-    coordination::{Coordination, Site, SiteNode},
+    Digest, Mirror, Moment, PopSettings, PopStore, Settings, Timing,
+    coordination::{Coordination, Embedded, Site, SiteNode},
     store::{Budget, PolicyKind, Store, StoreError},
 };
 
@@ -208,8 +208,27 @@ impl Node {
         Node::over(share(&settings.directory, name, budget), settings, coordination)
     }
 
+    /// One that is no site's. Of a node that was killed some thread may still have the store for a moment.
+    pub(crate) fn alone(settings: &Settings, young: Duration, timing: Timing) -> Node {
+        let budget = Budget { young, ..settings.store_budget() };
+        let begun = Instant::now();
+        let store = loop {
+            match Store::open(&settings.directory, budget, PolicyKind::Lru, Moment::now()) {
+                Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                opened => break opened.unwrap().0,
+            }
+        };
+        Node::timed(store, settings, Arc::<Embedded>::default(), timing)
+    }
+
     pub(crate) fn over(store: Store, settings: &Settings, coordination: Arc<dyn Coordination>) -> Node {
-        let mirror = Mirror::over(settings.clone(), timing(), store, coordination).unwrap();
+        Node::timed(store, settings, coordination, timing())
+    }
+
+    fn timed(store: Store, settings: &Settings, coordination: Arc<dyn Coordination>, timing: Timing) -> Node {
+        let mirror = Mirror::over(settings.clone(), timing, store, coordination).unwrap();
         let listener = mirror.listen().unwrap();
         let (address, serving) = (listener.local_addr().unwrap(), mirror.clone());
         let (stop, stopped) = oneshot::channel();
