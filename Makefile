@@ -4,6 +4,7 @@
 #   make test    unit and property tests, and real traffic in namespaces (all but NOT_YET)
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel, in it, under qemu
+#   make conformance  the OCI distribution specification's own tests, pulling through weir
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make loom    every order in which two threads may see the rings of weir-htb: minutes to build
 #   make miri    the same rings and the pipeline on two threads under miri (rustup's nightly, with miri)
@@ -31,7 +32,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
 
-.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix lint loom miri bench lab uml-kernel doc install uninstall deps clean
+.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix conformance lint loom miri bench lab uml-kernel doc install uninstall deps clean
 
 all: release
 
@@ -114,6 +115,12 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	scripts/deny.sh
+
+# The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
+conformance:
+	scripts/install-deps.sh build test
+	$(CARGO) build --release --locked -p weir
+	scripts/oci-conformance.sh
 
 # Built in a directory of its own, as all that it depends on is built anew.
 loom:

@@ -26,7 +26,7 @@ for part in $wanted; do
     case $part in
     build) add build-essential pkg-config libelf-dev zlib1g-dev linux-libc-dev ca-certificates curl git ;;
     test | demo)
-        add iproute2 iputils-ping ethtool iperf3 iptables procps util-linux busybox-static
+        add iproute2 iputils-ping ethtool iperf3 iptables procps python3 util-linux busybox-static
         # Nodes of a site on a real one.
         [ $part = demo ] || add redis-server
         # Counts instructions.

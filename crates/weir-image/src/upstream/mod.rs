@@ -438,6 +438,14 @@ pub(crate) fn outage(ask: &Ask, why: impl Into<String>) -> Fault {
     Fault::Outage { what: ask.what(), why: why.into() }
 }
 
+fn absolute(base: &Uri, to: &str) -> Option<Uri> {
+    if to.starts_with('/') && !to.starts_with("//") {
+        return format!("{}://{}{to}", base.scheme_str()?, base.authority()?).parse().ok();
+    }
+    let url: Uri = to.parse().ok()?;
+    (url.scheme().is_some() && url.authority().is_some()).then_some(url)
+}
+
 /// An error and its causes, in one line. A cause that the line ends with already is not said twice.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -469,12 +477,4 @@ mod tests {
             assert_eq!(chain(&Of { text, source }), said);
         }
     }
-}
-
-fn absolute(base: &Uri, to: &str) -> Option<Uri> {
-    if to.starts_with('/') && !to.starts_with("//") {
-        return format!("{}://{}{to}", base.scheme_str()?, base.authority()?).parse().ok();
-    }
-    let url: Uri = to.parse().ok()?;
-    (url.scheme().is_some() && url.authority().is_some()).then_some(url)
 }
