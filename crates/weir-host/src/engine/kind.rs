@@ -29,7 +29,7 @@ pub enum Kind {
 
 impl Kind {
     /// All that are for use, best first: the order in which `auto` tries.
-    pub const ALL: [Kind; 5] = [Kind::Bpf, Kind::Htb, Kind::Edt, Kind::BpfCredit, Kind::Pacing];
+    pub const ALL: [Kind; 5] = [Kind::Bpf, Kind::Edt, Kind::Htb, Kind::BpfCredit, Kind::Pacing];
 
     /// Those that only who names them gets: they work, and have shown less for how long.
     pub const EXPERIMENTAL: [Kind; 1] = [Kind::User];
@@ -213,7 +213,13 @@ mod tests {
             _ => Err(selftest::Failure::Unfair(shares)),
         };
         let (kind, refused) = choose(None, &Kind::ALL, busy).unwrap();
-        assert_eq!((kind, refused.len()), (Kind::Htb, Kind::ALL.len()));
+        assert_eq!((kind, refused.len()), (Kind::Edt, Kind::ALL.len()));
+    }
+
+    #[test]
+    fn auto_takes_departure_times_before_htb_where_both_work() {
+        let no_bpf = |kind| if kind == Kind::Bpf { Err(selftest::Failure::NoTraffic) } else { Ok(()) };
+        assert_eq!(choose(None, &Kind::ALL, no_bpf).unwrap().0, Kind::Edt);
     }
 
     #[test]
