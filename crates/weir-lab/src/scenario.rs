@@ -24,7 +24,7 @@ use weir_units::{BitRate, Bytes};
 
 use crate::{
     control::{Kind, TcForm},
-    topology::{Family, Mode, Spec, Wire},
+    topology::{Family, Mode, Spec, Uplink, Wire},
     traffic::Load,
 };
 
@@ -272,6 +272,7 @@ impl Scenario {
     pub fn spec(&self) -> Spec {
         Spec {
             containers: self.cases[0].containers.keys().cloned().collect(),
+            uplink: Uplink::default(),
             mode: self.mode,
             tso: self.tso,
             br_netfilter: self.br_netfilter,

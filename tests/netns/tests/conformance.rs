@@ -7,7 +7,7 @@ use std::{thread::sleep, time::Duration};
 
 use weir_lab::{
     scenario::{self, Case},
-    topology::{Family, Spec},
+    topology::{Family, Mode, Spec, Uplink},
     traffic::Load,
 };
 use weir_netns_tests::{
@@ -17,7 +17,8 @@ use weir_netns_tests::{
 
 for_each_engine!(
     shares_of_whole_super_packets_are_those_of_the_oracle,
-    shares_of_single_segments_are_those_of_the_oracle
+    shares_of_single_segments_are_those_of_the_oracle,
+    shares_on_an_uplink_without_ethernet_are_those_of_the_oracle
 );
 
 /// What the containers send.
@@ -70,8 +71,9 @@ fn long_enough(expected: &[Share], engine: Engine) -> Duration {
     SHORTEST.max(Duration::from_secs_f64(whole / (engine.tolerance(true) * smallest)))
 }
 
-fn figures(engine: Engine, tso: bool, kinds: &[Kind]) {
-    let mut node = Node::build(&Spec { containers: containers(5), tso, ..Spec::default() });
+fn figures(engine: Engine, tso: bool, kinds: &[Kind], uplink: Uplink) {
+    let mode = if uplink == Uplink::Tunnel { Mode::Routed } else { Mode::Bridged };
+    let mut node = Node::build(&Spec { containers: containers(5), tso, mode, uplink, ..Spec::default() });
     let config = node.config().engine(engine);
     node.start(&config);
     let senders = Senders::of(&node, engine);
@@ -102,9 +104,13 @@ fn figures(engine: Engine, tso: bool, kinds: &[Kind]) {
 }
 
 fn shares_of_whole_super_packets_are_those_of_the_oracle(engine: Engine) {
-    figures(engine, true, &[Kind::Tcp, Kind::Mixed]);
+    figures(engine, true, &[Kind::Tcp, Kind::Mixed], Uplink::Ethernet);
 }
 
 fn shares_of_single_segments_are_those_of_the_oracle(engine: Engine) {
-    figures(engine, false, &[Kind::Tcp, Kind::Udp, Kind::Mixed]);
+    figures(engine, false, &[Kind::Tcp, Kind::Udp, Kind::Mixed], Uplink::Ethernet);
+}
+
+fn shares_on_an_uplink_without_ethernet_are_those_of_the_oracle(engine: Engine) {
+    figures(engine, true, &[Kind::Tcp, Kind::Mixed], Uplink::Tunnel);
 }

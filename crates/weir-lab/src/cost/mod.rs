@@ -23,7 +23,7 @@ use crate::{
     control::{self, Agent, Kind, Missing, TcForm, cni, script},
     report::{Figure, Head},
     run::{Options, Step},
-    topology::{Family, Mode, Spec, Topology, UPLINK, Wire},
+    topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire},
 };
 
 /// What is measured.
@@ -201,6 +201,7 @@ impl Scenario {
     fn topology(&self, containers: usize) -> Result<Topology> {
         let topology = Topology::build(&Spec {
             containers: (1..=containers).map(|i| format!("C{i}")).collect(),
+            uplink: Uplink::default(),
             mode: self.mode,
             tso: self.tso,
             br_netfilter: None,

@@ -27,13 +27,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     Algorithm, Case, Generator, Report, Scenario, Sweep, measure::measure, network::Medium, report::Missing,
-    wires::tunnel,
 };
 use crate::{
     interrupt,
     run::Options,
     sla::harness,
-    topology::{Netns, Proc, check_rights, command, last_words, unique_prefix},
+    topology::{Netns, Proc, check_rights, command, last_words, tunnel, unique_prefix},
 };
 
 /// Names the User-Mode-Linux kernel, if it is not where the script puts it.

@@ -1,32 +1,28 @@
 //! Links in user space: what goes into a tunnel device comes out of another, when a [`Line`] says.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{Read, Write},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::AsFd,
     sync::mpsc::{SyncSender, TryRecvError, sync_channel},
     thread,
     time::{self, Duration},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use nix::{
-    errno::Errno,
-    libc,
     poll::{PollFd, PollFlags, ppoll},
     sys::{prctl, time::TimeSpec},
 };
 use weir_units::{Bytes, Instant};
 
 use super::{Link, line::Line};
-use crate::topology::Netns;
+use crate::topology::{Netns, tunnel};
 
 /// What tc counts of a frame and a tunnel device does not have.
 const ETHERNET: u64 = 14;
 /// The largest packet.
 const MTU: usize = 1500;
-/// Packets that a device keeps until they are taken: a second of 100 Mbit/s, as a busy machine may be late.
-const KEPT: u32 = 10_000;
 /// Packets that are taken from a device before the others have their turn.
 const TURN: usize = 64;
 /// How long it may be that nothing is looked at, such as whether to end.
@@ -52,34 +48,6 @@ impl Wire {
 
 fn ways(link: Link) -> [Line<Packet>; 2] {
     [Line::new(link, 1), Line::new(link, 2)]
-}
-
-/// A device whose packets this process reads and writes; gone with it.
-///
-/// # Errors
-/// If this kernel has no tunnel devices.
-pub(super) fn tunnel(netns: &Netns, name: &str) -> Result<File> {
-    let what = || format!("a tunnel device in namespace {} (/dev/net/tun, CONFIG_TUN)", netns.name());
-    let open = || -> Result<File> {
-        let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
-        // SAFETY: all zeros are an `ifreq`.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        ensure!(name.len() < request.ifr_name.len(), "{name} is too long for a device's name");
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-        // SAFETY: the descriptor is open, and the kernel reads and writes an `ifreq`.
-        Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
-        let flags = nix::fcntl::OFlag::O_NONBLOCK;
-        nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFL(flags))?;
-        Ok(file)
-    };
-    let file = netns.within(open)?.with_context(what)?;
-    // Packets as they are on a wire, as on the veth of other links.
-    netns.ip(&format!("link set dev {name} mtu {MTU} txqueuelen {KEPT} up\n"))?;
-    netns.exec(&["ethtool", "-K", name, "gso", "off", "gro", "off"])?;
-    Ok(file)
 }
 
 /// A thread that carries packets over wires, until it is dropped.

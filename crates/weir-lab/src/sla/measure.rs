@@ -18,7 +18,7 @@ use crate::{
     control::{self, Kind, Missing},
     interrupt,
     run::{Options, Step},
-    topology::{Family, Mode, Spec, Topology, UPLINK, Wire},
+    topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire},
 };
 
 /// Requests that begin before this are left out: addresses are looked up, queues fill.
@@ -126,6 +126,7 @@ fn measure(scenario: &Scenario, case: &Case, kind: Kind, options: &Options) -> R
 fn topology(scenario: &Scenario) -> Result<Topology> {
     let topology = Topology::build(&Spec {
         containers: vec![SERVICE.to_owned()],
+        uplink: Uplink::default(),
         mode: Mode::Routed,
         tso: scenario.tso,
         br_netfilter: None,

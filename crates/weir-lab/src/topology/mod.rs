@@ -15,6 +15,7 @@
 mod late;
 mod netns;
 mod proc;
+mod tun;
 
 use std::{
     fmt::{self, Write as _},
@@ -31,6 +32,8 @@ use weir_units::{BitRate, Bytes};
 pub use netns::Netns;
 pub use proc::{Output, Proc};
 pub(crate) use proc::{command, last_words};
+use tun::Relay;
+pub(crate) use tun::tunnel;
 
 /// The node's uplink in every topology.
 pub const UPLINK: &str = "up0";
@@ -117,6 +120,16 @@ impl Default for Wire {
     }
 }
 
+/// The kind of device that the uplink is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Uplink {
+    /// A veth, to a wire of a rate.
+    #[default]
+    Ethernet,
+    /// A tunnel device whose packets begin with their IP header, to one at the server. There is no wire.
+    Tunnel,
+}
+
 /// What to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
@@ -124,6 +137,8 @@ pub struct Spec {
     pub containers: Vec<String>,
     /// How they reach the uplink.
     pub mode: Mode,
+    /// The uplink's kind of device; a tunnel is routed.
+    pub uplink: Uplink,
     /// Segmentation offload in the containers: with it the node sees packets of up to 64 KB.
     pub tso: bool,
     /// Whether bridged packets pass through iptables (`net.bridge.bridge-nf-call-iptables`);
@@ -138,6 +153,7 @@ impl Default for Spec {
         Spec {
             containers: Vec::new(),
             mode: Mode::Bridged,
+            uplink: Uplink::Ethernet,
             tso: true,
             br_netfilter: None,
             wire: Some(Wire::default()),
@@ -185,6 +201,8 @@ pub struct Topology {
     prefix: String,
     spec: Spec,
     next_index: usize,
+    /// Before the namespaces: its devices go with it.
+    relay: Option<Relay>,
     containers: Vec<Container>,
     node: Netns,
     wire: Netns,
@@ -210,10 +228,20 @@ impl Topology {
             srv: make("srv")?,
             containers: Vec::with_capacity(spec.containers.len()),
             next_index: 0,
+            relay: None,
             spec: spec.clone(),
             prefix,
         };
-        topology.build_wire()?;
+        match spec.uplink {
+            Uplink::Ethernet => topology.build_wire()?,
+            Uplink::Tunnel if spec.mode == Mode::Bridged => {
+                bail!("cannot build a bridged tunnel: it is routed")
+            }
+            Uplink::Tunnel => {
+                let ends = ((&topology.node, UPLINK), (&topology.srv, "eth0"));
+                topology.relay = Some(Relay::between(ends.0, ends.1)?);
+            }
+        }
         topology.build_node()?;
         for label in &spec.containers {
             topology.add_container(label)?;
@@ -385,7 +413,11 @@ impl Topology {
                 let _ = writeln!(node, "addr add {}/{length} dev {UPLINK}{nodad}", uplink_address(family));
             }
             if self.spec.mode == Mode::Routed {
-                let _ = writeln!(srv, "route add {} via {}", container_net(family), uplink_address(family));
+                let (net, node) = (container_net(family), uplink_address(family));
+                let _ = match self.spec.uplink {
+                    Uplink::Ethernet => writeln!(srv, "route add {net} via {node}"),
+                    Uplink::Tunnel => writeln!(srv, "route add {net} dev eth0"),
+                };
             }
         }
         self.node.ip(&node)?;
