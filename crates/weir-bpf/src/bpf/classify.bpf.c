@@ -99,16 +99,18 @@ struct packet {
 	struct weir_prefix to;
 	__u8 is_ip;
 	__u8 is_v6;
+	__u8 start;  /* what offsets are from: BPF_HDR_START_NET, or the MAC header before a VLAN tag */
 	__u8 offset; /* of the IP header */
 	__u8 is_control; /* ARP, neighbour discovery, DHCP, 802.1X: without these nothing works */
 	__u32 datagram;  /* that it is a fragment of (datagram.h); 0: it is whole */
 };
 
-static __always_inline void read_ports(struct __sk_buff *skb, int offset, struct packet *p, int v6)
+static __always_inline void read_ports(struct __sk_buff *skb, __u32 start, int offset, struct packet *p,
+				       int v6)
 {
 	__be16 port[2];
 
-	if (bpf_skb_load_bytes(skb, offset, port, sizeof(port)))
+	if (load_header(skb, start, offset, port, sizeof(port)))
 		return;
 	if (v6)
 		p->is_control = port[1] == bpf_htons(546) || port[1] == bpf_htons(547);
@@ -119,20 +121,24 @@ static __always_inline void read_ports(struct __sk_buff *skb, int offset, struct
 static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p)
 {
 	__be16 protocol = skb->protocol;
-	int offset = ETH_HLEN;
+	__u32 start = BPF_HDR_START_NET;
+	int offset = 0;
 
 	__builtin_memset(p, 0, sizeof(*p));
 	if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
-		if (bpf_skb_load_bytes(skb, offset + 2, &protocol, sizeof(protocol)))
+		/* Only Ethernet has tags. */
+		start = BPF_HDR_START_MAC;
+		if (load_header(skb, start, ETH_HLEN + 2, &protocol, sizeof(protocol)))
 			return;
-		offset += 4;
+		offset = ETH_HLEN + 4;
 	}
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		if (load_header(skb, start, offset, &ip, sizeof(ip)))
 			return;
 		p->is_ip = 1;
+		p->start = start;
 		p->offset = offset;
 		p->to.address[10] = 0xff;
 		p->to.address[11] = 0xff;
@@ -141,27 +147,28 @@ static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p
 			p->datagram = datagram_of(ip.saddr ^ ip.daddr, (__u32)ip.id << 16,
 						  !(ip.frag_off & bpf_htons(0x1fff)));
 		if (ip.protocol == IPPROTO_UDP && !(ip.frag_off & bpf_htons(0x1fff)))
-			read_ports(skb, offset + ip.ihl * 4, p, 0);
+			read_ports(skb, start, offset + ip.ihl * 4, p, 0);
 	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr ip6;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip6, sizeof(ip6)))
+		if (load_header(skb, start, offset, &ip6, sizeof(ip6)))
 			return;
 		p->is_ip = 1;
 		p->is_v6 = 1;
+		p->start = start;
 		p->offset = offset;
 		__builtin_memcpy(p->to.address, &ip6.daddr, 16);
 		if (ip6.nexthdr == IPPROTO_UDP) {
-			read_ports(skb, offset + sizeof(ip6), p, 1);
+			read_ports(skb, start, offset + sizeof(ip6), p, 1);
 		} else if (ip6.nexthdr == IPPROTO_ICMPV6) {
 			__u8 type;
 
-			if (!bpf_skb_load_bytes(skb, offset + sizeof(ip6), &type, 1))
+			if (!load_header(skb, start, offset + sizeof(ip6), &type, 1))
 				p->is_control = type >= 133 && type <= 137; /* RFC 4861 */
 		} else if (ip6.nexthdr == IPPROTO_FRAGMENT) {
 			__u32 head[2]; /* next, -, offset and flags; id */
 
-			if (!bpf_skb_load_bytes(skb, offset + sizeof(ip6), head, sizeof(head)))
+			if (!load_header(skb, start, offset + sizeof(ip6), head, sizeof(head)))
 				p->datagram = datagram_of(ip6.saddr.s6_addr32[3] ^ ip6.daddr.s6_addr32[3], head[1],
 							  !(head[0] & bpf_htonl(0xfff8)));
 		}
@@ -230,7 +237,7 @@ static __always_inline __u32 by_rules(struct __sk_buff *skb, const struct weir_c
 
 	if (!set || !p->is_ip)
 		return handle;
-	return select_class(skb, p->offset, p->is_v6, (set - 1) & 1, handle);
+	return select_class(skb, p->start, p->offset, p->is_v6, (set - 1) & 1, handle);
 }
 
 /* The class of a packet from a container; 0 if it is none of weir's business. */

@@ -455,10 +455,11 @@ static __always_inline int passes(struct weir_edt_class *class, __u64 *flow, __u
 
 static __noinline int is_tcp(struct __sk_buff *skb)
 {
-	__u32 at = ETH_HLEN + (skb->protocol == bpf_htons(ETH_P_IP) ? 9 : 6); /* IPv6: next header */
+	__u32 at = skb->protocol == bpf_htons(ETH_P_IP) ? 9 : 6; /* IPv6: next header */
 	__u8 protocol;
 
-	return !bpf_skb_load_bytes(skb, at, &protocol, sizeof(protocol)) && protocol == IPPROTO_TCP;
+	return !bpf_skb_load_bytes_relative(skb, at, &protocol, sizeof(protocol), BPF_HDR_START_NET) &&
+	       protocol == IPPROTO_TCP;
 }
 
 SEC("tc")

@@ -21,6 +21,7 @@
 #define WEIR_MASKS 64
 #define WEIR_NO_RANK (~0u)
 #define WEIR_EXTENSIONS 6 /* headers between IPv6's own and the transport's */
+#define WEIR_HEADERS 256  /* bytes in which all headers are that are looked at */
 #define IP_OFFSET 0x1fff
 #define IP_MORE 0x2000
 
@@ -90,19 +91,34 @@ struct {
 	__type(value, __u32);
 } weir_datagrams SEC(".maps");
 
+/*
+ * Reads a part of a packet's headers, at an offset from its network header or its MAC header
+ * (`from`). A tunnel's packet has no MAC header, and a packet with a VLAN tag may have its network
+ * header behind the tag or at it.
+ *
+ * The helper reads only what is in one piece; a sender may have its headers elsewhere.
+ */
+static __always_inline int load_header(struct __sk_buff *skb, __u32 from, __u32 offset, void *to, __u32 len)
+{
+	if (!bpf_skb_load_bytes_relative(skb, offset, to, len, from))
+		return 0;
+	bpf_skb_pull_data(skb, skb->len < WEIR_HEADERS ? skb->len : WEIR_HEADERS);
+	return bpf_skb_load_bytes_relative(skb, offset, to, len, from);
+}
+
 struct fragment {
 	__u32 id;
 	__u8 is_first; /* has ports, and others follow */
 	__u8 is_later; /* has none */
 };
 
-static __always_inline void ports_of(struct __sk_buff *skb, int offset, struct weir_fields *f)
+static __always_inline void ports_of(struct __sk_buff *skb, __u32 start, int offset, struct weir_fields *f)
 {
 	__be16 port[2];
 
 	if (f->protocol != IPPROTO_TCP && f->protocol != IPPROTO_UDP && f->protocol != IPPROTO_SCTP)
 		return;
-	if (bpf_skb_load_bytes(skb, offset, port, sizeof(port)))
+	if (load_header(skb, start, offset, port, sizeof(port)))
 		return;
 	f->source_port = port[0];
 	f->destination_port = port[1];
@@ -115,12 +131,12 @@ static __always_inline void mapped(__u8 *address, const __be32 *v4)
 	__builtin_memcpy(address + 12, v4, 4);
 }
 
-static __always_inline int fields_v4(struct __sk_buff *skb, int offset, struct weir_fields *f,
-				     struct fragment *fragment)
+static __always_inline int fields_v4(struct __sk_buff *skb, __u32 start, int offset,
+				     struct weir_fields *f, struct fragment *fragment)
 {
 	struct iphdr ip;
 
-	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+	if (load_header(skb, start, offset, &ip, sizeof(ip)))
 		return 0;
 	f->version = 4;
 	mapped(f->source, &ip.saddr);
@@ -131,18 +147,18 @@ static __always_inline int fields_v4(struct __sk_buff *skb, int offset, struct w
 	fragment->is_later = (ip.frag_off & bpf_htons(IP_OFFSET)) != 0;
 	fragment->is_first = !fragment->is_later && ip.frag_off & bpf_htons(IP_MORE);
 	if (!fragment->is_later)
-		ports_of(skb, offset + ip.ihl * 4, f);
+		ports_of(skb, start, offset + ip.ihl * 4, f);
 	return 1;
 }
 
-static __always_inline int fields_v6(struct __sk_buff *skb, int offset, struct weir_fields *f,
-				     struct fragment *fragment)
+static __always_inline int fields_v6(struct __sk_buff *skb, __u32 start, int offset,
+				     struct weir_fields *f, struct fragment *fragment)
 {
 	struct ipv6hdr ip6;
 	__u8 next;
 	int i;
 
-	if (bpf_skb_load_bytes(skb, offset, &ip6, sizeof(ip6)))
+	if (load_header(skb, start, offset, &ip6, sizeof(ip6)))
 		return 0;
 	f->version = 6;
 	__builtin_memcpy(f->source, &ip6.saddr, 16);
@@ -156,7 +172,7 @@ static __always_inline int fields_v6(struct __sk_buff *skb, int offset, struct w
 		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS &&
 		    next != IPPROTO_AH && next != IPPROTO_FRAGMENT)
 			break;
-		if (bpf_skb_load_bytes(skb, offset, head, sizeof(head)))
+		if (load_header(skb, start, offset, head, sizeof(head)))
 			return 1;
 		if (next == IPPROTO_FRAGMENT) { /* next, -, offset and flags, id */
 			fragment->is_later = head[2] || head[3] & 0xf8;
@@ -174,7 +190,7 @@ static __always_inline int fields_v6(struct __sk_buff *skb, int offset, struct w
 	}
 	f->protocol = next;
 	if (!fragment->is_later)
-		ports_of(skb, offset, f);
+		ports_of(skb, start, offset, f);
 	return 1;
 }
 
@@ -207,10 +223,12 @@ static __always_inline __u32 best_rule(const union weir_key *packet, __u32 set, 
 }
 
 /*
- * The class of an IP packet whose header is at this offset, `from` being its class without rules.
+ * The class of an IP packet whose header is at this offset (load_header), `from` being its class
+ * without rules.
  * `set` is 0 or 1.
  */
-static __always_inline __u32 select_class(struct __sk_buff *skb, int offset, int is_v6, __u32 set, __u32 from)
+static __always_inline __u32 select_class(struct __sk_buff *skb, __u32 start, int offset, int is_v6,
+					  __u32 set, __u32 from)
 {
 	struct weir_datagram datagram;
 	struct fragment fragment = {};
@@ -218,8 +236,8 @@ static __always_inline __u32 select_class(struct __sk_buff *skb, int offset, int
 	__u32 handle, *known;
 
 	packet.of.from = from;
-	if (is_v6 ? !fields_v6(skb, offset, &packet.of, &fragment)
-		  : !fields_v4(skb, offset, &packet.of, &fragment))
+	if (is_v6 ? !fields_v6(skb, start, offset, &packet.of, &fragment)
+		  : !fields_v4(skb, start, offset, &packet.of, &fragment))
 		return from;
 	if (!fragment.is_first && !fragment.is_later)
 		return best_rule(&packet, set, from);

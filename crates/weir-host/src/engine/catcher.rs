@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, Rule, RuleSet, attach};
 
 pub use self::repair::Repairs;
-use super::EngineError;
+use super::{EngineError, Kind};
 use crate::netlink::{
     Netlink, Request,
     tc::{self, Hook, Verdict},
@@ -67,6 +67,8 @@ pub struct Catcher {
     how: Attach,
     config: Config,
     ports: BTreeMap<u32, PortClass>,
+    /// Ports without an Ethernet header, from which a program cannot redirect: a filter does.
+    headless: BTreeSet<u32>,
     cgroups: BTreeMap<u64, u32>,
     local: BTreeSet<LocalPrefix>,
     tracked: BTreeSet<u32>,
@@ -95,6 +97,7 @@ impl Catcher {
             how,
             config,
             ports: BTreeMap::new(),
+            headless: BTreeSet::new(),
             cgroups: BTreeMap::new(),
             local: BTreeSet::new(),
             tracked: BTreeSet::new(),
@@ -182,8 +185,30 @@ impl Catcher {
         failures
     }
 
+    /// Whether the device has an Ethernet header; an error if it has none and the engine needs one.
+    fn look_for_ethernet(&mut self, device: &str) -> Result<bool, EngineError> {
+        let has_ethernet = self.netlink.link(device)?.has_ethernet();
+        if !has_ethernet && self.config.pacing & Config::USER != 0 {
+            let why = format!(
+                "packets of {device} have no Ethernet header, which its macvtap needs: use engine = \"htb\""
+            );
+            return Err(EngineError::Lacking { engine: Kind::User, why });
+        }
+        Ok(has_ethernet)
+    }
+
+    /// How the port's program is attached.
+    fn how_at(&self, index: u32) -> Attach {
+        if self.headless.contains(&index) { Attach::Clsact } else { self.how }
+    }
+
     fn catch(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
-        match self.how {
+        if self.look_for_ethernet(device)? {
+            self.headless.remove(&index);
+        } else {
+            self.headless.insert(index);
+        }
+        match self.how_at(index) {
             Attach::Tcx => {
                 let error = |errno| EngineError::Attach {
                     device: device.to_owned(),
@@ -212,6 +237,7 @@ impl Catcher {
 
     fn release(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
         self.classifier.set_port(index, None)?;
+        self.headless.remove(&index);
         uncatch_tcx(index);
         self.unfilter(index, device, Hook::Ingress)
     }
@@ -286,6 +312,7 @@ impl Catcher {
             let _ = self.unfilter(old, &name, Hook::Egress);
             self.created.retain(|(i, _)| *i != old);
         }
+        self.look_for_ethernet(device)?;
         self.clsact(index, device, Hook::Egress)?;
         self.filter_uplink(index, device)?;
         self.uplink = Some((index, device.to_owned()));
@@ -404,8 +431,8 @@ impl Catcher {
         if let Some((index, device)) = self.uplink.clone() {
             self.filter_uplink(index, &device)?;
         }
-        if self.how == Attach::Clsact {
-            for (&index, port) in &self.ports {
+        for (&index, port) in &self.ports {
+            if self.how_at(index) == Attach::Clsact {
                 match self.netlink.call(self.port_filter(index, &port.device)) {
                     Err(e) if !e.is_gone() => return Err(e.into()),
                     _ => {}

@@ -49,6 +49,15 @@ pub struct Link {
     pub queues: u32,
 }
 
+impl Link {
+    /// Packets begin with an Ethernet header. Tunnels, PPP and raw IP have no hardware address, or
+    /// one of another length.
+    #[must_use]
+    pub fn has_ethernet(&self) -> bool {
+        self.mac.len() == 6
+    }
+}
+
 /// An address of this node and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Prefix {

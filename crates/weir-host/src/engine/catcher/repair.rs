@@ -53,7 +53,7 @@ impl Catcher {
     fn repair_ports(&mut self, repairs: &mut Repairs) {
         let ports: Vec<(u32, String)> = self.ports.iter().map(|(i, p)| (*i, p.device.clone())).collect();
         for (index, device) in ports {
-            let there = match self.how {
+            let there = match self.how_at(index) {
                 Attach::Tcx => ours_at(index).map(|ids| !ids.is_empty()),
                 Attach::Clsact => match self.netlink.filters(index, Hook::Ingress) {
                     Ok(filters) => Ok(filters.iter().any(|f| is_ours(f.bpf_name.as_deref()))),
