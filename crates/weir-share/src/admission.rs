@@ -85,9 +85,6 @@ pub struct Claimant<'a> {
     pub policy: Policy,
     /// For a class in a group: its index in the list of groups. None for a group.
     pub group: Option<u32>,
-    /// Its policy was admitted before and stays. Such claimants are counted first and never
-    /// refused, even if the link has become too small for them.
-    pub standing: bool,
 }
 
 /// How much of a link is promised.
@@ -126,10 +123,12 @@ impl std::fmt::Display for GroupLimit {
 }
 
 /// A minimum that cannot be promised.
+///
+/// Shown whole, it names the claimant; [`AdmitError::reason`] is what follows the colon.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitError {
     /// The link is slower than the minimum.
-    #[error("cannot promise {name} a minimum of {asked}: the whole link has {capacity}, {free} are free")]
+    #[error("cannot promise {name} a minimum of {asked}: {}", self.reason())]
     AboveCapacity {
         /// Class or group.
         name: String,
@@ -141,10 +140,7 @@ pub enum AdmitError {
         free: BitRate,
     },
     /// What is free of the link does not hold the minimum.
-    #[error(
-        "cannot promise {name} a minimum of {asked}: {reserved} of the {reservable} that may be \
-         promised are taken, {free} are free"
-    )]
+    #[error("cannot promise {name} a minimum of {asked}: {}", self.reason())]
     NoCapacity {
         /// Class or group.
         name: String,
@@ -158,10 +154,7 @@ pub enum AdmitError {
         reservable: BitRate,
     },
     /// What is free of the group does not hold its member's minimum.
-    #[error(
-        "cannot promise {name} a minimum of {asked}: group {group} has a {by} of {limit}, of which \
-         {free} are free (raise the group's {by})"
-    )]
+    #[error("cannot promise {name} a minimum of {asked}: {}", self.reason())]
     GroupOvercommitted {
         /// The member.
         name: String,
@@ -176,24 +169,38 @@ pub enum AdmitError {
         /// Which of the group's rates that is.
         by: GroupLimit,
     },
-    /// A group's new policy does not hold what its members have been promised.
-    #[error(
-        "cannot give group {group} a {by} of {limit}: its members were promised {promised} (lower \
-         their minima first)"
-    )]
+    /// A group's minimum does not hold what its members have been promised.
+    #[error("cannot give group {group} a minimum of {limit}: {}", self.reason())]
     GroupTooSmall {
         /// The group.
         group: String,
-        /// What the members may have together.
+        /// Its minimum.
         limit: BitRate,
-        /// Which of the group's rates that is.
-        by: GroupLimit,
         /// The sum of their minima.
         promised: BitRate,
     },
 }
 
 impl AdmitError {
+    /// Why, with the numbers: the error without the name of the claimant.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            AdmitError::AboveCapacity { capacity, free, .. } => {
+                format!("the whole link has {capacity}, {free} are free")
+            }
+            AdmitError::NoCapacity { free, reserved, reservable, .. } => {
+                format!("{reserved} of the {reservable} that may be promised are taken, {free} are free")
+            }
+            AdmitError::GroupOvercommitted { group, free, limit, by, .. } => {
+                format!("group {group} has a {by} of {limit}, of which {free} are free (raise the group's {by})")
+            }
+            AdmitError::GroupTooSmall { promised, .. } => {
+                format!("its members were promised {promised} (lower their minima first)")
+            }
+        }
+    }
+
     /// The rate that was refused.
     #[must_use]
     pub fn asked(&self) -> BitRate {
@@ -240,12 +247,11 @@ impl Admission {
         Admission { capacity, reservable, elsewhere }
     }
 
-    /// Tests a whole set of claimants as it is to be, after all changes: all of it is
-    /// admitted, or none.
+    /// Tests a whole set of claimants as it is to be: all of it is admitted, or none.
     ///
     /// # Errors
-    /// [`AdmitError`] for the first claimant, standing ones aside, whose minimum does not
-    /// fit: groups first, then classes, in their order.
+    /// [`AdmitError`] for the first claimant whose minimum does not fit: groups first, then
+    /// classes, in their order.
     ///
     /// # Panics
     /// If a class names a group that is not in `groups`.
@@ -254,70 +260,136 @@ impl Admission {
         groups: &[Claimant<'_>],
         classes: &[Claimant<'_>],
     ) -> Result<Reservation, AdmitError> {
-        let mut reservation = Reservation { reserved: self.elsewhere, reservable: self.reservable };
-        let mut promised = vec![BitRate::ZERO; groups.len()];
-        for standing in [true, false] {
-            for (group, &promised) in groups.iter().zip(&promised).filter(|(g, _)| g.standing == standing) {
-                if let (false, Some((limit, by))) = (standing, limit(group))
-                    && promised > limit
-                {
-                    let group = group.name.to_owned();
-                    return Err(AdmitError::GroupTooSmall { group, limit, by, promised });
+        let mut promises = self.promises(groups.iter().map(|group| (group.name, group.policy.max())));
+        for (group, index) in groups.iter().zip(0..).filter(|(group, _)| group.policy.min().is_some()) {
+            promises.promise(Promisee::Group(index), group.policy.floor(), BitRate::ZERO)?;
+        }
+        for class in classes {
+            let promisee = Promisee::Class { name: class.name, group: class.group };
+            promises.promise(promisee, class.policy.floor(), BitRate::ZERO)?;
+        }
+        Ok(promises.reservation())
+    }
+
+    /// Begins to make promises one after another; `groups` are names and maxima.
+    pub fn promises<'a>(&self, groups: impl Iterator<Item = (&'a str, Option<BitRate>)>) -> Promises<'a> {
+        let group = |(name, max)| Group { name, max, min: None, members: BitRate::ZERO };
+        Promises {
+            capacity: self.capacity,
+            reservation: Reservation { reserved: self.elsewhere, reservable: self.reservable },
+            groups: groups.map(group).collect(),
+        }
+    }
+}
+
+/// The party that a promise is made to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promisee<'a> {
+    /// A group, by its index.
+    Group(u32),
+    /// A class: its name, and the index of its group.
+    Class {
+        /// For the refusal.
+        name: &'a str,
+        /// In the list of groups.
+        group: Option<u32>,
+    },
+}
+
+/// A group among [`Promises`].
+#[derive(Debug, Clone)]
+struct Group<'a> {
+    name: &'a str,
+    max: Option<BitRate>,
+    /// The minimum promised to it, once it is.
+    min: Option<BitRate>,
+    /// Promised to its members.
+    members: BitRate,
+}
+
+/// Promises on one link, made one after another: a later one never takes from an earlier one.
+///
+/// Invariants: the sum against the link is at most what may be promised, unless more was
+/// promised elsewhere; members have at most their group's minimum, or without one its maximum.
+/// Each part of a set of promises that fits fits too, so their order decides only who loses.
+#[derive(Debug, Clone)]
+pub struct Promises<'a> {
+    capacity: BitRate,
+    reservation: Reservation,
+    groups: Vec<Group<'a>>,
+}
+
+impl Promises<'_> {
+    /// What is promised so far.
+    #[must_use]
+    pub fn reservation(&self) -> Reservation {
+        self.reservation
+    }
+
+    /// Promises a minimum of `min`, of which `held` is promised already. Nothing changes with
+    /// an error.
+    ///
+    /// # Errors
+    /// [`AdmitError`] if it does not fit.
+    ///
+    /// # Panics
+    /// If there is no group of that index.
+    pub fn promise(&mut self, to: Promisee<'_>, min: BitRate, held: BitRate) -> Result<(), AdmitError> {
+        match to {
+            Promisee::Group(index) => {
+                let group = &self.groups[index as usize];
+                let (name, members) = (group.name.to_owned(), group.members);
+                if members > min {
+                    return Err(AdmitError::GroupTooSmall { group: name, limit: min, promised: members });
                 }
-                self.promise(group, &mut reservation)?;
+                // Without a minimum of the group its members' count against the link.
+                self.take(&name, min, group.min.unwrap_or(members))?;
+                self.groups[index as usize].min = Some(min);
             }
-            for class in classes.iter().filter(|class| class.standing == standing) {
-                if let Some(g) = class.group {
-                    let (group, promised) = (&groups[g as usize], &mut promised[g as usize]);
-                    promise_in_group(class, group, promised)?;
-                    if group.policy.min().is_some() {
-                        continue; // the group's own minimum stands for it
+            Promisee::Class { name, group: None } => self.take(name, min, held)?,
+            Promisee::Class { name, group: Some(index) } => {
+                let group = &self.groups[index as usize];
+                let bound = group.min.map(|min| (min, GroupLimit::Minimum));
+                if let Some((limit, by)) = bound.or(group.max.map(|max| (max, GroupLimit::Maximum))) {
+                    let free = limit.saturating_sub(group.members.saturating_sub(held));
+                    if min > free {
+                        let (name, group) = (name.to_owned(), group.name.to_owned());
+                        return Err(AdmitError::GroupOvercommitted {
+                            name,
+                            group,
+                            asked: min,
+                            free,
+                            limit,
+                            by,
+                        });
                     }
                 }
-                self.promise(class, &mut reservation)?;
+                if group.min.is_none() {
+                    self.take(name, min, held)?;
+                }
+                let members = &mut self.groups[index as usize].members;
+                *members = members.saturating_sub(held).saturating_add(min);
             }
         }
-        Ok(reservation)
-    }
-
-    fn promise(&self, claimant: &Claimant<'_>, reservation: &mut Reservation) -> Result<(), AdmitError> {
-        let asked = claimant.policy.floor();
-        let free = reservation.free();
-        if asked > free && !claimant.standing {
-            let name = claimant.name.to_owned();
-            return Err(if asked > self.capacity {
-                AdmitError::AboveCapacity { name, asked, capacity: self.capacity, free }
-            } else {
-                let Reservation { reserved, reservable } = *reservation;
-                AdmitError::NoCapacity { name, asked, free, reserved, reservable }
-            });
-        }
-        reservation.reserved = reservation.reserved.saturating_add(asked);
         Ok(())
     }
-}
 
-/// What the members of a group may be promised together.
-fn limit(group: &Claimant<'_>) -> Option<(BitRate, GroupLimit)> {
-    let minimum = group.policy.min().map(|min| (min, GroupLimit::Minimum));
-    minimum.or(group.policy.max().map(|max| (max, GroupLimit::Maximum)))
-}
-
-fn promise_in_group(
-    class: &Claimant<'_>,
-    group: &Claimant<'_>,
-    promised: &mut BitRate,
-) -> Result<(), AdmitError> {
-    let asked = class.policy.floor();
-    if let (false, Some((limit, by))) = (class.standing, limit(group)) {
-        let free = limit.saturating_sub(*promised);
-        if asked > free {
-            let (name, group) = (class.name.to_owned(), group.name.to_owned());
-            return Err(AdmitError::GroupOvercommitted { name, group, asked, free, limit, by });
+    /// Counts a minimum against the link, of which `held` is counted already.
+    fn take(&mut self, name: &str, min: BitRate, held: BitRate) -> Result<(), AdmitError> {
+        let Reservation { reserved, reservable } = self.reservation;
+        let reserved = reserved.saturating_sub(held);
+        let free = reservable.saturating_sub(reserved);
+        if min > free {
+            let name = name.to_owned();
+            return Err(if min > self.capacity {
+                AdmitError::AboveCapacity { name, asked: min, capacity: self.capacity, free }
+            } else {
+                AdmitError::NoCapacity { name, asked: min, free, reserved, reservable }
+            });
         }
+        self.reservation.reserved = reserved.saturating_add(min);
+        Ok(())
     }
-    *promised = promised.saturating_add(asked);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -331,28 +403,13 @@ mod tests {
         Admission::new(LINK, Reservable::default())
     }
 
-    #[test]
-    fn what_is_promised_elsewhere_is_not_promised_again() {
-        let admission = Admission::beside(LINK, BitRate::mbit(95), BitRate::mbit(60));
-        let class = |min| Claimant { name: "web", policy: min_max(min, 0), group: None, standing: false };
-        assert_eq!(admission.check(&[], &[class(35)]).unwrap().free(), BitRate::ZERO);
-        let error = admission.check(&[], &[class(36)]).unwrap_err();
-        assert_eq!(error.free(), BitRate::mbit(35));
-        let standing = Claimant { standing: true, ..class(36) };
-        assert_eq!(admission.check(&[], &[standing]).unwrap().reserved, BitRate::mbit(96));
-    }
-
     fn min_max(min: u64, max: u64) -> Policy {
         let mbit = |n| (n > 0).then_some(BitRate::mbit(n));
         Policy::new(Weight::ONE, mbit(min), mbit(max)).unwrap()
     }
 
-    fn standing(name: &str, min: u64) -> Claimant<'_> {
-        Claimant { name, policy: min_max(min, 0), group: None, standing: true }
-    }
-
     fn asks(name: &str, min: u64) -> Claimant<'_> {
-        Claimant { standing: false, ..standing(name, min) }
+        Claimant { name, policy: min_max(min, 0), group: None }
     }
 
     fn member(claimant: Claimant<'_>) -> Claimant<'_> {
@@ -360,14 +417,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_promised_elsewhere_is_not_promised_again() {
+        let admission = Admission::beside(LINK, BitRate::mbit(95), BitRate::mbit(60));
+        assert_eq!(admission.check(&[], &[asks("web", 35)]).unwrap().free(), BitRate::ZERO);
+        let error = admission.check(&[], &[asks("web", 36)]).unwrap_err();
+        assert_eq!(error.free(), BitRate::mbit(35));
+    }
+
+    #[test]
     fn minima_are_admitted_up_to_the_reservable_part_and_not_a_bit_further() {
-        let web = standing("web", 55);
-        let fits = admission().check(&[], &[asks("video", 40), web]).unwrap();
+        let web = asks("web", 55);
+        let fits = admission().check(&[], &[web, asks("video", 40)]).unwrap();
         assert_eq!(fits, Reservation { reserved: BitRate::mbit(95), reservable: BitRate::mbit(95) });
         assert_eq!(fits.free(), BitRate::ZERO);
 
         let policy = Policy::new(Weight::ONE, Some(BitRate(40_000_001)), None).unwrap();
-        let error = admission().check(&[], &[Claimant { policy, ..asks("video", 40) }, web]).unwrap_err();
+        let error = admission().check(&[], &[web, Claimant { policy, ..asks("video", 40) }]).unwrap_err();
         assert_eq!(
             error,
             AdmitError::NoCapacity {
@@ -382,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_asked_taken_and_free() {
-        let error = admission().check(&[], &[standing("web", 70), asks("video", 40)]).unwrap_err();
+        let error = admission().check(&[], &[asks("web", 70), asks("video", 40)]).unwrap_err();
         assert_eq!(
             error.to_string(),
             "cannot promise video a minimum of 40mbit: 70mbit of the 95mbit that may be promised are taken, \
@@ -414,21 +479,12 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_is_not_refused_when_the_link_has_shrunk_and_neither_is_asking_for_nothing() {
-        let fits = admission().check(&[], &[standing("a", 80), standing("b", 80), asks("c", 0)]).unwrap();
-        assert_eq!(fits.reserved, BitRate::mbit(160));
-        assert_eq!(fits.free(), BitRate::ZERO);
-        assert!(admission().check(&[], &[standing("a", 80), standing("b", 80), asks("c", 1)]).is_err());
-    }
-
-    #[test]
     fn members_count_inside_their_groups_minimum_and_the_group_outside() {
-        let group = standing("tenant", 30);
+        let group = asks("tenant", 30);
         let fits = admission().check(&[group], &[member(asks("a", 20)), member(asks("b", 10))]).unwrap();
         assert_eq!(fits.reserved, BitRate::mbit(30));
 
-        let error =
-            admission().check(&[group], &[member(standing("a", 20)), member(asks("b", 11))]).unwrap_err();
+        let error = admission().check(&[group], &[member(asks("a", 20)), member(asks("b", 11))]).unwrap_err();
         assert_eq!(
             error,
             AdmitError::GroupOvercommitted {
@@ -444,8 +500,8 @@ mod tests {
 
     #[test]
     fn members_of_a_group_without_a_minimum_count_against_the_link_and_the_groups_maximum() {
-        let free_group = standing("tenant", 0);
-        let members = [member(standing("a", 60)), member(asks("b", 36))];
+        let free_group = asks("tenant", 0);
+        let members = [member(asks("a", 60)), member(asks("b", 36))];
         let error = admission().check(&[free_group], &members).unwrap_err();
         assert!(matches!(error, AdmitError::NoCapacity { free, .. } if free == BitRate::mbit(35)));
 
@@ -457,19 +513,34 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_not_shrunk_below_what_its_members_were_promised() {
-        let group = asks("tenant", 20);
-        let error =
-            admission().check(&[group], &[member(standing("a", 15)), member(standing("b", 15))]).unwrap_err();
-        assert_eq!(
-            error,
-            AdmitError::GroupTooSmall {
-                group: "tenant".into(),
-                limit: BitRate::mbit(20),
-                by: GroupLimit::Minimum,
-                promised: BitRate::mbit(30),
-            }
-        );
+    fn a_groups_minimum_below_its_members_promises_is_refused_and_changes_nothing() {
+        let mut promises = admission().promises([("tenant", None)].into_iter());
+        let class = |name| Promisee::Class { name, group: Some(0) };
+        promises.promise(class("a"), BitRate::mbit(15), BitRate::ZERO).unwrap();
+        promises.promise(class("b"), BitRate::mbit(15), BitRate::ZERO).unwrap();
+        let error = promises.promise(Promisee::Group(0), BitRate::mbit(20), BitRate::ZERO).unwrap_err();
+        let (limit, promised) = (BitRate::mbit(20), BitRate::mbit(30));
+        assert_eq!(error, AdmitError::GroupTooSmall { group: "tenant".into(), limit, promised });
+        assert_eq!(promises.reservation().reserved, BitRate::mbit(30));
+        promises.promise(Promisee::Group(0), BitRate::mbit(40), BitRate::ZERO).unwrap();
+        assert_eq!(promises.reservation().reserved, BitRate::mbit(40));
+    }
+
+    #[test]
+    fn a_raised_minimum_counts_only_the_difference() {
+        let mut promises = admission().promises([("tenant", None)].into_iter());
+        for group in [None, Some(0)] {
+            let class = Promisee::Class { name: "a", group };
+            promises.promise(class, BitRate::mbit(10), BitRate::ZERO).unwrap();
+            promises.promise(class, BitRate::mbit(20), BitRate::mbit(10)).unwrap();
+        }
+        assert_eq!(promises.reservation().reserved, BitRate::mbit(40));
+        let group = Promisee::Group(0);
+        promises.promise(group, BitRate::mbit(30), BitRate::ZERO).unwrap();
+        promises.promise(group, BitRate::mbit(75), BitRate::mbit(30)).unwrap();
+        assert_eq!(promises.reservation().free(), BitRate::ZERO);
+        let error = promises.promise(group, BitRate::mbit(76), BitRate::mbit(75)).unwrap_err();
+        assert_eq!(error.free(), BitRate::mbit(75));
     }
 
     #[test]

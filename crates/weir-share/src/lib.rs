@@ -28,7 +28,9 @@ mod policy;
 mod sharer;
 
 pub use additive::Spare;
-pub use admission::{Admission, AdmitError, Claimant, GroupLimit, Reservable, ReservableError, Reservation};
+pub use admission::{
+    Admission, AdmitError, Claimant, GroupLimit, Promisee, Promises, Reservable, ReservableError, Reservation,
+};
 pub use allocator::{Allocator, AllocatorKind, AllocatorKindError};
 pub use credit::{CreditAllocator, CreditForm, Usage};
 pub use policy::{Demand, Policy, PolicyError, Weight, WeightError};

@@ -35,7 +35,7 @@ impl Link {
 
     /// All floors could have been promised on this link.
     pub(crate) fn admitted(&self) -> bool {
-        let claimant = |policy, group| Claimant { name: "", policy, group, standing: false };
+        let claimant = |policy, group| Claimant { name: "", policy, group };
         let groups = self.groups.iter().map(|policy| claimant(*policy, None)).collect::<Vec<_>>();
         let classes = self.sharers.iter().map(|s| claimant(s.policy, s.group)).collect::<Vec<_>>();
         Admission::new(self.capacity, Reservable::new(1.0).unwrap()).check(&groups, &classes).is_ok()
