@@ -119,6 +119,9 @@ pub struct Class {
     pub enforced: bool,
     /// If not: why, and the way out.
     pub not_enforced_because: Option<String>,
+    /// The minimum that is asked for and not promised; `policy.min` is what is promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpromised: Option<BitRate>,
     /// The agreement that its policy is from, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agreement: Option<String>,
@@ -284,7 +287,7 @@ pub struct Event {
     /// Milliseconds since the epoch.
     pub time_ms: u64,
     /// `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
-    /// `config-refused`, `not-enforced`, `link` (renamed, gone, back, up, down), `started`,
+    /// `config-refused`, `not-enforced`, `promised` (a minimum that was not), `link` (renamed, gone, back, up, down), `started`,
     /// `stopping`; `lost` if the reader was too slow for some. Of agreements:
     /// `agreement-accepted`, `agreement-pending`, `agreement-rejected`, `agreement-renewed`,
     /// `agreement-activated`, `agreement-expired`, `agreement-terminated`,

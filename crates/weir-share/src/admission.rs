@@ -193,11 +193,24 @@ impl AdmitError {
                 format!("{reserved} of the {reservable} that may be promised are taken, {free} are free")
             }
             AdmitError::GroupOvercommitted { group, free, limit, by, .. } => {
-                format!("group {group} has a {by} of {limit}, of which {free} are free (raise the group's {by})")
+                format!(
+                    "group {group} has a {by} of {limit}, of which {free} are free (raise the group's {by})"
+                )
             }
             AdmitError::GroupTooSmall { promised, .. } => {
                 format!("its members were promised {promised} (lower their minima first)")
             }
+        }
+    }
+
+    /// The class or group that is not promised its minimum.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            AdmitError::AboveCapacity { name, .. }
+            | AdmitError::NoCapacity { name, .. }
+            | AdmitError::GroupOvercommitted { name, .. }
+            | AdmitError::GroupTooSmall { group: name, .. } => name,
         }
     }
 
@@ -320,7 +333,7 @@ pub struct Promises<'a> {
 }
 
 impl Promises<'_> {
-    /// What is promised so far.
+    /// The minima promised so far.
     #[must_use]
     pub fn reservation(&self) -> Reservation {
         self.reservation

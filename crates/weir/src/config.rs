@@ -86,7 +86,9 @@ impl Config {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Link {
+    #[serde(default)]
     pub(crate) device: String,
+    #[serde(default)]
     pub(crate) capacity: BitRate,
     #[serde(default)]
     pub(crate) engine: engine::Choice,
@@ -285,18 +287,33 @@ fn netns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String
 /// The file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("cannot read configuration {path}: {source} (`weir agent --help` shows an example)")]
+    #[error(
+        "cannot read configuration {path}: there is no such file (`weir agent --print-config > {path}` writes one to fill in)"
+    )]
+    Missing { path: PathBuf },
+    #[error("cannot read configuration {path}")]
     Read { path: PathBuf, source: std::io::Error },
     #[error("cannot use configuration {path}: {detail}")]
     Syntax { path: PathBuf, detail: String },
     #[error("cannot use configuration {path}: {what}: {detail}")]
     Value { path: PathBuf, what: String, detail: String },
+    /// This node lacks what it names.
+    #[error("cannot use configuration {path}: {why}")]
+    Unusable { path: PathBuf, why: String },
+}
+
+/// The file's text.
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let path = path.to_owned();
+    std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => ConfigError::Missing { path },
+        _ => ConfigError::Read { path, source },
+    })
 }
 
 /// Reads and checks a configuration file.
 pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let text = read(path)?;
     parse(&text, path)
 }
 
@@ -306,8 +323,7 @@ pub(crate) fn load_images(path: &Path) -> Result<weir_image::Settings, ConfigErr
     struct Alone {
         images: Option<weir_image::Settings>,
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let text = read(path)?;
     let alone: Alone = toml::from_str(&text).map_err(|e| ConfigError::Syntax {
         path: path.to_owned(),
         detail: e.to_string().trim_end().to_owned(),

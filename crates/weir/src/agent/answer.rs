@@ -79,6 +79,7 @@ impl Agent {
         let before: BTreeMap<String, _> =
             self.book.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
         self.book.commit(set);
+        self.save_promises();
         self.follow();
         self.divide();
         let changed: Vec<(String, String)> = self
@@ -91,6 +92,7 @@ impl Agent {
         for (key, text) in changed {
             self.event("policy-changed", Some(&key), text);
         }
+        self.keep_promises();
         let found =
             names.iter().filter_map(|name| self.book.find(name).ok().map(str::to_owned)).collect::<Vec<_>>();
         Ok(found.iter().map(|key| self.class(key)).collect())

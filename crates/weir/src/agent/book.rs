@@ -1,18 +1,22 @@
 //! Who shares the link, and by which policy: names, origins, admission. No kernel here.
 
 mod agreed;
+mod entries;
+mod promise;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::{Error, Kind, Origin, PolicyChange, SetPolicies};
-use weir_host::engine::{CONTROL, DEFAULT, FIRST, HOST};
-use weir_share::{Admission, AdmitError, Claimant, Policy, Reservation, Weight};
+use weir_host::engine::FIRST;
+use weir_share::{Policy, Reservation, Weight};
 use weir_units::BitRate;
 
-use super::store::{Minors, SetLayers};
-use crate::config::{Config, Layer, OTHER, Selector};
+use self::promise::{Awaited, Want};
+use super::store::{Ledger, Minors, SetLayers};
+use crate::config::{Config, Layer, Selector};
 
 pub(crate) use agreed::Agreed;
+pub(crate) use promise::Unpromised;
 
 /// Key of the one class whose policy is weir's own.
 const CONTROL_KEY: &str = "weir:control";
@@ -49,22 +53,27 @@ pub(crate) struct Effective {
     pub(crate) origins: [Origin; 3],
 }
 
+impl Effective {
+    /// The same with another minimum. One above the maximum is left out.
+    fn with_min(self, min: Option<BitRate>) -> Effective {
+        let Effective { policy, origins } = self;
+        let with = |min| Policy::new(policy.weight(), min, policy.max());
+        Effective { policy: with(min).or_else(|_| with(None)).unwrap_or(policy), origins }
+    }
+}
+
 /// A class or a group.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) claim: Claim,
     /// The policy in force.
     pub(crate) effective: Effective,
-    /// The policy without an agreement: what admission of classes is about.
-    own: Effective,
-    /// The group without an agreement.
-    home: Option<String>,
     /// The agreement that its policy is from, if it is.
     pub(crate) agreement: Option<weir_agree::Name>,
     /// The scheduler's class; none while absent.
     pub(crate) minor: Option<u16>,
-    /// What of its labels was refused, and why.
-    pub(crate) refused: Option<String>,
+    /// The minimum that it asks for and was not promised.
+    pub(crate) unpromised: Option<Unpromised>,
 }
 
 /// What changed in the book.
@@ -72,7 +81,16 @@ pub(crate) struct Entry {
 pub(crate) enum Change {
     Added(String),
     Removed(String),
-    Refused { key: String, why: String },
+    /// A minimum is not promised, or no longer.
+    Unpromised {
+        key: String,
+        why: String,
+    },
+    /// A minimum of which [`Change::Unpromised`] was told is promised.
+    Promised {
+        key: String,
+        min: BitRate,
+    },
 }
 
 /// All sharers.
@@ -89,15 +107,22 @@ pub(crate) struct Book {
     unmet: BTreeMap<weir_agree::Name, String>,
     /// The most that agreements promise together, now or at any later time.
     promised: BitRate,
-    /// Present classes in the order of their arrival: who came first is promised first.
+    /// Present classes in the order of their arrival: of those that wait for a promise, the
+    /// first one gets it first.
     arrivals: Vec<String>,
+    /// The promises made to classes and groups.
+    ledger: Ledger,
+    awaited: Awaited,
+    /// Minima that were told of as not promised.
+    told: BTreeMap<String, Unpromised>,
     reservation: Reservation,
 }
 
 /// One named layer of a policy.
 type Layers = [(Origin, Layer); 4];
 
-fn effective(layers: &Layers) -> Result<Effective, weir_share::PolicyError> {
+/// The strongest value of each part, and the minimum beside the policy: it is still to be promised.
+fn effective(layers: &Layers) -> (Effective, Option<BitRate>) {
     fn pick<T: Copy>(layers: &Layers, part: impl Fn(&Layer) -> Option<T>) -> (Option<T>, Origin) {
         let strongest =
             layers.iter().filter_map(|(origin, layer)| part(layer).map(|v| (*origin, v))).max_by_key(|l| l.0);
@@ -106,42 +131,41 @@ fn effective(layers: &Layers) -> Result<Effective, weir_share::PolicyError> {
     let (weight, w) = pick(layers, |l| l.weight);
     let (min, m) = pick(layers, |l| l.min);
     let (max, x) = pick(layers, |l| l.max);
-    let policy = Policy::new(weight.unwrap_or_default(), min, max)?;
-    Ok(Effective { policy, origins: [w, m, x] })
+    // Each layer was checked where it came from.
+    let policy = Policy::new(weight.unwrap_or_default(), None, max).unwrap_or_default();
+    (Effective { policy, origins: [w, m, x] }, min)
 }
 
 fn bad(message: impl Into<String>) -> Error {
     Error { code: "bad-request".into(), message: message.into(), asked: None, free: None }
 }
 
-fn refusal(error: &AdmitError) -> Error {
-    Error {
-        code: "no-capacity".into(),
-        message: error.to_string(),
-        asked: Some(error.asked()),
-        free: Some(error.free()),
-    }
-}
-
-/// A set of sharers whose policies were found to be sound together.
+/// All sharers with their policies, and the promises that go with them.
 struct Resolved {
     entries: BTreeMap<String, Entry>,
+    ledger: Ledger,
     reservation: Reservation,
     unmet: BTreeMap<weir_agree::Name, String>,
 }
 
 impl Book {
     /// A book without classes but weir's own and the configured groups; agreements promise
-    /// `promised` at most.
-    ///
-    /// # Errors
-    /// The configured and stored minima do not fit the link.
+    /// `promised` at most. The promises of `ledger` are kept for their classes until
+    /// [`Book::update`] says who is here.
     pub(crate) fn new(
         config: Config,
-        set: SetLayers,
+        mut set: SetLayers,
         minors: Minors,
+        ledger: Ledger,
         promised: BitRate,
-    ) -> Result<Book, Error> {
+    ) -> Book {
+        set.retain(|name, layer| match layer.policy() {
+            Ok(_) => true,
+            Err(why) => {
+                tracing::warn!("ignoring the stored policy of {name}: {why}");
+                false
+            }
+        });
         let empty = Reservation { reserved: BitRate::ZERO, reservable: BitRate::ZERO };
         let mut book = Book {
             config,
@@ -153,14 +177,16 @@ impl Book {
             unmet: BTreeMap::new(),
             promised,
             arrivals: Vec::new(),
+            ledger,
+            awaited: Awaited::Everyone,
+            told: BTreeMap::new(),
             reservation: empty,
         };
-        let resolved = book.resolve(&book.config, &book.set, &[])?;
         let known = book.minors.clone();
-        book.accept(resolved);
+        book.accept(book.resolve(&book.config, &book.set, &[]));
         // Who had which class before the restart has it again, once it is known who is here.
         book.minors.extend(known);
-        Ok(book)
+        book
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -176,6 +202,11 @@ impl Book {
         &self.minors
     }
 
+    /// The promises made: what must be stored before they are relied on.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     pub(crate) fn reservation(&self) -> Reservation {
         self.reservation
     }
@@ -185,12 +216,15 @@ impl Book {
         &self.entries
     }
 
-    /// Replaces what is known to be here.
-    pub(crate) fn update(&mut self, claims: Vec<Claim>) -> Vec<Change> {
-        let before: BTreeSet<String> = self.present().cloned().collect();
+    /// Replaces what is known to be here. Without `docker_told` containers that were promised a
+    /// minimum may be missing from `claims`: their promises are kept.
+    pub(crate) fn update(&mut self, claims: Vec<Claim>, docker_told: bool) -> Vec<Change> {
+        let before: BTreeSet<String> = self.found.iter().map(Claim::key).collect();
         let keys: BTreeSet<String> = claims.iter().map(Claim::key).collect();
-        let refused_before: BTreeMap<String, Option<String>> =
-            self.entries.iter().map(|(k, e)| (k.clone(), e.refused.clone())).collect();
+        self.awaited = match (docker_told, self.awaited) {
+            (false, Awaited::Everyone | Awaited::Docker) => Awaited::Docker,
+            _ => Awaited::Nobody,
+        };
         self.arrivals.retain(|key| keys.contains(key));
         for claim in &claims {
             let key = claim.key();
@@ -198,39 +232,45 @@ impl Book {
                 self.arrivals.push(key);
             }
         }
-        match self.resolve(&self.config, &self.set, &claims) {
-            Ok(resolved) => {
-                self.found = claims;
-                self.accept(resolved);
-            }
-            // Labels are dropped one by one, so nothing that arrives can make this fail.
-            Err(error) => tracing::error!("cannot take in what was found: {error}"),
-        }
+        self.found = claims;
+        self.accept(self.resolve(&self.config, &self.set, &self.found));
         let mut changes: Vec<Change> = before.difference(&keys).cloned().map(Change::Removed).collect();
         changes.extend(keys.difference(&before).cloned().map(Change::Added));
-        for (key, entry) in &self.entries {
-            if let Some(why) = &entry.refused
-                && refused_before.get(key).is_none_or(|old| old.as_ref() != Some(why))
-            {
-                changes.push(Change::Refused { key: key.clone(), why: why.clone() });
-            }
-        }
+        changes.extend(self.promise_changes());
         changes
     }
 
-    fn present(&self) -> impl Iterator<Item = &String> {
-        self.entries.iter().filter(|(_, e)| e.minor.is_some() && is_claimed(&e.claim)).map(|(k, _)| k)
+    /// Minima that are promised, or not, other than when this was last asked.
+    pub(crate) fn promise_changes(&mut self) -> Vec<Change> {
+        if self.awaited == Awaited::Everyone {
+            return Vec::new();
+        }
+        let now: BTreeMap<String, Unpromised> = self
+            .entries
+            .iter()
+            .filter_map(|(key, e)| e.unpromised.clone().map(|unpromised| (key.clone(), unpromised)))
+            .collect();
+        let mut changes = Vec::new();
+        for key in self.told.keys().filter(|key| !now.contains_key(*key)) {
+            if let (Some(promise), Some(entry)) = (self.ledger.get(key), self.entries.get(key))
+                && entry.agreement.is_none()
+            {
+                changes.push(Change::Promised { key: key.clone(), min: promise.min });
+            }
+        }
+        for (key, unpromised) in &now {
+            if self.told.get(key).is_none_or(|told| !told.is_as(unpromised)) {
+                changes.push(Change::Unpromised { key: key.clone(), why: unpromised.to_string() });
+            }
+        }
+        self.told = now;
+        changes
     }
 
-    /// Puts a new configuration in force, or leaves everything as it was.
-    ///
-    /// # Errors
-    /// Its minima do not fit, or it contradicts what was set by hand.
-    pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Error> {
-        let resolved = self.resolve(&config, &self.set, &self.found)?;
+    /// Puts a new configuration in force. Its own minima fit: it was checked when it was read.
+    pub(crate) fn reconfigure(&mut self, config: Config) {
         self.config = config;
-        self.accept(resolved);
-        Ok(())
+        self.accept(self.resolve(&self.config, &self.set, &self.found));
     }
 
     /// What `changes` would make of the policies set by hand; nothing is changed yet.
@@ -255,10 +295,27 @@ impl Book {
             layer.weight = weight.unwrap_or(layer.weight);
             layer.min = min.unwrap_or(layer.min);
             layer.max = max.unwrap_or(layer.max);
+            layer.policy().map_err(|why| bad(format!("class {}: {why}", change.name)))?;
         }
         set.retain(|_, layer| !layer.is_empty());
-        self.resolve(&self.config, &set, &self.found)?;
+        self.try_out(&set)?;
         Ok(set)
+    }
+
+    /// Refuses policies set by hand that would not be promised their minimum, or that would take
+    /// another class's.
+    fn try_out(&self, set: &SetLayers) -> Result<(), Error> {
+        for (key, entry) in &self.resolve(&self.config, set, &self.found).entries {
+            let Some(unpromised) = &entry.unpromised else { continue };
+            let before = self.entries.get(key).and_then(|e| e.unpromised.as_ref());
+            if before.is_some_and(|before| before.is_as(unpromised)) {
+                continue;
+            }
+            if let Some(error) = unpromised.refusal(&entry.claim.name) {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// What is left of the policies set by hand without those of one name.
@@ -269,16 +326,14 @@ impl Book {
         let key = self.key_for(name, false)?;
         let mut set = self.set.clone();
         set.remove(&key);
-        self.resolve(&self.config, &set, &self.found)?;
+        self.try_out(&set)?;
         Ok(set)
     }
 
     /// Puts planned policies in force.
     pub(crate) fn commit(&mut self, set: SetLayers) {
-        if let Ok(resolved) = self.resolve(&self.config, &set, &self.found) {
-            self.set = set;
-            self.accept(resolved);
-        }
+        self.set = set;
+        self.accept(self.resolve(&self.config, &self.set, &self.found));
     }
 
     /// The key of the class or group that people call `name`.
@@ -334,6 +389,10 @@ impl Book {
         self.entries = resolved.entries;
         self.reservation = resolved.reservation;
         self.unmet = resolved.unmet;
+        // Until it is known who is here, the stored promises stay as they are.
+        if self.awaited != Awaited::Everyone {
+            self.ledger = resolved.ledger;
+        }
         self.minors = self
             .entries
             .iter()
@@ -342,14 +401,12 @@ impl Book {
             .collect();
     }
 
-    /// Works out everyone's policy and whether all of them together hold.
-    fn resolve(&self, config: &Config, set: &SetLayers, claims: &[Claim]) -> Result<Resolved, Error> {
-        let mut entries = self.entries_for(config, set, claims)?;
-        let by_arrival: Vec<String> = self.arrivals.clone();
-        let admission = self.admission(config);
+    /// Works out each class's policy. A minimum that does not fit costs its class that minimum, and
+    /// nothing else.
+    fn resolve(&self, config: &Config, set: &SetLayers, claims: &[Claim]) -> Resolved {
+        let mut entries = self.entries_for(config, set, claims);
         let ceiling = agreed::ceiling(config);
-        // First without what labels ask for: that must hold, or the whole is refused.
-        let mut asked: Vec<(String, Effective)> = Vec::new();
+        let mut wants = BTreeMap::new();
         for (key, entry) in &mut entries {
             if let (Some(ceiling), true) = (ceiling, agreed::is_other(&entry.claim)) {
                 entry.effective = agreed::bounded(None, ceiling);
@@ -359,145 +416,31 @@ impl Book {
                 // Promised by the agreement, and by nothing else.
                 continue;
             }
-            let layers = layers(config, set, key, &entry.claim);
-            match effective(&layers) {
-                Ok(full) if full.policy.min().is_some() && full.origins[1] == Origin::Label => {
-                    let mut without = layers;
-                    without[1].1.min = None;
-                    entry.effective = effective(&without).map_err(|e| bad(format!("class {key}: {e}")))?;
-                    asked.push((key.clone(), full));
-                }
-                Ok(full) => entry.effective = full,
-                Err(why) => {
-                    // The label is the weakest that can be wrong here: try without it.
-                    let mut without = layers;
-                    without[1].1 = Layer::default();
-                    entry.effective =
-                        effective(&without).map_err(|_| bad(format!("class {}: {why}", entry.claim.name)))?;
-                    entry.refused = Some(format!("its labels are ignored: {why}"));
+            let (without, min) = effective(&layers(config, set, key, &entry.claim));
+            entry.effective = without;
+            let (Some(min), origin) = (min, without.origins[1]) else { continue };
+            match without.policy.max() {
+                // The control class lives in the part that is not for promising.
+                _ if entry.claim.kind == Kind::Control => entry.effective = without.with_min(Some(min)),
+                Some(max) if min > max => entry.unpromised = Some(Unpromised::above_max(min, origin, max)),
+                _ => {
+                    let rank = rank(config, &entry.claim, origin);
+                    let arrival = self.arrivals.iter().position(|k| k == key).unwrap_or(usize::MAX);
+                    wants.insert(key.clone(), Want { min, origin, rank, arrival });
                 }
             }
         }
-        let mut reservation = admit(&admission, &entries, &self.entries)?;
-        asked.sort_by_key(|(key, _)| by_arrival.iter().position(|k| k == key));
-        for (key, full) in asked {
-            let Some(entry) = entries.get_mut(&key) else { continue };
-            let without = std::mem::replace(&mut entry.effective, full);
-            match admit(&admission, &entries, &self.entries) {
-                Ok(better) => reservation = better,
-                Err(why) => {
-                    if let Some(entry) = entries.get_mut(&key) {
-                        entry.effective = without;
-                        entry.refused = Some(format!("its label weir.min is not promised: {}", why.message));
-                    }
-                }
-            }
-        }
-        for entry in entries.values_mut() {
-            (entry.own, entry.home) = (entry.effective, entry.claim.group.clone());
-        }
+        let admission = self.admission(config);
+        let (ledger, reservation) =
+            promise::make(&admission, &self.ledger, self.awaited, &mut entries, &wants);
         let unmet = agreed::overlay(&mut entries, &self.agreed, ceiling);
-        Ok(Resolved { entries, reservation, unmet })
-    }
-
-    /// Everyone there is, present or not, with minors but without policies.
-    fn entries_for(
-        &self,
-        config: &Config,
-        set: &SetLayers,
-        claims: &[Claim],
-    ) -> Result<BTreeMap<String, Entry>, Error> {
-        let nobody = Effective { policy: Policy::default(), origins: [Origin::Default; 3] };
-        let mut entries = BTreeMap::new();
-        let mut add = |claim: Claim, minor| {
-            let (own, home) = (nobody, None);
-            let entry = Entry { claim, effective: nobody, own, home, agreement: None, minor, refused: None };
-            entries.entry(entry.claim.key()).or_insert(entry);
-        };
-        let other = agreed::ceiling(config).map(|_| OTHER);
-        let own = |name: &str, kind| Claim {
-            source: "weir",
-            name: name.to_owned(),
-            kind,
-            group: None,
-            label: Layer::default(),
-            ports: Vec::new(),
-            cgroups: Vec::new(),
-            selectors: Vec::new(),
-            problem: None,
-        };
-        let unreserved = |claim: Claim| Claim { group: other.map(str::to_owned), ..claim };
-        add(unreserved(own("host", Kind::Host)), Some(HOST));
-        add(unreserved(own("default", Kind::Default)), Some(DEFAULT));
-        add(own("control", Kind::Control), Some(CONTROL));
-
-        let mut taken: BTreeSet<u16> = self.minors.values().copied().collect();
-        let mut next = FIRST;
-        let mut minor_of = |key: &str| -> Option<u16> {
-            if let Some(minor) = self.minors.get(key) {
-                return Some(*minor);
-            }
-            while taken.contains(&next) {
-                next = next.checked_add(1).filter(|m| *m < u16::MAX)?;
-            }
-            taken.insert(next);
-            Some(next)
-        };
-        let full = || bad("the scheduler has room for 65,518 classes and they are used up");
-
-        let mut groups: BTreeSet<&str> = config.groups.iter().map(|g| g.name.as_str()).collect();
-        match other {
-            // Groups do not nest.
-            Some(other) => drop(groups.insert(other)),
-            None => claims.iter().for_each(|claim| groups.extend(group_of(config, claim))),
-        }
-        for name in groups {
-            let claim = Claim { source: "group", ..own(name, Kind::Group) };
-            let minor = minor_of(&claim.key()).ok_or_else(full)?;
-            add(claim, Some(minor));
-        }
-        for claim in claims {
-            let minor = minor_of(&claim.key()).ok_or_else(full)?;
-            let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);
-            add(Claim { group, ..claim.clone() }, Some(minor));
-        }
-        for claim in agreed::claims(&self.agreed, claims) {
-            let minor = minor_of(&claim.key()).ok_or_else(full)?;
-            add(claim, Some(minor));
-        }
-        // Whom the configuration or a hand gave a policy, and who is not here.
-        let is_here = |name: &str| claims.iter().any(|c| c.name == name || c.key() == name);
-        let mut absent: BTreeMap<&str, Option<&String>> = BTreeMap::new();
-        for class in config.classes.iter().filter(|c| !c.is_static() && !is_here(&c.name)) {
-            absent.insert(&class.name, class.group.as_ref());
-        }
-        for name in set.keys().filter(|name| !is_here(name)) {
-            let known = ["weir:", "group:"].iter().any(|p| name.starts_with(p));
-            if !known {
-                absent.entry(name).or_insert(None);
-            }
-        }
-        for (name, group) in absent {
-            let (source, bare) = match name.split_once(':') {
-                Some(("docker", bare)) => ("docker", bare),
-                Some(("netns", bare)) => ("netns", bare),
-                Some(("config", bare)) => ("config", bare),
-                _ => ("absent", name),
-            };
-            add(Claim { source, group: group.cloned(), ..own(bare, Kind::Container) }, None);
-        }
-        Ok(entries)
+        Resolved { entries, ledger, reservation, unmet }
     }
 }
 
 /// Whether somebody told of this class, rather than weir or the configuration making it.
 fn is_claimed(claim: &Claim) -> bool {
     !matches!(claim.source, "weir" | "group" | agreed::SOURCE)
-}
-
-fn group_of<'a>(config: &'a Config, claim: &'a Claim) -> Option<&'a str> {
-    let configured = config.classes.iter().find(|c| c.is_about(claim.source, &claim.name));
-    configured.and_then(|c| c.group.as_deref()).or(claim.group.as_deref())
 }
 
 /// The layers of a policy, weakest first.
@@ -535,37 +478,18 @@ fn layers(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layers 
     ]
 }
 
-/// Whether everyone's minima can be kept together. Those whose minimum is no higher than
-/// it was stand: they are not refused for what others ask.
-fn admit(
-    admission: &Admission,
-    entries: &BTreeMap<String, Entry>,
-    before: &BTreeMap<String, Entry>,
-) -> Result<Reservation, Error> {
-    let stands = |key: &str, entry: &Entry| {
-        before.get(key).is_some_and(|old| {
-            let (was, is) = (old.own.policy, entry.effective.policy);
-            match entry.claim.kind {
-                Kind::Group => was.min() == is.min() && was.max() == is.max(),
-                _ => is.min() <= was.min() && old.home == entry.claim.group,
-            }
-        })
-    };
-    let of_kind = |group: bool| entries.iter().filter(move |(_, e)| (e.claim.kind == Kind::Group) == group);
-    let index: BTreeMap<&str, u32> = of_kind(true).map(|(_, e)| e.claim.name.as_str()).zip(0..).collect();
-    let claimants = |group: bool| -> Vec<Claimant<'_>> {
-        // The control class lives in the part that is not for promising.
-        of_kind(group)
-            .filter(|(_, e)| e.claim.kind != Kind::Control)
-            .map(|(key, entry)| Claimant {
-                name: &entry.claim.name,
-                policy: entry.effective.policy,
-                group: entry.claim.group.as_deref().and_then(|g| index.get(g).copied()),
-                standing: stands(key, entry),
-            })
-            .collect()
-    };
-    admission.check(&claimants(true), &claimants(false)).map_err(|e| refusal(&e))
+/// The place of a minimum among those that ask for a promise at the same time. The check of a
+/// configuration counts those of the first rank: all of them fit.
+fn rank(config: &Config, claim: &Claim, origin: Origin) -> u8 {
+    let is_configured = !is_claimed(claim)
+        || claim.source == "absent"
+        || config.classes.iter().any(|class| class.is_about(claim.source, &claim.name));
+    match origin {
+        Origin::Config => 0,
+        Origin::Defaults if is_configured => 0,
+        Origin::Set => 1,
+        _ => 2,
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 use super::*;
 
+#[path = "book_random.rs"]
+mod random;
+
 fn config(text: &str) -> Config {
     let text = format!("[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n{text}");
     crate::config::parse(&text, std::path::Path::new("test.toml")).unwrap()
 }
 
 fn book(text: &str) -> Book {
-    Book::new(config(text), SetLayers::new(), Minors::new(), BitRate::ZERO).unwrap()
+    Book::new(config(text), SetLayers::new(), Minors::new(), Ledger::new(), BitRate::ZERO)
 }
 
 fn claim(name: &str) -> Claim {
@@ -38,6 +41,10 @@ fn set(book: &mut Book, changes: &SetPolicies) -> Result<(), Error> {
     Ok(())
 }
 
+fn unpromised(book: &Book, key: &str) -> Option<String> {
+    book.entries()[key].unpromised.as_ref().map(ToString::to_string)
+}
+
 fn floor(book: &Book, key: &str) -> BitRate {
     book.entries()[key].effective.policy.floor()
 }
@@ -46,7 +53,7 @@ fn floor(book: &Book, key: &str) -> BitRate {
 fn a_value_comes_from_its_strongest_origin() {
     let mut book = book("[defaults]\nweight = 2\n[[class]]\nname = \"web\"\nmax = \"50mbit\"\n");
     let label = Layer { weight: "5".parse().ok(), min: Some(BitRate::mbit(4)), max: Some(BitRate::mbit(9)) };
-    book.update(vec![Claim { label, ..claim("web") }, claim("db")]);
+    book.update(vec![Claim { label, ..claim("web") }, claim("db")], true);
     let web = book.entries()["docker:web"].effective;
     assert_eq!(
         (web.policy.weight().get(), web.policy.floor(), web.policy.ceiling()),
@@ -62,12 +69,12 @@ fn a_value_comes_from_its_strongest_origin() {
 #[test]
 fn a_class_keeps_its_minor_while_others_come_and_go() {
     let mut book = book("");
-    book.update(vec![claim("a"), claim("b"), claim("c")]);
+    book.update(vec![claim("a"), claim("b"), claim("c")], true);
     let minor = |book: &Book, key: &str| book.entries()[key].minor;
     let (a, c) = (minor(&book, "docker:a"), minor(&book, "docker:c"));
-    let changes = book.update(vec![claim("a"), claim("c")]);
+    let changes = book.update(vec![claim("a"), claim("c")], true);
     assert_eq!(changes, [Change::Removed("docker:b".into())]);
-    book.update(vec![claim("c"), claim("d"), claim("a")]);
+    book.update(vec![claim("c"), claim("d"), claim("a")], true);
     assert_eq!((minor(&book, "docker:a"), minor(&book, "docker:c")), (a, c));
     let all: BTreeSet<_> = book.entries().values().map(|e| e.minor).collect();
     assert_eq!(all.len(), book.entries().len());
@@ -76,19 +83,19 @@ fn a_class_keeps_its_minor_while_others_come_and_go() {
 #[test]
 fn a_class_has_its_minor_again_after_a_restart_whoever_is_found_first() {
     let mut before = book("");
-    before.update(vec![claim("c"), claim("b")]);
-    before.update(vec![claim("a"), claim("b"), claim("c")]);
-    let mut after =
-        Book::new(before.config().clone(), SetLayers::new(), before.minors().clone(), BitRate::ZERO).unwrap();
+    before.update(vec![claim("c"), claim("b")], true);
+    before.update(vec![claim("a"), claim("b"), claim("c")], true);
+    let (config, minors) = (before.config().clone(), before.minors().clone());
+    let mut after = Book::new(config, SetLayers::new(), minors, Ledger::new(), BitRate::ZERO);
     assert_eq!(after.minors(), before.minors());
-    after.update(vec![claim("a"), claim("b"), claim("c")]);
+    after.update(vec![claim("a"), claim("b"), claim("c")], true);
     assert_eq!(after.minors(), before.minors());
 }
 
 #[test]
 fn a_minimum_that_does_not_fit_is_refused_with_numbers_and_changes_nothing() {
     let mut book = book("");
-    book.update(vec![claim("a"), claim("b")]);
+    book.update(vec![claim("a"), claim("b")], true);
     set(&mut book, &min("a", 60)).unwrap();
     let before = book.set_layers().clone();
     let error = set(&mut book, &min("b", 40)).unwrap_err();
@@ -105,7 +112,7 @@ fn a_minimum_that_does_not_fit_is_refused_with_numbers_and_changes_nothing() {
 #[test]
 fn many_changes_are_all_made_or_none() {
     let mut book = book("");
-    book.update(vec![claim("a"), claim("b")]);
+    book.update(vec![claim("a"), claim("b")], true);
     let mut both = min("a", 10);
     both.changes.extend(min("b", 90).changes);
     assert_eq!(set(&mut book, &both).unwrap_err().code, "no-capacity");
@@ -122,27 +129,30 @@ fn who_came_first_keeps_what_a_label_was_promised() {
         label: Layer { min: Some(BitRate::mbit(mbit)), ..Layer::default() },
         ..claim(name)
     };
-    book.update(vec![with("z", 60)]);
-    let changes = book.update(vec![with("a", 60), with("z", 60)]);
+    book.update(vec![with("z", 60)], true);
+    let changes = book.update(vec![with("a", 60), with("z", 60)], true);
     assert_eq!(floor(&book, "docker:z"), BitRate::mbit(60));
     assert_eq!(floor(&book, "docker:a"), BitRate::ZERO);
-    let why = book.entries()["docker:a"].refused.clone().unwrap();
-    assert!(why.contains("weir.min is not promised") && why.contains("35mbit are free"), "{why}");
-    assert!(changes.iter().any(|c| matches!(c, Change::Refused { key, .. } if key == "docker:a")));
+    let why = unpromised(&book, "docker:a").unwrap();
+    assert!(why.contains("weir.min, is not promised") && why.contains("35mbit are free"), "{why}");
+    assert!(changes.contains(&Change::Unpromised { key: "docker:a".into(), why }));
     // When the first leaves, the second gets it.
-    book.update(vec![with("a", 60)]);
+    let changes = book.update(vec![with("a", 60)], true);
+    assert!(changes.contains(&Change::Promised { key: "docker:a".into(), min: BitRate::mbit(60) }));
     assert_eq!(floor(&book, "docker:a"), BitRate::mbit(60));
-    assert_eq!(book.entries()["docker:a"].refused, None);
+    assert_eq!(unpromised(&book, "docker:a"), None);
 }
 
 #[test]
-fn labels_that_contradict_a_stronger_origin_are_ignored_and_said_to_be() {
+fn a_label_above_the_configured_maximum_costs_its_class_the_minimum_alone() {
     let mut book = book("[[class]]\nname = \"a\"\nmax = \"10mbit\"\n");
-    let label = Layer { min: Some(BitRate::mbit(20)), ..Layer::default() };
-    book.update(vec![Claim { label, ..claim("a") }]);
-    let entry = &book.entries()["docker:a"];
-    assert_eq!(entry.effective.policy.ceiling(), BitRate::mbit(10));
-    assert!(entry.refused.as_deref().unwrap().contains("minimum 20mbit is above maximum 10mbit"));
+    let label = Layer { min: Some(BitRate::mbit(20)), weight: "3".parse().ok(), max: None };
+    book.update(vec![Claim { label, ..claim("a") }], true);
+    let policy = book.entries()["docker:a"].effective.policy;
+    let (weight, max) = (policy.weight().get(), policy.ceiling());
+    assert_eq!((weight, policy.min(), max), (3, None, BitRate::mbit(10)));
+    let why = unpromised(&book, "docker:a").unwrap();
+    assert!(why.contains("minimum of 20mbit") && why.contains("above its maximum of 10mbit"), "{why}");
 }
 
 #[test]
@@ -155,7 +165,7 @@ fn a_policy_can_wait_for_a_name_that_is_not_here() {
     assert_eq!(book.entries()["absent:web"].minor, None);
     // It is reserved for the one who waits.
     assert_eq!(book.reservation().reserved, BitRate::mbit(20));
-    book.update(vec![claim("web")]);
+    book.update(vec![claim("web")], true);
     assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
     assert!(!book.entries().contains_key("absent:web"));
     assert_eq!(book.reservation().reserved, BitRate::mbit(20));
@@ -164,7 +174,7 @@ fn a_policy_can_wait_for_a_name_that_is_not_here() {
 #[test]
 fn a_name_that_two_sources_know_must_be_qualified() {
     let mut book = book("");
-    book.update(vec![claim("web"), Claim { source: "netns", kind: Kind::Netns, ..claim("web") }]);
+    book.update(vec![claim("web"), Claim { source: "netns", kind: Kind::Netns, ..claim("web") }], true);
     let error = set(&mut book, &min("web", 1)).unwrap_err();
     assert_eq!(error.code, "ambiguous-name");
     assert!(error.message.contains("docker:web or netns:web"), "{error}");
@@ -174,17 +184,19 @@ fn a_name_that_two_sources_know_must_be_qualified() {
 }
 
 #[test]
-fn a_configuration_that_does_not_fit_what_is_in_force_is_refused_whole() {
+fn a_configured_minimum_that_comes_after_one_set_by_hand_is_not_promised_alone() {
     let mut book = book("");
-    book.update(vec![claim("a")]);
+    book.update(vec![claim("a")], true);
     set(&mut book, &min("a", 60)).unwrap();
-    let bad = config("[defaults]\nweight = 9\n[[class]]\nname = \"b\"\nmin = \"50mbit\"\n");
-    assert_eq!(book.reconfigure(bad).unwrap_err().code, "no-capacity");
-    assert_eq!(book.entries()["docker:a"].effective.policy.weight().get(), 1);
-    let contradiction = config("[[class]]\nname = \"a\"\nmax = \"50mbit\"\n");
-    assert!(book.reconfigure(contradiction).unwrap_err().message.contains("above maximum 50mbit"));
-    book.reconfigure(config("[defaults]\nweight = 9\n")).unwrap();
+    book.reconfigure(config("[defaults]\nweight = 9\n[[class]]\nname = \"b\"\nmin = \"50mbit\"\n"));
+    assert_eq!((floor(&book, "docker:a"), floor(&book, "absent:b")), (BitRate::mbit(60), BitRate::ZERO));
     assert_eq!(book.entries()["docker:a"].effective.policy.weight().get(), 9);
+    assert!(unpromised(&book, "absent:b").unwrap().contains("35mbit are free"));
+    assert!(
+        matches!(book.promise_changes().as_slice(), [Change::Unpromised { key, .. }] if key == "absent:b")
+    );
+    book.reconfigure(config("[[class]]\nname = \"a\"\nmax = \"50mbit\"\n"));
+    assert!(unpromised(&book, "docker:a").unwrap().contains("above its maximum of 50mbit"));
 }
 
 #[test]
@@ -192,7 +204,7 @@ fn a_groups_minimum_holds_its_members_minima() {
     let mut book = book(
         "[[group]]\nname = \"t\"\nmin = \"30mbit\"\n[[class]]\nname = \"a\"\ngroup = \"t\"\n[[class]]\nname = \"b\"\ngroup = \"t\"\n",
     );
-    book.update(vec![claim("a"), claim("b")]);
+    book.update(vec![claim("a"), claim("b")], true);
     set(&mut book, &min("a", 20)).unwrap();
     assert_eq!(book.reservation().reserved, BitRate::mbit(30));
     assert!(set(&mut book, &min("b", 20)).unwrap_err().message.contains("group t"));
@@ -204,7 +216,7 @@ fn a_groups_minimum_holds_its_members_minima() {
 #[test]
 fn unset_lets_the_weaker_origins_show_through() {
     let mut book = book("[[class]]\nname = \"a\"\nmin = \"5mbit\"\n");
-    book.update(vec![claim("a")]);
+    book.update(vec![claim("a")], true);
     set(&mut book, &min("a", 20)).unwrap();
     let planned = book.plan_unset("a").unwrap();
     book.commit(planned);
@@ -236,7 +248,7 @@ fn an_agreement_in_force_goes_before_every_other_origin_and_leaves_when_it_ends(
     let text =
         "[agreements]\n[[group]]\nname = \"g\"\n[[class]]\nname = \"web\"\ngroup = \"g\"\nweight = 3\n";
     let mut book = book(text);
-    book.update(vec![claim("web"), claim("db")]);
+    book.update(vec![claim("web"), claim("db")], true);
     set(&mut book, &min("web", 5)).unwrap();
     assert!(book.agree(vec![agreed("web", 20, 30), agreed("gone", 10, 10)], BitRate::mbit(30)));
     let web = &book.entries()["docker:web"];
@@ -250,7 +262,7 @@ fn an_agreement_in_force_goes_before_every_other_origin_and_leaves_when_it_ends(
     assert_eq!(book.class_of(&agreed("web", 0, 0).id), Some("docker:web"));
     assert!(book.unmet(&agreed("gone", 0, 0).id).unwrap().contains("no container gone now"));
     // Whoever is found again while it is in force keeps it.
-    book.update(vec![claim("web"), claim("db")]);
+    book.update(vec![claim("web"), claim("db")], true);
     assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
 
     assert!(book.agree(Vec::new(), BitRate::ZERO));
@@ -262,22 +274,23 @@ fn an_agreement_in_force_goes_before_every_other_origin_and_leaves_when_it_ends(
 #[test]
 fn classes_are_not_promised_what_agreements_are() {
     let mut book = book("[agreements]\n");
-    book.update(vec![claim("web"), claim("db")]);
+    book.update(vec![claim("web"), claim("db")], true);
     set(&mut book, &min("db", 10)).unwrap();
     book.agree(Vec::new(), BitRate::mbit(60));
     assert_eq!(book.promised_to_classes(), BitRate::mbit(10));
     let error = book.plan(&min("web", 26)).unwrap_err();
     assert_eq!((error.code.as_str(), error.free), ("no-capacity", Some(BitRate::mbit(25))));
     set(&mut book, &min("web", 25)).unwrap();
-    // Even too much that is agreed takes nothing from who was promised before.
-    book.agree(Vec::new(), BitRate::mbit(90));
-    assert_eq!(floor(&book, "docker:web"), BitRate::mbit(25));
+    // Agreements stand before all others: with too much agreed the newest promise goes.
+    book.agree(Vec::new(), BitRate::mbit(85));
+    assert_eq!((floor(&book, "docker:db"), floor(&book, "docker:web")), (BitRate::mbit(10), BitRate::ZERO));
+    assert!(unpromised(&book, "docker:web").unwrap().contains("0bit are free"));
 }
 
 #[test]
 fn where_others_have_a_ceiling_all_without_an_agreement_share_it_while_one_is_in_force() {
     let mut book = book("[agreements]\nshare = \"additive\"\n");
-    book.update(vec![claim("web"), Claim { group: Some("pod".to_owned()), ..claim("db") }]);
+    book.update(vec![claim("web"), Claim { group: Some("pod".to_owned()), ..claim("db") }], true);
     let other = |book: &Book| book.entries()["group:other"].effective.policy;
     assert_eq!((other(&book).min(), other(&book).max()), (None, None));
     book.agree(vec![agreed("web", 20, 30)], BitRate::mbit(20));
@@ -296,7 +309,7 @@ fn where_others_have_a_ceiling_all_without_an_agreement_share_it_while_one_is_in
 #[test]
 fn two_agreements_are_not_about_one_container() {
     let mut book = book("[agreements]\n");
-    book.update(vec![claim("web")]);
+    book.update(vec![claim("web")], true);
     book.agree(vec![agreed("docker:web", 20, 30), agreed("web", 10, 10)], BitRate::mbit(30));
     assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
     let why = book.unmet(&agreed("web", 0, 0).id).unwrap();

@@ -9,6 +9,7 @@ mod advice;
 pub(crate) mod agree;
 mod answer;
 mod book;
+mod check;
 mod claims;
 mod clock;
 pub(crate) mod congestion;
@@ -18,6 +19,7 @@ mod events;
 mod export;
 mod node;
 mod pace;
+mod promises;
 mod reload;
 pub(crate) mod store;
 mod upkeep;
@@ -46,9 +48,10 @@ use weir_host::{
 use weir_share::{Allocator, Demand};
 use weir_units::{BitRate, Instant};
 
+pub(crate) use self::check::check;
 use self::{
     agree::{Agreements, Counted, LinkSeen},
-    book::{Book, Change},
+    book::Book,
     clock::Clock,
     congestion::Steering,
     divide::Followed,
@@ -89,6 +92,10 @@ struct Agent {
     /// The link when agreements were last watched.
     link_seen: Option<LinkSeen>,
     book: Book,
+    /// The promises to classes as they are stored.
+    promises: store::Ledger,
+    /// Why they are not stored as they are made, if so.
+    promises_error: Option<String>,
     node: Node,
     congestion: Steering,
     allocator: Allocator,
@@ -119,21 +126,10 @@ struct Agent {
     stale: bool,
 }
 
-/// Reads the configuration and says what is wrong with it.
-pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
-    let config = config::load(path)?;
-    congestion::checked(&config.congestion)
-        .map(drop)
-        .and_then(|()| advice::checked(&config))
-        .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
-    Book::new(config, store::SetLayers::new(), store::Minors::new(), BitRate::ZERO)
-        .map_err(|e| anyhow::anyhow!("cannot use configuration {}: {}", path.display(), e.message))?;
-    Ok(())
-}
-
 /// Runs the agent until it is told to stop.
 pub(crate) fn run(path: &Path) -> anyhow::Result<()> {
     let config = config::load(path)?;
+    check::fits_node(path, &config, &mut Netlink::open()?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(path, config))
 }
@@ -244,34 +240,29 @@ fn only_one() -> anyhow::Result<std::os::unix::net::UnixListener> {
 impl Agent {
     fn open(path: &Path, config: Config) -> anyhow::Result<Agent> {
         let mut netlink = Netlink::open()?;
-        let device = &config.link.device;
-        netlink.link(device).with_context(|| {
-            format!(
-                "cannot share link {device} ([link] device in {}; `ip -br link` lists what there is)",
-                path.display()
-            )
-        })?;
         let store = Store::open(&config.agent.state)?;
         let (set, minors) = (store.policies()?, store.minors()?);
         let clock = Clock::start(clock::read(), &clock::boot_id(), store.clock()?.as_ref());
         let utc = clock.now(clock::since_boot());
         let agreements = Agreements::open(&config, &store, utc)?;
         let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(utc));
-        let book = Book::new(config.clone(), set, minors, promised).map_err(|e| {
-            anyhow::anyhow!(
-                "cannot use configuration {} with what was set by hand and agreed: {}",
-                path.display(),
-                e.message
-            )
-        })?;
+        let promises = store.promises()?;
+        let book = Book::new(config.clone(), set, minors, promises.clone(), promised);
         let (steering, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
         )?;
-        let node = Node::open(&config, kind, store.cookie()?, store.created()?).with_context(|| {
-            format!("cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)")
-        })?;
+        let node = match Node::open(&config, kind, store.cookie()?, store.created()?) {
+            Ok(node) => node,
+            Err(error) => {
+                check::can_run(path, config.link.engine)?;
+                let what = format!(
+                    "cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)"
+                );
+                return Err(anyhow::Error::from(error).context(what));
+            }
+        };
         store.save_engine(Some(kind.name()))?;
         let mut agent = Agent {
             modified: modified(path),
@@ -284,6 +275,8 @@ impl Agent {
             counted: BTreeMap::new(),
             link_seen: None,
             book,
+            promises,
+            promises_error: None,
             node,
             congestion: steering,
             allocator: Allocator::new(config.allocator()),
@@ -378,6 +371,8 @@ impl Agent {
     fn survey(&mut self) {
         self.stale = false;
         let snapshot = self.snapshots.as_mut().map(|s| s.borrow_and_update().clone());
+        let docker_told =
+            snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(docker::Unavailable::NotYet)));
         let (config, uplink) = (self.book.config(), self.node.catcher.uplink());
         let survey = match claims::survey(&mut self.node.netlink, config, snapshot.as_ref(), uplink) {
             Ok(survey) => survey,
@@ -390,14 +385,8 @@ impl Agent {
         self.follow_link(survey.uplink.as_ref());
         self.wake();
         let before = self.book.minors().clone();
-        let changes = self.book.update(survey.claims.clone());
-        for change in changes {
-            match change {
-                Change::Added(key) => self.event("class-added", Some(&key), "shares the link now".to_owned()),
-                Change::Removed(key) => self.event("class-removed", Some(&key), "no longer here".to_owned()),
-                Change::Refused { key, why } => self.event("not-enforced", Some(&key), why),
-            }
-        }
+        let changes = self.book.update(survey.claims.clone(), docker_told);
+        self.save_promises();
         let shape = node::shape(self.book.config(), survey.mtu);
         if self.book.minors() != &before || shape != self.node.shape {
             self.node.shape = shape;
@@ -415,6 +404,8 @@ impl Agent {
             self.fault(chain(&e));
             self.stale = true;
         }
+        // Only now is it known what the kernel got.
+        self.tell(changes);
         self.steer(&survey);
         self.warnings = survey.warnings;
         self.save_created();

@@ -260,7 +260,8 @@ mod tests {
             [[class]]\nname = \"voice\"\nmatch = { dscp = 46 }\n";
         let config = crate::config::parse(config, std::path::Path::new("test.toml")).unwrap();
         let (set, minors) = (store::SetLayers::new(), store::Minors::new());
-        let mut book = Book::new(config, set, minors, weir_units::BitRate::ZERO).unwrap();
+        let ledger = store::Ledger::new();
+        let mut book = Book::new(config, set, minors, ledger, weir_units::BitRate::ZERO);
         // A kind each, by the length of its prefix.
         let agreed = (1..=80).map(|len| Agreed {
             id: weir_agree::Name::new(&format!("a-{len}")).unwrap(),

@@ -3,14 +3,14 @@
 use weir_host::chain;
 use weir_share::Allocator;
 
-use super::{Agent, advice, congestion, modified};
+use super::{Agent, advice, check, congestion, modified};
 use crate::config;
 
 impl Agent {
     /// Reads the configuration anew. What is wrong with it is said; the old one stays.
     pub(super) fn reload(&mut self) {
         self.modified = modified(&self.path);
-        let result = config::load(&self.path).map_err(|e| e.to_string()).and_then(|config| {
+        let result = config::load(&self.path).map_err(|e| chain(&e)).and_then(|config| {
             let (old, new) = (&self.book.config().link, &config.link);
             if old.device != new.device
                 || old.attach != new.attach
@@ -27,8 +27,9 @@ impl Agent {
             if self.book.config().agreements.is_some() != config.agreements.is_some() {
                 return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
             }
-            congestion::checked(&config.congestion)?;
-            advice::checked(&config)?;
+            let unusable = |why| chain(&check::unusable(&self.path, why));
+            congestion::checked(&config.congestion).map_err(unusable)?;
+            advice::checked(&config).map_err(unusable)?;
             let congestion = congestion::together(&config.congestion, &self.congestion.set)
                 .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
             let advice = config.advice.clone();
@@ -36,7 +37,7 @@ impl Agent {
             let images = config.images.clone();
             let docker = self.book.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
-            self.book.reconfigure(config).map_err(|e| e.message)?;
+            self.book.reconfigure(config);
             if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
                 agreements.reconfigure(rules, &self.book.config().link);
             }
@@ -61,6 +62,7 @@ impl Agent {
                 }
                 self.config_error = None;
                 self.event("reloaded", None, format!("{} is in force", self.path.display()));
+                self.keep_promises();
                 (self.dirty, self.stale) = (true, true);
             }
             Err(why) => {

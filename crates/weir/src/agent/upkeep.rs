@@ -91,6 +91,7 @@ impl Agent {
         self.dirty |= self.engine_error.is_some();
         self.keep_pacing();
         self.keep_steering();
+        self.save_promises();
         // A cgroup, a namespace without a link event, an uplink that could not be caught.
         let restless = self.node.uplink_failure.is_some()
             || !self.node.failures.is_empty()

@@ -55,6 +55,8 @@ impl Agent {
         warnings.extend(self.node.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         warnings.extend(self.congestion.failure().map(str::to_owned));
         warnings.extend(self.node.failures.values().cloned());
+        warnings.extend(self.promises_error.clone());
+        warnings.extend(self.unpromised());
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
@@ -119,6 +121,7 @@ impl Agent {
             _ => 0,
         };
         let problem = self.problem(entry);
+        let unpromised = entry.unpromised.as_ref().map(|unpromised| unpromised.min);
         let effective = entry.effective;
         Class {
             name: entry.claim.name.clone(),
@@ -151,16 +154,22 @@ impl Agent {
             local_bytes: Bytes(local),
             enforced: problem.is_none(),
             not_enforced_because: problem,
+            unpromised,
             agreement: entry.agreement.as_ref().map(ToString::to_string),
         }
     }
 
-    /// Why the kernel does not hold what is configured for this class, if it does not.
+    /// Why not all of this class's policy holds, if so.
     pub(super) fn problem(&self, entry: &Entry) -> Option<String> {
+        self.fault_of(entry).or_else(|| entry.unpromised.as_ref().map(ToString::to_string))
+    }
+
+    /// Why the kernel does not hold what is promised to this class, if it does not.
+    pub(super) fn fault_of(&self, entry: &Entry) -> Option<String> {
         if let Some(error) = self.scheduler_fault() {
             return Some(format!("the scheduler has a fault: {error}"));
         }
-        if let Some(problem) = entry.claim.problem.clone().or_else(|| entry.refused.clone()) {
+        if let Some(problem) = entry.claim.problem.clone() {
             return Some(problem);
         }
         if let Some(why) = entry.claim.ports.iter().find_map(|(index, _)| self.node.failures.get(index)) {
@@ -193,9 +202,8 @@ impl Agent {
             reasons.push(format!("not enforced: {why}"));
         }
         if entry.minor.is_none() {
-            reasons.push(format!(
-                "{name} is not here now; its policy waits for it, and its minimum is kept free"
-            ));
+            let kept = entry.effective.policy.min().map_or("", |_| ", and its minimum is kept free");
+            reasons.push(format!("{name} is not here now; its policy waits for it{kept}"));
         }
         if !class.selects.is_empty() {
             reasons.push(format!(
@@ -286,9 +294,15 @@ impl Agent {
         let agreement = entry.agreement.as_ref();
         let policy = entry.effective.policy;
         let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
+        let min = match &entry.unpromised {
+            Some(unpromised) => {
+                format!("{}, of which {} are promised", unpromised.min, rate(policy.min()))
+            }
+            None => rate(policy.min()),
+        };
         let origins = vec![
             format!("weight {}: {}", policy.weight(), origin_text(w, name, agreement)),
-            format!("min {}: {}", rate(policy.min()), origin_text(m, name, agreement)),
+            format!("min {min}: {}", origin_text(m, name, agreement)),
             format!("max {}: {}", rate(policy.max()), origin_text(x, name, agreement)),
         ];
         Explanation { class, reasons, sharers, origins }
@@ -380,6 +394,18 @@ impl Agent {
             });
         }
         checks
+    }
+
+    /// The classes whose minimum is not promised, the first of them by name.
+    fn unpromised(&self) -> Vec<String> {
+        const SHOWN: usize = 8;
+        let entries = self.book.entries().values();
+        let all: Vec<String> = entries
+            .filter_map(|e| e.unpromised.as_ref().map(|why| format!("{}: {why}", e.claim.name)))
+            .collect();
+        let more = all.len().saturating_sub(SHOWN);
+        let rest = (more > 0).then(|| format!("{more} more minima are not promised (`weir ps` lists all)"));
+        all.into_iter().take(SHOWN).chain(rest).collect()
     }
 
     /// Who was measured above what is configured, by more than a burst can explain.

@@ -12,8 +12,8 @@ const EXAMPLES: &str = "Examples:
   weir events -f --json | jq 'select(.what == \"not-enforced\")'
 
 Kinds: started, class-added, class-removed, policy-changed, reloaded, config-refused,
-not-enforced, repaired, guarantee-violated, guarantee-restored, image-corrupt, state-damaged, acknowledged,
-clock-doubted, clock-back, clock-believed, stopping; lost if this reader was too slow for some.
+not-enforced, promised, repaired, guarantee-violated, guarantee-restored, image-corrupt, image-frozen,
+state-damaged, acknowledged, clock-doubted, clock-back, clock-believed, stopping; lost if this reader was too slow for some.
 With --json, one object a line.";
 
 #[derive(Debug, Args)]

@@ -21,7 +21,7 @@ use std::{
     ffi::OsString,
     fmt,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -30,6 +30,8 @@ use serde::Serialize;
 use weir_api::Client;
 
 pub(crate) use format::Look;
+
+use crate::config::ConfigError;
 
 /// The request itself is wrong: nothing was asked of the agent.
 const USAGE: u8 = 2;
@@ -115,7 +117,8 @@ enum Command {
 
 const AGENT_EXAMPLES: &str = "Examples:
   weir agent --config /etc/weir/weir.toml
-  weir agent --config weir.toml --check        is the file good? change nothing
+  weir agent --config weir.toml --check        is the file good, here? change nothing
+  weir agent --print-config > weir.toml        a file to begin with: fill in the link
   WEIR_LOG=weir=debug weir agent               say more, on standard error
 
 Needs root. Reads its file again on SIGHUP and when it changes; a file that is wrong is
@@ -127,9 +130,12 @@ struct AgentArgs {
     /// The configuration file
     #[arg(long, short, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
     config: PathBuf,
-    /// Only read the file and say what is wrong with it
+    /// Only read the file and say what is wrong with it, by itself or on this node
     #[arg(long)]
     check: bool,
+    /// Only print a configuration to fill in
+    #[arg(long, conflicts_with_all = ["config", "check"])]
+    print_config: bool,
 }
 
 /// What a verb has at hand.
@@ -197,7 +203,8 @@ pub(crate) fn run(
         Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,
         Err(e) => {
             say(err, &format_args!("{e:#}"));
-            ExitCode::from(if e.is::<Usage>() { USAGE } else { 1 })
+            let is_input = e.is::<Usage>() || e.is::<ConfigError>();
+            ExitCode::from(if is_input { USAGE } else { 1 })
         }
     }
 }
@@ -205,7 +212,7 @@ pub(crate) fn run(
 fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCode> {
     let session = &mut session;
     match command {
-        Command::Agent(args) => agent(&args.config, args.check, session),
+        Command::Agent(args) => agent(&args, session),
         Command::Ps(args) => ps::run(&args, session),
         Command::Top(args) => top::run(&args, session),
         Command::Set(args) => set::set(args, session),
@@ -224,8 +231,14 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
     }
 }
 
-fn agent(config: &Path, check: bool, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    if check {
+/// The configuration that is installed.
+const CONFIG: &str = include_str!("../../../../packaging/weir.toml");
+
+fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let config = &args.config;
+    if args.print_config {
+        write!(session.out, "{CONFIG}")?;
+    } else if args.check {
         crate::agent::check(config)?;
         writeln!(session.out, "{} is good", config.display())?;
     } else {

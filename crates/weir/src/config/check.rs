@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_bpf::RuleSet;
+use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::BitRate;
 
-use super::{Class, Config, OTHER, RESERVED, Selector, agreements};
+use super::{Class, Config, Layer, OTHER, RESERVED, Selector, agreements};
 
 /// What is wrong: where, and why.
 pub(super) type Fault = (String, String);
@@ -17,7 +18,21 @@ pub(super) fn fault(what: impl Into<String>, detail: impl ToString) -> Fault {
 /// Whether the parts of a configuration go together, and each value is one that weir can keep.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let link = &config.link;
-    if link.device.is_empty() || link.device.len() > 15 || link.device.contains(['/', ' ']) {
+    if link.device.is_empty() {
+        let detail = "no uplink is named: fill in device and capacity, as in device = \"eth0\" and capacity = \"95mbit\" \
+             (`ip route show default` names the uplink)";
+        return Err(fault("[link]", detail));
+    }
+    if link.capacity == BitRate::ZERO {
+        let detail = format!(
+            "0bit is not between {} and {}: fill in what {} carries, less about 5 %, as in \"95mbit\"",
+            BitRate::kbit(64),
+            BitRate::MAX,
+            link.device
+        );
+        return Err(fault("[link] capacity", detail));
+    }
+    if link.device.len() > 15 || link.device.contains(['/', ' ']) {
         return Err(fault("[link] device", format!("`{}` is not the name of an interface", link.device)));
     }
     if link.capacity < BitRate::kbit(64) || link.capacity > BitRate::MAX {
@@ -86,7 +101,61 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Some(images) = &config.images {
         images.check()?;
     }
-    check_selectors(&config.classes)
+    check_selectors(&config.classes)?;
+    check_minima(config)
+}
+
+/// Whether the minima of the file can be promised together, with each of its classes there.
+fn check_minima(config: &Config) -> Result<(), Fault> {
+    let link = &config.link;
+    let own = link.reservable.of(link.capacity);
+    let promisable = config.agreements.as_ref().map_or(own, |a| a.promisable(link));
+    let ceiling = config.agreements.as_ref().and_then(|a| a.ceiling(link));
+    let policy = |what: &str, layer: Layer| layer.policy().map_err(|e| fault(what, e));
+    let mut groups = Vec::new();
+    for group in &config.groups {
+        let policy = policy(&format!("[[group]] {}", group.name), group.layer())?;
+        groups.push(Claimant { name: &group.name, policy, group: None });
+    }
+    // Where agreements hold all others to a ceiling, those are one group, and groups do not nest.
+    let other = ceiling.map(|_| groups.len() as u32);
+    if let Some(ceiling) = ceiling {
+        let policy = policy("[agreements] other", Layer { max: Some(ceiling), ..Layer::default() })?;
+        groups.push(Claimant { name: OTHER, policy, group: None });
+    }
+    let mut classes = vec![
+        Claimant { name: "host", policy: policy("[host]", config.host)?, group: other },
+        Claimant { name: "default", policy: policy("[default]", config.default)?, group: other },
+    ];
+    for class in &config.classes {
+        let (own, defaults) = (class.layer(), config.defaults);
+        let layer =
+            Layer { weight: own.weight, min: own.min.or(defaults.min), max: own.max.or(defaults.max) };
+        let policy = policy(&format!("[[class]] {} with [defaults]", class.name), layer)?;
+        let group = class.group.as_ref().and_then(|name| config.groups.iter().position(|g| g.name == *name));
+        let group = other.or(group.map(|index| index as u32));
+        classes.push(Claimant { name: &class.name, policy, group });
+    }
+    let admission = Admission::beside(link.capacity, promisable, BitRate::ZERO);
+    let refused = |place: String, error: &AdmitError| {
+        fault(place, format!("its minimum of {} cannot be promised: {}", error.asked(), error.reason()))
+    };
+    admission.check(&groups, &classes).map_err(|error| refused(place(config, &error), &error))?;
+    let policy = Policy::new(config.defaults.weight.unwrap_or_default(), config.defaults.min, None);
+    let found = Claimant { name: "a class that is found", policy: policy.unwrap_or_default(), group: None };
+    admission.check(&[], &[found]).map_err(|error| refused("[defaults]".to_owned(), &error))?;
+    Ok(())
+}
+
+/// The section that holds the minimum of a refusal.
+fn place(config: &Config, error: &AdmitError) -> String {
+    let name = error.name();
+    match name {
+        "host" | "default" => format!("[{name}]"),
+        _ if matches!(error, AdmitError::GroupTooSmall { .. }) => format!("[[group]] {name}"),
+        _ if config.classes.iter().any(|class| class.name == name) => format!("[[class]] {name}"),
+        _ => format!("[[group]] {name}"),
+    }
 }
 
 fn check_selectors(classes: &[Class]) -> Result<(), Fault> {

@@ -29,6 +29,56 @@ fn the_shortest_configuration_names_a_device_and_its_capacity() {
 }
 
 #[test]
+fn the_installed_configuration_is_good_on_any_link_once_it_is_filled_in() {
+    let text = include_str!("../../../../packaging/weir.toml");
+    let why = parse(text).unwrap_err();
+    assert!(why.contains("fill in device and capacity"), "{why}");
+    for capacity in ["64kbit", "1mbit", "40mbit", "10gbit"] {
+        let filled = text
+            .replace("# device = \"eth0\"", "device = \"wwan0\"")
+            .replace("# capacity = \"95mbit\"", &format!("capacity = \"{capacity}\""));
+        let config = parse(&filled).unwrap();
+        assert!(config.classes.is_empty() && config.groups.is_empty());
+        assert_eq!((config.link.device.as_str(), &config.discover), ("wwan0", &Discover::default()));
+    }
+}
+
+/// Each is refused by the section that does not fit, and with the numbers.
+#[test]
+fn minima_of_one_file_that_do_not_fit_together_are_refused() {
+    let interface = |name: &str, min: u64| {
+        format!("[[class]]\nname = \"{name}\"\ninterface = \"veth-{name}\"\nmin = \"{min}mbit\"\n")
+    };
+    for (text, words) in [
+        // Classes that are not there count too.
+        (interface("a", 60) + &interface("b", 60), &["[[class]] b", "60mbit of the 95mbit", "35mbit are free"][..]),
+        ("[host]\nmin = \"60mbit\"\n[default]\nmin = \"60mbit\"\n".into(), &["[default]", "35mbit are free"]),
+        ("[[group]]\nname = \"g\"\nmin = \"96mbit\"\n".into(), &["[[group]] g", "95mbit are free"]),
+        (
+            "[[group]]\nname = \"g\"\nmin = \"9mbit\"\n[[class]]\nname = \"a\"\ngroup = \"g\"\nmin = \"10mbit\"\n".into(),
+            &["[[class]] a", "group g has a minimum of 9mbit"],
+        ),
+        (
+            "[[group]]\nname = \"g\"\nmax = \"9mbit\"\n[[class]]\nname = \"a\"\ngroup = \"g\"\nmin = \"10mbit\"\n".into(),
+            &["[[class]] a", "group g has a maximum of 9mbit"],
+        ),
+        (
+            "[defaults]\nmax = \"5mbit\"\n[[class]]\nname = \"a\"\nmin = \"8mbit\"\n".into(),
+            &["[[class]] a with [defaults]", "minimum 8mbit is above maximum 5mbit"],
+        ),
+        ("[defaults]\nmin = \"101mbit\"\n".into(), &["[defaults]: its minimum of 101mbit", "the whole link has 100mbit"]),
+        (
+            "[agreements]\nshare = \"additive\"\n[[class]]\nname = \"a\"\nmin = \"6mbit\"\n".into(),
+            &["[[class]] a", "group other has a maximum of 5mbit"],
+        ),
+    ] {
+        let why = parse(&format!("{LINK}{text}")).unwrap_err();
+        assert!(words.iter().all(|word| why.contains(word)), "{text}\n---\n{why}");
+    }
+    parse(&format!("{LINK}{}{}", interface("a", 60), interface("b", 35))).unwrap();
+}
+
+#[test]
 fn the_example_that_ships_is_valid() {
     let text = include_str!("../../../../docs/weir.toml");
     let config = parse(text).unwrap();
@@ -53,7 +103,8 @@ fn the_example_that_ships_is_valid() {
 fn every_bad_value_is_refused_and_named() {
     for (text, want) in [
         ("", "missing field `link`"),
-        ("[link]\ndevice = \"eth0\"\n", "missing field `capacity`"),
+        ("[link]\ndevice = \"eth0\"\n", "[link] capacity: 0bit is not between"),
+        ("[link]\ncapacity = \"95mbit\"\n", "fill in device and capacity"),
         ("[link]\ndevice = \"eth0\"\ncapacity = \"-5mbit\"\n", "a rate is not negative"),
         ("[link]\ndevice = \"eth0\"\ncapacity = \"0\"\n", "[link] capacity: 0bit is not between"),
         ("[link]\ndevice = \"eth0\"\ncapacity = \"999999tbit\"\n", "more than 10000gbit"),

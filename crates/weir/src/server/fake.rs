@@ -57,6 +57,7 @@ pub(crate) fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         local_bytes: Bytes(0),
         enforced: true,
         not_enforced_because: None,
+        unpromised: None,
         agreement: None,
     }
 }

@@ -215,6 +215,8 @@ fn of_classes(registry: &mut Registry, classes: &[Class]) {
     let (sent, drops) = (Counters::<OfClass>::default(), Counters::<OfClass>::default());
     let (rate, share, backlog) =
         (Gauges::<OfClass>::default(), Gauges::<OfClass>::default(), Gauges::<OfClass>::default());
+    let (enforced, min, unpromised) =
+        (Gauges::<OfClass>::default(), Gauges::<OfClass>::default(), Gauges::<OfClass>::default());
     for class in classes {
         let labels = OfClass { class: class.name.clone(), source: class.source.clone() };
         sent.get_or_create(&labels).inc_by(class.bytes.0);
@@ -222,12 +224,22 @@ fn of_classes(registry: &mut Registry, classes: &[Class]) {
         rate.get_or_create(&labels).set(bytes_per_second(class.rate));
         share.get_or_create(&labels).set(bytes_per_second(class.allocation));
         backlog.get_or_create(&labels).set(class.backlog.0 as f64);
+        enforced.get_or_create(&labels).set(f64::from(u8::from(class.enforced)));
+        min.get_or_create(&labels).set(class.policy.min.map_or(0.0, bytes_per_second));
+        unpromised.get_or_create(&labels).set(class.unpromised.map_or(0.0, bytes_per_second));
     }
     registry.register_with_unit("class_sent", "Sent over the link", Unit::Bytes, sent);
     registry.register("class_dropped_packets", "Dropped because the queue was full", drops);
     registry.register("class_rate", "Sent over the last second, bytes per second", rate);
     registry.register("class_allocation", "What it may send now, bytes per second", share);
     registry.register_with_unit("class_backlog", "Waiting now", Unit::Bytes, backlog);
+    registry.register("class_enforced", "1 if all of its policy holds, 0 if not", enforced);
+    registry.register("class_min", "The minimum that is promised, bytes per second", min);
+    registry.register(
+        "class_unpromised_min",
+        "The minimum that is asked for and not promised, bytes per second; 0 if none",
+        unpromised,
+    );
 }
 
 fn of_agreements(registry: &mut Registry, agreements: &[AgreementStatus]) {

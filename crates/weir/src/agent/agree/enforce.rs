@@ -59,6 +59,7 @@ impl Agent {
         let (agreed, promised) = (agreements.in_force(now), agreements.promised(now));
         let before = self.book.minors().clone();
         if self.book.agree(agreed, promised) {
+            self.save_promises();
             if *self.book.minors() != before
                 && let Err(e) = self.store.save_minors(self.book.minors())
             {
@@ -70,6 +71,7 @@ impl Agent {
             self.follow();
             self.divide();
             self.node.select(&self.book, |_| true);
+            self.keep_promises();
         }
         // A disk may take its time: what has happened is told first.
         self.admit_both();

@@ -46,11 +46,7 @@ impl Book {
             return false;
         }
         (self.agreed, self.promised) = (agreed, promised);
-        match self.resolve(&self.config, &self.set, &self.found) {
-            Ok(resolved) => self.accept(resolved),
-            // Nobody's own minimum has changed: all of them stand.
-            Err(error) => tracing::error!("cannot put agreements in force: {error}"),
-        }
+        self.accept(self.resolve(&self.config, &self.set, &self.found));
         true
     }
 
@@ -142,6 +138,7 @@ fn lay(entries: &mut BTreeMap<String, Entry>, agreed: &Agreed) -> Result<(), Str
     // The promise is the link's, not the group's.
     entry.claim.group = None;
     entry.agreement = Some(agreed.id.clone());
+    entry.unpromised = None;
     Ok(())
 }
 

@@ -8,7 +8,10 @@ mod congestion;
 mod damage;
 mod opening;
 pub(super) mod place;
+mod promises;
 mod second;
+
+pub(crate) use promises::{Ledger, Promise};
 
 use std::{
     cell::{Cell, RefCell},
@@ -162,6 +165,7 @@ fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(POLICIES)?;
     tx.open_table(MINORS_TABLE)?;
     agreements::prepare(tx)?;
+    promises::prepare(tx)?;
     congestion::prepare(tx)
 }
 

@@ -1,0 +1,117 @@
+//! The entries of the book: who is here, and who has a policy and is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_api::{Kind, Origin};
+use weir_host::engine::{CONTROL, DEFAULT, FIRST, HOST};
+use weir_share::Policy;
+
+use super::{Book, Claim, Effective, Entry, agreed};
+use crate::{
+    agent::store::SetLayers,
+    config::{Config, Layer, OTHER},
+};
+
+impl Book {
+    /// Everyone there is, present or not, with minors but without policies.
+    pub(super) fn entries_for(
+        &self,
+        config: &Config,
+        set: &SetLayers,
+        claims: &[Claim],
+    ) -> BTreeMap<String, Entry> {
+        let nobody = Effective { policy: Policy::default(), origins: [Origin::Default; 3] };
+        let mut entries = BTreeMap::new();
+        let mut add = |claim: Claim, minor| {
+            let entry = Entry { claim, effective: nobody, agreement: None, minor, unpromised: None };
+            entries.entry(entry.claim.key()).or_insert(entry);
+        };
+        let other = agreed::ceiling(config).map(|_| OTHER);
+        let own = |name: &str, kind| Claim {
+            source: "weir",
+            name: name.to_owned(),
+            kind,
+            group: None,
+            label: Layer::default(),
+            ports: Vec::new(),
+            cgroups: Vec::new(),
+            selectors: Vec::new(),
+            problem: None,
+        };
+        let unreserved = |claim: Claim| Claim { group: other.map(str::to_owned), ..claim };
+        add(unreserved(own("host", Kind::Host)), Some(HOST));
+        add(unreserved(own("default", Kind::Default)), Some(DEFAULT));
+        add(own("control", Kind::Control), Some(CONTROL));
+
+        let mut taken: BTreeSet<u16> = self.minors.values().copied().collect();
+        let mut next = FIRST;
+        let mut minor_of = |key: &str| -> Option<u16> {
+            if let Some(minor) = self.minors.get(key) {
+                return Some(*minor);
+            }
+            while taken.contains(&next) {
+                next = next.checked_add(1).filter(|m| *m < u16::MAX)?;
+            }
+            taken.insert(next);
+            Some(next)
+        };
+        let mut numbered = |mut claim: Claim| {
+            let minor = minor_of(&claim.key());
+            if minor.is_none() {
+                claim.problem = Some("the scheduler has room for 65,518 classes and they are used up".into());
+            }
+            add(claim, minor);
+        };
+
+        let mut groups: BTreeSet<&str> = config.groups.iter().map(|g| g.name.as_str()).collect();
+        match other {
+            // Groups do not nest.
+            Some(other) => drop(groups.insert(other)),
+            None => claims.iter().for_each(|claim| groups.extend(group_of(config, claim))),
+        }
+        for name in groups {
+            numbered(Claim { source: "group", ..own(name, Kind::Group) });
+        }
+        for claim in claims {
+            let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);
+            numbered(Claim { group, ..claim.clone() });
+        }
+        for claim in agreed::claims(&self.agreed, claims) {
+            numbered(claim);
+        }
+        // Classes that the configuration or a hand gave a policy, and that are not here.
+        let is_here = |name: &str| claims.iter().any(|c| c.name == name || c.key() == name);
+        let mut absent: BTreeMap<&str, Option<&String>> = BTreeMap::new();
+        // A policy set by hand for a container of that name holds the same minimum free.
+        let by_hand = |name: &str| {
+            let about = |key: &str| key.split_once(':').is_some_and(|(_, bare)| bare == name);
+            set.keys().any(|key| about(key) && !is_here(key))
+        };
+        for class in
+            config.classes.iter().filter(|c| !c.is_static() && !is_here(&c.name) && !by_hand(&c.name))
+        {
+            absent.insert(&class.name, class.group.as_ref());
+        }
+        for name in set.keys().filter(|name| !is_here(name)) {
+            let known = ["weir:", "group:"].iter().any(|p| name.starts_with(p));
+            if !known {
+                absent.entry(name).or_insert(None);
+            }
+        }
+        for (name, group) in absent {
+            let (source, bare) = match name.split_once(':') {
+                Some(("docker", bare)) => ("docker", bare),
+                Some(("netns", bare)) => ("netns", bare),
+                Some(("config", bare)) => ("config", bare),
+                _ => ("absent", name),
+            };
+            add(Claim { source, group: group.cloned(), ..own(bare, Kind::Container) }, None);
+        }
+        entries
+    }
+}
+
+fn group_of<'a>(config: &'a Config, claim: &'a Claim) -> Option<&'a str> {
+    let configured = config.classes.iter().find(|c| c.is_about(claim.source, &claim.name));
+    configured.and_then(|c| c.group.as_deref()).or(claim.group.as_deref())
+}

@@ -1,0 +1,210 @@
+//! Promises of minima: the oldest comes first, and a minimum that does not fit is left out alone.
+
+use std::collections::BTreeMap;
+
+use weir_api::{Error, Kind, Origin};
+use weir_share::{Admission, AdmitError, Promisee, Reservation};
+use weir_units::BitRate;
+
+use super::{Entry, bad};
+use crate::agent::store::{Ledger, Promise};
+
+/// A minimum that is asked for and not promised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unpromised {
+    /// The minimum that is asked for.
+    pub(crate) min: BitRate,
+    /// The origin that asks for it.
+    pub(crate) origin: Origin,
+    /// The part that was promised before, and stays.
+    kept: Option<BitRate>,
+    why: Why,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Why {
+    DoesNotFit(AdmitError),
+    AboveMax(BitRate),
+}
+
+impl Unpromised {
+    pub(super) fn above_max(min: BitRate, origin: Origin, max: BitRate) -> Unpromised {
+        Unpromised { min, origin, kept: None, why: Why::AboveMax(max) }
+    }
+
+    /// Whether it says the same as `other`, though numbers beside the minimum may differ.
+    pub(super) fn is_as(&self, other: &Unpromised) -> bool {
+        (self.min, self.kept) == (other.min, other.kept)
+    }
+
+    /// Why a request that has this effect is refused, if it is: a label is no reason to refuse
+    /// an operator.
+    pub(super) fn refusal(&self, name: &str) -> Option<Error> {
+        match &self.why {
+            _ if self.origin == Origin::Label => None,
+            Why::DoesNotFit(error) => Some(Error {
+                code: "no-capacity".into(),
+                message: error.to_string(),
+                asked: Some(error.asked()),
+                free: Some(error.free()),
+            }),
+            Why::AboveMax(max) => Some(bad(format!(
+                "class {name}: minimum {} is above maximum {max}: lower the minimum or raise the maximum",
+                self.min
+            ))),
+        }
+    }
+}
+
+impl std::fmt::Display for Unpromised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let label = if self.origin == Origin::Label { ", from its label weir.min," } else { "" };
+        write!(f, "its minimum of {}{label} is not promised: ", self.min)?;
+        match &self.why {
+            Why::DoesNotFit(error) => f.write_str(&error.reason())?,
+            Why::AboveMax(max) => {
+                write!(f, "it is above its maximum of {max} (lower the minimum or raise the maximum)")?;
+            }
+        }
+        self.kept.map_or(Ok(()), |kept| write!(f, "; the {kept} promised before stay"))
+    }
+}
+
+/// A minimum that an entry asks for.
+pub(super) struct Want {
+    pub(super) min: BitRate,
+    pub(super) origin: Origin,
+    /// Among those that ask at the same time: the configuration's own, then what was set by
+    /// hand, then what was found.
+    pub(super) rank: u8,
+    /// The entry's place among those that are here.
+    pub(super) arrival: usize,
+}
+
+/// Keys of promises that are kept for classes that may be here and were not looked for yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// No survey was made yet.
+    Everyone,
+    /// Docker has not told of its containers yet.
+    Docker,
+    Nobody,
+}
+
+impl Awaited {
+    fn includes(self, key: &str) -> bool {
+        let found = |sources: &[&str]| sources.iter().any(|source| key.starts_with(source));
+        match self {
+            Awaited::Everyone => found(&["docker:", "netns:", "config:"]),
+            Awaited::Docker => found(&["docker:"]),
+            Awaited::Nobody => false,
+        }
+    }
+}
+
+/// Makes promises to all that want one, and has the entries say who got none. The promises of
+/// `ledger` come first, by age.
+pub(super) fn make(
+    admission: &Admission,
+    ledger: &Ledger,
+    awaited: Awaited,
+    entries: &mut BTreeMap<String, Entry>,
+    wants: &BTreeMap<String, Want>,
+) -> (Ledger, Reservation) {
+    let ledger = carry_over(ledger, wants);
+    let members: BTreeMap<String, (String, Option<String>, bool)> = entries
+        .iter()
+        .map(|(key, e)| {
+            (key.clone(), (e.claim.name.clone(), e.claim.group.clone(), e.claim.kind == Kind::Group))
+        })
+        .collect();
+    let groups: Vec<(&str, Option<BitRate>)> = entries
+        .values()
+        .filter(|e| e.claim.kind == Kind::Group)
+        .map(|e| (e.claim.name.as_str(), e.effective.policy.max()))
+        .collect();
+    let index: BTreeMap<&str, u32> = groups.iter().map(|(name, _)| *name).zip(0..).collect();
+    let promisee = |key: &str| match members.get(key) {
+        Some((name, _, true)) => index.get(name.as_str()).map(|i| Promisee::Group(*i)),
+        Some((name, group, false)) => {
+            let group = group.as_deref().and_then(|group| index.get(group).copied());
+            Some(Promisee::Class { name, group })
+        }
+        None => None,
+    };
+    let mut promises = admission.promises(groups.iter().copied());
+    let mut made = Ledger::new();
+    let mut standing: Vec<(&String, &Promise)> = ledger.iter().collect();
+    standing.sort_by_key(|(key, promise)| (promise.since, *key));
+    for (key, promise) in standing {
+        match (wants.get(key), promisee(key)) {
+            (Some(want), Some(to)) => {
+                let min = want.min.min(promise.min);
+                if promises.promise(to, min, BitRate::ZERO).is_ok() {
+                    made.insert(key.clone(), Promise { min, ..*promise });
+                }
+            }
+            _ if awaited.includes(key) => {
+                // Its group is not known. A promise without room is looked at again when its class is here.
+                let _ =
+                    promises.promise(Promisee::Class { name: key, group: None }, promise.min, BitRate::ZERO);
+                made.insert(key.clone(), *promise);
+            }
+            _ => {}
+        }
+    }
+    let mut waiting: Vec<(&String, &Want)> = wants
+        .iter()
+        .filter(|(key, want)| made.get(*key).is_none_or(|promise| promise.min < want.min))
+        .collect();
+    let is_group = |key: &str| matches!(promisee(key), Some(Promisee::Group(_)));
+    waiting.sort_by_key(|(key, want)| (want.rank, !is_group(key), want.arrival, *key));
+    let mut next = ledger.values().map(|promise| promise.since + 1).max().unwrap_or(0);
+    let mut unpromised = BTreeMap::new();
+    for (key, want) in waiting {
+        let Some(to) = promisee(key) else { continue };
+        let kept = made.get(key).map(|promise| promise.min);
+        match promises.promise(to, want.min, kept.unwrap_or(BitRate::ZERO)) {
+            Ok(()) => {
+                made.insert(key.clone(), Promise { since: next, min: want.min });
+                next += 1;
+            }
+            Err(error) => {
+                let (min, origin) = (want.min, want.origin);
+                let why = Why::DoesNotFit(error);
+                unpromised.insert(key.clone(), Unpromised { min, origin, kept, why });
+            }
+        }
+    }
+    let reservation = promises.reservation();
+    for (key, entry) in entries {
+        if wants.contains_key(key) {
+            entry.effective = entry.effective.with_min(made.get(key).map(|promise| promise.min));
+            entry.unpromised = unpromised.remove(key);
+        }
+    }
+    (made, reservation)
+}
+
+/// A class that comes takes over the promise that was made to its name, and leaves it behind.
+fn carry_over(ledger: &Ledger, wants: &BTreeMap<String, Want>) -> Ledger {
+    let mut carried: Ledger = ledger.clone();
+    let mut missing: Vec<&String> = ledger.keys().filter(|key| !wants.contains_key(*key)).collect();
+    missing.sort_by_key(|key| ledger[*key].since);
+    for old in missing {
+        let Some((source, name)) = old.split_once(':') else { continue };
+        let candidates: &[&str] = match source {
+            "absent" => &["config", "docker", "netns"],
+            "config" | "docker" | "netns" => &["absent"],
+            _ => continue,
+        };
+        let free = |key: &String| wants.contains_key(key) && !carried.contains_key(key);
+        let new = candidates.iter().map(|source| format!("{source}:{name}")).find(free);
+        if let Some(new) = new
+            && let Some(promise) = carried.remove(old)
+        {
+            carried.insert(new, promise);
+        }
+    }
+    carried
+}

@@ -1,0 +1,59 @@
+//! Promises to classes: stored before they are relied on, and told of.
+
+use weir_host::chain;
+
+use super::{Agent, book::Change};
+
+impl Agent {
+    /// Stores the promises made to classes, before the kernel is told of them.
+    pub(super) fn save_promises(&mut self) {
+        if self.book.ledger() == &self.promises {
+            return;
+        }
+        match self.store.save_promises(self.book.ledger()) {
+            Ok(()) => {
+                self.promises.clone_from(self.book.ledger());
+                self.promises_error = None;
+            }
+            Err(e) => {
+                let why = format!(
+                    "the order of promises is not stored, and may be another after a restart: {}",
+                    chain(&e)
+                );
+                if self.promises_error.as_ref() != Some(&why) {
+                    tracing::error!("{why}");
+                }
+                self.promises_error = Some(why);
+            }
+        }
+    }
+
+    /// Stores promises and tells of those that changed.
+    pub(super) fn keep_promises(&mut self) {
+        self.save_promises();
+        let changes = self.book.promise_changes();
+        self.dirty |= !changes.is_empty();
+        self.tell(changes);
+    }
+
+    /// Tells what changed in the book.
+    pub(super) fn tell(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Added(key) => {
+                    let fault = self.book.entries().get(&key).and_then(|entry| self.fault_of(entry));
+                    let detail = match fault {
+                        None => "shares the link now".to_owned(),
+                        Some(why) => format!("is here and not enforced: {why}"),
+                    };
+                    self.event("class-added", Some(&key), detail);
+                }
+                Change::Removed(key) => self.event("class-removed", Some(&key), "no longer here".to_owned()),
+                Change::Unpromised { key, why } => self.event("not-enforced", Some(&key), why),
+                Change::Promised { key, min } => {
+                    self.event("promised", Some(&key), format!("its minimum of {min} is promised now"));
+                }
+            }
+        }
+    }
+}
