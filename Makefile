@@ -12,7 +12,7 @@
 #   make lab     the experiments of the papers, in brief
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
 #   make doc     the documentation, in target/doc
-#   make install the binary, man pages, completions, service and example configuration
+#   make install the binary, man pages, completions, service, group and a configuration to fill in
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 PREFIX ?= /usr/local
@@ -155,13 +155,17 @@ install: release
 	install -Dm755 $(WEIR) $(DESTDIR)$(PREFIX)/bin/weir
 	install -d $(DESTDIR)/etc/systemd/system
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/weir.service > $(DESTDIR)/etc/systemd/system/weir.service
-	test -e $(DESTDIR)/etc/weir/weir.toml || install -Dm644 docs/weir.toml $(DESTDIR)/etc/weir/weir.toml
+	test -e $(DESTDIR)/etc/weir/weir.toml || install -Dm644 packaging/weir.toml $(DESTDIR)/etc/weir/weir.toml
+	install -Dm644 docs/weir.toml $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
+	install -Dm644 packaging/weir.sysusers $(DESTDIR)/usr/lib/sysusers.d/weir.conf
+	test -n "$(DESTDIR)" || getent group weir > /dev/null || groupadd --system weir
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(WEIR) man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(WEIR) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)/etc/systemd/system/weir.service
+	rm -f $(DESTDIR)/usr/lib/sysusers.d/weir.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/weir*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 
 clean:

@@ -87,10 +87,16 @@ impl Socket {
         }
         let listener = UnixListener::bind(path).map_err(io("listen on", path))?;
         listener.set_nonblocking(true).map_err(io("listen on", path))?;
-        if let Ok(Some(group)) = Group::from_name(GROUP)
-            && let Err(e) = chown(path, None, Some(group.gid.as_raw()))
-        {
-            tracing::warn!("cannot give {} to the group {GROUP}: {e}", path.display());
+        match Group::from_name(GROUP) {
+            Ok(Some(group)) => {
+                if let Err(e) = chown(path, None, Some(group.gid.as_raw())) {
+                    tracing::warn!("cannot give {} to the group {GROUP}: {e}", path.display());
+                }
+            }
+            _ => tracing::warn!(
+                "only root may use {}: there is no group {GROUP} (`groupadd --system {GROUP}` makes one)",
+                path.display()
+            ),
         }
         fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(io("set the mode of", path))?;
         let inode = fs::symlink_metadata(path).map_err(io("look at", path))?.ino();
