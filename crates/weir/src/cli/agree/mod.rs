@@ -40,9 +40,9 @@ A whole offer, as TOML; only what has a * is needed, the rest says what holds wi
   [context]
   initiator = \"acme\"                     # * who asks
   expiration = \"2027-12-31T00:00:00Z\"    # when the agreement ends, if [terms] does not say
-  template_id = \"video\"                  # the template that it is made from
+  template_id = \"bandwidth\"              # the template that it is made from
   [service]
-  term = \"server_parameters\"
+  term = \"server_parameters\"             # * what the terms are about: this, and nothing else yet
   name = \"camera\"                        # * the container, if there is no selector
   [terms]
   min = \"10mbit\"                         # * guaranteed whenever it is asked for

@@ -33,6 +33,39 @@ fn without_moments(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// The whole offer that the help shows.
+fn shown_offer() -> String {
+    let (_, text) = super::EXAMPLES.split_once("what holds without it:\n").unwrap();
+    text.split_once("\n\n").unwrap().0.to_owned()
+}
+
+#[test]
+fn the_offer_of_the_help_is_accepted_as_printed_and_so_are_its_marked_lines_alone() {
+    let whole = shown_offer();
+    let needed: Vec<&str> = whole
+        .lines()
+        .filter(|line| line.contains("# * ") || ["[context]", "[service]", "[terms]"].contains(&line.trim()))
+        .collect();
+    for text in [whole.clone(), needed.join("\n")] {
+        let agent = FakeAgent::start();
+        let (_dir, path) = file("offer.toml", &text);
+        let said = ask(&agent, &["agree", "offer", &path]).good();
+        assert!(said.starts_with("a-1 is agreed: 10mbit to 20mbit for "), "{text}\n{said}");
+    }
+    for line in needed.iter().filter(|line| line.contains("# * ")) {
+        let without: Vec<&str> = needed.iter().filter(|other| *other != line).copied().collect();
+        assert!(Offer::read(&without.join("\n"), Language::Toml).is_err(), "not needed: {line}");
+    }
+}
+
+#[test]
+fn a_template_printed_as_an_offer_is_accepted_as_printed() {
+    let agent = FakeAgent::start();
+    let template = ask(&agent, &["agree", "template", "--offer"]).good();
+    let (_dir, path) = file("offer.toml", &template);
+    assert!(ask(&agent, &["agree", "offer", &path]).good().starts_with("a-1 is agreed: 9mbit to 9mbit for "));
+}
+
 #[test]
 fn a_template_is_filled_in_offered_listed_shown_and_terminated() {
     let agent = FakeAgent::start();
