@@ -292,13 +292,8 @@ fn a_configuration_that_is_wrong_is_refused_whole_and_one_that_is_right_is_taken
         ),
         (
             "minima above what may be promised",
-            Some(config(&node, "[host]\nmin = \"50mbit\"\n")),
-            &["50mbit", "40.25mbit are free"],
-        ),
-        (
-            "contradicting what was set by hand",
-            Some(config(&node, "[default]\nmin = \"9mbit\"\n")),
-            &["default", "minimum 9mbit is above maximum 8mbit"],
+            Some(config(&node, "[host]\nmin = \"80mbit\"\n")),
+            &["80mbit of the 90.25mbit", "10.25mbit are free"],
         ),
         ("a capacity of zero", Some(right.clone().capacity(BitRate::ZERO)), &["0bit is not between"]),
         ("another device", Some(right.clone()), &["needs a restart"]),
@@ -429,12 +424,12 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
         let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
         Ran { code: out.status.code(), stdout: String::new(), stderr }
     };
-    refused(&ran, "no such device", 1, &["cannot share link nope0", "ip -br link"]);
+    refused(&ran, "no such device", 2, &["there is no interface nope0", "ip -br link"]);
     unchanged("no such device");
 
     let conflict = config.clone().sections("[host]\nmin = \"60mbit\"\n[default]\nmin = \"60mbit\"\n");
     let ran = start_in_vain(netns, here, &conflict, &[]);
-    refused(&ran, "minima above what may be promised", 1, &["60mbit", "30.25mbit are free"]);
+    refused(&ran, "minima above what may be promised", 2, &["60mbit", "30.25mbit are free"]);
     unchanged("minima above what may be promised");
 
     if !Need::Program("setpriv").is_met() {
