@@ -45,7 +45,7 @@ pub use engines::Engine;
 pub use frames::{Frames, drain};
 pub use needs::{Need, can_run, skip};
 pub use node::{CAPACITY, Node, WIRE, containers};
-pub use record::Record;
+pub use record::{Record, Sample};
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use sockops::{Counting, Foreign};
 pub use stream::{Origin, Rate, Stream};

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const RECOVERY: Duration = Duration::from_millis(200);
 
 /// When it was looked, and how many bytes of each flow had arrived until then.
-type Sample = (Instant, Vec<u64>);
+pub type Sample = (Instant, Vec<u64>);
 
 /// Looks at flows, ten times a second unless said otherwise, from now until it is dropped.
 #[derive(Debug)]
@@ -55,7 +55,12 @@ impl Record {
         Record { samples, stalls: Stalls::watch(), stop, thread: Some(thread) }
     }
 
-    fn between(&self, from: Instant, to: Instant) -> Vec<Sample> {
+    /// The looks between two moments.
+    ///
+    /// # Panics
+    /// If the thread that looks has.
+    #[must_use]
+    pub fn between(&self, from: Instant, to: Instant) -> Vec<Sample> {
         let samples = self.samples.lock().expect("nobody panics with it");
         samples.iter().filter(|s| s.0 >= from && s.0 <= to).cloned().collect()
     }

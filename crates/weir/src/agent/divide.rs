@@ -30,6 +30,11 @@ impl Followed {
 }
 
 impl Agent {
+    /// Whether the node has been looked at since the agent began.
+    pub(super) fn is_surveyed(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Follows the classes of the book and no others.
     pub(super) fn follow(&mut self) {
         let entries = self.book.entries();
@@ -50,7 +55,12 @@ impl Agent {
     }
 
     /// Divides the link by policy and demand, and has the scheduler hold the division.
+    /// An agent that does not know yet who is here writes nothing: it would remove the classes that
+    /// its predecessor left, with what waits in them.
     pub(super) fn divide(&mut self) {
+        if !self.is_surveyed() {
+            return;
+        }
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
         let mut groups: Vec<plan::Group> = Vec::new();

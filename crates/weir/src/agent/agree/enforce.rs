@@ -58,13 +58,19 @@ impl Agent {
         agreements.advance(now);
         let (agreed, promised) = (agreements.in_force(now), agreements.promised(now));
         let before = self.book.minors().clone();
-        if self.book.agree(agreed, promised) {
+        let changed = self.book.agree(agreed, promised);
+        if changed {
             self.save_promises();
             if *self.book.minors() != before
                 && let Err(e) = self.store.save_minors(self.book.minors())
             {
                 tracing::warn!("{}", weir_host::chain(&e));
             }
+        }
+        if changed && !self.is_surveyed() {
+            // The first survey has all of it enforced, beside the classes that it finds.
+            self.dirty = true;
+        } else if changed {
             // A class has packets after it is made, and none before it is unmade.
             let known: BTreeSet<u16> = self.followed.values().map(|f| f.minor).collect();
             self.node.select(&self.book, |minor| known.contains(&minor));
