@@ -1,8 +1,8 @@
-//! An agent is killed under load and another adopts what it left: in every tenth of a second
-//! each class has its share, and no class exceeds its maximum by more than its burst.
+//! An agent is killed under load and another adopts what it left. In every tenth of a second
+//! each class is as near to its share as without a takeover, within 3 %. No class exceeds its
+//! maximum by more than its burst.
 //!
-//! A machine is not exact over a tenth of a second either: the same senders are watched for as
-//! long without any takeover first, and both are printed.
+//! The same senders are watched for as long without a takeover, and both figures are printed.
 
 use std::{
     thread::sleep,
@@ -20,7 +20,7 @@ use weir_netns_tests::{
 };
 use weir_units::{BitRate, Bytes};
 
-for_each_engine!(shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over);
+for_each_engine!(queues: shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over);
 
 /// Takeovers in a run.
 const TAKEOVERS: &str = "WEIR_TAKEOVERS";
@@ -97,6 +97,10 @@ impl Seen {
 
     fn worst(&self) -> f64 {
         self.looks.iter().map(Look::off).fold(0.0, f64::max)
+    }
+
+    fn worst_of(&self, label: &str) -> f64 {
+        self.looks.iter().filter(|look| look.label == label).map(Look::off).fold(0.0, f64::max)
     }
 
     fn tell(&self, what: &str) {
@@ -190,4 +194,23 @@ fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engi
     }
     control.tell(&format!("{engine}, no takeover"));
     seen.tell(&format!("{engine}, {} takeovers", takeovers()));
+    assert!(!seen.looks.is_empty() && !control.looks.is_empty(), "something was seen");
+    for share in &expected {
+        let (usual, worst) = (control.worst_of(&share.label), seen.worst_of(&share.label));
+        println!(
+            "{engine} {}: {:.1} % off, without a takeover {:.1} %",
+            share.label,
+            worst * 1e2,
+            usual * 1e2
+        );
+        // HTB takes turns inside a group, so that its members swing by more than 3 % at any time.
+        assert!(
+            worst <= usual + TOLERANCE,
+            "{}: {:.1} % off in a tenth of a second of a takeover, {:.1} % without one",
+            share.label,
+            worst * 1e2,
+            usual * 1e2
+        );
+    }
+    assert!(seen.over <= 0.0, "a maximum is exceeded by {:.0} B more than its burst", seen.over);
 }
