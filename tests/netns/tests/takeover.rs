@@ -32,10 +32,10 @@ const TOLERANCE: f64 = 0.03;
 /// A scheduler that cannot cut packets is ahead or behind by one, and a window that sees only
 /// whole packets miscounts by another.
 const PACKETS: f64 = 2.0;
-/// What a class may save up on every engine: a window of ten segments at the least, or 10 ms of
-/// its maximum.
+/// The burst of a class on every engine: a window of ten segments, or 10 ms of
+/// its maximum, whichever is more.
 const BURST: f64 = 16_384.0;
-/// What the quota leaves.
+/// The maximum of C5 when its quota is used up.
 const AFTER: BitRate = BitRate::mbit(4);
 
 /// The maximum of C3.
@@ -57,7 +57,7 @@ impl Look {
     }
 }
 
-/// What was seen of one run: all tenths of a second, and the most that a maximum was exceeded by.
+/// All tenths of a second of one run, and the most that a maximum was exceeded by.
 #[derive(Default)]
 struct Seen {
     looks: Vec<Look>,
