@@ -182,10 +182,7 @@ impl Book {
             told: BTreeMap::new(),
             reservation: empty,
         };
-        let known = book.minors.clone();
         book.accept(book.resolve(&book.config, &book.set, &[]));
-        // Who had which class before the restart has it again, once it is known who is here.
-        book.minors.extend(known);
         book
     }
 
@@ -393,12 +390,14 @@ impl Book {
         if self.awaited != Awaited::Everyone {
             self.ledger = resolved.ledger;
         }
-        self.minors = self
-            .entries
-            .iter()
-            .filter_map(|(k, e)| e.minor.map(|m| (k.clone(), m)))
-            .filter(|(_, m)| *m >= FIRST)
-            .collect();
+        let minors = self.entries.iter().filter_map(|(k, e)| e.minor.map(|m| (k.clone(), m)));
+        let minors: Minors = minors.filter(|(_, m)| *m >= FIRST).collect();
+        if self.awaited == Awaited::Everyone {
+            // A class that had a minor before the restart has it again when it is found.
+            self.minors.extend(minors);
+        } else {
+            self.minors = minors;
+        }
     }
 
     /// Works out each class's policy. A minimum that does not fit costs its class that minimum, and

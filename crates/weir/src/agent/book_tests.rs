@@ -93,6 +93,18 @@ fn a_class_has_its_minor_again_after_a_restart_whoever_is_found_first() {
 }
 
 #[test]
+fn a_class_has_its_minor_again_after_agreements_came_before_the_survey() {
+    let mut before = book("");
+    before.update(vec![claim("c"), claim("b")], true);
+    before.update(vec![claim("a"), claim("b"), claim("c")], true);
+    let (config, minors) = (before.config().clone(), before.minors().clone());
+    let mut after = Book::new(config, SetLayers::new(), minors, Ledger::new(), BitRate::ZERO);
+    after.agree(vec![agreed("b", 10, 20)], BitRate::mbit(10));
+    after.update(vec![claim("a"), claim("b"), claim("c")], true);
+    assert_eq!(after.minors(), before.minors());
+}
+
+#[test]
 fn a_minimum_that_does_not_fit_is_refused_with_numbers_and_changes_nothing() {
     let mut book = book("");
     book.update(vec![claim("a"), claim("b")], true);
