@@ -208,7 +208,9 @@ pub(super) fn ask(listen: SocketAddr, path: &str) -> std::io::Result<u16> {
     let wait = Duration::from_secs(10);
     let mut stream = TcpStream::connect_timeout(&listen, wait)?;
     stream.set_read_timeout(Some(wait))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {listen}\r\nconnection: close\r\n\r\n")?;
+    // One write: the other side may answer and close after the first part of a request.
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {listen}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut head = [0; 12];
     stream.read_exact(&mut head)?;
     let status = std::str::from_utf8(&head).ok().and_then(|head| head.get(9..12)?.parse().ok());

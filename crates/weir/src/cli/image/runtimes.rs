@@ -90,7 +90,8 @@ fn docker(socket: &Path, tag: &str) -> Pull {
     let request = |line: String| -> std::io::Result<(u16, String)> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        write!(stream, "{line} HTTP/1.0\r\nhost: docker\r\ncontent-length: 0\r\n\r\n")?;
+        stream
+            .write_all(format!("{line} HTTP/1.0\r\nhost: docker\r\ncontent-length: 0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         let status = answer.get(9..12).and_then(|status| status.parse().ok());
