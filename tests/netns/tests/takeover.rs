@@ -203,7 +203,7 @@ fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engi
             worst * 1e2,
             usual * 1e2
         );
-        // HTB takes turns inside a group, so that its members swing by more than 3 % at any time.
+        // A group's members swing by more than 3 %, with a takeover and without one.
         assert!(
             worst <= usual + TOLERANCE,
             "{}: {:.1} % off in a tenth of a second of a takeover, {:.1} % without one",
