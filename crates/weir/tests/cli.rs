@@ -73,8 +73,9 @@ fn an_agent_without_a_good_file_says_which_and_why() {
         &["agent", "--config", "/nowhere/weir.toml", "--check"],
     ] {
         let output = run(args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert!(text(&output.stderr).contains("/nowhere/weir.toml"), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("/nowhere/weir.toml") && said.contains("--print-config"), "{args:?}: {said}");
         assert_eq!(text(&output.stdout), "");
     }
 }
