@@ -66,7 +66,7 @@ fn an_engine_that_this_kernel_lacks_is_refused_with_the_reason_and_nothing_is_le
             Ok(_) => panic!("{kind} runs, but doctor says: {why}"),
             Err(error) => format!("{error:#}"),
         };
-        let wanted = format!("cannot set up the scheduler with engine {kind} ");
+        let wanted = format!("[link] engine: {kind} does not work here: ");
         assert!(error.contains(&wanted) && error.contains(&why), "{error}");
         assert_eq!(node.sh(&["ip", "-o", "link"]), before, "{kind} has left something");
     }

@@ -62,7 +62,9 @@ fn each_route_answers_within_2_s_while_all_else_is_busy() {
         return;
     }
     let mut node = Node::build(&Spec { containers: containers(2), wire: None, ..Spec::default() });
-    let mut sections = "[agreements]\noffers_at_once = 100000\noffers_per_minute = 1000000\n".to_owned();
+    let mut sections =
+        "[agreements]\noffers_at_once = 100000\noffers_per_minute = 1000000\nmost_of_party = 100000\n"
+            .to_owned();
     for i in 0..CLASSES {
         let _ = writeln!(
             sections,
