@@ -12,6 +12,8 @@ mount -t debugfs debugfs /sys/kernel/debug
 mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
 mkdir -p /dev/shm /run/netns
 ln -s /proc/self/fd /dev/fd
+# The module tun makes this node, and is loaded when it is opened.
+[ -e /dev/net/tun ] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; }
 mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
 hostname weir-vm
