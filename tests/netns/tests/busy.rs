@@ -100,7 +100,8 @@ fn each_route_answers_within_2_s_while_all_else_is_busy() {
                      \"terms\":{{\"min\":\"10kbit\",\"max\":\"20kbit\"}}}}"
                 );
                 let (status, _) = ask(socket, "POST /v1/agreements/offers", &offer);
-                assert!([200, 201, 409].contains(&status), "an offer is answered with {status}");
+                // 429: one user may make 100 offers at once, and 12 a second.
+                assert!([200, 201, 409, 429].contains(&status), "an offer is answered with {status}");
             });
         });
         scope.spawn(move || {
