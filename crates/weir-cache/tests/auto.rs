@@ -1,4 +1,4 @@
-//! What `auto` costs beside LRU and beside the policy it begins with.
+//! The cost of `auto` beside LRU and beside the policy it begins with.
 
 mod common;
 

@@ -22,7 +22,7 @@ use crate::{
 /// Names the filters that the registry applied to a list of referrers.
 const FILTERS: HeaderName = HeaderName::from_static("oci-filters-applied");
 
-/// What the client asked the mirror for: its own name of the list.
+/// The client's own name of the list, as it asked the mirror.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) path: &'a str,

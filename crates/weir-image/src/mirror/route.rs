@@ -48,7 +48,7 @@ impl From<BadName> for Unroutable {
     }
 }
 
-/// What a registry is told of a list: all of the query but the namespace, which is the mirror's.
+/// The query that a registry gets for a list: all but the namespace, which is the mirror's.
 ///
 /// Registries call the mark of a page as they like: `last`, `next_page`, `token`.
 fn list_query(query: Option<&str>) -> String {

@@ -77,7 +77,7 @@ impl Images {
         }
     }
 
-    /// Takes the port from this life and begins the next one. `false`: there is none.
+    /// Takes the port from this life and begins the next one. Returns `false` where no life follows.
     fn give_up(&self, life: u64, address: SocketAddr) -> bool {
         let mut now = self.lock();
         if now.0 != life {

@@ -30,7 +30,7 @@ struct Pull {
     runtime: &'static str,
     /// Names the program or the socket.
     by: String,
-    /// What the runtime said, if the pull failed.
+    /// The error of the runtime, if the pull failed.
     result: Result<(), String>,
     advice: &'static str,
 }
@@ -199,7 +199,7 @@ mod tests {
         address
     }
 
-    /// A Docker that asks this mirror, or nobody, and tells what it was asked.
+    /// A Docker that asks this mirror, if there is one, and tells its own requests.
     fn dockerd(socket: &Path, mirror: Option<SocketAddr>) -> mpsc::Receiver<String> {
         let listener = UnixListener::bind(socket).unwrap();
         let (tell, told) = mpsc::channel();
