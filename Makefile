@@ -8,6 +8,7 @@
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make loom    every order in which two threads may see the rings of weir-htb: minutes to build
 #   make miri    the same rings and the pipeline on two threads under miri (rustup's nightly, with miri)
+#   make fuzz    each parser of foreign input for FUZZ_SECONDS (60): an hour each is FUZZ_SECONDS=3600
 #   make bench   benchmarks of the pure parts
 #   make lab     the experiments of the papers, in brief
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
@@ -32,7 +33,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
 
-.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix conformance lint loom miri bench lab uml-kernel doc install uninstall deps clean
+.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix conformance lint loom miri fuzz bench lab uml-kernel doc install uninstall deps clean
 
 all: release
 
@@ -132,6 +133,11 @@ loom:
 miri:
 	MIRIFLAGS="-Zmiri-many-seeds=0..4" CARGO_TARGET_DIR=target/miri \
 		$(CARGO) +nightly miri test --locked -p weir-htb --lib --test pipeline -- ring::tests on_two_threads
+
+# Coverage-guided, on stable Rust. Corpora are in fuzz/corpus; scripts/fuzz.sh --keep adds to them.
+fuzz:
+	scripts/install-deps.sh build fuzz
+	scripts/fuzz.sh
 
 bench:
 	scripts/install-deps.sh build

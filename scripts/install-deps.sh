@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or
-# later, as root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml]`; all but uml if
-# none is named.
+# later, as root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml] [fuzz]`; all but uml
+# and fuzz if none is named.
 # What is there already is left alone.
 set -eu
 
@@ -44,8 +44,9 @@ for part in $wanted; do
     vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux iptables ;;
     # The kernel that scripts/uml-kernel.sh builds.
     uml) add build-essential bc flex bison dwarves xz-utils ;;
+    fuzz) add xz-utils ;;
     lint) add pkg-config libssl-dev ;;
-    *) die "unknown part $part: build, test, vm, demo, lint or uml" ;;
+    *) die "unknown part $part: build, test, vm, demo, lint, uml or fuzz" ;;
     esac
 done
 
@@ -95,4 +96,13 @@ if ! command -v cargo >/dev/null && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
     sh "$installer" -y -q --profile minimal -c clippy -c rustfmt
     rm -f "$installer"
 fi
+case " $wanted " in
+*" fuzz "*)
+    PATH=$HOME/.cargo/bin:$PATH
+    cargo fuzz --version >/dev/null 2>&1 || {
+        say "installing cargo-fuzz"
+        cargo install --quiet --locked cargo-fuzz
+    }
+    ;;
+esac
 say "all there"

@@ -7,6 +7,8 @@ pub mod containerd;
 pub mod discover;
 pub mod doctor;
 pub mod engine;
+#[cfg(fuzzing)]
+pub mod fuzz;
 pub mod netlink;
 pub mod pacing;
 

@@ -5,6 +5,8 @@ pub mod coordination;
 pub mod digest;
 mod download;
 mod flight;
+#[cfg(fuzzing)]
+pub mod fuzz;
 pub mod manifest;
 pub mod mirror;
 pub mod moment;

@@ -17,6 +17,8 @@ pub mod plan;
 pub mod selftest;
 pub mod tree;
 mod user;
+#[cfg(fuzzing)]
+pub use user::fuzz::cut;
 
 use std::collections::BTreeMap;
 

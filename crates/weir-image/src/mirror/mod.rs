@@ -5,6 +5,8 @@
 
 mod access;
 mod body;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod listen;
 mod manifests;
 mod piece;

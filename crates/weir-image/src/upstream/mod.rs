@@ -3,6 +3,8 @@
 mod auth;
 mod connect;
 mod fault;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod guard;
 mod login;
 mod token;

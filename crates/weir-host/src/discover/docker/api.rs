@@ -94,7 +94,7 @@ struct Listed {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Event {
+pub(super) struct Event {
     #[serde(default, rename = "Type")]
     kind: String,
     #[serde(default)]
@@ -243,7 +243,7 @@ impl Events {
 
 impl Event {
     /// Which container it is about.
-    fn container(mut self) -> Option<String> {
+    pub(super) fn container(mut self) -> Option<String> {
         match self.kind.as_str() {
             "container" => Some(self.actor.id),
             "network" => self.actor.attributes.remove("container"),

@@ -6,6 +6,8 @@
 
 mod api;
 mod container;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;
 

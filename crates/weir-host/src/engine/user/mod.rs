@@ -7,6 +7,8 @@
 //! kernel takes the packets' way here away, and all flows on unshaped.
 
 mod favour;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod gauge;
 mod packet;
 mod pump;

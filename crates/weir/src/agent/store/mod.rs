@@ -6,6 +6,8 @@ mod agreements;
 mod congestion;
 #[cfg(test)]
 mod damage;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod opening;
 pub(super) mod place;
 mod promises;

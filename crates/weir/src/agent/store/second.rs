@@ -39,7 +39,11 @@ fn checksum(text: &[u8]) -> String {
 
 /// A change as a line.
 pub(super) fn line(sequence: u64, rows: &[Row]) -> Vec<u8> {
-    let text = format!("{sequence} {}", serde_json::to_string(rows).unwrap_or_default());
+    summed(&format!("{sequence} {}", serde_json::to_string(rows).unwrap_or_default()))
+}
+
+/// A line of this text.
+pub(super) fn summed(text: &str) -> Vec<u8> {
     format!("{} {text}\n", checksum(text.as_bytes())).into_bytes()
 }
 

@@ -1,0 +1,18 @@
+//! The second copy of the state, for the fuzz targets.
+
+use super::second;
+
+/// The lines of a second copy. Each gets its checksum, so that its content is looked at.
+///
+/// # Panics
+/// A line is taken for good and cannot be written.
+pub fn second_copy(text: &str) {
+    let lines: Vec<u8> = text.lines().flat_map(second::summed).collect();
+    let Ok(read) = second::read(lines.as_slice(), true) else { panic!("memory cannot be read") };
+    assert_eq!(read.length, lines.len() as u64);
+    let rows = read.rows.into_iter().map(|((table, key), value)| second::Row(table, key, Some(value)));
+    let rows: Vec<_> = rows.collect();
+    let again = second::read(second::line(1, &rows).as_slice(), true);
+    let again = again.map(|again| (again.rows.len(), again.bad)).ok();
+    assert_eq!(again, Some((rows.len(), 0)));
+}

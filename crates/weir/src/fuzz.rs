@@ -1,0 +1,16 @@
+//! The parsers of files, for the fuzz targets.
+
+use std::path::Path;
+
+pub use crate::agent::store::fuzz::second_copy;
+use crate::config;
+
+/// A configuration. A refusal names the file.
+///
+/// # Panics
+/// It does not.
+pub fn configuration(text: &str) {
+    if let Err(refusal) = config::parse(text, Path::new("weir.toml")) {
+        assert!(refusal.to_string().contains("weir.toml"), "{refusal}");
+    }
+}

@@ -1,0 +1,18 @@
+//! `weir`: the agent of a node, and the command line that talks to it. Its program is `main.rs`.
+
+mod agent;
+mod cli;
+mod config;
+mod control;
+#[cfg(fuzzing)]
+pub mod fuzz;
+mod images;
+mod server;
+
+use std::{io, process::ExitCode};
+
+/// Runs the command that this process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    cli::run(std::env::args_os(), cli::Look::of_stdout(), &mut io::stdout(), &mut io::stderr())
+}

@@ -1,0 +1,6 @@
+//! A registry's challenge.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| weir_image::fuzz::challenge(text));

@@ -1,0 +1,6 @@
+//! The labels of a container.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| weir_host::fuzz::labels(text));

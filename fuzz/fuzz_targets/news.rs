@@ -1,0 +1,6 @@
+//! News of the site.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| weir_image::fuzz::news(text));

@@ -1,0 +1,14 @@
+//! An offer in JSON.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_agree::{Document, Language, Offer};
+
+fuzz_target!(|text: &str| document(text, Language::Json));
+
+/// A document that is read is the same once written and read again.
+fn document(text: &str, language: Language) {
+    let Ok(offer) = Offer::read(text, language) else { return };
+    let written = offer.write(language);
+    assert_eq!(Offer::read(&written, language).as_ref(), Ok(&offer), "{written}");
+}

@@ -1,0 +1,15 @@
+//! A rate.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_units::BitRate;
+
+fuzz_target!(|text: &str| rate(text));
+
+/// A rate is written with three decimals, so that what is read again is at most a thousandth less.
+fn rate(text: &str) {
+    let Ok(rate) = text.parse::<BitRate>() else { return };
+    let Ok(again) = rate.to_string().parse::<BitRate>() else { panic!("{rate} of {text}") };
+    let (rate, again) = (rate.bits_per_sec(), again.bits_per_sec());
+    assert!(again <= rate && rate - again <= rate / 1000, "{rate} and {again} of {text}");
+}
