@@ -25,7 +25,7 @@ use hyper_util::{
 use ring::hmac;
 use tokio::time::timeout;
 
-use crate::{Moment, Source};
+use crate::{Moment, Source, scope::Scope};
 
 /// A peer is on the same network: it answers soon, or is not there.
 const CONNECT: Duration = Duration::from_millis(300);
@@ -38,8 +38,28 @@ const PROOF: Duration = Duration::from_secs(60);
 /// How it begins.
 const SCHEME: &str = "weir-peer ";
 
-/// In the query of a request that takes what is on its way too.
-pub(crate) const PART: &str = "part=1";
+/// In the query of a request that takes what is on its way too: in the scope of its repository, or of all that its
+/// registry gives to everybody.
+const PARTS: [(&str, bool); 2] = [("part=own", false), ("part=public", true)];
+
+/// The scope in which a request takes what is on its way; none if it takes only what is whole.
+pub(crate) fn scope_of_part(source: &Source, query: &str) -> Option<Scope> {
+    let asked = PARTS.iter().find(|(pair, _)| query.split('&').any(|is| is == *pair));
+    asked.map(|(_, is_public)| Scope::of(source, *is_public))
+}
+
+/// In an answer with a blob that everybody may have.
+const PUBLIC: &str = "x-weir-public";
+
+/// Says that everybody may have a blob.
+pub(crate) fn say_public(headers: &mut HeaderMap) {
+    headers.insert(PUBLIC, HeaderValue::from_static("1"));
+}
+
+/// Whether a peer says that everybody may have a blob.
+pub(crate) fn says_public(headers: &HeaderMap) -> bool {
+    headers.get(PUBLIC).is_some_and(|value| value == "1")
+}
 
 /// By which an answer says what it was made by, and when: ms since 1970.
 const VERSION: &str = "x-weir-version";
@@ -153,12 +173,13 @@ impl Peers {
     pub(crate) async fn follow(
         &self,
         peer: &str,
-        source: &Source,
+        (source, is_public): (&Source, bool),
         what: &str,
         from: u64,
         patience: Duration,
     ) -> Option<Response<Incoming>> {
-        let path = format!("/v2/{}/{what}?ns={}&{PART}", source.repository, source.registry);
+        let part = if is_public { PARTS[1].0 } else { PARTS[0].0 };
+        let path = format!("/v2/{}/{what}?ns={}&{part}", source.repository, source.registry);
         self.ask(peer, &path, from, patience).await
     }
 

@@ -19,8 +19,9 @@ use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, readable}
 use crate::{
     Moment,
     coordination::News,
+    peer,
     stats::count,
-    store::{Store, StoreError},
+    store::StoreError,
     upstream::{Answer, Ask, Fault, chain},
 };
 
@@ -41,6 +42,17 @@ pub(super) enum Origin<'a> {
 
 /// An answer that has begun, and whether another node gave it.
 pub(super) type Found = (Answer, bool);
+
+/// What is known of the bytes of a download, beside its scope.
+#[derive(Debug, Clone, Copy, Default)]
+struct Came {
+    /// The last of them from another node, which keeps them too.
+    is_copy: bool,
+    /// Some of them from other nodes.
+    of_peers: bool,
+    /// A node said that everybody may have them.
+    is_public: bool,
+}
 
 /// How bringing a blob ended.
 #[derive(Debug)]
@@ -79,9 +91,8 @@ impl Downloads {
         sink: &mut Option<Sink>,
         mut found: Option<Box<Found>>,
     ) -> Result<Brought, Fault> {
-        let mut is_copy = false;
         // Also of what came before a cut.
-        let mut of_peers = false;
+        let mut came = Came { is_public: job.scope.is_public(), ..Came::default() };
         let size = match job.size {
             Some(size) => Some(size),
             None => self.size_of_part(job).await,
@@ -103,8 +114,9 @@ impl Downloads {
             let attempt = match asked.and_then(|found| Ok((extent(&found.0, &ask, size)?, found))) {
                 Err(fault) => Err(Cut::before_a_byte(fault)),
                 Ok(((start, total), (answer, is_peers))) => {
-                    is_copy = is_peers;
-                    of_peers |= is_copy;
+                    came.is_copy = is_peers;
+                    came.of_peers |= is_peers;
+                    came.is_public |= is_peers && peer::says_public(answer.response.headers());
                     let taken = match sink.take() {
                         Some(sink) => sink,
                         None => match self.begin(job, right, total, true).await {
@@ -117,13 +129,13 @@ impl Downloads {
             };
             let cut = match attempt {
                 Ok(()) => {
-                    let Some(done) = self.finish(job, sink, is_copy).await? else {
+                    let Some(done) = self.finish(job, sink, came).await? else {
                         return Ok(Brought::TakenOver);
                     };
                     match done {
-                        Err(StoreError::Mismatch { .. }) if of_peers && self.doubt(job).await => {
+                        Err(StoreError::Mismatch { .. }) if came.of_peers && self.doubt(job).await => {
                             // Nobody has seen any of it: the registry's will be another.
-                            of_peers = false;
+                            came = Came { is_public: job.scope.is_public(), ..Came::default() };
                             continue;
                         }
                         done => return done.map(|()| Brought::Here).map_err(|e| job.kept(&e)),
@@ -170,8 +182,8 @@ impl Downloads {
 
     /// The size of a blob of which an earlier download has left a part.
     async fn size_of_part(&self, job: &Job) -> Option<u64> {
-        let (store, digest) = (self.store.clone(), job.digest.clone());
-        spawn_blocking(move || store.size_of_part(&digest)).await.ok().flatten()
+        let (store, digest, mark) = (self.store.clone(), job.digest.clone(), job.scope.mark());
+        spawn_blocking(move || store.size_of_part(&digest, mark)).await.ok().flatten()
     }
 
     /// Verifies and publishes it, and tells those who wait. None: another node has taken it over.
@@ -179,14 +191,14 @@ impl Downloads {
         &self,
         job: &Job,
         sink: &mut Option<Sink>,
-        is_copy: bool,
+        came: Came,
     ) -> Result<Option<Result<(), StoreError>>, Fault> {
         let Some(sink) = sink.take() else { return Err(job.outage("nothing came")) };
         let size = sink.written();
         let done = match sink {
             Sink::Pass(passing) => passing.finish(&job.digest),
             Sink::Keep(part) => {
-                let done = spawn_blocking(move || part.finish_copy(is_copy, Moment::now())).await;
+                let done = spawn_blocking(move || part.finish_copy(came.is_copy, Moment::now())).await;
                 done.map_err(|e| job.outage(e.to_string()))?
             }
         };
@@ -194,6 +206,7 @@ impl Downloads {
             Err(StoreError::TakenOver(_)) => Ok(None),
             Err(e) => Ok(Some(Err(e))),
             Ok(()) => {
+                self.prove(job, &job.ask.source, came.is_public).await;
                 job.sender.send_modify(|progress| {
                     if let Progress::Flowing { ready, .. } = progress {
                         *ready = size;
@@ -229,10 +242,9 @@ impl Downloads {
     async fn begin(&self, job: &Job, right: Right, size: u64, tell: bool) -> Result<Sink, Fault> {
         let begun = Instant::now();
         let part = loop {
-            let (store, digest) = (self.store.clone(), job.digest.clone());
+            let (store, digest, mark) = (self.store.clone(), job.digest.clone(), job.scope.mark());
             let beginning = spawn_blocking(move || {
-                let begin = if right.is_alone { Store::begin_alone } else { Store::begin };
-                begin(&store, &digest, size, right.fence, Moment::now())
+                store.begin_in(mark, &digest, size, right.fence, !right.is_alone, Moment::now())
             });
             match beginning.await.map_err(|e| job.outage(e.to_string()))? {
                 // Others' readers may end, and their blobs make room.
@@ -263,7 +275,8 @@ impl Downloads {
             let found = match origin {
                 Origin::Any => peers.find(&ask.source, &what, ask.from).await,
                 Origin::Peer(by) => {
-                    peers.follow(by, &ask.source, &what, ask.from, self.timing.first_byte).await
+                    let of = (&ask.source, job.scope.is_public());
+                    peers.follow(by, of, &what, ask.from, self.timing.first_byte).await
                 }
             };
             if let Some(response) = found {
@@ -330,6 +343,7 @@ impl Downloads {
         total: u64,
         mut inbox: mpsc::Receiver<Bytes>,
     ) -> Result<(Sink, Result<(), StoreError>), Fault> {
+        let name = (job.scope.clone(), job.digest.clone());
         while let Some(first) = inbox.recv().await {
             let mut batch = vec![first];
             while let Ok(next) = inbox.try_recv() {
@@ -346,7 +360,7 @@ impl Downloads {
             }
             if let Sink::Pass(passing) = &mut sink {
                 for chunk in batch {
-                    let close = |end| self.close(&job.digest, &job.readers, end);
+                    let close = |end| self.close(&name, &job.readers, end);
                     passing.window.push(chunk, &job.readers, &mut passing.waited, close).await;
                     tell_ready(job, readable(passing.window.end(), total));
                 }

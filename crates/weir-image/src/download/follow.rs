@@ -36,8 +36,7 @@ impl Downloads {
         let mut news = self.coordination.news();
         let (mut asked, mut moved) = (Instant::now(), Instant::now());
         loop {
-            let (store, digest) = (self.store.clone(), job.digest.clone());
-            if spawn_blocking(move || store.has(&digest)).await.is_ok_and(|has| has) {
+            if self.is_proved(job).await {
                 return self.published(job).await.map(|()| Followed::Here);
             }
             if self.store.is_shared() && self.look(job).await? {
@@ -45,7 +44,7 @@ impl Downloads {
             }
             if asked.elapsed() > LEASE / 8 {
                 asked = Instant::now();
-                match self.coordination.acquire(&job.digest, Moment::now()).await {
+                match self.coordination.acquire(&job.scope.lease(&job.digest), Moment::now()).await {
                     Ok(Claim::Granted(lease)) => return Ok(Followed::Free(lease)),
                     Ok(Claim::Held { .. }) => {}
                     // Who has the lease may go on all the same.
@@ -60,8 +59,8 @@ impl Downloads {
 
     /// Passes on how far the part is that another node writes. Answers whether there is more of it.
     async fn look(&self, job: &Job) -> Result<bool, Fault> {
-        let (store, digest) = (self.store.clone(), job.digest.clone());
-        let looked = spawn_blocking(move || store.growing(&digest)).await;
+        let (store, digest, mark) = (self.store.clone(), job.digest.clone(), job.scope.mark());
+        let looked = spawn_blocking(move || store.growing(&digest, mark)).await;
         let Some(part) = looked.map_err(|e| job.outage(e.to_string()))? else { return Ok(false) };
         if job.size.is_some_and(|size| size != part.size) {
             return Ok(false);

@@ -15,17 +15,23 @@ use std::{
     time::Instant,
 };
 
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use hyper::Method;
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 use crate::{
     Digest, Moment, Source,
     coordination::{Claim, Coordination, LEASE, Lease, News, until_lost},
     pace::Pace,
     peer::Peers,
+    scope::Scope,
     settings::Timing,
     stats::{Stats, count},
     store::{Opened, Store, StoreError},
-    upstream::{Ask, Fault, Upstreams, chain, outage},
+    upstream::{Ask, Fault, Identity, Upstreams, chain, outage},
 };
 use fetch::{Brought, Found, Origin};
 use follow::Followed;
@@ -86,6 +92,8 @@ pub(crate) enum Held {
 /// A blob to bring.
 struct Job {
     digest: Digest,
+    /// Who may share what comes before all of it is here.
+    scope: Scope,
     /// Bytes, if a manifest says.
     size: Option<u64>,
     ask: Ask,
@@ -138,7 +146,7 @@ pub(crate) struct Downloads {
     pub(crate) stats: Arc<Stats>,
     /// Of what comes from registries, all together.
     pace: Arc<Pace>,
-    running: Mutex<HashMap<Digest, Running>>,
+    running: Mutex<HashMap<(Scope, Digest), Running>>,
     /// Blobs of the store that are hashed again.
     rechecking: Mutex<HashMap<Digest, Running>>,
     failed: Mutex<HashMap<(Source, Digest), (Fault, Moment)>>,
@@ -171,21 +179,24 @@ impl Downloads {
         }
     }
 
-    /// Joins the download of a blob that was not in the store a moment ago, or begins it.
+    /// Joins the download of a blob that the store did not have under this name a moment ago, or begins it.
     ///
+    /// * `scope`: the download that is joined has the same.
     /// * `size`: bytes, if a manifest says.
     ///
     /// # Errors
     /// What went wrong a moment ago, without trying again.
     pub(crate) fn join(
         self: &Arc<Self>,
+        scope: Scope,
         digest: &Digest,
         size: Option<u64>,
         ask: Ask,
         now: Moment,
     ) -> Result<Waiter, Fault> {
+        let name = (scope.clone(), digest.clone());
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(one) = running.get(digest) {
+        if let Some(one) = running.get(&name) {
             count(&self.stats.blob_joined, 1);
             return Ok(one.waiter());
         }
@@ -198,16 +209,16 @@ impl Downloads {
             }
         }
         count(&self.stats.blob_misses, 1);
-        let (one, sender) = Running::begin();
+        let (one, sender) = Running::begin(&ask.source);
         let (waiter, readers) = (one.waiter(), Arc::clone(&one.readers));
-        running.insert(digest.clone(), one);
+        running.insert(name.clone(), one);
         drop(running);
         let (this, digest) = (Arc::clone(self), digest.clone());
         tokio::spawn(async move {
             let (worker, of, those) = (Arc::clone(&this), digest.clone(), Arc::clone(&readers));
             let work = async move {
                 let is_excused = AtomicBool::new(false);
-                let job = Job { digest: of, size, ask, sender, readers: those, is_excused };
+                let job = Job { digest: of, scope, size, ask, sender, readers: those, is_excused };
                 let done = worker.run(&job).await;
                 done.map_err(|fault| (fault, job.is_excused.into_inner(), job.sender))
             };
@@ -225,10 +236,10 @@ impl Downloads {
                     failed.insert(key, (fault.clone(), until));
                 }
                 drop(failed);
-                this.close(&digest, &readers, 0);
+                this.close(&name, &readers, 0);
                 sender.send_replace(Progress::Failed(fault));
             } else {
-                this.close(&digest, &readers, 0);
+                this.close(&name, &readers, 0);
             }
         });
         Ok(waiter)
@@ -239,19 +250,20 @@ impl Downloads {
     }
 
     /// A download that is under way.
-    pub(crate) fn watch(&self, digest: &Digest) -> Option<Waiter> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).get(digest).map(Running::waiter)
+    pub(crate) fn watch(&self, scope: Scope, digest: &Digest) -> Option<Waiter> {
+        let name = (scope, digest.clone());
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).get(&name).map(Running::waiter)
     }
 
     /// No one joins a download any more, unless one of its readers is before `end`. Answers whether no one does.
-    fn close(&self, digest: &Digest, readers: &Arc<Readers>, end: u64) -> bool {
+    fn close(&self, name: &(Scope, Digest), readers: &Arc<Readers>, end: u64) -> bool {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if readers.span(0).is_some_and(|(slowest, _)| slowest < end) {
             return false;
         }
         // Another download may have begun since.
-        if running.get(digest).is_some_and(|one| Arc::ptr_eq(&one.readers, readers)) {
-            running.remove(digest);
+        if running.get(name).is_some_and(|one| Arc::ptr_eq(&one.readers, readers)) {
+            running.remove(name);
         }
         true
     }
@@ -261,7 +273,7 @@ impl Downloads {
         // Of a directory of its own a node goes on with one writer, whoever it gets the rest from.
         let (mut sink, mut in_vain) = (None::<Sink>, None::<Instant>);
         loop {
-            let claim = match self.coordination.acquire(&job.digest, Moment::now()).await {
+            let claim = match self.coordination.acquire(&job.scope.lease(&job.digest), Moment::now()).await {
                 Ok(Claim::Held { by }) if self.peers.is_some() => {
                     let (right, before) = (Right::alone(), sink.as_ref().map_or(0, Sink::written));
                     match self.bring(job, right, Origin::Peer(&by), &mut sink, None).await {
@@ -315,8 +327,7 @@ impl Downloads {
     /// Brings a blob while its lease holds.
     async fn lead(&self, job: &Job, lease: &Lease, sink: &mut Option<Sink>) -> Result<Brought, Fault> {
         // Whoever had the lease before may have published it just now.
-        let (store, digest) = (self.store.clone(), job.digest.clone());
-        if spawn_blocking(move || store.has(&digest)).await.is_ok_and(|has| has) {
+        if self.is_proved(job).await || self.is_found_public(job).await {
             return self.published(job).await.map(|()| Brought::Here);
         }
         let right = Right { fence: lease.fence, is_alone: false };
@@ -361,6 +372,42 @@ impl Downloads {
         match self.bring(job, Right::alone(), Origin::Any, sink, found).await? {
             Brought::Here => Ok(()),
             Brought::TakenOver | Brought::NoRoom(..) => Err(why),
+        }
+    }
+
+    /// Whether the store has it, and may serve it to those who wait.
+    async fn is_proved(&self, job: &Job) -> bool {
+        let (store, source, digest) = (self.store.clone(), job.ask.source.clone(), job.digest.clone());
+        spawn_blocking(move || store.is_proved(&source, &digest)).await.is_ok_and(|is| is)
+    }
+
+    /// Whether the store has it of another source that gives it to everybody.
+    ///
+    /// A source that has delivered all bytes is asked without credentials. Its answer can be believed: it has
+    /// the bytes, and could give them away itself.
+    async fn is_found_public(&self, job: &Job) -> bool {
+        let (store, digest) = (self.store.clone(), job.digest.clone());
+        let first = spawn_blocking(move || store.first_source(&digest)).await;
+        let Ok(Some(source)) = first else { return false };
+        let (identity, method) = (Identity::Anonymous, Method::HEAD);
+        if source == job.ask.source || !self.upstreams.is_public_way(&source, &identity) {
+            return false;
+        }
+        let ask = Ask { source: source.clone(), identity, method, from: 0, ..job.ask.clone() };
+        count(&self.stats.upstream_requests, 1);
+        let asked = timeout(self.timing.first_byte / 3, self.upstreams.ask(&ask, Moment::now())).await;
+        if !asked.is_ok_and(|answer| answer.is_ok()) {
+            return false;
+        }
+        self.prove(job, &source, true).await;
+        self.is_proved(job).await
+    }
+
+    /// Notes who has delivered a blob that is here.
+    async fn prove(&self, job: &Job, source: &Source, is_public: bool) {
+        let (store, source, digest) = (self.store.clone(), source.clone(), job.digest.clone());
+        if let Ok(Err(e)) = spawn_blocking(move || store.prove(&source, &digest, is_public)).await {
+            tracing::warn!("{}: its source has to deliver it again", chain(&e));
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use super::Progress;
+use crate::Source;
 
 /// The places of all who wait, by number.
 #[derive(Debug, Default)]
@@ -44,15 +45,17 @@ impl Readers {
 /// A download under way.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
+    /// Whose registry is asked.
+    source: Source,
     progress: watch::Receiver<Progress>,
     pub(super) readers: Arc<Readers>,
 }
 
 impl Running {
     /// A download that begins, and how those who wait are told.
-    pub(super) fn begin() -> (Running, watch::Sender<Progress>) {
+    pub(super) fn begin(source: &Source) -> (Running, watch::Sender<Progress>) {
         let (sender, progress) = watch::channel(Progress::Asking);
-        (Running { progress, readers: Arc::default() }, sender)
+        (Running { source: source.clone(), progress, readers: Arc::default() }, sender)
     }
 
     /// One more who waits, for the first byte at first.
@@ -62,13 +65,16 @@ impl Running {
         let id = places.next;
         places.at.insert(id, 0);
         drop(places);
-        Waiter { progress: self.progress.clone(), readers: Arc::clone(&self.readers), id }
+        let (source, progress) = (self.source.clone(), self.progress.clone());
+        Waiter { source, progress, readers: Arc::clone(&self.readers), id }
     }
 }
 
 /// A download under way, as one who waits sees it.
 #[derive(Debug)]
 pub(crate) struct Waiter {
+    /// Whose registry is asked, which may be another's of the same scope.
+    pub(crate) source: Source,
     pub(crate) progress: watch::Receiver<Progress>,
     readers: Arc<Readers>,
     id: u64,

@@ -6,7 +6,7 @@ use tokio::{sync::watch, task::spawn_blocking};
 
 use super::{Downloads, Held, Progress, readable, readers::Running, readers::Waiter};
 use crate::{
-    Moment,
+    Moment, Source,
     store::{Opened, StoreError},
     upstream::{Fault, chain},
 };
@@ -17,12 +17,12 @@ const STRETCH: u64 = 1 << 20;
 impl Downloads {
     /// Hashes a blob that is here, once for all who want it now. Those who wait may read what is hashed, and the end
     /// of it only if all of it is right.
-    pub(crate) fn recheck(self: &Arc<Self>, blob: &Opened) -> Waiter {
+    pub(crate) fn recheck(self: &Arc<Self>, source: &Source, blob: &Opened) -> Waiter {
         let mut rechecking = self.rechecking();
         if let Some(one) = rechecking.get(blob.digest()) {
             return one.waiter();
         }
-        let (one, sender) = Running::begin();
+        let (one, sender) = Running::begin(source);
         let waiter = one.waiter();
         rechecking.insert(blob.digest().clone(), one);
         drop(rechecking);

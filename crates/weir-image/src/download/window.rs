@@ -141,9 +141,13 @@ mod tests {
         }
     }
 
+    fn source() -> crate::Source {
+        "docker.io/library/app".parse::<crate::Image>().unwrap().source
+    }
+
     #[tokio::test]
     async fn window_moves_on_with_the_slowest_reader_and_holds_no_more() {
-        let (window, (running, _sender)) = (Window::new(), Running::begin());
+        let (window, (running, _sender)) = (Window::new(), Running::begin(&source()));
         let (one, other) = (running.waiter(), running.waiter());
         let all = 50 * PIECE as u64;
         let read = async {
@@ -165,7 +169,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_stands_still_is_waited_for_alone_and_not_for_long_with_others() {
-        let (window, (running, _sender)) = (Window::new(), Running::begin());
+        let (window, (running, _sender)) = (Window::new(), Running::begin(&source()));
         let still = running.waiter();
         let pushing = push(&window, &running, 40);
         tokio::pin!(pushing);

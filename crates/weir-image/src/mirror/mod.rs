@@ -38,7 +38,8 @@ use crate::{
     flight::Flights,
     manifest::Manifest,
     pace::Pace,
-    peer::{self, PART, Peers, Probed},
+    peer::{self, Peers, Probed},
+    scope::Scope,
     scrub::Scrubs,
     stats::{Counted, Stats, count},
     store::{Opened, Recovered, Store, StoreError},
@@ -293,12 +294,21 @@ impl Mirror {
     ) -> Result<Option<Waiter>, Fault> {
         let ask = asker.ask(Method::GET, source, format!("blobs/{digest}"));
         let (of, name) = (source.clone(), digest.clone());
-        let looked = move |store: &Store| (store.has(&name), store.part_of(&of, &name).map(|part| part.size));
+        let looked = move |store: &Store| {
+            (store.is_proved(&of, &name), store.part_of(&of, &name).map(|part| part.size))
+        };
         let (has, size) = self.ask_store(looked).await?;
         if has {
             return Ok(None);
         }
-        self.inner.downloads.join(digest, size, ask, Moment::now()).map(Some)
+        self.download(digest, size, ask).map(Some)
+    }
+
+    /// A download of a blob, in the scope of who asks.
+    fn download(&self, digest: &Digest, size: Option<u64>, ask: Ask) -> Result<Waiter, Fault> {
+        let is_public = self.inner.upstreams.is_public_way(&ask.source, &ask.identity);
+        let scope = Scope::of(&ask.source, is_public);
+        self.inner.downloads.join(scope, digest, size, ask, Moment::now())
     }
 
     /// Asks the store on a thread of its own: the store may wait for its disk, and other clients do not.
@@ -427,14 +437,18 @@ impl Mirror {
             }
             Ok((Route::Blob(source, digest), _)) => {
                 let stats = Arc::clone(&inner.stats);
-                let takes_part = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == PART));
-                let waiter = match self.whole(&digest, request.method()).await {
+                let part = peer::scope_of_part(&source, uri.query().unwrap_or_default());
+                let waiter = match self.whole(&source, &digest, request.method()).await {
                     Ok(Some(Whole::Ready(blob))) => {
                         let body = |range| body::of_blob(blob.clone(), range, stats);
-                        return send(&digest, blob.size(), request.method(), headers, body);
+                        let mut answer = send(&digest, blob.size(), request.method(), headers, body);
+                        if inner.store.is_for_all(&digest) {
+                            peer::say_public(answer.headers_mut());
+                        }
+                        return answer;
                     }
                     Ok(Some(Whole::Checking(waiter))) => Some(waiter),
-                    _ => inner.downloads.watch(&digest).filter(|_| takes_part),
+                    _ => part.and_then(|scope| inner.downloads.watch(scope, &digest)),
                 };
                 let Some(waiter) = waiter else { return unknown() };
                 let asker = self.own(&source);
@@ -475,7 +489,7 @@ impl Mirror {
             self.ask_store(grant).await?;
         }
         let size = part.map(|part| part.size);
-        let waiter = match self.whole(digest, method).await? {
+        let waiter = match self.whole(source, digest, method).await? {
             Some(Whole::Ready(blob)) => {
                 count(&inner.stats.blob_hits, 1);
                 return Ok(send(digest, blob.size(), method, headers, |range| {
@@ -490,23 +504,31 @@ impl Mirror {
                 if let (&Method::HEAD, Some(size)) = (method, size) {
                     return Ok(send(digest, size, method, &HeaderMap::new(), |_| body::whole("")));
                 }
-                inner.downloads.join(digest, size, ask.clone(), Moment::now())?
+                self.download(digest, size, ask.clone())?
             }
         };
-        self.follow(waiter, digest, &ask, method, headers).await
+        let is_anothers = waiter.source != *source;
+        match self.follow(waiter, digest, &ask, method, headers).await {
+            // Another repository's download has failed, which says nothing of this one.
+            Err(_) if is_anothers => {
+                let waiter = self.download(digest, size, ask.clone())?;
+                self.follow(waiter, digest, &ask, method, headers).await
+            }
+            answered => answered,
+        }
     }
 
-    /// A complete blob that is what it is called, or is being checked for a while already.
-    async fn whole(&self, digest: &Digest, method: &Method) -> Result<Option<Whole>, Fault> {
+    /// A complete blob that may be served under this name, and is what it is called or is being checked.
+    async fn whole(&self, source: &Source, digest: &Digest, method: &Method) -> Result<Option<Whole>, Fault> {
         let inner = &self.inner;
-        let name = digest.clone();
-        let opened = self.ask_store(move |store| store.open_blob(&name, Moment::now())).await?;
+        let (of, name) = (source.clone(), digest.clone());
+        let opened = self.ask_store(move |store| store.open_proved(&of, &name, Moment::now())).await?;
         let kept = |e: StoreError| Fault::Store { what: digest.to_string(), why: crate::upstream::chain(&e) };
         let Some(blob) = opened.map_err(kept)? else { return Ok(None) };
         if blob.is_verified() || method == Method::HEAD {
             return Ok(Some(Whole::Ready(blob)));
         }
-        let mut waiter = inner.downloads.recheck(&blob);
+        let mut waiter = inner.downloads.recheck(source, &blob);
         let over = waiter.progress.wait_for(Progress::is_over);
         // A wrong blob is fetched again if that is found before its first byte is sent.
         let over = timeout(inner.timing.first_byte / 5, over).await;

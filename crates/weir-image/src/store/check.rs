@@ -196,6 +196,7 @@ impl Store {
         state.counts.corrupt += 1;
         state.forget(digest);
         self.inner.unseal(digest);
+        self.inner.drop_sources(digest);
         // An error is that nobody listens.
         let _ = self.inner.corrupted.send(digest.clone());
         self.inner.layout.condemn(digest, Moment::now())

@@ -12,12 +12,25 @@ use nix::fcntl::{Flock, FlockArg};
 use super::part::PartName;
 use crate::{Digest, digest::Algorithm, moment::Moment};
 
-/// The layout this version reads and writes: of one process,
-const VERSION: &str = "weir image store 1\n";
-/// and of several nodes.
-const SHARED: &str = "weir image store 1, shared\n";
+/// A layout: of one process, and of several nodes.
+struct Version {
+    alone: &'static str,
+    shared: &'static str,
+}
+
+/// The layout this version reads and writes.
+const VERSION: Version = Version { alone: "weir image store 2\n", shared: "weir image store 2, shared\n" };
+/// The layout before it, which has no `sources`. This version reads it, and writes its own in its place.
+const BEFORE: Version = Version { alone: "weir image store 1\n", shared: "weir image store 1, shared\n" };
+
+impl Version {
+    fn of(&self, is_shared: bool) -> &'static str {
+        if is_shared { self.shared } else { self.alone }
+    }
+}
+
 /// What may be in a directory that is being made a store.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "blobs",
     "part",
     "refs",
@@ -26,6 +39,7 @@ const NAMES: [&str; 12] = [
     "claims",
     "seals",
     "order",
+    "sources",
     "lock",
     "version",
     "lost+found",
@@ -116,6 +130,9 @@ pub enum StoreError {
     /// Its lease was lost, and whoever has it now goes on with what there was.
     #[error("{0} is brought by another now")]
     TakenOver(Digest),
+    /// This node keeps a download of it from a source that does not share its bytes.
+    #[error("{0} comes from another source at the same time")]
+    Elsewhere(Digest),
     /// The file system refuses.
     #[error("cannot {what} {}", path.display())]
     Io {
@@ -142,11 +159,12 @@ pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
 /// lock                            held by the process that uses it, if it is one's only
 /// pins.json                       patterns of images that stay
 /// blobs/sha256/ab/abcd...         complete, verified; manifests too
-/// part/abcd.../17-9000-node       being downloaded, under fence 17, to 9000 bytes, by a node
+/// part/abcd.../17-9000-01ab...-node   being downloaded, under fence 17, to 9000 bytes, in a scope, by a node
 /// refs/ghcr.io/acme/app/_tags/1   what a tag was; _manifests/sha256-...: a manifest's type; _public
 /// trash/1700-sha256-abcd...       renamed away at a time, to be unlinked
 /// order/node                      how often blobs were used there, for who leaves first
 /// checked/node                    when this node hashed what
+/// sources/sha256-abcd...          who has delivered a blob, and so under which names it is served
 /// claims/node                     shared: what a node has set aside
 /// seals/sha256-abcd...            shared: what the file was when it was verified
 /// ```
@@ -171,9 +189,9 @@ impl Layout {
             return Err(StoreError::Owner { path: root.to_owned(), owner, mode, user });
         }
         let version = root.join("version");
-        let wanted = if node.is_some() { SHARED } else { VERSION };
+        let (wanted, before) = (VERSION.of(node.is_some()), BEFORE.of(node.is_some()));
         match fs::read_to_string(&version) {
-            Ok(found) if found == wanted => {}
+            Ok(found) if found == wanted || found == before => {}
             Ok(found) => {
                 let found: String = found.trim_end().chars().take(80).collect();
                 let wanted = wanted.trim_end().to_owned();
@@ -194,7 +212,7 @@ impl Layout {
             Some(_) => None,
         };
         let layout = Layout { root: root.to_owned(), node: node.unwrap_or("only").to_owned(), lock };
-        for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash", "order", "checked"] {
+        for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash", "order", "checked", "sources"] {
             layout.make_dir(&root.join(dir))?;
         }
         if layout.is_shared() {

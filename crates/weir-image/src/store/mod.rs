@@ -9,6 +9,7 @@ mod policy;
 mod refs;
 mod room;
 mod shared;
+mod sources;
 
 #[cfg(test)]
 mod policy_tests;
@@ -40,6 +41,7 @@ pub use refs::{Listed, Stored, TagEntry};
 pub use room::Budget;
 use room::Reservation;
 use shared::Others;
+use sources::Sources;
 pub use weir_cache::PolicyKind;
 
 /// After so long a blob is hashed anew before it is served.
@@ -117,6 +119,8 @@ struct Blob {
     is_manifest: bool,
     /// Another node of the site had it too.
     is_copy: bool,
+    /// Who has delivered it; none until that is read.
+    sources: Option<Sources>,
 }
 
 impl Blob {
@@ -133,6 +137,7 @@ impl Blob {
             checked: born,
             is_manifest: false,
             is_copy: false,
+            sources: None,
         }
     }
 }
@@ -309,6 +314,7 @@ impl Store {
         let (state, corrupted) = (Mutex::new(state), broadcast::Sender::new(64));
         let store = Store { inner: Arc::new(Inner { layout, budget, state, corrupted }) };
         store.inner.read_checks(&mut store.lock())?;
+        store.inner.sweep_sources(&store.lock())?;
         // The budget may have become smaller.
         store.inner.make_room(&mut store.lock(), 0, now).ok();
         Ok((store, recovered))

@@ -18,18 +18,19 @@ use super::{
     layout::{Layout, io_error, list},
     room::Reservation,
 };
-use crate::{Digest, digest::Hasher, moment::Moment};
+use crate::{Digest, digest::Hasher, moment::Moment, scope::Mark};
 
 /// As often what is written is put on the disk if other nodes read it there, bytes.
 const FLUSH: u64 = 8 << 20;
 
-/// The file of a download: `FENCE-SIZE-NODE` in the directory of its digest.
+/// The file of a download: `FENCE-SIZE-MARK-NODE` in the directory of its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartName {
     pub(super) digest: Digest,
     pub(super) fence: u64,
     /// Of all of it, bytes.
     pub(super) size: u64,
+    pub(super) mark: Mark,
     pub(super) node: String,
 }
 
@@ -38,15 +39,16 @@ impl PartName {
     pub(super) fn of(path: &Path) -> Option<PartName> {
         let digest = digest_of(path.parent()?)?;
         let (fence, rest) = path.file_name()?.to_str()?.split_once('-')?;
-        let (size, node) = rest.split_once('-')?;
+        let (size, rest) = rest.split_once('-')?;
+        let (mark, node) = rest.split_once('-')?;
         let (fence, size) = (fence.parse().ok()?, size.parse().ok()?);
-        Some(PartName { digest, fence, size, node: node.to_owned() })
+        Some(PartName { digest, fence, size, mark: Mark::read(mark)?, node: node.to_owned() })
     }
 }
 
 impl fmt::Display for PartName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{}", self.fence, self.size, self.node)
+        write!(f, "{}-{}-{}-{}", self.fence, self.size, self.mark, self.node)
     }
 }
 
@@ -82,7 +84,7 @@ impl Store {
         fence: u64,
         now: Moment,
     ) -> Result<PartWriter, StoreError> {
-        self.write(digest, size, fence, true, now)
+        self.begin_in(Mark::default(), digest, size, fence, true, now)
     }
 
     /// As [`Store::begin`], without a lease: what other nodes write is left alone.
@@ -96,11 +98,16 @@ impl Store {
         fence: u64,
         now: Moment,
     ) -> Result<PartWriter, StoreError> {
-        self.write(digest, size, fence, false, now)
+        self.begin_in(Mark::default(), digest, size, fence, false, now)
     }
 
-    fn write(
+    /// As [`Store::begin`], of a download in the scope of this mark. Bytes of other scopes are not continued.
+    ///
+    /// # Errors
+    /// As there; [`StoreError::Elsewhere`] while this node keeps a download of another scope.
+    pub(crate) fn begin_in(
         &self,
+        mark: Mark,
         digest: &Digest,
         size: u64,
         fence: u64,
@@ -111,11 +118,13 @@ impl Store {
             return Err(StoreError::TooBig { size, budget: self.inner.budget.bytes });
         }
         let node = self.inner.layout.node().to_owned();
-        let name = PartName { digest: digest.clone(), fence, size, node };
+        let name = PartName { digest: digest.clone(), fence, size, mark, node };
+        self.lock().check_mark(digest, mark)?;
         let earlier = self.earlier(&name, has_lease)?;
         // What is continued is copied: there are two of it for a moment.
         let mut extra = earlier.as_ref().map_or(0, |(_, length)| *length);
         let mut state = self.lock();
+        state.check_mark(digest, mark)?;
         if self.is_shared() {
             // What was expected counts once for all nodes: now it is this one's.
             state.forget_expected(digest);
@@ -136,7 +145,7 @@ impl Store {
         let written = Arc::new(AtomicU64::new(0));
         state.used += size + extra;
         let reservation =
-            Reservation { size: size + extra, fence, written: Arc::clone(&written), expires: None };
+            Reservation { size: size + extra, fence, mark, written: Arc::clone(&written), expires: None };
         state.reserved.insert(digest.clone(), reservation);
         self.inner.claim(&mut state, 0, now)?;
         drop(state);
@@ -164,17 +173,25 @@ impl Store {
 
     /// The size of a blob of which there is a part, as the sender of that part said.
     #[must_use]
-    pub fn size_of_part(&self, digest: &Digest) -> Option<u64> {
+    pub(crate) fn size_of_part(&self, digest: &Digest, mark: Mark) -> Option<u64> {
         let paths = list(&self.inner.layout.parts(digest)).unwrap_or_default();
-        let longest = paths.iter().max_by_key(|path| fs::metadata(path).map_or(0, |meta| meta.len()))?;
-        PartName::of(longest).map(|name| name.size)
+        let named = paths.iter().filter_map(|path| PartName::of(path).zip(Some(path)));
+        let own = named.filter(|(name, _)| name.mark == mark);
+        own.max_by_key(|(_, path)| fs::metadata(path).map_or(0, |meta| meta.len())).map(|(name, _)| name.size)
     }
 
-    /// The longest of what earlier leases have left of a blob, and its length; the others are removed.
+    /// The longest of what earlier leases of the same scope have left of a blob, and its length; the others are
+    /// removed. Of another scope another node may be writing, and this one is not: [`State::check_mark`].
     fn earlier(&self, name: &PartName, has_lease: bool) -> Result<Option<(PathBuf, u64)>, StoreError> {
         let mut found = Vec::new();
         for path in list(&self.inner.layout.parts(&name.digest))? {
-            if has_lease || PartName::of(&path).is_none_or(|old| old.node == name.node) {
+            let old = PartName::of(&path);
+            let is_own = old.as_ref().is_none_or(|old| old.node == name.node);
+            if old.is_some_and(|old| old.mark != name.mark) {
+                if is_own {
+                    self.inner.layout.discard(&path)?;
+                }
+            } else if has_lease || is_own {
                 found.push((fs::metadata(&path).map_or(0, |meta| meta.len()), path));
             }
         }
@@ -296,6 +313,11 @@ impl PartWriter {
             self.remove();
             return Err(StoreError::Mismatch { expected: self.digest.clone(), found, size: got });
         }
+        if self.store.has(&self.digest) {
+            // Another source has delivered the same bytes: one copy of them is enough.
+            self.remove();
+            return Ok(());
+        }
         self.file.sync_all().map_err(io_error("write", &self.path))?;
         let layout = &self.store.inner.layout;
         // The path has the fence in it: of a lease that was lost it is there no more.
@@ -337,11 +359,12 @@ impl PartWriter {
 
     fn remove(&mut self) {
         self.is_over = true;
-        self.store.release(&self.digest, self.fence);
         let _ = fs::remove_file(&self.path);
         if let Some(dir) = self.path.parent() {
             let _ = fs::remove_dir(dir);
         }
+        // Last: its room is another's from then on.
+        self.store.release(&self.digest, self.fence);
     }
 
     /// That of its lease.
@@ -373,11 +396,23 @@ impl Drop for PartWriter {
     }
 }
 
+impl State {
+    /// Whether this node may keep a download of this scope: one of another scope may be under way.
+    fn check_mark(&self, digest: &Digest, mark: Mark) -> Result<(), StoreError> {
+        let is_written = |r: &&Reservation| r.expires.is_none() && r.mark != mark;
+        match self.reserved.get(digest).filter(is_written) {
+            Some(_) => Err(StoreError::Elsewhere(digest.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Removes what no process can need any more; answers how many.
 pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
     let mut removed = 0;
-    let mut dirs: Vec<PathBuf> =
-        ["blobs", "refs", "checked", "claims", "seals", "order"].map(|name| layout.dir(name)).into();
+    let mut dirs: Vec<PathBuf> = ["blobs", "refs", "checked", "claims", "seals", "order", "sources"]
+        .map(|name| layout.dir(name))
+        .into();
     if !layout.is_shared() {
         for path in list(&layout.dir("trash"))? {
             layout.discard(&path)?;
@@ -428,12 +463,13 @@ pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result
             layout.discard(&path)?;
             removed += 1;
         }
-        if let (Some((size, at, _)), Some(digest)) = (best, digest) {
+        if let (Some((size, at, path)), Some(digest)) = (best, digest) {
+            let mark = PartName::of(&path).map_or_else(Mark::default, |name| name.mark);
             kept += 1;
             state.used += size;
             let written = Arc::new(AtomicU64::new(size));
             let expires = Some(at.after(RESUME));
-            state.reserved.insert(digest, Reservation { size, fence: 0, written, expires });
+            state.reserved.insert(digest, Reservation { size, fence: 0, mark, written, expires });
         } else {
             let _ = fs::remove_dir(&dir);
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{Blob, Inner, State, Store, StoreError, shared::Others};
-use crate::{Digest, manifest::Part, moment::Moment};
+use crate::{Digest, manifest::Part, moment::Moment, scope::Mark};
 
 /// How long room is kept for the layers of an image whose manifest was served.
 const EXPECTED: Duration = Duration::from_secs(60);
@@ -50,6 +50,8 @@ pub(super) struct Reservation {
     pub(super) size: u64,
     /// Of the lease that it is for; 0 while it is for nobody's.
     pub(super) fence: u64,
+    /// Of the scope of its download.
+    pub(super) mark: Mark,
     /// Bytes that are on the disk already.
     pub(super) written: Arc<AtomicU64>,
     /// When it ends; never while a download has it.
@@ -120,6 +122,9 @@ impl Inner {
         let size = state.blobs.get(digest).map_or(0, |b| b.size);
         let is_left = self.layout.throw(digest, now)?;
         self.unseal(digest);
+        if !is_left {
+            self.drop_sources(digest);
+        }
         if let Some(others) = &mut state.others {
             others.thrown += if is_left { size } else { 0 };
             state.gone.push(digest.clone());
@@ -288,7 +293,13 @@ impl Store {
             state.used += part.size;
             state.reserved.insert(
                 part.digest.clone(),
-                Reservation { size: part.size, fence: 0, written: Arc::default(), expires },
+                Reservation {
+                    size: part.size,
+                    fence: 0,
+                    mark: Mark::default(),
+                    written: Arc::default(),
+                    expires,
+                },
             );
         }
         self.inner.claim(&mut state, 0, now)?;

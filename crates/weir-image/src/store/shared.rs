@@ -15,12 +15,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Fingerprint, Inner, SCRUB, State, Store, StoreError,
-    layout::{io_error, list},
-    part::PartName,
-};
-use crate::{Digest, moment::Moment};
+use super::{Fingerprint, Inner, SCRUB, State, Store, StoreError, layout::list, part::PartName};
+use crate::{Digest, moment::Moment, scope::Mark};
 
 /// What was taken away stays in `trash` for so long unless its room is needed: who reads it on
 /// another node reads on, and who finds that it is used puts it back.
@@ -319,17 +315,18 @@ impl Inner {
                 protected.contains(digest)
                     || state.others.as_ref().is_some_and(|o| o.is_read_elsewhere(digest))
             };
-            if let Some(digest) = digest.filter(is_used) {
+            if let Some(digest) = digest.clone().filter(is_used) {
                 tracing::info!("{digest} is used again: it stays");
                 let blob = self.layout.blob(&digest);
                 // Another node may have been faster, or fetched it anew.
                 if fs::rename(&path, &blob).is_ok() {
                     self.notice(state, &digest);
                 }
-            } else if let Err(e) = fs::remove_file(&path)
-                && e.kind() != std::io::ErrorKind::NotFound
-            {
-                return Err(io_error("remove", &path)(e));
+            } else {
+                self.layout.discard(&path)?;
+                if let Some(digest) = digest.filter(|digest| !self.layout.blob(digest).exists()) {
+                    self.drop_sources(&digest);
+                }
             }
             if let Some(others) = &mut state.others {
                 others.thrown = others.thrown.saturating_sub(size);
@@ -431,10 +428,12 @@ impl Store {
         self.inner.layout.is_shared()
     }
 
-    /// What another node brings of a blob, under the latest lease that has brought anything.
-    pub(crate) fn growing(&self, digest: &Digest) -> Option<Growing> {
+    /// What another node brings of a blob in the scope of this mark, under the latest lease that has brought
+    /// anything.
+    pub(crate) fn growing(&self, digest: &Digest, mark: Mark) -> Option<Growing> {
         let names = list(&self.inner.layout.parts(digest)).ok()?;
-        let latest = names.iter().filter_map(|path| PartName::of(path)).max_by_key(|name| name.fence)?;
+        let of_scope = names.iter().filter_map(|path| PartName::of(path)).filter(|name| name.mark == mark);
+        let latest = of_scope.max_by_key(|name| name.fence)?;
         // Opened each time: that is when NFS asks its server how long a file is.
         let file = File::open(self.inner.layout.part(&latest)).ok()?;
         let length = file.metadata().ok()?.len();

@@ -90,6 +90,8 @@ struct Known {
     login: Option<Login>,
     share: Vec<String>,
     guard: Guard,
+    /// Every connection shows a certificate of this node.
+    shows_certificate: bool,
     client: Https,
     requests: Queue,
     blobs: Queue,
@@ -201,6 +203,7 @@ impl Upstreams {
                 login: Login::of(upstream),
                 share: upstream.share.clone(),
                 guard,
+                shows_certificate: upstream.cert_file.is_some(),
                 client: client(tls, guard, &proxies, timing),
                 requests: Queue::of(upstream.requests),
                 blobs: Queue::of(upstream.requests.saturating_mul(BLOBS)),
@@ -241,6 +244,14 @@ impl Upstreams {
         if known.get(&source.registry).is_some_and(shares) { Identity::Own } else { Identity::Anonymous }
     }
 
+    /// Whether what a registry gives to this identity it gives to everybody.
+    ///
+    /// A certificate shows who asks, also without other credentials.
+    pub(crate) fn is_public_way(&self, source: &Source, identity: &Identity) -> bool {
+        let shows = |entry: &Known| entry.shows_certificate;
+        *identity == Identity::Anonymous && !lock(&self.known).get(&source.registry).is_some_and(shows)
+    }
+
     fn entry(&self, ask: &Ask) -> Result<Known, Fault> {
         let registry = &ask.source.registry;
         let mut known = lock(&self.known);
@@ -261,6 +272,7 @@ impl Upstreams {
             login: None,
             share: Vec::new(),
             guard,
+            shows_certificate: false,
             client: client.clone(),
             requests: Queue::of(REQUESTS),
             blobs: Queue::of(REQUESTS * BLOBS),
