@@ -197,6 +197,10 @@ pub struct UpstreamSettings {
     pub cert_file: Option<PathBuf>,
     /// and its key.
     pub key_file: Option<PathBuf>,
+    /// Where it may send although the address is private, `cdn.example` or `10.0.0.9:9000`: storage, and its token
+    /// service. Its own address and public ones need not be named.
+    #[serde(default)]
+    pub redirects: Vec<Registry>,
     /// Requests to it at once; four times as many blobs may be on their way.
     #[serde(default = "requests")]
     pub requests: usize,

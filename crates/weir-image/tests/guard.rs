@@ -77,6 +77,7 @@ async fn credentials_do_not_follow_to_another_host() {
     upstream.username = Some("bot".to_owned());
     upstream.password_file = Some(secret);
     upstream.share = vec!["*".to_owned()];
+    upstream.redirects = vec![cdn.address.to_string().parse().unwrap()];
     let served = serve(settings(&dir.path().join("store"), vec![upstream])).await;
     let made = registry.image(APP, "1", 21, &[200_000]);
     cdn.image(APP, "1", 21, &[200_000]);

@@ -90,7 +90,12 @@ fn list(request: &Request<Incoming>, host: &str) -> Response<Full<Bytes>> {
         }
         let kind = "application/vnd.oci.image.index.v1+json";
         response = response.header("content-type", kind);
-        serde_json::json!({ "schemaVersion": 2, "mediaType": kind, "manifests": names })
+        let descriptor = |name: &String| {
+            let digest = kit::digest(name.as_bytes());
+            serde_json::json!({ "mediaType": "a/b", "digest": digest, "size": 1, "annotations": { "name": name } })
+        };
+        let manifests: Vec<_> = names.iter().map(descriptor).collect();
+        serde_json::json!({ "schemaVersion": 2, "mediaType": kind, "manifests": manifests })
     } else {
         return Response::builder().status(404).body(Full::default()).unwrap();
     };
@@ -115,7 +120,13 @@ async fn pages(served: &Served, first: &str) -> Vec<Got> {
 
 fn names(pages: &[Got], key: &str) -> Vec<String> {
     let of = |page: &Got| serde_json::from_slice::<serde_json::Value>(page.bytes()).unwrap()[key].clone();
-    pages.iter().flat_map(|page| serde_json::from_value::<Vec<String>>(of(page)).unwrap()).collect()
+    let all =
+        pages.iter().flat_map(|page| serde_json::from_value::<Vec<serde_json::Value>>(of(page)).unwrap());
+    all.map(|entry| {
+        let name = entry.get("annotations").map_or(&entry, |of| &of["name"]);
+        name.as_str().unwrap().to_owned()
+    })
+    .collect()
 }
 
 fn every() -> Vec<String> {

@@ -43,7 +43,7 @@ pub(super) enum Origin<'a> {
 /// An answer that has begun, and whether another node gave it.
 pub(super) type Found = (Answer, bool);
 
-/// What is known of the bytes of a download, beside its scope.
+/// Facts about the bytes of a download, beside its scope.
 #[derive(Debug, Clone, Copy, Default)]
 struct Came {
     /// The last of them from another node, which keeps them too.

@@ -92,7 +92,7 @@ pub(crate) enum Held {
 /// A blob to bring.
 struct Job {
     digest: Digest,
-    /// Who may share what comes before all of it is here.
+    /// Bytes that come are shared with askers of the same scope only.
     scope: Scope,
     /// Bytes, if a manifest says.
     size: Option<u64>,

@@ -45,7 +45,7 @@ impl Readers {
 /// A download under way.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
-    /// Whose registry is asked.
+    /// The registry of this source is asked.
     source: Source,
     progress: watch::Receiver<Progress>,
     pub(super) readers: Arc<Readers>,
@@ -73,7 +73,7 @@ impl Running {
 /// A download under way, as one who waits sees it.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    /// Whose registry is asked, which may be another's of the same scope.
+    /// The registry of this source is asked: it may be another source of the same scope.
     pub(crate) source: Source,
     pub(crate) progress: watch::Receiver<Progress>,
     readers: Arc<Readers>,

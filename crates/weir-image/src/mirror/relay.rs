@@ -1,11 +1,15 @@
 //! Lists of tags and of referrers: the registry answers each time, and a client can turn the page.
+//!
+//! An answer is read, and written anew: only what the specification says of a list reaches the client.
 
 use http_body_util::{BodyExt, Limited};
 use hyper::{
     HeaderMap, Response,
     header::{self, HeaderName, HeaderValue},
 };
+use oci_spec::image::ImageIndex;
 use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{
@@ -13,7 +17,7 @@ use super::{
     body::{self, Body},
 };
 use crate::{
-    Moment,
+    Moment, Repository, Tag,
     manifest::MAX_MANIFEST,
     stats::count,
     upstream::{Ask, Fault, outage},
@@ -73,6 +77,25 @@ fn query_of<'a>(target: &'a str, list: &str) -> Option<&'a str> {
     (list.ends_with(&*path) || path.ends_with(list)).then_some(query)
 }
 
+/// A list of tags, as the specification has it; `null` is how some registries write that there is none.
+#[derive(Serialize, Deserialize)]
+struct Tags {
+    name: Repository,
+    tags: Option<Vec<Tag>>,
+}
+
+/// A list of tags, written anew, and its type.
+fn tags(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
+    let list: Tags = serde_json::from_slice(bytes)?;
+    Ok((serde_json::to_vec(&list)?, "application/json"))
+}
+
+/// A list of referrers, which is an image index, written anew, and its type.
+fn referrers(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
+    let list: ImageIndex = serde_json::from_slice(bytes)?;
+    Ok((serde_json::to_vec(&list)?, "application/vnd.oci.image.index.v1+json"))
+}
+
 impl Mirror {
     /// Asks the registry for a list, and gives the client its page with a link to the next one.
     ///
@@ -85,11 +108,18 @@ impl Mirror {
         let read = timeout(self.inner.timing.stall, Limited::new(body, MAX_MANIFEST).collect()).await;
         let read = read.map_err(|_| outage(ask, "it did not come in time"))?;
         let bytes = read.map_err(|e| outage(ask, e.to_string()))?.to_bytes();
-        let mut response = Response::new(body::whole(bytes));
-        for name in [header::CONTENT_TYPE, FILTERS] {
-            if let Some(value) = parts.headers.get(&name) {
-                response.headers_mut().insert(name, value.clone());
-            }
+        let wrong = |e: serde_json::Error| Fault::Wrong {
+            what: format!("{}/{}", ask.source, ask.path),
+            why: format!("it is no such list ({e})"),
+        };
+        let is_tags = ask.path.starts_with("tags/");
+        let (list, kind) = if is_tags { tags(&bytes) } else { referrers(&bytes) }.map_err(wrong)?;
+        let mut response = Response::new(body::whole(list));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        // Its only filter so far.
+        let is_filtered = parts.headers.get(&FILTERS).is_some_and(|filters| filters == "artifactType");
+        if is_filtered && !is_tags {
+            response.headers_mut().insert(FILTERS, HeaderValue::from_static("artifactType"));
         }
         if let Some(target) = next_target(&parts.headers) {
             let path = ask.path.split_once('?').map_or(&*ask.path, |(path, _)| path);

@@ -119,7 +119,7 @@ struct Blob {
     is_manifest: bool,
     /// Another node of the site had it too.
     is_copy: bool,
-    /// Who has delivered it; none until that is read.
+    /// The sources that have delivered it; none until they are read.
     sources: Option<Sources>,
 }
 

@@ -428,8 +428,8 @@ impl Store {
         self.inner.layout.is_shared()
     }
 
-    /// What another node brings of a blob in the scope of this mark, under the latest lease that has brought
-    /// anything.
+    /// The part of a blob that another node brings in the scope of this mark, under the latest lease that has
+    /// brought anything.
     pub(crate) fn growing(&self, digest: &Digest, mark: Mark) -> Option<Growing> {
         let names = list(&self.inner.layout.parts(digest)).ok()?;
         let of_scope = names.iter().filter_map(|path| PartName::of(path)).filter(|name| name.mark == mark);

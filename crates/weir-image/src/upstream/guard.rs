@@ -3,51 +3,79 @@
 use std::{
     future::Future,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     task::{Context, Poll},
     vec,
 };
 
+use hyper::Uri;
 use hyper_util::client::legacy::connect::dns::Name;
 
-/// Resolves names, and gives only addresses that may be asked.
+use super::special::{Class, classify};
+use crate::Registry;
+
+/// A host that the operator has named, with the port if it was named too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    host: String,
+    port: Option<u16>,
+}
+
+impl Place {
+    pub(super) fn of(named: &Registry) -> Place {
+        Place { host: named.host().to_owned(), port: named.port() }
+    }
+
+    /// The place of a URL; none if it has no host.
+    pub(super) fn of_url(url: &Uri) -> Option<Place> {
+        let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
+        let host = url.host()?.trim_matches(['[', ']']).to_ascii_lowercase();
+        Some(Place { host, port: Some(url.port_u16().unwrap_or(usual)) })
+    }
+
+    /// Whether a URL leads here.
+    pub(super) fn has(&self, url: &Uri) -> bool {
+        let at = Place::of_url(url);
+        at.is_some_and(|at| at.host == self.host && (self.port.is_none() || self.port == at.port))
+    }
+}
+
+/// Resolves names, and gives only addresses that may be asked. Each connection resolves anew, and goes to what was
+/// looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guard {
-    /// Also addresses of private networks and of this machine: of registries the operator has named.
+    /// Also addresses of private networks and of this node: of places that the operator has named.
     pub(super) private: bool,
 }
 
 impl Guard {
     /// Why an address is not asked; `None` if it may be.
-    pub(super) fn refuses(self, ip: IpAddr) -> Option<&'static str> {
-        let ip = match ip {
-            IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
-            IpAddr::V4(_) => ip,
+    pub(super) fn refuses(self, ip: IpAddr) -> Option<String> {
+        let (class, what) = match classify(ip) {
+            Some(special) => special,
+            None if !self.private && is_own(ip) => (Class::Private, "this node's own"),
+            None => return None,
         };
-        let (never, private) = match ip {
-            IpAddr::V4(v4) => (
-                v4.is_link_local()
-                    || v4.is_multicast()
-                    || v4.is_unspecified()
-                    || v4.is_broadcast()
-                    || v4 == Ipv4Addr::new(100, 100, 100, 200),
-                v4.is_loopback() || v4.is_private() || (v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64),
-            ),
-            IpAddr::V6(v6) => (
-                v6.is_unicast_link_local()
-                    || v6.is_multicast()
-                    || v6.is_unspecified()
-                    || v6 == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-                v6.is_loopback() || v6.is_unique_local(),
-            ),
-        };
-        if never {
-            return Some("it is a link-local, metadata or multicast address");
+        match class {
+            Class::Never => Some(format!("no registry is at {ip}: {what}")),
+            Class::Private if self.private => None,
+            Class::Private => Some(format!(
+                "{ip} is private: {what}; name the host in an [[images.upstream]], or in `redirects` of the one \
+                 that sends there"
+            )),
         }
-        (private && !self.private)
-            .then_some("it is at a private address, and no [[images.upstream]] of the configuration names it")
     }
+}
+
+/// Whether an interface of this node has the address. The kernel is asked each time, as addresses change.
+fn is_own(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.filter_map(|interface| interface.address).any(|address| {
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()))) == Some(ip)
+    })
 }
 
 type Resolved = Pin<Box<dyn Future<Output = io::Result<vec::IntoIter<SocketAddr>>> + Send>>;
@@ -88,34 +116,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_local_and_metadata_addresses_are_refused_always_and_private_ones_unless_named() {
+    fn metadata_is_refused_always_and_private_addresses_unless_named() {
         let (open, closed) = (Guard { private: true }, Guard { private: false });
-        for never in [
-            "169.254.169.254",
-            "fe80::1",
-            "0.0.0.0",
-            "::",
-            "224.0.0.1",
-            "100.100.100.200",
-            "::ffff:169.254.1.1",
-            "fd00:ec2::254",
-        ] {
+        for never in ["169.254.169.254", "fe80::1", "0.0.0.0", "64:ff9b::a9fe:a9fe"] {
             let ip = never.parse().unwrap();
             assert!(open.refuses(ip).is_some() && closed.refuses(ip).is_some(), "{never}");
         }
-        for private in [
-            "127.0.0.1",
-            "10.1.2.3",
-            "192.168.0.1",
-            "172.16.0.1",
-            "::1",
-            "fd12::1",
-            "100.64.0.1",
-            "::ffff:127.0.0.1",
-        ] {
+        for private in ["127.0.0.1", "10.1.2.3", "fd12::1", "::ffff:127.0.0.1", "2002:7f00:1::"] {
             let ip = private.parse().unwrap();
             assert!(open.refuses(ip).is_none() && closed.refuses(ip).is_some(), "{private}");
         }
         assert!(closed.refuses("140.82.121.33".parse().unwrap()).is_none());
+        assert!(is_own("127.0.0.1".parse().unwrap()) && is_own("::ffff:127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn place_is_a_host_and_its_port_if_one_is_named() {
+        let place = |text: &str| Place::of(&text.parse().unwrap());
+        for (named, url, is_here) in [
+            ("10.0.0.5:5000", "http://10.0.0.5:5000/v2/", true),
+            ("10.0.0.5:5000", "http://10.0.0.5:5001/v2/", false),
+            ("10.0.0.5:443", "https://10.0.0.5/v2/", true),
+            ("cdn.example", "https://CDN.example:8443/x", true),
+            ("cdn.example", "https://a.cdn.example/x", false),
+            ("cdn.example", "https://cdn.example.evil.example/x", false),
+            ("[fd12::1]:5000", "http://[fd12::1]:5000/", true),
+        ] {
+            assert_eq!(place(named).has(&url.parse().unwrap()), is_here, "{named} {url}");
+        }
     }
 }

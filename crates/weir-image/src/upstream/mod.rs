@@ -7,6 +7,7 @@ mod fault;
 pub(crate) mod fuzz;
 mod guard;
 mod login;
+mod special;
 mod token;
 
 use std::{
@@ -32,7 +33,7 @@ use crate::{
 use auth::Challenge;
 use connect::{Https, Proxies, client, tls};
 pub use fault::Fault;
-use guard::Guard;
+use guard::{Guard, Place};
 use login::Login;
 
 /// Says whom a request has passed through, so that mirrors that ask each other in a circle notice.
@@ -77,6 +78,10 @@ impl Base {
         Ok(Base { is_tls, authority: authority.to_owned() })
     }
 
+    fn url(&self, path: &str) -> String {
+        format!("{}://{}/{path}", if self.is_tls { "https" } else { "http" }, self.authority)
+    }
+
     fn usual(registry: &Registry) -> Base {
         let authority =
             if registry.as_str() == DOCKER_IO { "registry-1.docker.io" } else { registry.as_str() };
@@ -89,10 +94,14 @@ struct Known {
     base: Base,
     login: Option<Login>,
     share: Vec<String>,
-    guard: Guard,
+    /// Where it is, and where else it may send although the address is private.
+    places: Arc<[Place]>,
     /// Every connection shows a certificate of this node.
     shows_certificate: bool,
+    /// Asks those places,
     client: Https,
+    /// and all others.
+    strict: Https,
     requests: Queue,
     blobs: Queue,
 }
@@ -197,14 +206,17 @@ impl Upstreams {
                 (None, None, None) => usual.clone(),
                 (ca, cert, key) => tls(ca.as_deref(), cert.as_deref().zip(key.as_deref()))?,
             };
-            let guard = Guard { private: true };
+            let base = Base::of(upstream)?;
+            let own = base.url("").parse().ok().and_then(|url| Place::of_url(&url));
+            let places = own.into_iter().chain(upstream.redirects.iter().map(Place::of)).collect();
             let entry = Known {
-                base: Base::of(upstream)?,
+                base,
                 login: Login::of(upstream),
                 share: upstream.share.clone(),
-                guard,
+                places,
                 shows_certificate: upstream.cert_file.is_some(),
-                client: client(tls, guard, &proxies, timing),
+                client: client(tls.clone(), Guard { private: true }, &proxies, timing),
+                strict: client(tls, Guard { private: false }, &proxies, timing),
                 requests: Queue::of(upstream.requests),
                 blobs: Queue::of(upstream.requests.saturating_mul(BLOBS)),
             };
@@ -263,7 +275,6 @@ impl Upstreams {
         let Some(client) = &self.others else {
             return Err(refused("no [[images.upstream]] names it, and any_registry is false"));
         };
-        let guard = Guard { private: false };
         if registry.port().is_some_and(|port| port != 443) {
             return Err(refused("it has a port of its own, and no [[images.upstream]] names it"));
         }
@@ -271,9 +282,10 @@ impl Upstreams {
             base: Base::usual(registry),
             login: None,
             share: Vec::new(),
-            guard,
+            places: Arc::default(),
             shows_certificate: false,
             client: client.clone(),
+            strict: client.clone(),
             requests: Queue::of(REQUESTS),
             blobs: Queue::of(REQUESTS * BLOBS),
         };
@@ -296,8 +308,7 @@ impl Upstreams {
         }
         let entry = self.entry(ask)?;
         let permit = self.place(ask, &entry).await?;
-        let scheme = if entry.base.is_tls { "https" } else { "http" };
-        let url = format!("{scheme}://{}/v2/{}/{}", entry.base.authority, ask.source.repository, ask.path);
+        let url = entry.base.url(&format!("v2/{}/{}", ask.source.repository, ask.path));
         let key = (registry.clone(), ask.source.repository.to_string(), ask.identity.clone());
         let cached = lock(&self.tokens).get(&key).filter(|(_, until)| now < *until).map(|(t, _)| t.clone());
         let bearer = match &ask.identity {
@@ -375,7 +386,7 @@ impl Upstreams {
         let mut url: Uri = url.parse().map_err(|_| outage(ask, format!("{url} is not a URL")))?;
         let first = url.authority().cloned();
         for _ in 0..=REDIRECTS {
-            self.check(ask, entry, &url)?;
+            let client = self.client(ask, entry, &url)?;
             let mut request = Request::builder().method(&ask.method).uri(&url);
             if let Some(headers) = request.headers_mut() {
                 let mut put = |name: &'static str, value: &str| {
@@ -406,7 +417,7 @@ impl Upstreams {
                 }
             }
             let request = request.body(Full::default()).map_err(|e| outage(ask, e.to_string()))?;
-            let sent = entry.client.request(request);
+            let sent = client.request(request);
             let response = self.in_time(ask, "no answer", sent).await?.map_err(|e| outage(ask, chain(&e)))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(response);
@@ -419,23 +430,24 @@ impl Upstreams {
         Err(outage(ask, format!("its registry sends elsewhere more than {REDIRECTS} times")))
     }
 
-    /// What must hold for every URL, wherever it came from.
-    fn check(&self, ask: &Ask, entry: &Known, url: &Uri) -> Result<(), Fault> {
+    /// What asks a URL, wherever that came from, if it may be asked.
+    fn client<'a>(&self, ask: &Ask, entry: &'a Known, url: &Uri) -> Result<&'a Https, Fault> {
         let refused = |why: &str| {
             let whom = url.authority().map_or_else(String::new, ToString::to_string);
             Err(Fault::Refused { what: ask.what(), whom, why: why.to_owned() })
         };
+        let private = entry.places.iter().any(|place| place.has(url));
         if url.scheme_str() != Some("https") && entry.base.is_tls {
             return refused("it would be without TLS");
         }
         let host = url.host().unwrap_or_default();
         // Addresses are not resolved, so the resolver does not see them.
         if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>()
-            && let Some(why) = entry.guard.refuses(ip)
+            && let Some(why) = (Guard { private }).refuses(ip)
         {
-            return refused(why);
+            return refused(&why);
         }
-        Ok(())
+        Ok(if private { &entry.client } else { &entry.strict })
     }
 
     async fn in_time<T>(&self, ask: &Ask, what: &str, work: impl Future<Output = T>) -> Result<T, Fault> {

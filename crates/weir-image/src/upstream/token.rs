@@ -48,13 +48,13 @@ impl Upstreams {
         form: String,
     ) -> Result<Response<Incoming>, Fault> {
         let url: Uri = url.parse().map_err(|_| outage(ask, format!("{url} is not a URL")))?;
-        self.check(ask, entry, &url)?;
+        let client = self.client(ask, entry, &url)?;
         let request = Request::post(url)
             .header(header::USER_AGENT, AGENT)
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(Full::from(form))
             .map_err(|e| outage(ask, e.to_string()))?;
-        let sent = entry.client.request(request);
+        let sent = client.request(request);
         self.in_time(ask, "no token", sent).await?.map_err(|e| outage(ask, chain(&e)))
     }
 

@@ -215,6 +215,7 @@ impl Registry {
             ca_file: None,
             cert_file: None,
             key_file: None,
+            redirects: Vec::new(),
             requests: 64,
         }
     }
