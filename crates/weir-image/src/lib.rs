@@ -25,7 +25,7 @@ pub use digest::Digest;
 pub use mirror::{Mirror, MirrorError, PROBE, SiteState};
 pub use moment::Moment;
 pub use name::{Image, Reference, Registry, Repository, Source, Tag};
-pub use peer::Probed;
+pub use peer::{BadNetwork, Network, Probed};
 pub use scope::Scope;
 pub use scrub::Scrubbing;
 pub use settings::{PopSettings, PopStore, Settings, Timing, UpstreamSettings};

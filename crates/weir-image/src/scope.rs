@@ -4,7 +4,7 @@ use crate::{Digest, Registry, Repository, Source, digest::Algorithm};
 
 /// The sources among which bytes that are not yet proved may be shared.
 ///
-/// What a registry gives to everybody is public, whichever of its repositories was named: all anonymous
+/// Bytes that a registry gives to everybody are public, whichever of its repositories was named: all anonymous
 /// downloads from one registry have one scope. All other downloads have the scope of one repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
@@ -35,7 +35,7 @@ impl Scope {
         Digest::of(Algorithm::Sha256, format!("{} {digest}", self.text()).as_bytes())
     }
 
-    /// What the file of a download says of its scope.
+    /// The scope in the name of a download's file.
     pub(crate) fn mark(&self) -> Mark {
         let hash = Digest::of(Algorithm::Sha256, self.text().as_bytes());
         Mark(u64::from_str_radix(&hash.hex()[..16], 16).unwrap_or_default())

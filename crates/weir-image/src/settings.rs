@@ -8,7 +8,7 @@ use weir_units::{BitRate, Bytes};
 use crate::{
     Registry,
     coordination::Redis,
-    peer::Peers,
+    peer::{Network, Peers},
     store::{Budget, PolicyKind},
 };
 
@@ -85,8 +85,11 @@ pub struct PopSettings {
     pub redis_password_file: Option<PathBuf>,
     /// Store `peer`: where the other nodes ask this one, an address of the site's network,
     pub listen: Option<SocketAddr>,
-    /// and by what they know each other: a file with a secret, the same on all.
+    /// by what they know each other: a file with a secret, the same on all,
     pub secret_file: Option<PathBuf>,
+    /// and in which networks they are, `10.0.0.0/24`. Empty: private addresses, and neighbours of `listen`.
+    #[serde(default)]
+    pub networks: Vec<Network>,
 }
 
 /// Where the blobs of a site are.
@@ -146,7 +149,9 @@ impl PopSettings {
     /// # Errors
     /// The secret cannot be read, or can be guessed.
     pub(crate) fn peers(&self) -> Result<Option<Peers>, String> {
-        let (PopStore::Peer, Some(file)) = (self.store, &self.secret_file) else { return Ok(None) };
+        let (PopStore::Peer, Some(file), Some(own)) = (self.store, &self.secret_file, self.listen) else {
+            return Ok(None);
+        };
         let secret = std::fs::read_to_string(file)
             .map_err(|e| format!("cannot read secret_file {}: {e}", file.display()))?;
         let secret = secret.trim();
@@ -154,7 +159,7 @@ impl PopSettings {
             let length = secret.len();
             return Err(format!("secret_file {} has {length} characters: write 16 or more", file.display()));
         }
-        Ok(Some(Peers::new(&self.address()?, secret.as_bytes())))
+        Peers::new(own, &self.networks, secret.as_bytes()).map(Some)
     }
 
     /// What keeps the leases of the site.
@@ -313,9 +318,12 @@ impl Settings {
                 Err(why) => return fault("node", why),
             };
             match (pop.store, pop.listen, &pop.secret_file) {
-                (PopStore::SharedDir, None, None) => {}
+                (PopStore::SharedDir, None, None) if pop.networks.is_empty() => {}
                 (PopStore::SharedDir, ..) => {
-                    return fault("store", "shared-dir needs neither listen nor secret_file".to_owned());
+                    return fault(
+                        "store",
+                        "shared-dir needs neither listen nor secret_file nor networks".to_owned(),
+                    );
                 }
                 (PopStore::Peer, Some(listen), Some(_))
                     if !listen.ip().is_unspecified() && listen.port() != 0 => {}
@@ -323,6 +331,13 @@ impl Settings {
                     let how = "peer needs listen, this node's address among them (\"10.0.0.5:5051\"), and secret_file";
                     return fault("store", how.to_owned());
                 }
+            }
+            let is_in = |listen: SocketAddr| pop.networks.iter().any(|network| network.has(listen.ip()));
+            if let Some(listen) = pop.listen
+                && !pop.networks.is_empty()
+                && !is_in(listen)
+            {
+                return fault("networks", format!("{} of listen is in none of them", listen.ip()));
             }
             if let Err(e) = Redis::new(&pop.redis, None, &pop.name, &node) {
                 return fault("redis", crate::upstream::chain(&e));

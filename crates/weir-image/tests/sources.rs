@@ -12,7 +12,7 @@ use kit::{
 };
 use weir_image::{Digest, PopStore, UpstreamSettings};
 
-/// What the owner shows to the private registry.
+/// The owner shows this to the private registry.
 const LOGIN: (&str, &str) = ("authorization", "Basic dXNlcjpwYXNz");
 /// The repository of the attacker, as its registry and the mirror call it.
 const THIEF: &str = "evil.example/thief/x";

@@ -273,7 +273,9 @@ impl Downloads {
         // Of a directory of its own a node goes on with one writer, whoever it gets the rest from.
         let (mut sink, mut in_vain) = (None::<Sink>, None::<Instant>);
         loop {
+            let is_stranger = |by: &str| self.peers.as_ref().is_some_and(|peers| !peers.is_of_site(by));
             let claim = match self.coordination.acquire(&job.scope.lease(&job.digest), Moment::now()).await {
+                Ok(Claim::Held { by }) if is_stranger(&by) => Followed::Alone,
                 Ok(Claim::Held { by }) if self.peers.is_some() => {
                     let (right, before) = (Right::alone(), sink.as_ref().map_or(0, Sink::written));
                     match self.bring(job, right, Origin::Peer(&by), &mut sink, None).await {

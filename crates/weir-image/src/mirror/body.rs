@@ -11,8 +11,8 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use futures_util::stream;
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use futures_util::{StreamExt, stream};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
 use tokio::time::timeout;
 
@@ -142,4 +142,14 @@ pub(super) fn sending(body: Body, busy: Busy, queue: Queue) -> UnsyncBoxBody<Byt
         frame.map_data(|piece| queue.admit(piece))
     })
     .boxed_unsync()
+}
+
+/// As [`sending`], over a connection that sends bytes only.
+pub(super) fn sending_bytes(body: Body, busy: Busy) -> UnsyncBoxBody<Bytes, io::Error> {
+    let frames = BodyStream::new(body).map(move |frame| {
+        let _held = &busy;
+        // No answer has trailers.
+        frame?.into_data().map_or(Ok(Bytes::new()), Piece::read).map(Frame::data)
+    });
+    StreamBody::new(frames).boxed_unsync()
 }

@@ -11,17 +11,17 @@ use std::{
     time::Duration,
 };
 
-use hyper::service::service_fn;
+use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::AbortHandle,
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use super::{
     Asks, Mirror, MirrorError, SiteState,
-    body::{Busy, sending},
+    body::{Busy, sending, sending_bytes},
     wire::{Queue, Wire},
 };
 use crate::{
@@ -133,7 +133,7 @@ impl Mirror {
             Ok(Nodes { addresses, in_use }) => {
                 self.inner.store.set_in_use_elsewhere(in_use);
                 if let Some(peers) = &self.inner.peers {
-                    peers.set_known(addresses.clone());
+                    peers.set_known(&addresses);
                 }
                 site = SiteState { nodes: addresses, problem: None };
             }
@@ -164,28 +164,53 @@ impl Mirror {
             let id = open.0;
             let (mirror, marks, table) = (self.clone(), Arc::clone(&busy), Arc::clone(connections));
             let task = tokio::spawn(async move {
-                mirror.converse(stream, &marks, asks).await;
+                match asks {
+                    Asks::Client => mirror.converse(stream, &marks).await,
+                    Asks::Peer => mirror.converse_with_peer(stream, &marks).await,
+                }
                 table.lock().1.remove(&id);
             });
             open.1.insert(id, Connection { busy, task: task.abort_handle() });
         }
     }
 
-    async fn converse(&self, stream: TcpStream, busy: &Arc<AtomicUsize>, asks: Asks) {
+    /// Answers another node, over TLS. What it is sent is encrypted here, so the kernel cannot send files itself.
+    async fn converse_with_peer(&self, stream: TcpStream, busy: &Arc<AtomicUsize>) {
+        let Some(peers) = &self.inner.peers else { return };
+        let _ = stream.set_nodelay(true);
+        let stream = Wire::new(stream, Queue::default(), self.inner.timing.send);
+        let stream = match timeout(self.inner.timing.header, peers.acceptor().accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(e)) => return tracing::debug!("a connection of another node failed: {e}"),
+            Err(_) => return tracing::debug!("a connection of another node said nothing"),
+        };
+        let answer = service_fn(|request| async move {
+            let mark = Busy::mark(busy);
+            let response = self.answer(request, Asks::Peer).await;
+            Ok::<_, std::convert::Infallible>(response.map(|body| sending_bytes(body, mark)))
+        });
+        let served = self.http().serve_connection(TokioIo::new(stream), answer).await;
+        if let Err(e) = served {
+            tracing::debug!("a connection of another node ended: {e}");
+        }
+    }
+
+    fn http(&self) -> http1::Builder {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.inner.timing.header).max_buf_size(64 << 10);
+        http
+    }
+
+    async fn converse(&self, stream: TcpStream, busy: &Arc<AtomicUsize>) {
         let _ = stream.set_nodelay(true);
         let queue = &Queue::default();
         let stream = Wire::new(stream, queue.clone(), self.inner.timing.send);
         let answer = service_fn(|request| async move {
             let mark = Busy::mark(busy);
-            let response = self.answer(request, asks).await;
+            let response = self.answer(request, Asks::Client).await;
             Ok::<_, std::convert::Infallible>(response.map(|body| sending(body, mark, queue.clone())))
         });
-        let served = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.inner.timing.header)
-            .max_buf_size(64 << 10)
-            .serve_connection(TokioIo::new(stream), answer)
-            .await;
+        let served = self.http().serve_connection(TokioIo::new(stream), answer).await;
         if let Err(e) = served {
             tracing::debug!("a client's connection ended: {e}");
         }

@@ -49,6 +49,22 @@ pub(super) enum Piece {
     Part(Part),
 }
 
+impl Piece {
+    /// Its bytes. Those of a part are in the page cache: [`take`] has looked.
+    ///
+    /// # Errors
+    /// The file is shorter by now, or cannot be read.
+    pub(super) fn read(self) -> io::Result<Bytes> {
+        match self {
+            Piece::Bytes(bytes) => Ok(bytes),
+            Piece::Part(Part { file, range }) => {
+                let mut bytes = vec![0; usize::try_from(range.end - range.start).map_err(io::Error::other)?];
+                file.read_exact_at(&mut bytes, range.start).map(|()| bytes.into())
+            }
+        }
+    }
+}
+
 impl Buf for Piece {
     fn remaining(&self) -> usize {
         self.chunk().len()
@@ -100,18 +116,6 @@ pub(super) async fn take(file: &Arc<File>, range: Range<u64>) -> io::Result<Piec
 mod tests {
     use super::*;
 
-    /// What a piece is, read from where it is.
-    fn bytes_of(piece: &Piece) -> Vec<u8> {
-        match piece {
-            Piece::Bytes(bytes) => bytes.to_vec(),
-            Piece::Part(Part { file, range }) => {
-                let mut bytes = vec![0; piece.remaining()];
-                file.read_exact_at(&mut bytes, range.start).unwrap();
-                bytes
-            }
-        }
-    }
-
     #[tokio::test]
     async fn pieces_are_what_the_file_has_whether_it_is_in_memory_or_on_the_disk() {
         let file = Arc::new(tempfile::tempfile().unwrap());
@@ -133,7 +137,7 @@ mod tests {
                 if got.is_empty() && knows {
                     assert_eq!(matches!(piece, Piece::Bytes(_)), is_cold, "{piece:?}");
                 }
-                got.extend(bytes_of(&piece));
+                got.extend(piece.read().unwrap());
             }
             assert!(got == bytes, "cold: {is_cold}");
         }

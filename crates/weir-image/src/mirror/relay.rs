@@ -1,6 +1,6 @@
 //! Lists of tags and of referrers: the registry answers each time, and a client can turn the page.
 //!
-//! An answer is read, and written anew: only what the specification says of a list reaches the client.
+//! An answer is parsed and written again: only what the specification names in a list reaches the client.
 
 use http_body_util::{BodyExt, Limited};
 use hyper::{
@@ -77,20 +77,20 @@ fn query_of<'a>(target: &'a str, list: &str) -> Option<&'a str> {
     (list.ends_with(&*path) || path.ends_with(list)).then_some(query)
 }
 
-/// A list of tags, as the specification has it; `null` is how some registries write that there is none.
+/// A list of tags as specified. Some registries write `null` when there is none.
 #[derive(Serialize, Deserialize)]
 struct Tags {
     name: Repository,
     tags: Option<Vec<Tag>>,
 }
 
-/// A list of tags, written anew, and its type.
+/// A list of tags, parsed and written again, and its type.
 fn tags(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
     let list: Tags = serde_json::from_slice(bytes)?;
     Ok((serde_json::to_vec(&list)?, "application/json"))
 }
 
-/// A list of referrers, which is an image index, written anew, and its type.
+/// A list of referrers, which is an image index, parsed and written again, and its type.
 fn referrers(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
     let list: ImageIndex = serde_json::from_slice(bytes)?;
     Ok((serde_json::to_vec(&list)?, "application/vnd.oci.image.index.v1+json"))

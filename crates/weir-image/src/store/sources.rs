@@ -14,7 +14,7 @@ use crate::{Digest, Source, moment::Moment};
 /// The most repositories that are remembered of one blob; the oldest has to prove itself again.
 const MAX_SOURCES: usize = 64;
 
-/// Who has delivered a blob: the file `sources/sha256-…`.
+/// The sources that have delivered a blob: the file `sources/sha256-…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sources {
     /// A registry has given the blob to one who showed no credentials. It is served under any name.
@@ -51,7 +51,7 @@ impl Inner {
         self.layout.dir("sources").join(format!("{}-{}", digest.algorithm().name(), digest.hex()))
     }
 
-    /// What is known of a blob's sources; a file that cannot be read says nothing.
+    /// The sources of a blob that are known; a file that cannot be read says nothing.
     fn read_sources(&self, digest: &Digest) -> Sources {
         let read = fs::read(self.sources_file(digest)).ok();
         read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
@@ -71,7 +71,7 @@ impl Inner {
         blob.sources.as_ref().is_some_and(|sources| sources.allow(source))
     }
 
-    /// Forgets the sources of a blob that is gone. What is left behind is true all the same.
+    /// Forgets the sources of a blob that is gone. A file that is left behind is true all the same.
     pub(super) fn drop_sources(&self, digest: &Digest) {
         let _ = fs::remove_file(self.sources_file(digest));
     }

@@ -41,8 +41,8 @@ impl Place {
     }
 }
 
-/// Resolves names, and gives only addresses that may be asked. Each connection resolves anew, and goes to what was
-/// looked at.
+/// Resolves names, and gives only addresses that may be asked. Each connection resolves again, and goes to an
+/// address that was checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guard {
     /// Also addresses of private networks and of this node: of places that the operator has named.

@@ -36,6 +36,11 @@ pub use fault::Fault;
 use guard::{Guard, Place};
 use login::Login;
 
+/// Whether an address is this node's or a private network's, by the registries of special addresses.
+pub(crate) fn is_private(ip: IpAddr) -> bool {
+    special::classify(ip).is_some_and(|(class, _)| class == special::Class::Private)
+}
+
 /// Says whom a request has passed through, so that mirrors that ask each other in a circle notice.
 pub(crate) const HOP: &str = "x-weir-hop";
 
@@ -430,7 +435,7 @@ impl Upstreams {
         Err(outage(ask, format!("its registry sends elsewhere more than {REDIRECTS} times")))
     }
 
-    /// What asks a URL, wherever that came from, if it may be asked.
+    /// The client for a URL, wherever that came from, if it may be asked.
     fn client<'a>(&self, ask: &Ask, entry: &'a Known, url: &Uri) -> Result<&'a Https, Fault> {
         let refused = |why: &str| {
             let whom = url.authority().map_or_else(String::new, ToString::to_string);

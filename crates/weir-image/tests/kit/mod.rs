@@ -5,6 +5,7 @@
 pub(crate) mod line;
 pub(crate) mod redis;
 pub(crate) mod site;
+pub(crate) mod tls;
 
 use std::{
     collections::{HashMap, VecDeque},

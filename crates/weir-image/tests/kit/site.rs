@@ -74,6 +74,7 @@ impl World {
                 redis_password_file: None,
                 listen,
                 secret_file: listen.map(|_| secret.clone()),
+                networks: Vec::new(),
             });
             twins.push(site.node(&name));
             planned.push(given);

@@ -4,9 +4,14 @@
 //! A peer is asked for what it has, or is bringing, and asks nobody itself. Whether a client may have
 //! something is for the node that it asks to find out; peers prove by a secret that they are peers.
 
+mod network;
+mod proof;
+mod tls;
+
 use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -18,14 +23,18 @@ use hyper::{
     body::Incoming,
     header::{AUTHORIZATION, HeaderValue, RANGE},
 };
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use ring::hmac;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use crate::{Moment, Source, scope::Scope};
+use network::Site;
+pub use network::{BadNetwork, Network};
+use proof::{Asked, Proofs, WINDOW};
 
 /// A peer is on the same network: it answers soon, or is not there.
 const CONNECT: Duration = Duration::from_millis(300);
@@ -33,10 +42,8 @@ const CONNECT: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_secs(1);
 /// A peer that was not there is not asked for so long.
 const DOWN: Duration = Duration::from_secs(5);
-/// A proof holds for so long, as the clocks of nodes differ.
-const PROOF: Duration = Duration::from_secs(60);
-/// How it begins.
-const SCHEME: &str = "weir-peer ";
+/// The most nodes of a site that are asked.
+const MAX_PEERS: usize = 256;
 
 /// In the query of a request that takes what is on its way too: in the scope of its repository, or of all that its
 /// registry gives to everybody.
@@ -86,67 +93,85 @@ pub struct Probed {
 
 /// The other nodes.
 pub(crate) struct Peers {
-    /// This node's address among them.
-    own: String,
-    secret: hmac::Key,
-    client: Client<HttpConnector, Empty<Bytes>>,
-    known: Mutex<Vec<String>>,
-    down: Mutex<HashMap<String, Moment>>,
+    site: Site,
+    proofs: Proofs,
+    acceptor: TlsAcceptor,
+    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    known: Mutex<BTreeSet<SocketAddr>>,
+    down: Mutex<HashMap<SocketAddr, Moment>>,
 }
 
 impl std::fmt::Debug for Peers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peers").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("Peers").field("site", &self.site).finish_non_exhaustive()
     }
 }
 
 impl Peers {
-    pub(crate) fn new(own: &str, secret: &[u8]) -> Peers {
+    /// * `own`: where the others ask this node.
+    /// * `networks`: where they are; none: private addresses, and neighbours of `own`.
+    ///
+    /// # Errors
+    /// TLS cannot be set up, in words.
+    pub(crate) fn new(own: SocketAddr, networks: &[Network], secret: &[u8]) -> Result<Peers, String> {
+        let (near, far) = tls::configs(secret)?;
         let mut http = HttpConnector::new();
+        http.enforce_http(false);
         http.set_nodelay(true);
         http.set_connect_timeout(Some(CONNECT));
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_timer(TokioTimer::new())
-            .build(http);
-        Peers {
-            own: own.to_owned(),
-            secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
+            .build(
+                HttpsConnectorBuilder::new()
+                    .with_tls_config(near)
+                    .https_only()
+                    .enable_http1()
+                    .wrap_connector(http),
+            );
+        Ok(Peers {
+            site: Site { own, networks: networks.to_vec() },
+            proofs: Proofs::new(secret),
+            acceptor: TlsAcceptor::from(Arc::new(far)),
             client,
             known: Mutex::default(),
             down: Mutex::default(),
+        })
+    }
+
+    /// The nodes that are there; this one may be among them. Addresses outside the site's networks are left out.
+    pub(crate) fn set_known(&self, addresses: &[String]) {
+        let read = addresses.iter().map(|text| (text, self.site.read(text)));
+        let (good, bad): (Vec<_>, Vec<_>) = read.partition(|(_, at)| at.is_some());
+        let good: BTreeSet<SocketAddr> = good.into_iter().filter_map(|(_, at)| at).take(MAX_PEERS).collect();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == good {
+            return;
+        }
+        *known = good;
+        for (text, _) in bad.into_iter().take(8) {
+            tracing::warn!("{text:?} is no address in the site's `networks`: that node is not asked");
         }
     }
 
-    /// Who is there; this node may be among them.
-    pub(crate) fn set_known(&self, addresses: Vec<String>) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
+    /// Whether this is the address of a node that may be asked.
+    pub(crate) fn is_of_site(&self, address: &str) -> bool {
+        self.site.read(address).is_some()
     }
 
-    /// Says for this path and time that a peer asks.
-    fn proof(&self, path: &str, at: Moment) -> String {
-        use std::fmt::Write;
-        let tag = hmac::sign(&self.secret, format!("{} {path}", at.0).as_bytes());
-        let mut text = format!("{SCHEME}{} ", at.0);
-        for byte in tag.as_ref() {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+    /// Takes connections of other nodes.
+    pub(crate) fn acceptor(&self) -> &TlsAcceptor {
+        &self.acceptor
     }
 
-    /// Whether a request for this path and query comes from a peer.
+    fn others(&self) -> Vec<SocketAddr> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().copied().filter(|peer| *peer != self.site.own).collect()
+    }
+
+    /// Whether a request for this path and query comes from a peer. Asked once more of the same request, it does not.
     pub(crate) fn is_peer(&self, headers: &HeaderMap, path: &str, now: Moment) -> bool {
-        let text = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok());
-        let Some((at, tag)) = text.and_then(|t| t.strip_prefix(SCHEME)?.split_once(' ')) else {
-            return false;
-        };
-        let Ok(at) = at.parse().map(Moment) else { return false };
-        let pairs =
-            tag.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-        let Some(tag) = pairs.collect::<Option<Vec<u8>>>() else { return false };
-        let is_now = now.since(at) < PROOF && at.since(now) < PROOF;
-        is_now && hmac::verify(&self.secret, format!("{} {path}", at.0).as_bytes(), &tag).is_ok()
+        self.proofs.accept(&self.site.own.to_string(), path, headers, now)
     }
 
     /// What one of the others has whole: the first that says so. Not what it is bringing, as that it might
@@ -155,10 +180,10 @@ impl Peers {
     /// * `what`: below the repository, `blobs/sha256:…`.
     /// * `from`: the first byte wanted.
     pub(crate) async fn find(&self, source: &Source, what: &str, from: u64) -> Option<Response<Incoming>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let path = &format!("/v2/{}/{what}?ns={}", source.repository, source.registry);
+        let others = self.others().into_iter();
         let mut asked: FuturesUnordered<_> =
-            known.into_iter().map(|peer| async move { self.ask(&peer, path, from, SOON).await }).collect();
+            others.map(|peer| async move { self.ask(peer, path, from, SOON).await }).collect();
         while let Some(answer) = asked.next().await {
             if answer.is_some() {
                 return answer;
@@ -180,25 +205,33 @@ impl Peers {
     ) -> Option<Response<Incoming>> {
         let part = if is_public { PARTS[1].0 } else { PARTS[0].0 };
         let path = format!("/v2/{}/{what}?ns={}&{part}", source.repository, source.registry);
-        self.ask(peer, &path, from, patience).await
+        self.ask(self.site.read(peer)?, &path, from, patience).await
     }
 
     /// Asks all the others whether they take this node for a peer, those too that were not there a moment ago.
     pub(crate) async fn probe(&self) -> Vec<Probed> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let others = known.into_iter().filter(|peer| *peer != self.own);
-        join_all(others.map(|peer| self.probe_one(peer))).await
+        join_all(self.others().into_iter().map(|peer| self.probe_one(peer))).await
     }
 
-    async fn probe_one(&self, node: String) -> Probed {
-        let path = "/v2/";
-        let now = Moment::now();
-        let request =
-            Request::get(format!("http://{node}{path}")).header(AUTHORIZATION, self.proof(path, now));
+    /// A request to another node, with its proof. None: the path is none.
+    fn request(&self, node: SocketAddr, path: &str, from: u64, now: Moment) -> Option<Request<Empty<Bytes>>> {
+        let range = if from > 0 { format!("bytes={from}-") } else { String::new() };
+        let proof = self.proofs.make(Asked { node: &node.to_string(), path, range: &range }, now)?;
+        let mut request = Request::builder()
+            .method(Method::GET)
+            .uri(format!("https://{node}{path}"))
+            .header(AUTHORIZATION, proof);
+        if from > 0 {
+            request = request.header(RANGE, range);
+        }
+        request.body(Empty::new()).ok()
+    }
+
+    async fn probe_one(&self, address: SocketAddr) -> Probed {
+        let (now, node) = (Moment::now(), address.to_string());
         let failed = |node, why| Probed { node, version: None, ahead_ms: None, problem: Some(why) };
-        let request = match request.body(Empty::new()) {
-            Ok(request) => request,
-            Err(e) => return failed(node, e.to_string()),
+        let Some(request) = self.request(address, "/v2/", 0, now) else {
+            return failed(node, "no proof can be made for it".to_owned());
         };
         let response = match timeout(SOON, self.client.request(request)).await {
             Ok(Ok(response)) => response,
@@ -212,40 +245,41 @@ impl Peers {
         let problem = match (response.status().as_u16(), &version) {
             (code, None) => Some(format!("it answers {code} and does not say that it is a weir")),
             (200, _) => None,
-            (403, _) if ahead_ms.is_some_and(|ms| u128::from(ms.unsigned_abs()) >= PROOF.as_millis()) => {
-                Some(format!("it refuses this node, as clocks differ by {PROOF:?} or more"))
+            (403, _) if ahead_ms.is_some_and(|ms| u128::from(ms.unsigned_abs()) >= WINDOW.as_millis()) => {
+                Some(format!("it refuses this node, as clocks differ by {WINDOW:?} or more"))
             }
-            (403, _) => Some("it refuses this node: is secret_file the same on both?".to_owned()),
+            (403, _) => {
+                Some("it refuses this node: is its `listen` the address that others reach?".to_owned())
+            }
             (code, _) => Some(format!("it answers {code}")),
         };
         Probed { version, ahead_ms, problem, node }
     }
 
     /// None: it has it not, or is this node, or not there.
-    async fn ask(&self, peer: &str, path: &str, from: u64, patience: Duration) -> Option<Response<Incoming>> {
+    async fn ask(
+        &self,
+        peer: SocketAddr,
+        path: &str,
+        from: u64,
+        patience: Duration,
+    ) -> Option<Response<Incoming>> {
         let now = Moment::now();
         {
             let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
             down.retain(|_, until| now < *until);
-            if peer == self.own || down.contains_key(peer) {
+            if peer == self.site.own || down.contains_key(&peer) {
                 return None;
             }
         }
-        let mut request = Request::builder()
-            .method(Method::GET)
-            .uri(format!("http://{peer}{path}"))
-            .header(AUTHORIZATION, self.proof(path, now));
-        if from > 0 {
-            request = request.header(RANGE, format!("bytes={from}-"));
-        }
-        let sent = self.client.request(request.body(Empty::new()).ok()?);
+        let sent = self.client.request(self.request(peer, path, from, now)?);
         let why = match timeout(patience, sent).await {
             Ok(Ok(response)) => return response.status().is_success().then_some(response),
             Ok(Err(e)) => crate::upstream::chain(&e),
             Err(_) => format!("no answer within {patience:?}"),
         };
         tracing::info!("peer {peer} cannot be asked: {why}");
-        self.down.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.to_owned(), now.after(DOWN));
+        self.down.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, now.after(DOWN));
         None
     }
 }
@@ -256,40 +290,21 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn who_knows_the_secret_is_a_peer_for_one_path_and_a_minute() {
-        let peers = |secret: &[u8]| Peers::new("10.0.0.1:5051", secret);
-        let (one, two, stranger) = (peers(b"secret"), peers(b"secret"), peers(b"other"));
-        let now = Moment(1_000_000);
-        let with = |proof: String| HeaderMap::from_iter([(AUTHORIZATION, proof.parse().unwrap())]);
-        let path = "/v2/a/blobs/x?ns=docker.io";
-        assert!(two.is_peer(&with(one.proof(path, now)), path, now.after(Duration::from_secs(59))));
-        assert!(!two.is_peer(&with(one.proof(path, now)), "/v2/b/blobs/x?ns=docker.io", now));
-        assert!(!two.is_peer(&with(one.proof(path, now)), path, now.after(PROOF)));
-        assert!(!two.is_peer(&with(one.proof(path, now.after(PROOF))), path, now));
-        assert!(!two.is_peer(&with(stranger.proof(path, now)), path, now));
-        for text in ["", "weir-peer", "weir-peer 1000000 ", "weir-peer 1000000 zz", "Basic x"] {
-            assert!(!two.is_peer(&with(text.to_owned()), path, now), "{text}");
-        }
-        assert!(!two.is_peer(&HeaderMap::new(), path, now));
-    }
-
     #[tokio::test]
-    async fn what_answers_at_a_peers_address_and_is_no_weir_is_not_taken_for_one() {
-        for status in ["200 OK", "404 Not Found"] {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let peers = Peers::new("10.0.0.1:5051", b"secret");
-            peers.set_known(vec!["10.0.0.1:5051".to_owned(), listener.local_addr().unwrap().to_string()]);
-            let answers = std::thread::spawn(move || {
-                let mut stream = listener.accept().unwrap().0;
-                let mut head = std::io::BufReader::new(stream.try_clone().unwrap()).lines();
-                while !head.next().unwrap().unwrap().is_empty() {}
-                write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").unwrap();
-            });
-            let probed = peers.probe().await;
-            let why = probed[0].problem.as_deref().unwrap_or_default();
-            assert!(probed.len() == 1 && why.contains("does not say that it is a weir"), "{probed:?}");
-            answers.join().unwrap();
-        }
+    async fn server_at_a_peers_address_that_is_no_weir_gets_no_request() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peers = Peers::new("127.0.0.1:1".parse().unwrap(), &[], b"secret").unwrap();
+        peers.set_known(&["127.0.0.1:1".to_owned(), listener.local_addr().unwrap().to_string()]);
+        let answers = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut head = Vec::new();
+            let _ = std::io::BufReader::new(stream.try_clone().unwrap()).read_until(b'\n', &mut head);
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+            head
+        });
+        let probed = peers.probe().await;
+        assert!(probed.len() == 1 && probed[0].problem.is_some(), "{probed:?}");
+        let head = answers.join().unwrap();
+        assert!(!String::from_utf8_lossy(&head).contains("GET"), "{head:?}");
     }
 }
