@@ -46,10 +46,17 @@ const REGISTER: &str = "
 const NODES: &str = "
     local found = {}
     for _, node in ipairs(redis.call('SMEMBERS', KEYS[1])) do
-        local uses = redis.call('GET', ARGV[1] .. node)
-        if uses then found[#found + 1] = {node, uses} else redis.call('SREM', KEYS[1], node) end
+        local uses = #found < tonumber(ARGV[2]) and redis.call('GETRANGE', ARGV[1] .. node, 0, ARGV[3] - 1)
+        if redis.call('EXISTS', ARGV[1] .. node) == 1 then
+            if uses then found[#found + 1] = {node, uses} end
+        else redis.call('SREM', KEYS[1], node) end
     end
     return found";
+
+/// The most nodes of a site that are read,
+const MAX_NODES: usize = 256;
+/// and the most bytes of what one of them uses: about 4,000 digests.
+const MAX_USES: usize = 300_000;
 
 /// A site's Redis, as one node sees it.
 ///
@@ -239,7 +246,7 @@ impl Coordination for Redis {
     fn nodes<'a>(&'a self, _now: Moment) -> Answer<'a, Nodes> {
         Box::pin(async move {
             let mut command = script(NODES, &[self.key("nodes")]);
-            command.arg(self.key("use:"));
+            command.arg(self.key("use:")).arg(MAX_NODES).arg(MAX_USES);
             let found: Vec<(String, String)> = self.ask(command).await?;
             let in_use = found.iter().flat_map(|(_, uses)| uses.split(' '));
             let in_use = in_use.filter_map(|digest| digest.parse().ok()).collect();

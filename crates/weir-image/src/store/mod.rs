@@ -83,6 +83,8 @@ struct State {
     pins: Vec<String>,
     in_use: HashSet<Digest>,
     in_use_elsewhere: HashSet<Digest>,
+    /// The most bytes that use by other nodes alone keeps.
+    most_elsewhere: u64,
     counts: Counts,
     /// Of this node's journal of checks.
     check_lines: usize,
@@ -286,6 +288,7 @@ impl Store {
             pins: refs::load_pins(&layout)?,
             in_use: HashSet::new(),
             in_use_elsewhere: HashSet::new(),
+            most_elsewhere: budget.bytes / 2,
             counts: Counts::default(),
             check_lines: 0,
         };
@@ -424,7 +427,7 @@ impl Store {
         self.lock().in_use.clone()
     }
 
-    /// Tells the store which images the nodes of its site use.
+    /// Tells the store which images the nodes of its site use. They keep at most half of the budget.
     pub fn set_in_use_elsewhere(&self, digests: HashSet<Digest>) {
         self.lock().in_use_elsewhere = digests;
     }

@@ -11,7 +11,12 @@ use std::{
 };
 
 use super::{Blob, Inner, State, Store, StoreError, shared::Others};
-use crate::{Digest, manifest::Part, moment::Moment, scope::Mark};
+use crate::{
+    Digest,
+    manifest::{Manifest, Part},
+    moment::Moment,
+    scope::Mark,
+};
 
 /// How long room is kept for the layers of an image whose manifest was served.
 const EXPECTED: Duration = Duration::from_secs(60);
@@ -77,22 +82,44 @@ impl State {
     /// What pins, or containers, keep.
     pub(super) fn protected(&self) -> HashSet<Digest> {
         let mut kept = HashSet::new();
-        let mut images: Vec<Digest> = self.pinned();
-        for (digest, manifest) in &self.manifests {
-            let used = |d: &Digest| self.in_use.contains(d) || self.in_use_elsewhere.contains(d);
-            if used(digest) || manifest.parts().any(|part| used(&part.digest)) {
-                images.push(digest.clone());
-            }
+        for image in self.pinned().into_iter().chain(self.images_of(&self.in_use)) {
+            kept.extend(self.parts_beside(image, &kept));
         }
-        while let Some(digest) = images.pop() {
-            if !kept.insert(digest.clone()) {
-                continue;
-            }
-            if let Some(manifest) = self.manifests.get(&digest) {
-                images.extend(manifest.parts().map(|part| part.digest.clone()));
+        // What other nodes use anyone may have said who writes to the site's Redis.
+        let mut left = self.most_elsewhere;
+        let mut elsewhere = self.images_of(&self.in_use_elsewhere);
+        elsewhere.sort();
+        for image in elsewhere {
+            let parts = self.parts_beside(image, &kept);
+            let size = parts.iter().filter_map(|digest| self.blobs.get(digest)).map(|blob| blob.size).sum();
+            if let Some(rest) = left.checked_sub(size) {
+                left = rest;
+                kept.extend(parts);
             }
         }
         kept
+    }
+
+    /// The manifests of which these digests name the manifest itself or a part.
+    fn images_of(&self, used: &HashSet<Digest>) -> Vec<Digest> {
+        let is_used = |(digest, manifest): &(&Digest, &Arc<Manifest>)| {
+            used.contains(*digest) || manifest.parts().any(|part| used.contains(&part.digest))
+        };
+        self.manifests.iter().filter(is_used).map(|(digest, _)| digest.clone()).collect()
+    }
+
+    /// An image and all its parts, but for those that are kept already.
+    fn parts_beside(&self, image: Digest, kept: &HashSet<Digest>) -> HashSet<Digest> {
+        let (mut parts, mut left) = (HashSet::new(), vec![image]);
+        while let Some(digest) = left.pop() {
+            if kept.contains(&digest) || !parts.insert(digest.clone()) {
+                continue;
+            }
+            if let Some(manifest) = self.manifests.get(&digest) {
+                left.extend(manifest.parts().map(|part| part.digest.clone()));
+            }
+        }
+        parts
     }
 
     pub(super) fn expire(&mut self, now: Moment) {

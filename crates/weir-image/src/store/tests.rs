@@ -90,6 +90,29 @@ fn room_for_an_image_is_set_aside_whole_or_not_at_all_and_given_back_if_nobody_c
     assert!(matches!(large, Err(StoreError::TooBig { .. })));
 }
 
+/// Anyone who writes to the Redis of a site can say that a node uses all there is.
+#[test]
+fn use_by_other_nodes_keeps_at_most_half_of_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 16 * MIB);
+    let layers: Vec<Digest> = (1..8).map(|n| keep(&store, n, 2 * MIB)).collect();
+    let mut all = HashSet::new();
+    for (n, layer) in layers.iter().enumerate() {
+        let config = keep(&store, 100 + n as u8, 10);
+        image(&store, &format!("acme/app{n}"), &[(&config, 10), (layer, 2 * MIB)]);
+        all.extend([layer.clone(), config]);
+    }
+    store.set_in_use(HashSet::from([layers[0].clone()]));
+    store.set_in_use_elsewhere(all);
+    let held = store.usage(Moment(0)).unwrap().held;
+    assert!((8 * MIB..10 * MIB).contains(&held), "{held} bytes, 2 MiB of them by this node");
+    for n in 50..60 {
+        keep(&store, n, 2 * MIB);
+    }
+    assert!(store.has(&layers[0]), "this node uses it");
+    assert_eq!(layers.iter().filter(|layer| store.has(layer)).count(), 4);
+}
+
 #[test]
 fn a_blob_of_two_images_outlives_one_of_them() {
     let dir = tempfile::tempdir().unwrap();
