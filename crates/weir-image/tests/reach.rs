@@ -1,4 +1,4 @@
-//! Whom a registry can have the mirror ask: no one on this node or in a private network whom no one has named.
+//! A registry cannot have the mirror ask this node or a private network, unless the operator has named that place.
 
 mod kit;
 

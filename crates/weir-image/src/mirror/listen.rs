@@ -174,7 +174,7 @@ impl Mirror {
         }
     }
 
-    /// Answers another node, over TLS. What it is sent is encrypted here, so the kernel cannot send files itself.
+    /// Answers another node, over TLS. Bytes are encrypted here, so the kernel cannot send files itself.
     async fn converse_with_peer(&self, stream: TcpStream, busy: &Arc<AtomicUsize>) {
         let Some(peers) = &self.inner.peers else { return };
         let _ = stream.set_nodelay(true);

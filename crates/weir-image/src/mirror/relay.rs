@@ -77,7 +77,7 @@ fn query_of<'a>(target: &'a str, list: &str) -> Option<&'a str> {
     (list.ends_with(&*path) || path.ends_with(list)).then_some(query)
 }
 
-/// A list of tags as specified. Some registries write `null` when there is none.
+/// A list of tags as specified. Some registries write `null` for an empty list.
 #[derive(Serialize, Deserialize)]
 struct Tags {
     name: Repository,

@@ -213,7 +213,7 @@ impl Peers {
         join_all(self.others().into_iter().map(|peer| self.probe_one(peer))).await
     }
 
-    /// A request to another node, with its proof. None: the path is none.
+    /// A request to another node, with its proof; none if the path cannot be one.
     fn request(&self, node: SocketAddr, path: &str, from: u64, now: Moment) -> Option<Request<Empty<Bytes>>> {
         let range = if from > 0 { format!("bytes={from}-") } else { String::new() };
         let proof = self.proofs.make(Asked { node: &node.to_string(), path, range: &range }, now)?;

@@ -85,7 +85,7 @@ impl State {
         for image in self.pinned().into_iter().chain(self.images_of(&self.in_use)) {
             kept.extend(self.parts_beside(image, &kept));
         }
-        // What other nodes use anyone may have said who writes to the site's Redis.
+        // Anyone who writes to the site's Redis can say that a node uses something.
         let mut left = self.most_elsewhere;
         let mut elsewhere = self.images_of(&self.in_use_elsewhere);
         elsewhere.sort();

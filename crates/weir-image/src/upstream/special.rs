@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a special address is to a request.
+/// The use of a special address in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     /// No registry is there.
@@ -89,7 +89,7 @@ fn inner(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// What an address is, and its row; none for addresses that everybody can reach.
+/// The class of an address, and its row; none for addresses that everybody can reach.
 pub(super) fn classify(ip: IpAddr) -> Option<(Class, &'static str)> {
     let ip = match ip {
         IpAddr::V6(v6) => inner(v6).map_or(ip, IpAddr::V4),

@@ -17,6 +17,12 @@ fn upstream(text: &str) -> String {
     images(&format!("budget = \"1GiB\"\n[[images.upstream]]\n{text}"))
 }
 
+/// A node that asks its peers.
+fn peers(text: &str) -> String {
+    let peer = "store = \"peer\"\nlisten = \"10.0.0.7:5051\"\nsecret_file = \"/s\"\nredis = \"redis://10.0.0.5\"";
+    images(&format!("budget = \"1GiB\"\n[images.pop]\nnode = \"n\"\n{peer}\n{text}"))
+}
+
 const LINK: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n";
 
 #[test]
@@ -96,6 +102,7 @@ fn the_example_that_ships_is_valid() {
     // And of images.
     let images = parse(&format!("{LINK}{uncommented}")).unwrap().images.unwrap();
     assert_eq!((images.upstreams.len(), images.listen.port()), (2, 5050));
+    assert_eq!(images.upstreams[0].redirects.len(), 1);
     assert_eq!(images.pop.map(|pop| pop.store), Some(weir_image::PopStore::Peer));
 }
 
@@ -173,6 +180,9 @@ fn every_bad_value_is_refused_and_named() {
             &upstream("registry = \"x.y\"\nusername = \"a\"\npassword_file = \"/f\""),
             "say which repositories everybody on this node may have",
         ),
+        (&upstream("registry = \"x.y\"\nredirects = [\"http://x\"]"), "cannot read `http://x` as a registry"),
+        (&peers("networks = [\"10.0.0.1/8\"]"), "cannot read `10.0.0.1/8` as a network"),
+        (&peers("networks = [\"10.1.0.0/16\"]"), "[images.pop] networks: 10.0.0.7 of listen is in none of them"),
         (&upstream("registry = \"x.y\"\n[[images.upstream]]\nregistry = \"x.y\""), "there twice"),
     ] {
         let error = parse(text).unwrap_err();
