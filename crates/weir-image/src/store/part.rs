@@ -185,9 +185,13 @@ impl Store {
     fn earlier(&self, name: &PartName, has_lease: bool) -> Result<Option<(PathBuf, u64)>, StoreError> {
         let mut found = Vec::new();
         for path in list(&self.inner.layout.parts(&name.digest))? {
-            let old = PartName::of(&path);
-            let is_own = old.as_ref().is_none_or(|old| old.node == name.node);
-            if old.is_some_and(|old| old.mark != name.mark) {
+            // Of a name without a mark no one knows the scope: an earlier version wrote it.
+            let Some(old) = PartName::of(&path) else {
+                self.inner.layout.discard(&path)?;
+                continue;
+            };
+            let is_own = old.node == name.node;
+            if old.mark != name.mark {
                 if is_own {
                     self.inner.layout.discard(&path)?;
                 }
@@ -445,6 +449,11 @@ pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result
         for path in list(&dir)? {
             if layout.is_shared() {
                 kept += usize::from(PartName::of(&path).is_some_and(|name| name.node == layout.node()));
+                continue;
+            }
+            if PartName::of(&path).is_none() {
+                layout.discard(&path)?;
+                removed += 1;
                 continue;
             }
             let meta = fs::metadata(&path).map_err(io_error("look at", &path))?;

@@ -90,6 +90,40 @@ fn room_for_an_image_is_set_aside_whole_or_not_at_all_and_given_back_if_nobody_c
     assert!(matches!(large, Err(StoreError::TooBig { .. })));
 }
 
+/// A part without a mark is of the version before, which did not note where its bytes came from.
+#[test]
+fn part_of_another_scope_or_of_the_version_before_is_not_continued() {
+    use crate::scope::{Mark, Scope};
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, mark) =
+        (vec![7; 1000], |name: &str| Scope::of(&name.parse::<Image>().unwrap().source, false).mark());
+    let (name, ours, theirs) = (digest(&bytes), mark("acme/ours"), mark("evil.example/theirs"));
+    let parts = dir.path().join("part").join(name.hex());
+    let begin =
+        |store: &Store, mark: Mark, fence| store.begin_in(mark, &name, 1000, fence, true, Moment::now());
+    for is_reopened in [false, true] {
+        let (mut store, _) = open(dir.path(), MIB);
+        std::fs::create_dir_all(&parts).unwrap();
+        std::fs::write(parts.join("17-1000-only"), &bytes[..900]).unwrap();
+        if is_reopened {
+            drop(store);
+            (store, _) = open(dir.path(), MIB);
+        }
+        let mut first = begin(&store, ours, 1).unwrap();
+        assert_eq!(first.written(), 0, "reopened: {is_reopened}");
+        assert!(matches!(begin(&store, theirs, 2), Err(StoreError::Elsewhere(_))), "it is under way");
+        first.write(&bytes[..900]).unwrap();
+        drop(first);
+        let again = begin(&store, ours, 3).unwrap();
+        assert_eq!(again.written(), 900);
+        drop(again);
+        let other = begin(&store, theirs, 4).unwrap();
+        assert_eq!(other.written(), 0);
+        other.discard();
+        assert_eq!(store.usage(Moment::now()).unwrap().reserved, 0);
+    }
+}
+
 /// Anyone who writes to the Redis of a site can say that a node uses all there is.
 #[test]
 fn use_by_other_nodes_keeps_at_most_half_of_the_store() {
