@@ -2,7 +2,7 @@
 
 mod kit;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kit::{
@@ -161,6 +161,27 @@ async fn download_of_a_private_blob_is_not_joined_by_another_source() {
     let got = served.get(&format!("/v2/{THIEF}/blobs/{}", made.layers[0])).await;
     assert!(!leaks(&got, &secret), "{} {}", got.status, got.body.unwrap_or_default().len());
     assert_eq!(digest(owner.await.unwrap().bytes()), made.layers[0], "the owner is not disturbed");
+}
+
+/// Each source has a download of its own, so one that says nothing holds up no other.
+#[tokio::test]
+async fn slow_source_of_the_attacker_does_not_hold_up_the_owner() {
+    let scene = Scene::set().await;
+    let served = scene.serve().await;
+    let made = scene.owner.image(APP, "1", 11, &[300_000]);
+    scene.claim(&made.layers[0], noise(905, 300_000));
+    scene.evil.trouble(Trouble::Drip(1, Duration::from_millis(300)));
+    let (address, path) = (served.address, format!("/v2/{THIEF}/blobs/{}", made.layers[0]));
+    let thief = tokio::spawn(async move { kit::Puller(address).get(&path).await });
+    let begun = Instant::now();
+    while scene.evil.asked("GET /v2/thief/x/blobs/") == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the attacker is not asked");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let begun = Instant::now();
+    take(&kit::Puller(served.address), &made).await;
+    assert!(begun.elapsed() < timing().first_byte, "{:?}", begun.elapsed());
+    thief.abort();
 }
 
 #[tokio::test]

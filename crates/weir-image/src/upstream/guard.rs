@@ -130,6 +130,35 @@ mod tests {
         assert!(is_own("127.0.0.1".parse().unwrap()) && is_own("::ffff:127.0.0.1".parse().unwrap()));
     }
 
+    /// A name is looked at after it is resolved, each time.
+    #[tokio::test]
+    async fn name_of_a_private_address_is_refused_where_it_is_resolved() {
+        use tower_service::Service;
+        let resolve = async |private| Guard { private }.call("localhost".parse().unwrap()).await;
+        let error = resolve(false).await.unwrap_err();
+        assert!(error.to_string().contains("localhost is refused"), "{error}");
+        assert!(resolve(true).await.unwrap().all(|address| address.ip().is_loopback()));
+    }
+
+    /// In a network namespace of its own, which has a public address.
+    #[test]
+    fn public_address_of_this_node_is_refused_unless_named() {
+        let tried = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            let ip = "93.184.216.34".parse().unwrap();
+            assert!(Guard { private: false }.refuses(ip).is_none());
+            let mut add = std::process::Command::new("ip");
+            assert!(add.args(["addr", "add", "93.184.216.34/32", "dev", "lo"]).status().unwrap().success());
+            let why = Guard { private: false }.refuses(ip).unwrap();
+            assert!(why.contains("this node's own"), "{why}");
+            assert!(Guard { private: true }.refuses(ip).is_none());
+            Some(())
+        });
+        if tried.join().unwrap().is_none() {
+            println!("SKIPPED: a network namespace needs CAP_SYS_ADMIN");
+        }
+    }
+
     #[test]
     fn place_is_a_host_and_its_port_if_one_is_named() {
         let place = |text: &str| Place::of(&text.parse().unwrap());
