@@ -1,7 +1,7 @@
 //! Nodes of a site that each keep their own part: what one lacks it asks of the others, by the mirror's
 //! own protocol on an address of the site's network.
 //!
-//! A peer is asked for what it has, or is bringing, and asks nobody itself. Whether a client may have
+//! A peer is asked for what it has, or is bringing, and asks no one itself. Whether a client may have
 //! something is for the node that it asks to find out; peers prove by a secret that they are peers.
 
 mod network;
@@ -38,7 +38,7 @@ use proof::{Asked, Proofs, WINDOW};
 
 /// A peer is on the same network: it answers soon, or is not there.
 const CONNECT: Duration = Duration::from_millis(300);
-/// What it has it says soon.
+/// A peer says soon what it has.
 const SOON: Duration = Duration::from_secs(1);
 /// A peer that was not there is not asked for so long.
 const DOWN: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ pub(crate) fn introduce(headers: &mut HeaderMap, now: Moment) {
     headers.insert(NOW, HeaderValue::from(now.0));
 }
 
-/// What another node said to a question that only a peer may ask.
+/// The answer of another node to a question that only a peer may ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probed {
     /// Its address.
@@ -174,7 +174,7 @@ impl Peers {
         self.proofs.accept(&self.site.own.to_string(), path, headers, now)
     }
 
-    /// What one of the others has whole: the first that says so. Not what it is bringing, as that it might
+    /// A blob or manifest that one of the others has whole: of the first that says so. Not what it is bringing, as that it might
     /// be asking of this node.
     ///
     /// * `what`: below the repository, `blobs/sha256:…`.
@@ -192,7 +192,7 @@ impl Peers {
         None
     }
 
-    /// What this peer is bringing, or has.
+    /// A blob that this peer is bringing, or has.
     ///
     /// * `patience`: until it has the first byte itself.
     pub(crate) async fn follow(
