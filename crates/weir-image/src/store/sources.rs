@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::{Inner, Opened, State, Store, StoreError};
 use crate::{Digest, Source, moment::Moment};
 
-/// The most repositories that are remembered of one blob; the oldest has to prove itself again.
-const MAX_SOURCES: usize = 64;
+/// The most bytes of names that are remembered of one blob, so that its file takes one block of a disk. A source
+/// that does not fit any more, the oldest, has to deliver the blob again.
+const MAX_TEXT: usize = 3900;
 
 /// The sources that have delivered a blob: the file `sources/sha256-…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,9 +41,15 @@ impl Sources {
             return true;
         }
         self.proved.push(source.to_string());
-        let old = self.proved.len().saturating_sub(MAX_SOURCES);
-        self.proved.drain(..old);
+        while self.proved.len() > 1 && self.text() > MAX_TEXT {
+            self.proved.remove(0);
+        }
         true
+    }
+
+    /// Bytes of all names, each with its quotes and a comma.
+    fn text(&self) -> usize {
+        self.proved.iter().map(|name| name.len() + 3).sum()
     }
 }
 
@@ -169,11 +176,13 @@ mod tests {
     fn sources_of_one_blob_are_bounded_and_public_is_all() {
         let mut sources = Sources::default();
         assert!(!sources.allow(&source(0)));
-        for n in 0..3 * MAX_SOURCES {
+        for n in 0..1000 {
             assert!(sources.add(&source(n), false) && !sources.add(&source(n), false));
         }
-        assert_eq!(sources.proved.len(), MAX_SOURCES);
-        assert!(sources.allow(&source(3 * MAX_SOURCES - 1)) && !sources.allow(&source(0)));
+        assert!(
+            (100..200).contains(&sources.proved.len()) && serde_json::to_vec(&sources).unwrap().len() <= 4096
+        );
+        assert!(sources.allow(&source(999)) && !sources.allow(&source(0)));
         assert!(sources.add(&source(0), true) && sources.proved.is_empty() && sources.allow(&source(9)));
     }
 }
