@@ -50,7 +50,7 @@ struct Came {
     is_copy: bool,
     /// Some of them from other nodes.
     of_peers: bool,
-    /// A node said that everybody may have them.
+    /// A registry gave some to one without credentials, or a node said that everybody may have them.
     is_public: bool,
 }
 
@@ -92,7 +92,7 @@ impl Downloads {
         mut found: Option<Box<Found>>,
     ) -> Result<Brought, Fault> {
         // Also of what came before a cut.
-        let mut came = Came { is_public: job.scope.is_public(), ..Came::default() };
+        let mut came = Came::default();
         let size = match job.size {
             Some(size) => Some(size),
             None => self.size_of_part(job).await,
@@ -116,7 +116,11 @@ impl Downloads {
                 Ok(((start, total), (answer, is_peers))) => {
                     came.is_copy = is_peers;
                     came.of_peers |= is_peers;
-                    came.is_public |= is_peers && peer::says_public(answer.response.headers());
+                    let is_for_all = match is_peers {
+                        true => peer::says_public(answer.response.headers()),
+                        false => job.scope.is_public(),
+                    };
+                    came.is_public |= is_for_all;
                     let taken = match sink.take() {
                         Some(sink) => sink,
                         None => match self.begin(job, right, total, true).await {
@@ -135,7 +139,7 @@ impl Downloads {
                     match done {
                         Err(StoreError::Mismatch { .. }) if came.of_peers && self.doubt(job).await => {
                             // Nobody has seen any of it: the registry's will be another.
-                            came = Came { is_public: job.scope.is_public(), ..Came::default() };
+                            came = Came::default();
                             continue;
                         }
                         done => return done.map(|()| Brought::Here).map_err(|e| job.kept(&e)),

@@ -377,10 +377,13 @@ impl Downloads {
         }
     }
 
-    /// Whether the store has it, and may serve it to those who wait.
+    /// Whether the store has it, and may serve it to all who wait: in a public scope they ask under several names.
     async fn is_proved(&self, job: &Job) -> bool {
         let (store, source, digest) = (self.store.clone(), job.ask.source.clone(), job.digest.clone());
-        spawn_blocking(move || store.is_proved(&source, &digest)).await.is_ok_and(|is| is)
+        let is_public = job.scope.is_public();
+        let looked =
+            move || if is_public { store.is_for_all(&digest) } else { store.is_proved(&source, &digest) };
+        spawn_blocking(looked).await.is_ok_and(|is| is)
     }
 
     /// Whether the store has it of another source that gives it to everybody.

@@ -64,18 +64,18 @@ impl Inner {
         read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
     }
 
-    /// Whether a blob is here and may be served under this name. A manifest is no blob.
-    fn is_proved(&self, state: &mut State, source: &Source, digest: &Digest) -> bool {
+    /// Whether a blob is here, with sources that are enough. A manifest is no blob.
+    fn has_sources(&self, state: &mut State, digest: &Digest, enough: impl Fn(&Sources) -> bool) -> bool {
         if !self.knows(state, digest) {
             return false;
         }
         let Some(blob) = state.blobs.get_mut(digest).filter(|blob| !blob.is_manifest) else { return false };
-        let is_known = blob.sources.as_ref().is_some_and(|sources| sources.allow(source));
+        let is_known = blob.sources.as_ref().is_some_and(&enough);
         if !is_known && (blob.sources.is_none() || self.layout.is_shared()) {
             // Another node may have noted it since.
             blob.sources = Some(self.read_sources(digest));
         }
-        blob.sources.as_ref().is_some_and(|sources| sources.allow(source))
+        blob.sources.as_ref().is_some_and(enough)
     }
 
     /// Forgets the sources of a blob that is gone. A file that is left behind is true all the same.
@@ -103,7 +103,7 @@ impl Store {
     /// Whether a blob is here and may be served under this name.
     #[must_use]
     pub fn is_proved(&self, source: &Source, digest: &Digest) -> bool {
-        self.inner.is_proved(&mut self.lock(), source, digest)
+        self.inner.has_sources(&mut self.lock(), digest, |sources| sources.allow(source))
     }
 
     /// As [`Store::open_blob`], of a blob that may be served under this name.
@@ -147,12 +147,7 @@ impl Store {
 
     /// Whether a blob is here that may be served under any name.
     pub(crate) fn is_for_all(&self, digest: &Digest) -> bool {
-        let mut state = self.lock();
-        if !self.inner.knows(&mut state, digest) {
-            return false;
-        }
-        let known = state.blobs.get(digest).and_then(|blob| blob.sources.as_ref());
-        known.map_or_else(|| self.inner.read_sources(digest).is_public, |sources| sources.is_public)
+        self.inner.has_sources(&mut self.lock(), digest, |sources| sources.is_public)
     }
 
     /// The source that delivered a blob first, of those that are known.
