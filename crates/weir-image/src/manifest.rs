@@ -8,6 +8,9 @@ use crate::Digest;
 /// The most a manifest may have; containerd refuses more than 4 MiB too.
 pub const MAX_MANIFEST: usize = 4 << 20;
 
+/// The most layers, or images of an index, that a manifest may name. Runtimes take images of at most 127 layers.
+pub const MAX_PARTS: usize = 1000;
+
 /// Media types that are asked for when a client says nothing.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
@@ -51,6 +54,9 @@ pub enum BadManifest {
     /// More than [`MAX_MANIFEST`] bytes.
     #[error("the manifest has more than {MAX_MANIFEST} bytes")]
     TooLarge,
+    /// More than [`MAX_PARTS`] layers or images.
+    #[error("the manifest names {0} layers or images, and may name {MAX_PARTS}")]
+    TooManyParts(usize),
     /// Neither an index nor an image, of OCI or of Docker's schema 2.
     #[error("cannot read it as a manifest ({0})")]
     Unreadable(String),
@@ -60,7 +66,35 @@ pub enum BadManifest {
 #[serde(rename_all = "camelCase")]
 struct Shape {
     media_type: Option<String>,
-    manifests: Option<serde::de::IgnoredAny>,
+    manifests: Option<Count>,
+    layers: Option<Count>,
+}
+
+/// The length of a list, whatever is in it.
+struct Count(usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Count, D::Error> {
+        struct Counting;
+
+        impl<'de> serde::de::Visitor<'de> for Counting {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while seq.next_element::<serde::de::IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+
+        deserializer.deserialize_seq(Counting)
+    }
 }
 
 impl Manifest {
@@ -74,6 +108,11 @@ impl Manifest {
         }
         let unreadable = |e: &dyn std::fmt::Display| BadManifest::Unreadable(e.to_string());
         let shape: Shape = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
+        // Counted first, as a descriptor that is read takes some times the room of its text.
+        let parts = shape.manifests.as_ref().or(shape.layers.as_ref()).map_or(0, |count| count.0);
+        if parts > MAX_PARTS {
+            return Err(BadManifest::TooManyParts(parts));
+        }
         if shape.manifests.is_some() {
             let index: ImageIndex = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
             let child = |d: &Descriptor| {

@@ -99,6 +99,18 @@ pub enum StoreError {
         /// What the file system has left.
         free: u64,
     },
+    /// Too many pins, or too long a one.
+    #[error(
+        "cannot pin this: {pins} patterns are pinned, this one has {length} bytes; at most {max_pins} may be, of {max_pin} \
+         bytes each (`weir image pin --remove` takes one away)",
+        max_pins = super::refs::MAX_PINS, max_pin = super::refs::MAX_PIN
+    )]
+    Pins {
+        /// So many are pinned already.
+        pins: usize,
+        /// Of the new one, bytes.
+        length: usize,
+    },
     /// More than half of the budget.
     #[error("{size} bytes are more than half of the store's {budget}: not kept")]
     TooBig {

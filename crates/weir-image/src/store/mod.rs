@@ -2,7 +2,9 @@
 //!
 //! Only this module changes the directory; its file `layout` says what is where.
 
+mod bounds;
 mod check;
+mod index;
 mod layout;
 mod part;
 mod policy;
@@ -28,9 +30,11 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use crate::{Digest, Source, manifest::Manifest, moment::Moment};
+use crate::{Digest, Source, moment::Moment};
 
+use bounds::{Extent, on_disk};
 pub use check::Lot;
+use index::Manifests;
 pub use layout::StoreError;
 use layout::{Layout, io_error};
 pub use part::PartWriter;
@@ -69,7 +73,7 @@ struct Inner {
 struct State {
     blobs: HashMap<Digest, Blob>,
     reserved: HashMap<Digest, Reservation>,
-    /// Bytes of `blobs` and `reserved` together.
+    /// Bytes of `blobs`, `reserved` and `repos` together, of files in whole blocks.
     used: u64,
     /// The other nodes, if they share the directory.
     others: Option<Others>,
@@ -79,7 +83,9 @@ struct State {
     lingering: Vec<(Digest, Weak<()>)>,
     order: Order,
     repos: BTreeMap<Source, Repo>,
-    manifests: HashMap<Digest, Arc<Manifest>>,
+    /// The extent of `repos`.
+    refs: Extent,
+    manifests: Manifests,
     pins: Vec<String>,
     in_use: HashSet<Digest>,
     in_use_elsewhere: HashSet<Digest>,
@@ -284,7 +290,8 @@ impl Store {
             lingering: Vec::new(),
             order: Order::new(policy, budget.bytes),
             repos: BTreeMap::new(),
-            manifests: HashMap::new(),
+            refs: Extent::default(),
+            manifests: Manifests::default(),
             pins: refs::load_pins(&layout)?,
             in_use: HashSet::new(),
             in_use_elsewhere: HashSet::new(),
@@ -312,10 +319,10 @@ impl Store {
         }
         let (resumable, removed) = part::recover(&layout, &mut state, now)?;
         (recovered.resumable, recovered.removed) = (resumable, recovered.removed + removed);
-        refs::load(&layout, &mut state)?;
-        state.deploy_all();
         let (state, corrupted) = (Mutex::new(state), broadcast::Sender::new(64));
         let store = Store { inner: Arc::new(Inner { layout, budget, state, corrupted }) };
+        store.inner.load(&mut store.lock(), now)?;
+        store.lock().deploy_all();
         store.inner.read_checks(&mut store.lock())?;
         store.inner.sweep_sources(&store.lock())?;
         // The budget may have become smaller.
@@ -496,9 +503,9 @@ impl State {
     }
 
     fn index(&mut self, digest: Digest, blob: Blob) {
-        self.used += blob.size;
+        self.used += on_disk(blob.size);
         if let Some(before) = self.blobs.insert(digest, blob) {
-            self.used -= before.size;
+            self.used -= on_disk(before.size);
         }
     }
 
@@ -508,7 +515,7 @@ impl State {
             if Arc::strong_count(&blob.readers) > 1 {
                 self.lingering.push((digest.clone(), Arc::downgrade(&blob.readers)));
             }
-            self.used -= blob.size;
+            self.used -= on_disk(blob.size);
             self.order.removed(digest);
         }
     }

@@ -16,7 +16,8 @@ use crate::{digest::Algorithm, manifest::Part};
 fn small_trace() -> Trace {
     let mut trace = generate(&ZONES[0], 150, 3);
     for bytes in &mut trace.blobs {
-        *bytes = Bytes(8 + bytes.0 / 10_000);
+        // Whole blocks, as files take them.
+        *bytes = Bytes(on_disk(8 + bytes.0 / 10_000));
     }
     for deployment in &mut trace.deployments {
         deployment.at = Duration::from_millis(u64::try_from(deployment.at.as_millis()).unwrap());

@@ -1,7 +1,7 @@
 //! What is known of repositories: tags, manifests and their types, pins.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Inner, State, Store, StoreError,
+    bounds::Extent,
+    index::MAX_WEIGHT,
     layout::{Layout, io_error, list},
 };
 use crate::{
@@ -29,6 +31,11 @@ pub struct TagEntry {
     pub checked_ms: u64,
 }
 
+/// The most pins, each of which is matched with the name of each tag,
+pub(super) const MAX_PINS: usize = 256;
+/// and the longest, bytes.
+pub(super) const MAX_PIN: usize = 512;
+
 /// A manifest as it is kept and served.
 #[derive(Debug, Clone)]
 pub struct Stored {
@@ -43,17 +50,20 @@ pub struct Stored {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct ManifestEntry {
+pub(super) struct ManifestEntry {
     media_type: String,
 }
 
 /// A repository, as far as it was asked for.
 #[derive(Debug, Default)]
 pub(super) struct Repo {
-    tags: BTreeMap<Tag, TagEntry>,
-    manifests: BTreeMap<Digest, ManifestEntry>,
+    pub(super) tags: BTreeMap<Tag, TagEntry>,
+    pub(super) manifests: BTreeMap<Digest, ManifestEntry>,
     /// Whoever asks may have it: its registry has given it to one who was nobody.
-    is_public: bool,
+    pub(super) is_public: bool,
+    pub(super) used_at: Moment,
+    /// As it was counted last.
+    pub(super) extent: Extent,
 }
 
 /// An image of the store, for people.
@@ -79,7 +89,7 @@ pub struct Listed {
     pub in_use: bool,
 }
 
-fn repo_dir(layout: &Layout, source: &Source) -> PathBuf {
+pub(super) fn repo_dir(layout: &Layout, source: &Source) -> PathBuf {
     layout.dir("refs").join(source.registry.as_str()).join(source.repository.as_str())
 }
 
@@ -97,55 +107,75 @@ pub(super) fn load_pins(layout: &Layout) -> Result<Vec<String>, StoreError> {
     match fs::read(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(e) => Err(io_error("read", &path)(e)),
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| io_error("read", &path)(e.into())),
+        Ok(bytes) => {
+            let mut pins: Vec<String> =
+                serde_json::from_slice(&bytes).map_err(|e| io_error("read", &path)(e.into()))?;
+            pins.retain(|pin| pin.len() <= MAX_PIN);
+            pins.truncate(MAX_PINS);
+            Ok(pins)
+        }
     }
-}
-
-/// Reads what is known of all repositories. What cannot be read is as if it were not there: it is
-/// asked for again.
-pub(super) fn load(layout: &Layout, state: &mut State) -> Result<(), StoreError> {
-    for dir in list(&layout.dir("refs"))? {
-        let Some(registry) = name_of::<Registry>(&dir) else { continue };
-        walk(layout, state, &registry, &dir, &dir)?;
-    }
-    Ok(())
 }
 
 fn name_of<T: std::str::FromStr>(path: &Path) -> Option<T> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-fn walk(
-    layout: &Layout,
-    state: &mut State,
-    registry: &Registry,
-    base: &Path,
-    dir: &Path,
-) -> Result<(), StoreError> {
-    let repository =
-        dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
-    if let Some(repository) = repository {
-        read_repo(layout, state, Source { registry: registry.clone(), repository })?;
-    }
-    for path in list(dir)? {
-        let is_component = path.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('_'));
-        if is_component && path.is_dir() {
-            walk(layout, state, registry, base, &path)?;
+impl Inner {
+    /// Reads what is known of all repositories. What cannot be read is as if it were not there: it is
+    /// asked for again.
+    pub(super) fn load(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+        for dir in list(&self.layout.dir("refs"))? {
+            let Some(registry) = name_of::<Registry>(&dir) else { continue };
+            self.walk(state, &registry, &dir, &dir, now)?;
         }
+        Ok(())
     }
-    Ok(())
+
+    fn walk(
+        &self,
+        state: &mut State,
+        registry: &Registry,
+        base: &Path,
+        dir: &Path,
+        now: Moment,
+    ) -> Result<(), StoreError> {
+        let repository =
+            dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
+        if let Some(repository) = repository {
+            read_repo(&self.layout, state, Source { registry: registry.clone(), repository })?;
+            self.bound_refs(state, now)?;
+        }
+        for path in list(dir)? {
+            let is_component = path.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('_'));
+            if is_component && path.is_dir() {
+                self.walk(state, registry, base, &path, now)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Reads what is known of a repository, in place of what was known before.
 fn read_repo(layout: &Layout, state: &mut State, source: Source) -> Result<(), StoreError> {
     let dir = repo_dir(layout, &source);
-    let mut repo = Repo { is_public: dir.join("_public").exists(), ..Repo::default() };
-    for path in list(&dir.join("_manifests"))? {
+    let (manifests, tags) = (dir.join("_manifests"), dir.join("_tags"));
+    let changed = |dir: &Path| fs::metadata(dir).and_then(|meta| meta.modified()).map(Moment::of).ok();
+    let used_at = [&manifests, &tags, &dir].into_iter().filter_map(|dir| changed(dir)).max();
+    let before = state.take_repo(&source).map(|repo| repo.used_at);
+    let used_at = used_at.max(before).unwrap_or_default();
+    let mut repo = Repo { is_public: dir.join("_public").exists(), used_at, ..Repo::default() };
+    for path in list(&manifests)? {
         let digest: Option<Digest> =
             path.file_name().and_then(|n| n.to_str()).and_then(|n| n.replacen('-', ":", 1).parse().ok());
         let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice::<ManifestEntry>(&b).ok());
         let (Some(digest), Some(entry)) = (digest, entry) else { continue };
         if !state.manifests.contains_key(&digest) {
+            if state.manifests.weight() > MAX_WEIGHT {
+                // There is no place for more of one repository.
+                layout.discard(&path)?;
+                continue;
+            }
             let Some(manifest) = read_manifest(layout, &digest) else { continue };
             state.manifests.insert(digest.clone(), Arc::new(manifest));
         }
@@ -154,16 +184,15 @@ fn read_repo(layout: &Layout, state: &mut State, source: Source) -> Result<(), S
             repo.manifests.insert(digest, entry);
         }
     }
-    for path in list(&dir.join("_tags"))? {
+    for path in list(&tags)? {
         let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok());
         if let (Some(tag), Some(entry)) = (name_of(&path), entry) {
             repo.tags.insert(tag, entry);
         }
     }
     if repo.is_public || !repo.manifests.is_empty() || !repo.tags.is_empty() {
-        state.repos.insert(source, repo);
-    } else {
-        state.repos.remove(&source);
+        state.repos.insert(source.clone(), repo);
+        state.recount(&source);
     }
     Ok(())
 }
@@ -176,33 +205,50 @@ fn read_manifest(layout: &Layout, digest: &Digest) -> Option<Manifest> {
 
 /// Whether `pattern`, in which `*` stands for anything, fits all of `text`.
 pub(crate) fn fits(pattern: &str, text: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == text,
-        Some((head, rest)) => text.strip_prefix(head).is_some_and(|text| {
-            (0..=text.len()).filter(|at| text.is_char_boundary(*at)).any(|at| fits(rest, &text[at..]))
-        }),
+    count_fits(pattern.as_bytes(), text.as_bytes()).0
+}
+
+/// As [`fits`], and the steps that it took: at most the product of both lengths.
+///
+/// Only the last star seen takes one byte more where the rest does not fit. The stars before it need not, as
+/// the last one can take the same bytes.
+fn count_fits(pattern: &[u8], text: &[u8]) -> (bool, usize) {
+    let (mut p, mut t, mut steps) = (0, 0, 0);
+    // The place after the last star, and the end of what it stands for.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        steps += 1;
+        if pattern.get(p) == Some(&b'*') {
+            p += 1;
+            star = Some((p, t));
+        } else if pattern.get(p) == Some(&text[t]) {
+            (p, t) = (p + 1, t + 1);
+        } else if let Some((after, end)) = star {
+            (p, t) = (after, end + 1);
+            star = Some((after, t));
+        } else {
+            return (false, steps);
+        }
     }
+    (pattern[p..].iter().all(|byte| *byte == b'*'), steps)
 }
 
 impl State {
     /// The manifests of images that a pin names.
     pub(super) fn pinned(&self) -> Vec<Digest> {
-        let mut found = Vec::new();
-        for (source, repo) in &self.repos {
-            for (tag, entry) in &repo.tags {
-                let name = format!("{source}:{tag}");
-                if self.pins.iter().any(|pin| fits(pin, &name)) {
-                    found.push(entry.digest.clone());
-                }
-            }
-            for digest in repo.manifests.keys() {
-                let name = format!("{source}@{digest}");
-                if self.pins.contains(&name) {
-                    found.push(digest.clone());
-                }
-            }
-        }
-        found
+        self.repos.iter().flat_map(|(source, repo)| self.pinned_in(source, repo)).cloned().collect()
+    }
+
+    fn pinned_in<'a>(&'a self, source: &'a Source, repo: &'a Repo) -> impl Iterator<Item = &'a Digest> {
+        let is_named = |name: &str| self.pins.iter().any(|pin| fits(pin, name));
+        let tags = repo.tags.iter().filter(move |(tag, _)| is_named(&format!("{source}:{tag}")));
+        let is_exact = move |digest: &&Digest| self.pins.contains(&format!("{source}@{digest}"));
+        tags.map(|(_, entry)| &entry.digest).chain(repo.manifests.keys().filter(is_exact))
+    }
+
+    /// Whether a pin names something of this repository.
+    pub(super) fn is_pinned(&self, source: &Source, repo: &Repo) -> bool {
+        !self.pins.is_empty() && self.pinned_in(source, repo).next().is_some()
     }
 }
 
@@ -222,17 +268,37 @@ impl Inner {
                 read_repo(&self.layout, state, source.clone())?;
             }
         }
-        Ok(state.repos.get(source))
+        let repo = state.repos.get_mut(source);
+        Ok(repo.map(|repo| {
+            repo.used_at = Moment::now();
+            &*repo
+        }))
     }
 
     /// Forgets a manifest whose blob is gone.
     pub(super) fn drop_manifest(&self, state: &mut State, digest: &Digest) -> Result<(), StoreError> {
         state.manifests.remove(digest);
+        self.drop_manifests(state, &HashSet::from([digest.clone()]))
+    }
+
+    /// Forgets in which repositories these manifests are.
+    pub(super) fn drop_manifests(&self, state: &mut State, gone: &HashSet<Digest>) -> Result<(), StoreError> {
+        let mut changed = Vec::new();
         for (source, repo) in &mut state.repos {
-            if repo.manifests.remove(digest).is_some() {
+            let of_repo: Vec<Digest> = if gone.len() < repo.manifests.len() {
+                gone.iter().filter(|digest| repo.manifests.contains_key(*digest)).cloned().collect()
+            } else {
+                repo.manifests.keys().filter(|digest| gone.contains(*digest)).cloned().collect()
+            };
+            for digest in &of_repo {
+                repo.manifests.remove(digest);
                 self.layout.discard(&manifest_file(&self.layout, source, digest))?;
             }
+            if !of_repo.is_empty() {
+                changed.push(source.clone());
+            }
         }
+        changed.iter().for_each(|source| state.recount(source));
         Ok(())
     }
 }
@@ -264,8 +330,11 @@ impl Store {
             before.digest != *digest || now.0.saturating_sub(before.checked_ms) > 60_000
         });
         repo.tags.insert(tag.clone(), entry);
+        repo.used_at = now;
+        state.recount(source);
         if is_news {
             self.inner.layout.write_whole(&tag_file(&self.inner.layout, source, tag), &text)?;
+            self.inner.bound_refs(&mut state, now)?;
         }
         Ok(())
     }
@@ -277,6 +346,7 @@ impl Store {
     pub fn drop_tag(&self, source: &Source, tag: &Tag) -> Result<(), StoreError> {
         let mut state = self.lock();
         if state.repos.get_mut(source).and_then(|repo| repo.tags.remove(tag)).is_some() {
+            state.recount(source);
             self.inner.layout.discard(&tag_file(&self.inner.layout, source, tag))?;
         }
         Ok(())
@@ -303,8 +373,12 @@ impl Store {
         state.manifests.insert(digest.clone(), Arc::clone(&stored.manifest));
         let entry = ManifestEntry { media_type: stored.media_type.clone() };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
-        state.repos.entry(source.clone()).or_default().manifests.insert(digest.clone(), entry);
-        self.inner.layout.write_whole(&manifest_file(&self.inner.layout, source, digest), &text)
+        let repo = state.repos.entry(source.clone()).or_default();
+        repo.manifests.insert(digest.clone(), entry);
+        repo.used_at = now;
+        state.recount(source);
+        self.inner.layout.write_whole(&manifest_file(&self.inner.layout, source, digest), &text)?;
+        self.inner.bound_refs(&mut state, now)
     }
 
     /// A manifest of this repository, if it is here.
@@ -340,8 +414,7 @@ impl Store {
         let mut state = self.lock();
         self.inner.repo(&mut state, source).ok()??;
         let repo = state.repos.get(source)?;
-        let mut manifests = repo.manifests.keys().filter_map(|m| state.manifests.get(m));
-        manifests.find_map(|m| m.parts().find(|part| part.digest == *digest).cloned())
+        state.manifests.part_in(digest, &repo.manifests)
     }
 
     /// Whether anyone may have what is in this repository.
@@ -363,9 +436,14 @@ impl Store {
         if repo.is_public == is_public {
             return Ok(());
         }
-        repo.is_public = is_public;
+        (repo.is_public, repo.used_at) = (is_public, Moment::now());
+        state.recount(source);
         let file = repo_dir(&self.inner.layout, source).join("_public");
-        if is_public { self.inner.layout.write_whole(&file, b"") } else { self.inner.layout.discard(&file) }
+        if !is_public {
+            return self.inner.layout.discard(&file);
+        }
+        self.inner.layout.write_whole(&file, b"")?;
+        self.inner.bound_refs(&mut state, Moment::now())
     }
 
     /// The images that are here, by name.
@@ -385,11 +463,8 @@ impl Store {
                 listed.extend(state.listed(format!("{source}:{tag}"), &entry.digest, is_pinned));
             }
             for digest in repo.manifests.keys() {
-                let in_index = |index: &&Digest| {
-                    let of = state.manifests.get(*index);
-                    of.is_some_and(|m| m.parts().any(|part| part.digest == *digest))
-                };
-                if !named.contains(digest) && !repo.manifests.keys().any(|index| in_index(&index)) {
+                let is_in_index = state.manifests.part_in(digest, &repo.manifests).is_some();
+                if !named.contains(digest) && !is_in_index {
                     let is_pinned = pinned.contains(digest);
                     listed.extend(state.listed(format!("{source}@{digest}"), digest, is_pinned));
                 }
@@ -417,6 +492,9 @@ impl Store {
         if state.pins.iter().any(|p| p == pattern) == stays {
             return Ok(false);
         }
+        if stays && (pattern.len() > MAX_PIN || state.pins.len() >= MAX_PINS) {
+            return Err(StoreError::Pins { pins: state.pins.len(), length: pattern.len() });
+        }
         if stays {
             state.pins.push(pattern.to_owned());
         } else {
@@ -441,6 +519,7 @@ impl Store {
             Reference::Tag(tag) => {
                 let Some(entry) = repo.tags.remove(tag) else { return Ok(None) };
                 layout.discard(&tag_file(layout, &image.source, tag))?;
+                state.recount(&image.source);
                 entry.digest
             }
             Reference::Digest(digest) if repo.manifests.contains_key(digest) => digest.clone(),
@@ -525,7 +604,48 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::fits;
+    use super::{count_fits, fits};
+
+    /// Ten stars and a hundred letters took longer than anyone waits.
+    #[test]
+    fn pin_with_ten_stars_is_matched_in_few_steps() {
+        let (pattern, text) = ("*a".repeat(10) + "b", "a".repeat(100));
+        let (fits, steps) = count_fits(pattern.as_bytes(), text.as_bytes());
+        assert!(!fits && steps <= pattern.len() * text.len(), "{steps} steps");
+        assert!(count_fits(pattern.as_bytes(), (text + "b").as_bytes()).0);
+    }
+
+    /// The plain definition of a pattern, in exponential time.
+    fn fits_by_trying(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|at| fits_by_trying(rest, &text[at..])),
+            Some((byte, rest)) => {
+                text.split_first().is_some_and(|(b, t)| b == byte && fits_by_trying(rest, t))
+            }
+        }
+    }
+
+    #[test]
+    fn short_patterns_all_fit_what_trying_says() {
+        let words = |letters: &'static [u8], most: u32| {
+            (0..=most).flat_map(move |length| {
+                (0..letters.len().pow(length)).map(move |n| {
+                    let digit = |at| letters[n / letters.len().pow(at) % letters.len()];
+                    (0..length).map(digit).collect::<Vec<u8>>()
+                })
+            })
+        };
+        for pattern in words(b"*ab", 5) {
+            for text in words(b"ab", 5) {
+                assert_eq!(
+                    count_fits(&pattern, &text).0,
+                    fits_by_trying(&pattern, &text),
+                    "{pattern:?} {text:?}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_star_stands_for_anything() {

@@ -353,7 +353,10 @@ impl Store {
         let mut state = self.lock();
         state.expire(now);
         self.inner.look_around(&mut state, now)?;
-        let freed = self.inner.evict(&mut state, now, &|state| Ok(state.used <= bytes))?;
+        let mut freed = self.inner.evict(&mut state, now, &|state| Ok(state.used <= bytes))?;
+        let before = state.used;
+        self.inner.forget_repos(&mut state, &|state| state.used <= bytes, now)?;
+        freed += before - state.used;
         self.inner.empty_trash(&mut state, now, &|state| Ok(state.used + state.elsewhere() <= bytes))?;
         Ok(freed)
     }

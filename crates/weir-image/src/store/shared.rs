@@ -392,7 +392,7 @@ impl Inner {
         }
         others.loaded = now;
         state.pins = super::refs::load_pins(&self.layout)?;
-        super::refs::load(&self.layout, state)
+        self.load(state, now)
     }
 
     /// Whether a repository's directory may have changed since it was read.

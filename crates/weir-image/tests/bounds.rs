@@ -1,0 +1,140 @@
+//! Names that clients make up and manifests that registries make large: disk, inodes and memory stay bounded.
+
+mod kit;
+
+use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use kit::{Registry, digest, pair, serve, settings};
+use weir_image::{
+    Image, Moment,
+    manifest::Manifest,
+    store::{Budget, PolicyKind, Store, StoreError, Stored},
+};
+
+const BUDGET: u64 = 64 << 20;
+const KIND: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// Bytes and inodes on the disk, as `du` counts them.
+fn du(dir: &Path) -> (u64, u64) {
+    let meta = std::fs::symlink_metadata(dir).unwrap();
+    let (mut bytes, mut inodes) = (meta.blocks() * 512, 1);
+    if meta.is_dir() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let (more, others) = du(&entry.unwrap().path());
+            (bytes, inodes) = (bytes + more, inodes + others);
+        }
+    }
+    (bytes, inodes)
+}
+
+fn open(root: &Path) -> Store {
+    let budget = Budget { young: Duration::ZERO, ..Budget::of(BUDGET) };
+    Store::open(root, budget, PolicyKind::Lru, Moment::now()).unwrap().0
+}
+
+/// A manifest of so many layers, which are not there.
+fn fat(seed: usize, layers: usize) -> Bytes {
+    let of = |n: usize| serde_json::json!({ "mediaType": "x", "digest": digest(&[seed.to_le_bytes(), n.to_le_bytes()].concat()), "size": 10 });
+    let layers: Vec<_> = (1..=layers).map(of).collect();
+    serde_json::json!({ "schemaVersion": 2, "mediaType": KIND, "config": of(0), "layers": layers })
+        .to_string()
+        .into()
+}
+
+fn stored(bytes: Bytes) -> Stored {
+    let manifest = Arc::new(Manifest::read(&bytes).unwrap());
+    Stored { digest: digest(&bytes), media_type: KIND.to_owned(), bytes, manifest }
+}
+
+fn add(store: &Store, name: &str, of: &Stored) {
+    let image: Image = name.parse().unwrap();
+    let now = Moment::now();
+    let kept = store.put_manifest(&image.source, of, now.0, now);
+    assert!(matches!(kept, Ok(()) | Err(StoreError::NoRoom { .. })), "{kept:?}");
+    store.set_public(&image.source, true).unwrap();
+    if let weir_image::Reference::Tag(tag) = &image.reference {
+        store.set_tag(&image.source, tag, &of.digest, now).unwrap();
+    }
+}
+
+#[test]
+fn pins_of_all_do_not_let_repositories_grow_without_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("store");
+    let (store, one) = (open(&root), stored(fat(1, 1)));
+    store.pin("*", true).unwrap();
+    for n in 0..400 {
+        add(&store, &format!("evil.example/a{n}/b{n}:1"), &one);
+    }
+    assert!(du(&root.join("refs")).0 <= BUDGET / 8);
+    assert!(store.is_public(&"evil.example/a0/b0:1".parse::<Image>().unwrap().source), "it was pinned first");
+}
+
+#[test]
+fn repository_below_another_outlives_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("store");
+    let (store, one) = (open(&root), stored(fat(1, 1)));
+    add(&store, "evil.example/a:1", &one);
+    add(&store, "evil.example/a/b:1", &one);
+    store.pin("evil.example/a/b:1", true).unwrap();
+    store.prune(0, Moment::now()).unwrap();
+    drop(store);
+    let listed: Vec<String> = open(&root).images().into_iter().map(|image| image.image).collect();
+    assert_eq!(listed, ["evil.example/a/b:1"]);
+}
+
+#[tokio::test]
+async fn manifest_of_23000_layers_is_refused_with_the_numbers() {
+    let (registry, served, _dir) = pair().await;
+    for (tag, layers) in [("most", 1000), ("more", 1001), ("fat", 23_000)] {
+        let bytes = fat(1, layers);
+        let name = format!("library/app/{}", if layers > 1000 { tag } else { "most" });
+        registry.state.manifests.lock().unwrap().insert(name, (KIND.to_owned(), bytes.clone()));
+        registry
+            .state
+            .manifests
+            .lock()
+            .unwrap()
+            .insert(format!("library/app/{}", digest(&bytes)), (KIND.to_owned(), bytes));
+        let got = served.get(&format!("/v2/library/app/manifests/{tag}")).await;
+        if layers <= 1000 {
+            assert_eq!(got.status, 200, "{got:?}");
+            continue;
+        }
+        let why = String::from_utf8(got.body.unwrap().to_vec()).unwrap();
+        assert!(got.status == 404 && why.contains(&layers.to_string()) && why.contains("1000"), "{why}");
+    }
+}
+
+#[test]
+fn pins_are_bounded_in_length_and_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("store"));
+    let refused = store.pin(&"a".repeat(513), true).unwrap_err().to_string();
+    assert!(refused.contains("513") && refused.contains("512"), "{refused}");
+    for n in 0..256 {
+        assert!(store.pin(&format!("ghcr.io/a{n}:*"), true).unwrap());
+    }
+    let refused = store.pin("one:more", true).unwrap_err().to_string();
+    assert!(refused.contains("256"), "{refused}");
+    assert!(store.pin("ghcr.io/a0:*", false).unwrap() && store.pin("one:more", true).unwrap());
+}
+
+/// The pin and the repository of an attack: no answer came within 20 s.
+#[tokio::test]
+async fn pin_with_stars_does_not_stop_the_mirror() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(settings(&dir.path().join("store"), vec![registry.settings("docker.io")])).await;
+    let name = format!("library/{}", "a".repeat(100));
+    registry.image(&name, "1", 1, &[1000]);
+    served.pull(&name, "1").await.unwrap();
+    served.mirror.store().pin(&("*a".repeat(10) + "b"), true).unwrap();
+    let store = served.mirror.store().clone();
+    let listing = tokio::task::spawn_blocking(move || store.images().len());
+    let listed = tokio::time::timeout(Duration::from_secs(5), listing).await;
+    assert_eq!(listed.expect("the list of images does not end").unwrap(), 1);
+    served.pull(&name, "1").await.unwrap();
+}
