@@ -153,10 +153,11 @@ impl Mirror {
             let (got, is_end) = match stepped {
                 Ok(got) => got,
                 Err(e) => {
-                    let before = self.store().corrupt();
-                    let ended = spawn_blocking(move || store.unreadable(&check, e)).await;
-                    ended.unwrap_or(Ok(()))?;
-                    return Ok(self.store().corrupt() == before);
+                    let ended = spawn_blocking(move || {
+                        let before = store.corrupt();
+                        store.unreadable(&check, e).map(|()| store.corrupt() == before)
+                    });
+                    return ended.await.unwrap_or(Ok(true));
                 }
             };
             count(&self.stats().scrubbed_bytes, got);
@@ -204,7 +205,10 @@ impl Mirror {
         let mut news = self.coordination().news();
         loop {
             match news.recv().await {
-                Ok(News::Suspect(digest)) => self.store().doubt(&digest),
+                Ok(News::Suspect(digest)) => {
+                    // An error is that the mirror is stopping.
+                    let _ = self.ask_store(move |store| store.doubt(&digest)).await;
+                }
                 // Others' news, or more than could be read: the next scrub finds what was lost.
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return std::future::pending().await,

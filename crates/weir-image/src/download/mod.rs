@@ -352,7 +352,9 @@ impl Downloads {
     ) -> Result<(), Fault> {
         tracing::info!("{why}: it is passed on");
         count(&self.stats.passed, 1);
-        self.store.count_refused();
+        let store = self.store.clone();
+        // An error is that the mirror is stopping.
+        let _ = spawn_blocking(move || store.count_refused()).await;
         let mut sink = Some(Sink::Pass(Passing::begin(job.digest.algorithm())));
         if let Origin::Peer(_) = origin {
             let brought = self.bring(job, Right::alone(), origin, &mut sink, found).await;

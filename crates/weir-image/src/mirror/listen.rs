@@ -27,6 +27,7 @@ use super::{
 use crate::{
     Moment,
     coordination::{News, Nodes},
+    store::Store,
 };
 
 /// Between two times of work that is done now and then.
@@ -123,7 +124,7 @@ impl Mirror {
     /// Tells the site what is in use here, and asks who is there.
     pub async fn ask_site(&self) {
         let coordination = &self.inner.coordination;
-        let own = self.inner.store.in_use();
+        let Ok(own) = self.ask_store(Store::in_use).await else { return };
         let asked = async {
             coordination.register(&own, Moment::now()).await?;
             coordination.nodes(Moment::now()).await
@@ -131,7 +132,8 @@ impl Mirror {
         let mut site = self.inner.site.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match asked.await {
             Ok(Nodes { addresses, in_use }) => {
-                self.inner.store.set_in_use_elsewhere(in_use);
+                // An error is that the mirror is stopping.
+                let _ = self.ask_store(move |store| store.set_in_use_elsewhere(in_use)).await;
                 if let Some(peers) = &self.inner.peers {
                     peers.set_known(&addresses);
                 }

@@ -8,7 +8,10 @@ use std::{
 
 use http_body_util::{BodyExt, Limited};
 use hyper::{Method, header};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 use super::access::Permissions;
 use crate::{
@@ -100,7 +103,7 @@ impl Manifests {
         let tag = match reference {
             Reference::Tag(tag) => tag,
             Reference::Digest(digest) => {
-                let may = self.permissions.has(&self.store, source, &asker.identity, now);
+                let may = self.may(source, asker, now).await;
                 let stored = match self.stored(source, digest, now).await {
                     Some(stored) if may => {
                         count(&self.stats.manifest_hits, 1);
@@ -133,7 +136,7 @@ impl Manifests {
 
     pub(super) async fn stored(&self, source: &Source, digest: &Digest, now: Moment) -> Option<Stored> {
         let (store, source, digest) = (self.store.clone(), source.clone(), digest.clone());
-        let read = tokio::task::spawn_blocking(move || store.manifest(&source, &digest, now)).await;
+        let read = spawn_blocking(move || store.manifest(&source, &digest, now)).await;
         match read {
             Ok(Ok(stored)) => stored,
             Ok(Err(e)) => {
@@ -144,10 +147,28 @@ impl Manifests {
         }
     }
 
+    /// Whether this client may have what belongs to the repository. Asked on a thread of its own, as all of the
+    /// store: the store may wait for its disk, and other clients do not.
+    async fn may(&self, source: &Source, asker: &Asker, now: Moment) -> bool {
+        let (store, permissions) = (self.store.clone(), Arc::clone(&self.permissions));
+        let (source, identity) = (source.clone(), asker.identity.clone());
+        spawn_blocking(move || permissions.has(&store, &source, &identity, now)).await.unwrap_or(false)
+    }
+
+    /// Notes that the registry has given something of the repository to this client.
+    async fn grant(&self, source: &Source, asker: &Asker) {
+        let (store, permissions, timing) = (self.store.clone(), Arc::clone(&self.permissions), self.timing);
+        let (source, identity) = (source.clone(), asker.identity.clone());
+        let grant = move || permissions.grant(&store, &source, &identity, timing, Moment::now());
+        // An error is that the mirror is stopping.
+        let _ = spawn_blocking(grant).await;
+    }
+
     /// What a tag was, for whoever may have it.
     async fn known(&self, source: &Source, tag: &Tag, asker: &Asker, now: Moment) -> Option<Found> {
-        let entry = self.store.tag(source, tag)?;
-        if !self.permissions.has(&self.store, source, &asker.identity, now) {
+        let (store, of, name) = (self.store.clone(), source.clone(), tag.clone());
+        let entry = spawn_blocking(move || store.tag(&of, &name)).await.ok()??;
+        if !self.may(source, asker, now).await {
             return None;
         }
         let stored = self.stored(source, &entry.digest, now).await?;
@@ -186,11 +207,10 @@ impl Manifests {
             };
             match &result {
                 Ok(_) => {
-                    let now = Moment::now();
-                    this.permissions.grant(&this.store, &source, &asker.identity, this.timing, now);
+                    this.grant(&source, &asker).await;
                 }
                 Err(fault) => {
-                    this.note(&source, &reference, &asker, fault);
+                    this.note(&source, &reference, &asker, fault).await;
                     let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
                     if failed.len() < 4096 {
                         failed.insert(key, (fault.clone(), Moment::now().after(this.timing.negative)));
@@ -203,14 +223,21 @@ impl Manifests {
         timeout(self.timing.first_byte, flight).await.ok().flatten().ok_or_else(lost)?
     }
 
-    fn note(&self, source: &Source, reference: &Reference, asker: &Asker, fault: &Fault) {
+    async fn note(&self, source: &Source, reference: &Reference, asker: &Asker, fault: &Fault) {
         tracing::warn!("{fault}");
         match fault {
-            Fault::Denied { .. } => self.permissions.revoke(&self.store, source, &asker.identity),
+            Fault::Denied { .. } => {
+                let (store, permissions) = (self.store.clone(), Arc::clone(&self.permissions));
+                let (source, identity) = (source.clone(), asker.identity.clone());
+                let revoke = move || permissions.revoke(&store, &source, &identity);
+                // An error is that the mirror is stopping.
+                let _ = spawn_blocking(revoke).await;
+            }
             Fault::NotFound { .. } => {
-                if let Reference::Tag(tag) = reference
-                    && let Err(e) = self.store.drop_tag(source, tag)
-                {
+                let Reference::Tag(tag) = reference else { return };
+                let (store, source, tag) = (self.store.clone(), source.clone(), tag.clone());
+                let dropped = spawn_blocking(move || store.drop_tag(&source, &tag)).await;
+                if let Ok(Err(e)) = dropped {
                     tracing::warn!("{e}");
                 }
             }
@@ -244,7 +271,7 @@ impl Manifests {
         };
         let (store, source, tag, digest) =
             (self.store.clone(), source.clone(), tag.clone(), stored.digest.clone());
-        let noted = tokio::task::spawn_blocking(move || store.set_tag(&source, &tag, &digest, Moment::now()));
+        let noted = spawn_blocking(move || store.set_tag(&source, &tag, &digest, Moment::now()));
         if let Ok(Err(e)) = noted.await {
             tracing::warn!("{e}");
         }
@@ -258,7 +285,7 @@ impl Manifests {
             // Here already: whether this client may have it is all there is to ask.
             if let Some(stored) = self.stored(source, digest, Moment::now()).await {
                 let ask = self.asking(Method::HEAD, source, &name, asker);
-                if !self.permissions.has(&self.store, source, &asker.identity, Moment::now()) {
+                if !self.may(source, asker, Moment::now()).await {
                     self.ask(&ask).await?;
                 }
                 return Ok(stored);
@@ -299,9 +326,9 @@ impl Manifests {
         let media_type = media_type.unwrap_or_default().to_owned();
         let read = timeout(self.timing.stall, Limited::new(response.into_body(), MAX_MANIFEST).collect());
         let Ok(Ok(bytes)) = read.await.map(|read| read.map(|body| body.to_bytes())) else { return false };
-        let Some(manifest) = digest.names(&bytes).then(|| Manifest::read(&bytes).ok()).flatten() else {
-            return false;
-        };
+        let (name, text) = (digest.clone(), bytes.clone());
+        let reading = spawn_blocking(move || name.names(&text).then(|| Manifest::read(&text).ok()).flatten());
+        let Some(manifest) = reading.await.ok().flatten() else { return false };
         count(&self.stats.peer_bytes, bytes.len() as u64);
         let stored = Stored { digest: digest.clone(), media_type, bytes, manifest: Arc::new(manifest) };
         self.keep(source, &stored).await.is_ok()
@@ -346,13 +373,16 @@ impl Manifests {
             .to_bytes();
         count(&self.stats.upstream_bytes, bytes.len() as u64);
         let algorithm = digest.or(said.as_ref()).map_or(Algorithm::Sha256, Digest::algorithm);
-        let found = Digest::of(algorithm, &bytes);
+        let text = bytes.clone();
+        // A few megabytes take some milliseconds, for which other clients do not wait.
+        let reading = spawn_blocking(move || (Digest::of(algorithm, &text), Manifest::read(&text)));
+        let (found, manifest) = reading.await.map_err(|e| outage(&ask, e.to_string()))?;
         if let Some(expected) = digest.or(said.as_ref())
             && found != *expected
         {
             return Err(wrong(format!("it is {found}")));
         }
-        let manifest = Manifest::read(&bytes).map_err(|e| wrong(e.to_string()))?;
+        let manifest = manifest.map_err(|e| wrong(e.to_string()))?;
         let is_manifest = media_type.starts_with("application/vnd.oci.image.")
             || media_type.starts_with("application/vnd.docker.distribution.manifest.");
         if !is_manifest {
@@ -369,7 +399,7 @@ impl Manifests {
     /// Stores a manifest, and sets room aside for its image.
     async fn keep(&self, source: &Source, stored: &Stored) -> Result<(), String> {
         let (store, source, kept) = (self.store.clone(), source.clone(), stored.clone());
-        let put = tokio::task::spawn_blocking(move || {
+        let put = spawn_blocking(move || {
             let now = Moment::now();
             store.put_manifest(&source, &kept, now.0, now)?;
             if let Manifest::Image { .. } = &*kept.manifest {

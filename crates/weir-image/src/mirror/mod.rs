@@ -312,7 +312,7 @@ impl Mirror {
     }
 
     /// Asks the store on a thread of its own: the store may wait for its disk, and other clients do not.
-    async fn ask_store<T: Send + 'static>(
+    pub(crate) async fn ask_store<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Store) -> T + Send + 'static,
     ) -> Result<T, Fault> {
