@@ -405,6 +405,8 @@ pub struct Timing {
     pub first_byte: Duration,
     /// Between two pieces of a registry's answer, before it is asked again for the rest.
     pub stall: Duration,
+    /// Over this time the least rate of a registry is averaged.
+    pub slow: Duration,
     /// Without progress a client is cut off.
     pub progress: Duration,
     /// Between two tries of a registry; doubled each time, up to ten times as long.
@@ -432,6 +434,7 @@ impl Default for Timing {
             connect: s(3),
             first_byte: s(5),
             stall: s(6),
+            slow: s(30),
             // Longer than a registry may be away, and than it takes to notice that.
             progress: s(30),
             retry: Duration::from_millis(200),

@@ -116,3 +116,25 @@ async fn a_registry_that_wants_fewer_requests_is_left_alone_for_as_long_as_it_sa
     tokio::time::sleep(Duration::from_secs(5).saturating_sub(begun.elapsed()) + timing().negative * 2).await;
     served.pull(APP, "1").await.unwrap();
 }
+
+/// A byte now and then kept a place in the queue, and the room of the whole blob, for as long as anyone waited.
+#[tokio::test]
+async fn registry_that_sends_next_to_nothing_loses_its_place_and_its_room() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(settings(&dir.path().join("store"), vec![registry.settings("docker.io")])).await;
+    let made = registry.image(APP, "1", 96, &[20 << 20]);
+    served.get(&format!("/v2/{APP}/manifests/1")).await;
+    // A byte in less time than a stall is noticed in.
+    registry.trouble(Trouble::Drip(1, timing().stall / 2));
+    let begun = Instant::now();
+    let got = tokio::time::timeout(timing().slow * 4, served.blob(APP, &made.layers[0])).await;
+    let got = got.expect("the download goes on").body;
+    assert!(begun.elapsed() >= timing().slow, "{:?}", begun.elapsed());
+    let why = got.map(|body| String::from_utf8_lossy(&body).into_owned()).unwrap_or_else(|cut| cut);
+    println!("after {:?}: {why}", begun.elapsed());
+    let usage = served.mirror.store().usage(weir_image::Moment::now()).unwrap();
+    assert!(usage.reserved < 100, "{usage:?}");
+    tokio::time::sleep(timing().negative * 2).await;
+    served.pull(APP, "1").await.unwrap();
+}

@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, readable};
+use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, pulse::LEAST_RATE, readable};
 use crate::{
     Moment,
     coordination::News,
@@ -30,6 +30,9 @@ const TRIES: u32 = 3;
 
 /// So long peers are not asked for a blob of which one of them sent something else.
 const SUSPECT: Duration = Duration::from_secs(600);
+
+/// The most blobs of which that is remembered.
+const MAX_SUSPECTS: usize = 4096;
 
 /// Of whom a blob is asked.
 #[derive(Debug, Clone, Copy)]
@@ -161,6 +164,10 @@ impl Downloads {
                 }
                 return Err(cut.fault);
             };
+            if cut.came {
+                // A registry that sends a byte and cuts, again and again, is slow too.
+                self.beat(job, 0, pause)?;
+            }
             tracing::info!("{}; trying again", cut.fault);
             sleep(pause).await;
         }
@@ -182,6 +189,19 @@ impl Downloads {
         };
         let chance = f64::from(RandomState::new().hash_one(&job.digest) as u32) / f64::from(u32::MAX);
         patience.pause(self.timing.retry, asked, limit, Instant::now(), chance)
+    }
+
+    /// Counts bytes that came after a wait for the registry.
+    ///
+    /// # Errors
+    /// [`Fault::Slow`]: others may have the place and the room of a download that is too slow.
+    fn beat(&self, job: &Job, bytes: u64, waited: Duration) -> Result<(), Fault> {
+        let window = self.timing.slow;
+        let mut pulse = job.pulse.lock().unwrap_or_else(PoisonError::into_inner);
+        pulse.beat(bytes, waited, window).map_or(Ok(()), |rate| {
+            let what = format!("{}/{}", job.ask.source, job.ask.path);
+            Err(Fault::Slow { what, rate, least: LEAST_RATE, window })
+        })
     }
 
     /// The size of a blob of which an earlier download has left a part.
@@ -227,7 +247,12 @@ impl Downloads {
         tracing::warn!("{} came from another node, and is something else: that looks again", job.digest);
         count(&self.stats.wrong, 1);
         let until = Moment::now().after(SUSPECT);
-        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert(job.digest.clone(), until);
+        {
+            let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+            if suspects.len() < MAX_SUSPECTS {
+                suspects.insert(job.digest.clone(), until);
+            }
+        }
         let _ = self.coordination.tell(&News::Suspect(job.digest.clone())).await;
         job.is_excused.store(true, Ordering::Relaxed);
         matches!(&*job.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
@@ -385,7 +410,13 @@ impl Downloads {
         let (mut skip, mut got) = (from.skip, from.before);
         let mut alone_since: Option<Instant> = None;
         loop {
+            let asked = Instant::now();
             let frame = timeout(self.timing.stall, answer.response.body_mut().frame()).await;
+            let came = match &frame {
+                Ok(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
+                _ => 0,
+            };
+            self.beat(job, came as u64, asked.elapsed())?;
             let frame = frame.map_err(|_| job.outage(format!("nothing came for {:?}", self.timing.stall)))?;
             let Some(frame) = frame else { return Ok(()) };
             let frame = frame.map_err(|e| job.outage(format!("it was cut: {}", chain(&e))))?;

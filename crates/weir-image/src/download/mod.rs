@@ -3,6 +3,7 @@
 mod fetch;
 mod follow;
 mod patience;
+mod pulse;
 mod readers;
 mod recheck;
 mod sink;
@@ -35,6 +36,7 @@ use crate::{
 };
 use fetch::{Brought, Found, Origin};
 use follow::Followed;
+use pulse::Pulse;
 use readers::{Readers, Running};
 use sink::{Passing, Sink};
 
@@ -48,6 +50,9 @@ const HELD_BACK: u64 = 4 << 10;
 /// Blobs up to so many bytes, configurations mostly, are verified before anybody gets a byte of them, so that no
 /// client notices one that is wrong. 64 at once at 1 Mbit/s, the least rate that pulls may have, come within 9 s.
 const HELD_WHOLE: u64 = 16 << 10;
+
+/// The most failures that are remembered.
+const MAX_FAILED: usize = 4096;
 
 /// How far a download is.
 #[derive(Debug, Clone)]
@@ -102,6 +107,8 @@ struct Job {
     readers: Arc<Readers>,
     /// Another node or this one's disk may have made it wrong: the registry is asked again at once.
     is_excused: AtomicBool,
+    /// How fast its registry sends.
+    pulse: Mutex<Pulse>,
 }
 
 impl Job {
@@ -218,7 +225,8 @@ impl Downloads {
             let (worker, of, those) = (Arc::clone(&this), digest.clone(), Arc::clone(&readers));
             let work = async move {
                 let is_excused = AtomicBool::new(false);
-                let job = Job { digest: of, scope, size, ask, sender, readers: those, is_excused };
+                let pulse = Mutex::default();
+                let job = Job { digest: of, scope, size, ask, sender, readers: those, is_excused, pulse };
                 let done = worker.run(&job).await;
                 done.map_err(|fault| (fault, job.is_excused.into_inner(), job.sender))
             };
@@ -232,7 +240,8 @@ impl Downloads {
                 let until = Moment::now().after(this.timing.negative);
                 let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 // Who comes again a moment later may find a place.
-                if !is_excused && !matches!(fault, Fault::Busy { .. }) {
+                let is_remembered = !is_excused && !matches!(fault, Fault::Busy { .. });
+                if is_remembered && failed.len() < MAX_FAILED {
                     failed.insert(key, (fault.clone(), until));
                 }
                 drop(failed);

@@ -7,6 +7,9 @@ use std::{
 
 use crate::{Digest, Moment, Source, digest::Algorithm, settings::Timing, store::Store, upstream::Identity};
 
+/// The most permissions that are remembered; beyond them the registry is asked each time.
+const MAX_GRANTED: usize = 16_384;
+
 /// Which clients' credentials are good for which repositories, as their registries have said a
 /// moment ago.
 #[derive(Debug, Default)]
@@ -53,7 +56,7 @@ impl Permissions {
             Identity::Client(text) => {
                 let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
                 granted.retain(|_, until| now < *until);
-                if granted.len() < 65_536 {
+                if granted.len() < MAX_GRANTED {
                     granted.insert(key(text, source), now.after(timing.permission));
                 }
             }

@@ -42,6 +42,16 @@ pub(super) struct Found {
 
 type Key = (Source, Reference, Identity, Option<String>);
 
+/// The most failures that are remembered, and the longest text of a client that one is remembered for, bytes.
+const MAX_FAILED: usize = 1024;
+const MAX_KEY: usize = 8 << 10;
+
+/// The text of a key that comes from a client's headers, bytes.
+fn key_length((_, _, identity, accept): &Key) -> usize {
+    let credentials = if let Identity::Client(text) = identity { text.len() } else { 0 };
+    credentials + accept.as_ref().map_or(0, String::len)
+}
+
 /// All that is done about manifests.
 #[derive(Debug)]
 pub(super) struct Manifests {
@@ -212,7 +222,8 @@ impl Manifests {
                 Err(fault) => {
                     this.note(&source, &reference, &asker, fault).await;
                     let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    if failed.len() < 4096 {
+                    let is_short = key_length(&key) <= MAX_KEY;
+                    if failed.len() < MAX_FAILED && is_short {
                         failed.insert(key, (fault.clone(), Moment::now().after(this.timing.negative)));
                     }
                 }

@@ -21,6 +21,9 @@ use crate::{
 /// How long room is kept for the layers of an image whose manifest was served.
 const EXPECTED: Duration = Duration::from_secs(60);
 
+/// The most blobs for which room is set aside at once.
+const MAX_RESERVED: usize = 16_384;
+
 /// How much the store may take. Invariant of the store: blobs, downloads and what is set aside for
 /// them are never more than `bytes`; of a shared one, those of all nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -312,6 +315,8 @@ impl Store {
         }
         let total = missing.iter().map(|part| part.size).fold(0, u64::saturating_add);
         missing.retain(|part| !state.reserved.contains_key(&part.digest) && !self.is_too_big(part.size));
+        // Parts of no size take no room, and memory all the same.
+        missing.truncate(MAX_RESERVED.saturating_sub(state.reserved.len()));
         let need = missing.iter().map(|part| part.size).fold(0, u64::saturating_add);
         self.inner.make_room(&mut state, need, now)?;
         drop(held);

@@ -26,6 +26,8 @@ const SILENT: Duration = Duration::from_secs(60);
 /// A directory has changed if its time has; unless it was looked at so soon after that time that the
 /// next change may have the same.
 const TICK: Duration = Duration::from_secs(3);
+/// The most directories whose times are remembered.
+const MAX_SEEN: usize = 32_768;
 /// Smaller blobs are hashed faster than what is known of them is read.
 const SEALED: u64 = 1 << 20;
 
@@ -87,6 +89,10 @@ impl Others {
             return self.seen.remove(dir).is_some();
         };
         let modified_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+        if self.seen.len() >= MAX_SEEN {
+            // All are read once more.
+            self.seen.clear();
+        }
         let fresh = Watched { modified_ns, first: now, last: now };
         let seen = self.seen.entry(dir.to_owned()).or_insert(Watched { modified_ns: i128::MIN, ..fresh });
         if seen.modified_ns != modified_ns {

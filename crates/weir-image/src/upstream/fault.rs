@@ -43,6 +43,18 @@ pub enum Fault {
         /// How long it waited for one of them.
         wait: Duration,
     },
+    /// The registry sends less than it has to.
+    #[error("{what}: its registry sent {rate} bytes a second for {window:?}, and has to send {least}")]
+    Slow {
+        /// What was asked for.
+        what: String,
+        /// Bytes a second that came.
+        rate: u64,
+        /// Bytes a second that have to come.
+        least: u64,
+        /// The time over which both are averaged.
+        window: Duration,
+    },
     /// No connection, no name, no answer in time, or an error of the registry's own.
     #[error("{what}: {why}")]
     Outage {

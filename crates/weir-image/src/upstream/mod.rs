@@ -60,6 +60,17 @@ const REQUESTS: usize = 16;
 /// of an image at once.
 const BLOBS: usize = 4;
 
+/// The most registries that have queues of their own, of those that the configuration does not name. Names
+/// come from clients: all others have one queue together.
+const MAX_REGISTRIES: usize = 1024;
+
+/// The most repositories that are left alone for a while.
+const MAX_PAUSED: usize = 4096;
+
+/// The most tokens that are kept, and the longest credentials of a client for which one is kept, bytes.
+const MAX_TOKENS: usize = 1024;
+const MAX_CREDENTIALS: usize = 8 << 10;
+
 /// A way to a registry: scheme and host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Base {
@@ -184,6 +195,8 @@ pub(crate) struct Upstreams {
     known: Mutex<HashMap<Registry, Known>>,
     /// For the others; none if there are to be no others.
     others: Option<Https>,
+    /// The queues of registries that have none of their own: requests and blobs.
+    crowd: (Queue, Queue),
     tokens: Mutex<HashMap<TokenFor, (HeaderValue, Moment)>>,
     /// Repositories of which a registry wants no requests for now, until when, and its status.
     paused: Mutex<HashMap<Source, (Moment, u16)>>,
@@ -233,6 +246,7 @@ impl Upstreams {
         Ok(Upstreams {
             known: Mutex::new(known),
             others: settings.any_registry.then(|| client(usual, Guard { private: false }, &proxies, timing)),
+            crowd: (Queue::of(REQUESTS), Queue::of(REQUESTS * BLOBS)),
             tokens: Mutex::default(),
             paused: Mutex::default(),
             proxies,
@@ -294,10 +308,11 @@ impl Upstreams {
             requests: Queue::of(REQUESTS),
             blobs: Queue::of(REQUESTS * BLOBS),
         };
-        // Names come from clients: a bounded number is remembered.
-        if known.len() < 1024 {
-            known.insert(registry.clone(), entry.clone());
+        if known.len() >= MAX_REGISTRIES {
+            let (requests, blobs) = self.crowd.clone();
+            return Ok(Known { requests, blobs, ..entry });
         }
+        known.insert(registry.clone(), entry.clone());
         Ok(entry)
     }
 
@@ -334,7 +349,9 @@ impl Upstreams {
             {
                 let mut tokens = lock(&self.tokens);
                 tokens.retain(|_, (_, until)| now < *until);
-                if tokens.len() < 4096 {
+                let is_short =
+                    !matches!(&ask.identity, Identity::Client(text) if text.len() > MAX_CREDENTIALS);
+                if tokens.len() < MAX_TOKENS && is_short {
                     tokens.insert(key.clone(), (fresh.clone(), until));
                 }
             }
@@ -357,6 +374,11 @@ impl Upstreams {
                 let retry = after.unwrap_or(self.timing.negative).min(MOST_PAUSED);
                 let mut paused = lock(&self.paused);
                 paused.retain(|_, (until, _)| now < *until);
+                if paused.len() >= MAX_PAUSED {
+                    let first = paused.iter().min_by_key(|(_, (until, _))| *until);
+                    let first = first.map(|(source, _)| source.clone());
+                    first.and_then(|source| paused.remove(&source));
+                }
                 paused.insert(ask.source.clone(), (now.after(retry), status));
                 Err(Fault::Limited { what: ask.what(), status, retry })
             }

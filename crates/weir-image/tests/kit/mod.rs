@@ -347,6 +347,7 @@ pub(crate) fn timing() -> Timing {
         connect: ms(2000),
         first_byte: ms(3000),
         stall: ms(400),
+        slow: ms(3000),
         progress: ms(6000),
         retry: ms(20),
         away: ms(4000),
