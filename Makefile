@@ -162,16 +162,20 @@ install: release
 	install -Dm755 $(WEIR) $(DESTDIR)$(PREFIX)/bin/weir
 	install -d $(DESTDIR)/etc/systemd/system
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/weir.service > $(DESTDIR)/etc/systemd/system/weir.service
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/weir-images.service > $(DESTDIR)/etc/systemd/system/weir-images.service
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -Dm644 packaging/weir.toml $(DESTDIR)/etc/weir/weir.toml
 	install -Dm644 docs/weir.toml $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
 	install -Dm644 packaging/weir.sysusers $(DESTDIR)/usr/lib/sysusers.d/weir.conf
 	test -n "$(DESTDIR)" || getent group weir > /dev/null || groupadd --system weir
+	test -n "$(DESTDIR)" || getent passwd weir-images > /dev/null || \
+		useradd --system --user-group --groups weir --home-dir /var/lib/weir-images --shell /usr/sbin/nologin weir-images
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(WEIR) man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(WEIR) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)/etc/systemd/system/weir.service
+	rm -f $(DESTDIR)/etc/systemd/system/weir-images.service
 	rm -f $(DESTDIR)/usr/lib/sysusers.d/weir.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/weir*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 

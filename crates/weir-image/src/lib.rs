@@ -28,6 +28,6 @@ pub use name::{Image, Reference, Registry, Repository, Source, Tag};
 pub use peer::{BadNetwork, Network, Probed};
 pub use scope::Scope;
 pub use scrub::Scrubbing;
-pub use settings::{PopSettings, PopStore, Settings, Timing, UpstreamSettings};
+pub use settings::{PopSettings, PopStore, ServedBy, Settings, Timing, UpstreamSettings};
 pub use upstream::Fault;
 pub use warm::Warming;

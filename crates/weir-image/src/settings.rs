@@ -22,6 +22,9 @@ pub struct Settings {
     /// Where Docker and containerd ask: an address of this machine only.
     #[serde(default = "listen")]
     pub listen: SocketAddr,
+    /// The process that serves the cache.
+    #[serde(default)]
+    pub served_by: ServedBy,
     /// Where blobs are kept.
     #[serde(default = "directory")]
     pub directory: PathBuf,
@@ -66,6 +69,17 @@ pub struct Settings {
     pub upstreams: Vec<UpstreamSettings>,
     /// The site whose nodes have one cache together.
     pub pop: Option<PopSettings>,
+}
+
+/// The process that serves the cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServedBy {
+    /// `weir agent`, on a thread of its own.
+    #[default]
+    Agent,
+    /// `weir image serve`, as the unit `weir-images.service`: the agent leaves the cache to it.
+    Unit,
 }
 
 /// `[images.pop]`
@@ -223,6 +237,9 @@ fn directory() -> PathBuf {
     "/var/lib/weir/images".into()
 }
 
+/// The unit's directory: it may write to no other.
+const UNIT_DIRECTORY: &str = "/var/lib/weir-images";
+
 fn policy() -> PolicyKind {
     PolicyKind::Auto
 }
@@ -377,6 +394,22 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    /// Whether the agent serves the cache.
+    #[must_use]
+    pub fn is_agents(&self) -> bool {
+        self.served_by == ServedBy::Agent
+    }
+
+    /// These settings for the unit: the agent's usual directory, of which the unit cannot be the owner, is the
+    /// unit's own.
+    #[must_use]
+    pub fn for_unit(mut self) -> Settings {
+        if !self.is_agents() && self.directory == directory() {
+            self.directory = UNIT_DIRECTORY.into();
+        }
+        self
     }
 
     /// Whether a mirror that runs can be given these instead: [`Mirror::reconfigure`].

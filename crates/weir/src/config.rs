@@ -332,7 +332,7 @@ pub(crate) fn load_images(path: &Path) -> Result<weir_image::Settings, ConfigErr
     let missing = || fault("[images]", "there is no such section (docs/weir.toml shows one)");
     let images = alone.images.ok_or_else(|| value(missing()))?;
     images.check().map_err(value)?;
-    Ok(images)
+    Ok(images.for_unit())
 }
 
 /// Checks a configuration text; `path` is for the error.

@@ -376,6 +376,7 @@ impl Drop for Served {
 pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSettings>) -> Settings {
     Settings {
         listen: "127.0.0.1:0".parse().unwrap(),
+        served_by: Default::default(),
         directory: directory.to_owned(),
         budget: weir_units::Bytes(64 << 20),
         policy: PolicyKind::Auto,

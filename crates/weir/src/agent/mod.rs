@@ -140,11 +140,11 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut agent = Agent::open(path, config)?;
     let (control, mut requests) = mpsc::channel(64);
     let images = match agent.book.config().images.clone() {
-        Some(settings) => {
+        Some(settings) if settings.is_agents() => {
             let docker = agent.book.config().discover.docker.clone();
             Images::start(settings, docker, OnFault::TryAgain)?
         }
-        None => Images::off(),
+        _ => Images::off(),
     };
     let mut said = images.said();
     agent.images = images.clone();

@@ -33,8 +33,8 @@ impl Agent {
             let congestion = congestion::together(&config.congestion, &self.congestion.set)
                 .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
             let advice = config.advice.clone();
-            self.images.can_be(config.images.as_ref())?;
-            let images = config.images.clone();
+            let images = config.images.clone().filter(weir_image::Settings::is_agents);
+            self.images.can_be(images.as_ref())?;
             let docker = self.book.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.book.reconfigure(config);

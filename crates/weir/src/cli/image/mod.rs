@@ -9,11 +9,14 @@ mod verbs;
 #[cfg(test)]
 mod tests;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use clap::{Args, Subcommand};
 
 use super::Session;
+
+/// The socket of the unit `weir-images.service`.
+const UNIT_SOCKET: &str = "/run/weir-images/weir.sock";
 
 const EXAMPLES: &str = "Examples:
   weir image setup                             point Docker and containerd at the cache
@@ -28,7 +31,7 @@ const EXAMPLES: &str = "Examples:
   weir image simulate fra.json                 what a cache of each size would find of it
 
 Each image is pulled over the uplink once and served from here from then on; [images] in the
-configuration turns it on. Docker without the containerd image store asks it for Docker Hub
+configuration turns it on, with a budget of 64MiB at least. Docker without the containerd image store asks it for Docker Hub
 only; for other registries name it in the image: 127.0.0.1:5050/ghcr.io/acme/app:1";
 
 #[derive(Debug, Args)]
@@ -68,7 +71,16 @@ enum Verb {
     Generate(simulate::GenerateArgs),
 }
 
+/// The socket to ask: that of the unit if it runs, unless another one is named.
+fn socket_to_ask<'a>(named: &'a Path, unit: &'a Path) -> &'a Path {
+    if named == Path::new(weir_api::DEFAULT_SOCKET) && unit.exists() { unit } else { named }
+}
+
 pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    if !matches!(args.verb, Verb::Serve(_)) {
+        let socket = socket_to_ask(session.client.socket(), Path::new(UNIT_SOCKET)).to_owned();
+        session.client = weir_api::Client::new(socket);
+    }
     match args.verb {
         Verb::Setup(args) => setup::setup(&args, session),
         Verb::Undo(args) => setup::undo(&args, session),

@@ -93,3 +93,14 @@ fn files_that_cannot_be_read_are_refused_before_anything_is_written() {
     let (good, said) = setup(&root.join("none"), &[]);
     assert!(!good && said.contains("neither Docker nor containerd is here"), "{said}");
 }
+
+#[test]
+fn socket_of_the_unit_is_asked_if_it_is_there_and_no_other_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (unit, usual) = (dir.path().join("weir.sock"), std::path::Path::new(weir_api::DEFAULT_SOCKET));
+    assert_eq!(super::socket_to_ask(usual, &unit), usual);
+    std::fs::write(&unit, "").unwrap();
+    assert_eq!(super::socket_to_ask(usual, &unit), unit);
+    let named = std::path::Path::new("/run/other.sock");
+    assert_eq!(super::socket_to_ask(named, &unit), named);
+}

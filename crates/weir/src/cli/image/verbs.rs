@@ -77,8 +77,10 @@ pub(super) struct ScrubArgs {
 const SERVE_EXAMPLES: &str = "Examples:
   weir image serve --config /etc/weir/weir.toml
 
-For nodes whose link weir does not divide; `weir agent` serves the cache itself if [images] is
-there. Reads that section alone, and listens on the agent's socket for the other verbs.";
+For nodes whose link weir does not divide, and for the unit weir-images.service; `weir agent` serves
+the cache itself if [images] is there, unless that says `served_by = \"unit\"`. Reads that section
+alone, and listens on the agent's socket, or on that of `--socket`, for the other verbs. The budget
+is 64MiB at least.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_EXAMPLES)]
@@ -226,7 +228,11 @@ pub(super) fn rm(args: &RmArgs, session: &mut Session<'_>) -> anyhow::Result<Exi
         refuse_pinned(&args.images, &session.client.images()?)?;
     }
     for image in &args.images {
-        let freed = session.client.remove_image(&NamedImage { image: image.clone(), platform: None })?;
+        let freed = session.client.remove_image(&NamedImage {
+            image: image.clone(),
+            platform: None,
+            force: args.force,
+        })?;
         session.print(&freed, |out, _| writeln!(out, "{image} is removed: {} freed", freed.freed))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -239,7 +245,10 @@ pub(super) fn prune(args: &PruneArgs, session: &mut Session<'_>) -> anyhow::Resu
 }
 
 pub(super) fn warm(args: WarmArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    let id = session.client.warm_image(&NamedImage { image: args.image, platform: args.platform })?.id;
+    let id = session
+        .client
+        .warm_image(&NamedImage { image: args.image, platform: args.platform, force: false })?
+        .id;
     let shows = !session.json && std::io::stderr().is_terminal();
     let state = loop {
         let state = session.client.image_warming(id)?;
