@@ -129,6 +129,9 @@ pub struct NamedImage {
     /// For `warm`: which one of an image for several; the node's own unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
+    /// For `remove`: also if a pin names it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// `POST /v1/images/prune`.

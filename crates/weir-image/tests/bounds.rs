@@ -138,3 +138,18 @@ async fn pin_with_stars_does_not_stop_the_mirror() {
     assert_eq!(listed.expect("the list of images does not end").unwrap(), 1);
     served.pull(&name, "1").await.unwrap();
 }
+
+#[test]
+fn pinned_image_is_removed_only_if_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, one) = (open(&dir.path().join("store")), stored(fat(1, 1)));
+    add(&store, "ghcr.io/acme/app:1", &one);
+    store.pin("ghcr.io/acme/*:1", true).unwrap();
+    for name in ["ghcr.io/acme/app:1".to_owned(), format!("ghcr.io/acme/app@{}", one.digest)] {
+        let refused = store.remove_unpinned(&name.parse().unwrap());
+        assert!(matches!(refused, Err(StoreError::Pinned(_))), "{refused:?}");
+    }
+    let image = "ghcr.io/acme/app:1".parse().unwrap();
+    assert!(store.remove(&image).unwrap().is_some());
+    assert_eq!(store.remove_unpinned(&image).unwrap(), None);
+}

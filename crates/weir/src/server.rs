@@ -176,7 +176,7 @@ impl Failure {
             "bad-request" => StatusCode::BAD_REQUEST,
             "unknown-name" | "unknown-route" | "no-images" => StatusCode::NOT_FOUND,
             "bad-method" => StatusCode::METHOD_NOT_ALLOWED,
-            "ambiguous-name" | "no-capacity" => StatusCode::CONFLICT,
+            "ambiguous-name" | "no-capacity" | "pinned" => StatusCode::CONFLICT,
             "too-large" => StatusCode::PAYLOAD_TOO_LARGE,
             "busy" | "stopping" => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

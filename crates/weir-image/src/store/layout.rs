@@ -99,6 +99,11 @@ pub enum StoreError {
         /// What the file system has left.
         free: u64,
     },
+    /// A pin names it.
+    #[error(
+        "cannot remove {0}: it is pinned; nothing was removed (`--force` removes it, `weir image pin` shows the pins)"
+    )]
+    Pinned(String),
     /// Too many pins, or too long a one.
     #[error(
         "cannot pin this: {pins} patterns are pinned, this one has {length} bytes; at most {max_pins} may be, of {max_pin} \

@@ -511,8 +511,30 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn remove(&self, image: &Image) -> Result<Option<u64>, StoreError> {
-        let mut guard = self.lock();
-        let state = &mut *guard;
+        self.remove_from(&mut self.lock(), image)
+    }
+
+    /// As [`Store::remove`], of an image that no pin names.
+    ///
+    /// # Errors
+    /// [`StoreError::Pinned`], [`StoreError::Io`].
+    pub fn remove_unpinned(&self, image: &Image) -> Result<Option<u64>, StoreError> {
+        let mut state = self.lock();
+        if state.others.is_some() {
+            state.pins = load_pins(&self.inner.layout)?;
+        }
+        let repo = state.repos.get(&image.source);
+        let digest = repo.and_then(|repo| match &image.reference {
+            Reference::Tag(tag) => repo.tags.get(tag).map(|entry| &entry.digest),
+            Reference::Digest(digest) => Some(digest),
+        });
+        if digest.is_some_and(|digest| state.pinned().contains(digest)) {
+            return Err(StoreError::Pinned(image.to_string()));
+        }
+        self.remove_from(&mut state, image)
+    }
+
+    fn remove_from(&self, state: &mut State, image: &Image) -> Result<Option<u64>, StoreError> {
         let Some(repo) = state.repos.get_mut(&image.source) else { return Ok(None) };
         let layout = &self.inner.layout;
         let digest = match &image.reference {

@@ -162,7 +162,14 @@ fn named(image: &NamedImage) -> Result<weir_image::Image, Failure> {
 async fn remove(State(images): State<Images>, Body(image): Body<NamedImage>) -> Answer<Freed> {
     let name = named(&image)?;
     let unknown = format!("there is no image {name} in the cache: `weir image ls` lists them");
-    let freed = on_store(&images, move |mirror| mirror.store().remove(&name)).await?;
+    let removed = on_store(&images, move |mirror| {
+        let store = mirror.store();
+        match if image.force { store.remove(&name) } else { store.remove_unpinned(&name) } {
+            Err(e @ StoreError::Pinned(_)) => Ok(Err(Failure::new("pinned", e.to_string()))),
+            removed => removed.map(Ok),
+        }
+    });
+    let freed = removed.await??;
     let freed = freed.ok_or_else(|| Failure::new("unknown-name", unknown))?;
     Ok(Json(Freed { freed: Bytes(freed) }))
 }

@@ -1,0 +1,95 @@
+//! Every route answers soon while the mirror does all its other work at once, on one thread as in the agent.
+
+mod kit;
+
+use std::time::{Duration, Instant};
+
+use kit::{Puller, Registry, Trouble, site::Node};
+
+/// The longest that an answer may take.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// A download that is slow, and pulls and warms without end.
+async fn load(registry: &Registry, node: &Node) -> Vec<tokio::task::JoinHandle<()>> {
+    let mut tasks = Vec::new();
+    let slow = registry.image("library/slow", "1", 500, &[8 << 20]);
+    let address = node.address;
+    registry.trouble(Trouble::Slow(Duration::from_millis(30)));
+    tasks.push(tokio::spawn(async move {
+        Puller(address).blob("library/slow", &slow.layers[0]).await;
+    }));
+    for n in 0..8 {
+        registry.image(&format!("library/load{n}"), "1", 600 + n, &[1 << 20, 300_000, 5000, 2 << 20]);
+    }
+    tasks.push(tokio::spawn(async move {
+        for n in (0..8).cycle() {
+            // One that finds no room asks again.
+            let _ = Puller(address).pull(&format!("library/load{n}"), "1").await;
+        }
+    }));
+    let (mirror, runtime) = (node.mirror.clone(), node.runtime.clone());
+    tasks.push(tokio::spawn(async move {
+        for n in (0..8).rev().cycle() {
+            let image = format!("library/load{n}:1").parse().unwrap();
+            let id = mirror.warm(&image, "linux/amd64", &runtime);
+            while mirror.warming(id).is_some_and(|seen| !seen.is_over) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            mirror.scrub(None, &runtime);
+        }
+    }));
+    tasks
+}
+
+#[tokio::test]
+async fn every_route_answers_soon_while_all_else_is_busy() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut given = kit::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    given.tag_ttl_s = 0;
+    let node = Node::alone(&given, Duration::ZERO, kit::timing());
+    let made = registry.image("library/app", "1", 1, &[40_000]);
+    node.puller().pull("library/app", "1").await.unwrap();
+    // A large repository: its manifests are looked through under the store's lock.
+    for n in 0..60 {
+        registry.image("library/many", &n.to_string(), 1000 + n, &[10; 40]);
+        node.puller().get(&format!("/v2/library/many/manifests/{n}")).await;
+    }
+    let tasks = load(&registry, &node).await;
+    let app = "/v2/library/app";
+    let routes = [
+        ("GET", "/v2/".to_owned(), 200),
+        ("GET", format!("{app}/manifests/1"), 200),
+        ("HEAD", format!("{app}/manifests/1"), 200),
+        ("GET", format!("{app}/manifests/{}", made.manifest), 200),
+        ("GET", format!("{app}/blobs/{}", made.layers[0]), 200),
+        ("HEAD", format!("{app}/blobs/{}", made.layers[0]), 200),
+        ("GET", format!("{app}/tags/list"), 404),
+        ("GET", format!("{app}/referrers/{}", made.manifest), 404),
+        ("GET", format!("{app}/manifests/none"), 404),
+        ("GET", format!("{app}/blobs/{}", kit::digest(b"none")), 404),
+        ("GET", "/v2/weir.invalid/doctor/manifests/x".to_owned(), 200),
+        ("POST", format!("{app}/blobs/uploads/"), 405),
+        ("GET", "/nothing".to_owned(), 404),
+    ];
+    let (begun, mut longest, mut rounds) = (Instant::now(), (Duration::ZERO, String::new()), 0);
+    while begun.elapsed() < Duration::from_secs(4) {
+        for (method, path, status) in &routes {
+            let asked = Instant::now();
+            let got = node.puller().request(method, path, &[]).await;
+            longest = longest.max((asked.elapsed(), format!("{method} {path}")));
+            assert_eq!(got.status, *status, "{method} {path}: {got:?}");
+        }
+        for work in [(|store| drop(store.images())) as fn(&weir_image::store::Store), |store| {
+            assert!(store.usage(weir_image::Moment::now()).is_ok())
+        }] {
+            let (asked, store) = (Instant::now(), node.mirror.store().clone());
+            node.runtime.spawn_blocking(move || work(&store)).await.unwrap();
+            longest = longest.max((asked.elapsed(), "a question of the socket".to_owned()));
+        }
+        rounds += 1;
+    }
+    println!("{rounds} rounds of {} routes; the longest: {longest:?}", routes.len());
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    assert!(longest.0 < LIMIT, "{longest:?}");
+}
