@@ -33,7 +33,7 @@ fn open(root: &Path) -> Store {
     Store::open(root, budget, PolicyKind::Lru, Moment::now()).unwrap().0
 }
 
-/// A manifest of so many layers, which are not there.
+/// A manifest of `layers` layers that are not there.
 fn fat(seed: usize, layers: usize) -> Bytes {
     let of = |n: usize| serde_json::json!({ "mediaType": "x", "digest": digest(&[seed.to_le_bytes(), n.to_le_bytes()].concat()), "size": 10 });
     let layers: Vec<_> = (1..=layers).map(of).collect();

@@ -36,7 +36,7 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(30);
 
-    /// Seconds until a registry that sends so many bytes each so often is given up.
+    /// The time after which a registry is given up that sends `bytes` in each period of `every`.
     fn given_up_after(bytes: u64, every: Duration) -> Option<Duration> {
         let (mut pulse, mut now) = (Pulse::default(), Duration::ZERO);
         while now < WINDOW * 10 {

@@ -65,7 +65,7 @@ impl State {
         Some(repo)
     }
 
-    /// Whether so many eighths of the bounds hold all that is known.
+    /// Whether this number of eighths of the bounds holds all that is known.
     fn is_within(&self, budget: u64, eighths: u64) -> bool {
         let part = |of: usize| of / 8 * eighths as usize;
         self.repos.len() <= part(MAX_REPOS)

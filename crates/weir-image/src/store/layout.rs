@@ -111,7 +111,7 @@ pub enum StoreError {
         max_pins = super::refs::MAX_PINS, max_pin = super::refs::MAX_PIN
     )]
     Pins {
-        /// So many are pinned already.
+        /// The number of pins that are there already.
         pins: usize,
         /// Of the new one, bytes.
         length: usize,

@@ -122,8 +122,8 @@ fn name_of<T: std::str::FromStr>(path: &Path) -> Option<T> {
 }
 
 impl Inner {
-    /// Reads what is known of all repositories. What cannot be read is as if it were not there: it is
-    /// asked for again.
+    /// Reads what is known of all repositories. An unreadable file counts as absent: its content is asked for
+    /// again.
     pub(super) fn load(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
         for dir in list(&self.layout.dir("refs"))? {
             let Some(registry) = name_of::<Registry>(&dir) else { continue };

@@ -46,7 +46,7 @@ pub enum Fault {
     /// The registry sends less than it has to.
     #[error("{what}: its registry sent {rate} bytes a second for {window:?}, and has to send {least}")]
     Slow {
-        /// What was asked for.
+        /// The blob that was asked for.
         what: String,
         /// Bytes a second that came.
         rate: u64,
