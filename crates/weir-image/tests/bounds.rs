@@ -85,6 +85,19 @@ fn repository_below_another_outlives_it() {
     assert_eq!(listed, ["evil.example/a/b:1"]);
 }
 
+#[test]
+fn image_in_use_keeps_its_name_when_all_else_is_pruned() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("store"));
+    let [used, other] = [stored(fat(1, 1)), stored(fat(2, 1))];
+    add(&store, "ghcr.io/acme/used:1", &used);
+    add(&store, "ghcr.io/acme/other:1", &other);
+    store.set_in_use([used.digest.clone()].into());
+    store.prune(0, Moment::now()).unwrap();
+    let listed: Vec<String> = store.images().into_iter().map(|image| image.image).collect();
+    assert_eq!(listed, ["ghcr.io/acme/used:1"]);
+}
+
 #[tokio::test]
 async fn manifest_of_23000_layers_is_refused_with_the_numbers() {
     let (registry, served, _dir) = pair().await;

@@ -82,7 +82,7 @@ impl Inner {
         }
         let budget = self.budget.bytes;
         if !state.is_within(budget, 8) {
-            self.forget_repos(state, &|state| state.is_within(budget, 7), now)?;
+            self.forget_repos(state, &|state| state.is_within(budget, 7), true, now)?;
         }
         // All are pinned: the latest has no place.
         while !state.is_within(budget, 8) {
@@ -120,17 +120,28 @@ impl Inner {
     }
 
     /// Forgets repositories until `enough`, but for those of which something is pinned.
+    ///
+    /// * `in_use_too`: also those with images that containers use, after all others.
     pub(super) fn forget_repos(
         &self,
         state: &mut State,
         enough: &dyn Fn(&State) -> bool,
+        in_use_too: bool,
         now: Moment,
     ) -> Result<(), StoreError> {
-        let mut repos: Vec<(Moment, Source)> = state
+        let is_named =
+            |digest: &Digest| state.in_use.contains(digest) || state.in_use_elsewhere.contains(digest);
+        let is_image_used = |digest: &Digest| {
+            let manifest = state.manifests.get(digest);
+            is_named(digest) || manifest.is_some_and(|of| of.parts().any(|part| is_named(&part.digest)))
+        };
+        let is_used = |repo: &Repo| repo.manifests.keys().any(is_image_used);
+        let mut repos: Vec<(bool, Moment, Source)> = state
             .repos
             .iter()
             .filter(|(source, repo)| !state.is_pinned(source, repo))
-            .map(|(source, repo)| (repo.used_at, source.clone()))
+            .map(|(source, repo)| (is_used(repo), repo.used_at, source.clone()))
+            .filter(|(is_used, ..)| in_use_too || !is_used)
             .collect();
         repos.sort();
         // Some at once, as what they leave behind is looked for among all that stay.
@@ -138,7 +149,7 @@ impl Inner {
             if enough(state) {
                 break;
             }
-            let sources: Vec<Source> = some.iter().map(|(_, source)| source.clone()).collect();
+            let sources: Vec<Source> = some.iter().map(|(.., source)| source.clone()).collect();
             self.forget(state, &sources, now)?;
         }
         Ok(())

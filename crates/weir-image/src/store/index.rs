@@ -11,7 +11,7 @@ use crate::{
     manifest::{Manifest, Part},
 };
 
-/// The most that manifests may weigh together: some 500 bytes of memory for each unit.
+/// The most that manifests may weigh together: some 600 bytes of memory for each unit.
 pub(super) const MAX_WEIGHT: usize = 32_768;
 /// The weight of a manifest beside its parts, which weigh 1 each.
 const OWN_WEIGHT: usize = 4;

@@ -360,7 +360,7 @@ impl Store {
         self.inner.look_around(&mut state, now)?;
         let mut freed = self.inner.evict(&mut state, now, &|state| Ok(state.used <= bytes))?;
         let before = state.used;
-        self.inner.forget_repos(&mut state, &|state| state.used <= bytes, now)?;
+        self.inner.forget_repos(&mut state, &|state| state.used <= bytes, false, now)?;
         freed += before - state.used;
         self.inner.empty_trash(&mut state, now, &|state| Ok(state.used + state.elsewhere() <= bytes))?;
         Ok(freed)
