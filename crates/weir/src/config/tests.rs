@@ -19,7 +19,8 @@ fn upstream(text: &str) -> String {
 
 /// A node that asks its peers.
 fn peers(text: &str) -> String {
-    let peer = "store = \"peer\"\nlisten = \"10.0.0.7:5051\"\nsecret_file = \"/s\"\nredis = \"redis://10.0.0.5\"";
+    let peer =
+        "store = \"peer\"\nlisten = \"10.0.0.7:5051\"\nsecret_file = \"/s\"\nredis = \"redis://10.0.0.5\"";
     images(&format!("budget = \"1GiB\"\n[images.pop]\nnode = \"n\"\n{peer}\n{text}"))
 }
 
@@ -182,7 +183,10 @@ fn every_bad_value_is_refused_and_named() {
         ),
         (&upstream("registry = \"x.y\"\nredirects = [\"http://x\"]"), "cannot read `http://x` as a registry"),
         (&peers("networks = [\"10.0.0.1/8\"]"), "cannot read `10.0.0.1/8` as a network"),
-        (&peers("networks = [\"10.1.0.0/16\"]"), "[images.pop] networks: 10.0.0.7 of listen is in none of them"),
+        (
+            &peers("networks = [\"10.1.0.0/16\"]"),
+            "[images.pop] networks: 10.0.0.7 of listen is in none of them",
+        ),
         (&upstream("registry = \"x.y\"\n[[images.upstream]]\nregistry = \"x.y\""), "there twice"),
     ] {
         let error = parse(text).unwrap_err();
