@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_lab::{
-    topology::{Family, Mode, Spec, Topology, check_rights, clean},
+    topology::{Container, Family, Mode, Spec, Topology, check_rights, clean},
     traffic::{self, Flow, Load, Timing},
 };
 use weir_testkit::measure_once;
@@ -55,6 +55,17 @@ fn without_control_the_line_is_full_whatever_the_way_to_it() {
             is_full,
         );
         assert!(is_full(&total), "{mode} {family:?}: {total:.2} of {line:.2} Mbit/s");
+    }
+}
+
+#[test]
+fn a_new_topology_forwards_ipv6_packets_at_once() {
+    let Some(_turn) = may_run() else { return };
+    let topology = Topology::build(&spec(Mode::Routed, &["c1"])).unwrap();
+    let containers = topology.containers().iter().map(Container::netns);
+    for netns in containers.chain([topology.node(), topology.wire(), topology.srv()]) {
+        let unusable = netns.exec(&["ip", "-6", "-o", "addr", "show", "tentative"]).unwrap().stdout;
+        assert_eq!(unusable, "", "{} has addresses that it does not use yet", netns.name());
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes it, with its loopback up.
+    /// Makes it, with its loopback up and without duplicate address detection.
     ///
     /// # Errors
     /// If `ip netns add` fails, e.g. because the name is taken or rights are missing.
@@ -37,6 +37,11 @@ impl Netns {
         ip_batch(&format!("netns add {name}\n"))?;
         let ns = Netns::adopt(name);
         ns.ip("link set dev lo up\n")?;
+        // Detection keeps a link-local address unusable for 1 to 2 s. A router without one asks for
+        // no neighbour and loses what it forwards meanwhile. A read-only /proc leaves it on.
+        for devices in ["all", "default"] {
+            let _ = ns.sysctl(&format!("net.ipv6.conf.{devices}.accept_dad"), "0");
+        }
         Ok(ns)
     }
 
