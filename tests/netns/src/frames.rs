@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use libbpf_rs::libbpf_sys;
@@ -20,6 +21,7 @@ use nix::{
     unistd::Pid,
 };
 use weir_lab::topology::Netns;
+use weir_units::BitRate;
 
 /// Frames a system call.
 const BATCH: usize = 64;
@@ -97,6 +99,60 @@ impl Frames {
 }
 
 impl Drop for Frames {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sends any frames by turns at a rate, from a packet socket, until it is dropped. What the socket cannot
+/// take at once is lost.
+#[derive(Debug)]
+pub struct RawFrames {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RawFrames {
+    /// How often it sends.
+    const TICK: Duration = Duration::from_millis(2);
+    /// Frames a tick at most: a flood of small frames must leave the machine a processor.
+    const MAX_A_TICK: usize = 10;
+
+    /// From this namespace's `eth0`; each frame begins with its Ethernet header.
+    ///
+    /// # Panics
+    /// If the kernel refuses, or there are no frames.
+    #[must_use]
+    #[track_caller]
+    pub fn send(from: &Netns, frames: &[Vec<u8>], rate: BitRate) -> RawFrames {
+        assert!(!frames.is_empty(), "there must be a frame to send");
+        let socket = from.within(open).expect("can enter").expect("a packet socket");
+        let frames: Vec<Vec<u8>> = frames.iter().map(|frame| [&[0; VNET], &frame[..]].concat()).collect();
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let (a_tick, mut room, mut next) = (rate.bytes_in(Self::TICK).0, 0, 0);
+            while !stopped.load(Ordering::Relaxed) {
+                thread::sleep(Self::TICK);
+                room = (room + a_tick).min(2 * a_tick);
+                for _ in 0..Self::MAX_A_TICK {
+                    let frame = &frames[next % frames.len()];
+                    let Some(left) = room.checked_sub(frame.len() as u64) else { break };
+                    (room, next) = (left, next + 1);
+                    let (start, len) = (frame.as_ptr().cast(), frame.len());
+                    // SAFETY: the frame lives through the call, which only reads it.
+                    unsafe { libc::send(socket.as_raw_fd(), start, len, libc::MSG_DONTWAIT) };
+                }
+            }
+        });
+        RawFrames { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for RawFrames {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -42,7 +42,7 @@ pub use agent::{Agent, Config, Ran, binary};
 pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title};
 pub use echo::{Echo, RoundTrips};
 pub use engines::Engine;
-pub use frames::{Frames, drain};
+pub use frames::{Frames, RawFrames, drain};
 pub use needs::{Need, can_run, skip};
 pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::{Record, Sample};

@@ -17,6 +17,11 @@
  * credit instead; weir_uplink is then a filter that decides by itself. So it is where the scheduler
  * is a process (WEIR_USER): user.bpf.c takes packets there and back.
  *
+ * A packet for an address of this node passes its port without being charged. The port names the
+ * sender's class in skb->tc_index, because the packet may still leave by the uplink: its MAC address
+ * may be foreign, or a tunnel may carry it. skb->tc_index survives a bridge, a route, and the
+ * encapsulation of vxlan, geneve, gre, ipip and sit. There weir_uplink charges the class once.
+ *
  * Both are fail-open: whatever is not understood goes its way.
  */
 #include <linux/bpf.h>
@@ -29,6 +34,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "intf.h"
+#include "control.h"
 #include "credit.h"
 #include "datagram.h"
 #include "pace.h"
@@ -38,7 +44,6 @@
 #define NO_MATCH 0    /* cls_bpf without direct action */
 #define MATCH (-1)
 #define DROP 2        /* TCX_DROP and TC_ACT_SHOT */
-#define ETH_P_EAPOL 0x888e
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -101,7 +106,7 @@ struct packet {
 	__u8 is_v6;
 	__u8 start;  /* what offsets are from: BPF_HDR_START_NET, or the MAC header before a VLAN tag */
 	__u8 offset; /* of the IP header */
-	__u8 is_control; /* ARP, neighbour discovery, DHCP, 802.1X: without these nothing works */
+	__u8 is_control; /* has the shape of control traffic (control.h) */
 	__u32 datagram;  /* that it is a fragment of (datagram.h); 0: it is whole */
 };
 
@@ -112,10 +117,7 @@ static __always_inline void read_ports(struct __sk_buff *skb, __u32 start, int o
 
 	if (load_header(skb, start, offset, port, sizeof(port)))
 		return;
-	if (v6)
-		p->is_control = port[1] == bpf_htons(546) || port[1] == bpf_htons(547);
-	else
-		p->is_control = port[1] == bpf_htons(67) || port[1] == bpf_htons(68);
+	p->is_control = v6 ? is_dhcp(port, 546, 547) : is_dhcp(port, 68, 67);
 }
 
 static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p)
@@ -164,7 +166,7 @@ static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p
 			__u8 type;
 
 			if (!load_header(skb, start, offset + sizeof(ip6), &type, 1))
-				p->is_control = type >= 133 && type <= 137; /* RFC 4861 */
+				p->is_control = is_discovery(skb, type, ip6.hop_limit);
 		} else if (ip6.nexthdr == IPPROTO_FRAGMENT) {
 			__u32 head[2]; /* next, -, offset and flags; id */
 
@@ -173,7 +175,7 @@ static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p
 							  !(head[0] & bpf_htonl(0xfff8)));
 		}
 	} else {
-		p->is_control = protocol == bpf_htons(ETH_P_ARP) || protocol == bpf_htons(ETH_P_EAPOL);
+		p->is_control = is_link_control(skb, protocol);
 	}
 	p->to.prefix_len_bits = 128;
 }
@@ -246,6 +248,7 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 	__u32 port = skb->ifindex, class;
 	struct packet p;
 	__u32 *handle;
+	int is_local;
 
 	if (!is_on(cfg))
 		return 0;
@@ -253,13 +256,15 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 	if (!handle)
 		return 0;
 	parse(skb, &p);
-	if (!cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to)) {
-		count_local(skb, *handle);
-		return 0;
-	}
-	if (p.is_control)
+	is_local = !cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to);
+	if (!is_local && p.is_control && takes_control(skb, port))
 		return cfg->control_handle;
 	class = by_rules(skb, cfg, &p, *handle);
+	if (is_local) {
+		count_local(skb, *handle);
+		skb->tc_index = class & 0xffff;
+		return 0;
+	}
 	if (cfg->pacing & WEIR_PACED)
 		note_flow(skb, class);
 	return class;
@@ -326,21 +331,34 @@ static __always_inline __u32 host_class(struct __sk_buff *skb, const struct weir
 	return handle;
 }
 
+/* The class that a port has named, of a packet for an address of this node; 0: no port has. */
+static __always_inline __u32 named_class(struct __sk_buff *skb, const struct weir_config *cfg)
+{
+	__u32 handle = (cfg->default_handle & 0xffff0000) | skb->tc_index;
+
+	/* Other programs write this field too. */
+	return skb->tc_index && bpf_map_lookup_elem(&weir_counters, &handle) ? handle : 0;
+}
+
 SEC("tc")
 int weir_uplink(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
 	struct packet p;
-	__u32 handle;
+	__u32 handle, from;
 
 	if (!is_on(cfg))
 		return NO_MATCH;
 	if (skb->tc_index == cfg->cookie)
 		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
 	parse(skb, &p);
-	if (p.is_control) {
+	from = skb->ingress_ifindex;
+	handle = named_class(skb, cfg);
+	if (handle) {
+		/* Its port has applied the rules to what a tunnel may hide by now. */
+	} else if (p.is_control && (!from || takes_control(skb, from))) {
 		handle = cfg->control_handle;
-	} else if (skb->ingress_ifindex) {
+	} else if (from) {
 		handle = by_rules(skb, cfg, &p, cfg->default_handle);
 	} else {
 		handle = by_rules(skb, cfg, &p, host_class(skb, cfg));

@@ -212,7 +212,12 @@ fn all_params(plan: &Plan<'_>) -> BTreeMap<u16, Params> {
     for member in members {
         let group = member.group.map(|g| groups[g].minor);
         let is_urgent = member.prio == 0;
-        all.insert(member.minor, Params { is_urgent, ..params(shape, &member.policy, group) });
+        let mut params = Params { is_urgent, ..params(shape, &member.policy, group) };
+        if is_urgent {
+            let limit = shape.urgent_limit(member.policy.ceiling().min(shape.capacity));
+            params.limit_bytes = u32::try_from(limit.0).unwrap_or(u32::MAX);
+        }
+        all.insert(member.minor, params);
     }
     all
 }

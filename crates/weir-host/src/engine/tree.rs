@@ -93,8 +93,8 @@ impl Shape {
         }
     }
 
-    fn leaf(&self, ceil: BitRate) -> Leaf {
-        let limit = self.queue_limit(ceil);
+    fn leaf(&self, ceil: BitRate, prio: u32) -> Leaf {
+        let limit = if prio == 0 { self.urgent_limit(ceil) } else { self.queue_limit(ceil) };
         if self.split {
             // Small super-packets may pass whole: splitting them gains little.
             Leaf::Split { limit, largest: Bytes((u64::from(self.mtu) + 32).max(9_216)) }
@@ -202,7 +202,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
             quantum: Bytes(quantum),
             prio: member.prio,
         };
-        out.push(Node { class, leaf: Some(shape.leaf(ceil)) });
+        out.push(Node { class, leaf: Some(shape.leaf(ceil, member.prio)) });
     }
 }
 
@@ -516,10 +516,17 @@ mod tests {
 
     #[test]
     fn queues_hold_a_sockets_buffer_and_drain_within_the_delay() {
-        let leaf = |max, split| shape(BitRate::mbit(1000), split).leaf(BitRate::mbit(max));
+        let leaf = |max, split| shape(BitRate::mbit(1000), split).leaf(BitRate::mbit(max), 1);
         assert_eq!(leaf(1, false), Leaf::Fifo { limit: Bytes(278_528) });
         assert_eq!(leaf(1000, false), Leaf::Fifo { limit: Bytes(6_250_000) });
         assert!(matches!(leaf(1, true), Leaf::Split { largest: Bytes(9_216), .. }));
+    }
+
+    #[test]
+    fn an_urgent_queue_drains_within_10_ms_or_holds_two_frames() {
+        let leaf = |max| shape(BitRate::mbit(1000), false).leaf(BitRate::mbit(max), 0);
+        assert_eq!(leaf(1), Leaf::Fifo { limit: Bytes(3_064) });
+        assert_eq!(leaf(8), Leaf::Fifo { limit: Bytes(10_000) });
     }
 
     proptest! {

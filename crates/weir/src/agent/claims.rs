@@ -242,7 +242,12 @@ fn local(
         let over_uplink = by_index
             .get(&prefix.index)
             .is_some_and(|l| l.kind.as_deref() == Some("vlan") && l.peer_index.is_some_and(outside));
-        if !outside(prefix.index) && !over_uplink && !link_local {
+        // Packets lose their sender's class in these devices. Elsewhere the uplink charges a tunnel's
+        // packets to it.
+        let forgets_class = by_index
+            .get(&prefix.index)
+            .is_some_and(|l| matches!(l.kind.as_deref(), Some("wireguard" | "tun")));
+        if !outside(prefix.index) && !over_uplink && !forgets_class && !link_local {
             local.insert(LocalPrefix { network: prefix.network(), len: prefix.len });
         }
     }

@@ -205,9 +205,12 @@ impl Node {
         for entry in book.entries().values() {
             let Some(minor) = entry.minor else { continue };
             let handle = handle(minor);
+            // The classifier takes a packet's word for its class only if that class is tracked.
+            if minor != CONTROL {
+                tracked.insert(handle);
+            }
             for (index, name) in &entry.claim.ports {
                 ports.insert(*index, PortClass { device: name.clone(), handle });
-                tracked.insert(handle);
             }
             for (id, level) in &entry.claim.cgroups {
                 cgroups.insert(*id, handle);
