@@ -147,13 +147,15 @@ pub(crate) fn random(a: &Addresses, count: usize, seed: u64) -> Vec<Vec<u8>> {
     };
     let one = |_| {
         let mut frame = crafted[draw(crafted.len())].1.clone();
-        let to = [a.far, BROADCAST, a.other, [0x33, 0x33, 0, 0, 0, 1], [2, 8, 8, 8, 8, 8]][draw(5)];
-        frame[..6].copy_from_slice(&to);
-        for _ in 0..draw(5) {
+        let others = [BROADCAST, a.other, [0x33, 0x33, 0, 0, 0, 1], [2, 8, 8, 8, 8, 8]];
+        frame[..6].copy_from_slice(others.get(draw(8)).unwrap_or(&a.far));
+        for _ in 0..draw(5) * draw(2) {
             let at = 12 + draw(48);
             frame[at] = draw(256) as u8;
         }
-        frame.truncate(60 + draw(1455));
+        if draw(2) == 0 {
+            frame.truncate(60 + draw(1455));
+        }
         frame
     };
     (0..count).map(one).collect()

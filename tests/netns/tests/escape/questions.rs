@@ -13,6 +13,7 @@ use std::{
 };
 
 use weir_lab::topology::Netns;
+use weir_testkit::set_realtime;
 
 use crate::frames::{Addresses, checksum, ip6};
 
@@ -65,7 +66,11 @@ impl Question {
                 (0..count).map(|i| timed(|| ask(i as u8))).collect()
             }
         };
-        from.within(ask).expect("the namespace can be entered")
+        let in_time = || {
+            set_realtime();
+            ask()
+        };
+        from.within(in_time).expect("the namespace can be entered")
     }
 }
 
@@ -146,6 +151,7 @@ impl Server {
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
+            set_realtime();
             let mut buffer = [0; 2048];
             while !stopped.load(Ordering::Relaxed) {
                 // The floods' longer datagrams have senders that do not listen.
