@@ -107,8 +107,8 @@ impl Drop for Frames {
     }
 }
 
-/// Sends any frames by turns at a rate, from a packet socket, until it is dropped. What the socket cannot
-/// take at once is lost.
+/// Sends the given frames in turn at a rate, from a packet socket, until it goes out of scope. The socket
+/// drops a frame that it cannot take at once.
 #[derive(Debug)]
 pub struct RawFrames {
     stop: Arc<AtomicBool>,

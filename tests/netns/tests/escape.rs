@@ -1,5 +1,5 @@
-//! What a container sends leaves the node in its class's name, whatever the packet looks like, and no
-//! container takes the control class from the others.
+//! A container's packets leave the node in its class's name, whatever they look like. No container takes
+//! the control class from the others.
 //!
 //! `WEIR_ESCAPE_FRAMES` is the number of random frames (2,000), `WEIR_ESCAPE_SEED` their seed.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
@@ -35,9 +35,9 @@ for_each_engine!(
 /// The sender's maximum, Mbit/s.
 const MAX: u64 = 2;
 const OFFER: BitRate = BitRate::mbit(15);
-/// What a class may send at once beside its maximum: HTB's burst.
+/// Bytes that a class may send at once beside its maximum: HTB's burst.
 const BURST: f64 = 16_384.0;
-/// What the host says by itself in some seconds, and what the control class takes of one sender.
+/// Bytes that the host sends by itself in some seconds, and the burst of a control bucket.
 const NOISE: f64 = 20_000.0;
 
 struct Attacked {
@@ -78,7 +78,7 @@ impl Attacked {
         bytes - BitRate::mbit(MAX).as_mbit() * 1e6 / 8.0 * 1.01 * time - BURST
     }
 
-    /// The classes of nobody did not grow.
+    /// Asserts that `default`, `host` and `control` did not grow, and that there are no other faults.
     fn judge(&self, what: &str, mut faults: Vec<String>) {
         sleep(Duration::from_millis(300));
         // A bucket of 20 kbit/s (crates/weir-bpf/src/bpf/control.h).
@@ -194,7 +194,7 @@ fn an_overlays_packets_are_charged_once_to_their_sender(engine: Engine) {
     let mut faults: Vec<String> =
         (beyond > 0.0).then(|| format!("{beyond:.0} bytes too many")).into_iter().collect();
     flood.set(Rate::Of(BitRate::ZERO));
-    // What waits leaves at 2 Mbit/s.
+    // The queue drains at 2 Mbit/s.
     sleep(Duration::from_secs(2));
     let received = flood.received();
     let charged = attacked.node.class("C1").bytes.0;

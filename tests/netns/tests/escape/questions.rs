@@ -1,4 +1,4 @@
-//! What a quiet container asks of the network: ARP, neighbour discovery, DHCP.
+//! Questions of a quiet container to the network: ARP, neighbour discovery, DHCP.
 
 use std::{
     io::{self, Read, Write},
@@ -17,7 +17,7 @@ use weir_testkit::set_realtime;
 
 use crate::frames::{Addresses, checksum, ip6};
 
-/// An answer that takes longer is none.
+/// A later answer does not count.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Between two questions: the control class takes some 40 ARP frames a second of one interface.
 const PAUSE: Duration = Duration::from_millis(12);
@@ -33,7 +33,7 @@ pub(crate) enum Question {
 impl Question {
     pub(crate) const ALL: [Question; 3] = [Question::Arp, Question::Discovery, Question::Dhcp];
 
-    /// Asks the server so many times; the times of the answers.
+    /// Asks the server `count` times and returns the delay of each answer.
     pub(crate) fn ask(self, from: &Netns, a: &Addresses, count: usize) -> Vec<Option<Duration>> {
         let ask = || match self {
             Question::Arp => {
