@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, runtime::Runtime, time};
 
-use crate::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status};
+use crate::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status, plain::plain_value};
 
 /// The most an answer may hold: a hundred thousand classes at some 600 bytes each.
 const MAX_ANSWER: usize = 64 << 20;
@@ -36,6 +36,8 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 pub struct Client {
     socket: PathBuf,
     timeout: Duration,
+    /// Whether answers are for a terminal.
+    plain: bool,
 }
 
 /// Why there is no answer.
@@ -97,13 +99,28 @@ impl Client {
 
     /// A client for the agent that listens at `socket`; nothing is opened yet.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
-        Client { socket: socket.into(), timeout: Client::TIMEOUT }
+        Client { socket: socket.into(), timeout: Client::TIMEOUT, plain: false }
     }
 
     /// The same client with another bound on the time an answer may take.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Client {
         Client { timeout, ..self }
+    }
+
+    /// The same client, with every text of its answers as [`plain`](crate::plain) makes it: for a
+    /// terminal.
+    #[must_use]
+    pub fn for_terminal(self) -> Client {
+        Client { plain: true, ..self }
+    }
+
+    /// What an answer says.
+    fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> serde_json::Result<T> {
+        if self.plain {
+            return serde_json::from_value(plain_value(serde_json::from_slice(bytes)?));
+        }
+        serde_json::from_slice(bytes)
     }
 
     /// The socket it talks to.
@@ -225,7 +242,7 @@ impl Client {
         self.runtime()?.block_on(self.in_time(async {
             let response = self.send(&method, path, body).await?;
             let bytes = self.read(&method, path, response).await?;
-            serde_json::from_slice(&bytes).map_err(|e| protocol(format!("{e} (in `{}`)", excerpt(&bytes))))
+            self.decode(&bytes).map_err(|e| protocol(format!("{e} (in `{}`)", excerpt(&bytes))))
         }))
     }
 
@@ -276,10 +293,10 @@ impl Client {
         }
         let status = response.status();
         let bytes = self.read(method, path, response).await?;
-        if let Ok(Faulty { fault }) = serde_json::from_slice(&bytes) {
+        if let Ok(Faulty { fault }) = self.decode(&bytes) {
             return Err(ClientError::Fault(fault));
         }
-        Err(match serde_json::from_slice::<Error>(&bytes) {
+        Err(match self.decode::<Error>(&bytes) {
             Ok(error) => ClientError::Refused(error),
             Err(_) => self.protocol(method, path, format!("{status} with `{}`", excerpt(&bytes))),
         })
@@ -367,7 +384,9 @@ impl Iterator for Events {
                 }
                 // An empty line only keeps the connection alive.
                 Ok(Some(line)) if line.is_empty() => continue,
-                Ok(Some(line)) => serde_json::from_slice(&line)
+                Ok(Some(line)) => self
+                    .client
+                    .decode(&line)
                     .map_err(|e| self.error(format!("{e} (in `{}`)", excerpt(&line)))),
                 Err(e) => Err(e),
             };

@@ -66,6 +66,7 @@ mod client;
 mod congestion;
 mod export;
 mod images;
+mod plain;
 mod shapes;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
@@ -78,6 +79,7 @@ pub use images::{
     Freed, Image, ImagePeer, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,
     ScrubImages, WarmId, Warming,
 };
+pub use plain::{plain, plain_lines};
 pub use shapes::*;
 
 /// Where the agent listens unless told otherwise.

@@ -2,6 +2,7 @@
 
 mod agreements;
 mod check;
+mod labels;
 mod selector;
 
 use std::{
@@ -18,6 +19,7 @@ use weir_units::BitRate;
 use check::{check, fault};
 
 pub(crate) use agreements::{Agreements, Decide};
+pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
 
 /// Parts of a policy; what is left out comes from the next weaker origin.
@@ -48,6 +50,9 @@ pub(crate) struct Config {
     pub(crate) agent: Agent,
     #[serde(default)]
     pub(crate) discover: Discover,
+    /// What containers may ask for by their labels.
+    #[serde(default)]
+    pub(crate) labels: Labels,
     /// For whoever has no policy of their own.
     #[serde(default)]
     pub(crate) defaults: Layer,

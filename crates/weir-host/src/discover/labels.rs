@@ -1,6 +1,6 @@
 //! Policies written as labels on containers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_share::{Policy, PolicyError, Weight, WeightError};
 use weir_units::{BitRate, ParseRateError};
@@ -19,7 +19,7 @@ pub struct LabelPolicy {
 
 /// A label that was ignored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("label {label}={value} is ignored: {why}")]
+#[error("label {}={} is ignored: {why}", brief(label), brief(value))]
 pub struct BadLabel {
     /// Its key.
     pub label: String,
@@ -27,6 +27,12 @@ pub struct BadLabel {
     pub value: String,
     /// What is wrong with it.
     pub why: LabelError,
+}
+
+/// The beginning of a label's text, on one line.
+fn brief(text: &str) -> String {
+    let more = if text.chars().nth(128).is_some() { "..." } else { "" };
+    text.chars().take(128).flat_map(char::escape_debug).chain(more.chars()).collect()
 }
 
 /// What is wrong with a label.
@@ -55,6 +61,44 @@ pub enum LabelError {
 /// Longest name of a group, bytes.
 const GROUP_LEN: usize = 64;
 
+/// Which of a container's labels that are weir's come from its image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromImage {
+    /// These keys: the image has the same value.
+    Keys(BTreeSet<String>),
+    /// It is not known, and why.
+    Unknown(String),
+}
+
+impl Default for FromImage {
+    fn default() -> FromImage {
+        FromImage::Keys(BTreeSet::new())
+    }
+}
+
+impl FromImage {
+    /// Compares a container's labels with those of its image.
+    #[must_use]
+    pub fn compare(own: &BTreeMap<String, String>, image: &BTreeMap<String, String>) -> FromImage {
+        let same = own.iter().filter(|(key, value)| is_ours(key) && image.get(*key) == Some(value));
+        FromImage::Keys(same.map(|(key, _)| key.clone()).collect())
+    }
+
+    /// Whether the label may come from the image.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        match self {
+            FromImage::Keys(keys) => keys.contains(key),
+            FromImage::Unknown(_) => true,
+        }
+    }
+}
+
+/// Whether a label's key is weir's.
+pub(crate) fn is_ours(key: &str) -> bool {
+    key.starts_with("weir.")
+}
+
 /// Reads the labels that begin with `weir.`: the policy, the group, and those that are no good,
 /// each of which counts as not given. A floor above the ceiling is no good; the ceiling stays,
 /// which protects the others.
@@ -64,7 +108,7 @@ pub fn parse(labels: &BTreeMap<String, String>) -> (LabelPolicy, Option<String>,
     let mut group = None;
     let mut bad = Vec::new();
     // In the order of the keys, so that the ceiling is known when the floor comes.
-    for (label, value) in labels.iter().filter(|(label, _)| label.starts_with("weir.")) {
+    for (label, value) in labels.iter().filter(|(label, _)| is_ours(label)) {
         let read = match label.as_str() {
             "weir.weight" => value.parse().map(|weight| policy.weight = Some(weight)).map_err(Into::into),
             "weir.max" => rate(value, |max| (None, max)).map(|max| policy.max = max),

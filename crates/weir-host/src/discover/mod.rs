@@ -19,7 +19,7 @@ use std::{
     path::PathBuf,
 };
 
-pub use labels::{BadLabel, LabelPolicy};
+pub use labels::{BadLabel, FromImage, LabelPolicy};
 pub use netns::{NetnsRef, NsId};
 
 /// A sharer of the link.
@@ -34,6 +34,8 @@ pub struct Found {
     pub id: String,
     /// All of its labels.
     pub labels: BTreeMap<String, String>,
+    /// Which of its labels come from its image.
+    pub from_image: FromImage,
     /// What its labels ask for.
     pub policy: LabelPolicy,
     /// The group its label `weir.group` names. A compose project is none by itself.
@@ -152,6 +154,7 @@ mod tests {
             source,
             id: name.into(),
             labels: BTreeMap::new(),
+            from_image: FromImage::default(),
             policy: LabelPolicy::default(),
             group: None,
             location: Location::Netns(NetnsRef { path: name.into(), id: NsId { dev: 4, ino } }),

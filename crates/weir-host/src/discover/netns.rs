@@ -13,7 +13,7 @@ use std::{
 
 use glob::Pattern;
 
-use super::{Found, LabelPolicy, Location, Source, Warning};
+use super::{Found, FromImage, LabelPolicy, Location, Source, Warning};
 
 /// Where named namespaces are; the second is mostly a link to the first.
 pub const DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
@@ -207,6 +207,7 @@ fn sharer(name: String, netns: NetnsRef) -> Found {
         name,
         source: Source::Netns,
         labels: BTreeMap::new(),
+        from_image: FromImage::default(),
         policy: LabelPolicy::default(),
         group: None,
         location: Location::Netns(netns),

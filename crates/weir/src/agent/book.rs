@@ -13,7 +13,7 @@ use weir_units::BitRate;
 
 use self::promise::{Awaited, Want};
 use super::store::{Ledger, Minors, SetLayers};
-use crate::config::{Config, Layer, Selector};
+use crate::config::{Config, Layer, Selector, within};
 
 pub(crate) use agreed::Agreed;
 pub(crate) use promise::Unpromised;
@@ -29,7 +29,10 @@ pub(crate) struct Claim {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) group: Option<String>,
+    /// What its labels ask for, as far as `[labels]` lets it.
     pub(crate) label: Layer,
+    /// What `[labels]` cut.
+    pub(crate) cut: Vec<String>,
     /// Host-side interfaces: index and name.
     pub(crate) ports: Vec<(u32, String)>,
     /// Cgroups: id and depth.
@@ -338,8 +341,11 @@ impl Book {
     /// # Errors
     /// `unknown-name`, `ambiguous-name`.
     pub(crate) fn find(&self, name: &str) -> Result<&str, Error> {
-        if let Some((key, _)) = self.entries.get_key_value(name) {
-            return Ok(key);
+        // Weir's own names win over containers' names: `docker:host` is the container.
+        for key in [name.to_owned(), format!("weir:{name}"), format!("group:{name}")] {
+            if let Some((key, _)) = self.entries.get_key_value(&key) {
+                return Ok(key);
+            }
         }
         let found: Vec<&String> =
             self.entries.iter().filter(|(_, e)| e.claim.name == name).map(|(k, _)| k).collect();
@@ -429,11 +435,34 @@ impl Book {
                 }
             }
         }
+        leave_out_labels(config.labels.min_total, &mut entries, &mut wants);
         let admission = self.admission(config);
         let (ledger, reservation) =
             promise::make(&admission, &self.ledger, self.awaited, &mut entries, &wants);
         let unmet = agreed::overlay(&mut entries, &self.agreed, ceiling);
         Resolved { entries, ledger, reservation, unmet }
+    }
+}
+
+/// Leaves out the minima by labels that do not fit into what labels may ask for together.
+fn leave_out_labels(
+    total: Option<BitRate>,
+    entries: &mut BTreeMap<String, Entry>,
+    wants: &mut BTreeMap<String, Want>,
+) {
+    let Some(total) = total else { return };
+    let mut asked: Vec<(usize, String, BitRate)> = wants
+        .iter()
+        .filter(|(_, want)| want.origin == Origin::Label)
+        .map(|(key, want)| (want.arrival, key.clone(), want.min))
+        .collect();
+    asked.sort_unstable();
+    let minima: Vec<BitRate> = asked.iter().map(|(_, _, min)| *min).collect();
+    for ((_, key, min), fits) in asked.into_iter().zip(within(Some(total), &minima)) {
+        if !fits && let Some(entry) = entries.get_mut(&key) {
+            entry.unpromised = Some(Unpromised::above_total(min, total));
+            wants.remove(&key);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ fn claim(name: &str) -> Claim {
         kind: Kind::Container,
         group: None,
         label: Layer::default(),
+        cut: Vec::new(),
         ports: vec![(7, "veth7".to_owned())],
         cgroups: Vec::new(),
         selectors: Vec::new(),
@@ -326,4 +327,38 @@ fn two_agreements_are_not_about_one_container() {
     assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
     let why = book.unmet(&agreed("web", 0, 0).id).unwrap();
     assert_eq!(why, "agreement a-docker:web is about the same container");
+}
+
+#[test]
+fn a_reserved_name_is_never_a_containers() {
+    let mut book = book("[[group]]\nname = \"tenant\"\n");
+    book.update(["host", "default", "control", "tenant"].map(claim).into(), true);
+    for (name, key) in [
+        ("host", "weir:host"),
+        ("default", "weir:default"),
+        ("control", "weir:control"),
+        ("tenant", "group:tenant"),
+        ("docker:host", "docker:host"),
+        ("docker:tenant", "docker:tenant"),
+    ] {
+        assert_eq!(book.find(name).map_err(|e| e.message), Ok(key), "{name}");
+    }
+    set(&mut book, &min("host", 3)).unwrap();
+    assert_eq!((floor(&book, "weir:host"), floor(&book, "docker:host")), (BitRate::mbit(3), BitRate::ZERO));
+}
+
+#[test]
+fn minima_by_labels_beyond_their_total_are_not_promised() {
+    let mut book = book("[labels]\nmin_total = \"5mbit\"\n");
+    let asks = |name: &str, mbit| Claim {
+        label: Layer { min: Some(BitRate::mbit(mbit)), ..Layer::default() },
+        ..claim(name)
+    };
+    book.update(vec![asks("first", 4), asks("second", 3)], true);
+    assert_eq!(
+        (floor(&book, "docker:first"), floor(&book, "docker:second")),
+        (BitRate::mbit(4), BitRate::ZERO)
+    );
+    let why = unpromised(&book, "docker:second").unwrap();
+    assert!(why.contains("labels may ask for 5mbit together"), "{why}");
 }

@@ -18,7 +18,7 @@ use weir_host::{
 };
 
 use super::book::Claim;
-use crate::config::{Config, Layer, RESERVED};
+use crate::config::{Config, Granted, Layer, RESERVED, grant};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -61,7 +61,8 @@ pub(crate) fn survey(
     let ports = ports::find(netlink, namespaces)?;
     let cgroups = Cgroup2::find();
     for (i, found) in found.iter().enumerate() {
-        let mut claim = claim(found);
+        let mut claim = claim(config, found);
+        survey.warnings.extend(claim.cut.iter().map(|cut| cut_text(&claim.name, cut)));
         match &found.location {
             Location::Netns(netns) => match ports.of.get(&i) {
                 Some(own) => {
@@ -99,6 +100,7 @@ pub(crate) fn survey(
             },
             group: class.group.clone(),
             label: Layer::default(),
+            cut: Vec::new(),
             ports: Vec::new(),
             cgroups: Vec::new(),
             selectors: class.selectors.clone(),
@@ -166,20 +168,21 @@ fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>)
     combine(docker.map_or(&[], |s| &s.containers), &namespaces)
 }
 
-fn claim(found: &Found) -> Claim {
+fn claim(config: &Config, found: &Found) -> Claim {
     let (source, kind) = match (found.source, &found.location) {
         (Source::Docker, Location::HostNetwork { .. }) => ("docker", Kind::Cgroup),
         (Source::Docker, _) => ("docker", Kind::Container),
         (Source::Netns, _) => ("netns", Kind::Netns),
         (Source::Config, _) => ("config", Kind::Interface),
     };
-    let policy = found.policy;
+    let Granted { layer, group, cut } = grant(config, found);
     Claim {
         source,
         name: found.name.clone(),
         kind,
-        group: found.group.clone(),
-        label: Layer { weight: policy.weight, min: policy.min, max: policy.max },
+        group,
+        label: layer,
+        cut,
         ports: Vec::new(),
         cgroups: Vec::new(),
         selectors: Vec::new(),
@@ -187,10 +190,16 @@ fn claim(found: &Found) -> Claim {
     }
 }
 
+/// What status says of a label that was cut.
+pub(crate) fn cut_text(container: &str, cut: &str) -> String {
+    format!("container {container}: {cut}")
+}
+
 /// Whether somebody called `name` sends what this claim's selectors pick from.
 pub(crate) fn is_container(claim: &Claim, name: &str) -> bool {
     let sends = !matches!(claim.kind, Kind::Group | Kind::Selector | Kind::Control);
-    sends && (claim.name == name || claim.key() == name)
+    let is_own = claim.source != "weir" && RESERVED.contains(&name);
+    sends && !is_own && (claim.name == name || claim.key() == name)
 }
 
 /// Says of selectors which container they wait for.

@@ -407,6 +407,13 @@ impl Agent {
         // Only now is it known what the kernel got.
         self.tell(changes);
         self.steer(&survey);
+        for claim in &survey.claims {
+            let is_new = |cut: &&String| !self.warnings.contains(&claims::cut_text(&claim.name, cut));
+            let fresh: Vec<String> = claim.cut.iter().filter(is_new).cloned().collect();
+            for cut in fresh {
+                self.event("label-cut", Some(&claim.key()), cut);
+            }
+        }
         self.warnings = survey.warnings;
         self.save_created();
     }

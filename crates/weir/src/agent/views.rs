@@ -205,6 +205,7 @@ impl Agent {
             let kept = entry.effective.policy.min().map_or("", |_| ", and its minimum is kept free");
             reasons.push(format!("{name} is not here now; its policy waits for it{kept}"));
         }
+        reasons.extend(entry.claim.cut.iter().cloned());
         if !class.selects.is_empty() {
             reasons.push(format!(
                 "its packets are those that match {}; whoever sends them, they are not that one's",

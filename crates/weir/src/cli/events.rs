@@ -12,7 +12,7 @@ const EXAMPLES: &str = "Examples:
   weir events -f --json | jq 'select(.what == \"not-enforced\")'
 
 Kinds: started, class-added, class-removed, policy-changed, reloaded, config-refused,
-not-enforced, promised, repaired, guarantee-violated, guarantee-restored, image-corrupt, image-frozen,
+not-enforced, promised, label-cut, repaired, guarantee-violated, guarantee-restored, image-corrupt, image-frozen,
 state-damaged, acknowledged, clock-doubted, clock-back, clock-believed, stopping; lost if this reader was too slow for some.
 With --json, one object a line.";
 

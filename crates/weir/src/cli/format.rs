@@ -118,8 +118,8 @@ pub(crate) enum Tone {
     Bad,
 }
 
-/// A table without borders: columns two spaces apart, nothing cut off or wrapped, so that
-/// it reads the same for `awk` as for people.
+/// A table without borders: columns two spaces apart, nothing wrapped and only what is
+/// absurdly long cut off, so that it reads the same for `awk` as for people.
 pub(crate) struct Table {
     table: comfy_table::Table,
 }
@@ -151,7 +151,7 @@ impl Table {
     /// One line.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (String, Tone)>) {
         self.table.add_row(Row::from(cells.into_iter().map(|(text, tone)| {
-            let cell = Cell::new(text);
+            let cell = Cell::new(cut(text));
             match tone {
                 Tone::Plain => cell,
                 Tone::Dim => cell.add_attribute(Attribute::Dim),
@@ -160,6 +160,15 @@ impl Table {
                 Tone::Bad => cell.fg(Color::Red),
             }
         })));
+    }
+}
+
+/// The beginning of what is too long for any screen.
+fn cut(text: String) -> String {
+    const LONGEST: usize = 1024;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
     }
 }
 

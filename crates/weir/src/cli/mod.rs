@@ -196,6 +196,8 @@ pub(crate) fn run(
         }
     };
     let client = Client::new(&cli.global.socket);
+    // JSON stays as the agent says it.
+    let client = if cli.global.json { client } else { client.for_terminal() };
     let session = Session { client, json: cli.global.json, look, out };
     match dispatch(cli.command, session) {
         Ok(code) => code,
@@ -266,7 +268,7 @@ fn log_to_stderr() -> anyhow::Result<()> {
 
 fn say(err: &mut dyn Write, what: &dyn fmt::Display) {
     // If even standard error is gone, there is nobody left to tell.
-    let _ = writeln!(err, "weir: {what}");
+    let _ = writeln!(err, "weir: {}", weir_api::plain_lines(&what.to_string()));
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {

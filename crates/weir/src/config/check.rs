@@ -6,7 +6,7 @@ use weir_bpf::RuleSet;
 use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::BitRate;
 
-use super::{Class, Config, Layer, OTHER, RESERVED, Selector, agreements};
+use super::{Class, Config, Layer, OTHER, RESERVED, Selector, agreements, labels};
 
 /// What is wrong: where, and why.
 pub(super) type Fault = (String, String);
@@ -101,6 +101,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Some(images) = &config.images {
         images.check()?;
     }
+    labels::check(config)?;
     check_selectors(&config.classes)?;
     check_minima(config)
 }

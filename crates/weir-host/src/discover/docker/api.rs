@@ -1,10 +1,10 @@
-//! The four questions weir asks of Docker's API, over its unix socket.
+//! The five questions weir asks of Docker's API, over its unix socket.
 //!
 //! A client of our own, because generated ones read every field of an answer into closed
 //! enumerations: one container with a value from a newer Docker would hide all of them. Here only
 //! what is used is read, and an answer is bounded in size and time.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Mutex, time::Duration};
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{
@@ -17,6 +17,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, time::timeout};
 
 use super::Unavailable;
+use crate::discover::labels;
 
 /// The largest answer that is read, bytes: some ten thousand containers in a list.
 const LARGEST: usize = 32 << 20;
@@ -28,18 +29,36 @@ pub(super) struct Api {
     patience: Duration,
     /// `/v1.41`; empty if the daemon does not say.
     version: String,
+    /// The labels that are weir's of images that were asked about, by id: an image never changes.
+    images: Mutex<BTreeMap<String, Labels>>,
 }
+
+/// Labels by key.
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// The most images that are remembered.
+const IMAGES: usize = 256;
 
 /// What `GET /containers/ID/json` says, as far as it is used.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Inspected {
     pub(super) id: String,
+    /// The id of its image.
+    #[serde(default)]
+    pub(super) image: String,
     pub(super) name: String,
     pub(super) state: State,
     pub(super) config: Config,
     pub(super) host_config: HostConfig,
     pub(super) network_settings: NetworkSettings,
+}
+
+impl Inspected {
+    /// Whether it has labels that are weir's.
+    pub(super) fn has_our_labels(&self) -> bool {
+        self.config.labels.iter().flatten().any(|(key, _)| labels::is_ours(key))
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -57,6 +76,14 @@ pub(super) struct State {
 pub(super) struct Config {
     #[serde(default)]
     pub(super) labels: Option<BTreeMap<String, String>>,
+}
+
+/// What `GET /images/ID/json` says, as far as it is used.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Image {
+    #[serde(default)]
+    config: Option<Config>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -118,7 +145,7 @@ struct Refusal {
 impl Api {
     /// Asks the daemon which version it speaks; `patience` bounds each answer from now on.
     pub(super) async fn connect(socket: PathBuf, patience: Duration) -> Result<Api, Unavailable> {
-        let mut api = Api { socket, patience, version: String::new() };
+        let mut api = Api { socket, patience, version: String::new(), images: Mutex::default() };
         let answer = within(patience, "/_ping", api.ask("/_ping")).await?;
         let version = answer.headers().get("api-version").and_then(|version| version.to_str().ok());
         // It becomes part of paths, so it must look like one.
@@ -148,6 +175,30 @@ impl Api {
             Err(Unavailable::Refused { status: 404, .. }) => Ok(None),
             Err(why) => Err(why),
         }
+    }
+
+    /// The labels that are weir's of a container's image.
+    pub(super) async fn image_labels(&self, container: &Inspected) -> Result<Labels, String> {
+        let id = &container.image;
+        if id.is_empty() {
+            return Err("docker does not name its image".to_owned());
+        }
+        let images = || self.images.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(known) = images().get(id) {
+            return Ok(known.clone());
+        }
+        let image: Image = self
+            .get(&format!("/images/{}/json", encode(id)), self.patience / 4)
+            .await
+            .map_err(|why: Unavailable| why.to_string())?;
+        let mut labels = image.config.and_then(|config| config.labels).unwrap_or_default();
+        labels.retain(|key, _| labels::is_ours(key));
+        let mut images = images();
+        if images.len() >= IMAGES {
+            images.clear();
+        }
+        images.insert(id.clone(), labels.clone());
+        Ok(labels)
     }
 
     /// The changes to containers since a moment, seconds since the epoch, and those to come.

@@ -5,8 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::api::{Inspected, NetworkSettings};
-use crate::discover::{BadLabel, Found, Location, NetnsRef, NsId, Source, Warning, cgroup, labels};
+use super::api::{Inspected, Labels, NetworkSettings};
+use crate::discover::{
+    BadLabel, Found, FromImage, Location, NetnsRef, NsId, Source, Warning, cgroup, labels,
+};
 
 /// What is known of a container that Docker lists as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +61,7 @@ impl Entry {
     }
 
     /// Reads what Docker says.
-    pub(super) fn read(inspected: Inspected, node: &Node) -> Entry {
+    pub(super) fn read(inspected: Inspected, image: Result<Labels, String>, node: &Node) -> Entry {
         let name = inspected.name.trim_start_matches('/').to_owned();
         let pid = inspected.state.pid;
         if !inspected.state.running || pid == 0 {
@@ -78,6 +80,10 @@ impl Entry {
             Err(why) => return Entry::Unplaced(why),
         };
         let labels = inspected.config.labels.unwrap_or_default();
+        let from_image = match image {
+            Ok(image) => FromImage::compare(&labels, &image),
+            Err(why) => FromImage::Unknown(why),
+        };
         let (policy, group, bad) = labels::parse(&labels);
         let addresses = addresses(&inspected.network_settings);
         let found = Box::new(Found {
@@ -85,6 +91,7 @@ impl Entry {
             source: Source::Docker,
             id: inspected.id,
             labels,
+            from_image,
             policy,
             group,
             location,

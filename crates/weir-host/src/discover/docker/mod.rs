@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use self::{
-    api::{Api, Events},
+    api::{Api, Events, Labels},
     container::{Entry, Node},
 };
 use super::{Found, Warning};
@@ -199,6 +199,19 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How soon a container that could not be read is asked about again.
 const SECOND_TRY: Duration = Duration::from_secs(5);
 
+/// The most events that are read between two lists.
+const FLOOD: usize = 1024;
+/// How long nothing is read after that.
+const FLOOD_PAUSE: Duration = Duration::from_secs(2);
+/// The longest time for which changes are gathered while they do not end.
+const LONGEST_SETTLE: Duration = Duration::from_secs(1);
+/// A pause between changes that ends a row of them.
+const CALM: Duration = Duration::from_millis(500);
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 struct Watch {
     options: Options,
     node: Node,
@@ -232,10 +245,11 @@ impl Watch {
     async fn session(&mut self) -> Result<Infallible, Unavailable> {
         // From before the list, so that no change falls between; a second more, as the
         // daemon's clock is read in whole ones.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = now_s();
         let api = Api::connect(self.options.socket.clone(), self.options.patience).await?;
         let api = Arc::new(api);
         let mut events = api.events(since.saturating_sub(1)).await?;
+        let mut settle = self.options.settle;
         let mut everything = Instant::now();
         let mut changed = BTreeSet::new();
         loop {
@@ -246,22 +260,44 @@ impl Watch {
             self.read(&api, changed).await?;
             self.publish();
             let until = if self.doubtful.is_empty() { everything } else { Instant::now() + SECOND_TRY };
-            changed = self.changes(&mut events, until.min(everything)).await?;
+            let waits = Instant::now();
+            let Some(told) = self.changes(&mut events, until.min(everything), settle).await? else {
+                // Too much is told to be read: all is read anew, and what is told from now on.
+                sleep(FLOOD_PAUSE).await;
+                events = api.events(now_s()).await?;
+                everything = Instant::now();
+                changed = BTreeSet::new();
+                continue;
+            };
+            // A change right after a change: the next ones are gathered for longer.
+            let is_calm = waits.elapsed() > settle + CALM;
+            settle = if is_calm { self.options.settle } else { (settle * 2).min(LONGEST_SETTLE) };
+            changed = told;
         }
     }
 
     /// Waits for a change, no longer than to a moment, then for those that follow closely;
-    /// the ids of what changed.
-    async fn changes(&self, events: &mut Events, until: Instant) -> Result<BTreeSet<String>, Unavailable> {
+    /// the ids of what changed. None if more is told than is read.
+    async fn changes(
+        &self,
+        events: &mut Events,
+        until: Instant,
+        settle: Duration,
+    ) -> Result<Option<BTreeSet<String>>, Unavailable> {
         let mut changed = BTreeSet::new();
         let mut end = until;
+        let mut told = 0;
         while let Ok(event) = timeout_at(end, events.next()).await {
             if changed.is_empty() {
-                end = Instant::now() + self.options.settle;
+                end = Instant::now() + settle;
             }
             changed.insert(event?);
+            told += 1;
+            if told > FLOOD {
+                return Ok(None);
+            }
         }
-        Ok(changed)
+        Ok(Some(changed))
     }
 
     /// Lists the containers, and reads those that are new, changed or doubtful.
@@ -282,15 +318,21 @@ impl Watch {
                 let api = api.clone();
                 asked.spawn(async move {
                     let answer = api.inspect(&id).await;
-                    (id, answer)
+                    let image = match &answer {
+                        Ok(Some(inspected)) if inspected.has_our_labels() => {
+                            api.image_labels(inspected).await
+                        }
+                        _ => Ok(Labels::new()),
+                    };
+                    (id, answer, image)
                 });
             }
             let Some(done) = asked.join_next().await else { break };
-            let (id, answer) = done.expect("asking does not panic, nor is it stopped");
+            let (id, answer, image) = done.expect("asking does not panic, nor is it stopped");
             self.doubtful.remove(&id);
             match answer {
                 Ok(Some(inspected)) => {
-                    self.entries.insert(id, Entry::read(inspected, &self.node));
+                    self.entries.insert(id, Entry::read(inspected, image, &self.node));
                 }
                 Ok(None) => {
                     self.entries.remove(&id);

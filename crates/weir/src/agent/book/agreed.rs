@@ -156,6 +156,7 @@ pub(super) fn claims<'a>(agreed: &'a [Agreed], here: &'a [Claim]) -> impl Iterat
             kind: Kind::Selector,
             group: None,
             label: Layer::default(),
+            cut: Vec::new(),
             ports: Vec::new(),
             cgroups: Vec::new(),
             selectors: vec![Selector::from(&agreed.selector)],
@@ -182,6 +183,11 @@ fn target(entries: &BTreeMap<String, Entry>, agreed: &Agreed) -> Result<String, 
     let named = |key: &str, entry: &Entry| key == container || entry.claim.name == container;
     let sends = |entry: &Entry| is_claimed(&entry.claim) || entry.claim.kind == Kind::Host;
     let is_here = |entry: &Entry| entry.minor.is_some() && sends(entry);
+    // Weir's own name is never a container's: `docker:host` is the container.
+    if RESERVED.contains(&container) {
+        let own = format!("weir:{container}");
+        return entries.get(&own).filter(|e| is_here(e)).map(|_| own).ok_or_else(|| absent(container));
+    }
     let found: Vec<&String> =
         entries.iter().filter(|(k, e)| named(k, e) && is_here(e)).map(|(k, _)| k).collect();
     match found.as_slice() {

@@ -33,6 +33,7 @@ impl Book {
             kind,
             group: None,
             label: Layer::default(),
+            cut: Vec::new(),
             ports: Vec::new(),
             cgroups: Vec::new(),
             selectors: Vec::new(),

@@ -25,11 +25,17 @@ pub(crate) struct Unpromised {
 enum Why {
     DoesNotFit(AdmitError),
     AboveMax(BitRate),
+    /// Of what labels may ask for together.
+    AboveTotal(BitRate),
 }
 
 impl Unpromised {
     pub(super) fn above_max(min: BitRate, origin: Origin, max: BitRate) -> Unpromised {
         Unpromised { min, origin, kept: None, why: Why::AboveMax(max) }
+    }
+
+    pub(super) fn above_total(min: BitRate, total: BitRate) -> Unpromised {
+        Unpromised { min, origin: Origin::Label, kept: None, why: Why::AboveTotal(total) }
     }
 
     /// Whether it says the same as `other`, though numbers beside the minimum may differ.
@@ -48,6 +54,7 @@ impl Unpromised {
                 asked: Some(error.asked()),
                 free: Some(error.free()),
             }),
+            Why::AboveTotal(_) => None,
             Why::AboveMax(max) => Some(bad(format!(
                 "class {name}: minimum {} is above maximum {max}: lower the minimum or raise the maximum",
                 self.min
@@ -62,6 +69,9 @@ impl std::fmt::Display for Unpromised {
         write!(f, "its minimum of {}{label} is not promised: ", self.min)?;
         match &self.why {
             Why::DoesNotFit(error) => f.write_str(&error.reason())?,
+            Why::AboveTotal(total) => {
+                write!(f, "labels may ask for {total} together, and it does not fit ([labels] min_total)")?;
+            }
             Why::AboveMax(max) => {
                 write!(f, "it is above its maximum of {max} (lower the minimum or raise the maximum)")?;
             }

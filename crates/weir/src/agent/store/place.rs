@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     fs::{self, File, OpenOptions},
     io::{self, BufRead, BufReader, BufWriter, Read as _, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -100,7 +100,13 @@ impl Directory {
 
 impl Place for Directory {
     fn open(&self) -> Result<Database, redb::Error> {
-        Ok(Database::builder().set_cache_size(256 * 1024).create(self.file(Copy::First))?)
+        let path = self.file(Copy::First);
+        // Only root may read who promised what to whom; an older database is open to all.
+        let file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path)?;
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        drop(file);
+        Ok(Database::builder().set_cache_size(256 * 1024).create(path)?)
     }
 
     fn look(&self, copy: Copy) -> Seen {

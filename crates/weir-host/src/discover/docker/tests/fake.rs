@@ -40,6 +40,8 @@ pub(super) enum Fault {
 pub(super) struct World {
     /// What an inspection of each running container says, by id.
     pub(super) containers: BTreeMap<String, Value>,
+    /// What an inspection of each image says, by id.
+    pub(super) images: BTreeMap<String, Value>,
     /// Faults, by a part of the path.
     pub(super) faults: BTreeMap<&'static str, Fault>,
     /// The paths asked for, in order.
@@ -154,6 +156,7 @@ pub(super) fn container(id: &str, name: &str) -> Value {
     let pid: u32 = id[1..].parse().expect("ids are c and a number");
     json!({
         "Id": id,
+        "Image": "sha256:plain",
         "Name": format!("/{name}"),
         "State": {"Status": "running", "Running": true, "Paused": false, "Restarting": false, "Pid": pid},
         "Config": {"Labels": {}, "Image": "any"},
@@ -213,6 +216,11 @@ fn good(path: &str, world: &Mutex<World>) -> Vec<u8> {
         return answer(200, "OK");
     }
     let path = path.strip_prefix("/v1.41").unwrap_or("/not-the-version-that-ping-told");
+    if let Some(image) = path.strip_prefix("/images/").and_then(|rest| rest.strip_suffix("/json")) {
+        let image = image.replace("%3A", ":");
+        let plain = json!({"Id": image, "Config": {"Labels": null}});
+        return answer(200, &world.images.get(&image).unwrap_or(&plain).to_string());
+    }
     match path.strip_prefix("/containers/").and_then(|rest| rest.strip_suffix("json")) {
         Some("") => {
             // As many fields as a client that takes them seriously would stumble over.

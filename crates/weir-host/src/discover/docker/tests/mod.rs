@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use self::fake::{Fake, Fault, container, sandbox_number, with};
 use super::*;
-use crate::discover::{Location, NetnsRef, NsId, Source};
+use crate::discover::{FromImage, Location, NetnsRef, NsId, Source};
 
 /// The namespace the agent is said to be in.
 const OWN: u64 = 99;
@@ -449,4 +449,47 @@ async fn a_watcher_that_is_dropped_lets_the_daemon_go() {
     fake.put(container("c1", "one"));
     sleep(Duration::from_millis(100)).await;
     assert_eq!(fake.world().asked.len(), before);
+}
+
+#[tokio::test]
+async fn labels_that_the_image_has_too_are_told_as_the_images() {
+    let fake = Fake::started();
+    let image =
+        json!({"Id": "sha256:plain", "Config": {"Labels": {"weir.weight": "10000", "weir.max": "9mbit"}}});
+    fake.world().images.insert("sha256:plain".into(), image);
+    let labels = json!({"weir.weight": "10000", "weir.max": "5mbit", "weir.group": "a"});
+    fake.put(with(container("c1", "miner"), "/Config/Labels", labels.clone()));
+    fake.put(with(container("c2", "other"), "/Config/Labels", labels));
+    let (_watcher, mut snapshots) = start(&fake);
+    let snapshot = until(&mut snapshots, |s| is_well(s) && s.containers.len() == 2).await;
+    let keys = ["weir.weight".to_owned()].into();
+    assert_eq!(snapshot.containers[0].from_image, FromImage::Keys(keys));
+}
+
+#[tokio::test]
+async fn labels_may_be_the_images_while_the_image_cannot_be_asked() {
+    let fake = Fake::started();
+    fake.world().faults.insert("/images/", Fault::Status(500));
+    fake.put(with(container("c1", "miner"), "/Config/Labels", json!({"weir.weight": "10000"})));
+    let (_watcher, mut snapshots) = start(&fake);
+    let snapshot = until(&mut snapshots, |s| is_well(s) && s.containers.len() == 1).await;
+    let from_image = &snapshot.containers[0].from_image;
+    assert!(matches!(from_image, FromImage::Unknown(why) if why.contains("500")), "{from_image:?}");
+}
+
+#[tokio::test]
+async fn endless_events_cost_a_bounded_number_of_questions() {
+    let fake = Fake::started();
+    fake.put(container("c1", "one"));
+    let (_watcher, mut snapshots) = start(&fake);
+    until(&mut snapshots, |snapshot| names(snapshot) == ["one"]).await;
+    let before = fake.asked("/containers/json");
+    for _ in 0..150 {
+        fake.tell("container", "c1");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let lists = fake.asked("/containers/json") - before;
+    assert!((1..=12).contains(&lists), "{lists} lists in 3 s");
+    fake.put(container("c2", "two"));
+    until(&mut snapshots, |snapshot| names(snapshot) == ["one", "two"]).await;
 }

@@ -1,0 +1,270 @@
+//! `[labels]`: what containers may ask for by their labels.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Deserializer};
+use weir_host::discover::{Found, FromImage};
+use weir_share::Weight;
+use weir_units::BitRate;
+
+use super::{
+    Config, Layer,
+    check::{Fault, fault},
+};
+
+/// The keys that a label may have, without `weir.`.
+const KEYS: [&str; 4] = ["weight", "min", "max", "group"];
+
+/// `[labels]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Labels {
+    /// The keys that count.
+    #[serde(deserialize_with = "allow")]
+    pub(crate) allow: BTreeSet<String>,
+    /// The most that a label may ask for as a weight.
+    pub(crate) max_weight: Option<Weight>,
+    /// The most that a label may ask for as a minimum.
+    pub(crate) max_min: Option<BitRate>,
+    /// The most that labels may ask for as minima together.
+    pub(crate) min_total: Option<BitRate>,
+    /// The groups of the configuration that a label may name.
+    pub(crate) groups: Vec<String>,
+    /// Whether labels that come from the image count.
+    pub(crate) from_image: bool,
+}
+
+impl Default for Labels {
+    fn default() -> Labels {
+        Labels {
+            allow: KEYS.map(str::to_owned).into(),
+            max_weight: None,
+            max_min: None,
+            min_total: None,
+            groups: Vec::new(),
+            from_image: false,
+        }
+    }
+}
+
+fn allow<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "\"all\", \"limits\", \"none\" or a list of weight, min, max and group")]
+    enum Raw {
+        Word(String),
+        Keys(Vec<String>),
+    }
+    let keys: Vec<String> = match Raw::deserialize(deserializer)? {
+        Raw::Word(word) => match word.as_str() {
+            "all" => KEYS.map(str::to_owned).into(),
+            // A limit takes from no one.
+            "limits" => vec!["max".to_owned()],
+            "none" => Vec::new(),
+            _ => {
+                let why = format!("`{word}` is not all, limits or none");
+                return Err(serde::de::Error::custom(why));
+            }
+        },
+        Raw::Keys(keys) => keys,
+    };
+    match keys.iter().find(|key| !KEYS.contains(&key.as_str())) {
+        Some(key) => {
+            let why = format!("`{key}` is not a label: there are {}", KEYS.join(", "));
+            Err(serde::de::Error::custom(why))
+        }
+        None => Ok(keys.into_iter().collect()),
+    }
+}
+
+/// Whether the section's values go together with the rest of the file.
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    let labels = &config.labels;
+    for (key, rate) in [("max_min", labels.max_min), ("min_total", labels.min_total)] {
+        if rate == Some(BitRate::ZERO) {
+            let why = "0 is no minimum: leave `min` out of `allow` to have no label ask for one";
+            return Err(fault(format!("[labels] {key}"), why));
+        }
+    }
+    match labels.groups.iter().find(|name| !config.groups.iter().any(|group| group.name == **name)) {
+        Some(name) => Err(fault("[labels] groups", format!("there is no [[group]] `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// What is left of a container's labels.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub(crate) layer: Layer,
+    pub(crate) group: Option<String>,
+    /// What was cut, and why.
+    pub(crate) cut: Vec<String>,
+}
+
+/// Cuts what the labels of `found` ask for to what the configuration allows.
+pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
+    let labels = &config.labels;
+    let asked = found.policy;
+    let mut cut = Vec::new();
+    let mut counts = |key: &str, asked: Option<String>| {
+        let Some(asked) = asked else { return false };
+        let why = if !labels.allow.contains(key) {
+            "[labels] allow leaves it out".to_owned()
+        } else if labels.from_image || !found.from_image.has(&format!("weir.{key}")) {
+            return true;
+        } else {
+            match &found.from_image {
+                FromImage::Keys(_) => "it comes from the image ([labels] from_image)".to_owned(),
+                FromImage::Unknown(why) => format!("its image cannot be asked for its labels: {why}"),
+            }
+        };
+        cut.push(format!("{key} {asked} by label does not count: {why}"));
+        false
+    };
+    let mut layer = Layer {
+        weight: asked.weight.filter(|weight| counts("weight", Some(weight.to_string()))),
+        min: asked.min.filter(|min| counts("min", Some(min.to_string()))),
+        max: asked.max.filter(|max| counts("max", Some(max.to_string()))),
+    };
+    let mut group = found.group.clone().filter(|group| counts("group", Some(group.clone())));
+    if let (Some(weight), Some(most)) = (layer.weight, labels.max_weight)
+        && weight > most
+    {
+        cut.push(format!("weight {weight} by label, cut to {most} by [labels] max_weight"));
+        layer.weight = Some(most);
+    }
+    if let (Some(min), Some(most)) = (layer.min, labels.max_min)
+        && min > most
+    {
+        cut.push(format!("min {min} by label, cut to {most} by [labels] max_min"));
+        layer.min = Some(most);
+    }
+    let is_closed = |name: &String| {
+        let is_owned = config.groups.iter().any(|group| group.name == *name);
+        is_owned && !labels.groups.contains(name)
+    };
+    if let Some(closed) = group.take_if(|name| is_closed(name)) {
+        cut.push(format!("group {closed} by label does not count: [labels] groups does not list it"));
+    }
+    Granted { layer, group, cut }
+}
+
+/// Those of the minima `asked` by labels, the oldest first, that fit into `total` together.
+pub(crate) fn within(total: Option<BitRate>, asked: &[BitRate]) -> Vec<bool> {
+    let Some(BitRate(mut free)) = total else { return vec![true; asked.len()] };
+    let fits = |min: &BitRate| free.checked_sub(min.0).map(|left| free = left).is_some();
+    asked.iter().map(fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_host::discover::{LabelPolicy, Location, Source};
+
+    fn config(text: &str) -> Result<Config, crate::config::ConfigError> {
+        let text = format!("[link]\ndevice = \"eth0\"\ncapacity = \"20mbit\"\n{text}");
+        crate::config::parse(&text, std::path::Path::new("test.toml"))
+    }
+
+    /// A container of the notes' attack: an image's author gives it all that labels can give.
+    fn miner(from_image: FromImage) -> Found {
+        Found {
+            name: "miner".into(),
+            source: Source::Docker,
+            id: "c1".into(),
+            labels: [].into(),
+            from_image,
+            policy: LabelPolicy {
+                weight: Weight::new(10_000).ok(),
+                min: Some(BitRate::mbit(18)),
+                max: Some(BitRate::mbit(19)),
+            },
+            group: Some("tenant-a".into()),
+            location: Location::Interface("veth1".into()),
+            addresses: Vec::new(),
+        }
+    }
+
+    fn all_keys() -> FromImage {
+        FromImage::Keys(KEYS.map(|key| format!("weir.{key}")).into())
+    }
+
+    #[test]
+    fn labels_of_an_image_do_not_count_unless_configured() {
+        let granted = grant(&config("").unwrap(), &miner(all_keys()));
+        assert_eq!((granted.layer, granted.group), (Layer::default(), None));
+        assert_eq!(granted.cut.len(), 4);
+        assert_eq!(
+            granted.cut[0],
+            "weight 10000 by label does not count: it comes from the image ([labels] from_image)"
+        );
+        let granted = grant(&config("[labels]\nfrom_image = true").unwrap(), &miner(all_keys()));
+        assert_eq!(granted.layer.weight, Weight::new(10_000).ok());
+        assert_eq!(granted.cut, Vec::<String>::new());
+    }
+
+    #[test]
+    fn labels_do_not_count_while_the_image_is_unknown() {
+        let granted = grant(&config("").unwrap(), &miner(FromImage::Unknown("no answer".into())));
+        assert_eq!((granted.layer, granted.group), (Layer::default(), None));
+        assert!(granted.cut[0].ends_with("its image cannot be asked for its labels: no answer"));
+    }
+
+    #[test]
+    fn labels_are_cut_to_the_configured_most_with_numbers() {
+        let config = config("[labels]\nmax_weight = 10\nmax_min = \"2mbit\"\n").unwrap();
+        let granted = grant(&config, &miner(FromImage::default()));
+        assert_eq!(granted.layer.weight, Weight::new(10).ok());
+        assert_eq!(granted.layer.min, Some(BitRate::mbit(2)));
+        let said = [
+            "weight 10000 by label, cut to 10 by [labels] max_weight",
+            "min 18mbit by label, cut to 2mbit by [labels] max_min",
+        ];
+        assert_eq!(granted.cut, said);
+    }
+
+    #[test]
+    fn a_configured_group_is_closed_to_labels_unless_listed() {
+        let group = "[[group]]\nname = \"tenant-a\"\n";
+        let joined = |text: &str| grant(&config(text).unwrap(), &miner(FromImage::default())).group;
+        assert_eq!(joined(group), None);
+        let open = format!("[labels]\ngroups = [\"tenant-a\"]\n{group}");
+        assert_eq!(joined(&open).as_deref(), Some("tenant-a"));
+        assert_eq!(joined("").as_deref(), Some("tenant-a"));
+    }
+
+    #[test]
+    fn only_the_allowed_keys_count() {
+        let left = |allow: &str| {
+            let config = config(&format!("[labels]\nallow = {allow}")).unwrap();
+            let granted = grant(&config, &miner(FromImage::default()));
+            let Layer { weight, min, max } = granted.layer;
+            (weight.is_some(), min.is_some(), max.is_some(), granted.group.is_some())
+        };
+        assert_eq!(left("\"all\""), (true, true, true, true));
+        assert_eq!(left("\"limits\""), (false, false, true, false));
+        assert_eq!(left("\"none\""), (false, false, false, false));
+        assert_eq!(left("[\"weight\", \"max\"]"), (true, false, true, false));
+    }
+
+    #[test]
+    fn a_section_that_makes_no_sense_is_refused() {
+        for (text, why) in [
+            ("allow = \"some\"", "`some` is not all, limits or none"),
+            ("allow = [\"wieght\"]", "`wieght` is not a label"),
+            ("max_weight = 0", "weight"),
+            ("min_total = \"0\"", "0 is no minimum"),
+            ("groups = [\"nobody\"]", "there is no [[group]] `nobody`"),
+            ("max = 3", "unknown field"),
+        ] {
+            let error = config(&format!("[labels]\n{text}")).expect_err(text).to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn minima_by_labels_together_stay_within_the_total() {
+        let asked = [3, 4, 2].map(BitRate::mbit);
+        assert_eq!(within(Some(BitRate::mbit(5)), &asked), [true, false, true]);
+        assert_eq!(within(None, &asked), [true; 3]);
+    }
+}
