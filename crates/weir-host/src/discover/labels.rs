@@ -61,7 +61,7 @@ pub enum LabelError {
 /// Longest name of a group, bytes.
 const GROUP_LEN: usize = 64;
 
-/// Which of a container's labels that are weir's come from its image.
+/// The labels of a container that come from its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromImage {
     /// These keys: the image has the same value.

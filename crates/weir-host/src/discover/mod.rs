@@ -34,7 +34,7 @@ pub struct Found {
     pub id: String,
     /// All of its labels.
     pub labels: BTreeMap<String, String>,
-    /// Which of its labels come from its image.
+    /// The labels that come from its image.
     pub from_image: FromImage,
     /// What its labels ask for.
     pub policy: LabelPolicy,

@@ -29,9 +29,9 @@ pub(crate) struct Claim {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) group: Option<String>,
-    /// What its labels ask for, as far as `[labels]` lets it.
+    /// The wishes of its labels, as far as `[labels]` lets them count.
     pub(crate) label: Layer,
-    /// What `[labels]` cut.
+    /// The wishes that `[labels]` cut.
     pub(crate) cut: Vec<String>,
     /// Host-side interfaces: index and name.
     pub(crate) ports: Vec<(u32, String)>,

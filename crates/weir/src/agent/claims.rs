@@ -190,7 +190,7 @@ fn claim(config: &Config, found: &Found) -> Claim {
     }
 }
 
-/// What status says of a label that was cut.
+/// The words of status for a label that was cut.
 pub(crate) fn cut_text(container: &str, cut: &str) -> String {
     format!("container {container}: {cut}")
 }

@@ -262,7 +262,7 @@ impl Watch {
             let until = if self.doubtful.is_empty() { everything } else { Instant::now() + SECOND_TRY };
             let waits = Instant::now();
             let Some(told) = self.changes(&mut events, until.min(everything), settle).await? else {
-                // Too much is told to be read: all is read anew, and what is told from now on.
+                // The events are too many to be read: the agent reads all containers anew.
                 sleep(FLOOD_PAUSE).await;
                 events = api.events(now_s()).await?;
                 everything = Instant::now();

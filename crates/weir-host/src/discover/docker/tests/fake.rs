@@ -40,7 +40,7 @@ pub(super) enum Fault {
 pub(super) struct World {
     /// What an inspection of each running container says, by id.
     pub(super) containers: BTreeMap<String, Value>,
-    /// What an inspection of each image says, by id.
+    /// The inspections of images, by id.
     pub(super) images: BTreeMap<String, Value>,
     /// Faults, by a part of the path.
     pub(super) faults: BTreeMap<&'static str, Fault>,
