@@ -13,6 +13,7 @@
 #   make lab     the experiments of the papers, in brief
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
 #   make doc     the documentation, in target/doc
+#   make install-lab  the program `weir-lab`, for `weir lab`
 #   make install the binary, man pages, completions, service, group and a configuration to fill in
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -33,7 +34,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
 
-.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix conformance lint loom miri fuzz bench lab uml-kernel doc install uninstall deps clean
+.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
 
 all: release
 
@@ -50,11 +51,11 @@ build-tests:
 
 release:
 	scripts/install-deps.sh build
-	$(CARGO) build --release --locked -p weir
+	$(CARGO) build --release --locked -p weir -p weir-lab
 
 demo:
 	scripts/install-deps.sh build demo
-	$(CARGO) build --release --locked -p weir
+	$(CARGO) build --release --locked -p weir -p weir-lab
 	$(WEIR) lab demo
 
 test: test-unit test-netns
@@ -80,7 +81,7 @@ NOT_YET := htb::random_policies
 # quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
 test-netns:
 	scripts/install-deps.sh build test
-	$(CARGO) build --release --locked -p weir
+	$(CARGO) build --release --locked -p weir -p weir-lab
 	WEIR_ENGINES=htb WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
 		user:: its_thread datagrams --skip super_packets --skip a_killed_agent_leaves_the_shares
@@ -100,12 +101,12 @@ test-uml: build
 # What needs a kernel that may not be this one, in that one, under qemu: minutes of real time.
 test-vm:
 	scripts/install-deps.sh build test vm
-	$(CARGO) build --release --locked -p weir
+	$(CARGO) build --release --locked -p weir -p weir-lab
 	$(VM) run $(VM_ENV) $(addprefix --test ,$(VM_TESTS))
 
 test-vm-matrix:
 	scripts/install-deps.sh build test vm
-	$(CARGO) build --release --locked -p weir
+	$(CARGO) build --release --locked -p weir -p weir-lab
 	set -e; for kernel in $(VM_KERNELS); do \
 		$(VM) run --kernel $$kernel $(addprefix --test ,$(VM_MATRIX_TESTS)); \
 	done
@@ -120,7 +121,7 @@ lint:
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
 conformance:
 	scripts/install-deps.sh build test
-	$(CARGO) build --release --locked -p weir
+	$(CARGO) build --release --locked -p weir -p weir-lab
 	scripts/oci-conformance.sh
 
 # Built in a directory of its own, as all that it depends on is built anew.
@@ -172,8 +173,12 @@ install: release
 	$(WEIR) man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(WEIR) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 
+# The experiments: `weir lab` runs this program.
+install-lab: release
+	install -Dm755 target/release/weir-lab $(DESTDIR)$(PREFIX)/bin/weir-lab
+
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)/etc/systemd/system/weir.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)$(PREFIX)/bin/weir-lab $(DESTDIR)/etc/systemd/system/weir.service
 	rm -f $(DESTDIR)/etc/systemd/system/weir-images.service
 	rm -f $(DESTDIR)/usr/lib/sysusers.d/weir.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/weir*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir

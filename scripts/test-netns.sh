@@ -13,7 +13,7 @@ log=target/test-report/netns-${WEIR_ENGINES:-all}.log
 : >"$log"
 failed=()
 
-for file in lib tests/netns/tests/*.rs tests/netns/tests/*/main.rs; do
+for file in lib testing/netns/tests/*.rs testing/netns/tests/*/main.rs; do
 	name=$(basename "${file%/main.rs}" .rs)
 	[[ " ${WEIR_TESTS:-$name} " == *" $name "* ]] || continue
 	target=(--test "$name")

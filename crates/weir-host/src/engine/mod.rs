@@ -4,7 +4,7 @@
 //! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones,
 //! [`Edt`] where there is fq, [`Credit`] where no queue may be, [`User`] in this process. It is told a [`Plan`]; what it makes
 //! of it is its own affair, but whoever sends must get the shares of water-filling: one suite of
-//! tests (`tests/netns/tests/conformance.rs`) holds for all of them.
+//! tests (`testing/netns/tests/conformance.rs`) holds for all of them.
 
 mod bpf;
 mod catcher;

@@ -8,6 +8,7 @@ mod explain;
 mod export;
 mod format;
 mod image;
+mod lab;
 mod manual;
 mod ps;
 mod set;
@@ -108,7 +109,9 @@ enum Command {
     Events(events::EventsArgs),
     /// Print a script that divides the link as now, for plain tc or for tcng
     Export(export::ExportArgs),
-    Lab(weir_lab::cli::LabArgs),
+    /// Run the experiments (runs the program `weir-lab`)
+    #[command(disable_help_flag = true)]
+    Lab(lab::Forwarded),
     /// Print a completion script for a shell
     Completions(manual::CompletionsArgs),
     /// Write the manual pages into a directory
@@ -227,7 +230,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Events(args) => events::run(&args, session),
         Command::Export(args) => export::run(&args, session),
-        Command::Lab(args) => weir_lab::cli::run(&args),
+        Command::Lab(args) => lab::run(&[], &args),
         Command::Completions(args) => manual::completions(&args, session),
         Command::Man(args) => manual::pages(&args, session),
     }

@@ -3,7 +3,6 @@
 mod doctor;
 mod runtimes;
 mod setup;
-mod simulate;
 mod verbs;
 
 #[cfg(test)]
@@ -13,7 +12,7 @@ use std::{path::Path, process::ExitCode};
 
 use clap::{Args, Subcommand};
 
-use super::Session;
+use super::{Session, lab};
 
 /// The socket of the unit `weir-images.service`.
 const UNIT_SOCKET: &str = "/run/weir-images/weir.sock";
@@ -27,8 +26,7 @@ const EXAMPLES: &str = "Examples:
   weir image pin 'ghcr.io/acme/*:prod'         keep these
   weir image scrub                             is all of it still what it was?
   weir image undo                              take the set-up back
-  weir image generate --zone fra > fra.json    a trace like that of a registry
-  weir image simulate fra.json                 what a cache of each size would find of it
+  weir image simulate --zone fra               what a cache of each size finds (program weir-lab)
 
 Each image is pulled over the uplink once and served from here from then on; [images] in the
 configuration turns it on, with a budget of 64MiB at least. Docker without the containerd image store asks it for Docker Hub
@@ -65,10 +63,12 @@ enum Verb {
     Scrub(verbs::ScrubArgs),
     /// Serve the cache without an agent, until told to stop
     Serve(verbs::ServeArgs),
-    /// Replay a trace on caches of some sizes and policies, in virtual time
-    Simulate(simulate::SimulateArgs),
-    /// Write a trace like those of the IBM registry, in the form in which they are published
-    Generate(simulate::GenerateArgs),
+    /// Simulate caches of some sizes and policies (runs `weir-lab image simulate`)
+    #[command(disable_help_flag = true)]
+    Simulate(lab::Forwarded),
+    /// Write a trace like that of a registry (runs `weir-lab image generate`)
+    #[command(disable_help_flag = true)]
+    Generate(lab::Forwarded),
 }
 
 /// The socket to ask: that of the unit if it runs, unless another one is named.
@@ -93,7 +93,7 @@ pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::Warm(args) => verbs::warm(args, session),
         Verb::Scrub(args) => verbs::scrub(&args, session),
         Verb::Serve(args) => verbs::serve(&args, session),
-        Verb::Simulate(args) => simulate::run(&args, session),
-        Verb::Generate(args) => simulate::generate(&args, session),
+        Verb::Simulate(args) => lab::run(&["image", "simulate"], &args),
+        Verb::Generate(args) => lab::run(&["image", "generate"], &args),
     }
 }

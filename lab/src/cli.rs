@@ -1,0 +1,532 @@
+//! The command line of `weir-lab`, which `weir lab` runs.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use weir_netlab::{interrupt::{self, Interrupted}, topology::{self, Mode, check_rights, is_leftover}};
+
+use crate::{control::{self, Kind}, cost, demo, ecc::{self, Backend}, experiment::{self, Experiment}, image, phtb, pop, report::{self, Shown, Summary, table::new_table}, run::{self, Options, Step}, scenario::Scenario, sla};
+
+/// Run the experiments: weir beside what people use today, with real traffic in network namespaces
+///
+/// `weir lab` runs this program.
+#[derive(Debug, Parser)]
+#[command(name = "weir-lab", bin_name = "weir lab", version, after_long_help = "\
+Examples:
+  weir lab list                            which experiments there are
+  sudo weir lab run weights-3              one of them, under weir, tc and no control
+  sudo weir lab run --all --json           all of them, one JSON object a line
+  sudo weir lab run minimum --control weir --mode nat --tso off --seconds 10
+  sudo weir lab run cpu --control weir:bpf,weir:htb,none
+                                           what the engines cost beside no control
+  sudo weir lab run sla-C --control tc,none
+                                           the paper's own tc script beside no control
+  weir lab run phtb-3                      packets a second of the scheduler in user space
+  weir lab run pop-hits pop-macro          image caches of a site, simulated; needs no rights
+  weir lab run pop-micro pop-real          the same with real Docker and containerd, and real pulls
+  weir lab run ecc-bbr --backend uml       completion times by congestion control, virtual time
+  sudo weir lab run ./mine.toml            one of your own (start from lab/scenarios/weights-3.toml)
+  sudo weir lab demo                       half a minute of weir at work
+  weir lab image generate --zone fra > fra.json    a trace like that of a registry
+  weir lab image simulate fra.json         what a cache of each size finds of it
+
+Results are written to ./weir-lab-results/SCENARIO/: result.json, table.txt, plot.svg, tc.txt.
+Needs iproute2, iperf3, ethtool, and for nat iptables. Nothing outside of the namespaces that
+it makes is touched; Ctrl-C removes them too.")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show which scenarios there are
+    List {
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run scenarios; exit 0 only if weir meets every figure of all of them
+    Run(RunArgs),
+    /// Show two results side by side
+    Compare {
+        /// A result.json
+        a: PathBuf,
+        /// Another
+        b: PathBuf,
+    },
+    /// Show three containers sharing a 100 Mbit/s uplink by weight, minimum and maximum
+    Demo(DemoArgs),
+    /// Remove what killed runs left behind
+    Clean,
+    /// Simulate image caches: traces of registries, sizes and policies
+    Image(image::ImageArgs),
+    /// Print a completion script for a shell
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: qCon's Fig. 9 through NAT, under weir and a hand-written tc script:
+  sudo weir lab run minimum --mode nat --control weir,tc
+
+Exit status: 0 weir meets every figure, 1 it falls short, 2 no verdict: without control weir, or as
+intervals are too wide.")]
+struct RunArgs {
+    /// Names from `weir lab list`, or paths of .toml files
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<String>,
+    /// All built-in scenarios
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// One JSON object a line on standard output, instead of tables
+    #[arg(long)]
+    json: bool,
+    /// As long as in the paper: 60 s a case; all packets or deployments of a trace; whole volumes and sweeps
+    #[arg(long, conflicts_with = "seconds")]
+    paper: bool,
+    /// Seconds a case, of which the first 2 are left out
+    #[arg(long, value_parser = clap::value_parser!(u64).range(3..=3600))]
+    seconds: Option<u64>,
+    /// What to compare; the verdict concerns weir [default: weir,tc,none; cpu and latency also cni]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    control: Vec<Kind>,
+    /// How the containers reach the uplink
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Segmentation offload in the containers
+    #[arg(long)]
+    tso: Option<Switch>,
+    /// Whether bridged packets pass iptables
+    #[arg(long)]
+    br_netfilter: Option<Switch>,
+    /// A setting for the link section of the agent under test, such as allocator=\"credit\"
+    #[arg(long, value_name = "KEY=VALUE")]
+    link: Vec<String>,
+    /// Where completion times are measured [default: the first of these that there is]
+    #[arg(long)]
+    backend: Option<Backend>,
+    /// What moves their flows' bytes; iperf3 in real time only
+    #[arg(long, default_value = "own")]
+    generator: ecc::Generator,
+    /// Of what is random: the resampling of the confidence intervals, made-up traces, volumes
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where results are written, in a directory a scenario
+    #[arg(long, default_value = "weir-lab-results", value_name = "DIR")]
+    out: PathBuf,
+    /// The weir program under test [default: the one beside this program, else the one on PATH]
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// What the containers are: Docker's, or network namespaces [default: Docker's if dockerd can run]
+    #[arg(long, value_name = "KIND")]
+    containers: Option<demo::Kind>,
+    /// Seconds of each of the three phases
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(5..=600))]
+    seconds: u64,
+    /// The weir program to show [default: the one beside this program, else the one on PATH]
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
+/// The command line, or a file it names, does not say what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// Does what `args` say, the program's name first.
+///
+/// Exit codes: 0 is done and passed. 1 is a figure that falls short, or an error. 2 is a wrong command line, or no
+/// verdict: weir was not among the controls, or intervals are too wide. 130 is Ctrl-C, and nothing is left behind.
+pub fn run(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() => {
+            let text = e.render().to_string();
+            let _ = writeln!(err, "weir-lab: {}", text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+            return ExitCode::from(2);
+        }
+        Err(e) => {
+            let _ = write!(out, "{}", e.render());
+            return ExitCode::SUCCESS;
+        }
+    };
+    interrupt::install();
+    let done = match &cli.verb {
+        Verb::List { json } => {
+            list(*json);
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Run(args) => run_all(args),
+        Verb::Compare { a, b } => compare(a, b),
+        Verb::Demo(args) => demo(args),
+        Verb::Clean => clean(),
+        Verb::Image(args) => image::run(args, out),
+        Verb::Completions { shell } => {
+            // The generator panics if its output fails, so it writes to memory.
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "weir-lab", &mut script);
+            out.write_all(&script).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
+    };
+    match done {
+        Ok(code) => code,
+        Err(e) if e.is::<Interrupted>() => {
+            let _ = writeln!(err, "{e}");
+            ExitCode::from(130)
+        }
+        // The reader of the output has seen enough (`weir lab image generate | head`).
+        Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,
+        Err(e) => {
+            let _ = writeln!(err, "weir-lab: {e:#}");
+            ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn compare(a: &Path, b: &Path) -> Result<ExitCode> {
+    say(&report::compare(&Summary::read(a)?, &Summary::read(b)?));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn demo(args: &DemoArgs) -> Result<ExitCode> {
+    check_rights()?;
+    demo::run(&demo::Options {
+        weir: program(args.weir.as_ref())?,
+        containers: args.containers,
+        seconds: args.seconds,
+    })
+}
+
+/// Namespaces, agents' directories, and what the demo's dockerd left.
+fn clean() -> Result<ExitCode> {
+    let namespaces = topology::clean()?.len();
+    let temporary = std::env::temp_dir();
+    let entries = fs::read_dir(&temporary).with_context(|| format!("cannot list {}", temporary.display()))?;
+    let mut directories = 0;
+    for entry in entries.flatten() {
+        if is_leftover(&entry.file_name().to_string_lossy(), control::TEMP_PREFIX) {
+            let path = entry.path();
+            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            directories += 1;
+        }
+    }
+    if let Err(left) = weir_testkit::sweep() {
+        bail!("cannot undo all that a killed dockerd left: {}", left.join("; "));
+    }
+    say(&format!("removed what dead runs left: {namespaces} namespaces, {directories} directories"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a line; it is no error if nobody reads it (`weir lab list | head`).
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+fn list(json: bool) {
+    let all = experiment::built_in();
+    if json {
+        for e in &all {
+            let ((title, source), (cases, seconds)) = (e.title(), e.cases());
+            let line = serde_json::json!({
+                "scenario": e.name(), "title": title, "source": source, "about": e.about(),
+                "cases": cases, "seconds": seconds,
+            });
+            say(&line.to_string());
+        }
+        return;
+    }
+    let mut table = new_table();
+    table.set_header(["scenario", "source", "cases", "shows"]);
+    for e in &all {
+        let (title, source) = e.title();
+        table.add_row([e.name(), source, &e.cases().0.to_string(), title]);
+    }
+    say(&table.to_string());
+}
+
+fn run_all(args: &RunArgs) -> Result<ExitCode> {
+    let mut experiments = if args.all {
+        experiment::built_in()
+    } else {
+        args.names.iter().map(|name| experiment::find(name)).collect::<Result<Vec<_>, _>>()?
+    };
+    for experiment in &mut experiments {
+        match experiment {
+            Experiment::Shares(scenario) => adapt(scenario, args),
+            Experiment::Cost(scenario) => adapt_cost(scenario, args),
+            Experiment::Promise(scenario) => adapt_promise(scenario, args),
+            Experiment::Completion(scenario) if args.paper => scenario.make_whole(),
+            Experiment::Advice(scenario) if args.paper => scenario.make_whole(),
+            Experiment::Packets(_) | Experiment::Completion(_) | Experiment::Advice(_) => {}
+            Experiment::Images(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
+            Experiment::Deployments(scenario) if args.paper => {
+                scenario.repetitions = scenario.paper_repetitions;
+            }
+            Experiment::Replay(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
+            Experiment::Images(_) | Experiment::Deployments(_) | Experiment::Replay(_) => {}
+        }
+    }
+    // Packets in memory and simulations are anybody's; completion times by where they are measured.
+    let anybodys = |e: &Experiment| {
+        matches!(
+            e,
+            Experiment::Packets(_)
+                | Experiment::Images(_)
+                | Experiment::Completion(_)
+                | Experiment::Advice(_)
+        )
+    };
+    if !experiments.iter().all(anybodys) {
+        check_rights()?;
+    }
+    let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed, link: args.link.join("\n") };
+
+    let progress = progress_bar(experiments.iter().map(Experiment::steps).sum());
+    let mut verdicts = Vec::new();
+    for experiment in &experiments {
+        let name = experiment.name();
+        let mut watch = |step: Step<'_>| {
+            progress.set_message(format!("{name}, {}: {}", step.control.name(), step.case));
+            progress.inc(1);
+        };
+        let dir = args.out.join(name);
+        let context = || format!("scenario {name}");
+        let mut is_undecided = false;
+        let (verdict, said) = match experiment {
+            Experiment::Shares(scenario) => {
+                told(run::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
+            }
+            Experiment::Cost(scenario) => {
+                let report = cost::run(scenario, &options, &mut watch).with_context(context)?;
+                told(report, &dir, args.json)?
+            }
+            Experiment::Promise(scenario) => {
+                told(sla::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
+            }
+            Experiment::Packets(scenario) => {
+                let mut watch = |case: phtb::Case| {
+                    progress.set_message(format!("{name}: {case}"));
+                    progress.inc(1);
+                };
+                let report = phtb::run(scenario, args.paper, args.seed, &mut watch).with_context(context)?;
+                told(report, &dir, args.json)?
+            }
+            Experiment::Completion(scenario) => {
+                let mut watch = |case: &ecc::Case, algorithm: ecc::Algorithm| {
+                    progress.set_message(format!("{name}, {algorithm}: {}", case.name));
+                    progress.inc(1);
+                };
+                let report = ecc::run(scenario, &options, args.backend, args.generator, &mut watch)
+                    .with_context(context)?;
+                is_undecided = report.rows.is_empty() || report.is_left_open();
+                told(report, &dir, args.json)?
+            }
+            Experiment::Advice(scenario) => {
+                let mut watch = |link: &str| {
+                    progress.set_message(format!("{name}: {link}"));
+                    progress.inc(1);
+                };
+                let report =
+                    ecc::advice::run(scenario, &options, args.backend, &mut watch).with_context(context)?;
+                told(report, &dir, args.json)?
+            }
+            Experiment::Images(scenario) => {
+                let mut watch = |step: &str| {
+                    progress.set_message(format!("{name}, {step}"));
+                    progress.inc(1);
+                };
+                told(pop::run(scenario, args.seed, &mut watch).with_context(context)?, &dir, args.json)?
+            }
+            Experiment::Deployments(scenario) => {
+                let mut watch = |step: &str| {
+                    progress.set_message(format!("{name}, {step}"));
+                    progress.inc(1);
+                };
+                let report = pop::real::deploy(scenario, &options, &mut watch).with_context(context)?;
+                told(report, &dir, args.json)?
+            }
+            Experiment::Replay(scenario) => {
+                let mut watch = |step: &str| {
+                    progress.set_message(format!("{name}, {step}"));
+                    progress.inc(1);
+                };
+                let report = pop::real::replay(scenario, &options, &mut watch).with_context(context)?;
+                told(report, &dir, args.json)?
+            }
+        };
+        // Where no control promises anything, or nothing is expected, nothing fell short.
+        let promises_nothing = matches!(
+            experiment,
+            Experiment::Cost(_) | Experiment::Packets(_) | Experiment::Completion(_) | Experiment::Advice(_)
+        );
+        if verdict.is_some() || is_undecided || !promises_nothing {
+            verdicts.push(verdict);
+        }
+        progress.suspend(|| say(&said));
+    }
+    progress.finish_and_clear();
+    Ok(if verdicts.contains(&Some(false)) {
+        ExitCode::FAILURE
+    } else if verdicts.contains(&None) {
+        ExitCode::from(2)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Writes a report into `dir`; its verdict, and what the terminal is told of it.
+fn told(report: impl Shown, dir: &Path, json: bool) -> Result<(Option<bool>, String)> {
+    report.write(dir)?;
+    let said = if json {
+        serde_json::to_string(&report).context("cannot write a report as JSON")?
+    } else {
+        format!("{}\n{}\n{}\n", report.table(), report.verdict(), dir.join("plot.svg").display())
+    };
+    Ok((report.head().pass, said))
+}
+
+/// The same for an experiment about costs.
+fn adapt_cost(scenario: &mut cost::Scenario, args: &RunArgs) {
+    if args.paper {
+        (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
+    }
+    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
+    scenario.mode = args.mode.unwrap_or(scenario.mode);
+    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
+    choose(&mut scenario.controls, args);
+}
+
+/// The same for an experiment about promises.
+fn adapt_promise(scenario: &mut sla::Scenario, args: &RunArgs) {
+    if args.paper {
+        (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
+    }
+    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
+    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
+    choose(&mut scenario.controls, args);
+}
+
+fn choose(controls: &mut Vec<Kind>, args: &RunArgs) {
+    if !args.control.is_empty() {
+        controls.clone_from(&args.control);
+        controls.sort();
+        controls.dedup();
+    }
+}
+
+/// What the command line says goes before what the file says.
+fn adapt(scenario: &mut Scenario, args: &RunArgs) {
+    if args.paper {
+        scenario.seconds = scenario.paper_seconds;
+    }
+    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
+    scenario.mode = args.mode.unwrap_or(scenario.mode);
+    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
+    scenario.br_netfilter = args.br_netfilter.map(Switch::is_on).or(scenario.br_netfilter);
+    choose(&mut scenario.controls, args);
+}
+
+/// The weir program: the one named, else the one beside this program, else the one on PATH.
+fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
+    match named {
+        Some(path) => {
+            let path =
+                path.canonicalize().with_context(|| format!("no weir program at {}", path.display()))?;
+            if !path.is_file() {
+                bail!("{} is not a program", path.display());
+            }
+            Ok(path)
+        }
+        None => {
+            let own = env::current_exe().context("cannot find the path of this program (give weir's by --weir)")?;
+            let beside = own.parent().map(Path::to_owned);
+            let on_path = env::var_os("PATH").into_iter().flat_map(|path| env::split_paths(&path).collect::<Vec<_>>());
+            let mut candidates = beside.into_iter().chain(on_path).map(|directory| directory.join("weir"));
+            candidates.find(|path| path.is_file()).with_context(|| {
+                format!("there is no program weir beside {} or on PATH: name one by --weir", own.display())
+            })
+        }
+    }
+}
+
+/// A bar on standard error that says how far it is, on a terminal only.
+pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    }
+    let style =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("a fixed template");
+    ProgressBar::new(steps as u64).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario;
+
+    fn run_args(words: &[&str]) -> RunArgs {
+        let lab = Cli::try_parse_from([&["lab", "run"], words].concat()).unwrap();
+        let Verb::Run(args) = lab.verb else { panic!("run") };
+        args
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_override_what_the_file_says() {
+        let mut scenario = scenario::find("minimum").unwrap();
+        adapt(
+            &mut scenario,
+            &run_args(&["minimum", "--control", "none,weir", "--mode", "nat", "--tso", "off"]),
+        );
+        assert_eq!(scenario.controls, [Kind::Weir, Kind::None]);
+        assert_eq!((scenario.mode, scenario.tso, scenario.seconds), (Mode::Nat, false, 5));
+        adapt(&mut scenario, &run_args(&["minimum", "--paper"]));
+        assert_eq!(scenario.seconds, 60);
+    }
+
+    #[test]
+    fn a_run_needs_a_name_or_all_and_enough_seconds() {
+        for words in [&["run"][..], &["run", "--all", "minimum"], &["run", "minimum", "--seconds", "2"]] {
+            assert!(Cli::try_parse_from([&["lab"], words].concat()).is_err(), "{words:?}");
+        }
+        assert!(run_args(&["--all"]).all);
+    }
+}

@@ -1,0 +1,241 @@
+//! A `weir agent` in the node's namespace, as the lab and the tests start it.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+use weir_api::{Class, Client, ClientError, PolicyChange, SetPolicies};
+use weir_share::Policy;
+use weir_units::BitRate;
+use weir_netlab::{interrupt, topology::{Netns, Proc, Topology, UPLINK}};
+
+/// How long an agent may take to answer, and a class to be enforced.
+const READY: Duration = Duration::from_secs(10);
+/// How long it may take to put everything back.
+const GRACE: Duration = Duration::from_secs(5);
+/// Names of the agents' directories begin with this and the process id of their maker.
+pub(crate) const TEMP_PREFIX: &str = "weir-lab-";
+const POLL: Duration = Duration::from_millis(20);
+
+/// What an agent is started with.
+#[derive(Debug)]
+pub struct AgentSetup<'a> {
+    weir: &'a Path,
+    node: &'a Netns,
+    capacity: BitRate,
+    netns: Option<String>,
+    docker: Option<PathBuf>,
+    await_classes: Vec<String>,
+    link: String,
+    sections: String,
+}
+
+impl<'a> AgentSetup<'a> {
+    /// The uplink of `topology` with this capacity, its containers as classes; `weir` is the
+    /// program.
+    #[must_use]
+    pub fn new(weir: &'a Path, topology: &'a Topology, capacity: BitRate) -> AgentSetup<'a> {
+        AgentSetup {
+            weir,
+            node: topology.node(),
+            capacity,
+            netns: Some(topology.container_pattern()),
+            docker: None,
+            await_classes: topology.containers().iter().map(|c| c.netns().name().to_owned()).collect(),
+            link: String::new(),
+            sections: String::new(),
+        }
+    }
+
+    /// Containers of the Docker daemon behind this socket instead of network namespaces.
+    #[must_use]
+    pub fn docker(self, socket: &Path, containers: &[String]) -> AgentSetup<'a> {
+        AgentSetup {
+            netns: None,
+            docker: Some(socket.to_owned()),
+            await_classes: containers.to_vec(),
+            ..self
+        }
+    }
+
+    /// More lines for the `[link]` section, e.g. `engine = "htb"`.
+    #[must_use]
+    pub fn link(self, lines: &str) -> AgentSetup<'a> {
+        AgentSetup { link: lines.to_owned(), ..self }
+    }
+
+    /// More sections of the configuration, e.g. `[agreements]`.
+    #[must_use]
+    pub fn sections(self, text: &str) -> AgentSetup<'a> {
+        AgentSetup { sections: text.to_owned(), ..self }
+    }
+
+    fn config(&self, dir: &Path) -> String {
+        let quote = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        let file = |name: &str| quote(&dir.join(name).to_string_lossy());
+        let mut text = format!(
+            "[link]\ndevice = {}\ncapacity = {}\n{}\n\n[agent]\nsocket = {}\nstate = {}\n\n[discover]\n",
+            quote(UPLINK),
+            quote(&format!("{}bit", self.capacity.bits_per_sec())),
+            self.link.trim_end(),
+            file("weir.sock"),
+            file("state"),
+        );
+        let docker = self.docker.as_ref().map_or("false".into(), |path| quote(&path.to_string_lossy()));
+        let netns = self.netns.as_ref().map_or("false".into(), |pattern| format!("[{}]", quote(pattern)));
+        let _ = write!(text, "docker = {docker}\nnetns = {netns}\n\n{}", self.sections);
+        text
+    }
+}
+
+/// A running agent; ended by SIGTERM when dropped, so that it puts back what it found.
+#[derive(Debug)]
+pub struct Agent {
+    proc: Proc,
+    client: Client,
+    // Last: socket and state are in it.
+    dir: TempDir,
+}
+
+impl Agent {
+    /// Starts it and waits until it answers and enforces a class for each container.
+    ///
+    /// # Errors
+    /// If it ends or is not ready after 10 s, with its last words.
+    pub fn start(setup: &AgentSetup<'_>) -> Result<Agent> {
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("{TEMP_PREFIX}{}-", std::process::id()))
+            .tempdir()
+            .context("cannot create a temporary directory for the agent")?;
+        let config = dir.path().join("weir.toml");
+        fs::create_dir(dir.path().join("state")).context("cannot create the agent's state directory")?;
+        fs::write(&config, setup.config(dir.path())).context("cannot write the agent's configuration")?;
+        let proc = spawn(setup, &config)?;
+        let client = Client::new(dir.path().join("weir.sock"));
+        let mut agent = Agent { proc, client, dir };
+        agent.wait_until_enforced(&setup.await_classes)?;
+        Ok(agent)
+    }
+
+    /// Starts the program again with the same configuration and state, e.g. after
+    /// [`Agent::kill`].
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn restart(&mut self, setup: &AgentSetup<'_>) -> Result<()> {
+        self.proc = spawn(setup, &self.dir.path().join("weir.toml"))?;
+        self.wait_until_enforced(&setup.await_classes)
+    }
+
+    /// The way to its API.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.proc.id()
+    }
+
+    /// What it has logged.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn log(&mut self) -> Result<String> {
+        let output = self.proc.output()?;
+        Ok(output.stdout + &output.stderr)
+    }
+
+    /// Waits until each of these names is a class that the kernel holds.
+    ///
+    /// # Errors
+    /// After 10 s, with what is missing and why; if the agent ends; on Ctrl-C.
+    pub fn wait_until_enforced(&mut self, names: &[String]) -> Result<()> {
+        let deadline = Instant::now() + READY;
+        loop {
+            interrupt::check()?;
+            if let Some(status) = self.proc.ended()? {
+                let words = self.last_words();
+                bail!("`{}` ended ({status}): {words}", self.proc.what());
+            }
+            let lacking = match self.client.classes() {
+                Ok(classes) => lacking(names, &classes),
+                Err(ClientError::Unreachable { .. }) => Some("its socket does not answer".to_owned()),
+                // Of one that ends while it is asked, its last words say more.
+                Err(error @ ClientError::Protocol { .. }) => Some(error.to_string()),
+                Err(error) => return Err(error.into()),
+            };
+            let Some(lacking) = lacking else { return Ok(()) };
+            if Instant::now() >= deadline {
+                bail!(
+                    "the agent is not ready after {} s: {lacking}; its last words: {}",
+                    READY.as_secs(),
+                    self.last_words()
+                );
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Sets weight, floor and ceiling of classes, all in one change, as `weir set` does.
+    ///
+    /// # Errors
+    /// If the agent refuses.
+    pub fn set(&self, policies: &[(String, Policy)]) -> Result<()> {
+        let change = |(name, policy): &(String, Policy)| PolicyChange {
+            name: name.clone(),
+            weight: Some(Some(policy.weight())),
+            min: Some(policy.min()),
+            max: Some(policy.max()),
+        };
+        let changes = SetPolicies { changes: policies.iter().map(change).collect(), allow_absent: false };
+        self.client.set(&changes).context("cannot change policies")?;
+        Ok(())
+    }
+
+    /// Ends it in order; true if it ended well and in time.
+    pub fn stop(&mut self) -> bool {
+        self.proc.stop(GRACE).is_some_and(|status| status.success())
+    }
+
+    /// A crash: SIGKILL.
+    pub fn kill(&mut self) {
+        self.proc.signal(nix::sys::signal::Signal::SIGKILL);
+        let _ = self.proc.stop(GRACE);
+    }
+
+    fn last_words(&mut self) -> String {
+        self.proc.output().map(|o| weir_netlab::topology::last_words(&o)).unwrap_or_default()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(setup: &AgentSetup<'_>, config: &Path) -> Result<Proc> {
+    let weir = setup.weir.to_str().context("the path of the weir program is not UTF-8")?;
+    let config = config.to_str().context("the temporary directory's path is not UTF-8")?;
+    setup.node.spawn(&[weir, "agent", "--config", config])
+}
+
+/// What is still missing, in words.
+fn lacking(names: &[String], classes: &[Class]) -> Option<String> {
+    names.iter().find_map(|name| match classes.iter().find(|class| class.name == *name) {
+        None => Some(format!("it has no class {name}")),
+        Some(class) if !class.enforced => {
+            let why = class.not_enforced_because.as_deref().unwrap_or("it does not say why");
+            Some(format!("{name} is not enforced: {why}"))
+        }
+        Some(_) => None,
+    })
+}

@@ -1,0 +1,189 @@
+//! Plain tc HTB on the uplink, as the manual pages teach it.
+//!
+//! One class a container, found by its source address. Rates are worked out once, for all
+//! containers: a minimum is a rate, the others divide the rest by weight; a maximum is a
+//! ceiling. Bursts, quanta and queues are left to tc. What that misses is the point of the
+//! comparison: idle shares are lent by quantum instead of weight, masqueraded packets have no
+//! container's address, and senders lose packets instead of being held back.
+
+use std::{fmt::Write as _, net::IpAddr};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use weir_share::Policy;
+use weir_units::BitRate;
+
+use super::Control;
+use weir_netlab::{topology::{Family, Topology, UPLINK}};
+
+use crate::{scenario::{Case, HOST, Scenario}};
+
+/// How the script expresses weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TcForm {
+    /// By rates.
+    #[default]
+    Rates,
+    /// By quanta of one frame times the weight, with equal tiny rates: deficit round-robin
+    /// on a kernel that has no DRR.
+    Quantum,
+}
+
+/// An Ethernet frame without its check sum, the packet that a quantum is thought for.
+const FRAME: u64 = 1514;
+
+/// The script as lines for `tc -batch`. `classes`: source address (none: whatever matches no
+/// other), policy.
+#[must_use]
+pub fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> String {
+    let link = capacity.bits_per_sec();
+    let mut text = format!(
+        "qdisc add dev {UPLINK} root handle 1: htb default 2\n\
+         class add dev {UPLINK} parent 1: classid 1:1 htb rate {link}bit ceil {link}bit\n"
+    );
+    if classes.iter().all(|(address, _)| address.is_some()) {
+        let _ =
+            writeln!(text, "class add dev {UPLINK} parent 1:1 classid 1:2 htb rate 100kbit ceil {link}bit");
+    }
+    let rates = match form {
+        TcForm::Rates => rates(capacity, classes),
+        TcForm::Quantum => vec![8_000; classes.len()],
+    };
+    for (index, ((address, policy), rate)) in classes.iter().zip(rates).enumerate() {
+        let minor = address.map_or(2, |_| index + 16);
+        let ceil = policy.ceiling().bits_per_sec().min(link);
+        let _ = write!(
+            text,
+            "class add dev {UPLINK} parent 1:1 classid 1:{minor:x} htb rate {rate}bit ceil {ceil}bit"
+        );
+        if form == TcForm::Quantum {
+            let _ = write!(text, " quantum {}", FRAME * u64::from(policy.weight().get()));
+        }
+        text.push('\n');
+        if let Some(address) = address {
+            let (protocol, selector, prefix) = match address {
+                IpAddr::V4(_) => ("ip", "ip", 32),
+                IpAddr::V6(_) => ("ipv6", "ip6", 128),
+            };
+            let _ = writeln!(
+                text,
+                "filter add dev {UPLINK} parent 1: protocol {protocol} prio 1 u32 match {selector} src {address}/{prefix} flowid 1:{minor:x}"
+            );
+        }
+    }
+    text
+}
+
+/// A minimum is a rate; the others divide what is left by weight, up to their maximum.
+fn rates(capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> Vec<u64> {
+    let promised: u64 = classes.iter().map(|(_, p)| p.floor().bits_per_sec()).sum();
+    let rest = capacity.bits_per_sec().saturating_sub(promised);
+    let weights: u64 =
+        classes.iter().filter(|(_, p)| p.min().is_none()).map(|(_, p)| u64::from(p.weight().get())).sum();
+    classes
+        .iter()
+        .map(|(_, policy)| match policy.min() {
+            Some(min) => min.bits_per_sec(),
+            None => BitRate(rest)
+                .scale(policy.weight().get().into(), weights.max(1))
+                .bits_per_sec()
+                .min(policy.ceiling().bits_per_sec())
+                .max(8_000),
+        })
+        .collect()
+}
+
+/// The script at work: rewritten from scratch for each case, as a person would.
+pub(super) struct Script<'t> {
+    topology: &'t Topology,
+    form: TcForm,
+    capacity: BitRate,
+    family: Family,
+    applied: bool,
+    record: String,
+}
+
+impl<'t> Script<'t> {
+    pub(super) fn new(topology: &'t Topology, scenario: &Scenario) -> Script<'t> {
+        Script {
+            topology,
+            form: scenario.tc,
+            capacity: scenario.capacity,
+            family: scenario.family,
+            applied: false,
+            record: String::new(),
+        }
+    }
+}
+
+impl Control for Script<'_> {
+    fn apply(&mut self, case: &Case) -> Result<()> {
+        let mut classes = Vec::new();
+        for (label, setting) in case.settings() {
+            let address = match label {
+                HOST => None,
+                container => Some(self.topology.container(container)?.address(self.family)),
+            };
+            classes.push((address, setting.policy()?));
+        }
+        let script = script(self.form, self.capacity, &classes);
+        if self.applied {
+            self.topology.node().tc(&format!("qdisc del dev {UPLINK} root\n"))?;
+            self.applied = false;
+        }
+        self.topology.node().tc(&script)?;
+        self.applied = true;
+        let _ = writeln!(self.record, "# {}\n{script}", case.name);
+        Ok(())
+    }
+
+    fn record(&self) -> Option<String> {
+        Some(self.record.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_share::Weight;
+
+    use super::*;
+
+    fn class(last: u8, weight: u32, min: Option<u64>, max: Option<u64>) -> (Option<IpAddr>, Policy) {
+        let policy =
+            Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit))
+                .unwrap();
+        (Some([10, 97, 1, last].into()), policy)
+    }
+
+    #[test]
+    fn a_minimum_is_a_rate_and_the_rest_is_divided_by_weight() {
+        let classes = [class(1, 1, Some(30), None), class(2, 2, None, None), class(3, 3, None, Some(15))];
+        assert_eq!(rates(BitRate::mbit(90), &classes), [30_000_000, 24_000_000, 15_000_000]);
+    }
+
+    #[test]
+    fn the_script_reads_as_a_person_would_write_it() {
+        let text = script(TcForm::Rates, BitRate::mbit(95), &[class(1, 1, None, None)]);
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            [
+                "qdisc add dev up0 root handle 1: htb default 2",
+                "class add dev up0 parent 1: classid 1:1 htb rate 95000000bit ceil 95000000bit",
+                "class add dev up0 parent 1:1 classid 1:2 htb rate 100kbit ceil 95000000bit",
+                "class add dev up0 parent 1:1 classid 1:10 htb rate 95000000bit ceil 95000000bit",
+                "filter add dev up0 parent 1: protocol ip prio 1 u32 match ip src 10.97.1.1/32 flowid 1:10",
+            ]
+        );
+        let drr = script(TcForm::Quantum, BitRate::mbit(95), &[class(1, 3, None, None)]);
+        assert!(drr.contains("rate 8000bit ceil 95000000bit quantum 4542\n"), "{drr}");
+    }
+
+    #[test]
+    fn the_host_is_whatever_matches_no_container() {
+        let host = (None, class(0, 2, None, None).1);
+        let text = script(TcForm::Rates, BitRate::mbit(90), &[class(1, 1, None, None), host]);
+        assert!(text.contains("classid 1:2 htb rate 60000000bit"), "{text}");
+        assert!(!text.contains("100kbit"), "{text}");
+    }
+}

@@ -1,0 +1,281 @@
+//! What a control costs: processor time, and round trips (qCon's Fig. 12 and Table 1).
+//!
+//! Scenario files of this kind say `measures = "cpu"` or `measures = "latency"`; the other
+//! fields are those of [`Scenario`].
+
+mod clock;
+mod cpu;
+mod latency;
+mod plot;
+mod show;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use weir_share::Policy;
+use weir_units::{BitRate, Bytes};
+
+pub use plot::svg;
+pub use show::table;
+use weir_netlab::{topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire}};
+
+use crate::{control::{self, Agent, Kind, Missing, TcForm, cni, script}, report::{Figure, Head}, run::{Options, Step}};
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measures {
+    /// Processor time a gigabyte.
+    Cpu,
+    /// Round trips.
+    Latency,
+}
+
+/// An experiment about what controls cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What `weir lab run` calls it.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// Where the experiment comes from.
+    pub source: String,
+    /// What it shows.
+    pub about: String,
+    /// What is measured.
+    pub measures: Measures,
+    /// What weir divides, layer 2.
+    #[serde(default = "capacity")]
+    pub capacity: BitRate,
+    /// The line behind it, layer 2.
+    #[serde(default = "wire")]
+    pub wire: BitRate,
+    /// How the containers reach the uplink.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Segmentation offload in the containers.
+    #[serde(default = "yes")]
+    pub tso: bool,
+    /// Super-packets of this many segments each, instead of as many as TCP chooses by round-trip
+    /// time and rate.
+    #[serde(default)]
+    pub segments: Option<u32>,
+    /// Containers that send, one measurement each; the same number again is one more.
+    pub busy: Vec<usize>,
+    /// cpu: the number of busy containers that is judged.
+    #[serde(default)]
+    pub judged: Option<usize>,
+    /// cpu: weir's time a gigabyte over that without control, at the most.
+    #[serde(default)]
+    pub most_over_native: Option<f64>,
+    /// latency: round-trip times that the line adds, ms.
+    #[serde(default)]
+    pub rtt_ms: Vec<u32>,
+    /// latency: the most that the 99th percentile of an idle container may be above the median
+    /// while nobody sends, ms.
+    #[serde(default)]
+    pub most_rise_beside_ms: Option<f64>,
+    /// latency: the same for a container that sends all it can.
+    #[serde(default)]
+    pub most_rise_inside_ms: Option<f64>,
+    /// Length of a measurement.
+    pub seconds: u64,
+    /// Length of a measurement with `--paper`.
+    pub paper_seconds: u64,
+    /// How often all of it is repeated, alternating between the controls.
+    #[serde(default = "once")]
+    pub repetitions: usize,
+    /// The same with `--paper`.
+    #[serde(default = "once")]
+    pub paper_repetitions: usize,
+    /// What is compared.
+    #[serde(default = "controls")]
+    pub controls: Vec<Kind>,
+    /// What the paper reports for a container while nobody sends, ms.
+    #[serde(default)]
+    pub paper: BTreeMap<Kind, f64>,
+}
+
+fn capacity() -> BitRate {
+    BitRate::mbit(95)
+}
+fn wire() -> BitRate {
+    BitRate::mbit(100)
+}
+fn yes() -> bool {
+    true
+}
+fn once() -> usize {
+    1
+}
+fn controls() -> Vec<Kind> {
+    vec![Kind::Weir, Kind::Tc, Kind::Cni, Kind::None]
+}
+
+/// One case under one control: medians over the repetitions, and their range.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Which case.
+    pub case: String,
+    /// Which control.
+    pub control: Kind,
+    /// The engine that enforced, if it was weir.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
+    /// What the plot shows: processor seconds a gigabyte, or the 99th percentile in ms.
+    pub value: f64,
+    /// Its least and most over the repetitions (cpu), or the median round trip and the longest
+    /// (latency).
+    pub range: (f64, f64),
+    /// cpu: payload that arrived, Mbit/s; latency: the fraction of probes that was lost.
+    pub beside: f64,
+    /// cpu: packets a gigabyte of payload, as they leave the containers: super-packets count once.
+    #[serde(default)]
+    pub packets: f64,
+}
+
+/// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
+    /// Controls that were asked for and cannot run in this kernel.
+    pub missing: Vec<Missing>,
+    /// Cases that cannot run in this kernel, and why.
+    pub missing_cases: Vec<(String, String)>,
+    /// How it was run: the scenario.
+    pub settings: Scenario,
+    /// All of it, by case and control.
+    pub rows: Vec<Row>,
+    /// How noisy the machine was, in words; empty if nothing was repeated.
+    pub noise: String,
+}
+
+/// What a measurement gives a report.
+#[derive(Debug, Default)]
+struct Found {
+    rows: Vec<Row>,
+    figures: Vec<Figure>,
+    missing: Vec<Missing>,
+    missing_cases: Vec<(String, String)>,
+    noise: String,
+}
+
+/// Measures all cases under all controls, and judges weir's.
+///
+/// # Errors
+/// If the topology cannot be built, a control cannot be started or traffic fails; on Ctrl-C.
+pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
+    let found = match scenario.measures {
+        Measures::Cpu => cpu::run(scenario, options, watch)?,
+        Measures::Latency => latency::run(scenario, options, watch)?,
+    };
+    Ok(Report {
+        head: Head::now(&scenario.name, found.figures),
+        missing: found.missing,
+        missing_cases: found.missing_cases,
+        settings: scenario.clone(),
+        rows: found.rows,
+        noise: found.noise,
+    })
+}
+
+impl Scenario {
+    /// How many times [`run`]'s `watch` is called.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        let cases = match self.measures {
+            Measures::Cpu => self.busy.len() * self.repetitions,
+            Measures::Latency => self.rtt_ms.len(),
+        };
+        cases * self.controls.len()
+    }
+
+    fn topology(&self, containers: usize) -> Result<Topology> {
+        let topology = Topology::build(&Spec {
+            containers: (1..=containers).map(|i| format!("C{i}")).collect(),
+            uplink: Uplink::default(),
+            mode: self.mode,
+            tso: self.tso,
+            br_netfilter: None,
+            wire: Some(Wire::of(self.wire, Bytes(self.wire.bits_per_sec() / 8 / 50))),
+        })?;
+        if let Some(segments) = self.segments {
+            for container in topology.containers() {
+                let netns = container.netns();
+                netns.sysctl("net.ipv4.tcp_min_tso_segs", &segments.to_string())?;
+                netns.ip(&format!("link set dev eth0 gso_max_segs {segments}\n"))?;
+            }
+        }
+        Ok(topology)
+    }
+}
+
+/// A control on a topology, until it is dropped.
+struct Shaper<'t> {
+    kind: Kind,
+    topology: &'t Topology,
+    capacity: BitRate,
+    agent: Option<Agent>,
+    /// Whose plugin is set up.
+    limited: usize,
+}
+
+impl<'t> Shaper<'t> {
+    /// Nobody shapes yet, unless it is weir.
+    fn start(
+        kind: Kind,
+        scenario: &Scenario,
+        topology: &'t Topology,
+        options: &Options,
+    ) -> Result<Result<Shaper<'t>, Missing>> {
+        let agent = if kind.has_agent() {
+            match control::start_agent(kind, topology, scenario.capacity, options) {
+                Ok(agent) => Some(agent),
+                Err(error) => match control::missing(kind, &error) {
+                    Some(missing) => return Ok(Err(missing)),
+                    None => return Err(error).context("cannot start control weir"),
+                },
+            }
+        } else {
+            None
+        };
+        Ok(Ok(Shaper { kind, topology, capacity: scenario.capacity, agent, limited: 0 }))
+    }
+
+    /// The engine, if it is weir.
+    fn engine(&self) -> Result<Option<String>> {
+        self.agent.as_ref().map(|agent| Ok(agent.client().status()?.engine)).transpose()
+    }
+
+    /// Gives the first containers, so many, equal parts of the capacity.
+    fn divide(&mut self, among: usize) -> Result<()> {
+        let containers = self.topology.containers();
+        let node = self.topology.node();
+        match self.kind {
+            Kind::Tc => {
+                if self.limited > 0 {
+                    node.tc(&format!("qdisc del dev {UPLINK} root\n"))?;
+                }
+                let one = |i: usize| (Some(containers[i].address(Family::V4)), Policy::default());
+                let classes: Vec<_> = (0..among).map(one).collect();
+                node.tc(&script(TcForm::Rates, self.capacity, &classes))?;
+            }
+            Kind::Cni => {
+                for container in &containers[..self.limited] {
+                    cni::unlimit(self.topology, container.label())?;
+                }
+                let part = BitRate(self.capacity.bits_per_sec() / among as u64);
+                for container in &containers[..among] {
+                    cni::limit(self.topology, container.label(), part)?;
+                }
+            }
+            _ => {}
+        }
+        self.limited = among;
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! Flows by iperf3, the paper's generator.
+//!
+//! Each direction of a flow is a server and a client of its own: one server has one client at a time, and
+//! what a client asks for it keeps for the next. Who receives is the client (`-R`), as a test ends when the
+//! client has its bytes: one that sends has given them to its socket then, and what is on its way is not counted.
+//! The time is the one that iperf3 tells, which leaves out how long it takes to connect and to agree.
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::transfer::Transfer;
+use weir_netlab::{topology::{Netns, Proc}, traffic::wait_until_listening};
+
+/// What moves flows' bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Generator {
+    /// Weir's own: a connection for each flow, also in virtual time.
+    #[default]
+    Own,
+    /// iperf3, in real time.
+    Iperf3,
+}
+
+/// The first server's port; the others follow.
+const FIRST_PORT: u16 = 20_000;
+/// What iperf3 writes at once at the most.
+const BLOCK: u64 = 128 << 10;
+/// A flow that takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Where bytes come from, by which address, and where they go.
+pub(super) struct Ends<'a> {
+    pub from: &'a Netns,
+    pub address: Ipv4Addr,
+    pub to: &'a Netns,
+}
+
+/// A direction of a flow: its server, which is there already, and what its client is asked for.
+struct Way<'a> {
+    server: Proc,
+    to: &'a Netns,
+    arguments: Vec<String>,
+    bytes: u64,
+    by: Option<&'static str>,
+}
+
+/// A flow whose servers wait for it.
+pub(super) struct Prepared<'a> {
+    ways: Vec<Way<'a>>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Starts the servers of the flow that is the `nth`, up and down.
+    ///
+    /// # Errors
+    /// If iperf3 is not there, or does not listen.
+    pub(super) fn start(ends: [Ends<'a>; 2], nth: u16, flow: Transfer) -> Result<Prepared<'a>> {
+        let mut ways = Vec::new();
+        let asked = [(flow.up, flow.up_by), (flow.down, flow.down_by)];
+        for (way, (Ends { from, address, to }, (bytes, by))) in (0..).zip(ends.into_iter().zip(asked)) {
+            if bytes == 0 {
+                continue;
+            }
+            let port = FIRST_PORT + 2 * nth + way;
+            let mut server = from.spawn(&["iperf3", "-s", "-1", "-p", &port.to_string()])?;
+            wait_until_listening(&mut server, port)?;
+            ways.push(Way { server, to, arguments: arguments(address, port, bytes, by), bytes, by });
+        }
+        Ok(Prepared { ways })
+    }
+
+    /// Moves it.
+    ///
+    /// # Errors
+    /// If iperf3 fails, moves less, or uses another algorithm than it was asked for; on Ctrl-C.
+    pub(super) fn carry(self) -> Result<Duration> {
+        let mut took = 0.0;
+        for Way { mut server, to, arguments, bytes, by } in self.ways {
+            let mut client = to.command("iperf3")?;
+            client.args(&arguments);
+            let deadline = Instant::now() + PATIENCE;
+            let said = Proc::start(client)?.finish(deadline)?.stdout;
+            took += seconds(&said, bytes, by).with_context(|| format!("iperf3 {}", arguments.join(" ")))?;
+            server.finish(deadline)?;
+        }
+        Ok(Duration::from_secs_f64(took))
+    }
+}
+
+/// It writes whole blocks: as many as are needed, of a size such that they are hardly more than is asked.
+fn arguments(address: Ipv4Addr, port: u16, bytes: u64, by: Option<&str>) -> Vec<String> {
+    let block = bytes.div_ceil(bytes.div_ceil(BLOCK));
+    let mut arguments: Vec<String> = ["-J", "-R", "-c", &address.to_string(), "-p", &port.to_string()]
+        .into_iter()
+        .chain(["-n", &bytes.to_string(), "-l", &block.to_string()])
+        .map(str::to_owned)
+        .collect();
+    if let Some(by) = by {
+        arguments.extend(["-C".to_owned(), by.to_owned()]);
+    }
+    arguments
+}
+
+/// What a client tells with `-J`, as far as it is needed.
+#[derive(Deserialize)]
+struct Told {
+    end: End,
+}
+
+#[derive(Deserialize)]
+struct End {
+    sum_received: Sum,
+    sender_tcp_congestion: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Sum {
+    seconds: f64,
+    bytes: u64,
+}
+
+/// Until the last byte was received.
+fn seconds(json: &str, bytes: u64, by: Option<&str>) -> Result<f64> {
+    let End { sum_received, sender_tcp_congestion } =
+        serde_json::from_str::<Told>(json).context("cannot read what iperf3 says")?.end;
+    ensure!(sum_received.bytes >= bytes, "{} of {bytes} bytes arrived", sum_received.bytes);
+    let used = sender_tcp_congestion.as_deref();
+    ensure!(
+        by.is_none() || used.is_none() || used == by,
+        "{} was used instead of {}",
+        used.unwrap_or_default(),
+        by.unwrap_or_default()
+    );
+    Ok(sum_received.seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_asked_for_hardly_more_bytes_than_the_flow_has() {
+        for bytes in [1, 1000, BLOCK, BLOCK + 1, 1_234_567, 100_000_000] {
+            let words = arguments([192, 0, 2, 1].into(), 20_001, bytes, Some("bbr"));
+            let block: u64 = words[words.iter().position(|word| word == "-l").unwrap() + 1].parse().unwrap();
+            let sent = bytes.div_ceil(block) * block;
+            assert!(
+                block <= BLOCK && sent >= bytes && sent - bytes < bytes.div_ceil(BLOCK),
+                "{bytes}: {sent}"
+            );
+            assert!(words.ends_with(&["-C".to_owned(), "bbr".to_owned()]), "{words:?}");
+        }
+        assert!(!arguments([192, 0, 2, 1].into(), 1, 1, None).contains(&"-C".to_owned()));
+    }
+
+    #[test]
+    fn what_iperf3_tells_is_refused_if_less_arrived_or_another_algorithm_was_used() {
+        let said = |received: u64| {
+            format!(
+                "{{\"end\":{{\"sum_received\":{{\"seconds\":2.0,\"bytes\":{received}}},\
+                 \"sender_tcp_congestion\":\"cubic\"}}}}"
+            )
+        };
+        assert!((seconds(&said(1000), 1000, Some("cubic")).unwrap() - 2.0).abs() < 1e-9);
+        assert!((seconds(&said(1000), 1000, None).unwrap() - 2.0).abs() < 1e-9, "a rule's business");
+        let error = |json: &str, by| seconds(json, 1000, by).unwrap_err().to_string();
+        assert_eq!(error(&said(999), None), "999 of 1000 bytes arrived");
+        assert_eq!(error(&said(1000), Some("bbr")), "cubic was used instead of bbr");
+        assert!(error("iperf3: error", None).contains("cannot read"));
+    }
+}

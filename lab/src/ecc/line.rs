@@ -1,0 +1,164 @@
+//! One direction of a link, as tbf and netem make it, for kernels that have no netem: the rules, without a
+//! clock or a device.
+
+use std::{collections::VecDeque, time::Duration};
+
+use weir_units::{BitRate, Bytes, Instant};
+
+use super::Link;
+use weir_netlab::{stats::SplitMix, topology::Wire};
+
+/// Packets wait for the rate in a queue of so many bytes, then take their time, or get lost.
+///
+/// Invariants: what comes out does so in the order in which it came in, no earlier than `delay` after it
+/// came, and in any time no more than the rate allows and one burst; what waits is never more than the
+/// buffer.
+pub(super) struct Line<P> {
+    rate: BitRate,
+    buffer: Bytes,
+    burst_time: Duration,
+    delay: Duration,
+    /// Of 2^64.
+    loss: u64,
+    rng: SplitMix,
+    /// When the token bucket will be full again.
+    full_at: Instant,
+    /// When which bytes leave the queue.
+    waiting: VecDeque<(Instant, Bytes)>,
+    waits: Bytes,
+    on_the_way: VecDeque<(Instant, P)>,
+}
+
+impl<P> Line<P> {
+    /// An empty one, of which half of the link's round trip is.
+    pub(super) fn new(link: Link, seed: u64) -> Line<P> {
+        let Wire { rate, queue, burst } = Wire::of(link.rate, link.buffer());
+        Line {
+            rate,
+            buffer: queue,
+            burst_time: rate.time_to_send(burst),
+            delay: Duration::from_secs_f64(link.rtt_ms / 2e3),
+            // Saturates at the greatest number, which is as good as always.
+            loss: (link.loss * 2f64.powi(64)) as u64,
+            rng: SplitMix::new(seed),
+            full_at: Instant::default(),
+            waiting: VecDeque::new(),
+            waits: Bytes(0),
+            on_the_way: VecDeque::new(),
+        }
+    }
+
+    /// A packet of `len` bytes at layer 2 comes in; false if the buffer has no room for it. Times never
+    /// go back.
+    pub(super) fn arrive(&mut self, now: Instant, len: Bytes, packet: P) -> bool {
+        while let Some((_, left)) = pop_until(&mut self.waiting, now) {
+            self.waits.0 -= left.0;
+        }
+        if self.waits.0 + len.0 > self.buffer.0 {
+            return false;
+        }
+        self.full_at = Instant(self.full_at.max(now).0 + self.rate.time_to_send(len));
+        let leaves = now.max(Instant(self.full_at.0.saturating_sub(self.burst_time)));
+        self.waiting.push_back((leaves, len));
+        self.waits.0 += len.0;
+        if self.rng.next_u64() >= self.loss {
+            self.on_the_way.push_back((Instant(leaves.0 + self.delay), packet));
+        }
+        true
+    }
+
+    /// When the next one comes out.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.on_the_way.front().map(|(due, _)| *due)
+    }
+
+    /// The next one that is due.
+    pub(super) fn depart(&mut self, now: Instant) -> Option<P> {
+        pop_until(&mut self.on_the_way, now).map(|(_, packet)| packet)
+    }
+}
+
+/// The first one, if its time has come.
+fn pop_until<T>(queue: &mut VecDeque<(Instant, T)>, now: Instant) -> Option<(Instant, T)> {
+    queue.front().filter(|(at, _)| *at <= now)?;
+    queue.pop_front()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn link(mbit: u64, rtt_ms: f64, buffer_bdp: f64, loss: f64) -> Link {
+        Link { rate: BitRate::mbit(mbit), rtt_ms, buffer_bdp, loss }
+    }
+    fn at(us: u64) -> Instant {
+        Instant(Duration::from_micros(us))
+    }
+
+    #[test]
+    fn a_packet_alone_takes_half_a_round_trip_and_the_second_burst_waits_for_the_rate() {
+        let mut line = Line::new(link(10, 20.0, 4.0, 0.0), 1);
+        for nth in 0..4 {
+            assert!(line.arrive(at(0), Bytes(1250), nth));
+        }
+        // A burst is 3028 bytes: two packets at once, then one a millisecond of 10 Mbit/s.
+        assert_eq!(line.due(), Some(at(10_000)));
+        assert_eq!(line.depart(at(9_999)), None);
+        assert_eq!((line.depart(at(10_000)), line.depart(at(10_000))), (Some(0), Some(1)));
+        let third = at(10_000 + (3 * 1250 - 3028) * 8 / 10 + 1);
+        assert_eq!((line.depart(at(10_000)), line.depart(third)), (None, Some(2)));
+        assert_eq!(line.depart(at(20_000)), Some(3));
+        assert_eq!((line.depart(at(99_000)), line.due()), (None, None));
+    }
+
+    #[test]
+    fn as_many_are_lost_as_the_scenario_says_and_they_take_their_share_of_the_rate() {
+        let mut line = Line::new(link(100, 10.0, 1.0, 0.1), 7);
+        let mut out = 0;
+        for nth in 0..20_000u64 {
+            // Twice what the link carries: half of it finds no room.
+            line.arrive(at(nth * 50), Bytes(1250), nth);
+            while line.depart(at(nth * 50)).is_some() {
+                out += 1;
+            }
+        }
+        // 1 s carries 10,000; a tenth is lost, with a standard deviation of 30.
+        assert!((8_800..9_200).contains(&out), "{out}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_comes_out_is_in_order_late_enough_within_the_rate_and_what_waits_within_the_buffer(
+            packets in prop::collection::vec((0u64..3_000, 64u64..=1514), 1..300),
+            mbit in 1u64..200,
+            buffer_bdp in 0.1f64..5.0,
+        ) {
+            let link = link(mbit, 10.0, buffer_bdp, 0.0);
+            let burst = Wire::of(link.rate, link.buffer()).burst;
+            let mut line = Line::new(link, 1);
+            let (mut now, mut taken) = (0, Vec::new());
+            for (nth, (gap, len)) in packets.iter().enumerate() {
+                now += gap;
+                if line.arrive(at(now), Bytes(*len), nth) {
+                    taken.push((nth, now, *len));
+                }
+                prop_assert!(line.waits <= link.buffer());
+            }
+            let (mut came, mut sent) = (Vec::new(), 0);
+            while let Some(due) = line.due() {
+                let nth = line.depart(due).expect("what is due departs");
+                let (_, arrived, len) = taken[came.len()];
+                prop_assert!(due >= Instant(at(arrived).0 + line.delay));
+                sent += len;
+                // Counted from the first arrival: what has left, less a burst, has had the time it takes.
+                let since = (due.0 - line.delay - at(taken[0].1).0).as_nanos() + 1;
+                let carried = since * u128::from(link.rate.bits_per_sec()) / 8_000_000_000;
+                prop_assert!(u128::from(sent) <= carried + u128::from(burst.0) + 1, "{} of {}", sent, carried);
+                came.push(nth);
+            }
+            prop_assert_eq!(came, taken.iter().map(|(nth, ..)| *nth).collect::<Vec<_>>());
+        }
+    }
+}

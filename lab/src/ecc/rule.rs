@@ -1,0 +1,99 @@
+//! Weir's rules, put in force as the agent does it, for the namespaces of an experiment.
+
+use anyhow::{Context, Result, ensure};
+use ipnet::IpNet;
+use weir_bpf::CongestionRule;
+use weir_cc::{Action, Entry, Rule};
+use weir_host::{
+    congestion::{Congestion, Homes, shapes},
+    discover::NetnsRef,
+};
+
+use weir_netlab::topology::Netns;
+
+/// Any class will do, as the rule is everybody's.
+const HANDLE: u32 = 1;
+
+/// A rule for connections to a port of the servers. The programs are loaded once for all measurements;
+/// they end with their process at the latest.
+pub(super) struct Ruled {
+    hold: Congestion,
+    homes: Homes,
+    rule: CongestionRule,
+    is_in_force: bool,
+    seen: u64,
+}
+
+impl Ruled {
+    /// Loads the programs for these namespaces; port 0 for any.
+    ///
+    /// # Errors
+    /// If the kernel lacks something that the BPF program needs.
+    pub(super) fn load(action: &Action, port: u16, namespaces: &[&Netns]) -> Result<Ruled> {
+        let places: Vec<_> = namespaces
+            .iter()
+            .map(|netns| Ok((NetnsRef::at(&netns.path())?, HANDLE)))
+            .collect::<Result<_>>()?;
+        let homes = Homes { namespaces: places, ..Homes::default() };
+        Ok(Ruled {
+            hold: Congestion::open()?,
+            homes,
+            rule: compiled(action, port),
+            is_in_force: false,
+            seen: 0,
+        })
+    }
+
+    /// Puts the rule in force, or has the programs look at no connection.
+    ///
+    /// # Errors
+    /// If they cannot be told.
+    pub(super) fn set(&mut self, is_in_force: bool) -> Result<()> {
+        if std::mem::replace(&mut self.is_in_force, is_in_force) == is_in_force {
+            return Ok(());
+        }
+        let homes = if is_in_force { self.homes.clone() } else { Homes::default() };
+        let failures = self.hold.apply(&homes, std::slice::from_ref(&self.rule))?;
+        ensure!(failures.is_empty(), "{}", failures.join("; "));
+        Ok(())
+    }
+
+    /// Whether it has given its algorithm to so many ends of connections since the last call.
+    ///
+    /// # Errors
+    /// If it has not: what was measured is not the rule then.
+    pub(super) fn check(&mut self, ends: u64) -> Result<()> {
+        let set = self.hold.counts()?.set;
+        let reached = set - std::mem::replace(&mut self.seen, set);
+        ensure!(reached >= ends, "the rule reached {reached} of {ends} ends of connections");
+        Ok(())
+    }
+
+    /// Takes the programs away.
+    ///
+    /// # Errors
+    /// If they cannot be.
+    pub(super) fn remove(self) -> Result<()> {
+        self.hold.remove().context("cannot take the rule away")
+    }
+}
+
+/// As the kernel's table has it, over IPv4.
+fn compiled(action: &Action, port: u16) -> CongestionRule {
+    let rule = Rule { port: (port > 0).then_some(port), ..Rule::default() };
+    let everywhere = IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+    let (rank, action) = (rule.rank(), action.clone());
+    shapes::rule(&Entry { handle: 0, port, direction: None, to: everywhere, rank, number: 1, action })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weirs_own_rule_is_bbr_in_a_small_window_for_the_first_mib_then_cubic() {
+        let rule = compiled(&Rule::default().action(), 5301);
+        assert_eq!((&rule.start[..4], &rule.then[..6]), (&b"bbr\0"[..], &b"cubic\0"[..]));
+        assert_eq!((rule.after_bytes, rule.window_segments, rule.port), (1 << 20, 128, 5301));
+    }
+}

@@ -1,0 +1,103 @@
+//! What each flow of a case should get: section 3's allocation, as payload.
+
+use weir_share::{Allocator, Demand, Sharer};
+use weir_units::BitRate;
+use weir_netlab::{topology::Family, traffic::Load};
+
+use crate::{scenario::{Case, Setting}};
+
+/// The share of one container, or of the host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// Container's name, or `host`.
+    pub label: String,
+    /// What it may send, layer 2.
+    pub allocation: BitRate,
+    /// What of it arrives as payload, Mbit/s.
+    pub goodput: f64,
+}
+
+/// The exact allocation of every container of a case, and of the host if it sends, in the
+/// order of [`Case::settings`]; zero for those who send nothing.
+#[must_use]
+pub fn shares(case: &Case, capacity: BitRate, family: Family) -> Vec<Share> {
+    let settings: Vec<(&str, &Setting)> = case.settings().collect();
+    let sharers: Vec<Sharer> = settings
+        .iter()
+        .map(|(_, setting)| {
+            let policy = setting.policy().expect("checked when the scenario was read");
+            Sharer::new(policy, demand(setting.send, family))
+        })
+        .collect();
+    let mut allocator = Allocator::water_filling();
+    let allocations = allocator.allocate(capacity, &[], &sharers);
+    settings
+        .iter()
+        .zip(allocations)
+        .map(|((label, setting), &allocation)| Share {
+            label: (*label).to_owned(),
+            allocation,
+            goodput: allocation.as_mbit() * setting.send.payload_share(family),
+        })
+        .collect()
+}
+
+fn demand(load: Load, family: Family) -> Demand {
+    load.demand(family).map_or(Demand::UNLIMITED, Demand::rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario;
+
+    /// The paper's line is the same 100 Mbit/s, but its figures are read off a Raspberry Pi:
+    /// they agree with the allocation within a tenth.
+    #[test]
+    fn the_papers_figures_are_near_the_expected_shares_of_its_scenarios() {
+        let mut compared = 0;
+        for scenario in scenario::built_in() {
+            for case in &scenario.cases {
+                let shares = shares(case, scenario.capacity, scenario.family);
+                for ((label, setting), share) in case.settings().zip(shares) {
+                    let Some(paper) = setting.paper else { continue };
+                    compared += 1;
+                    let off = (share.goodput / paper - 1.0).abs();
+                    assert!(
+                        off < 0.10,
+                        "{} {} {label}: {:.1} against {paper}",
+                        scenario.name,
+                        case.name,
+                        share.goodput
+                    );
+                }
+            }
+        }
+        assert_eq!(compared, 16, "Fig. 7: 2, Fig. 8: 2, Fig. 9: 7, Fig. 10: 4, Fig. 11: 1");
+    }
+
+    #[test]
+    fn a_floor_lifts_and_the_others_give_way_by_weight() {
+        let minimum = scenario::find("minimum").unwrap();
+        let rates = |case: usize| -> Vec<u64> {
+            shares(&minimum.cases[case], BitRate::mbit(100), Family::V4)
+                .iter()
+                .map(|s| s.allocation.bits_per_sec() / 1_000)
+                .collect()
+        };
+        // 70 Mbit/s in the ratio 2:3:4:5; at the end 35 in the ratio 4:5, above the last minimum.
+        assert_eq!(rates(1), [30_000, 10_000, 15_000, 20_000, 25_000]);
+        assert_eq!(rates(4), [30_000, 20_000, 15_000, 15_555, 19_444]);
+    }
+
+    #[test]
+    fn who_asks_for_less_leaves_the_rest_to_the_others() {
+        let grow = scenario::find("weights-grow").unwrap();
+        let mut case = grow.cases[1].clone();
+        case.containers.get_mut("C1").unwrap().send = Load::Udp(BitRate::mbit(14));
+        let shares = shares(&case, BitRate::mbit(100), Family::V4);
+        assert_eq!(shares[0].allocation, BitRate(14_420_000));
+        assert_eq!(shares[1].allocation, BitRate(85_580_000));
+        assert_eq!(shares[2].goodput, 0.0);
+    }
+}

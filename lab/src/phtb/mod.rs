@@ -1,0 +1,579 @@
+//! How many packets a second the token bucket tree of `weir-htb` schedules: the experiments of "A Novel
+//! Parallel Traffic Control Mechanism for Cloud Computing", in memory and in virtual time.
+//!
+//! Scenario files of this kind say `measures = "packets"`; the other fields are those of
+//! [`Scenario`]. Classification is included (a header is read, its destination looked up); reading
+//! from and writing to a network is not.
+
+mod backlog;
+mod cores;
+mod fifo;
+mod judge;
+mod kernel;
+mod offered;
+mod plot;
+mod show;
+mod trace;
+
+use std::{fmt, path::PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use weir_htb::{ClassId, ClassSpec, Htb, Limits, Next, Packet, Params};
+use weir_units::{BitRate, Bytes, Instant};
+
+pub use plot::svg;
+pub use show::table;
+pub use trace::{Frame, Trace, Users};
+use weir_netlab::{interrupt};
+
+use crate::{report::Head};
+
+/// Bytes of a turn.
+const QUANTUM: u32 = 1_514;
+/// Packets that wait in a leaf at the most.
+const LIMIT: u32 = 64;
+/// Frames of a user that are played without `--paper`: of fewer, what is saved up and owed at the end is
+/// more than a thousandth.
+const SOME: u64 = 1_250;
+/// Moments of a plot.
+const WINDOWS: usize = 100;
+/// Two stages are judged if each had this much of a processor.
+const BOTH: f64 = 0.9;
+
+/// In which form the tree runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// One thread.
+    Single,
+    /// Two threads, each with a tree of half of the users, and half of the link for good: what this machine
+    /// gives shards at the most.
+    Apart,
+    /// Two of `weir_htb::shards`, each with half of the users.
+    Shards,
+    /// A word a packet there and back by the pipeline's rings, without classes and a tree: what this machine
+    /// gives the pipeline at the most.
+    Ring,
+    /// The enqueue stage and the dequeue stage of `weir_htb::Htb::into_pipeline`.
+    Pipeline,
+    /// The same two stages around one tree with a spin lock, taken for each packet.
+    Lock,
+    /// The paper's: a lock-free FIFO for each leaf, empty ones are looked into.
+    Paper,
+    /// The kernel's HTB with real packets, from sockets of two threads over a pair of veths; needs root.
+    Kernel,
+}
+
+impl Form {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Form::Single => "one thread",
+            Form::Apart => "trees apart",
+            Form::Shards => "two shards",
+            Form::Ring => "bare rings",
+            Form::Pipeline => "pipeline",
+            Form::Lock => "lock a packet",
+            Form::Paper => "paper's FIFOs",
+            Form::Kernel => "kernel's, veth",
+        }
+    }
+
+    fn cores(self) -> usize {
+        if self == Form::Single { 1 } else { 2 }
+    }
+}
+
+/// How packets come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Load {
+    /// Users who send always have packets waiting: each that leaves comes again. Virtual time.
+    Backlogged,
+    /// The trace arrives a little faster than the link lets go; most leaves have a packet or two.
+    /// Virtual time.
+    Offered,
+    /// As backlogged, against the real clock.
+    RealTime,
+}
+
+impl Load {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Load::Backlogged => "backlogged",
+            Load::Offered => "offered",
+            Load::RealTime => "real time",
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Case {
+    /// In which form.
+    pub form: Form,
+    /// How packets come.
+    pub load: Load,
+    /// How many users send.
+    pub active: u32,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, {} active", self.form.name(), self.load.name(), self.active)
+    }
+}
+
+/// What one play took.
+#[derive(Debug, Clone, Copy, Default)]
+struct Played {
+    seconds: f64,
+    sent: u64,
+    bytes: u64,
+    /// What left in the later part of the time, and how long that is.
+    late_bytes: u64,
+    late_ns: f64,
+    enqueue_ns: f64,
+    dequeue_ns: f64,
+    /// Of the processor: the least that a stage had while it ran.
+    had: f64,
+    /// Of real time: how far the worst user was off what it is assured of, as part of that.
+    worst: f64,
+    /// Of real time: what the dequeue stage missed and could not make up for.
+    lost_ns: f64,
+}
+
+/// What the paper's table says.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// Its column MPPS, which is Mbit/s by bytes: 8 times what its other columns say.
+    pub mpps: f64,
+    /// Mbit/s.
+    pub mbps: f64,
+    /// Time to enqueue a packet, us.
+    pub enqueue_us: f64,
+    /// Time to dequeue one, us.
+    pub dequeue_us: f64,
+}
+
+/// An experiment about the speed of the scheduler.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What `weir lab run` calls it.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// Where the experiment comes from.
+    pub source: String,
+    /// What it shows.
+    pub about: String,
+    /// Says which kind of scenario it is.
+    pub measures: Measures,
+    /// Half of them are assured of 0.5 Mbit/s and have at most 1, half 2 and 12; the link is the sum of
+    /// what they are assured of.
+    pub users: u32,
+    /// Those that send: the first.
+    pub active: u32,
+    /// It is measured with so many too, to compare.
+    #[serde(default)]
+    pub beside: Option<u32>,
+    /// Users' rates and the link are so many times the paper's.
+    #[serde(default = "once")]
+    pub times: u64,
+    /// Each user may have all of the link, so that rates hold nobody back.
+    #[serde(default)]
+    pub unlimited: bool,
+    /// Packets of the trace; fewer are played without `--paper`.
+    pub packets: u64,
+    /// Packets that each user who is backlogged has, those on their way included.
+    #[serde(default = "sixteen")]
+    pub waiting: u32,
+    /// Bytes of the shortest packet.
+    pub min_len: u32,
+    /// Bytes of the longest one; lengths between them are equally frequent.
+    pub max_len: u32,
+    /// A pcap or pcapng file to be played instead of a made-up trace. The first destinations are the
+    /// users.
+    #[serde(default)]
+    pub pcap: Option<PathBuf>,
+    /// What is compared.
+    #[serde(default = "forms")]
+    pub forms: Vec<Form>,
+    /// How packets come; a capture is offered only, and shards have backlogs only.
+    #[serde(default = "loads")]
+    pub loads: Vec<Load>,
+    /// How often each is played, by turns.
+    #[serde(default = "seven")]
+    pub repetitions: usize,
+    /// The paper's line.
+    #[serde(default)]
+    pub paper: Option<Paper>,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measures {
+    /// Packets a second.
+    Packets,
+}
+
+fn forms() -> Vec<Form> {
+    vec![
+        Form::Single,
+        Form::Apart,
+        Form::Shards,
+        Form::Ring,
+        Form::Pipeline,
+        Form::Lock,
+        Form::Paper,
+        Form::Kernel,
+    ]
+}
+fn loads() -> Vec<Load> {
+    vec![Load::Backlogged, Load::Offered]
+}
+fn once() -> u64 {
+    1
+}
+fn sixteen() -> u32 {
+    16
+}
+fn seven() -> usize {
+    7
+}
+
+impl Scenario {
+    /// What is wrong with it, if anything.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let (users, active) = (self.users, self.active);
+        if !(2..=65_536).contains(&users) || !(2..=users).contains(&active) {
+            return Some(format!(
+                "users = {users} and active = {active}: from 2 to 65536, and not more active"
+            ));
+        }
+        if self.min_len < 64 || self.max_len > 65_549 || self.min_len > self.max_len {
+            let (min, max) = (self.min_len, self.max_len);
+            return Some(format!("lengths from {min} to {max} bytes: from 64 to 65549, the shorter first"));
+        }
+        if self.beside.is_some_and(|beside| !(2..=users).contains(&beside)) {
+            return Some(format!(
+                "beside = {:?}: from 2 to users = {users}",
+                self.beside.unwrap_or_default()
+            ));
+        }
+        if !(1..=LIMIT).contains(&self.waiting) {
+            return Some(format!("waiting = {}: from 1 to {LIMIT}", self.waiting));
+        }
+        if !(1..=100).contains(&self.times) {
+            return Some(format!("times = {}: from 1 to 100", self.times));
+        }
+        let cases = self.cases();
+        if self.packets < 1_000 || cases.is_empty() || self.repetitions == 0 {
+            return Some(
+                "packets (at least 1000), forms, loads and repetitions say what is measured".to_owned(),
+            );
+        }
+        let real = |case: &&Case| case.load == Load::RealTime;
+        if let Some(case) =
+            cases.iter().filter(real).find(|case| case.form.cores() == 2 && case.form != Form::Pipeline)
+        {
+            return Some(format!(
+                "\"{}\" is not measured in real time: single and pipeline are",
+                case.form.name()
+            ));
+        }
+        None
+    }
+
+    /// What is measured: each form with each load that it can have.
+    #[must_use]
+    pub fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for load in &self.loads {
+            for active in [Some(self.active), self.beside].into_iter().flatten() {
+                cases.extend(self.forms.iter().map(|form| Case { form: *form, load: *load, active }));
+            }
+        }
+        let can = |case: &Case| match case.load {
+            // A trace is the scenario's; it is not played for other numbers of users.
+            Load::Offered => {
+                !matches!(case.form, Form::Apart | Form::Shards | Form::Ring | Form::Kernel)
+                    && case.active == self.active
+            }
+            Load::Backlogged | Load::RealTime => self.pcap.is_none(),
+        };
+        cases.retain(can);
+        cases
+    }
+
+    /// How many times [`run`]'s `watch` is called.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.cases().len() * self.repetitions
+    }
+}
+
+/// The paper's rate and ceiling of a user: the common service by turns with the special one.
+fn paper_rates(user: u32) -> (BitRate, BitRate) {
+    if user.is_multiple_of(2) {
+        (BitRate::kbit(500), BitRate::mbit(1))
+    } else {
+        (BitRate::mbit(2), BitRate::mbit(12))
+    }
+}
+
+/// A user's rate and ceiling.
+fn rates(scenario: &Scenario, user: u32) -> (BitRate, BitRate) {
+    if scenario.unlimited {
+        return (link(scenario), link(scenario));
+    }
+    let (rate, ceil) = paper_rates(user);
+    (BitRate(rate.0 * scenario.times), BitRate(ceil.0 * scenario.times))
+}
+
+fn link(scenario: &Scenario) -> BitRate {
+    BitRate((0..scenario.users).map(|user| paper_rates(user).0.0 * scenario.times).sum())
+}
+
+/// Enough for a stage that is late, and for batches on a slow link.
+fn link_burst(rate: BitRate) -> Bytes {
+    Bytes(rate.bytes_per_sec() / 500 + 200_000)
+}
+
+/// `packets`: how many may wait in all.
+fn limits(scenario: &Scenario, packets: u32) -> Limits {
+    Limits { classes: scenario.users + 1, packets, depth: 2 }
+}
+
+/// The link, then all users below it.
+fn classes(scenario: &Scenario) -> Vec<ClassSpec> {
+    let id = ClassId(scenario.users);
+    let rate = link(scenario);
+    let burst = link_burst(rate);
+    let root = ClassSpec { id, parent: None, params: Params::new(rate).burst(burst).cburst(burst) };
+    let user = |user| {
+        let (rate, ceil) = rates(scenario, user);
+        let params = Params::new(rate).ceil(ceil).quantum(QUANTUM).limit(LIMIT);
+        ClassSpec { id: ClassId(user), parent: Some(id), params }
+    };
+    std::iter::once(root).chain((0..scenario.users).map(user)).collect()
+}
+
+fn tree(scenario: &Scenario, packets: u32) -> Result<Htb> {
+    let built = Htb::build(limits(scenario, packets), Instant::default(), &classes(scenario));
+    Ok(built.with_context(|| format!("scenario {}", scenario.name))?.0)
+}
+
+/// The same with nothing saved up: of a short trace much would leave on top of the link's rate. Made with
+/// the smallest buckets, which a packet each empties, and changed then.
+fn tree_in_use(scenario: &Scenario, packets: u32) -> Result<Htb> {
+    let refused = || format!("scenario {}", scenario.name);
+    let specs = classes(scenario);
+    let small =
+        |spec: &ClassSpec| ClassSpec { params: spec.params.burst(Bytes(1)).cburst(Bytes(1)), ..*spec };
+    let small: Vec<ClassSpec> = specs.iter().map(small).collect();
+    let mut htb = Htb::build(limits(scenario, packets), Instant::default(), &small).with_context(refused)?.0;
+    for user in 0..scenario.users {
+        htb.enqueue(ClassId(user), Packet { handle: 0, len: scenario.min_len }).with_context(refused)?;
+    }
+    while let Next::Packet(_) = htb.dequeue(Instant::default()) {}
+    for spec in &specs {
+        htb.change(spec.id, spec.params).with_context(refused)?;
+    }
+    Ok(htb)
+}
+
+/// One case: medians over the repetitions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Which.
+    #[serde(flatten)]
+    pub case: Case,
+    /// Packets that left, millions a second of real time.
+    pub mpps: f64,
+    /// Least and most of that.
+    pub range: (f64, f64),
+    /// The same a second of processor time, if it is one thread's.
+    pub mpps_cpu: Option<f64>,
+    /// What left, Mbit a second of real time.
+    pub mbps: f64,
+    /// Time to classify and enqueue a packet that arrives, ns.
+    pub enqueue_ns: f64,
+    /// Time to dequeue one that leaves, ns.
+    pub dequeue_ns: f64,
+    /// What left of what the link lets go.
+    pub link_use: f64,
+    /// Of real time: how far the worst user was off what it is assured of, as part of that.
+    pub worst: Option<f64>,
+    /// Of real time: how much of it the dequeue stage missed, by more than it makes up for, ms. In
+    /// `link_use` nothing left then.
+    pub lost_ms: Option<f64>,
+    /// Of its processor: what the thread with less of it had.
+    pub had: f64,
+    /// A line of the cache from one processor to the other and back, before and after, ns.
+    pub round_trip_ns: Option<(f64, f64)>,
+}
+
+/// Output over virtual time, Mbit/s.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Output {
+    /// Between two figures.
+    pub seconds: f64,
+    /// Of all users.
+    pub all: Vec<f64>,
+    /// Which user was selected: of the special service.
+    pub user: u32,
+    /// Of that user.
+    pub one: Vec<f64>,
+}
+
+/// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
+    /// How it was run: the scenario.
+    pub settings: Scenario,
+    /// Frames that were played.
+    pub played: u64,
+    /// Their mean length, bytes.
+    pub mean_len: f64,
+    /// What is to be said about the trace.
+    pub notes: Vec<String>,
+    /// By form.
+    pub rows: Vec<Row>,
+    /// For the plot.
+    pub output: Output,
+}
+
+/// Frames that are played without `--paper`.
+fn some(scenario: &Scenario) -> u64 {
+    scenario.packets.min(SOME * u64::from(scenario.users))
+}
+
+/// Plays all cases, by turns; all of the trace with `whole`. `watch` hears of each play.
+///
+/// # Errors
+/// If a capture cannot be used; on Ctrl-C.
+pub fn run(scenario: &Scenario, whole: bool, seed: u64, watch: &mut dyn FnMut(Case)) -> Result<Report> {
+    let most = if whole || scenario.pcap.is_some() { scenario.packets } else { some(scenario) };
+    let mut trace = Trace::of(scenario, most, seed)?;
+    let mut cases = scenario.cases();
+    if let (true, Some(why)) = (cases.iter().any(|case| case.form == Form::Kernel), kernel::lacking(scenario))
+    {
+        cases.retain(|case| case.form != Form::Kernel);
+        trace.notes.push(format!("SKIPPED: the kernel's HTB: {why}"));
+    }
+    let mut plays = vec![Vec::new(); cases.len()];
+    for _ in 0..scenario.repetitions {
+        for (case, plays) in cases.iter().zip(&mut plays) {
+            interrupt::check()?;
+            watch(*case);
+            let two = case.form.cores() == 2;
+            let before = two.then(cores::round_trip).flatten();
+            let played = match case.load {
+                Load::Offered => offered::play(*case, scenario, &trace)?,
+                Load::Backlogged if case.form == Form::Kernel => kernel::play(scenario, case.active, seed)?,
+                Load::Backlogged | Load::RealTime => backlog::play(*case, scenario, most, seed)?,
+            };
+            let after = two.then(cores::round_trip).flatten();
+            plays.push((played, before.zip(after)));
+        }
+    }
+    let rows: Vec<Row> =
+        cases.iter().zip(&plays).map(|(case, plays)| judge::row(*case, scenario, plays)).collect();
+    let user = 1;
+    let (seconds, all, one) = offered::output(scenario, &trace, WINDOWS, user)?;
+    let figures = judge::figures(scenario, &rows);
+    Ok(Report {
+        head: Head::now(&scenario.name, figures),
+        settings: scenario.clone(),
+        played: trace.frames.len() as u64,
+        mean_len: trace.bytes() as f64 / trace.frames.len() as f64,
+        notes: trace.notes,
+        rows,
+        output: Output { seconds, all, user, one },
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::experiment::{self, Experiment};
+
+    pub(super) fn scenario(name: &str) -> Scenario {
+        let Experiment::Packets(scenario) = experiment::find(name).unwrap() else { panic!("{name}") };
+        *scenario
+    }
+
+    /// A short run of all forms: the tree's figures in virtual time are exact on any machine.
+    #[test]
+    fn every_form_fills_the_link_and_the_report_is_whole() {
+        let whole = scenario("phtb-2");
+        let forms = whole.forms.iter().copied().filter(|form| *form != Form::Kernel).collect();
+        let scenario = Scenario { users: 40, active: 28, packets: 40_000, repetitions: 1, forms, ..whole };
+        let mut watched = 0;
+        let report = run(&scenario, true, 1, &mut |_| watched += 1).unwrap();
+        assert_eq!(watched, scenario.steps());
+        assert_eq!((report.played, report.rows.len()), (40_000, 11));
+        for row in &report.rows {
+            // To a batch of the few here; two threads follow each other within what a link saves up,
+            // and of few packets most are on their way between them.
+            let least = match (row.case.form, row.case.load) {
+                (Form::Single, _) => 0.997,
+                (_, Load::Offered) => 0.9,
+                _ => 0.0,
+            };
+            assert!(row.link_use > least && row.link_use < 1.01, "{row:?}");
+            assert!(row.mpps > 0.0, "{row:?}");
+            let whole = matches!(row.case.form, Form::Apart | Form::Shards);
+            let parts = whole || row.enqueue_ns > 0.0 && row.dequeue_ns > 0.0;
+            assert!(parts, "{row:?}");
+        }
+        let text = table(&report);
+        assert!(text.contains("pipeline") && text.contains("as the paper's column"), "{text}");
+        let mean = report.output.all.iter().sum::<f64>() / report.output.all.len() as f64;
+        assert!((mean / 50.0 - 1.0).abs() < 0.1, "50 Mbit/s: {mean}");
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap().rows, report.rows);
+    }
+
+    #[test]
+    fn packets_a_second_are_shown_beside_what_was_wanted_and_not_judged() {
+        let whole = scenario("phtb-3");
+        let scenario = Scenario {
+            users: 40,
+            active: 40,
+            packets: 4_000,
+            repetitions: 1,
+            forms: vec![Form::Single],
+            loads: vec![Load::Backlogged],
+            ..whole
+        };
+        let report = run(&scenario, true, 1, &mut |_| ()).unwrap();
+        let text = table(&report);
+        let said = text.lines().find(|line| line.starts_with("Mpps, not judged, as machines differ: "));
+        assert!(said.is_some_and(|said| said.ends_with("(36 wanted)")), "{text}");
+        let figure = report.head.figures.iter().find(|figure| figure.unit == "Mpps").unwrap();
+        assert_eq!(figure.pass, None);
+    }
+
+    #[test]
+    fn a_scenario_about_nothing_says_what_is_wrong() {
+        let good = scenario("phtb-1");
+        assert_eq!(good.fault(), None);
+        for (bad, why) in [
+            (Scenario { users: 1, active: 1, ..good.clone() }, "users = 1"),
+            (Scenario { active: 801, ..good.clone() }, "active = 801"),
+            (Scenario { min_len: 20, ..good.clone() }, "from 20 to 1500"),
+            (Scenario { forms: Vec::new(), ..good.clone() }, "forms"),
+        ] {
+            assert!(bad.fault().is_some_and(|fault| fault.contains(why)), "{why}");
+        }
+    }
+}

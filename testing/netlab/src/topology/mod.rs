@@ -1,0 +1,581 @@
+//! A node, its containers and what lies behind its uplink, made of network namespaces.
+//!
+//! ```text
+//!  C1 eth0 ── v1 ┐                            wire
+//!  C2 eth0 ── v2 ├ br0   node   up0 ──── wn ┌─────┐ ws ──── eth0 srv
+//!  C3 eth0 ── v3 ┘                          │ brw │
+//!                                           └─────┘
+//! ```
+//!
+//! `up0` is the uplink that is shared: a port of `br0` when bridged, a routed interface
+//! otherwise. Both ports of `brw` carry a TBF of the line rate with a short FIFO, so that a
+//! frame takes its time on the wire (a veth alone has none) in both directions. The engine
+//! is given a little less than the line rate, so that it is the bottleneck, not the wire.
+
+mod late;
+mod netns;
+mod proc;
+mod tun;
+
+use std::{
+    fmt::{self, Write as _},
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use weir_units::{BitRate, Bytes};
+
+pub use netns::Netns;
+pub use proc::{Output, Proc};
+pub use proc::{command, last_words};
+use tun::Relay;
+pub use tun::tunnel;
+
+/// The node's uplink in every topology.
+pub const UPLINK: &str = "up0";
+/// The bridge that the containers are attached to.
+pub const BRIDGE: &str = "br0";
+/// The largest IP packet on every link here.
+pub const MTU: u32 = 1500;
+/// The most containers that a topology holds: the address plan's limit.
+pub const MOST_CONTAINERS: usize = 1000;
+
+const PREFIX: &str = "weirlab-";
+/// Tells a container's namespace from those of the node, the wire and the server.
+const CONTAINER: &str = "c-";
+
+/// How the containers reach the uplink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The uplink is a port of the containers' bridge.
+    #[default]
+    Bridged,
+    /// The node routes between the bridge and the uplink.
+    Routed,
+    /// Routed, and the node's address stands for the containers' (as Docker does).
+    Nat,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Mode::Bridged => "bridged",
+            Mode::Routed => "routed",
+            Mode::Nat => "nat",
+        })
+    }
+}
+
+/// An IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    #[value(name = "4")]
+    V4,
+    /// IPv6.
+    #[value(name = "6")]
+    V6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// The line behind the uplink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wire {
+    /// Its rate, counted at layer 2 as tc does.
+    pub rate: BitRate,
+    /// What waits in front of it at the most.
+    pub queue: Bytes,
+    /// What it carries at once after it has been idle, or after its timer was late.
+    pub burst: Bytes,
+}
+
+impl Wire {
+    /// A wire whose bursts, which are free of wire time, are as short as they can be: 0.25 ms, two
+    /// frames at 100 Mbit/s. Real ones are longer where this machine's timers are later than that.
+    #[must_use]
+    pub fn of(rate: BitRate, queue: Bytes) -> Wire {
+        Wire { rate, queue, burst: Bytes((rate.bits_per_sec() / 8 / 4000).max(2 * 1514)) }
+    }
+}
+
+impl Default for Wire {
+    /// Fast Ethernet, with 20 ms of queue.
+    fn default() -> Wire {
+        Wire::of(BitRate::mbit(100), Bytes(250_000))
+    }
+}
+
+/// The kind of device that the uplink is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Uplink {
+    /// A veth, to a wire of a rate.
+    #[default]
+    Ethernet,
+    /// A tunnel device whose packets begin with their IP header, to one at the server. There is no wire.
+    Tunnel,
+}
+
+/// What to build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// One container each, by the name that people see.
+    pub containers: Vec<String>,
+    /// How they reach the uplink.
+    pub mode: Mode,
+    /// The uplink's kind of device; a tunnel is routed.
+    pub uplink: Uplink,
+    /// Segmentation offload in the containers: with it the node sees packets of up to 64 KB.
+    pub tso: bool,
+    /// Whether bridged packets pass through iptables (`net.bridge.bridge-nf-call-iptables`);
+    /// none leaves the kernel's default.
+    pub br_netfilter: Option<bool>,
+    /// The line; none for as fast as memory.
+    pub wire: Option<Wire>,
+}
+
+impl Default for Spec {
+    fn default() -> Spec {
+        Spec {
+            containers: Vec::new(),
+            mode: Mode::Bridged,
+            uplink: Uplink::Ethernet,
+            tso: true,
+            br_netfilter: None,
+            wire: Some(Wire::default()),
+        }
+    }
+}
+
+/// A container of a topology.
+#[derive(Debug)]
+pub struct Container {
+    label: String,
+    index: usize,
+    netns: Netns,
+}
+
+impl Container {
+    /// The name that people see, from [`Spec::containers`].
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Its namespace; the namespace's name is the name that the agent knows.
+    #[must_use]
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn address(&self, family: Family) -> IpAddr {
+        container_address(self.index, family)
+    }
+
+    /// Its interface's other end, in the node.
+    #[must_use]
+    pub fn host_interface(&self) -> String {
+        host_interface(self.index)
+    }
+}
+
+/// Namespaces, links, addresses and the wire; all gone when dropped.
+#[derive(Debug)]
+pub struct Topology {
+    prefix: String,
+    spec: Spec,
+    next_index: usize,
+    /// Before the namespaces: its devices go with it.
+    relay: Option<Relay>,
+    containers: Vec<Container>,
+    node: Netns,
+    wire: Netns,
+    srv: Netns,
+}
+
+impl Topology {
+    /// Builds it.
+    ///
+    /// # Errors
+    /// If rights, a program or a kernel feature is missing (named in the error). What was
+    /// built until then is removed.
+    pub fn build(spec: &Spec) -> Result<Topology> {
+        check_rights()?;
+        if spec.containers.len() > MOST_CONTAINERS {
+            bail!("cannot build {} containers: {MOST_CONTAINERS} at the most", spec.containers.len());
+        }
+        let prefix = unique_prefix();
+        let make = |label: &str| Netns::create(&format!("{prefix}{label}"));
+        let mut topology = Topology {
+            node: make("node")?,
+            wire: make("wire")?,
+            srv: make("srv")?,
+            containers: Vec::with_capacity(spec.containers.len()),
+            next_index: 0,
+            relay: None,
+            spec: spec.clone(),
+            prefix,
+        };
+        match spec.uplink {
+            Uplink::Ethernet => topology.build_wire()?,
+            Uplink::Tunnel if spec.mode == Mode::Bridged => {
+                bail!("cannot build a bridged tunnel: it is routed")
+            }
+            Uplink::Tunnel => {
+                let ends = ((&topology.node, UPLINK), (&topology.srv, "eth0"));
+                topology.relay = Some(Relay::between(ends.0, ends.1)?);
+            }
+        }
+        topology.build_node()?;
+        for label in &spec.containers {
+            topology.add_container(label)?;
+        }
+        Ok(topology)
+    }
+
+    /// What all its namespaces' names begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The name of a container's namespace, which is also the name that the agent knows.
+    #[must_use]
+    pub fn container_name(&self, label: &str) -> String {
+        format!("{}{CONTAINER}{label}", self.prefix)
+    }
+
+    /// A glob pattern that matches the containers' namespaces and no other.
+    #[must_use]
+    pub fn container_pattern(&self) -> String {
+        self.container_name("*")
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The node: where the uplink, the bridge and the agent are.
+    #[must_use]
+    pub fn node(&self) -> &Netns {
+        &self.node
+    }
+
+    /// The line between uplink and server.
+    #[must_use]
+    pub fn wire(&self) -> &Netns {
+        &self.wire
+    }
+
+    /// The server behind the line.
+    #[must_use]
+    pub fn srv(&self) -> &Netns {
+        &self.srv
+    }
+
+    /// The containers, in the order of their making.
+    #[must_use]
+    pub fn containers(&self) -> &[Container] {
+        &self.containers
+    }
+
+    /// The container of that label.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn container(&self, label: &str) -> Result<&Container> {
+        self.containers.iter().find(|c| c.label == label).with_context(|| {
+            let known: Vec<&str> = self.containers.iter().map(|c| c.label.as_str()).collect();
+            format!("no container {label} in this topology, only {}", known.join(", "))
+        })
+    }
+
+    /// The server's address, as the containers reach it.
+    #[must_use]
+    pub fn server_address(&self, family: Family) -> IpAddr {
+        match (self.spec.mode, family) {
+            (Mode::Bridged, Family::V4) => Ipv4Addr::new(10, 97, 0, 2).into(),
+            (Mode::Bridged, Family::V6) => Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, 0, 2).into(),
+            (_, Family::V4) => Ipv4Addr::new(10, 98, 0, 2).into(),
+            (_, Family::V6) => Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 2).into(),
+        }
+    }
+
+    /// Adds a container to the running topology.
+    ///
+    /// # Errors
+    /// If the label is taken, or the kernel refuses.
+    pub fn add_container(&mut self, label: &str) -> Result<&Container> {
+        if self.containers.iter().any(|c| c.label == label) {
+            bail!("cannot add container {label}: there is one of that name");
+        }
+        let index = self.next_index;
+        if index >= MOST_CONTAINERS {
+            bail!("cannot add container {label}: {MOST_CONTAINERS} have been made, the most there can be");
+        }
+        let name = self.container_name(label);
+        let netns = Netns::create(&name)?;
+        let veth = host_interface(index);
+        self.node.ip(&format!(
+            "link add {veth} type veth peer name eth0 netns {name}\n\
+             link set dev {veth} master {BRIDGE} up\n"
+        ))?;
+        let mut batch = String::from("link set dev eth0 up\n");
+        for family in [Family::V4, Family::V6] {
+            let (address, length) = (container_address(index, family), prefix_length(family));
+            let nodad = nodad(family);
+            let _ = writeln!(batch, "addr add {address}/{length} dev eth0{nodad}");
+            if self.spec.mode != Mode::Bridged {
+                let _ = writeln!(batch, "route add default via {}", gateway(family));
+            }
+        }
+        netns.ip(&batch)?;
+        if !self.spec.tso {
+            netns.exec(&["ethtool", "-K", "eth0", "tso", "off", "gso", "off"])?;
+        }
+        self.next_index += 1;
+        self.containers.push(Container { label: label.to_owned(), index, netns });
+        Ok(self.containers.last().expect("just pushed"))
+    }
+
+    /// Removes a container with its processes and its interface.
+    ///
+    /// # Errors
+    /// If there is none of that label.
+    pub fn remove_container(&mut self, label: &str) -> Result<()> {
+        // The kernel takes a namespace's interfaces away some time after the namespace: the
+        // host's end goes by itself, so that it is gone when this returns.
+        let veth = host_interface(self.container(label)?.index);
+        self.node.ip(&format!("link del {veth}\n"))?;
+        self.containers.retain(|c| c.label != label);
+        Ok(())
+    }
+
+    fn build_wire(&self) -> Result<()> {
+        let (node, srv) = (self.node.name(), self.srv.name());
+        self.wire.ip(&format!(
+            "link add brw type bridge mcast_snooping 0\n\
+             link add wn type veth peer name {UPLINK} netns {node}\n\
+             link add ws type veth peer name eth0 netns {srv}\n\
+             link set dev wn master brw up\n\
+             link set dev ws master brw up\n\
+             link set dev brw up\n"
+        ))?;
+        // What the wire only carries needs no detour through its own netfilter.
+        let _ = self.wire.sysctl("net.bridge.bridge-nf-call-iptables", "0");
+        let _ = self.wire.sysctl("net.bridge.bridge-nf-call-ip6tables", "0");
+        if let Some(Wire { rate, queue, burst }) = self.spec.wire {
+            let of_late_timers = rate.bytes_per_sec() as f64 * late::lateness().as_secs_f64();
+            let (rate, limit, burst) = (rate.bits_per_sec(), queue.0, burst.0.max(of_late_timers as u64));
+            let mut batch = String::new();
+            for device in ["wn", "ws"] {
+                let _ = writeln!(
+                    batch,
+                    "qdisc add dev {device} root tbf rate {rate}bit burst {burst} limit {limit}"
+                );
+            }
+            self.wire.tc(&batch)?;
+        }
+        Ok(())
+    }
+
+    fn build_node(&self) -> Result<()> {
+        let bridged = self.spec.mode == Mode::Bridged;
+        let mut node = format!("link add {BRIDGE} type bridge mcast_snooping 0\nlink set dev {BRIDGE} up\n");
+        let mut srv = String::from("link set dev eth0 up\n");
+        if bridged {
+            let _ = writeln!(node, "link set dev {UPLINK} master {BRIDGE}");
+        }
+        let _ = writeln!(node, "link set dev {UPLINK} up");
+        for family in [Family::V4, Family::V6] {
+            let (length, nodad, server) = (prefix_length(family), nodad(family), self.server_address(family));
+            let _ = writeln!(node, "addr add {}/{length} dev {BRIDGE}{nodad}", gateway(family));
+            let _ = writeln!(srv, "addr add {server}/{length} dev eth0{nodad}");
+            if !bridged {
+                let _ = writeln!(node, "addr add {}/{length} dev {UPLINK}{nodad}", uplink_address(family));
+            }
+            if self.spec.mode == Mode::Routed {
+                let (net, node) = (container_net(family), uplink_address(family));
+                let _ = match self.spec.uplink {
+                    Uplink::Ethernet => writeln!(srv, "route add {net} via {node}"),
+                    Uplink::Tunnel => writeln!(srv, "route add {net} dev eth0"),
+                };
+            }
+        }
+        self.node.ip(&node)?;
+        self.srv.ip(&srv)?;
+        if !bridged {
+            self.node.sysctl("net.ipv4.ip_forward", "1")?;
+            self.node.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+        }
+        if let Some(on) = self.spec.br_netfilter {
+            let value = if on { "1" } else { "0" };
+            for table in ["iptables", "ip6tables"] {
+                let set = self.node.sysctl(&format!("net.bridge.bridge-nf-call-{table}"), value);
+                // A kernel without br_netfilter passes no bridged packet through iptables.
+                if on {
+                    set.context("this kernel has no br_netfilter (modprobe br_netfilter)")?;
+                }
+            }
+        }
+        if self.spec.mode == Mode::Nat {
+            for iptables in ["iptables", "ip6tables"] {
+                let rule = ["-w", "-t", "nat", "-A", "POSTROUTING", "-o", UPLINK, "-j", "MASQUERADE"];
+                self.node.exec(&[&[iptables], &rule[..]].concat())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the names of all namespaces of a new topology begin with.
+pub fn unique_prefix() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("{PREFIX}{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn host_interface(index: usize) -> String {
+    format!("v{}", index + 1)
+}
+
+/// The node's address on the containers' bridge.
+fn gateway(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 97, 0, 1).into(),
+        Family::V6 => Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, 0, 1).into(),
+    }
+}
+
+/// The node's address on the uplink, unless bridged.
+fn uplink_address(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 98, 0, 1).into(),
+        Family::V6 => Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 1).into(),
+    }
+}
+
+fn container_net(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "10.97.0.0/16",
+        Family::V6 => "fd97::/64",
+    }
+}
+
+/// 10.97.1.1, 10.97.1.2, ... 10.97.1.250, 10.97.2.1, ...; the same digits in `fd97::/64`.
+fn container_address(index: usize, family: Family) -> IpAddr {
+    let (high, low) =
+        (u8::try_from(1 + index / 250).expect("few"), u8::try_from(1 + index % 250).expect("few"));
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 97, high, low).into(),
+        Family::V6 => Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, u16::from(high), u16::from(low)).into(),
+    }
+}
+
+fn prefix_length(family: Family) -> u8 {
+    match family {
+        Family::V4 => 16,
+        Family::V6 => 64,
+    }
+}
+
+/// Duplicate address detection would keep an IPv6 address unusable for a second.
+fn nodad(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "",
+        Family::V6 => " nodad",
+    }
+}
+
+/// Removes the namespaces that runs which are dead by now left behind; returns their names.
+///
+/// # Errors
+/// If rights are missing.
+pub fn clean() -> Result<Vec<String>> {
+    let dead: Vec<String> = netns::list().into_iter().filter(|name| is_leftover(name, PREFIX)).collect();
+    if !dead.is_empty() {
+        check_rights()?;
+    }
+    for name in &dead {
+        drop(Netns::adopt(name));
+    }
+    Ok(dead)
+}
+
+/// Of this lab (`PREFIX`, process id, `-`, ...), and its process is gone.
+pub fn is_leftover(name: &str, prefix: &str) -> bool {
+    let Some((pid, _)) = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-')) else {
+        return false;
+    };
+    pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// # Errors
+/// Unless this process may make network namespaces: names the missing capabilities.
+pub fn check_rights() -> Result<()> {
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let held = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let missing: Vec<&str> = [(NET_ADMIN, "CAP_NET_ADMIN"), (SYS_ADMIN, "CAP_SYS_ADMIN")]
+        .into_iter()
+        .filter(|(bit, _)| held & (1 << bit) == 0)
+        .map(|(_, name)| name)
+        .collect();
+    if !missing.is_empty() {
+        bail!(
+            "cannot build a lab of network namespaces: this process lacks {} (run it as root, e.g. `sudo weir lab ...`)",
+            missing.join(" and ")
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_container_has_addresses_of_its_own_inside_the_network() {
+        let all: HashSet<IpAddr> = (0..MOST_CONTAINERS)
+            .flat_map(|i| [container_address(i, Family::V4), container_address(i, Family::V6)])
+            .chain([gateway(Family::V4), gateway(Family::V6)])
+            .chain([Ipv4Addr::new(10, 97, 0, 2).into()])
+            .collect();
+        assert_eq!(all.len(), 2 * MOST_CONTAINERS + 3);
+        assert_eq!(container_address(250, Family::V4).to_string(), "10.97.2.1");
+    }
+
+    #[test]
+    fn leftovers_are_of_this_lab_and_of_a_dead_process() {
+        let dead =
+            (1u32..).map(|n| 4_000_000 + n).find(|n| !Path::new(&format!("/proc/{n}")).exists()).unwrap();
+        assert!(is_leftover(&format!("weirlab-{dead}-1-node"), PREFIX));
+        assert!(!is_leftover(&format!("weirlab-{}-1-node", std::process::id()), PREFIX));
+        assert!(!is_leftover("weirlab-node", PREFIX));
+        assert!(!is_leftover("somebody-else", PREFIX));
+    }
+}

@@ -1,0 +1,73 @@
+//! Which engine the agent takes, and what it says of those it cannot.
+
+use weir_api::Verdict;
+use weir_host::engine::Kind;
+use weir_netlab::topology::Spec;
+use weir_netns_tests::{Agent, Need, Node, can_run, containers};
+
+/// What `weir doctor` says of each engine: works, or why not.
+fn verdicts(node: &Node) -> Vec<(Kind, Result<(), String>)> {
+    let doctor = node.client().doctor().expect("the agent answers");
+    let verdict = |kind: Kind| {
+        let name = format!("engine {kind}");
+        let check = doctor.checks.iter().find(|c| c.name == name).expect("doctor tries every engine");
+        println!("{name}: {}", check.found);
+        (kind, if check.verdict == Verdict::Ok { Ok(()) } else { Err(check.found.clone()) })
+    };
+    Kind::ALL.into_iter().map(verdict).collect()
+}
+
+#[test]
+fn auto_takes_the_best_engine_that_works_here_and_a_crash_does_not_change_it() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let config = node.config().link("engine = \"auto\"");
+    node.start(&config);
+    let taken = node.client().status().expect("the agent answers").engine;
+    let verdicts = verdicts(&node);
+    let best = verdicts.iter().find(|(_, works)| works.is_ok()).expect("some engine works");
+    assert_eq!(taken, best.0.name());
+    // Whoever is better and was not taken is named with the reason.
+    let log = node.agent().log();
+    for (kind, _) in verdicts.iter().take_while(|(_, works)| works.is_err()) {
+        assert!(log.contains(&format!("{kind} was not taken: ")), "{kind} is not in the log:\n{log}");
+    }
+
+    node.agent().kill();
+    node.restart();
+    assert_eq!(node.client().status().expect("the agent answers").engine, taken);
+    let log = node.agent().log();
+    assert!(!log.contains("was not taken"), "engines were tried again:\n{log}");
+    assert!(node.agent().stop());
+    assert!(!node.sh(&["ip", "-br", "link"]).contains("weir0"), "the scheduler's device is left");
+}
+
+#[test]
+fn an_engine_that_this_kernel_lacks_is_refused_with_the_reason_and_nothing_is_left() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let config = node.config();
+    node.start(&config);
+    let lacking: Vec<(Kind, String)> =
+        verdicts(&node).into_iter().filter_map(|(kind, works)| Some((kind, works.err()?))).collect();
+    assert!(node.agent().stop());
+    if lacking.is_empty() {
+        println!("SKIPPED: this kernel lacks nothing that an engine needs");
+        return;
+    }
+    let before = node.sh(&["ip", "-o", "link"]);
+    for (kind, why) in lacking {
+        let config = node.config().link(&format!("engine = \"{kind}\""));
+        let error = match Agent::start(node.topology.node(), &config) {
+            Ok(_) => panic!("{kind} runs, but doctor says: {why}"),
+            Err(error) => format!("{error:#}"),
+        };
+        let wanted = format!("[link] engine: {kind} does not work here: ");
+        assert!(error.contains(&wanted) && error.contains(&why), "{error}");
+        assert_eq!(node.sh(&["ip", "-o", "link"]), before, "{kind} has left something");
+    }
+}

@@ -1,0 +1,249 @@
+//! A container's packets leave the node in its class's name, whatever they look like. No container takes
+//! the control class from the others.
+//!
+//! `WEIR_ESCAPE_FRAMES` is the number of random frames (2,000), `WEIR_ESCAPE_SEED` their seed.
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+
+#[path = "escape/frames.rs"]
+mod frames;
+#[path = "escape/questions.rs"]
+mod questions;
+
+use std::{
+    env,
+    net::{IpAddr, Ipv6Addr},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use frames::{Addresses, Mac};
+use questions::{Question, Server};
+use weir_netlab::topology::{BRIDGE, Family, Mode, Netns, Spec, UPLINK};
+use weir_netns_tests::{
+    Division, Engine, Node, Origin, Rate, RawFrames, RoundTrips, Stream, containers, for_each_engine, party,
+};
+use weir_units::BitRate;
+
+for_each_engine!(
+    crafted_frames_leave_in_their_senders_class_when_bridged,
+    crafted_frames_leave_in_their_senders_class_when_routed,
+    random_frames_leave_in_their_senders_class,
+    an_overlays_packets_are_charged_once_to_their_sender,
+    a_quiet_container_is_answered_beside_floods_of_control_frames,
+);
+
+/// The sender's maximum, Mbit/s.
+const MAX: u64 = 2;
+const OFFER: BitRate = BitRate::mbit(15);
+/// Bytes that a class may send at once beside its maximum: HTB's burst.
+const BURST: f64 = 16_384.0;
+/// Bytes that the host sends by itself in some seconds, and the burst of a control bucket.
+const NOISE: f64 = 20_000.0;
+
+struct Attacked {
+    node: Node,
+    begin: Instant,
+    before: [u64; 3],
+}
+
+const OTHERS: [&str; 3] = ["default", "host", "control"];
+
+impl Attacked {
+    fn build(engine: Engine, mode: Mode, prepare: impl FnOnce(&Node)) -> Attacked {
+        let mut node = Node::build(&Spec { containers: containers(2), mode, ..Spec::default() });
+        prepare(&node);
+        let division = Division::of([party("C1").max(MAX), party("C2")]);
+        let config = node.config().engine(engine).division(&node, &division);
+        node.start(&config);
+        // New interfaces speak for a while.
+        sleep(Duration::from_millis(1500));
+        let before = OTHERS.map(|name| node.class(name).bytes.0);
+        Attacked { node, begin: Instant::now(), before }
+    }
+
+    /// Bytes that have left the node.
+    fn left(&self) -> u64 {
+        let text = self.node.topology.wire().exec(&["ip", "-s", "-j", "link", "show", "dev", "wn"]);
+        let links: serde_json::Value = serde_json::from_str(&text.expect("ip runs").stdout).expect("JSON");
+        links[0]["stats64"]["rx"]["bytes"].as_u64().expect("a count")
+    }
+
+    /// Bytes beyond the maximum that leave in a time, after as much time for what was saved up.
+    fn beyond(&self, time: Duration) -> f64 {
+        sleep(time);
+        let (begin, before) = (Instant::now(), self.left());
+        sleep(time);
+        let (bytes, time) = ((self.left() - before) as f64, begin.elapsed().as_secs_f64());
+        print!("{:6.2} Mbit/s", bytes * 8e-6 / time);
+        bytes - BitRate::mbit(MAX).as_mbit() * 1e6 / 8.0 * 1.01 * time - BURST
+    }
+
+    /// Asserts that `default`, `host` and `control` did not grow, and that there are no other faults.
+    fn judge(&self, what: &str, mut faults: Vec<String>) {
+        sleep(Duration::from_millis(300));
+        // A bucket of 20 kbit/s (crates/weir-bpf/src/bpf/control.h).
+        let allowed = self.begin.elapsed().as_secs_f64() * 2500.0 + NOISE;
+        for (name, before) in OTHERS.iter().zip(self.before) {
+            let grown = self.node.class(name).bytes.0.saturating_sub(before);
+            println!("{what}: class {name} grew by {grown} bytes");
+            if grown as f64 > allowed {
+                faults.push(format!("class {name} grew by {grown} bytes, more than {allowed:.0}"));
+            }
+        }
+        assert!(faults.is_empty(), "{what}: {faults:#?}");
+    }
+
+    fn addresses(&self) -> Addresses {
+        let topology = &self.node.topology;
+        let v4 = |address| match address {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(_) => unreachable!("it was asked for IPv4"),
+        };
+        let IpAddr::V6(server6) = topology.server_address(Family::V6) else { unreachable!("IPv6") };
+        let container = |label| topology.container(label).expect("it is there");
+        let bridged = topology.spec().mode == Mode::Bridged;
+        let bridge = mac(topology.node(), BRIDGE);
+        Addresses {
+            far: if bridged { mac(topology.srv(), "eth0") } else { bridge },
+            own: mac(container("C1").netns(), "eth0"),
+            other: mac(container("C2").netns(), "eth0"),
+            server: v4(topology.server_address(Family::V4)),
+            server6,
+            source: v4(container("C1").address(Family::V4)),
+            other_ip: v4(container("C2").address(Family::V4)),
+            host: [10, 97, 0, 1].into(),
+            host6: link_local(bridge),
+        }
+    }
+}
+
+fn mac(netns: &Netns, device: &str) -> Mac {
+    let text = netns.exec(&["ip", "-j", "link", "show", "dev", device]).expect("ip runs").stdout;
+    let links: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let text = links[0]["address"].as_str().expect("an address");
+    let bytes: Vec<u8> = text.split(':').map(|b| u8::from_str_radix(b, 16).expect("hex")).collect();
+    bytes.try_into().expect("six bytes")
+}
+
+/// The link-local address of a hardware address (EUI-64).
+fn link_local([a, b, c, d, e, f]: Mac) -> Ipv6Addr {
+    let word = |high, low| u16::from_be_bytes([high, low]);
+    Ipv6Addr::new(0xfe80, 0, 0, 0, word(a ^ 2, b), word(c, 0xff), word(0xfe, d), word(e, f))
+}
+
+fn number(variable: &str, usual: u64) -> u64 {
+    env::var(variable).map_or(usual, |text| text.parse().unwrap_or_else(|e| panic!("{variable}: {e}")))
+}
+
+fn crafted(engine: Engine, mode: Mode) {
+    let attacked = Attacked::build(engine, mode, |_| ());
+    let mut faults = Vec::new();
+    for (what, frame) in frames::crafted(&attacked.addresses()) {
+        let flood = RawFrames::send(attacked.node.netns("C1"), &[frame], OFFER);
+        let beyond = attacked.beyond(Duration::from_millis(200));
+        drop(flood);
+        println!(" left: {engine} {mode} {what}");
+        if beyond > 0.0 {
+            faults.push(format!("{what}: {beyond:.0} bytes too many"));
+        }
+    }
+    attacked.judge(&format!("{engine} {mode}"), faults);
+}
+
+fn crafted_frames_leave_in_their_senders_class_when_bridged(engine: Engine) {
+    crafted(engine, Mode::Bridged);
+}
+
+fn crafted_frames_leave_in_their_senders_class_when_routed(engine: Engine) {
+    crafted(engine, Mode::Routed);
+}
+
+fn random_frames_leave_in_their_senders_class(engine: Engine) {
+    let (count, seed) = (number("WEIR_ESCAPE_FRAMES", 2000), number("WEIR_ESCAPE_SEED", 17));
+    for mode in [Mode::Bridged, Mode::Routed] {
+        let attacked = Attacked::build(engine, mode, |_| ());
+        let frames = frames::random(&attacked.addresses(), count as usize, seed);
+        let flood = RawFrames::send(attacked.node.netns("C1"), &frames, OFFER);
+        // All of them, of some 750 bytes, in the time.
+        let time = Duration::from_secs_f64(count as f64 * 750.0 / (OFFER.as_mbit() * 1e6 / 8.0));
+        let beyond = attacked.beyond(time.max(Duration::from_secs(1)));
+        drop(flood);
+        println!(" left: {engine} {mode}, {count} random frames, seed {seed}");
+        let fault = (beyond > 0.0).then(|| format!("seed {seed}: {beyond:.0} bytes too many"));
+        attacked.judge(&format!("{engine} {mode} random"), fault.into_iter().collect());
+    }
+}
+
+fn an_overlays_packets_are_charged_once_to_their_sender(engine: Engine) {
+    let attacked = Attacked::build(engine, Mode::Routed, |node| {
+        let (srv, here) = (node.topology.srv(), node.topology.node());
+        let overlay = |device: &str, remote: &str, address: &str| {
+            format!(
+                "link add vx0 type vxlan id 7 remote {remote} dstport 4789 dev {device}\n\
+                 addr add {address}/24 dev vx0\nlink set dev vx0 up\n"
+            )
+        };
+        here.ip(&overlay(UPLINK, "10.98.0.2", "10.77.0.1")).expect("this kernel has vxlan");
+        srv.ip(&overlay("eth0", "10.98.0.1", "10.77.0.2")).expect("this kernel has vxlan");
+    });
+    let (c1, srv) = (attacked.node.netns("C1"), attacked.node.topology.srv());
+    let (origin, to) = (Origin { port: 4000, dscp: 0 }, [10, 77, 0, 2].into());
+    let flood = Stream::udp_from(c1, origin, srv, to, Rate::Of(OFFER), 1300);
+    let beyond = attacked.beyond(Duration::from_secs(1));
+    println!(" left: {engine} by the overlay");
+    let mut faults: Vec<String> =
+        (beyond > 0.0).then(|| format!("{beyond:.0} bytes too many")).into_iter().collect();
+    flood.set(Rate::Of(BitRate::ZERO));
+    // The queue drains at 2 Mbit/s.
+    sleep(Duration::from_secs(2));
+    let received = flood.received();
+    let charged = attacked.node.class("C1").bytes.0;
+    println!("{engine}: {received} bytes of payload arrived, C1 is charged {charged}");
+    // A packet of 1300 bytes of payload has 92 bytes of headers, those of the tunnel too.
+    let ratio = charged as f64 / received as f64;
+    if !(1.05..1.09).contains(&ratio) {
+        faults.push(format!("C1 is charged {charged} bytes for {received} of payload"));
+    }
+    attacked.judge(&format!("{engine} overlay"), faults);
+}
+
+/// Of 60 questions all are answered, and p99 is under 10 ms.
+fn a_quiet_container_is_answered_beside_floods_of_control_frames(engine: Engine) {
+    const QUESTIONS: usize = 60;
+    let attacked = Attacked::build(engine, Mode::Bridged, |_| ());
+    let node = &attacked.node;
+    let server = Server::start(node.topology.srv());
+    let addresses = attacked.addresses();
+    let mut faults = Vec::new();
+    let floods = [
+        "udp",
+        "UDP to port 67",
+        "UDP from 68 to 67",
+        "ARP of 1400 bytes",
+        "ARP of 60 bytes",
+        "discovery of 290 bytes",
+        "802.1X",
+    ];
+    for (what, frame) in frames::crafted(&addresses).into_iter().filter(|(what, _)| floods.contains(what)) {
+        let flood = RawFrames::send(node.netns("C1"), &[frame], OFFER);
+        sleep(Duration::from_millis(100));
+        let mut times = Vec::new();
+        for question in Question::ALL {
+            let answers = question.ask(node.netns("C2"), &addresses, QUESTIONS);
+            let answered: Vec<f64> = answers.iter().flatten().map(|t| t.as_secs_f64() * 1e3).collect();
+            println!("{engine} {question:?} beside {what}: {} of {QUESTIONS} answered", answered.len());
+            if answered.len() < QUESTIONS {
+                faults.push(format!("{question:?} beside {what}: {} answered", answered.len()));
+            }
+            times.extend(answered);
+        }
+        let p99 = RoundTrips(times).percentile(99.0);
+        println!("{engine} beside {what}: p99 {p99:.2} ms");
+        if p99 >= 10.0 {
+            faults.push(format!("beside {what}: p99 {p99:.2} ms"));
+        }
+        drop(flood);
+    }
+    drop(server);
+    assert!(faults.is_empty(), "{engine}: {faults:#?}");
+}

@@ -1,0 +1,170 @@
+//! The agent dies, or somebody takes the scheduler away: traffic flows, the limits are
+//! restored or their loss is said within a second.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use weir_netlab::{
+    topology::{Family, Spec},
+    traffic::Load,
+};
+use weir_netns_tests::{
+    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, Slack, containers, for_each_engine,
+    judge,
+    kernel::{SCHEDULER, TAP, index_of},
+    measure_once, party,
+};
+
+for_each_engine!(
+    a_killed_agent_leaves_the_shares_as_they_are_and_the_next_one_takes_over,
+    a_scheduler_taken_away_is_restored_or_missed_within_a_second
+);
+
+const SECOND: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(2000);
+
+struct Busy {
+    node: Node,
+    engine: Engine,
+    senders: Senders,
+    division: Division,
+    expected: Vec<Share>,
+}
+
+impl Busy {
+    fn start(engine: Engine) -> Busy {
+        let mut node = Node::build(&Spec { containers: containers(4), tso: false, ..Spec::default() });
+        let config = node.config().engine(engine);
+        node.start(&config);
+        let senders = Senders::of(&node, engine);
+        let division = Division::of([
+            party("C1").min(30).sends(FLOOD),
+            party("C2").weight(2).sends(Load::Tcp),
+            party("C3").weight(3).max(15).sends(FLOOD),
+            party("C4").weight(3).sends(FLOOD),
+        ]);
+        node.client().set(&division.to_changes(&node)).expect("it fits");
+        let expected = division.expected(CAPACITY, Family::V4);
+        senders.follow(&division, &expected);
+        sleep(engine.settles() + Duration::from_millis(1500));
+        let busy = Busy { node, engine, senders, division, expected };
+        busy.shares_hold("at first");
+        busy
+    }
+
+    fn shares_hold(&self, what: &str) {
+        let what = format!("{} {what}", self.engine);
+        let rules = (WINDOW, self.engine.tolerance(false), Slack::None);
+        let judged = measure_once(
+            || judge(&what, &self.division, &self.senders.goodputs(WINDOW), &self.expected, rules),
+            |judged| judged.holds(self.engine),
+        );
+        assert!(judged.holds(self.engine), "{what}: {judged:?}");
+    }
+
+    /// The one of each container's streams that sends.
+    fn record(&self) -> Record {
+        let (tcp, udp) = (self.senders.connections(), self.senders.datagrams());
+        Record::of(&[udp[0], tcp[1], udp[2], udp[3]])
+    }
+
+    /// `lossless`: nothing was lost, so that TCP has nothing to wait for either; else it may rest
+    /// for its time-out, 0.2 s.
+    fn assert_flows(&self, what: &str, record: &Record, from: Instant, lossless: bool) {
+        for (i, party) in self.division.parties().iter().enumerate() {
+            let lowest = record.lowest(i, from, Instant::now());
+            println!("{} {what}: {} lowest 0.1 s {lowest:.2} Mbit/s", self.engine, party.label());
+            let may_rest = party.load() == Load::Tcp && !lossless;
+            let flows = lowest > 0.0 || may_rest;
+            assert!(flows, "{what}: nothing of {} arrived for a tenth of a second", party.label());
+        }
+    }
+}
+
+impl Busy {
+    /// Floods fill the wire, each as it can.
+    fn assert_nobody_is_held_back(&self, record: &Record, from: Instant) {
+        for (i, party) in self.division.parties().iter().enumerate() {
+            println!(
+                "{}: {} lowest 0.1 s {:.2} Mbit/s",
+                self.engine,
+                party.label(),
+                record.lowest(i, from, Instant::now())
+            );
+        }
+        let goodputs = self.senders.goodputs(WINDOW);
+        let total: f64 = goodputs.iter().map(|(_, goodput)| goodput).sum();
+        println!("{}: open, {total:.1} Mbit/s in all: {goodputs:?}", self.engine);
+        assert!(total > CAPACITY.as_mbit(), "the wire carries more than weir let through: {goodputs:?}");
+    }
+}
+
+fn a_killed_agent_leaves_the_shares_as_they_are_and_the_next_one_takes_over(engine: Engine) {
+    let mut busy = Busy::start(engine);
+    let record = busy.record();
+    let killed = Instant::now();
+    busy.node.agent().kill();
+    if engine.outlives_agent() {
+        busy.shares_hold("without an agent");
+        busy.assert_flows("without an agent", &record, killed, engine.holds_back());
+    } else {
+        sleep(SECOND);
+        busy.assert_nobody_is_held_back(&record, killed + SECOND / 2);
+    }
+    let back = Instant::now();
+    busy.node.restart();
+    sleep(Duration::from_millis(500));
+    busy.assert_flows("taken over", &record, back, engine.holds_back() && engine.outlives_agent());
+    busy.shares_hold("taken over");
+    let status = busy.node.client().status().expect("it answers");
+    assert_eq!(status.engine, engine.name());
+    assert_eq!(status.repairs, 0, "the next agent found nothing altered: {}", busy.node.weir(&["events"]));
+}
+
+fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: Engine) {
+    if engine == Engine::Pacing {
+        println!("{engine} has no scheduler to take away");
+        return;
+    }
+    let busy = Busy::start(engine);
+    let node = &busy.node;
+    // Its qdisc, or the way to user space.
+    let delete: &[&str] = match engine {
+        Engine::User => &["ip", "link", "del", TAP],
+        _ => &["tc", "qdisc", "del", "dev", SCHEDULER, "root"],
+    };
+    let scheduler = || {
+        if engine == Engine::User {
+            return index_of(node.topology.node(), TAP).map(|_| format!("device {TAP}"));
+        }
+        let text = node.sh(&["tc", "qdisc", "show", "dev", SCHEDULER]);
+        text.lines().find(|line| line.contains(" root ")).map(str::to_owned)
+    };
+    let before = scheduler().unwrap_or_else(|| panic!("{engine} has no scheduler at {SCHEDULER}"));
+    let repairs = node.client().status().expect("it answers").repairs;
+    let record = busy.record();
+    let gone = Instant::now();
+    node.sh(delete);
+    let kind = |line: &str| line.split(' ').nth(1).map(str::to_owned);
+    let said = loop {
+        let status = node.client().status().expect("it answers");
+        if status.repairs > repairs && scheduler().is_some_and(|now| kind(&now) == kind(&before)) {
+            break "restored";
+        }
+        let classes = node.client().classes().expect("it answers");
+        if !status.warnings.is_empty() || classes.iter().any(|class| !class.enforced) {
+            break "missed";
+        }
+        assert!(gone.elapsed() <= SECOND, "neither restored nor missed after {SECOND:?}: {:?}", scheduler());
+        sleep(Duration::from_millis(20));
+    };
+    println!("{engine}: the scheduler deleted by hand is {said} after {:?}", gone.elapsed());
+    sleep(SECOND);
+    // What waited in it went with it.
+    busy.assert_flows("meanwhile", &record, gone, false);
+    if said == "restored" {
+        busy.shares_hold("restored");
+    }
+}

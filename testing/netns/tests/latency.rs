@@ -1,0 +1,126 @@
+//! Round trips of single small packets beside saturated classes, and inside of one.
+//!
+//! With super-packets on, one that is on the wire is 5.2 ms of a 100 Mbit/s line, unless it is
+//! split before; with them off it is one frame.
+
+use std::{thread::sleep, time::Duration};
+
+use weir_netlab::{
+    topology::{Family, Spec},
+    traffic::Load,
+};
+use weir_netns_tests::{
+    CAPACITY, Division, Echo, Engine, FLOOD, Node, RoundTrips, Senders, containers, for_each_engine,
+    measure_once, party,
+};
+
+for_each_engine!(
+    single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them,
+    super_packets_delay_an_idle_class_by_one_and_a_new_flow_beside_them_by_little
+);
+
+/// A frame of 1514 bytes and its preamble at 100 Mbit/s.
+const FRAME_MS: f64 = 0.123;
+/// A super-packet of 64 KiB.
+const SUPER_PACKET_MS: f64 = 5.3;
+const PAUSE: Duration = Duration::from_millis(5);
+const COUNT: usize = 250;
+
+/// C1 idle, C2 to C4 send as much as they can.
+fn division() -> Division {
+    Division::of([
+        party("C1"),
+        party("C2").sends(Load::Tcp),
+        party("C3").weight(2).sends(FLOOD),
+        party("C4").weight(3).sends(Load::Tcp),
+    ])
+}
+
+struct Busy {
+    node: Node,
+    echo: Echo,
+    /// Round trips with nobody sending, ms: median and 99th percentile.
+    quiet: (f64, f64),
+    _senders: Senders,
+}
+
+fn busy(engine: Engine, tso: bool) -> Busy {
+    let mut node = Node::build(&Spec { containers: containers(4), tso, ..Spec::default() });
+    let config = node.config().engine(engine);
+    node.start(&config);
+    let senders = Senders::of(&node, engine);
+    let division = division();
+    node.client().set(&division.to_changes(&node)).expect("it fits");
+    let echo = Echo::at(node.topology.srv(), node.topology.server_address(Family::V4));
+    let quiet = echo.ask(node.netns("C1"), 100, PAUSE);
+    senders.follow(&division, &division.expected(CAPACITY, Family::V4));
+    sleep(engine.settles() + Duration::from_millis(1500));
+    let quiet = (quiet.percentile(50.0), quiet.percentile(99.0));
+    Busy { node, echo, quiet, _senders: senders }
+}
+
+fn ask(busy: &Busy, what: &str, label: &str, bound: f64) -> RoundTrips {
+    let measure = || {
+        let times = busy.echo.ask(busy.node.netns(label), COUNT, PAUSE);
+        println!(
+            "{what:<48} p50 {:7.3} ms  p99 {:7.3}  most {:7.3}; nobody sending p50 {:.3} p99 {:.3}",
+            times.percentile(50.0),
+            times.percentile(99.0),
+            times.percentile(100.0),
+            busy.quiet.0,
+            busy.quiet.1,
+        );
+        times
+    };
+    measure_once(measure, |times| times.percentile(99.0) <= bound)
+}
+
+/// The most that the 99th percentile may be, ms; none: only reported.
+fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
+    let wire = if tso { SUPER_PACKET_MS } else { FRAME_MS };
+    match engine {
+        Engine::Bpf => Some(1.0 + wire),
+        // It splits them.
+        Engine::Edt => Some(1.0 + FRAME_MS),
+        // What others may send at once before it is its turn: a quantum of each.
+        Engine::Htb | Engine::User => Some(5.0 + wire),
+        Engine::BpfCredit | Engine::Pacing => None,
+    }
+}
+
+/// The same for a new flow in a container that sends all it can.
+fn bound_inside(engine: Engine) -> Option<f64> {
+    match engine {
+        Engine::Bpf | Engine::Edt => Some(5.0),
+        Engine::Htb | Engine::User | Engine::BpfCredit | Engine::Pacing => None,
+    }
+}
+
+fn round_trips(engine: Engine, tso: bool) {
+    let busy = busy(engine, tso);
+    let mut late = Vec::new();
+    for (label, what, bound) in [
+        ("C1", "an idle class", bound_beside(engine, tso)),
+        ("C4", "a new flow beside its own TCP", bound_inside(engine)),
+        ("C3", "a new flow beside its own UDP", bound_inside(engine)),
+    ] {
+        let what = format!("{engine}, tso {tso}: {what}");
+        if label == "C3" && !engine.holds_back() {
+            println!("{what}: its flood uses up the credit of all it sends, nobody answers");
+            continue;
+        }
+        let p99 = ask(&busy, &what, label, bound.unwrap_or(f64::INFINITY)).percentile(99.0);
+        if let Some(most) = bound.filter(|most| p99 > *most) {
+            late.push(format!("{what}: p99 {p99:.3} ms, {most:.3} are allowed"));
+        }
+    }
+    assert!(late.is_empty(), "{late:#?}");
+}
+
+fn single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them(engine: Engine) {
+    round_trips(engine, false);
+}
+
+fn super_packets_delay_an_idle_class_by_one_and_a_new_flow_beside_them_by_little(engine: Engine) {
+    round_trips(engine, true);
+}

@@ -1,0 +1,228 @@
+//! Whether a guarantee was met is seen, with why not: on a link that is slower than configured, with
+//! a scheduler that somebody alters, beside traffic that passes it by; and not where a customer asks
+//! for less.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    thread::sleep,
+    time::{Duration, Instant, SystemTime},
+};
+
+use weir_agree::{Cause, Document, GuaranteeState, Language, Offer, Report, Utc, Violation};
+use weir_netlab::{
+    topology::{Family, Mode, Spec, UPLINK},
+    traffic::Load,
+};
+use weir_netns_tests::{
+    CAPACITY, Division, Engine, Need, Node, Rate, Stream, can_run, containers, for_each_engine,
+    kernel::{self, SCHEDULER},
+    party,
+};
+use weir_units::BitRate;
+
+/// The guarantee in these tests, Mbit/s.
+const PROMISED: u64 = 60;
+/// What the slowed link carries.
+const SLOW: u64 = 20;
+/// More than the guarantee.
+const MUCH: Load = Load::Udp(BitRate::mbit(90));
+/// How long something is the matter.
+const TROUBLE: Duration = Duration::from_secs(4);
+
+for_each_engine!(
+    queues: a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_depth_and_cause,
+    a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged,
+    what_passes_the_scheduler_by_is_the_cause_of_a_violation
+);
+
+fn utc() -> Utc {
+    let now = SystemTime::UNIX_EPOCH.elapsed().expect("it is after 1970");
+    Utc::from_millis(now.as_millis() as i64)
+}
+
+/// A node on which C1 has an agreement.
+fn node(engine: Engine) -> Node {
+    let mut node = Node::build(&Spec { containers: containers(2), mode: Mode::Routed, ..Spec::default() });
+    let config = node.config().engine(engine).sections("[agreements]\n");
+    node.start(&config);
+    let text = format!(
+        r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{}"}},
+            "terms":{{"min":"{PROMISED}mbit","max":"{PROMISED}mbit"}}}}"#,
+        node.name("C1")
+    );
+    let offer = Offer::read(&text, Language::Json).expect("it is an offer");
+    let answer = node.client().offer(&offer).expect("it is accepted");
+    assert_eq!(answer.agreement.id.as_str(), "a-1");
+    node
+}
+
+fn violations(node: &Node) -> Vec<Violation> {
+    node.client().agreement("a-1").expect("it is there").violations
+}
+
+fn sends(node: &Node, label: &str, load: Load) -> Stream {
+    let (srv, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
+    match load {
+        Load::Udp(rate) => Stream::udp(node.netns(label), srv, address, Rate::Of(rate)),
+        _ => Stream::tcp(node.netns(label), srv, address),
+    }
+}
+
+fn a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_depth_and_cause(
+    engine: Engine,
+) {
+    for load in [Load::Tcp, MUCH] {
+        let mut node = node(engine);
+        let streams = ["C1", "C2"].map(|label| sends(&node, label, load));
+        sleep(Duration::from_secs(4));
+        assert_eq!(violations(&node), [], "{load}: it is met");
+        let state = node.client().agreement("a-1").expect("it is there").agreement.guarantee_state;
+        assert_eq!(state, GuaranteeState::Fulfilled, "{load}");
+
+        let tbf = format!("qdisc replace dev {UPLINK} root tbf rate {SLOW}mbit burst 32k limit 100k\n");
+        node.topology.node().tc(&tbf).expect("tc takes it");
+        let began = utc();
+        sleep(Duration::from_secs(5));
+        let state = node.client().agreement("a-1").expect("it is there").agreement.guarantee_state;
+        assert_eq!(state, GuaranteeState::Violated, "{load}");
+        node.topology.node().tc(&format!("qdisc del dev {UPLINK} root\n")).expect("it is there");
+        let ended = utc();
+        sleep(Duration::from_secs(9));
+
+        let found = violations(&node);
+        let [violation] = found[..] else { panic!("{load}: {found:#?}") };
+        println!("{load}: {violation}");
+        assert_eq!(violation.cause, Cause::LinkSlower, "{load}");
+        let off = (violation.start.millis() - began.millis()).abs();
+        assert!(off <= 1500, "{load}: it began {off} ms from where it did");
+        // TCP needs some time to come back.
+        let late = violation.end.millis() - ended.millis();
+        assert!((-1500..=3500).contains(&late), "{load}: it ended {late} ms late");
+        let (mean, worst) = (violation.mean.as_mbit(), violation.worst.as_mbit());
+        assert!(
+            mean >= 0.5 * (PROMISED - SLOW) as f64 && worst <= PROMISED as f64,
+            "{load}: {mean}, {worst}"
+        );
+        assert!(worst >= (PROMISED - SLOW) as f64, "{load}: all of the slow link leaves {worst} missing");
+        drop(streams);
+
+        // It is told, and outlives the agent.
+        let events: Vec<String> = node
+            .client()
+            .events(false)
+            .expect("it answers")
+            .filter_map(|event| event.ok())
+            .filter(|event| event.what.starts_with("guarantee-"))
+            .map(|event| event.what)
+            .collect();
+        assert_eq!(events, ["guarantee-violated", "guarantee-restored"], "{load}");
+        node.agent().kill();
+        node.restart();
+        let shown = node.weir(&["agree", "show", "a-1"]);
+        assert!(shown.contains("! violated: ") && shown.contains("slower than configured"), "{shown}");
+        let page = node.agent().state_path().join("report.html");
+        let text = node.weir(&["agree", "report", "a-1", "--html", page.to_str().expect("it is UTF-8")]);
+        assert!(text.contains("% of the") && text.contains("slower than configured"), "{text}");
+        assert!(fs::read_to_string(&page).expect("it is written").contains("<svg"));
+        let report: Report =
+            serde_json::from_str(&node.weir(&["agree", "report", "a-1", "--json"])).expect("it is JSON");
+        assert!(report.availability < 1.0 && report.seen.violations == found, "{report:#?}");
+        let mut socket = UnixStream::connect(node.client().socket()).expect("the agent listens");
+        socket
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n")
+            .expect("it reads");
+        let mut metrics = String::new();
+        socket.read_to_string(&mut metrics).expect("it is text");
+        let line = "weir_agreement_violations{agreement=\"a-1\",party=\"acme\"} 1.0";
+        assert!(metrics.contains(line), "{metrics}");
+    }
+}
+
+fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged(engine: Engine) {
+    let node = node(engine);
+    let flood = sends(&node, "C2", MUCH);
+    let load = Load::Udp(BitRate::mbit(5));
+    let little = sends(&node, "C1", load);
+    sleep(Duration::from_secs(5));
+    assert_eq!(violations(&node), [], "it asks for less");
+    drop(little);
+    sleep(Duration::from_secs(2));
+    assert_eq!(violations(&node), [], "it asks for nothing");
+    // By fits and starts.
+    for _ in 0..4 {
+        let burst = sends(&node, "C1", Load::Tcp);
+        sleep(Duration::from_millis(700));
+        drop(burst);
+        sleep(Duration::from_millis(500));
+    }
+    assert_eq!(violations(&node), [], "it comes and goes");
+    let much = sends(&node, "C1", MUCH);
+    sleep(Duration::from_secs(5));
+    let division = Division::of([party("C1").min(PROMISED).max(PROMISED).sends(MUCH)]);
+    let expected = division.expected(CAPACITY, Family::V4)[0].goodput;
+    let got = much.goodput(Duration::from_secs(2));
+    println!("C1 gets {got:.2} of {expected:.2} Mbit/s");
+    let status = node.client().agreement("a-1").expect("it is there");
+    assert_eq!(status.violations, [], "it gets what was promised");
+    assert_eq!(status.agreement.guarantee_state, GuaranteeState::Fulfilled);
+    drop(flood);
+}
+
+/// The violation that `trouble` is; a machine that stands still may make short ones beside it.
+fn violation_by(node: &Node, trouble: impl FnOnce()) -> Violation {
+    sleep(Duration::from_secs(3));
+    let began = utc();
+    trouble();
+    let ended = utc();
+    sleep(Duration::from_secs(2));
+    let found = violations(node);
+    found.iter().for_each(|one| println!("{one}"));
+    let during = |one: &&Violation| one.start < ended && one.end > began;
+    let longest = found.iter().filter(during).max_by_key(|one| one.violated_ms);
+    let violation = *longest.expect("one is recorded");
+    assert!(violation.violated_ms >= 2000, "of {TROUBLE:?}");
+    violation
+}
+
+fn what_passes_the_scheduler_by_is_the_cause_of_a_violation(engine: Engine) {
+    let node = node(engine);
+    // The link's own queue, as an interface has one.
+    let queue = format!("qdisc replace dev {UPLINK} root tbf rate {CAPACITY} burst 32k limit 100k\n");
+    node.topology.node().tc(&queue).expect("tc takes it");
+    let _streams = ["C1", "C2"].map(|label| sends(&node, label, MUCH));
+    let violation = violation_by(&node, || {
+        // Somebody's own filter goes first, and lets the host's datagrams out.
+        let filter = format!(
+            "filter add dev {UPLINK} egress pref 1 protocol ip u32 match ip protocol 17 0xff flowid 1:1\n"
+        );
+        node.topology.node().tc(&filter).expect("tc takes it");
+        let past = sends(&node, "host", Load::Udp(BitRate::mbit(60)));
+        sleep(TROUBLE);
+        drop(past);
+    });
+    assert_eq!(violation.cause, Cause::HostTraffic);
+}
+
+#[test]
+fn a_scheduler_that_somebody_keeps_altering_is_the_cause_of_a_violation() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(Engine::Htb);
+    let _streams = ["C1", "C2"].map(|label| sends(&node, label, MUCH));
+    let handle = node.class("C1").handle.expect("it has a class");
+    let violation = violation_by(&node, || {
+        let end = Instant::now() + TROUBLE;
+        let slow =
+            format!("class change dev {SCHEDULER} parent 1:1 classid {handle} htb rate 1mbit ceil 1mbit\n");
+        while Instant::now() < end {
+            node.topology.node().tc(&slow).expect("tc takes it");
+            sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(violation.cause, Cause::EngineFault);
+    let class = &kernel::classes(node.topology.node())[&handle];
+    assert_eq!(class.class.rate, BitRate::mbit(PROMISED), "it is as it should be again");
+}
