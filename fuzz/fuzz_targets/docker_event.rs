@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| weir_host::fuzz::event(bytes));
+fuzz_target!(|bytes: &[u8]| weir_discovery::fuzz::event(bytes));

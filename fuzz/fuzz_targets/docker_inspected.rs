@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| weir_host::fuzz::inspected(bytes));
+fuzz_target!(|bytes: &[u8]| weir_discovery::fuzz::inspected(bytes));

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| weir_host::fuzz::labels(text));
+fuzz_target!(|text: &str| weir_discovery::fuzz::labels(text));

@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize};
-use weir_host::engine;
+use weir_datapath::engine;
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::BitRate;
 

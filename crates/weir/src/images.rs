@@ -18,7 +18,8 @@ use tokio::{
     sync::{broadcast, watch},
     time::sleep,
 };
-use weir_host::{chain, containerd, discover::docker};
+use weir_netlink::{chain};
+use weir_discovery::{containerd, docker};
 use weir_image::{Mirror, Settings, Timing};
 
 /// Between two tries to open the store or to listen.

@@ -4,6 +4,7 @@ mod agent;
 mod cli;
 mod config;
 mod control;
+mod doctor;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod images;

@@ -195,7 +195,7 @@ impl Control for WeirControl<'_> {
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
-    use weir_host::engine::Kind as EngineKind;
+    use weir_datapath::engine::Kind as EngineKind;
 
     use super::*;
 

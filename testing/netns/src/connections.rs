@@ -12,7 +12,7 @@ use std::{
 use nix::sys::socket::{getsockopt, sockopt::TcpCongestion};
 use weir_bpf::EarlierCongestion;
 use weir_cc::{Direction, FlowRecord};
-use weir_host::discover::cgroup::Cgroup2;
+use weir_discovery::cgroup::Cgroup2;
 use weir_netlab::topology::Netns;
 
 use crate::{Config, Need, Node, can_run};
@@ -23,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Whether this kernel has what tests of congestion control need; says what it lacks.
 #[must_use]
 pub fn can_choose() -> bool {
-    let has = |name| weir_host::congestion::try_algorithm(name).is_ok();
+    let has = |name| weir_datapath::congestion::try_algorithm(name).is_ok();
     can_run(&Need::TRAFFIC)
         && can_run(&[Need::Cgroup2, Need::Program("ss"), Need::Program("bash")])
         && ["reno", "cubic", "bbr"].into_iter().all(|name| {

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use weir_bpf::attach;
-use weir_host::netlink::{Netlink, tc::FoundClass};
+use weir_netlink::{Netlink, tc::FoundClass};
 use weir_netlab::topology::Netns;
 
 use crate::Need;

@@ -1,7 +1,7 @@
 //! Which engine the agent takes, and what it says of those it cannot.
 
 use weir_api::Verdict;
-use weir_host::engine::Kind;
+use weir_datapath::engine::Kind;
 use weir_netlab::topology::Spec;
 use weir_netns_tests::{Agent, Need, Node, can_run, containers};
 

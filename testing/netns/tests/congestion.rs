@@ -16,7 +16,7 @@ use nix::{
     sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage},
 };
 use weir_cc::Direction;
-use weir_host::discover::cgroup::Cgroup2;
+use weir_discovery::cgroup::Cgroup2;
 use weir_netlab::topology::{Family, Mode, Netns, Spec};
 use weir_netns_tests::{
     Counting, Foreign, Node,

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_host::discover::cgroup::Cgroup2;
+use weir_discovery::cgroup::Cgroup2;
 use weir_netlab::{
     stats::{median, percentile},
     topology::{BRIDGE, Family, Mode, Netns, Spec},

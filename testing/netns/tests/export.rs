@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, thread::sleep, time::Duration};
 
-use weir_host::netlink::{Netlink, tc::FoundClass};
+use weir_netlink::{Netlink, tc::FoundClass};
 use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
     traffic::UDP_PAYLOAD,

@@ -12,7 +12,7 @@ use std::{
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, query::MapInfoIter};
 use weir_bpf::fair::Fair;
-use weir_host::engine::{
+use weir_datapath::engine::{
     BpfQdisc, Engine as _, FIRST, Plan,
     plan::{Member, Shape},
 };

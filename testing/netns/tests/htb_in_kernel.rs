@@ -10,7 +10,7 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use weir_host::netlink::Netlink;
+use weir_netlink::Netlink;
 use weir_htb::{ClassId, Htb, Limits, Next, Packet, Params};
 use weir_netlab::topology::{Family, Mode, Netns, Spec};
 use weir_netns_tests::{Need, Node, can_run, containers, kernel::index_of, measure_once};

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_host::engine::Kind;
+use weir_datapath::engine::Kind;
 use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{Need, Node, can_run, containers, in_virtual_time};
 use weir_units::BitRate;

@@ -8,7 +8,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use weir_api::Client;
-use weir_host::netlink::tc::FoundClass;
+use weir_netlink::tc::FoundClass;
 use weir_netlab::{
     topology::{Family, Spec, UPLINK},
     traffic::Load,

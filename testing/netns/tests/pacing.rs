@@ -9,7 +9,7 @@ use std::{
 };
 
 use weir_bpf::Earlier;
-use weir_host::discover::cgroup::Cgroup2;
+use weir_discovery::cgroup::Cgroup2;
 use weir_netlab::{
     stats,
     topology::{Family, Spec},

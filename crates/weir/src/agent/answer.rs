@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_host::chain;
+use weir_netlink::chain;
 
 use super::{Agent, store, views};
 use crate::control::Request;
@@ -44,8 +44,8 @@ impl Agent {
                 let own = self.doctor();
                 // Trying things out takes seconds: not while the link waits to be divided.
                 std::thread::spawn(move || {
-                    let mut checks = weir_host::doctor::kernel();
-                    checks.extend(weir_host::doctor::engines());
+                    let mut checks = crate::doctor::kernel();
+                    checks.extend(crate::doctor::engines());
                     checks.extend(own);
                     drop(reply.send(weir_api::Doctor { checks }));
                 });

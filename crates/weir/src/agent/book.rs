@@ -7,7 +7,7 @@ mod promise;
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::{Error, Kind, Origin, PolicyChange, SetPolicies};
-use weir_host::engine::FIRST;
+use weir_datapath::engine::FIRST;
 use weir_share::{Policy, Reservation, Weight};
 use weir_units::BitRate;
 

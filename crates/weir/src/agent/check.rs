@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use weir_host::{chain, engine, netlink::Netlink};
+use weir_netlink::{chain, Netlink};
+use weir_datapath::{engine};
 
 use super::{advice, congestion};
 use crate::config::{self, Config, ConfigError};

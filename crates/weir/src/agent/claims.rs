@@ -5,17 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::Kind;
 use weir_bpf::LocalPrefix;
-use weir_host::{
-    discover::{
-        Found, Location, NetnsRef, NsId, Source,
-        cgroup::{self, Cgroup2},
-        combine,
-        docker::Snapshot,
-        netns::{self, DIRS, Filter},
-        ports,
-    },
-    netlink::{Link, Netlink, NetlinkError},
-};
+use weir_discovery::{Found, Location, NetnsRef, NsId, Source, cgroup::{self, Cgroup2}, combine, docker::Snapshot, netns::{self, DIRS, Filter}, ports};
+use weir_netlink::{Link, Netlink, NetlinkError};
 
 use super::book::Claim;
 use crate::config::{Config, Granted, Layer, RESERVED, grant};

@@ -39,12 +39,9 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use weir_api::Event;
-use weir_host::{
-    chain,
-    discover::docker,
-    engine::{self, Measured},
-    netlink::{LinkEvents, Netlink},
-};
+use weir_netlink::{chain, LinkEvents, Netlink};
+use weir_discovery::{docker};
+use weir_datapath::{engine::{self, Measured}};
 use weir_share::{Allocator, Demand};
 use weir_units::{BitRate, Instant};
 

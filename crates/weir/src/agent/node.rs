@@ -3,16 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_bpf::{Config as Programs, Rule, RuleSet};
-use weir_host::{
-    chain,
-    discover::NsId,
-    engine::{
+use weir_netlink::{chain, Link, Netlink};
+use weir_discovery::{NsId};
+use weir_datapath::{engine::{
         Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Plan,
         PortClass, plan,
-    },
-    netlink::{Link, Netlink},
-    pacing::{Pacing, Root},
-};
+    }, pacing::{Pacing, Root}};
 use weir_units::{Bytes, TcHandle};
 
 use super::{

@@ -1,6 +1,6 @@
 //! Promises to classes: stored before they are relied on, and told of.
 
-use weir_host::chain;
+use weir_netlink::chain;
 
 use super::{Agent, book::Change};
 

@@ -1,6 +1,6 @@
 //! A changed configuration, without a restart.
 
-use weir_host::chain;
+use weir_netlink::chain;
 use weir_share::Allocator;
 
 use super::{Agent, advice, check, congestion, modified};

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_host::{chain, engine::Repairs, netlink::Link};
+use weir_netlink::{chain, Link};
+use weir_datapath::{engine::Repairs};
 
 use super::{ACQUAINTED, Agent, demand::Sample};
 

@@ -44,7 +44,7 @@ impl Agent {
         warnings.extend(
             self.node.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
         );
-        if self.node.engine.kind() == weir_host::engine::Kind::CreditExperiment {
+        if self.node.engine.kind() == weir_datapath::engine::Kind::CreditExperiment {
             warnings.push(
                 "engine credit-experiment drops instead of queueing: TCP loses a third of a LAN's link and \
                  more; it is there to be measured"
@@ -128,7 +128,7 @@ impl Agent {
             source: entry.claim.source.to_owned(),
             kind: entry.claim.kind,
             group: entry.claim.group.clone(),
-            handle: entry.minor.map(|minor| TcHandle::new(weir_host::engine::MAJOR, minor).to_string()),
+            handle: entry.minor.map(|minor| TcHandle::new(weir_datapath::engine::MAJOR, minor).to_string()),
             interfaces: entry.claim.ports.iter().map(|p| p.1.clone()).collect(),
             selects: entry.claim.selectors.iter().map(ToString::to_string).collect(),
             activity: activity(entry.minor, demand),

@@ -254,7 +254,7 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
 }
 
 /// Sends the agent's log to standard error: `info` and above, or what `WEIR_LOG` says
-/// (`weir=debug`, `warn,weir_host=trace`).
+/// (`weir=debug`, `warn,weir_datapath=trace`).
 fn log_to_stderr() -> anyhow::Result<()> {
     use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
     let text = std::env::var("WEIR_LOG").unwrap_or_else(|_| "info".to_owned());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Deserializer};
-use weir_host::discover::{Found, FromImage};
+use weir_discovery::{Found, FromImage};
 use weir_share::Weight;
 use weir_units::BitRate;
 
@@ -158,7 +158,7 @@ pub(crate) fn within(total: Option<BitRate>, asked: &[BitRate]) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_host::discover::{LabelPolicy, Location, Source};
+    use weir_discovery::{LabelPolicy, Location, Source};
 
     fn config(text: &str) -> Result<Config, crate::config::ConfigError> {
         let text = format!("[link]\ndevice = \"eth0\"\ncapacity = \"20mbit\"\n{text}");

@@ -58,7 +58,7 @@ fn ask(agent: &FakeAgent, request: &str, headers: &str, body: &str) -> Answer {
 }
 
 fn fig2() -> String {
-    include_str!("../../../weir-agree/docs/fig2.xml").to_owned()
+    include_str!("../../../agreements/docs/fig2.xml").to_owned()
 }
 
 /// Fig. 2's offer, for another service, in that language.

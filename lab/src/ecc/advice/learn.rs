@@ -12,10 +12,8 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 use ipnet::IpNet;
 use weir_cc::{Advisor, Algorithm, Class, Decision, Origin, Rule, Rules, rule_for};
-use weir_host::{
-    congestion::{Congestion, Homes, shapes, system_default},
-    discover::NetnsRef,
-};
+use weir_datapath::{congestion::{Congestion, Homes, shapes, system_default}};
+use weir_discovery::{NetnsRef};
 
 use super::{
     Named, Scenario,

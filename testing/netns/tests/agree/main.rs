@@ -76,7 +76,7 @@ fn offer(container: &str, min: u64, max: u64) -> Offer {
 
 /// The paper's Fig. 2 for a service, with a rate in Mbps.
 fn fig2(service: &str, mbps: &str) -> String {
-    include_str!("../../../../crates/weir-agree/docs/fig2.xml")
+    include_str!("../../../../crates/agreements/docs/fig2.xml")
         .replace("httpd", service)
         .replace("> 19 <", &format!("> {mbps} <"))
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::{Kind, Origin};
-use weir_host::engine::{CONTROL, DEFAULT, FIRST, HOST};
+use weir_datapath::engine::{CONTROL, DEFAULT, FIRST, HOST};
 use weir_share::Policy;
 
 use super::{Book, Claim, Effective, Entry, agreed};

@@ -22,7 +22,7 @@ use std::{
 };
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
-use weir_host::engine::Created;
+use weir_datapath::engine::Created;
 
 use self::{
     opening::guarded,

@@ -20,7 +20,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
     (dir, path)
 }
 
-const FIG2: &str = include_str!("../../../../weir-agree/docs/fig2.xml");
+const FIG2: &str = include_str!("../../../../agreements/docs/fig2.xml");
 
 /// What a screen shows, without the moments in it.
 fn without_moments(text: &str) -> String {

@@ -34,7 +34,7 @@ pub(super) struct DoctorArgs {
     #[arg(long)]
     no_pull: bool,
     /// Docker's socket
-    #[arg(long, value_name = "SOCKET", default_value = weir_host::discover::docker::SOCKET)]
+    #[arg(long, value_name = "SOCKET", default_value = weir_discovery::docker::SOCKET)]
     docker: PathBuf,
     /// containerd's socket
     #[arg(long, value_name = "SOCKET", default_value = "/run/containerd/containerd.sock")]

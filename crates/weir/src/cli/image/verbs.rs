@@ -302,7 +302,7 @@ pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Resu
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
-        let docker = Some(PathBuf::from(weir_host::discover::docker::SOCKET));
+        let docker = Some(PathBuf::from(weir_discovery::docker::SOCKET));
         let images = Images::start(settings, docker, OnFault::End)?;
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut hup = signal(SignalKind::hangup())?;

@@ -1,0 +1,495 @@
+//! Brings packets to the scheduler: the BPF programs, and where they are attached.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::AsRawFd,
+};
+
+use nix::errno::Errno;
+use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, Rule, RuleSet, attach};
+
+pub use self::repair::Repairs;
+use super::{EngineError, Kind};
+use weir_netlink::{
+    Netlink, Request,
+    tc::{self, Hook, Verdict},
+};
+
+mod repair;
+
+/// Priority of weir's filters: late enough for others to come first.
+const PREF: u16 = 0x7e00;
+
+/// How programs get to the containers' ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attach {
+    /// TCX, from kernel 6.6: no qdisc needed, several programs in an order.
+    Tcx,
+    /// A filter on a clsact qdisc, any kernel with BPF.
+    Clsact,
+}
+
+impl Attach {
+    /// As the configuration writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Attach::Tcx => "tcx",
+            Attach::Clsact => "clsact",
+        }
+    }
+
+    /// TCX if this kernel has it.
+    #[must_use]
+    pub fn best() -> Attach {
+        // The loopback device is always there; asking changes nothing.
+        if attach::tcx_ingress(1).is_ok() { Attach::Tcx } else { Attach::Clsact }
+    }
+}
+
+/// An interface and the class its packets belong to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortClass {
+    /// The interface's name, for messages.
+    pub device: String,
+    /// Handle of the class.
+    pub handle: u32,
+}
+
+/// Qdiscs that weir added and must take away again, by interface index and name: what an
+/// agent that takes over after a crash has to be told.
+pub type Created = BTreeSet<(u32, String)>;
+
+/// The programs and their attachments.
+pub struct Catcher {
+    classifier: Classifier,
+    netlink: Netlink,
+    how: Attach,
+    config: Config,
+    ports: BTreeMap<u32, PortClass>,
+    /// Ports without an Ethernet header, from which a program cannot redirect: a filter does.
+    headless: BTreeSet<u32>,
+    cgroups: BTreeMap<u64, u32>,
+    local: BTreeSet<LocalPrefix>,
+    tracked: BTreeSet<u32>,
+    rules: RuleSet,
+    uplink: Option<(u32, String)>,
+    created: Created,
+}
+
+impl Catcher {
+    /// Loads the programs; nothing is attached yet. `created` is what an earlier agent on
+    /// this node had added, `earlier` what it knew of sockets.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn open(
+        how: Attach,
+        config: Config,
+        created: Created,
+        earlier: Option<&Earlier>,
+    ) -> Result<Catcher, EngineError> {
+        let classifier = Classifier::load_after(earlier)?;
+        classifier.configure(&config)?;
+        Ok(Catcher {
+            classifier,
+            netlink: Netlink::open()?,
+            how,
+            config,
+            ports: BTreeMap::new(),
+            headless: BTreeSet::new(),
+            cgroups: BTreeMap::new(),
+            local: BTreeSet::new(),
+            tracked: BTreeSet::new(),
+            rules: RuleSet::default(),
+            uplink: None,
+            created,
+        })
+    }
+
+    /// The programs and their maps.
+    pub(crate) fn classifier(&self) -> &Classifier {
+        &self.classifier
+    }
+
+    /// What marks packets that have passed the scheduler.
+    pub(crate) fn cookie(&self) -> u32 {
+        self.config.cookie
+    }
+
+    /// How the ports' programs are attached.
+    #[must_use]
+    pub fn how(&self) -> Attach {
+        self.how
+    }
+
+    /// What must be taken away again.
+    #[must_use]
+    pub fn created(&self) -> &Created {
+        &self.created
+    }
+
+    /// Whether an interface's packets reach the scheduler.
+    #[must_use]
+    pub fn catches(&self, ifindex: u32) -> bool {
+        self.ports.contains_key(&ifindex)
+    }
+
+    /// Tells the programs where the scheduler is.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn configure(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), EngineError> {
+        let mut config = self.config;
+        change(&mut config);
+        if config != self.config {
+            self.classifier.configure(&config)?;
+            self.config = config;
+        }
+        Ok(())
+    }
+
+    /// Makes the caught interfaces the given ones. The others' failures do not keep an
+    /// interface from being caught: failures come back by interface.
+    pub fn set_ports(&mut self, wanted: &BTreeMap<u32, PortClass>) -> Vec<(u32, EngineError)> {
+        let mut failures = Vec::new();
+        let gone: Vec<u32> = self.ports.keys().copied().filter(|i| !wanted.contains_key(i)).collect();
+        for index in gone {
+            if let Some(port) = self.ports.remove(&index)
+                && let Err(e) = self.release(index, &port.device)
+            {
+                failures.push((index, e));
+            }
+        }
+        for (&index, port) in wanted {
+            if let Some(known) = self.ports.get_mut(&index)
+                && known.handle == port.handle
+            {
+                // It may have been renamed.
+                known.device.clone_from(&port.device);
+                continue;
+            }
+            let known = self.ports.contains_key(&index);
+            let result = self.classifier.set_port(index, Some(port.handle)).map_err(EngineError::from);
+            let result = if known { result } else { result.and_then(|()| self.catch(index, &port.device)) };
+            match result {
+                Ok(()) => {
+                    self.ports.insert(index, port.clone());
+                }
+                Err(e) => {
+                    let _ = self.classifier.set_port(index, None);
+                    failures.push((index, e));
+                }
+            }
+        }
+        failures
+    }
+
+    /// Whether the device has an Ethernet header; an error if it has none and the engine needs one.
+    fn look_for_ethernet(&mut self, device: &str) -> Result<bool, EngineError> {
+        let has_ethernet = self.netlink.link(device)?.has_ethernet();
+        if !has_ethernet && self.config.pacing & Config::USER != 0 {
+            let why = format!(
+                "packets of {device} have no Ethernet header, which its macvtap needs: use engine = \"htb\""
+            );
+            return Err(EngineError::Lacking { engine: Kind::User, why });
+        }
+        Ok(has_ethernet)
+    }
+
+    /// How the port's program is attached.
+    fn how_at(&self, index: u32) -> Attach {
+        if self.headless.contains(&index) { Attach::Clsact } else { self.how }
+    }
+
+    fn catch(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
+        if self.look_for_ethernet(device)? {
+            self.headless.remove(&index);
+        } else {
+            self.headless.insert(index);
+        }
+        match self.how_at(index) {
+            Attach::Tcx => {
+                let error = |errno| EngineError::Attach {
+                    device: device.to_owned(),
+                    how: "tcx",
+                    errno,
+                    hint: if errno == Errno::EINVAL {
+                        " (tcx needs kernel >= 6.6: use `attach = \"clsact\"`)"
+                    } else {
+                        ""
+                    },
+                };
+                let old = ours_at(index).map_err(error)?;
+                attach::attach_tcx_ingress(&self.classifier.port_program(), index, old.first().copied())
+                    .map_err(error)?;
+                // An earlier agent may have attached the other way.
+                self.unfilter(index, device, Hook::Ingress)
+            }
+            Attach::Clsact => {
+                self.clsact(index, device, Hook::Ingress)?;
+                self.netlink.call(self.port_filter(index, device))?;
+                uncatch_tcx(index);
+                Ok(())
+            }
+        }
+    }
+
+    fn release(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
+        self.classifier.set_port(index, None)?;
+        self.headless.remove(&index);
+        uncatch_tcx(index);
+        self.unfilter(index, device, Hook::Ingress)
+    }
+
+    /// Gives filters at `hook` a place: adds a clsact qdisc unless there is one, and remembers
+    /// which. An ingress qdisc has a place for those at ingress only, but takes any: one meant
+    /// for egress would see what arrives.
+    fn clsact(&mut self, index: u32, device: &str, hook: Hook) -> Result<(), EngineError> {
+        match self.netlink.call(tc::add_clsact(index, device)) {
+            Ok(()) => {
+                self.created.insert((index, device.to_owned()));
+                Ok(())
+            }
+            Err(e) if e.errno() == Some(Errno::EEXIST) => {
+                let qdiscs = self.netlink.qdiscs(index)?;
+                if hook == Hook::Ingress || qdiscs.iter().any(|q| q.kind == "clsact") {
+                    return Ok(());
+                }
+                Err(EngineError::Attach {
+                    device: device.to_owned(),
+                    how: "clsact",
+                    errno: Errno::EEXIST,
+                    hint: " (an ingress qdisc is in its place: make it a clsact, which has room for the same filters)",
+                })
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Takes weir's filter away and, if weir made it and nobody else uses it, the qdisc.
+    fn unfilter(&mut self, index: u32, device: &str, hook: Hook) -> Result<(), EngineError> {
+        let ours = self
+            .netlink
+            .filters(index, hook)?
+            .iter()
+            .any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref()));
+        if ours {
+            self.netlink.call(tc::delete_filter(index, device, hook, PREF))?;
+        }
+        let made = self.created.iter().find(|(i, _)| *i == index).cloned();
+        if let Some(made) = made {
+            let used = !self.netlink.filters(index, Hook::Ingress)?.is_empty()
+                || !self.netlink.filters(index, Hook::Egress)?.is_empty();
+            if !used {
+                let (handle, parent) = (weir_units::TcHandle(0xffff_0000), weir_units::TcHandle::CLSACT);
+                match self.netlink.call(tc::delete_qdisc(index, device, handle, parent)) {
+                    Err(e) if !e.is_gone() => return Err(e.into()),
+                    _ => {}
+                }
+                self.created.remove(&made);
+            }
+        }
+        Ok(())
+    }
+
+    /// Index of the device whose egress is caught.
+    #[must_use]
+    pub fn uplink(&self) -> Option<u32> {
+        self.uplink.as_ref().map(|(index, _)| *index)
+    }
+
+    /// Catches, at this device's egress, what no port has seen; no longer at another's.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn set_uplink(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
+        if self.uplink() == Some(index) {
+            return Ok(());
+        }
+        if let Some((old, name)) = self.uplink.take() {
+            // It may be gone, and what was added to it with it.
+            let _ = self.unfilter(old, &name, Hook::Egress);
+            self.created.retain(|(i, _)| *i != old);
+        }
+        self.look_for_ethernet(device)?;
+        self.clsact(index, device, Hook::Egress)?;
+        self.filter_uplink(index, device)?;
+        self.uplink = Some((index, device.to_owned()));
+        Ok(())
+    }
+
+    fn filter_uplink(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
+        let program = (self.classifier.uplink_program(), Classifier::UPLINK_PROGRAM);
+        let verdict = self.verdict();
+        Ok(self.netlink.call(tc::set_bpf_filter(index, device, Hook::Egress, PREF, program, verdict))?)
+    }
+
+    fn port_filter(&self, index: u32, device: &str) -> Request {
+        let verdict = self.verdict();
+        let program = match verdict {
+            Verdict::Program => self.classifier.port_program().as_raw_fd(),
+            Verdict::Redirect { .. } => self.classifier.port_filter(),
+        };
+        let program = (program, Classifier::PORT_PROGRAM);
+        tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, verdict)
+    }
+
+    /// What filters do with packets: where no qdisc schedules them the programs decide.
+    fn verdict(&self) -> Verdict {
+        if self.config.pacing & (Config::IN_PLACE | Config::USER) == 0 {
+            Verdict::Redirect { to: self.config.ifb_index }
+        } else {
+            Verdict::Program
+        }
+    }
+
+    /// Makes the caught cgroups (v2 ids) the given ones; `levels` as in [`Config`].
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn set_cgroups(&mut self, wanted: &BTreeMap<u64, u32>, levels: u32) -> Result<(), EngineError> {
+        for id in self.cgroups.keys().filter(|id| !wanted.contains_key(id)) {
+            self.classifier.set_cgroup(*id, None)?;
+        }
+        for (&id, &handle) in wanted {
+            if self.cgroups.get(&id) != Some(&handle) {
+                self.classifier.set_cgroup(id, Some(handle))?;
+            }
+        }
+        self.cgroups.clone_from(wanted);
+        self.configure(|c| c.cgroup_levels = levels)
+    }
+
+    /// Makes the destinations on this node the given ones.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn set_local(&mut self, wanted: BTreeSet<LocalPrefix>) -> Result<(), EngineError> {
+        for prefix in self.local.difference(&wanted) {
+            self.classifier.set_local(*prefix, false)?;
+        }
+        for prefix in wanted.difference(&self.local) {
+            self.classifier.set_local(*prefix, true)?;
+        }
+        self.local = wanted;
+        Ok(())
+    }
+
+    /// Makes the rules that give packets to other classes than their senders' the given ones, all
+    /// at once for a packet; the first that matches decides.
+    ///
+    /// # Errors
+    /// [`EngineError`]; those before stay in force.
+    pub fn set_rules(&mut self, wanted: &[Rule]) -> Result<(), EngineError> {
+        let wanted = RuleSet::new(wanted)?;
+        if wanted == self.rules {
+            return Ok(());
+        }
+        let set = match (wanted.is_empty(), self.config.rules) {
+            (true, _) => 0,
+            (false, 1) => 2,
+            (false, _) => 1,
+        };
+        if set != 0 {
+            self.classifier.load_rules(set, &wanted)?;
+        }
+        self.configure(|c| c.rules = set)?;
+        self.rules = wanted;
+        Ok(())
+    }
+
+    /// Makes the classes whose local traffic is counted the given ones.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn track(&mut self, wanted: BTreeSet<u32>) -> Result<(), EngineError> {
+        for handle in self.tracked.difference(&wanted) {
+            self.classifier.track(*handle, false)?;
+        }
+        for handle in wanted.difference(&self.tracked) {
+            self.classifier.track(*handle, true)?;
+        }
+        self.tracked = wanted;
+        Ok(())
+    }
+
+    /// Bytes of a class that stayed on this node.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn local_bytes(&self, handle: u32) -> Result<u64, EngineError> {
+        Ok(self.classifier.local_bytes(handle)?)
+    }
+
+    /// Points everything at a new scheduler device.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn retarget(&mut self, ifb_index: u32) -> Result<(), EngineError> {
+        self.configure(|c| c.ifb_index = ifb_index)?;
+        if let Some((index, device)) = self.uplink.clone() {
+            self.filter_uplink(index, &device)?;
+        }
+        for (&index, port) in &self.ports {
+            if self.how_at(index) == Attach::Clsact {
+                match self.netlink.call(self.port_filter(index, &port.device)) {
+                    Err(e) if !e.is_gone() => return Err(e.into()),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches everything: from here on traffic flows as if weir had never been.
+    pub fn remove(&mut self) -> Vec<EngineError> {
+        let mut failures: Vec<EngineError> =
+            self.set_ports(&BTreeMap::new()).into_iter().map(|(_, e)| e).collect();
+        if let Some((index, device)) = self.uplink.take() {
+            failures.extend(self.unfilter(index, &device, Hook::Egress).err());
+        }
+        // Leftovers of an earlier agent on interfaces this one never caught.
+        for (index, device) in self.created.clone() {
+            failures.extend(self.unfilter(index, &device, Hook::Ingress).err());
+        }
+        failures
+    }
+
+    /// Detaches what an earlier agent left on interfaces that nobody wants caught now.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn sweep(&mut self) -> Result<(), EngineError> {
+        for link in self.netlink.links()? {
+            if self.ports.contains_key(&link.index) {
+                continue;
+            }
+            uncatch_tcx(link.index);
+            let is_uplink = self.uplink.as_ref().is_some_and(|(i, _)| *i == link.index);
+            self.unfilter(link.index, &link.name, Hook::Ingress)?;
+            if !is_uplink {
+                self.unfilter(link.index, &link.name, Hook::Egress)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ids of weir's programs at an interface's TCX ingress.
+fn ours_at(index: u32) -> Result<Vec<u32>, Errno> {
+    let ids = attach::tcx_ingress(index)?;
+    Ok(ids.into_iter().filter(|&id| is_ours(attach::program_name(id).ok().as_deref())).collect())
+}
+
+/// Takes weir's programs away from an interface's TCX ingress. Gone with the interface, or
+/// taken away by someone: both are what is wanted.
+fn uncatch_tcx(index: u32) {
+    for id in ours_at(index).unwrap_or_default() {
+        let _ = attach::detach_tcx_ingress(id, index);
+    }
+}
+
+fn is_ours(name: Option<&str>) -> bool {
+    matches!(name, Some(Classifier::PORT_PROGRAM | Classifier::UPLINK_PROGRAM))
+}

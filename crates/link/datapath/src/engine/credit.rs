@@ -1,0 +1,224 @@
+//! Credit in place: no device and no queue of weir's. A packet passes by its class's credit
+//! where it is caught, or ends there.
+//!
+//! Dropping is no way to divide a link among TCP senders: on a LAN they lose a third of it and
+//! more, as each drop of a super-packet costs a time-out. So this is the back-stop of pacing
+//! ([`crate::pacing`]), which keeps TCP below its credit, and the limit for all else. Alone
+//! ([`Kind::CreditExperiment`]) it is there to be measured, not to be used.
+//!
+//! It fails open: what the agent says holds for 3 s. Unlike a scheduler, it has nothing that would
+//! lend one class's unused part to another while nobody divides.
+
+use std::collections::BTreeMap;
+
+use weir_bpf::{Credits, Refill};
+use weir_units::{BitRate, TcHandle};
+
+use super::{Catcher, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ifb::Ifb, plan};
+use weir_netlink::{Netlink, tc::Counters};
+
+use crate::{pacing::now_ns};
+
+/// What is said to the programs holds for so long.
+const VALID_NS: u64 = 3_000_000_000;
+/// A class keeps the credit of so long.
+const BURST: std::time::Duration = std::time::Duration::from_millis(30);
+/// At least this, bytes: a fresh connection's first window.
+const LEAST_BURST: u64 = 16 * 1024;
+
+/// The engine in place.
+pub struct Credit {
+    kind: Kind,
+    link: String,
+    credits: Option<Credits>,
+    /// What each class earns, and the bytes it had dropped when last looked at.
+    applied: BTreeMap<u16, (Refill, u64)>,
+    /// The device of an engine that was here before, until nobody sends to it.
+    leftover: Option<Ifb>,
+    writes: u64,
+}
+
+impl Credit {
+    /// Has nothing to set up: [`join`](Engine::join) gives it the programs' maps.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the device of another engine cannot be taken over.
+    pub fn open(link: &str, kind: Kind) -> Result<Credit, EngineError> {
+        let there = Netlink::open()?.link(Ifb::NAME).is_ok();
+        let leftover = if there { Some(Ifb::open(link, 1)?) } else { None };
+        let applied = BTreeMap::new();
+        Ok(Credit { kind, link: link.to_owned(), credits: None, applied, leftover, writes: 0 })
+    }
+
+    fn refills(plan: &Plan<'_>) -> BTreeMap<u16, (u64, u64)> {
+        let hungry = plan.members.iter().filter(|m| m.hungry);
+        let hungry = hungry.fold((0, 0), |(shares, weights), m| {
+            (shares + m.allocation.0, weights + u64::from(m.policy.weight().get()))
+        });
+        let shared = plan.members.iter().fold(0, |sum: u64, m| sum.saturating_add(m.allocation.0));
+        let spare = plan.shape.capacity.0.saturating_sub(shared);
+        let refill = |m: &plan::Member| {
+            let rate = if m.hungry {
+                m.allocation
+            } else {
+                plan::potential(&m.policy, m.allocation, hungry, spare).min(plan.shape.capacity)
+            };
+            (m.minor, (rate.bytes_per_sec(), burst(rate)))
+        };
+        plan.members.iter().map(refill).collect()
+    }
+}
+
+fn burst(rate: BitRate) -> u64 {
+    rate.bytes_in(BURST).0.max(LEAST_BURST)
+}
+
+fn handle(minor: u16) -> u32 {
+    TcHandle::new(MAJOR, minor).0
+}
+
+impl Engine for Credit {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn placed(&self) -> Place {
+        Place::InPlace
+    }
+
+    fn join(&mut self, catcher: &Catcher) -> Result<(), EngineError> {
+        self.credits = Some(catcher.classifier().credits()?);
+        Ok(())
+    }
+
+    fn device(&self) -> &str {
+        &self.link
+    }
+
+    fn index(&self) -> u32 {
+        0
+    }
+
+    fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    fn apply(&mut self, plan: &Plan<'_>, _hold: bool) -> Result<usize, EngineError> {
+        let Some(credits) = &self.credits else { return Ok(0) };
+        let wanted = Credit::refills(plan);
+        let mut written = 0;
+        let gone: Vec<u16> = self.applied.keys().copied().filter(|m| !wanted.contains_key(m)).collect();
+        for minor in gone {
+            credits.remove(handle(minor))?;
+            self.applied.remove(&minor);
+            written += 1;
+        }
+        for (minor, (bytes_per_sec, burst_bytes)) in wanted {
+            let refill = Refill { bytes_per_sec, burst_bytes, until_ns: now_ns() + VALID_NS };
+            let known = self.applied.get(&minor);
+            if known.is_none_or(|(r, _)| (r.bytes_per_sec, r.burst_bytes) != (bytes_per_sec, burst_bytes)) {
+                credits.set(handle(minor), &refill)?;
+                let dropped = known.map_or(0, |(_, dropped)| *dropped);
+                self.applied.insert(minor, (refill, dropped));
+                written += 1;
+            }
+        }
+        self.writes += written as u64;
+        Ok(written)
+    }
+
+    /// Says, too, that what was said still holds. What was dropped since the last look counts
+    /// as waiting: it is what the class wanted beyond its credit.
+    fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
+        out.clear();
+        if let Some(mut leftover) = self.leftover.take() {
+            leftover.remove()?;
+        }
+        let Some(credits) = &self.credits else { return Ok(0) };
+        for (&minor, (refill, dropped)) in &mut self.applied {
+            refill.until_ns = now_ns() + VALID_NS;
+            credits.set(handle(minor), refill)?;
+            let credit = credits.read(handle(minor))?.unwrap_or_default();
+            let counters = Counters {
+                bytes: credit.bytes,
+                packets: credit.packets,
+                drops: u64::from(credit.packets_dropped),
+                backlog: credit.bytes_dropped.saturating_sub(*dropped),
+                ..Counters::default()
+            };
+            *dropped = credit.bytes_dropped;
+            out.push(Measured { minor, counters });
+        }
+        Ok(0)
+    }
+
+    fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError> {
+        let Some(credits) = &self.credits else { return Ok(BTreeMap::new()) };
+        let mut drops = BTreeMap::new();
+        for &minor in self.applied.keys() {
+            let credit = credits.read(handle(minor))?.unwrap_or_default();
+            drops.insert(minor, u64::from(credit.packets_dropped));
+        }
+        Ok(drops)
+    }
+
+    fn rebuild(&mut self) -> Result<bool, EngineError> {
+        Ok(false)
+    }
+
+    fn wake(&mut self) -> Result<bool, EngineError> {
+        Ok(false)
+    }
+
+    fn backlog(&mut self) -> Result<u64, EngineError> {
+        Ok(0)
+    }
+
+    fn remove(&mut self) -> Result<(), EngineError> {
+        match self.leftover.take() {
+            Some(mut leftover) => leftover.remove(),
+            None => Ok(()),
+        }
+    }
+
+    fn undo(self: Box<Self>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_share::{Policy, Weight};
+    use weir_units::Bytes;
+
+    use super::*;
+    use crate::engine::plan::{Member, Shape};
+
+    #[test]
+    fn who_is_held_back_earns_the_allocation_and_others_what_they_could_have() {
+        let shape = Shape {
+            capacity: BitRate::mbit(90),
+            split: true,
+            mtu: 1500,
+            delay_ms: 50,
+            least_queue: Bytes(0),
+        };
+        let member = |minor, weight, max: Option<u64>, allocation, hungry| Member {
+            minor,
+            group: None,
+            policy: Policy::new(Weight::new(weight).unwrap(), None, max.map(BitRate::mbit)).unwrap(),
+            allocation: BitRate::mbit(allocation),
+            hungry,
+            prio: 1,
+        };
+        let members = [
+            member(16, 1, None, 30, true),
+            member(17, 2, None, 60, true),
+            member(18, 3, None, 0, false),
+            member(19, 3, Some(10), 0, false),
+        ];
+        let refills = Credit::refills(&Plan { shape: &shape, groups: &[], members: &members });
+        let mbit: Vec<u64> = refills.values().map(|(rate, _)| rate * 8 / 1_000_000).collect();
+        assert_eq!(mbit, [30, 60, 45, 10]);
+        assert_eq!(refills[&17].1, BitRate::mbit(60).bytes_in(BURST).0);
+        assert_eq!(refills[&19].1, 37_500);
+    }
+}

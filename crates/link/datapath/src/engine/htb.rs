@@ -1,0 +1,274 @@
+//! The scheduler: HTB on one ifb through which all traffic of the link passes.
+//!
+//! The same code sets up a fresh node, adopts the tree of an agent that died, and repairs
+//! what someone altered: it compares what should be with what the kernel says is there.
+
+use std::collections::BTreeMap;
+
+use weir_units::TcHandle;
+
+use super::{DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Plan, ifb::Ifb, tree};
+use weir_netlink::{
+    Request,
+    tc::{self, FoundClass, HtbClass, Leaf},
+};
+
+/// The HTB engine's half of the kernel.
+pub struct Htb {
+    ifb: Ifb,
+    /// What was last written, by minor.
+    applied: BTreeMap<u16, tree::Node>,
+    /// Last dump; kept for its memory.
+    found: Vec<FoundClass>,
+    nodes: Vec<tree::Node>,
+    writes: u64,
+}
+
+impl Htb {
+    /// Creates the ifb with an empty HTB, or adopts the one an earlier agent left.
+    ///
+    /// # Errors
+    /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
+    pub fn open(link: &str) -> Result<Htb, EngineError> {
+        let mut htb = Htb {
+            ifb: Ifb::open(link, 1)?,
+            applied: BTreeMap::new(),
+            found: Vec::new(),
+            nodes: Vec::new(),
+            writes: 0,
+        };
+        match htb.root().and_then(|()| htb.adopt()) {
+            Ok(()) => Ok(htb),
+            Err(error) => {
+                Box::new(htb).undo();
+                Err(error)
+            }
+        }
+    }
+
+    fn root(&mut self) -> Result<(), EngineError> {
+        let ours = TcHandle::new(MAJOR, 0);
+        match self.ifb.root()? {
+            Some(root) if root.kind == "htb" && root.handle == ours => return Ok(()),
+            // Another engine's, or somebody's: the device is weir's.
+            Some(root) => {
+                let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
+                self.ifb.netlink.call(delete)?;
+            }
+            None => {}
+        }
+        Ok(self.ifb.netlink.call(tc::add_htb(self.ifb.index, Ifb::NAME, ours, DEFAULT))?)
+    }
+
+    /// Takes over classes that are there, so that they are changed in place, not remade.
+    fn adopt(&mut self) -> Result<(), EngineError> {
+        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
+        self.applied = self
+            .found
+            .iter()
+            .map(|f| (f.class.handle.minor(), tree::Node { class: f.class, leaf: None }))
+            .collect();
+        Ok(())
+    }
+
+    /// Leaves classes that are there at the rates and turns they have; ceilings and the whole
+    /// link's class are as wanted. For an agent that has taken over and does not yet know who
+    /// sends: what its predecessor wrote is the better guess.
+    fn hold(&self, wanted: &mut [tree::Node]) {
+        if self.ifb.is_new {
+            return;
+        }
+        for class in wanted.iter_mut().map(|n| &mut n.class).filter(|c| c.handle.minor() != super::ROOT) {
+            if let Some(there) = self.applied.get(&class.handle.minor()).map(|n| n.class) {
+                class.rate = there.rate.min(class.ceil);
+                (class.burst, class.quantum) = (there.burst, there.quantum);
+            }
+        }
+    }
+
+    /// Makes the kernel's tree the given one; writes only what differs.
+    fn write(&mut self, wanted: &[tree::Node]) -> Result<usize, EngineError> {
+        let mut requests: Vec<Request> = Vec::new();
+        let mut touched: Vec<(u16, Option<tree::Node>)> = Vec::new();
+        let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
+        // A class cannot move in the tree: it is removed and made anew. Members go before groups.
+        let root = TcHandle::new(MAJOR, super::ROOT);
+        let stale = |class: &HtbClass| {
+            minors.get(&class.handle.minor()).is_none_or(|n| n.class.parent != class.parent)
+        };
+        let mut gone: Vec<HtbClass> = self.applied.values().map(|n| n.class).filter(|c| stale(c)).collect();
+        gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == super::ROOT));
+        for class in &gone {
+            requests.push(tc::delete_class(self.ifb.index, Ifb::NAME, class.handle));
+            touched.push((class.handle.minor(), None));
+        }
+        let removals = requests.len();
+        for node in wanted {
+            let minor = node.class.handle.minor();
+            let old =
+                self.applied.get(&minor).filter(|_| !gone.iter().any(|c| c.handle == node.class.handle));
+            if old.is_none_or(|o| tree::differs(&o.class, &node.class)) {
+                requests.push(tc::set_class(self.ifb.index, Ifb::NAME, &node.class));
+                touched.push((minor, Some(tree::Node { leaf: old.and_then(|o| o.leaf), ..*node })));
+            }
+            if let Some(leaf) = node.leaf
+                && old.and_then(|o| o.leaf) != Some(leaf)
+            {
+                requests.push(self.leaf(node.class.handle, leaf));
+                touched.push((minor, Some(*node)));
+            }
+        }
+        if requests.is_empty() {
+            return Ok(0);
+        }
+        let results = self.ifb.netlink.batch(&requests);
+        let mut first_error = None;
+        let mut written = 0;
+        for (i, (result, (minor, node))) in results.into_iter().zip(touched).enumerate() {
+            match (result, node) {
+                (Ok(()), Some(node)) => {
+                    written += 1;
+                    self.applied.insert(minor, node);
+                }
+                (Ok(()), None) => {
+                    written += 1;
+                    self.applied.remove(&minor);
+                }
+                (Err(e), None) if i < removals && e.is_gone() => {
+                    self.applied.remove(&minor);
+                }
+                (Err(e), _) => {
+                    // Whatever is there now, the next call writes it again.
+                    if let Some(applied) = self.applied.get_mut(&minor) {
+                        applied.leaf = None;
+                        applied.class.ceil = weir_units::BitRate::ZERO;
+                    }
+                    first_error.get_or_insert(e);
+                }
+            }
+        }
+        self.writes += written as u64;
+        match first_error {
+            Some(error) => Err(error.into()),
+            None => Ok(written),
+        }
+    }
+
+    /// The leaf qdisc of class `1:n` is `n:`.
+    fn leaf(&self, class: TcHandle, leaf: Leaf) -> Request {
+        tc::set_leaf(self.ifb.index, Ifb::NAME, class, TcHandle::new(class.minor(), 0), leaf)
+    }
+}
+
+impl Engine for Htb {
+    fn kind(&self) -> Kind {
+        Kind::Htb
+    }
+
+    fn device(&self) -> &str {
+        Ifb::NAME
+    }
+
+    fn index(&self) -> u32 {
+        self.ifb.index
+    }
+
+    fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// Writes only what differs. An agent that has taken over and does not yet know who sends
+    /// leaves classes at the rates and turns they have; ceilings and the whole link's class
+    /// are as wanted.
+    fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        tree::build(plan, &mut nodes);
+        if hold {
+            self.hold(&mut nodes);
+        }
+        let result = self.write(&nodes);
+        self.nodes = nodes;
+        result
+    }
+
+    /// One dump tells the counters and whether someone else changed the tree: what was
+    /// altered is forgotten, so that the next [`apply`](Engine::apply) writes it.
+    fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
+        out.clear();
+        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
+        let mut drift = 0;
+        let mut seen = 0;
+        for found in &self.found {
+            let minor = found.class.handle.minor();
+            out.push(Measured { minor, counters: found.counters });
+            let Some(node) = self.applied.get_mut(&minor) else {
+                // Nobody of ours: remove it at the next occasion.
+                self.applied.insert(minor, tree::Node { class: found.class, leaf: None });
+                drift += 1;
+                continue;
+            };
+            seen += 1;
+            // The kernel keeps whole bytes per second.
+            let same =
+                |a: weir_units::BitRate, b: weir_units::BitRate| a.bytes_per_sec() == b.bytes_per_sec();
+            let (is, set) = (&found.class, &node.class);
+            if !same(is.rate, set.rate)
+                || !same(is.ceil, set.ceil)
+                || is.quantum != set.quantum
+                || is.prio != set.prio
+            {
+                node.class = HtbClass { cburst: weir_units::Bytes(0), ..found.class };
+                drift += 1;
+            }
+            if node.leaf.is_some() && found.leaf != TcHandle::new(minor, 0) {
+                node.leaf = None;
+                drift += 1;
+            }
+        }
+        if seen < self.applied.len() {
+            let found: std::collections::BTreeSet<u16> =
+                self.found.iter().map(|f| f.class.handle.minor()).collect();
+            let before = self.applied.len();
+            self.applied.retain(|minor, _| found.contains(minor));
+            drift += before - self.applied.len();
+        }
+        Ok(drift)
+    }
+
+    /// HTB's own count lacks the drops of a queue that splits a super-packet and takes only the
+    /// first of its segments (`tbf_segment` in net/sched/sch_tbf.c tells of a packet well taken).
+    fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError> {
+        let qdiscs = self.ifb.netlink.qdiscs(self.ifb.index)?;
+        let leaves = qdiscs.iter().filter(|q| q.parent.major() == MAJOR);
+        Ok(leaves.map(|q| (q.parent.minor(), q.counters.drops)).collect())
+    }
+
+    fn rebuild(&mut self) -> Result<bool, EngineError> {
+        let is_new = self.ifb.rebuild()?;
+        self.root()?;
+        self.adopt()?;
+        Ok(is_new)
+    }
+
+    fn wake(&mut self) -> Result<bool, EngineError> {
+        self.ifb.wake()
+    }
+
+    fn backlog(&mut self) -> Result<u64, EngineError> {
+        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
+        // Inner classes count their members' packets too; leaves are those with a queue.
+        Ok(self.found.iter().filter(|f| f.leaf.0 != 0).map(|f| f.counters.backlog).sum())
+    }
+
+    fn remove(&mut self) -> Result<(), EngineError> {
+        self.ifb.remove()
+    }
+
+    fn undo(mut self: Box<Self>) {
+        if self.ifb.is_new
+            && let Err(error) = self.remove()
+        {
+            tracing::warn!("cannot take back the scheduler: {error}");
+        }
+    }
+}

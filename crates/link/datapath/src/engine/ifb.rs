@@ -1,0 +1,88 @@
+//! The scheduler's device: one ifb through which all traffic of the link passes.
+
+use super::EngineError;
+use weir_netlink::{Netlink, NetlinkError, tc::Qdisc};
+use weir_units::TcHandle;
+
+/// Its name. A number behind it makes room for a second link one day.
+pub const DEVICE: &str = "weir0";
+const ALIAS: &str = "weir scheduler of ";
+
+/// The device, and the way to the kernel.
+pub(crate) struct Ifb {
+    pub(crate) netlink: Netlink,
+    pub(crate) index: u32,
+    /// Its transmit queues.
+    pub(crate) queues: u32,
+    /// How many it has if it must be made.
+    wanted: u32,
+    link: String,
+    /// It was not there before [`Ifb::open`].
+    pub(crate) is_new: bool,
+}
+
+impl Ifb {
+    /// The name that the device has.
+    pub(crate) const NAME: &'static str = DEVICE;
+
+    /// Makes the device for this link, with so many transmit queues, or takes over the one an
+    /// earlier agent left, with as many as it has.
+    pub(crate) fn open(link: &str, wanted: u32) -> Result<Ifb, EngineError> {
+        let mut netlink = Netlink::open()?;
+        let (index, queues, is_new) = find_or_make(&mut netlink, link, wanted)?;
+        Ok(Ifb { netlink, index, queues, wanted, link: link.to_owned(), is_new })
+    }
+
+    /// Puts the device back if someone removed it. True if it is a new one.
+    pub(crate) fn rebuild(&mut self) -> Result<bool, EngineError> {
+        let (index, queues, _) = find_or_make(&mut self.netlink, &self.link, self.wanted)?;
+        let is_new = index != self.index;
+        (self.index, self.queues) = (index, queues);
+        Ok(is_new)
+    }
+
+    /// The qdisc at its root, with these handles' meaning as tc shows it; none for the
+    /// kernel's own.
+    pub(crate) fn root(&mut self) -> Result<Option<Qdisc>, EngineError> {
+        let qdiscs = self.netlink.qdiscs(self.index)?;
+        Ok(qdiscs.into_iter().find(|q| q.parent == TcHandle::ROOT && q.handle.0 != 0))
+    }
+
+    /// Sets the device up if someone set it down, which drops all that is sent to it. True
+    /// if so. A device that is gone is for the next measurement to find.
+    pub(crate) fn wake(&mut self) -> Result<bool, EngineError> {
+        match self.netlink.link(DEVICE) {
+            Ok(found) if found.index == self.index && !found.up => {
+                self.netlink.set_up(found.index, DEVICE)?;
+                Ok(true)
+            }
+            Err(e) if !e.is_gone() => Err(e.into()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Removes the device and all that is on it.
+    pub(crate) fn remove(&mut self) -> Result<(), EngineError> {
+        Ok(self.netlink.delete_link(self.index, DEVICE)?)
+    }
+}
+
+/// Index and queues of the device, found if it is weir's, or made: then true.
+fn find_or_make(netlink: &mut Netlink, link: &str, wanted: u32) -> Result<(u32, u32, bool), EngineError> {
+    match netlink.link(DEVICE) {
+        Ok(found)
+            if found.kind.as_deref() == Some("ifb")
+                && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS)) =>
+        {
+            if !found.up {
+                netlink.set_up(found.index, DEVICE)?;
+            }
+            Ok((found.index, found.queues.max(1), false))
+        }
+        Ok(_) => Err(EngineError::NameTaken { name: DEVICE.to_owned() }),
+        Err(NetlinkError::Refused { errno: nix::errno::Errno::ENODEV, .. }) => {
+            Ok((netlink.add_ifb(DEVICE, &format!("{ALIAS}{link}"), wanted)?, wanted, true))
+        }
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,396 @@
+//! The scheduler: weir-htb in this process.
+//!
+//! Packets come to a macvtap (`user.bpf.c`, [`tap`]) on weir's ifb, wait there unread in a queue for
+//! each class, and a thread ([`pump`]) writes back what the tree ([`schedule`]) lets leave. Super-packets
+//! stay whole or are cut ([`packet`]). The tree is engine `htb`'s, so what divides the link is the same;
+//! this one needs no qdisc, holds back the host's own sockets too, and ends with the agent: then the
+//! kernel takes the packets' way here away, and all flows on unshaped.
+
+mod favour;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
+mod gauge;
+mod packet;
+mod pump;
+mod rest;
+mod schedule;
+mod tap;
+mod train;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use weir_bpf::{LANES, UserPath};
+use weir_units::TcHandle;
+
+pub use self::schedule::Lateness;
+use self::{
+    gauge::Gauge,
+    packet::LARGEST,
+    pump::{Order, Pump, Report},
+};
+use super::{
+    Catcher, DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ROOT, ifb::Ifb, tree,
+};
+use weir_netlink::{
+    Netlink, NetlinkError,
+    tc::{self, Counters, Hook, HtbClass, Verdict},
+};
+
+/// Priority of the program at the device's egress.
+const PREF: u16 = 0x7e00;
+/// Lanes at first; twice as many whenever they do not do. The kernel takes 10 ms to close each, and one
+/// after the other when the agent is killed.
+const FEW: usize = 16;
+/// Between two looks at whether the device is there, where no link event told of a change.
+const PATROL: Duration = Duration::from_millis(250);
+
+/// The engine in user space: its half of the kernel, and its thread.
+pub struct User {
+    ifb: Ifb,
+    path: UserPath,
+    /// Index of the macvtap.
+    tap: u32,
+    cookie: u32,
+    pump: Pump,
+    /// By minor.
+    lanes: BTreeMap<u16, usize>,
+    applied: BTreeMap<u16, HtbClass>,
+    gauges: Vec<Gauge>,
+    late: Lateness,
+    split: Option<bool>,
+    /// Its thread goes before others.
+    ahead: bool,
+    nodes: Vec<tree::Node>,
+    /// When it was last looked whether the device is there.
+    patrolled: Option<Instant>,
+    writes: u64,
+}
+
+impl User {
+    /// Creates the devices and begins. Of an earlier agent nothing is taken over: its packets went
+    /// with it.
+    ///
+    /// # Errors
+    /// [`EngineError`]: no ifb or macvtap in this kernel, one before 5.12, missing rights, the name
+    /// taken.
+    pub fn open(link: &str) -> Result<User, EngineError> {
+        let path = UserPath::load()?;
+        let mut ifb = Ifb::open(link, 1)?;
+        match set_up(&mut ifb, &path, FEW) {
+            Ok((tap, pump)) => Ok(User {
+                ifb,
+                path,
+                tap,
+                cookie: 0,
+                pump,
+                lanes: BTreeMap::new(),
+                applied: BTreeMap::new(),
+                gauges: vec![Gauge::default(); FEW],
+                late: Lateness::default(),
+                split: None,
+                ahead: false,
+                nodes: Vec::new(),
+                patrolled: None,
+                writes: 0,
+            }),
+            Err(error) => {
+                if ifb.is_new {
+                    let _ = ifb.remove();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes away the device that an earlier agent with this engine has left.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub(super) fn retire() -> Result<(), EngineError> {
+        Ok(delete(&mut Netlink::open()?)?)
+    }
+
+    fn configure(&self) -> Result<(), EngineError> {
+        let lanes = u32::try_from(self.gauges.len()).unwrap_or(u32::MAX);
+        Ok(self.path.configure(self.tap, lanes, self.cookie)?)
+    }
+
+    /// The lane of a class: lane 0 is that of what nobody claimed.
+    fn lane_for(&self, minor: u16) -> Result<usize, EngineError> {
+        if minor == DEFAULT {
+            return Ok(0);
+        }
+        let taken: BTreeSet<usize> = self.lanes.values().copied().collect();
+        (1..self.gauges.len()).find(|lane| !taken.contains(lane)).ok_or_else(|| EngineError::Lacking {
+            engine: Kind::User,
+            why: format!(
+                "it has no lane for class 1:{minor:x}, all {LANES} are taken: use engine = \"htb\", or groups of fewer classes"
+            ),
+        })
+    }
+
+    fn forget(&mut self) {
+        for minor in std::mem::take(&mut self.lanes).into_keys() {
+            // A class that is still there gets one again at once.
+            let _ = self.path.set_lane(TcHandle::new(MAJOR, minor).0, None);
+        }
+        self.applied.clear();
+        self.gauges = (0..self.gauges.len()).map(|lane| Gauge::new(self.path.entered(lane))).collect();
+        self.split = None;
+    }
+
+    /// Begins anew with a device of so many lanes. What waits is lost.
+    fn begin(&mut self, lanes: usize) -> Result<(), EngineError> {
+        self.ifb.rebuild()?;
+        (self.tap, self.pump) = set_up(&mut self.ifb, &self.path, lanes)?;
+        self.gauges.resize(lanes, Gauge::default());
+        self.forget();
+        self.hurry(self.ahead);
+        self.patrolled = None;
+        self.configure()
+    }
+
+    fn counters(&mut self, report: &Report, minor: u16, stats: &weir_htb::Stats) -> Counters {
+        let counters = Counters {
+            bytes: stats.bytes.0,
+            packets: stats.packets,
+            overlimits: stats.overlimits,
+            ..Counters::default()
+        };
+        let Some(&lane) = self.lanes.get(&minor) else { return counters };
+        let counted = self.gauges[lane].look(report.lanes[lane], self.path.entered(lane));
+        Counters { packets: counted.packets, drops: counted.drops, backlog: counted.backlog, ..counters }
+    }
+}
+
+/// Puts a macvtap on the ifb, with the program that lets packets go on, and starts the thread.
+fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Pump), EngineError> {
+    // Another engine's, with all its classes.
+    if let Some(root) = ifb.root()? {
+        ifb.netlink.call(tc::delete_qdisc(ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
+    }
+    delete(&mut ifb.netlink)?;
+    let alias = "weir's way to user space and back";
+    let tap = ifb.netlink.add_macvtap(tap::NAME, alias, ifb.index, tap::QUEUE_LEN)?;
+    let mut ready = || {
+        ifb.netlink.call(tc::add_clsact(tap, tap::NAME))?;
+        let program = (path.leave_program(), UserPath::LEAVE_PROGRAM);
+        let filter = tc::set_bpf_filter(tap, tap::NAME, Hook::Egress, PREF, program, Verdict::Program);
+        ifb.netlink.call(filter)?;
+        let lacking = |what: &str, e: std::io::Error| EngineError::Lacking {
+            engine: Kind::User,
+            why: format!("cannot {what}: {e}"),
+        };
+        let queues = tap::open(tap, lanes)
+            .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root, or CAP_MKNOD where devtmpfs has no such node)", e))?;
+        let pump = Pump::start(queues).map_err(|e| lacking("start a thread", e))?;
+        ifb.netlink.set_up(tap, tap::NAME)?;
+        Ok(pump)
+    };
+    match ready() {
+        Ok(pump) => Ok((tap, pump)),
+        Err(error) => {
+            let _ = ifb.netlink.delete_link(tap, tap::NAME);
+            Err(error)
+        }
+    }
+}
+
+/// Deletes the macvtap, if there is one.
+fn delete(netlink: &mut Netlink) -> Result<(), NetlinkError> {
+    match netlink.link(tap::NAME) {
+        Ok(found) if found.kind.as_deref() == Some("macvtap") => netlink.delete_link(found.index, tap::NAME),
+        Ok(_) => Ok(()),
+        Err(e) if e.is_gone() => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+impl Engine for User {
+    fn kind(&self) -> Kind {
+        Kind::User
+    }
+
+    fn device(&self) -> &str {
+        tap::NAME
+    }
+
+    fn index(&self) -> u32 {
+        self.tap
+    }
+
+    fn placed(&self) -> Place {
+        Place::Process(self.tap)
+    }
+
+    fn join(&mut self, catcher: &Catcher) -> Result<(), EngineError> {
+        self.cookie = catcher.cookie();
+        self.configure()?;
+        Ok(catcher.classifier().hand_over_to(&self.path)?)
+    }
+
+    fn hurry(&mut self, ahead: bool) {
+        self.ahead = ahead;
+        // If nobody is there the next measurement finds that.
+        self.pump.order(Order::Ahead(ahead));
+        self.pump.ring();
+    }
+
+    fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    fn apply(&mut self, plan: &Plan<'_>, _hold: bool) -> Result<usize, EngineError> {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        tree::build(plan, &mut nodes);
+        let lanes = plan.members.len().next_power_of_two().min(LANES);
+        if lanes > self.gauges.len() {
+            self.begin(lanes)?;
+        }
+        let result = self.write(plan.shape.split, &nodes);
+        self.nodes = nodes;
+        result
+    }
+
+    fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
+        out.clear();
+        if self.patrolled.is_none_or(|then| then.elapsed() >= PATROL) {
+            match self.ifb.netlink.link(tap::NAME) {
+                Ok(found) if found.index == self.tap => {}
+                Ok(_) => return Ok(1),
+                Err(e) if e.is_gone() => return Ok(1),
+                Err(e) => return Err(e.into()),
+            }
+            self.patrolled = Some(Instant::now());
+        }
+        let Some(report) = self.pump.ask() else { return Ok(1) };
+        self.late = report.late;
+        for (minor, stats) in &report.classes {
+            let counters = self.counters(&report, *minor, stats);
+            out.push(Measured { minor: *minor, counters });
+        }
+        let (backlog, drops) = out
+            .iter()
+            .filter(|m| self.lanes.contains_key(&m.minor))
+            .fold((0, 0), |(b, d), m| (b + m.counters.backlog, d + m.counters.drops));
+        if let Some(root) = out.iter_mut().find(|m| m.minor == ROOT) {
+            (root.counters.backlog, root.counters.drops) = (backlog, drops);
+        }
+        Ok(0)
+    }
+
+    /// The counters of [`measure`](Engine::measure) lack none.
+    fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError> {
+        Ok(BTreeMap::new())
+    }
+
+    fn lateness(&self) -> Option<Lateness> {
+        Some(self.late)
+    }
+
+    fn rebuild(&mut self) -> Result<bool, EngineError> {
+        self.begin(self.gauges.len())?;
+        Ok(true)
+    }
+
+    fn wake(&mut self) -> Result<bool, EngineError> {
+        let below = self.ifb.wake()?;
+        // Links have changed, or it would not be asked: the next measurement looks again.
+        self.patrolled = None;
+        match self.ifb.netlink.link(tap::NAME) {
+            Ok(found) if found.index == self.tap && !found.up => {
+                self.ifb.netlink.set_up(found.index, tap::NAME)?;
+                Ok(true)
+            }
+            Err(e) if !e.is_gone() => Err(e.into()),
+            _ => Ok(below),
+        }
+    }
+
+    fn backlog(&mut self) -> Result<u64, EngineError> {
+        let mut measured = Vec::new();
+        self.measure(&mut measured)?;
+        Ok(measured.iter().find(|m| m.minor == ROOT).map_or(0, |m| m.counters.backlog))
+    }
+
+    fn remove(&mut self) -> Result<(), EngineError> {
+        delete(&mut self.ifb.netlink)?;
+        self.ifb.remove()
+    }
+
+    fn undo(mut self: Box<Self>) {
+        let undone = if self.ifb.is_new { self.remove() } else { User::retire() };
+        if let Err(error) = undone {
+            tracing::warn!("cannot take back the scheduler: {error}");
+        }
+    }
+}
+
+impl User {
+    /// Makes the thread's tree the given one; orders only what differs.
+    fn write(&mut self, split: bool, wanted: &[tree::Node]) -> Result<usize, EngineError> {
+        let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
+        let root = TcHandle::new(MAJOR, ROOT);
+        // A class cannot move in the tree: it is removed and made anew. Members go before groups.
+        let mut gone: Vec<HtbClass> = self
+            .applied
+            .values()
+            .filter(|c| minors.get(&c.handle.minor()).is_none_or(|n| n.class.parent != c.parent))
+            .copied()
+            .collect();
+        gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == ROOT));
+        let mut orders = Vec::new();
+        let mut first_error = None;
+        if self.split != Some(split) {
+            orders.push(Order::Segments(if split { 1 } else { LARGEST }));
+            self.split = Some(split);
+        }
+        for class in &gone {
+            let minor = class.handle.minor();
+            self.applied.remove(&minor);
+            orders.push(Order::Remove(minor));
+            if !minors.contains_key(&minor)
+                && let Some(lane) = self.lanes.remove(&minor)
+            {
+                self.path.set_lane(class.handle.0, None)?;
+                orders.push(Order::Lane(lane, None));
+            }
+        }
+        for node in wanted {
+            let minor = node.class.handle.minor();
+            if self.applied.get(&minor).is_none_or(|old| tree::differs(old, &node.class)) {
+                orders.push(Order::Set(node.class));
+                self.applied.insert(minor, node.class);
+            }
+            if node.leaf.is_some() && !self.lanes.contains_key(&minor) {
+                let lane = self.lane_for(minor);
+                match lane.and_then(|lane| {
+                    Ok((lane, self.path.set_lane(node.class.handle.0, u32::try_from(lane).ok())?))
+                }) {
+                    Ok((lane, ())) => {
+                        self.gauges[lane].begin();
+                        self.lanes.insert(minor, lane);
+                        orders.push(Order::Lane(lane, Some(minor)));
+                    }
+                    Err(error) => drop(first_error.get_or_insert(error)),
+                }
+            }
+        }
+        let written = orders.len();
+        for order in orders {
+            if !self.pump.order(order) {
+                // The next measurement finds that it is gone.
+                self.forget();
+                break;
+            }
+        }
+        if written > 0 {
+            self.pump.ring();
+        }
+        self.writes += written as u64;
+        first_error.map_or(Ok(written), Err)
+    }
+}

@@ -1,0 +1,445 @@
+//! The thread that moves packets: reads each lane's first, asks the schedule which may leave, and
+//! writes it back. Nobody else touches tree or queues; orders come by a channel.
+
+use std::{
+    fs::File,
+    io::{self, IoSlice, Read, Write},
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender, SyncSender, TryRecvError},
+    },
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, ppoll},
+    sys::time::{TimeSpec, TimeValLike},
+};
+use rustix::event::{
+    EventfdFlags,
+    epoll::{self, EventData, EventFlags},
+    eventfd,
+};
+use weir_htb::Stats;
+use weir_units::Instant;
+
+use super::{
+    favour::{self, Favour},
+    packet::Packet,
+    rest::Rest,
+    schedule::{Lateness, Schedule, Turn},
+    tap::Queues,
+    train::{Departure, Yard},
+};
+use weir_netlink::tc::HtbClass;
+
+/// Packets that leave before others are looked for.
+const BATCH: u32 = 64;
+/// No sleep for a moment to come is shorter: who wakes for each packet does little else. What became due
+/// meanwhile leaves together.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(100);
+/// How long an order may take to be answered.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Stands for the bell among the lanes.
+const BELL: u64 = u64::MAX;
+
+/// What the thread is told.
+pub(super) enum Order {
+    /// Make, or change, a class.
+    Set(HtbClass),
+    /// Remove one.
+    Remove(u16),
+    /// A lane has this class's packets, or nobody's: then what comes is dropped.
+    Lane(usize, Option<u16>),
+    /// Super-packets are cut into pieces of so many segments.
+    Segments(usize),
+    /// Go before other threads, or be one of many.
+    Ahead(bool),
+    /// Say what has become of packets.
+    Tell(SyncSender<Report>),
+}
+
+/// What the thread says.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) classes: Vec<(u16, Stats)>,
+    pub(super) lanes: Vec<LaneReport>,
+    pub(super) late: Lateness,
+}
+
+/// What has become of a lane's packets, since its queue was opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LaneReport {
+    /// Frames read, and their bytes as whole packets.
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    /// Packets on the wire.
+    pub(super) segments: u64,
+    /// Bytes on the wire that are read and have not left.
+    pub(super) held: u32,
+    /// Packets that could not be written.
+    pub(super) failed: u64,
+}
+
+/// The thread, from outside. When this is dropped it ends, in its own time: the kernel takes some for
+/// each lane.
+pub(super) struct Pump {
+    orders: Option<Sender<Order>>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Pump {
+    /// Begins to move the packets of these lanes.
+    pub(super) fn start(queues: Queues) -> io::Result<Pump> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (orders, receiver) = mpsc::channel();
+        let mut worker = Worker::new(queues, Arc::clone(&bell), receiver)?;
+        thread::Builder::new().name("weir-user".into()).spawn(move || {
+            // To the nanosecond, instead of 50 microseconds later.
+            let _ = nix::sys::prctl::set_timerslack(1);
+            if let Err(error) = worker.run() {
+                tracing::error!("the scheduler in user space has stopped: {error}");
+            }
+        })?;
+        Ok(Pump { orders: Some(orders), bell })
+    }
+
+    /// Gives an order; false if nobody is there to take it.
+    pub(super) fn order(&self, order: Order) -> bool {
+        self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
+    }
+
+    /// Has the thread look at its orders.
+    pub(super) fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// What has become of packets; none if the thread is gone, or stuck.
+    pub(super) fn ask(&self) -> Option<Report> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        if !self.order(Order::Tell(answer)) {
+            return None;
+        }
+        self.ring();
+        answered.recv_timeout(PATIENCE).ok()
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        self.orders = None;
+        self.ring();
+    }
+}
+
+struct Lane {
+    file: File,
+    class: Option<u16>,
+    head: Option<Packet>,
+    /// Its head is in the schedule.
+    offered: bool,
+    seen: LaneReport,
+}
+
+impl Lane {
+    /// Writes a frame, in two parts or one, that is so many packets on the wire.
+    fn write(&mut self, headers: &[u8], payload: &[u8], segments: u32) {
+        let written = if payload.is_empty() {
+            (&self.file).write(headers)
+        } else {
+            (&self.file).write_vectored(&[IoSlice::new(headers), IoSlice::new(payload)])
+        };
+        let count = match written {
+            Ok(_) => &mut self.seen.segments,
+            // No memory, a frame that the kernel finds fault with: lost, as on any link.
+            Err(_) => &mut self.seen.failed,
+        };
+        *count += u64::from(segments);
+    }
+}
+
+struct Worker {
+    schedule: Schedule,
+    lanes: Vec<Lane>,
+    epoll: OwnedFd,
+    bell: Arc<OwnedFd>,
+    orders: Receiver<Order>,
+    /// Memory for packets.
+    spare: Vec<Packet>,
+    /// Datagrams that leave together; none where the kernel (before 6.2) does not take them so.
+    yard: Option<Yard>,
+    segments: usize,
+    rest: Rest,
+    /// How long it may go before others; none: it is one of many.
+    favour: Option<Favour>,
+    is_ahead: bool,
+    begun: std::time::Instant,
+}
+
+impl Worker {
+    fn new(queues: Queues, bell: Arc<OwnedFd>, orders: Receiver<Order>) -> io::Result<Worker> {
+        let Queues { files, datagrams } = queues;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        for (lane, file) in (0u64..).zip(&files) {
+            epoll::add(&epoll, file, EventData::new_u64(lane), EventFlags::IN | EventFlags::ONESHOT)?;
+        }
+        let lane = |file| Lane { file, class: None, head: None, offered: false, seen: LaneReport::default() };
+        Ok(Worker {
+            schedule: Schedule::new(Instant::default()),
+            lanes: files.into_iter().map(lane).collect(),
+            epoll,
+            bell,
+            orders,
+            spare: Vec::new(),
+            yard: datagrams.then(Yard::new),
+            segments: 1,
+            rest: Rest::default(),
+            favour: None,
+            is_ahead: false,
+            begun: std::time::Instant::now(),
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&NO_TIME))?;
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    BELL => {
+                        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+                        // What is counted, and for whom, may change.
+                        self.depart();
+                        if !self.obey() {
+                            return Ok(());
+                        }
+                    }
+                    lane => self.fill(usize::try_from(lane).unwrap_or(usize::MAX))?,
+                }
+            }
+            let turn = self.let_out()?;
+            self.favour(false);
+            match turn {
+                // Others first.
+                Turn::Lane(_) => {}
+                Turn::At(then) => {
+                    let sleep = then.since(self.now()).max(SHORTEST_SLEEP);
+                    self.sleep(Some(sleep))?;
+                }
+                Turn::Nothing => self.rest()?,
+            }
+        }
+    }
+
+    /// Until something comes.
+    fn rest(&mut self) -> io::Result<()> {
+        let from = self.now();
+        let until = from + self.rest.look();
+        loop {
+            if self.sleep(Some(Duration::ZERO))? {
+                break;
+            }
+            if self.now() >= until {
+                self.sleep(None)?;
+                break;
+            }
+            // Who else wants this processor may be who sends.
+            thread::yield_now();
+        }
+        self.rest.paused(self.now().since(from));
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.begun.elapsed())
+    }
+
+    /// Goes before others for as long as it may.
+    fn favour(&mut self, asleep: bool) {
+        let now = self.now();
+        let wanted = self.favour.as_mut().is_some_and(|favour| favour.spent(now, asleep));
+        if wanted == self.is_ahead {
+            return;
+        }
+        match favour::ask(wanted) {
+            Ok(()) => self.is_ahead = wanted,
+            Err(error) => {
+                tracing::warn!(
+                    "cannot have the scheduler's thread go before others, so that it is late where they want its processor: {error} (SCHED_RR wants CAP_SYS_NICE, and for the agent's cgroup real-time time if the kernel has CONFIG_RT_GROUP_SCHED; `priority = false` in [link] asks for none)"
+                );
+                self.favour = None;
+            }
+        }
+    }
+
+    /// Until something comes, or that time has passed. Whether something has come.
+    fn sleep(&mut self, time: Option<Duration>) -> io::Result<bool> {
+        use std::os::fd::AsFd;
+        let is_sleep = time != Some(Duration::ZERO);
+        if is_sleep {
+            self.favour(false);
+        }
+        let time = time.map(|t| TimeSpec::nanoseconds(i64::try_from(t.as_nanos()).unwrap_or(i64::MAX)));
+        let woken = ppoll(&mut [PollFd::new(self.epoll.as_fd(), PollFlags::POLLIN)], time, None);
+        if is_sleep {
+            self.favour(true);
+        }
+        match woken {
+            Ok(ready) => Ok(ready > 0),
+            Err(nix::errno::Errno::EINTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Lets packets leave while any may, a batch at the most.
+    fn let_out(&mut self) -> io::Result<Turn> {
+        let mut turn = Turn::Lane(0);
+        for _ in 0..BATCH {
+            turn = self.schedule.next(self.now());
+            match turn {
+                Turn::Lane(lane) => self.send(lane)?,
+                _ => break,
+            }
+        }
+        let is_full = self.yard.as_ref().is_some_and(Yard::is_full);
+        if is_full || !matches!(turn, Turn::Lane(_)) {
+            self.depart();
+        }
+        Ok(turn)
+    }
+
+    /// Has what a lane has on offer leave, or the next piece of it, and offers the next.
+    fn send(&mut self, lane: usize) -> io::Result<()> {
+        let this = &mut self.lanes[lane];
+        this.offered = false;
+        let Some(mut head) = this.head.take() else { return Ok(()) };
+        if self.couple(lane, &head) {
+            self.spare.push(head);
+            return self.fill(lane);
+        }
+        let this = &mut self.lanes[lane];
+        let piece = head.cut(self.segments);
+        this.write(piece.headers, piece.payload, piece.segments);
+        if piece.is_last {
+            self.spare.push(head);
+            self.fill(lane)
+        } else {
+            this.head = Some(head);
+            self.offer(lane);
+            Ok(())
+        }
+    }
+
+    /// Has a packet leave with others. If not, all before it have left.
+    fn couple(&mut self, lane: usize, packet: &Packet) -> bool {
+        let Worker { yard: Some(yard), lanes, .. } = self else { return false };
+        let write = |d: Departure<'_>| lanes[d.lane].write(d.frame, &[], d.segments);
+        match packet.single() {
+            Some(frame) => yard.couple(lane, frame, write),
+            None => {
+                yard.clear(write);
+                false
+            }
+        }
+    }
+
+    /// Writes what leaves together.
+    fn depart(&mut self) {
+        let Worker { yard: Some(yard), lanes, .. } = self else { return };
+        yard.clear(|d| lanes[d.lane].write(d.frame, &[], d.segments));
+    }
+
+    /// Reads a lane's next packet and offers it; if there is none, waits for one.
+    fn fill(&mut self, lane: usize) -> io::Result<()> {
+        let Some(this) = self.lanes.get_mut(lane) else { return Ok(()) };
+        while this.head.is_none() {
+            let mut packet = self.spare.pop().unwrap_or_else(Packet::new);
+            match packet.fill(|memory| (&this.file).read(memory)) {
+                Ok(()) => {
+                    this.seen.frames += 1;
+                    this.seen.bytes += packet.len() as u64;
+                    if this.class.is_some() {
+                        this.head = Some(packet);
+                    } else {
+                        self.spare.push(packet);
+                    }
+                }
+                Err(_) => {
+                    self.spare.push(packet);
+                    let data = EventData::new_u64(lane as u64);
+                    return Ok(epoll::modify(
+                        &self.epoll,
+                        &this.file,
+                        data,
+                        EventFlags::IN | EventFlags::ONESHOT,
+                    )?);
+                }
+            }
+        }
+        self.offer(lane);
+        Ok(())
+    }
+
+    fn offer(&mut self, lane: usize) {
+        let this = &mut self.lanes[lane];
+        if let (Some(head), Some(class), false) = (&this.head, this.class, this.offered) {
+            this.offered = self.schedule.offer(class, lane, head.wire(self.segments));
+        }
+    }
+
+    /// Does what was ordered; false if nobody will order anything any more.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => self.carry_out(order),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        // What had no class may have one now.
+        (0..self.lanes.len()).for_each(|lane| self.offer(lane));
+        true
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Set(class) => {
+                if let Err(error) = self.schedule.set(&class) {
+                    tracing::error!("{error}");
+                }
+            }
+            Order::Remove(minor) => match self.schedule.remove(minor) {
+                Ok(Some(lane)) => self.lanes[lane].offered = false,
+                Ok(None) => {}
+                Err(error) => tracing::error!("{error}"),
+            },
+            Order::Lane(lane, class) => {
+                let this = &mut self.lanes[lane];
+                this.class = class;
+                if class.is_none() && !this.offered {
+                    self.spare.extend(this.head.take());
+                    let _ = self.fill(lane);
+                }
+            }
+            Order::Ahead(ahead) => self.favour = ahead.then(Favour::default),
+            Order::Segments(segments) => self.segments = segments,
+            Order::Tell(answer) => {
+                let lanes = self
+                    .lanes
+                    .iter()
+                    .map(|lane| LaneReport { held: lane.head.as_ref().map_or(0, Packet::left), ..lane.seen });
+                let report = Report {
+                    classes: self.schedule.stats().collect(),
+                    lanes: lanes.collect(),
+                    late: self.schedule.late(),
+                };
+                let _ = answer.send(report);
+            }
+        }
+    }
+}
+
+const NO_TIME: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

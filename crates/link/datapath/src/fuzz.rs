@@ -1,0 +1,3 @@
+//! The parser of packets, for its fuzz target.
+
+pub use crate::engine::cut as packet;

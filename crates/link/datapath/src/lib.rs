@@ -1,0 +1,10 @@
+//! The data path: the engines that hold the link's division, what attaches packets to them, pacing and
+//! congestion control of sockets.
+//!
+//! **Invariant**: nothing here decides how much a class gets. Allocations come in.
+
+pub mod congestion;
+pub mod engine;
+#[cfg(fuzzing)]
+pub mod fuzz;
+pub mod pacing;

@@ -1,0 +1,317 @@
+//! The five questions weir asks of Docker's API, over its unix socket.
+//!
+//! A client of our own, because generated ones read every field of an answer into closed
+//! enumerations: one container with a value from a newer Docker would hide all of them. Here only
+//! what is used is read, and an answer is bounded in size and time.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Mutex, time::Duration};
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::{net::UnixStream, time::timeout};
+
+use super::Unavailable;
+use crate::labels;
+
+/// The largest answer that is read, bytes: some ten thousand containers in a list.
+const LARGEST: usize = 32 << 20;
+
+/// A daemon that has answered, and the version of the API that it speaks.
+#[derive(Debug)]
+pub(super) struct Api {
+    socket: PathBuf,
+    patience: Duration,
+    /// `/v1.41`; empty if the daemon does not say.
+    version: String,
+    /// The labels that are weir's of images that were asked about, by id: an image never changes.
+    images: Mutex<BTreeMap<String, Labels>>,
+}
+
+/// Labels by key.
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// The most images that are remembered.
+const IMAGES: usize = 256;
+
+/// What `GET /containers/ID/json` says, as far as it is used.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Inspected {
+    pub(super) id: String,
+    /// The id of its image.
+    #[serde(default)]
+    pub(super) image: String,
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) config: Config,
+    pub(super) host_config: HostConfig,
+    pub(super) network_settings: NetworkSettings,
+}
+
+impl Inspected {
+    /// Whether it has labels that are weir's.
+    pub(super) fn has_our_labels(&self) -> bool {
+        self.config.labels.iter().flatten().any(|(key, _)| labels::is_ours(key))
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct State {
+    /// True of a paused one too, and of one that waits to be restarted.
+    pub(super) running: bool,
+    /// 0 if it has no process.
+    #[serde(default)]
+    pub(super) pid: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Config {
+    #[serde(default)]
+    pub(super) labels: Option<BTreeMap<String, String>>,
+}
+
+/// What `GET /images/ID/json` says, as far as it is used.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Image {
+    #[serde(default)]
+    config: Option<Config>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct HostConfig {
+    #[serde(default)]
+    pub(super) network_mode: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct NetworkSettings {
+    #[serde(default)]
+    pub(super) sandbox_key: String,
+    #[serde(default)]
+    pub(super) networks: Option<BTreeMap<String, Endpoint>>,
+}
+
+/// Empty texts where there is no address.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Endpoint {
+    #[serde(rename = "IPAddress", default)]
+    pub(super) v4: String,
+    #[serde(rename = "GlobalIPv6Address", default)]
+    pub(super) v6: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    id: String,
+    #[serde(default, rename = "ImageID")]
+    image: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Event {
+    #[serde(default, rename = "Type")]
+    kind: String,
+    #[serde(default)]
+    actor: Actor,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+struct Actor {
+    #[serde(rename = "ID")]
+    id: String,
+    attributes: BTreeMap<String, String>,
+}
+
+/// The body of an error.
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
+impl Api {
+    /// Asks the daemon which version it speaks; `patience` bounds each answer from now on.
+    pub(super) async fn connect(socket: PathBuf, patience: Duration) -> Result<Api, Unavailable> {
+        let mut api = Api { socket, patience, version: String::new(), images: Mutex::default() };
+        let answer = within(patience, "/_ping", api.ask("/_ping")).await?;
+        let version = answer.headers().get("api-version").and_then(|version| version.to_str().ok());
+        // It becomes part of paths, so it must look like one.
+        if let Some(version) = version.filter(|v| v.chars().all(|c| c.is_ascii_digit() || c == '.')) {
+            api.version = format!("/v{version}");
+        }
+        Ok(api)
+    }
+
+    /// The ids of the containers that run, paused ones too.
+    pub(super) async fn running(&self) -> Result<Vec<String>, Unavailable> {
+        let listed: Vec<Listed> = self.get("/containers/json", self.patience).await?;
+        Ok(listed.into_iter().map(|container| container.id).collect())
+    }
+
+    /// The images that containers have, also those that do not run.
+    pub(super) async fn images(&self) -> Result<Vec<String>, Unavailable> {
+        let listed: Vec<Listed> = self.get("/containers/json?all=true", self.patience).await?;
+        Ok(listed.into_iter().map(|container| container.image).collect())
+    }
+
+    /// All about one container; none if it is gone.
+    pub(super) async fn inspect(&self, id: &str) -> Result<Option<Inspected>, Unavailable> {
+        // One that hangs (dockerd holds a lock for each) must not hold up the others for long.
+        match self.get(&format!("/containers/{}/json", encode(id)), self.patience / 4).await {
+            Ok(inspected) => Ok(Some(inspected)),
+            Err(Unavailable::Refused { status: 404, .. }) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// The labels that are weir's of a container's image.
+    pub(super) async fn image_labels(&self, container: &Inspected) -> Result<Labels, String> {
+        let id = &container.image;
+        if id.is_empty() {
+            return Err("docker does not name its image".to_owned());
+        }
+        let images = || self.images.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(known) = images().get(id) {
+            return Ok(known.clone());
+        }
+        let image: Image = self
+            .get(&format!("/images/{}/json", encode(id)), self.patience / 4)
+            .await
+            .map_err(|why: Unavailable| why.to_string())?;
+        let mut labels = image.config.and_then(|config| config.labels).unwrap_or_default();
+        labels.retain(|key, _| labels::is_ours(key));
+        let mut images = images();
+        if images.len() >= IMAGES {
+            images.clear();
+        }
+        images.insert(id.clone(), labels.clone());
+        Ok(labels)
+    }
+
+    /// The changes to containers since a moment, seconds since the epoch, and those to come.
+    pub(super) async fn events(&self, since: u64) -> Result<Events, Unavailable> {
+        let filters = r#"{"type":["container","network"],"event":["start","die","destroy","rename","update","connect","disconnect"]}"#;
+        let path = format!("{}/events?since={since}&filters={}", self.version, encode(filters));
+        let answer = within(self.patience, "/events", self.ask(&path)).await?;
+        Ok(Events { body: answer.into_body(), buffer: Vec::new() })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str, patience: Duration) -> Result<T, Unavailable> {
+        let read = async {
+            let answer = self.ask(&format!("{}{path}", self.version)).await?;
+            let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+            let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
+            serde_json::from_slice(&body).map_err(|why| Unavailable::garbled(path, why))
+        };
+        within(patience, path, read).await
+    }
+
+    /// Sends a request, on a connection of its own; the answer's head, if it is a good one.
+    async fn ask(&self, path: &str) -> Result<Response<Incoming>, Unavailable> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|why| Unavailable::NoConnection { socket: self.socket.clone(), kind: why.kind() })?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|why| Unavailable::broken(path, why))?;
+        // It ends with the answer, or when nobody waits for one any more. What breaks it breaks
+        // the answer too, which is where it is told.
+        tokio::spawn(connection);
+        let request = Request::get(path)
+            .header("host", "docker")
+            .body(Empty::<Bytes>::new())
+            .map_err(|why| Unavailable::broken(path, why))?;
+        let answer = sender.send_request(request).await.map_err(|why| Unavailable::broken(path, why))?;
+        if answer.status() == StatusCode::OK {
+            return Ok(answer);
+        }
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+        let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
+        let said = match serde_json::from_slice::<Refusal>(&body) {
+            Ok(refusal) => refusal.message,
+            Err(_) => String::from_utf8_lossy(&body).chars().take(200).collect(),
+        };
+        Err(Unavailable::Refused { request: path.to_owned(), status, said })
+    }
+}
+
+async fn within<T>(
+    patience: Duration,
+    request: &str,
+    work: impl Future<Output = Result<T, Unavailable>>,
+) -> Result<T, Unavailable> {
+    let late = Unavailable::TimedOut { request: request.to_owned(), after: patience };
+    timeout(patience, work).await.unwrap_or(Err(late))
+}
+
+/// A stream of changes.
+#[derive(Debug)]
+pub(super) struct Events {
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// The id of the next container that changes. Nothing is lost if this is dropped before
+    /// it is ready.
+    pub(super) async fn next(&mut self) -> Result<String, Unavailable> {
+        loop {
+            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                let event: Event =
+                    serde_json::from_slice(&line).map_err(|why| Unavailable::garbled("/events", why))?;
+                if let Some(id) = event.container() {
+                    return Ok(id);
+                }
+            }
+            if self.buffer.len() > LARGEST {
+                return Err(Unavailable::garbled("/events", "a line does not end"));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(why)) => return Err(Unavailable::broken("/events", why)),
+                None => return Err(Unavailable::broken("/events", "the stream ended")),
+            }
+        }
+    }
+}
+
+impl Event {
+    /// Which container it is about.
+    pub(super) fn container(mut self) -> Option<String> {
+        match self.kind.as_str() {
+            "container" => Some(self.actor.id),
+            "network" => self.actor.attributes.remove("container"),
+            _ => None,
+        }
+    }
+}
+
+/// Percent-encodes what may not stand in a path or query as it is (RFC 3986, 2.3).
+fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

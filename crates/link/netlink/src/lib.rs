@@ -1,0 +1,21 @@
+//! rtnetlink, as far as weir needs it: links, addresses, namespaces, traffic control.
+//!
+//! Framing, links and addresses come from the `netlink-packet-*` crates; the options of
+//! HTB, TBF and cls_bpf, which they do not know, are written in [`tc`]. Requests are
+//! batched: one system call for many class changes.
+
+mod attrs;
+mod link;
+mod socket;
+pub mod tc;
+
+pub use attrs::{Attrs, attributes};
+pub use link::{Link, LinkEvents, Prefix};
+pub use socket::{Netlink, NetlinkError, Request};
+
+/// An error with its causes on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
