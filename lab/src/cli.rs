@@ -12,15 +12,32 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use weir_netlab::{interrupt::{self, Interrupted}, topology::{self, Mode, check_rights, is_leftover}};
+use weir_netlab::{
+    interrupt::{self, Interrupted},
+    topology::{self, Mode, check_rights, is_leftover},
+};
 
-use crate::{control::{self, Kind}, cost, demo, ecc::{self, Backend}, experiment::{self, Experiment}, image, phtb, pop, report::{self, Shown, Summary, table::new_table}, run::{self, Options, Step}, scenario::Scenario, sla};
+use crate::{
+    control::{self, Kind},
+    cost, demo,
+    ecc::{self, Backend},
+    experiment::{self, Experiment},
+    image, phtb, pop,
+    report::{self, Shown, Summary, table::new_table},
+    run::{self, Options, Step},
+    scenario::Scenario,
+    sla,
+};
 
 /// Run the experiments: weir beside what people use today, with real traffic in network namespaces
 ///
 /// `weir lab` runs this program.
 #[derive(Debug, Parser)]
-#[command(name = "weir-lab", bin_name = "weir lab", version, after_long_help = "\
+#[command(
+    name = "weir-lab",
+    bin_name = "weir lab",
+    version,
+    after_long_help = "\
 Examples:
   weir lab list                            which experiments there are
   sudo weir lab run weights-3              one of them, under weir, tc and no control
@@ -41,7 +58,8 @@ Examples:
 
 Results are written to ./weir-lab-results/SCENARIO/: result.json, table.txt, plot.svg, tc.txt.
 Needs iproute2, iperf3, ethtool, and for nat iptables. Nothing outside of the namespaces that
-it makes is touched; Ctrl-C removes them too.")]
+it makes is touched; Ctrl-C removes them too."
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -472,9 +490,11 @@ fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
             Ok(path)
         }
         None => {
-            let own = env::current_exe().context("cannot find the path of this program (give weir's by --weir)")?;
+            let own =
+                env::current_exe().context("cannot find the path of this program (give weir's by --weir)")?;
             let beside = own.parent().map(Path::to_owned);
-            let on_path = env::var_os("PATH").into_iter().flat_map(|path| env::split_paths(&path).collect::<Vec<_>>());
+            let on_path =
+                env::var_os("PATH").into_iter().flat_map(|path| env::split_paths(&path).collect::<Vec<_>>());
             let mut candidates = beside.into_iter().chain(on_path).map(|directory| directory.join("weir"));
             candidates.find(|path| path.is_file()).with_context(|| {
                 format!("there is no program weir beside {} or on PATH: name one by --weir", own.display())

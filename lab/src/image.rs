@@ -338,7 +338,16 @@ fn read(args: &SimulateArgs) -> anyhow::Result<(Trace, Option<SkippedRecords>)> 
 
 fn table(answer: &Answer) -> comfy_table::Table {
     let headings = [
-        "policy", "cache", "budget", "images", "blobs", "bytes", "fetch", "deployment", "std.dev", "evicted",
+        "policy",
+        "cache",
+        "budget",
+        "images",
+        "blobs",
+        "bytes",
+        "fetch",
+        "deployment",
+        "std.dev",
+        "evicted",
     ];
     let mut table = new_table();
     table.set_header(headings);
@@ -403,8 +412,7 @@ fn generate(args: &GenerateArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode
             writeln!(out, "{records} requests are in {}", path.display())?;
         }
         None => {
-            write_registry(&trace, options, BufWriter::new(&mut *out), || bar.inc(1))
-                .map_err(unwrapped)?;
+            write_registry(&trace, options, BufWriter::new(&mut *out), || bar.inc(1)).map_err(unwrapped)?;
             bar.finish_and_clear();
         }
     }
@@ -475,8 +483,7 @@ mod tests {
 
     #[test]
     fn nodes_and_sharing_are_lines_of_the_table() {
-        let words =
-            ["simulate", "--zone", "dal", "--deployments", "200", "--nodes", "5", "--sharing"];
+        let words = ["simulate", "--zone", "dal", "--deployments", "200", "--nodes", "5", "--sharing"];
         let words =
             [&words[..], &["per-node,shared", "--budget", "10GiB", "--policy", "image-lru", "--at-once"]];
         let text = good(&words.concat());

@@ -1,10 +1,10 @@
 //! What each flow of a case should get: section 3's allocation, as payload.
 
+use weir_netlab::{topology::Family, traffic::Load};
 use weir_share::{Allocator, Demand, Sharer};
 use weir_units::BitRate;
-use weir_netlab::{topology::Family, traffic::Load};
 
-use crate::{scenario::{Case, Setting}};
+use crate::scenario::{Case, Setting};
 
 /// The share of one container, or of the host.
 #[derive(Debug, Clone, PartialEq)]

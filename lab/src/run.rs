@@ -3,9 +3,18 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::{Context, Result};
-use weir_netlab::{stats::{self, SplitMix}, topology::Topology, traffic::{self, Flow, Measured, Rtts, Timing}};
+use weir_netlab::{
+    stats::{self, SplitMix},
+    topology::Topology,
+    traffic::{self, Flow, Measured, Rtts, Timing},
+};
 
-use crate::{control::{self, Kind, Missing}, oracle::{self, Share}, report::{CaseReport, ContainerReport, Measurement, PingMeasurement, PingReport, Report, Settings}, scenario::{Case, HOST, Scenario, Setting}};
+use crate::{
+    control::{self, Kind, Missing},
+    oracle::{self, Share},
+    report::{CaseReport, ContainerReport, Measurement, PingMeasurement, PingReport, Report, Settings},
+    scenario::{Case, HOST, Scenario, Setting},
+};
 
 /// What the caller decides.
 #[derive(Debug, Clone)]

@@ -19,11 +19,14 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use serde::{Deserialize, Serialize};
+use weir_netlab::{
+    topology::{Family, Mode, Spec, Uplink, Wire},
+    traffic::Load,
+};
 use weir_share::{Policy, PolicyError, Weight};
 use weir_units::{BitRate, Bytes};
-use weir_netlab::{topology::{Family, Mode, Spec, Uplink, Wire}, traffic::Load};
 
-use crate::{control::{Kind, TcForm}};
+use crate::control::{Kind, TcForm};
 
 /// The scenarios that come with weir: the paper's in the order of its figures, then weir's own.
 const BUILT_IN: [(&str, &str); 10] = [

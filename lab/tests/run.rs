@@ -7,8 +7,8 @@ use weir_lab::{
     report::{Report, Shown as _},
     run::{self, Options},
     scenario::Scenario,
-    topology::check_rights,
 };
+use weir_netlab::topology::check_rights;
 
 const SMALL: &str = r#"
 name = "small"

@@ -4,14 +4,16 @@
 use nix::sched::{CloneFlags, unshare};
 use weir_api::{Check, Verdict};
 use weir_bpf::{Classifier, Pacer, attach};
+use weir_datapath::engine::{
+    Kind,
+    selftest::{self, Shares},
+};
+use weir_discovery::cgroup::Cgroup2;
+use weir_netlink::{
+    Netlink, chain,
+    tc::{self, Hook, HtbClass, Leaf},
+};
 use weir_units::{BitRate, Bytes, TcHandle};
-
-use weir_netlink::{chain, Netlink, tc::{self, Hook, HtbClass, Leaf}};
-use weir_discovery::{cgroup::Cgroup2};
-use weir_datapath::{engine::{
-        Kind,
-        selftest::{self, Shares},
-    }};
 
 fn ok(name: &str, found: impl Into<String>) -> Check {
     Check { name: name.to_owned(), verdict: Verdict::Ok, found: found.into(), advice: None }
@@ -23,7 +25,7 @@ fn bad(name: &str, verdict: Verdict, found: impl Into<String>, advice: &str) -> 
 
 /// Tries everything that the engines need. Nothing is left on the host.
 #[must_use]
-pub fn kernel() -> Vec<Check> {
+pub(crate) fn kernel() -> Vec<Check> {
     let mut checks = vec![release()];
     let tried = std::thread::spawn(|| match unshare(CloneFlags::CLONE_NEWNET) {
         Ok(()) => try_out(),
@@ -49,7 +51,7 @@ pub fn kernel() -> Vec<Check> {
 
 /// Has every engine divide a small link, all at once: a second or two.
 #[must_use]
-pub fn engines() -> Vec<Check> {
+pub(crate) fn engines() -> Vec<Check> {
     let check = |kind: Kind| -> Check {
         let name = format!("engine {kind}");
         match selftest::run(kind) {

@@ -18,9 +18,9 @@ use tokio::{
     sync::{broadcast, watch},
     time::sleep,
 };
-use weir_netlink::{chain};
 use weir_discovery::{containerd, docker};
 use weir_image::{Mirror, Settings, Timing};
+use weir_netlink::chain;
 
 /// Between two tries to open the store or to listen.
 const AGAIN: Duration = Duration::from_secs(5);

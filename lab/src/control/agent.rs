@@ -10,9 +10,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use weir_api::{Class, Client, ClientError, PolicyChange, SetPolicies};
+use weir_netlab::{
+    interrupt,
+    topology::{Netns, Proc, Topology, UPLINK},
+};
 use weir_share::Policy;
 use weir_units::BitRate;
-use weir_netlab::{interrupt, topology::{Netns, Proc, Topology, UPLINK}};
 
 /// How long an agent may take to answer, and a class to be enforced.
 const READY: Duration = Duration::from_secs(10);

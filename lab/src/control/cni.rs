@@ -9,12 +9,12 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use weir_netlab::topology::Topology;
 use weir_units::BitRate;
 
 use super::Control;
-use weir_netlab::{topology::Topology};
 
-use crate::{scenario::{Case, HOST}};
+use crate::scenario::{Case, HOST};
 
 /// The plugin's `latencyInMillis`.
 const LATENCY_MS: u32 = 25;

@@ -7,14 +7,17 @@ mod tc;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use weir_netlab::topology::Topology;
 use weir_units::BitRate;
 
 pub(crate) use agent::TEMP_PREFIX;
 pub use agent::{Agent, AgentSetup};
 pub use tc::{TcForm, script};
-use weir_netlab::{topology::Topology};
 
-use crate::{run::Options, scenario::{Case, HOST, Scenario}};
+use crate::{
+    run::Options,
+    scenario::{Case, HOST, Scenario},
+};
 
 /// Which control.
 #[derive(

@@ -10,13 +10,13 @@ use std::{fmt::Write as _, net::IpAddr};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use weir_netlab::topology::{Family, Topology, UPLINK};
 use weir_share::Policy;
 use weir_units::BitRate;
 
 use super::Control;
-use weir_netlab::{topology::{Family, Topology, UPLINK}};
 
-use crate::{scenario::{Case, HOST, Scenario}};
+use crate::scenario::{Case, HOST, Scenario};
 
 /// How the script expresses weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

@@ -7,11 +7,19 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use weir_netlab::{
+    interrupt, stats,
+    topology::{Family, Netns},
+    traffic::Bulk,
+};
 
 use super::{Found, Row, Scenario, Shaper, clock::Moment};
-use weir_netlab::{interrupt, stats, topology::{Family, Netns}, traffic::Bulk};
 
-use crate::{control::Kind, report::{Figure, Rule}, run::{Options, Step}};
+use crate::{
+    control::Kind,
+    report::{Figure, Rule},
+    run::{Options, Step},
+};
 
 /// Connections are opened and windows found in this time.
 const WARM_UP: Duration = Duration::from_millis(300);

@@ -3,11 +3,19 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use weir_netlab::{
+    interrupt, stats,
+    topology::{Family, Netns},
+    traffic::{self, Bulk, Rtts},
+};
 
 use super::{Found, Row, Scenario, Shaper};
-use weir_netlab::{interrupt, stats, topology::{Family, Netns}, traffic::{self, Bulk, Rtts}};
 
-use crate::{control::Kind, report::{Figure, Rule}, run::{Options, Step}};
+use crate::{
+    control::Kind,
+    report::{Figure, Rule},
+    run::{Options, Step},
+};
 
 const WARM_UP: Duration = Duration::from_millis(1500);
 /// Probes while nobody sends.

@@ -13,14 +13,18 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use weir_netlab::topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire};
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes};
 
 pub use plot::svg;
 pub use show::table;
-use weir_netlab::{topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire}};
 
-use crate::{control::{self, Agent, Kind, Missing, TcForm, cni, script}, report::{Figure, Head}, run::{Options, Step}};
+use crate::{
+    control::{self, Agent, Kind, Missing, TcForm, cni, script},
+    report::{Figure, Head},
+    run::{Options, Step},
+};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

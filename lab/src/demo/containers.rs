@@ -1,9 +1,9 @@
 use std::{cell::RefCell, path::Path};
 
 use anyhow::Result;
+use weir_netlab::topology::{Mode, Proc, Spec, Topology};
 use weir_testkit::Dockerd;
 use weir_units::BitRate;
-use weir_netlab::{topology::{Mode, Proc, Spec, Topology}};
 
 use crate::{control::AgentSetup, scenario::Scenario};
 

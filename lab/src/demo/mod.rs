@@ -15,14 +15,22 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use weir_netlab::{
+    interrupt, stats,
+    topology::{Proc, Topology},
+    traffic::wait_until_listening,
+};
 
 use self::{
     containers::{Containers, DockerContainers, NetnsContainers},
     screen::{Row, Screen},
 };
-use weir_netlab::{interrupt, stats, topology::{Proc, Topology}, traffic::wait_until_listening};
 
-use crate::{control::Agent, oracle::{self, Share}, scenario::{self, Case, Scenario}};
+use crate::{
+    control::Agent,
+    oracle::{self, Share},
+    scenario::{self, Case, Scenario},
+};
 
 /// What the containers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -24,11 +24,14 @@ use nix::{
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use weir_netlab::{
+    interrupt,
+    topology::{Netns, Proc, check_rights, command, last_words, tunnel, unique_prefix},
+};
 
 use super::{
     Algorithm, Case, Generator, Report, Scenario, Sweep, measure::measure, network::Medium, report::Missing,
 };
-use weir_netlab::{interrupt, topology::{Netns, Proc, check_rights, command, last_words, tunnel, unique_prefix}};
 
 use crate::{run::Options, sla::harness};
 

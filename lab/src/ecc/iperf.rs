@@ -12,9 +12,12 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use weir_netlab::{
+    topology::{Netns, Proc},
+    traffic::wait_until_listening,
+};
 
 use super::transfer::Transfer;
-use weir_netlab::{topology::{Netns, Proc}, traffic::wait_until_listening};
 
 /// What moves flows' bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]

@@ -3,10 +3,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use weir_netlab::{stats::SplitMix, topology::Wire};
 use weir_units::{BitRate, Bytes, Instant};
 
 use super::Link;
-use weir_netlab::{stats::SplitMix, topology::Wire};
 
 /// Packets wait for the rate in a queue of so many bytes, then take their time, or get lost.
 ///

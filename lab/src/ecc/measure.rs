@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
+use weir_netlab::interrupt;
 
 use super::{
     Algorithm, Case, Generator, Place, Point, Scenario,
@@ -16,7 +17,6 @@ use super::{
     rule::Ruled,
     transfer::{RULED, Server, Transfer, carry},
 };
-use weir_netlab::interrupt;
 
 /// All measurements of a scenario, with seeds from `first_seed` on, and what could not be measured.
 /// `watch` is told before each.

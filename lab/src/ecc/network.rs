@@ -3,12 +3,12 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
+use weir_netlab::topology::{Netns, Wire, check_rights, unique_prefix};
 
 use super::{
     Link, Place,
     wires::{self, Carrier},
 };
-use weir_netlab::topology::{Netns, Wire, check_rights, unique_prefix};
 
 /// Packets that may be on their way behind a buffer: never the limit.
 const ON_THE_WAY: u32 = 1_000_000;

@@ -3,17 +3,17 @@
 
 use anyhow::Result;
 use plotters::style::{Color, RGBColor};
+use weir_netlab::stats::SplitMix;
 
 use super::{
     Algorithm, Point, Report,
     report::{Row, groups},
     table::{GROUPS, Standing, standing},
 };
-use weir_netlab::{stats::SplitMix};
 
-use crate::{report::sheet::{
-        self, CENTER_TOP, FAINT, GREY, INK, LEFT_MIDDLE, LEFT_TOP, RIGHT_MIDDLE, Sheet, TEXT, tick,
-    }};
+use crate::report::sheet::{
+    self, CENTER_TOP, FAINT, GREY, INK, LEFT_MIDDLE, LEFT_TOP, RIGHT_MIDDLE, Sheet, TEXT, tick,
+};
 
 pub(super) const LEFT: i32 = 70;
 pub(super) const TOP: i32 = 110;

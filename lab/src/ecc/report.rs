@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use weir_netlab::stats::{self, SplitMix};
 
 use super::{Algorithm, Claim, Finding, Outcome, Place, Point, Scenario, Side, Whose, svg, table};
-use weir_netlab::{stats::{self, SplitMix}};
 
-use crate::{report::{Figure, Head, Rule, Shown}};
+use crate::report::{Figure, Head, Rule, Shown};
 
 /// Of the confidence intervals.
 const LEVEL: f64 = 0.95;

@@ -4,9 +4,8 @@ use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use weir_bpf::CongestionRule;
 use weir_cc::{Action, Entry, Rule};
-use weir_datapath::{congestion::{Congestion, Homes, shapes}};
-use weir_discovery::{NetnsRef};
-
+use weir_datapath::congestion::{Congestion, Homes, shapes};
+use weir_discovery::NetnsRef;
 use weir_netlab::topology::Netns;
 
 /// Any class will do, as the rule is everybody's.

@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use weir_netlab::stats::SplitMix;
+
 use super::{
     Algorithm, Estimate, Point, Report, Whose,
     report::{Row, estimate, groups, ratio},
 };
-use weir_netlab::{stats::SplitMix};
 
-use crate::{report::table::new_table};
+use crate::report::table::new_table;
 
 /// Completion times of each case and algorithm, or who wins where of a sweep; then the findings.
 #[must_use]

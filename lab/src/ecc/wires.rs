@@ -14,10 +14,10 @@ use nix::{
     poll::{PollFd, PollFlags, ppoll},
     sys::{prctl, time::TimeSpec},
 };
+use weir_netlab::topology::{Netns, tunnel};
 use weir_units::{Bytes, Instant};
 
 use super::{Link, line::Line};
-use weir_netlab::topology::{Netns, tunnel};
 
 /// What tc counts of a frame and a tunnel device does not have.
 const ETHERNET: u64 = 14;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Point, Scenario};
 use weir_netlab::stats::SplitMix;
+
+use super::{Point, Scenario};
 
 /// A client's wish.
 #[derive(Debug, Clone, Copy, PartialEq)]

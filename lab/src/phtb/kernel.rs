@@ -17,10 +17,10 @@ use nix::sys::{
     socket::{setsockopt, sockopt},
 };
 use weir_htb::{ClassId, Params};
+use weir_netlab::topology::{Netns, check_rights, unique_prefix};
 use weir_units::BitRate;
 
 use super::{Played, QUANTUM, Scenario, cores::side_by_side, link, link_burst, rates, trace::Trace};
-use weir_netlab::topology::{Netns, check_rights, unique_prefix};
 
 const DEVICE: &str = "eth0";
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -20,14 +20,14 @@ use std::{fmt, path::PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_htb::{ClassId, ClassSpec, Htb, Limits, Next, Packet, Params};
+use weir_netlab::interrupt;
 use weir_units::{BitRate, Bytes, Instant};
 
 pub use plot::svg;
 pub use show::table;
 pub use trace::{Frame, Trace, Users};
-use weir_netlab::{interrupt};
 
-use crate::{report::Head};
+use crate::report::Head;
 
 /// Bytes of a turn.
 const QUANTUM: u32 = 1_514;

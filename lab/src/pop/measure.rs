@@ -7,10 +7,10 @@ use weir_cache::{
     simulate::{Outcome, Replay, Setup, Sharing, TimeModel, simulate_closed},
     trace::Trace,
 };
+use weir_netlab::interrupt;
 use weir_units::Bytes;
 
 use super::{Measures, Report, Row, Scenario, ZoneCase};
-use weir_netlab::interrupt;
 
 /// Deployments in a point of the plot of a run, as in the paper's Fig. 7.
 const BIN: usize = 50;

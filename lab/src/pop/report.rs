@@ -9,12 +9,12 @@ use weir_cache::{
     PolicyKind,
     simulate::{Bin, Outcome, Sharing},
 };
+use weir_netlab::stats;
 use weir_units::Bytes;
 
 use super::{Measures, Scenario, ZoneCase, svg};
-use weir_netlab::{stats};
 
-use crate::{report::{Figure, Head, Rule, Shown, table::new_table}};
+use crate::report::{Figure, Head, Rule, Shown, table::new_table};
 
 /// One simulation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

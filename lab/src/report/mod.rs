@@ -12,6 +12,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use weir_netlab::topology::{Family, Mode};
 use weir_units::BitRate;
 
 pub use compare::{Summary, compare};
@@ -20,9 +21,11 @@ pub use machine::Machine;
 pub(crate) use plot::color;
 pub use plot::svg;
 pub use table::table;
-use weir_netlab::{topology::{Family, Mode}};
 
-use crate::{control::{Kind, Missing, TcForm}, scenario::{Scenario, Setting}};
+use crate::{
+    control::{Kind, Missing, TcForm},
+    scenario::{Scenario, Setting},
+};
 
 /// One run of one scenario. As JSON: `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

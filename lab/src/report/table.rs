@@ -1,12 +1,12 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use weir_netlab::traffic::Load;
 use weir_units::BitRate;
 
 use super::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, Settings};
-use weir_netlab::{traffic::Load};
 
-use crate::{control::{Kind, Missing}};
+use crate::control::{Kind, Missing};
 
 /// Every case and container, expected beside measured.
 #[must_use]

@@ -8,9 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use weir_netlab::topology::{Proc, command, last_words};
 
 use super::{Report, Scenario};
-use weir_netlab::{topology::{Proc, command, last_words}};
 
 use crate::{control::Missing, run::Options};
 

@@ -7,16 +7,23 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use weir_netlab::{
+    interrupt,
+    topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire},
+    traffic::Eager,
+};
 use weir_units::Bytes;
 
 use super::{
-    Answer, Case, Eager, FIRST_PORT, Report, Row, Scenario, Service, consume, guest, promise,
+    Answer, Case, FIRST_PORT, Report, Row, Scenario, Service, consume, guest, promise,
     report::{Sample, row},
     script,
 };
-use weir_netlab::{interrupt, topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire}};
 
-use crate::{control::{self, Kind, Missing}, run::{Options, Step}};
+use crate::{
+    control::{self, Kind, Missing},
+    run::{Options, Step},
+};
 
 /// Requests that begin before this are left out: addresses are looked up, queues fill.
 const WARM_UP: Duration = Duration::from_millis(500);

@@ -15,7 +15,6 @@
 //! shown beside, and not judged.
 
 mod consumer;
-mod eager;
 mod guest;
 mod measure;
 mod plot;
@@ -28,7 +27,6 @@ use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
 pub use consumer::{Answer, consume};
-pub use eager::Eager;
 pub(crate) use guest::harness;
 pub use measure::run;
 pub use plot::svg;

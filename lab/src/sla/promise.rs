@@ -5,12 +5,18 @@ use std::{fmt::Write as _, fs, time::Duration, time::Instant};
 
 use anyhow::{Context as _, Result, bail};
 use weir_agree::{Context, Document, Language, Name, Offer, Protocol, Selector, Service, Terms};
+use weir_netlab::{
+    interrupt,
+    topology::{Proc, Topology, command, last_words},
+};
 use weir_units::BitRate;
 
 use super::{Case, Scenario};
-use weir_netlab::{interrupt, topology::{Proc, Topology, command, last_words}};
 
-use crate::{control::{self, Agent, AgentSetup, Kind}, run::Options};
+use crate::{
+    control::{self, Agent, AgentSetup, Kind},
+    run::Options,
+};
 
 /// How long an agreement may take to be in force.
 const READY: Duration = Duration::from_secs(5);

@@ -4,15 +4,18 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use weir_netlab::stats;
 use weir_units::BitRate;
 
 use super::{Answer, Case, FIRST_PORT, PAPER_BYTES, Paper, Scenario, ideal_ms, svg};
-use weir_netlab::{stats};
 
-use crate::{control::{Kind, Missing}, report::{
+use crate::{
+    control::{Kind, Missing},
+    report::{
         Figure, Head, Rule, Shown,
         table::{align_numbers, control_name, missing_lines, new_table},
-    }};
+    },
+};
 
 /// What the consumers of a case got under a control, over all repetitions.
 #[derive(Debug, Default)]

@@ -21,7 +21,6 @@ use hyper_util::rt::TokioIo;
 use image::{GrayImage, Luma, imageops::interpolate_bilinear};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{net, sync::oneshot};
-
 use weir_netlab::topology::Netns;
 
 /// What a consumer asks for: the paper's r = 512x512 and alpha = 20.

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use weir_units::BitRate;
-
 use weir_netlab::topology::UPLINK;
+use weir_units::BitRate;
 
 /// The lines for `tc -batch`. `agreements`: the service's port and its rate, which is its
 /// ceiling as well; `other`: the rate and ceiling of all other traffic. Without it there is no

@@ -12,7 +12,6 @@ use std::{
 };
 
 use weir_netlab::{stats, topology::Netns};
-
 use weir_testkit::set_realtime;
 
 /// An answer that takes longer counts as lost, with this time.

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use weir_bpf::attach;
-use weir_netlink::{Netlink, tc::FoundClass};
 use weir_netlab::topology::Netns;
+use weir_netlink::{Netlink, tc::FoundClass};
 
 use crate::Need;
 

@@ -3,7 +3,6 @@
 use std::{fmt, path::Path, process::Command};
 
 use weir_netlab::topology::{self, Netns};
-
 use weir_testkit::set_realtime;
 
 /// A right, a program or a feature of the kernel without which a test means nothing.

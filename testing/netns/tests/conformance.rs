@@ -5,8 +5,8 @@
 
 use std::{thread::sleep, time::Duration};
 
+use weir_lab::scenario::{self, Case};
 use weir_netlab::{
-    scenario::{self, Case},
     topology::{Family, Mode, Spec, Uplink},
     traffic::Load,
 };

@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, thread::sleep, time::Duration};
 
-use weir_netlink::{Netlink, tc::FoundClass};
 use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
     traffic::UDP_PAYLOAD,
 };
+use weir_netlink::{Netlink, tc::FoundClass};
 use weir_netns_tests::{Need, Node, Origin, Rate, Stream, can_run, containers, kernel};
 use weir_units::BitRate;
 

@@ -6,8 +6,8 @@ use std::{
 };
 
 use weir_netlab::{
-    sla::Eager,
     topology::{Family, Mode, Spec},
+    traffic::Eager,
 };
 use weir_netns_tests::{Engine, Node, TOLERANCE, containers, for_each_engine, measure_once};
 

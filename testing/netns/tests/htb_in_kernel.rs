@@ -10,9 +10,9 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use weir_netlink::Netlink;
 use weir_htb::{ClassId, Htb, Limits, Next, Packet, Params};
 use weir_netlab::topology::{Family, Mode, Netns, Spec};
+use weir_netlink::Netlink;
 use weir_netns_tests::{Need, Node, can_run, containers, kernel::index_of, measure_once};
 use weir_units::{BitRate, Bytes, Instant, TcHandle};
 

@@ -8,11 +8,11 @@ use std::{
 
 use nix::sys::signal::Signal;
 use weir_api::Client;
-use weir_netlink::tc::FoundClass;
 use weir_netlab::{
     topology::{Family, Spec, UPLINK},
     traffic::Load,
 };
+use weir_netlink::tc::FoundClass;
 use weir_netns_tests::{
     Agent, CAPACITY, Config, Division, Need, Node, Rate, Record, Stream, TOLERANCE, can_run, compare,
     containers,

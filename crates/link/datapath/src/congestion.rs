@@ -21,10 +21,9 @@ use weir_bpf::{
     Congestion as Programs, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule,
     CongestionTrial, EarlierCongestion, attach,
 };
-
 use weir_discovery::{NetnsRef, NsId};
 
-use crate::{pacing::{DEAD_NS, PacingError, Root, in_each, namespaces, now_ns, visit}};
+use crate::pacing::{DEAD_NS, PacingError, Root, in_each, namespaces, now_ns, visit};
 
 /// Algorithms that this kernel has now.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";

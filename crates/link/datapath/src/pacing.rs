@@ -23,10 +23,13 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 use weir_bpf::{Earlier, Pacer, attach};
+use weir_discovery::{
+    NetnsRef, NsId,
+    cgroup::{Cgroup2, CgroupError},
+    netns::DIRS,
+};
 
-use weir_discovery::{NetnsRef, NsId, cgroup::{Cgroup2, CgroupError}, netns::DIRS};
-
-use crate::{engine::Catcher};
+use crate::engine::Catcher;
 
 /// So long after its agent was last heard of, a program at the root of the hierarchy is taken
 /// away: sockets that sent anything since have been told that they are free.

@@ -15,7 +15,6 @@ use hyper::{Request, body::Bytes, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::{net::UnixStream, time::timeout};
-
 use weir_netlink::chain;
 
 /// The largest answer that is read, bytes: some ten thousand containers in a list.

@@ -12,8 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use super::netns::{NetnsError, NetnsRef};
 use weir_netlink::{Link, Netlink, NetlinkError};
+
+use super::netns::{NetnsError, NetnsRef};
 
 /// A host-side interface whose other end is in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,13 @@ use std::{
 };
 
 use tokio::{sync::watch::Receiver, time::timeout};
-use weir_discovery::{Found, Location, NetnsRef, Warning, cgroup::{self, Cgroup2}, docker::{self, Options, Snapshot, Unavailable}, netns, ports};
-use weir_netlink::{Netlink};
+use weir_discovery::{
+    Found, Location, NetnsRef, Warning,
+    cgroup::{self, Cgroup2},
+    docker::{self, Options, Snapshot, Unavailable},
+    netns, ports,
+};
+use weir_netlink::Netlink;
 use weir_testkit::{Dockerd, Netns};
 
 /// Longest time between Docker's answer to a command and the snapshot that shows its effect.

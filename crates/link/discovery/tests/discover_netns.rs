@@ -2,8 +2,12 @@
 
 use std::{fs, os::unix::fs::MetadataExt, process::Command};
 
-use weir_discovery::{Found, Location, NsId, Source, netns::{self, Filter}, ports};
-use weir_netlink::{Netlink};
+use weir_discovery::{
+    Found, Location, NsId, Source,
+    netns::{self, Filter},
+    ports,
+};
+use weir_netlink::Netlink;
 use weir_testkit::{Netns, Unavailable};
 
 fn ports_of(found: &[Found]) -> ports::Ports<&str> {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use weir_netlink::{chain, Netlink};
-use weir_datapath::{engine};
+use weir_datapath::engine;
+use weir_netlink::{Netlink, chain};
 
 use super::{advice, congestion};
 use crate::config::{self, Config, ConfigError};

@@ -5,7 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::Kind;
 use weir_bpf::LocalPrefix;
-use weir_discovery::{Found, Location, NetnsRef, NsId, Source, cgroup::{self, Cgroup2}, combine, docker::Snapshot, netns::{self, DIRS, Filter}, ports};
+use weir_discovery::{
+    Found, Location, NetnsRef, NsId, Source,
+    cgroup::{self, Cgroup2},
+    combine,
+    docker::Snapshot,
+    netns::{self, DIRS, Filter},
+    ports,
+};
 use weir_netlink::{Link, Netlink, NetlinkError};
 
 use super::book::Claim;

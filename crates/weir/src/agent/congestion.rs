@@ -13,8 +13,11 @@ use weir_cc::{
     AdviceView, Advisor, Algorithm, Class, Connection, Explained, FlowRecord, Origin, Rule, Rules, Stats,
     StatsView,
 };
-use weir_netlink::{chain};
-use weir_datapath::{congestion::{Congestion, Homes, available, shapes, try_algorithm}, engine::HOST};
+use weir_datapath::{
+    congestion::{Congestion, Homes, available, shapes, try_algorithm},
+    engine::HOST,
+};
+use weir_netlink::chain;
 
 use super::{Agent, claims::Survey, node};
 use crate::control::Reply;

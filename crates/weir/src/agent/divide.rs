@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use weir_api::Kind;
+use weir_datapath::engine::plan;
 use weir_netlink::{chain, tc::Counters};
-use weir_datapath::{engine::plan};
 use weir_share::{Bound, Policy, Sharer};
 use weir_units::BitRate;
 

@@ -39,9 +39,9 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use weir_api::Event;
-use weir_netlink::{chain, LinkEvents, Netlink};
-use weir_discovery::{docker};
-use weir_datapath::{engine::{self, Measured}};
+use weir_datapath::engine::{self, Measured};
+use weir_discovery::docker;
+use weir_netlink::{LinkEvents, Netlink, chain};
 use weir_share::{Allocator, Demand};
 use weir_units::{BitRate, Instant};
 

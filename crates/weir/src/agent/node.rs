@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_bpf::{Config as Programs, Rule, RuleSet};
-use weir_netlink::{chain, Link, Netlink};
-use weir_discovery::{NsId};
-use weir_datapath::{engine::{
+use weir_datapath::{
+    engine::{
         Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Plan,
         PortClass, plan,
-    }, pacing::{Pacing, Root}};
+    },
+    pacing::{Pacing, Root},
+};
+use weir_discovery::NsId;
+use weir_netlink::{Link, Netlink, chain};
 use weir_units::{Bytes, TcHandle};
 
 use super::{

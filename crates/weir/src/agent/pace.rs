@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use weir_api::Kind;
-use weir_netlink::{chain};
-use weir_datapath::{engine::{Place, plan::potential}};
+use weir_datapath::engine::{Place, plan::potential};
+use weir_netlink::chain;
 use weir_units::BitRate;
 
 use super::{Agent, divide::Followed, node};

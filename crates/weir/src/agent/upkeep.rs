@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_netlink::{chain, Link};
-use weir_datapath::{engine::Repairs};
+use weir_datapath::engine::Repairs;
+use weir_netlink::{Link, chain};
 
 use super::{ACQUAINTED, Agent, demand::Sample};
 

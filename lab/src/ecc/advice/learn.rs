@@ -12,20 +12,20 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 use ipnet::IpNet;
 use weir_cc::{Advisor, Algorithm, Class, Decision, Origin, Rule, Rules, rule_for};
-use weir_datapath::{congestion::{Congestion, Homes, shapes, system_default}};
-use weir_discovery::{NetnsRef};
+use weir_datapath::congestion::{Congestion, Homes, shapes, system_default};
+use weir_discovery::NetnsRef;
+use weir_netlab::{interrupt, stats::SplitMix};
 
 use super::{
     Named, Scenario,
     report::{Happened, LinkReport, Phase, Times},
 };
-use weir_netlab::{interrupt, stats::SplitMix};
 
-use crate::{ecc::{
-        Place,
-        network::{Medium, Network},
-        transfer::{Server, Transfer, carry},
-    }};
+use crate::ecc::{
+    Place,
+    network::{Medium, Network},
+    transfer::{Server, Transfer, carry},
+};
 
 /// The clients' class.
 const CLIENTS: u32 = 1;

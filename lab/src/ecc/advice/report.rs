@@ -6,15 +6,18 @@ use anyhow::Result;
 use plotters::style::Color;
 use serde::{Deserialize, Serialize};
 use weir_cc::size;
+use weir_netlab::stats;
 
 use super::{Scenario, learn::Ended};
-use weir_netlab::{stats};
 
-use crate::{ecc::{Backend, plot}, report::{
+use crate::{
+    ecc::{Backend, plot},
+    report::{
         Figure, Head, Rule, Shown,
         sheet::{self, Sheet},
         table::new_table,
-    }};
+    },
+};
 
 /// The 99th percentile of no size may be longer by more than this while it is learned.
 const MOST_LONGER: f64 = 1.1;

@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use weir_cache::PolicyKind;
+use weir_netlab::interrupt;
 use weir_testkit::{Dockerd, Registry, runnable_image};
 use weir_units::Bytes;
 
@@ -13,9 +14,8 @@ use super::{
     report::Report,
     site::{Cache, CacheSetup, FAR, LISTEN, Sharing, Site, inside, wait_for},
 };
-use weir_netlab::{interrupt};
 
-use crate::{run::Options};
+use crate::run::Options;
 
 /// Port of the registry.
 const PORT: u16 = 5000;

@@ -11,9 +11,9 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use weir_netlab::topology::Proc;
 
 use super::site::{Site, inside, run, wait_for};
-use weir_netlab::topology::Proc;
 
 /// Mounted on every node; unmounted on drop.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use weir_cache::{
     simulate::{Setup, Sharing, TimeModel, simulate},
     trace::Trace,
 };
+use weir_netlab::interrupt;
 use weir_units::Bytes;
 
 use super::{
@@ -20,9 +21,8 @@ use super::{
     site::{self, CacheSetup, FAR, LISTEN, Site},
     upstream::{Content, Puller},
 };
-use weir_netlab::{interrupt};
 
-use crate::{run::Options};
+use crate::run::Options;
 
 /// Deployments in a point of the plot, as in the paper's Fig. 7.
 pub(super) const BIN: usize = 50;

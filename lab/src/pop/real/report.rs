@@ -6,11 +6,14 @@ use anyhow::Result;
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use weir_cache::simulate::Sharing;
+use weir_netlab::stats;
 
 use super::{Client, Deployments, ImageCase, Missing, ReplayRow, Replayed, Row, Store};
-use weir_netlab::{stats};
 
-use crate::{pop::plot::{Panel, chart}, report::{Figure, Head, Rule, Shown, table::new_table}};
+use crate::{
+    pop::plot::{Panel, chart},
+    report::{Figure, Head, Rule, Shown, table::new_table},
+};
 
 /// The parts of one run's bytes that are headers, acknowledgements' and manifests': an upper bound.
 const OVERHEAD: f64 = 1.15;

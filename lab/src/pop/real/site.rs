@@ -10,9 +10,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use weir_api::Client;
+use weir_netlab::{
+    interrupt,
+    topology::{Proc, command},
+};
 use weir_testkit::Netns;
 use weir_units::{BitRate, Bytes};
-use weir_netlab::{interrupt, topology::{Proc, command}};
 
 /// How long a daemon may take to be ready, on a machine that others use too.
 const READY: Duration = Duration::from_secs(60);

@@ -1,6 +1,7 @@
 //! Real traffic: iperf3 flows that start together, and pings beside them.
 
 mod bulk;
+mod eager;
 mod iperf;
 mod ping;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_units::BitRate;
 
 pub use bulk::Bulk;
+pub use eager::Eager;
 pub use ping::Rtts;
 
 use crate::{

@@ -16,11 +16,11 @@ use weir_bpf::{
     attach,
     fair::{Fair, Faults, LinkParams, Mode, Params},
 };
+use weir_netlink::tc::{self, Counters};
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb, plan::Shape};
-use weir_netlink::tc::{self, Counters};
 
 /// A wake-up may be so late without loss of rate.
 const BURST_NS: u64 = 1_000_000;

@@ -7,13 +7,13 @@ use std::{
 
 use nix::errno::Errno;
 use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, Rule, RuleSet, attach};
-
-pub use self::repair::Repairs;
-use super::{EngineError, Kind};
 use weir_netlink::{
     Netlink, Request,
     tc::{self, Hook, Verdict},
 };
+
+pub use self::repair::Repairs;
+use super::{EngineError, Kind};
 
 mod repair;
 

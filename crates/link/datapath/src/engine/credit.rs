@@ -12,12 +12,12 @@
 use std::collections::BTreeMap;
 
 use weir_bpf::{Credits, Refill};
+use weir_netlink::{Netlink, tc::Counters};
 use weir_units::{BitRate, TcHandle};
 
 use super::{Catcher, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ifb::Ifb, plan};
-use weir_netlink::{Netlink, tc::Counters};
 
-use crate::{pacing::now_ns};
+use crate::pacing::now_ns;
 
 /// What is said to the programs holds for so long.
 const VALID_NS: u64 = 3_000_000_000;

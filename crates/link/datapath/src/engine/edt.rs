@@ -15,14 +15,14 @@ use std::{
 
 use nix::{errno::Errno, time::ClockId};
 use weir_bpf::{Edt as Program, EdtClass, EdtLink, EdtRule, attach};
-use weir_share::Policy;
-use weir_units::{BitRate, Bytes, TcHandle};
-
-use super::{Attach, Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb, plan::Shape};
 use weir_netlink::{
     Netlink,
     tc::{self, Counters, Hook, Verdict},
 };
+use weir_share::Policy;
+use weir_units::{BitRate, Bytes, TcHandle};
+
+use super::{Attach, Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb, plan::Shape};
 
 const HANDLE: TcHandle = TcHandle::new(MAJOR, 0);
 /// Priority of the program where it is a filter.

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use weir_units::TcHandle;
-
-use super::{DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Plan, ifb::Ifb, tree};
 use weir_netlink::{
     Request,
     tc::{self, FoundClass, HtbClass, Leaf},
 };
+use weir_units::TcHandle;
+
+use super::{DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Plan, ifb::Ifb, tree};
 
 /// The HTB engine's half of the kernel.
 pub struct Htb {

@@ -22,6 +22,8 @@ pub use user::fuzz::cut;
 
 use std::collections::BTreeMap;
 
+use weir_netlink::{NetlinkError, tc::Counters};
+
 pub use bpf::BpfQdisc;
 pub use catcher::{Attach, Catcher, Created, PortClass, Repairs};
 pub use credit::Credit;
@@ -31,8 +33,6 @@ pub use ifb::DEVICE;
 pub use kind::{Choice, Kind, NoneWorks, Refused};
 pub use plan::Plan;
 pub use user::{Lateness, User};
-
-use weir_netlink::{NetlinkError, tc::Counters};
 
 /// What the kernel said of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,6 +19,7 @@ use nix::{
     sched::{CloneFlags, setns, unshare},
 };
 use weir_bpf::Config;
+use weir_netlink::{Netlink, NetlinkError};
 use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
 use weir_units::{BitRate, Bytes, TcHandle};
 
@@ -26,7 +27,6 @@ use super::{
     Attach, CONTROL, Catcher, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, PortClass, plan::Member,
     plan::Plan, plan::Shape,
 };
-use weir_netlink::{Netlink, NetlinkError};
 
 /// The link that is divided: slow enough for any machine.
 const CAPACITY: BitRate = BitRate::mbit(24);

@@ -24,6 +24,7 @@
 
 use std::time::Duration;
 
+use weir_netlink::tc::{HtbClass, Leaf};
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
 
@@ -31,7 +32,6 @@ use super::{
     MAJOR, ROOT,
     plan::{Group, Member, Plan, Shape},
 };
-use weir_netlink::tc::{HtbClass, Leaf};
 
 /// The part of the capacity that is always lent, never handed out: a class that wakes
 /// without a floor gets its first share from here, before the next allocation.

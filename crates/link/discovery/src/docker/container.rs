@@ -6,9 +6,7 @@ use std::{
 };
 
 use super::api::{Inspected, Labels, NetworkSettings};
-use crate::{
-    BadLabel, Found, FromImage, Location, NetnsRef, NsId, Source, Warning, cgroup, labels,
-};
+use crate::{BadLabel, Found, FromImage, Location, NetnsRef, NsId, Source, Warning, cgroup, labels};
 
 /// What is known of a container that Docker lists as running.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,6 +23,10 @@ use std::{
 };
 
 use weir_bpf::{LANES, UserPath};
+use weir_netlink::{
+    Netlink, NetlinkError,
+    tc::{self, Counters, Hook, HtbClass, Verdict},
+};
 use weir_units::TcHandle;
 
 pub use self::schedule::Lateness;
@@ -33,10 +37,6 @@ use self::{
 };
 use super::{
     Catcher, DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ROOT, ifb::Ifb, tree,
-};
-use weir_netlink::{
-    Netlink, NetlinkError,
-    tc::{self, Counters, Hook, HtbClass, Verdict},
 };
 
 /// Priority of the program at the device's egress.

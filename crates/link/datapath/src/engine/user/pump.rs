@@ -23,6 +23,7 @@ use rustix::event::{
     eventfd,
 };
 use weir_htb::Stats;
+use weir_netlink::tc::HtbClass;
 use weir_units::Instant;
 
 use super::{
@@ -33,7 +34,6 @@ use super::{
     tap::Queues,
     train::{Departure, Yard},
 };
-use weir_netlink::tc::HtbClass;
 
 /// Packets that leave before others are looked for.
 const BATCH: u32 = 64;

@@ -4,9 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use weir_htb::{ClassError, ClassId, Htb, Limits, Next, Packet, Params, Stats};
-use weir_units::Instant;
-
 use weir_netlink::tc::HtbClass;
+use weir_units::Instant;
 
 /// Classes at the most: a lane each, and groups.
 const CLASSES: u32 = 1024;

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use weir_netlab::topology::Netns;
+use crate::topology::Netns;
 
 /// What it sends at once: the paper's 12.5 KB, nine fragments on Ethernet.
 const DATAGRAM: usize = 12_500;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_lab::{
+use weir_netlab::{
     topology::{Container, Family, Mode, Spec, Topology, check_rights, clean},
     traffic::{self, Flow, Load, Timing},
 };
