@@ -110,6 +110,8 @@ codes! {
     UnknownLanguage = "unknown-language",
     /// It is not known whether it was recorded: ask again, with the same id.
     NotRecorded = "not-recorded",
+    /// The caller has no right to it.
+    Forbidden = "forbidden",
     /// The provider gave no answer in time.
     Busy = "busy",
 }

@@ -1,5 +1,6 @@
 //! The configuration file: TOML, every key checked, one error that says where and why.
 
+mod access;
 mod agreements;
 mod check;
 mod labels;
@@ -18,6 +19,7 @@ use weir_units::BitRate;
 
 use check::{check, fault};
 
+pub(crate) use access::{Access, GROUP, Right, Rights};
 pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
@@ -75,6 +77,8 @@ pub(crate) struct Config {
     pub(crate) agreements: Option<Agreements>,
     /// Without the section no images are kept.
     pub(crate) images: Option<weir_image::Settings>,
+    #[serde(default)]
+    pub(crate) access: Access,
 }
 
 impl Config {
@@ -322,11 +326,13 @@ pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
     parse(&text, path)
 }
 
-/// Reads `[images]` alone, for a cache without an agent: the rest of the file is not looked at.
-pub(crate) fn load_images(path: &Path) -> Result<weir_image::Settings, ConfigError> {
+/// Reads `[images]` and `[access]` alone, for a cache without an agent: the rest of the file is not looked at.
+pub(crate) fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), ConfigError> {
     #[derive(Deserialize)]
     struct Alone {
         images: Option<weir_image::Settings>,
+        #[serde(default)]
+        access: Access,
     }
     let text = read(path)?;
     let alone: Alone = toml::from_str(&text).map_err(|e| ConfigError::Syntax {
@@ -337,7 +343,8 @@ pub(crate) fn load_images(path: &Path) -> Result<weir_image::Settings, ConfigErr
     let missing = || fault("[images]", "there is no such section (docs/weir.toml shows one)");
     let images = alone.images.ok_or_else(|| value(missing()))?;
     images.check().map_err(value)?;
-    Ok(images.for_unit())
+    let unusable = |why| ConfigError::Unusable { path: path.to_owned(), why };
+    Ok((images.for_unit(), alone.access.rights().map_err(unusable)?))
 }
 
 /// Checks a configuration text; `path` is for the error.

@@ -1,13 +1,16 @@
 //! The agent's HTTP API on its unix socket: the routes of [`weir_api`]'s table, each one
 //! question to the agent's loop.
 
+mod access;
 mod agree;
 mod body;
 mod congestion;
+mod connections;
 mod events;
 mod images;
 mod language;
 mod metrics;
+mod peer;
 mod socket;
 
 #[cfg(test)]
@@ -17,12 +20,13 @@ pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
 
-use std::{io, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     Json, Router,
     extract::State,
     http::{HeaderMap, Method, StatusCode, Uri},
+    middleware,
     response::{IntoResponse, Response},
     routing::{delete, get, patch},
 };
@@ -34,8 +38,9 @@ use crate::{
     images::Images,
 };
 
+pub(crate) use access::Access;
 use body::{Body, Follow, Name};
-pub(crate) use socket::Socket;
+pub(crate) use socket::{Socket, admit};
 
 /// How long the agent's loop may take; shorter than a client waits, so that the client
 /// hears why.
@@ -43,21 +48,27 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// How long trying out every engine with traffic may take, on a small machine too.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers requests until the listener fails. To stop, drop the future.
-///
-/// # Errors
-/// What the listener says; a single connection's trouble stays its own.
-pub(crate) async fn serve(listener: UnixListener, control: Control, images: Images) -> io::Result<()> {
-    axum::serve(listener, router(control, images).into_make_service_with_connect_info::<agree::Peer>()).await
+/// Answers requests for ever. To stop, drop the future.
+pub(crate) async fn serve(
+    listener: UnixListener,
+    control: Control,
+    images: Images,
+    access: Access,
+) -> Infallible {
+    connections::serve(listener, guarded(router(control, images), access)).await
 }
 
 /// The same for an image cache without an agent.
-///
-/// # Errors
-/// What the listener says.
-pub(crate) async fn serve_images(listener: UnixListener, images: Images) -> io::Result<()> {
-    let router = images::alone(images).fallback(unknown_route).method_not_allowed_fallback(bad_method);
-    axum::serve(listener, router).await
+pub(crate) async fn serve_images(listener: UnixListener, images: Images, access: Access) -> Infallible {
+    connections::serve(listener, guarded(images::alone(images), access)).await
+}
+
+/// The routes, for callers who have the right to each.
+fn guarded(router: Router, access: Access) -> Router {
+    router
+        .route_layer(middleware::from_fn_with_state(access, access::gate))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(bad_method)
 }
 
 fn router(control: Control, images: Images) -> Router {
@@ -73,8 +84,6 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(bad_method)
         .with_state(control.clone())
         .merge(congestion::router(control.clone()))
         .merge(agree::router(control))
@@ -176,6 +185,7 @@ impl Failure {
             "bad-request" => StatusCode::BAD_REQUEST,
             "unknown-name" | "unknown-route" | "no-images" => StatusCode::NOT_FOUND,
             "bad-method" => StatusCode::METHOD_NOT_ALLOWED,
+            "forbidden" => StatusCode::FORBIDDEN,
             "ambiguous-name" | "no-capacity" | "pinned" => StatusCode::CONFLICT,
             "too-large" => StatusCode::PAYLOAD_TOO_LARGE,
             "busy" | "stopping" => StatusCode::SERVICE_UNAVAILABLE,

@@ -93,8 +93,9 @@ impl Agent {
             self.event("policy-changed", Some(&key), text);
         }
         self.keep_promises();
-        let found =
-            names.iter().filter_map(|name| self.book.find(name).ok().map(str::to_owned)).collect::<Vec<_>>();
+        let keys = self.book.names();
+        let found: Vec<String> =
+            names.iter().filter_map(|name| keys.find(name).ok().map(str::to_owned)).collect();
         Ok(found.iter().map(|key| self.class(key)).collect())
     }
 }

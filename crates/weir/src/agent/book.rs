@@ -2,6 +2,7 @@
 
 mod agreed;
 mod entries;
+mod names;
 mod promise;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +12,20 @@ use weir_datapath::engine::FIRST;
 use weir_share::{Policy, Reservation, Weight};
 use weir_units::BitRate;
 
-use self::promise::{Awaited, Want};
+use self::{
+    names::Names,
+    promise::{Awaited, Want},
+};
 use super::store::{Ledger, Minors, SetLayers};
 use crate::config::{Config, Layer, Selector, within};
 
 pub(crate) use agreed::Agreed;
 pub(crate) use promise::Unpromised;
 
+/// The most policies that one request changes.
+const MAX_CHANGES: usize = 10_000;
+/// The most policies that are kept for classes that are not here.
+const MAX_ABSENT: usize = 1_000;
 /// Key of the one class whose policy is weir's own.
 const CONTROL_KEY: &str = "weir:control";
 
@@ -226,9 +234,9 @@ impl Book {
             _ => Awaited::Nobody,
         };
         self.arrivals.retain(|key| keys.contains(key));
-        for claim in &claims {
-            let key = claim.key();
-            if !self.arrivals.contains(&key) {
+        let mut arrived: BTreeSet<String> = self.arrivals.iter().cloned().collect();
+        for key in claims.iter().map(Claim::key) {
+            if arrived.insert(key.clone()) {
                 self.arrivals.push(key);
             }
         }
@@ -278,10 +286,17 @@ impl Book {
     /// # Errors
     /// Unknown or ambiguous names, contradictions, minima that do not fit.
     pub(crate) fn plan(&self, changes: &SetPolicies) -> Result<SetLayers, Error> {
+        if changes.changes.len() > MAX_CHANGES {
+            return Err(bad(format!(
+                "cannot change {} classes in one request: at most {MAX_CHANGES}",
+                changes.changes.len()
+            )));
+        }
+        let names = self.names();
         let mut set = self.set.clone();
         let mut seen = BTreeSet::new();
         for change in &changes.changes {
-            let key = self.key_for(&change.name, changes.allow_absent).map_err(|mut e| {
+            let key = self.key_for(&names, &change.name, changes.allow_absent).map_err(|mut e| {
                 if e.code == "unknown-name" {
                     e.message += "; `--keep` keeps a policy for one that is yet to come";
                 }
@@ -298,6 +313,14 @@ impl Book {
             layer.policy().map_err(|why| bad(format!("class {}: {why}", change.name)))?;
         }
         set.retain(|_, layer| !layer.is_empty());
+        let absent = |set: &SetLayers| set.keys().filter(|key| !names.is_present(key)).count();
+        let (before, after) = (absent(&self.set), absent(&set));
+        if after > MAX_ABSENT && after > before {
+            return Err(bad(format!(
+                "cannot keep policies for {after} classes that are not here: at most {MAX_ABSENT}, and {before} are \
+                 kept now (`weir ps` lists them, `weir unset` removes one)"
+            )));
+        }
         self.try_out(&set)?;
         Ok(set)
     }
@@ -323,7 +346,7 @@ impl Book {
     /// # Errors
     /// Unknown or ambiguous names; what shows through does not fit.
     pub(crate) fn plan_unset(&self, name: &str) -> Result<SetLayers, Error> {
-        let key = self.key_for(name, false)?;
+        let key = self.key_for(&self.names(), name, false)?;
         let mut set = self.set.clone();
         set.remove(&key);
         self.try_out(&set)?;
@@ -336,40 +359,21 @@ impl Book {
         self.accept(self.resolve(&self.config, &self.set, &self.found));
     }
 
+    /// The entries by the names that people use.
+    pub(crate) fn names(&self) -> Names<'_> {
+        Names::of(&self.entries)
+    }
+
     /// The key of the class or group that people call `name`.
     ///
     /// # Errors
     /// `unknown-name`, `ambiguous-name`.
     pub(crate) fn find(&self, name: &str) -> Result<&str, Error> {
-        // Weir's own names win over containers' names: `docker:host` is the container.
-        for key in [name.to_owned(), format!("weir:{name}"), format!("group:{name}")] {
-            if let Some((key, _)) = self.entries.get_key_value(&key) {
-                return Ok(key);
-            }
-        }
-        let found: Vec<&String> =
-            self.entries.iter().filter(|(_, e)| e.claim.name == name).map(|(k, _)| k).collect();
-        match found.as_slice() {
-            [key] => Ok(key),
-            [] => {
-                let known: Vec<&str> = self.entries.values().map(|e| e.claim.name.as_str()).take(8).collect();
-                let more = if self.entries.len() > 8 { ", ..." } else { "" };
-                let message = format!(
-                    "no class or group is called {name}; there are {}{more} (`weir ps` lists all)",
-                    known.join(", ")
-                );
-                Err(Error { code: "unknown-name".into(), message, asked: None, free: None })
-            }
-            _ => {
-                let names: Vec<&str> = found.iter().map(|k| k.as_str()).collect();
-                let message = format!("{name} could be {}: say which", names.join(" or "));
-                Err(Error { code: "ambiguous-name".into(), message, asked: None, free: None })
-            }
-        }
+        self.names().find(name)
     }
 
-    fn key_for(&self, name: &str, allow_absent: bool) -> Result<String, Error> {
-        match self.find(name) {
+    fn key_for(&self, names: &Names<'_>, name: &str, allow_absent: bool) -> Result<String, Error> {
+        match names.find(name) {
             Ok(CONTROL_KEY) => Err(bad(
                 "the class control is weir's own and cannot be changed: it carries ARP, neighbour discovery and DHCP",
             )),
@@ -412,6 +416,7 @@ impl Book {
         let mut entries = self.entries_for(config, set, claims);
         let ceiling = agreed::ceiling(config);
         let mut wants = BTreeMap::new();
+        let arrivals: BTreeMap<&str, usize> = self.arrivals.iter().map(String::as_str).zip(0..).collect();
         for (key, entry) in &mut entries {
             if let (Some(ceiling), true) = (ceiling, agreed::is_other(&entry.claim)) {
                 entry.effective = agreed::bounded(None, ceiling);
@@ -430,7 +435,7 @@ impl Book {
                 Some(max) if min > max => entry.unpromised = Some(Unpromised::above_max(min, origin, max)),
                 _ => {
                     let rank = rank(config, &entry.claim, origin);
-                    let arrival = self.arrivals.iter().position(|k| k == key).unwrap_or(usize::MAX);
+                    let arrival = arrivals.get(key.as_str()).copied().unwrap_or(usize::MAX);
                     wants.insert(key.clone(), Want { min, origin, rank, arrival });
                 }
             }

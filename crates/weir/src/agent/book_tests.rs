@@ -362,3 +362,37 @@ fn minima_by_labels_beyond_their_total_are_not_promised() {
     let why = unpromised(&book, "docker:second").unwrap();
     assert!(why.contains("labels may ask for 5mbit together"), "{why}");
 }
+
+#[test]
+fn many_names_are_refused_with_the_numbers_and_cost_little() {
+    let mut book = book("");
+    let begun = std::time::Instant::now();
+    let absent = |range: std::ops::Range<usize>| SetPolicies {
+        changes: range
+            .map(|n| PolicyChange {
+                weight: Some(Weight::new(2).ok()),
+                name: format!("n{n}"),
+                ..PolicyChange::default()
+            })
+            .collect(),
+        allow_absent: true,
+    };
+    let refused = book.plan(&absent(0..100_000)).unwrap_err();
+    assert!(
+        refused.message.contains("cannot change 100000 classes in one request: at most 10000"),
+        "{refused:?}"
+    );
+    let refused = book.plan(&absent(0..1_001)).unwrap_err();
+    assert!(
+        refused.message.contains("1001 classes that are not here: at most 1000, and 0 are kept"),
+        "{refused:?}"
+    );
+    set(&mut book, &absent(0..1_000)).unwrap();
+    assert!(book.plan(&absent(999..1_001)).is_err());
+    // Policies that are kept already can still be changed.
+    set(&mut book, &absent(0..1_000)).unwrap();
+    // Of classes that are here as many as there is room for.
+    book.update((0..10_000).map(|n| claim(&format!("n{n}"))).collect(), true);
+    set(&mut book, &absent(0..10_000)).unwrap();
+    assert!(begun.elapsed().as_secs() < 10, "it took {:?}", begun.elapsed());
+}

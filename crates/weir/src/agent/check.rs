@@ -48,6 +48,7 @@ pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> 
     congestion::checked(&config.congestion)
         .map(drop)
         .and_then(|()| advice::checked(config))
+        .and_then(|()| config.access.rights().map(drop))
         .map_err(|why| unusable(path, why))?;
     Ok(())
 }

@@ -17,6 +17,7 @@ mod demand;
 mod divide;
 mod events;
 mod export;
+mod lock;
 mod node;
 mod pace;
 mod promises;
@@ -58,7 +59,7 @@ use self::{
 use crate::{
     config::{self, Config},
     images::{Images, OnFault},
-    server::{self, Socket},
+    server::{self, Access, Socket},
 };
 
 /// Between two looks at the queues. Short enough for a class that wakes to get its share
@@ -110,6 +111,7 @@ struct Agent {
     sequence: u64,
     listeners: broadcast::Sender<Event>,
     images: Images,
+    access: Access,
     started: std::time::Instant,
     repairs: u64,
     patrolled: std::time::Instant,
@@ -132,8 +134,10 @@ pub(crate) fn run(path: &Path) -> anyhow::Result<()> {
 }
 
 async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
-    let _only = only_one()?;
-    let socket = Socket::bind(&config.agent.socket)?;
+    let _lock = lock::take()?;
+    let rights = config.access.rights().map_err(|why| check::unusable(path, why))?;
+    let socket = Socket::bind(&config.agent.socket, &rights)?;
+    let access = Access::new(rights);
     let mut agent = Agent::open(path, config)?;
     let (control, mut requests) = mpsc::channel(64);
     let images = match agent.book.config().images.clone() {
@@ -145,7 +149,8 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     };
     let mut said = images.said();
     agent.images = images.clone();
-    let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone()));
+    agent.access = access.clone();
+    let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), access));
 
     // SAFETY: `LinkEvents` owns its socket, answers with the same descriptor always, and is
     // not taken out of the `AsyncFd`.
@@ -220,20 +225,6 @@ async fn changed(snapshots: &mut Option<watch::Receiver<docker::Snapshot>>) {
     std::future::pending().await
 }
 
-/// Holds a name that one process in this network namespace can hold; the kernel frees it
-/// when the process ends, however it ends.
-fn only_one() -> anyhow::Result<std::os::unix::net::UnixListener> {
-    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr};
-    let name = SocketAddr::from_abstract_name("weir-agent")?;
-    std::os::unix::net::UnixListener::bind_addr(&name).map_err(|e| {
-        if e.kind() == std::io::ErrorKind::AddrInUse {
-            anyhow::anyhow!("cannot start: another weir agent shares the link of this network namespace (`weir status` asks it, `systemctl stop weir` ends it)")
-        } else {
-            anyhow::Error::from(e).context("cannot make sure that no other agent runs here")
-        }
-    })
-}
-
 impl Agent {
     fn open(path: &Path, config: Config) -> anyhow::Result<Agent> {
         let mut netlink = Netlink::open()?;
@@ -289,6 +280,7 @@ impl Agent {
             sequence: 0,
             listeners: broadcast::Sender::new(KEPT),
             images: Images::off(),
+            access: Access::default(),
             started: std::time::Instant::now(),
             repairs: 0,
             patrolled: std::time::Instant::now(),

@@ -4,7 +4,7 @@ use weir_netlink::chain;
 use weir_share::Allocator;
 
 use super::{Agent, advice, check, congestion, modified};
-use crate::config;
+use crate::{config, server};
 
 impl Agent {
     /// Reads the configuration anew. What is wrong with it is said; the old one stays.
@@ -30,11 +30,15 @@ impl Agent {
             let unusable = |why| chain(&check::unusable(&self.path, why));
             congestion::checked(&config.congestion).map_err(unusable)?;
             advice::checked(&config).map_err(unusable)?;
+            let rights = config.access.rights().map_err(unusable)?;
             let congestion = congestion::together(&config.congestion, &self.congestion.set)
                 .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
             let advice = config.advice.clone();
             let images = config.images.clone().filter(weir_image::Settings::is_agents);
             self.images.can_be(images.as_ref())?;
+            server::admit(&config.agent.socket, &rights)
+                .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
+            self.access.set(rights);
             let docker = self.book.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.book.reconfigure(config);

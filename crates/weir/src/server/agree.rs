@@ -9,33 +9,34 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::{Body, to_bytes},
-    extract::{ConnectInfo, Path, Query, State, connect_info::Connected},
+    extract::{Path, Query, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
-    serve::IncomingStream,
 };
 use serde::{Deserialize, Serialize};
-use tokio::{net::UnixListener, sync::Semaphore, time};
+use tokio::{sync::Semaphore, time};
 use weir_agree::{
-    Agreement, Document, Fault, FaultCode, Language, MAX_DOCUMENT, Name, Offer, Pace, Throttle,
-    ThrottleLimits, Utc,
+    Agreement, Document, Fault, FaultCode, Language, MAX_DOCUMENT, Offer, Pace, Throttle, ThrottleLimits, Utc,
 };
 use weir_api::OfferAnswer;
 
 use super::{
     ask,
+    connections::Caller,
     language::{Refusal, of_answer, of_body, written},
 };
 use crate::{
-    agent::agree::Ask,
+    agent::agree::{Ask, Owner},
     control::{Control, Reply, Request},
 };
 
-/// Offers that are read at a time; what they can hold together is a bound of memory.
+/// Offers that are read at a time. Together with [`MAX_DOCUMENT`] this bounds memory.
 const READERS: usize = 64;
+/// The same of root, who waits for no one.
+const READERS_OF_ROOT: usize = 16;
 /// How long an offer may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Documents of one user: so many at once, and then one every so often. Parties have a pace of
@@ -43,38 +44,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// together, so that a user who invents parties leaves room for others'.
 const USER: Pace = Pace { burst: 100, every: Duration::from_millis(80) };
 
-/// Who is at the other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Peer {
-    /// Its user; none if the kernel does not say.
-    uid: Option<u32>,
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Peer {
-        Peer { uid: stream.io().peer_cred().ok().map(|cred| cred.uid()) }
-    }
-}
-
-impl Peer {
-    /// This user, speaking for that party.
-    fn client(self, party: Option<&Name>) -> Name {
-        let uid = self.uid.map_or("unknown".to_owned(), |uid| uid.to_string());
-        let text = match party {
-            // A name has 256 bytes at most: a long party is told apart by its beginning.
-            Some(party) => {
-                format!("{uid}/{}", party.as_str().chars().take(60).collect::<String>().trim_end())
-            }
-            None => uid,
-        };
-        Name::new(&text).unwrap_or_else(|_| self.client(None))
-    }
-}
-
 #[derive(Clone)]
 struct Desk {
     control: Control,
     readers: Arc<Semaphore>,
+    readers_of_root: Arc<Semaphore>,
     users: Arc<Mutex<Throttle>>,
     started: Instant,
 }
@@ -84,6 +58,7 @@ pub(super) fn router(control: Control) -> Router {
     let desk = Desk {
         control,
         readers: Arc::new(Semaphore::new(READERS)),
+        readers_of_root: Arc::new(Semaphore::new(READERS_OF_ROOT)),
         users: Arc::new(Mutex::new(Throttle::new(limits))),
         started: Instant::now(),
     };
@@ -117,7 +92,12 @@ impl Desk {
     }
 
     /// Reads the offer in a body.
-    async fn read(&self, peer: Peer, headers: &HeaderMap, body: Body) -> Result<(Offer, Language), Refusal> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(Offer, Language), Refusal> {
         let said = of_body(headers).map_err(|mut refusal| {
             refusal.language = of_answer(headers, Language::Json).unwrap_or(Language::Json);
             refusal
@@ -125,7 +105,7 @@ impl Desk {
         let language = of_answer(headers, said.unwrap_or(Language::Json))?;
         let refuse = |code, message: String| Refusal::new(Fault::new(code, message), language);
         let now = weir_units::Instant(self.started.elapsed());
-        let user = peer.client(None);
+        let user = caller.peer.client(None);
         let pace = self.users.lock().unwrap_or_else(PoisonError::into_inner).pass(&user, true, now);
         let busy = |wait: Duration| {
             let message = format!("cannot read more offers of user {user} now: try again in {wait:?}");
@@ -134,7 +114,8 @@ impl Desk {
             refusal
         };
         pace.map_err(busy)?;
-        let _reader = self.readers.try_acquire().map_err(|_| busy(Duration::from_secs(1)))?;
+        let readers = if caller.peer.is_root() { &self.readers_of_root } else { &self.readers };
+        let _reader = readers.try_acquire().map_err(|_| busy(Duration::from_secs(1)))?;
         let bytes = time::timeout(PATIENCE, to_bytes(body, MAX_DOCUMENT))
             .await
             .map_err(|_| {
@@ -159,13 +140,14 @@ impl Desk {
 
     async fn answer_offer(
         &self,
-        peer: Peer,
+        caller: &Caller,
         headers: &HeaderMap,
         body: Body,
     ) -> Result<(OfferAnswer, StatusCode, Language), Refusal> {
-        let (offer, language) = self.read(peer, headers, body).await?;
-        let client = peer.client(Some(&offer.context.initiator));
-        let answer = self.ask(language, |reply| Ask::Offer(client, Box::new(offer), reply)).await?;
+        let (offer, language) = self.read(caller, headers, body).await?;
+        let client = caller.peer.client(Some(&offer.context.initiator));
+        let answer =
+            self.ask(language, |reply| Ask::Offer(client, caller.peer.uid, Box::new(offer), reply)).await?;
         let status = match answer {
             OfferAnswer { repeated: true, .. } => StatusCode::OK,
             OfferAnswer {
@@ -179,11 +161,11 @@ impl Desk {
 
 async fn offer(
     State(desk): State<Desk>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (answer, status, language) = desk.answer_offer(peer, &headers, body).await?;
+    let (answer, status, language) = desk.answer_offer(&caller, &headers, body).await?;
     let mut response = written(status, language, answer.agreement.write(language));
     let location = HeaderValue::from_str(&format!("/v1/agreements/{}", answer.agreement.id));
     response.headers_mut().extend(location.ok().map(|place| (header::LOCATION, place)));
@@ -192,11 +174,11 @@ async fn offer(
 
 async fn offer_in_full(
     State(desk): State<Desk>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (answer, status, _) = desk.answer_offer(peer, &headers, body).await?;
+    let (answer, status, _) = desk.answer_offer(&caller, &headers, body).await?;
     Ok((status, axum::Json(answer)).into_response())
 }
 
@@ -228,8 +210,13 @@ async fn one(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMa
     agreement(&desk, &headers, |reply| Ask::One(id, reply)).await
 }
 
-async fn terminate(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
-    agreement(&desk, &headers, |reply| Ask::Terminate(id, reply)).await
+async fn terminate(
+    State(desk): State<Desk>,
+    Extension(owner): Extension<Owner>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    agreement(&desk, &headers, |reply| Ask::Terminate(id, owner, reply)).await
 }
 
 async fn accept(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
@@ -247,6 +234,7 @@ struct Renewal {
 
 async fn renew(
     State(desk): State<Desk>,
+    Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
     Query(renewal): Query<Renewal>,
     headers: HeaderMap,
@@ -261,7 +249,7 @@ async fn renew(
             return Err(Refusal::new(Fault::new(FaultCode::Missing, message), language));
         }
     };
-    agreement(&desk, &headers, |reply| Ask::Renew(id, end, reply)).await
+    agreement(&desk, &headers, |reply| Ask::Renew(id, end, owner, reply)).await
 }
 
 #[derive(Deserialize)]

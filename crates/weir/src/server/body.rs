@@ -5,15 +5,17 @@ use std::{error::Error as _, time::Duration};
 use axum::{
     body::to_bytes,
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::request::Parts,
+    http::{header::CONTENT_LENGTH, request::Parts},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time;
 
-use super::Failure;
+use super::{Failure, connections::Caller};
 
-/// The most a request's body may hold: a change of 10,000 classes takes a quarter of it.
-pub(super) const MAX_BODY: usize = 4 << 20;
+/// The most that a request's body may hold: a change of 10,000 classes takes half of it.
+pub(super) const MAX_BODY: usize = 2 << 20;
+/// The most that a body may hold without a place among the large ones.
+pub(super) const SMALL_BODY: usize = 64 << 10;
 
 /// How long a body may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,7 +28,24 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Body<T>, Failure> {
         let bad = |why: String| Failure::new("bad-request", format!("cannot read the request: {why}"));
-        let bytes = time::timeout(PATIENCE, to_bytes(request.into_body(), MAX_BODY))
+        let length =
+            request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let caller = request.extensions().get::<Caller>().cloned();
+        let (most, _place) = match (length, caller) {
+            (Some(0..=SMALL_BODY), _) | (_, None) => (SMALL_BODY, None),
+            (_, Some(caller)) => {
+                let place = time::timeout(PATIENCE, caller.large_bodies.acquire_owned()).await;
+                let busy = |_| {
+                    let message = format!(
+                        "cannot read a body of more than {SMALL_BODY} bytes now: others are still coming; try \
+                         again, or change fewer classes in one call"
+                    );
+                    Failure::new("busy", message)
+                };
+                (MAX_BODY, Some(place.map_err(busy)?))
+            }
+        };
+        let bytes = time::timeout(PATIENCE, to_bytes(request.into_body(), most))
             .await
             .map_err(|_| bad(format!("its body did not come within {PATIENCE:?}")))?
             .map_err(|e| match e.source() {

@@ -16,8 +16,8 @@ use weir_cc::{
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
-use super::{Socket, serve};
-use crate::{agent::congestion::Ask, control::Request};
+use super::{Access, Socket, serve};
+use crate::{agent::congestion::Ask, config::Rights, control::Request};
 
 /// Floors above this are refused with `no-capacity`.
 pub(crate) const FREE: BitRate = BitRate::mbit(60);
@@ -206,13 +206,13 @@ impl FakeAgent {
         let (control, requests) = mpsc::channel(8);
         let thread = thread::spawn({
             let (path, control, events) = (path.clone(), control.clone(), events.downgrade());
-            let socket = Socket::bind(&path).unwrap();
+            let socket = Socket::bind(&path, &Rights::default()).unwrap();
             move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let listener = socket.listener().unwrap();
                     tokio::select! {
-                        served = serve(listener, control, crate::images::Images::off()) => panic!("the server ended: {served:?}"),
+                        never = serve(listener, control, crate::images::Images::off(), Access::default()) => match never {},
                         () = answer(requests, events) => {}
                     }
                 });

@@ -85,6 +85,7 @@ fn status(code: FaultCode) -> StatusCode {
     match code {
         DocumentTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         UnknownLanguage => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Forbidden => StatusCode::FORBIDDEN,
         UnknownAgreement | AgreementsOff => StatusCode::NOT_FOUND,
         TooManyOffers => StatusCode::TOO_MANY_REQUESTS,
         NotRecorded | Busy => StatusCode::SERVICE_UNAVAILABLE,

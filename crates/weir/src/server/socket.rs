@@ -15,8 +15,7 @@ use nix::{
     unistd::Group,
 };
 
-/// The group whose members may use the socket beside root, if the system has it.
-const GROUP: &str = "weir";
+use crate::config::{GROUP, Rights};
 
 /// Why the socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +58,11 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Listens on `path`: makes its directory, takes the place of a socket that nobody
-    /// answers, lets in root and the group `weir`.
+    /// answers, lets in root, the group `weir` and those who have a right.
     ///
     /// # Errors
     /// [`BindError`]; a live agent's socket is never taken.
-    pub(crate) fn bind(path: &Path) -> Result<Socket, BindError> {
+    pub(crate) fn bind(path: &Path, rights: &Rights) -> Result<Socket, BindError> {
         let io = |what, path: &Path| {
             let path = path.to_owned();
             move |source| BindError::Io { what, path, source }
@@ -98,7 +97,7 @@ impl Socket {
                 path.display()
             ),
         }
-        fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(io("set the mode of", path))?;
+        admit(path, rights).map_err(io("set the mode of", path))?;
         let inode = fs::symlink_metadata(path).map_err(io("look at", path))?.ino();
         Ok(Socket { listener, path: path.to_owned(), inode, _lock: lock })
     }
@@ -119,6 +118,13 @@ impl Drop for Socket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Sets the socket's mode. The kernel lets all users connect if some outside of the group `weir` have a right; each
+/// request is checked then.
+pub(crate) fn admit(path: &Path, rights: &Rights) -> io::Result<()> {
+    let mode = if rights.is_for_others() { 0o666 } else { 0o660 };
+    fs::set_permissions(path, PermissionsExt::from_mode(mode))
 }
 
 /// Holds `path.lock`. The file stays: removing it would let two lock two files of its name.

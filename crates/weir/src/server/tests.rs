@@ -17,6 +17,7 @@ use super::{
     fake::{self, FakeAgent},
     socket::BindError,
 };
+use crate::config::Rights;
 
 /// Sends bytes, returns all that comes back until the server closes or is silent.
 fn raw(path: &Path, request: &[u8]) -> String {
@@ -274,7 +275,7 @@ fn events_come_as_server_sent_events_to_who_asks_for_them() {
 fn the_socket_is_for_root_and_its_group() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("made/on/demand/weir.sock");
-    let _socket = Socket::bind(&path).unwrap();
+    let _socket = Socket::bind(&path, &Rights::default()).unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o660);
     match nix::unistd::Group::from_name("weir").unwrap() {
         Some(group) => assert_eq!(path.metadata().unwrap().gid(), group.gid.as_raw()),
@@ -286,16 +287,16 @@ fn the_socket_is_for_root_and_its_group() {
 fn a_live_socket_is_never_taken_and_a_dead_one_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weir.sock");
-    let first = Socket::bind(&path).unwrap();
-    assert!(matches!(Socket::bind(&path), Err(BindError::InUse(p)) if p == path));
+    let first = Socket::bind(&path, &Rights::default()).unwrap();
+    assert!(matches!(Socket::bind(&path, &Rights::default()), Err(BindError::InUse(p)) if p == path));
     drop(first);
     assert!(!path.exists());
     // A dead socket, as `kill -9` leaves it.
     drop(UnixListener::bind(&path).unwrap());
-    drop(Socket::bind(&path).unwrap());
+    drop(Socket::bind(&path, &Rights::default()).unwrap());
     // A live one of a program that knows nothing of the lock.
     let stranger = UnixListener::bind(&path).unwrap();
-    assert!(matches!(Socket::bind(&path), Err(BindError::InUse(_))));
+    assert!(matches!(Socket::bind(&path, &Rights::default()), Err(BindError::InUse(_))));
     assert!(path.exists());
     drop(stranger);
 }
@@ -305,7 +306,7 @@ fn a_file_in_the_way_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weir.sock");
     std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(Socket::bind(&path), Err(BindError::NotASocket(_))));
+    assert!(matches!(Socket::bind(&path, &Rights::default()), Err(BindError::NotASocket(_))));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -315,7 +316,7 @@ fn a_path_that_cannot_be_is_refused_with_its_reason() {
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     for path in [file.join("weir.sock"), dir.path().join("long".repeat(40))] {
-        let error = Socket::bind(&path).unwrap_err();
+        let error = Socket::bind(&path, &Rights::default()).unwrap_err();
         assert!(matches!(&error, BindError::Io { .. }), "{error:?}");
         assert!(error.to_string().starts_with("cannot "), "{error}");
     }
@@ -325,7 +326,7 @@ fn a_path_that_cannot_be_is_refused_with_its_reason() {
 fn a_socket_whose_name_has_gone_to_another_leaves_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weir.sock");
-    let ours = Socket::bind(&path).unwrap();
+    let ours = Socket::bind(&path, &Rights::default()).unwrap();
     std::fs::remove_file(&path).unwrap();
     let _theirs = UnixListener::bind(&path).unwrap();
     drop(ours);

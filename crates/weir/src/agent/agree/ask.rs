@@ -12,18 +12,27 @@ use crate::{
 /// The answer's way back.
 type Answer<T> = Reply<Result<T, Fault>>;
 
+/// Whose agreements a caller may end and renew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Everyone's.
+    Any,
+    /// Those that this user made.
+    User(u32),
+}
+
 /// A question about agreements.
 #[derive(Debug)]
 pub(crate) enum Ask {
     Templates(Answer<Vec<Template>>),
-    /// From a client that is told apart by that name.
-    Offer(Name, Box<Offer>, Answer<OfferAnswer>),
+    /// From a client that is told apart by that name, and the user who made it.
+    Offer(Name, u32, Box<Offer>, Answer<OfferAnswer>),
     All(Answer<Vec<Agreement>>),
     One(String, Answer<Agreement>),
     Statuses(Answer<Vec<AgreementStatus>>),
     Status(String, Answer<AgreementStatus>),
-    Terminate(String, Answer<Agreement>),
-    Renew(String, Option<Utc>, Answer<Agreement>),
+    Terminate(String, Owner, Answer<Agreement>),
+    Renew(String, Option<Utc>, Owner, Answer<Agreement>),
     /// An operator's yes or no.
     Decide(String, bool, Answer<Agreement>),
     Calendar(Option<Utc>, Option<Utc>, Answer<CalendarView>),
@@ -50,18 +59,26 @@ impl Agent {
                 let month = month.unwrap_or(now.utc);
                 drop(reply.send(agreements.and_then(|a| a.report(&id, month, &self.store, now.utc))));
             }
-            Ask::Offer(client, offer, reply) => {
-                let answer = self.change_agreements(|a, store| a.offer(&client, *offer, store, now));
+            Ask::Offer(client, uid, offer, reply) => {
+                let answer =
+                    self.change_agreements(|a, store| a.offer(&client, Some(uid), *offer, store, now));
                 drop(reply.send(answer));
             }
-            Ask::Renew(id, end, reply) => {
-                drop(reply.send(self.change_agreements(|a, store| a.renew(&id, end, store, now.utc))));
+            Ask::Renew(id, end, owner, reply) => {
+                let renewed = self.change_agreements(|a, store| {
+                    a.permits(owner, &id, "renew")?;
+                    a.renew(&id, end, store, now.utc)
+                });
+                drop(reply.send(renewed));
             }
             Ask::Decide(id, accept, reply) => {
                 drop(reply.send(self.change_agreements(|a, store| a.decide(&id, accept, store, now.utc))));
             }
-            Ask::Terminate(id, reply) => {
-                let begun = self.change_agreements(|a, store| a.terminate(&id, store, now.utc));
+            Ask::Terminate(id, owner, reply) => {
+                let begun = self.change_agreements(|a, store| {
+                    a.permits(owner, &id, "terminate")?;
+                    a.terminate(&id, store, now.utc)
+                });
                 let ended = begun.and_then(|()| self.with_agreements(|a| a.one(&id).cloned()));
                 drop(reply.send(ended));
             }

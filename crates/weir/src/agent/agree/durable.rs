@@ -274,7 +274,7 @@ fn live(
         if told.get(&i).is_some_and(|told| *told != Told::Unknown) {
             continue;
         }
-        let answer = agreements.offer(&client(), nth(i), store, moment(i * 60));
+        let answer = agreements.offer(&client(), None, nth(i), store, moment(i * 60));
         if let (Ok(answer), 0) = (&answer, i % 5) {
             let id = answer.agreement.id.as_str();
             if answer.agreement.state == AgreementState::Observed {

@@ -16,7 +16,7 @@ mod words;
 #[path = "tests.rs"]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_agree::{
     Accepted, Agreement, AgreementState, Book, Fault, FaultCode, Interval, Moment, Monitor, Name, Offer,
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::config::{self, Agreements as Rules, Config, Decide};
 
-pub(crate) use ask::Ask;
+pub(crate) use ask::{Ask, Owner};
 pub(super) use enforce::{Counted, Interval as Delivery};
 #[cfg(test)]
 pub(crate) use tests::{Desk, offer};
@@ -56,6 +56,8 @@ pub(crate) struct Happened {
 /// that its row is older than it.
 pub(crate) struct Agreements {
     book: Book,
+    /// The users who made them; none of an agreement that is older than owners are.
+    owners: BTreeMap<Name, u32>,
     rules: Rules,
     link: config::Link,
     /// Promised to classes, of what agreements could have had.
@@ -92,6 +94,7 @@ impl Agreements {
         let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.capacity));
         let mut agreements = Agreements {
             book: Book::new(limits, rules.book_limits()),
+            owners: BTreeMap::new(),
             rules,
             link: config.link.clone(),
             elsewhere: BitRate::ZERO,
@@ -159,6 +162,7 @@ impl Agreements {
             return Ok(());
         }
         let stored = store.agreements()?;
+        self.owners.extend(stored.owners);
         for (agreement, usage) in stored.agreements {
             match self.book.agreement(&agreement.id) {
                 None => {
@@ -206,6 +210,7 @@ impl Agreements {
     pub(crate) fn offer(
         &mut self,
         client: &Name,
+        owner: Option<u32>,
         offer: Offer,
         store: &Store,
         now: Moment,
@@ -235,10 +240,12 @@ impl Agreements {
             return Ok(answer(agreement));
         }
         self.next += 1;
-        if let Err(error) = store.save_agreements([&agreement], self.next) {
+        self.owners.extend(owner.map(|uid| (id.clone(), uid)));
+        if let Err(error) = store.save_offer(&agreement, self.next, owner) {
             self.book.withdraw(&id);
             let known = self.reconcile(store);
             if self.book.agreement(&id).is_none() {
+                self.owners.remove(&id);
                 return Err(words::uncertain(&error, known.is_ok()));
             }
         }
@@ -270,6 +277,19 @@ impl Agreements {
             }
         }
         Ok((after, done))
+    }
+
+    /// Whether a caller may do that with an agreement.
+    ///
+    /// # Errors
+    /// There is no such agreement, or another user made it.
+    pub(crate) fn permits(&self, caller: Owner, id: &str, what: &str) -> Result<(), Fault> {
+        let id = &self.one(id)?.id;
+        match (caller, self.owners.get(id)) {
+            (Owner::Any, _) => Ok(()),
+            (Owner::User(uid), Some(owner)) if *owner == uid => Ok(()),
+            (Owner::User(uid), owner) => Err(words::not_owned(id, uid, owner.copied(), what)),
+        }
     }
 
     /// Ends an agreement; what enforces it is still to be taken down, see [`Agreements::finish`].

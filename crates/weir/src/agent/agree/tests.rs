@@ -52,18 +52,22 @@ impl Desk {
             Ask::Calendar(from, to, reply) => {
                 drop(reply.send(agreements.calendar(from.unwrap_or(now.utc), to)));
             }
-            Ask::Offer(client, offer, reply) => {
-                drop(reply.send(agreements.offer(&client, *offer, store, now)));
+            Ask::Offer(client, uid, offer, reply) => {
+                drop(reply.send(agreements.offer(&client, Some(uid), *offer, store, now)));
             }
-            Ask::Renew(id, end, reply) => drop(reply.send(agreements.renew(&id, end, store, now.utc))),
+            Ask::Renew(id, end, owner, reply) => {
+                let permitted = agreements.permits(owner, &id, "renew");
+                drop(reply.send(permitted.and_then(|()| agreements.renew(&id, end, store, now.utc))));
+            }
             Ask::Decide(id, accept, reply) => {
                 drop(reply.send(agreements.decide(&id, accept, store, now.utc)));
             }
             Ask::Report(id, month, reply) => {
                 drop(reply.send(agreements.report(&id, month.unwrap_or(now.utc), store, now.utc)));
             }
-            Ask::Terminate(id, reply) => {
-                let begun = agreements.terminate(&id, store, now.utc);
+            Ask::Terminate(id, owner, reply) => {
+                let permitted = agreements.permits(owner, &id, "terminate");
+                let begun = permitted.and_then(|()| agreements.terminate(&id, store, now.utc));
                 agreements.finish(store, now.utc);
                 drop(reply.send(begun.and_then(|()| agreements.one(&id).cloned())));
             }
@@ -95,8 +99,8 @@ fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
     let (before, gone) = {
         let store = Store::open(dir.path()).unwrap();
         let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-        let web = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement;
-        let db = agreements.offer(&client(), offer("db", 30), &store, moment(0)).unwrap().agreement;
+        let web = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement;
+        let db = agreements.offer(&client(), None, offer("db", 30), &store, moment(0)).unwrap().agreement;
         agreements.terminate(db.id.as_str(), &store, moment(1).utc).unwrap();
         agreements.finish(&store, moment(1).utc);
         assert_eq!(agreements.in_force(moment(2).utc).len(), 1);
@@ -107,9 +111,9 @@ fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
     assert_eq!(agreements.one(before.id.as_str()).unwrap(), &before);
     assert_eq!(agreements.one(gone.as_str()).unwrap().state, AgreementState::Terminated);
     assert_eq!(agreements.promised(moment(5).utc), BitRate::mbit(20));
-    let next = agreements.offer(&client(), offer("db", 70), &store, moment(5)).unwrap().agreement;
+    let next = agreements.offer(&client(), None, offer("db", 70), &store, moment(5)).unwrap().agreement;
     assert!(next.id != before.id && next.id != gone);
-    assert!(agreements.offer(&client(), offer("mail", 1), &store, moment(5)).is_err());
+    assert!(agreements.offer(&client(), None, offer("mail", 1), &store, moment(5)).is_err());
 }
 
 #[test]
@@ -118,9 +122,9 @@ fn what_classes_are_promised_is_not_promised_to_agreements() {
     // 95 may be promised in all, 90 of it to agreements.
     desk.agreements.promised_to_classes(BitRate::mbit(25));
     let Desk { agreements, store, .. } = &mut desk;
-    let fault = agreements.offer(&client(), offer("web", 71), store, moment(0)).unwrap_err();
+    let fault = agreements.offer(&client(), None, offer("web", 71), store, moment(0)).unwrap_err();
     assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(70)));
-    assert!(agreements.offer(&client(), offer("web", 70), store, moment(0)).is_ok());
+    assert!(agreements.offer(&client(), None, offer("web", 70), store, moment(0)).is_ok());
 }
 
 #[test]
@@ -132,7 +136,7 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
     let mut offer = offer("web", 20);
     let after = BitRate::mbit(2);
     offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
-    let id = agreements.offer(&client(), offer, &store, moment(0)).unwrap().agreement.id;
+    let id = agreements.offer(&client(), None, offer, &store, moment(0)).unwrap().agreement.id;
     let sent = |bytes| {
         let delivery = Delivery {
             id: id.clone(),
@@ -162,12 +166,12 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
 fn an_operator_who_decides_has_offers_wait() {
     let mut desk = Desk::with("decide = \"operator\"\n");
     let Desk { agreements, store, .. } = &mut desk;
-    let offered = agreements.offer(&client(), offer("web", 20), store, moment(0)).unwrap().agreement;
+    let offered = agreements.offer(&client(), None, offer("web", 20), store, moment(0)).unwrap().agreement;
     assert_eq!(offered.state, AgreementState::Pending);
     assert!(agreements.in_force(moment(1).utc).is_empty());
     let accepted = agreements.decide(offered.id.as_str(), true, store, moment(2).utc).unwrap();
     assert_eq!((accepted.state, accepted.from), (AgreementState::Observed, moment(2).utc));
-    let other = agreements.offer(&client(), offer("db", 20), store, moment(3)).unwrap().agreement;
+    let other = agreements.offer(&client(), None, offer("db", 20), store, moment(3)).unwrap().agreement;
     agreements.decide(other.id.as_str(), false, store, moment(4).utc).unwrap();
     assert_eq!(store.agreements().unwrap().agreements.len(), 2);
     assert_eq!(agreements.in_force(moment(5).utc).len(), 1);
@@ -182,12 +186,12 @@ fn the_spare_is_shared_by_weight_only_where_the_node_does_and_by_the_terms_weigh
         weighted
     };
     let mut equal = Desk::with("share = \"additive\"\n");
-    let fault = equal.agreements.offer(&client(), weighted(), &equal.store, moment(0)).unwrap_err();
+    let fault = equal.agreements.offer(&client(), None, weighted(), &equal.store, moment(0)).unwrap_err();
     assert_eq!((fault.code, fault.accepted), (FaultCode::ShareNotOffered, vec!["additive".to_owned()]));
     let mut desk = Desk::new();
     let Desk { agreements, store, .. } = &mut desk;
-    agreements.offer(&client(), weighted(), store, moment(0)).unwrap();
-    agreements.offer(&client(), offer("db", 20), store, moment(0)).unwrap();
+    agreements.offer(&client(), None, weighted(), store, moment(0)).unwrap();
+    agreements.offer(&client(), None, offer("db", 20), store, moment(0)).unwrap();
     let weights: Vec<_> = agreements.in_force(moment(1).utc).iter().map(|one| one.weight).collect();
     assert_eq!(weights, [weir_share::Weight::new(3).ok(), None], "without a word the class keeps its own");
 }
@@ -198,17 +202,17 @@ fn what_begins_at_once_is_told_and_what_waits_for_a_word_when_that_is_yes() {
         agreements.happened().into_iter().map(|one| one.what).collect()
     };
     let mut desk = Desk::new();
-    desk.agreements.offer(&client(), offer("web", 20), &desk.store, moment(0)).unwrap();
+    desk.agreements.offer(&client(), None, offer("web", 20), &desk.store, moment(0)).unwrap();
     assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
     let mut later = offer("db", 20);
     later.terms.start = Some(moment(60).utc);
-    desk.agreements.offer(&client(), later, &desk.store, moment(0)).unwrap();
+    desk.agreements.offer(&client(), None, later, &desk.store, moment(0)).unwrap();
     assert_eq!(told(&mut desk.agreements), ["agreement-accepted"]);
     desk.agreements.advance(moment(60).utc);
     assert_eq!(told(&mut desk.agreements), ["agreement-activated"]);
 
     let mut desk = Desk::with("decide = \"operator\"\n");
-    let waits = desk.agreements.offer(&client(), offer("web", 20), &desk.store, moment(0)).unwrap();
+    let waits = desk.agreements.offer(&client(), None, offer("web", 20), &desk.store, moment(0)).unwrap();
     assert_eq!(told(&mut desk.agreements), ["agreement-pending"]);
     let id = waits.agreement.id;
     desk.agreements.decide(id.as_str(), true, &desk.store, moment(1).utc).unwrap();
@@ -222,7 +226,7 @@ fn who_was_being_terminated_in_a_crash_is_terminated_after_it_and_what_is_long_o
     let id = {
         let store = Store::open(dir.path()).unwrap();
         let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-        let id = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+        let id = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
         agreements.terminate(id.as_str(), &store, moment(1).utc).unwrap();
         id
     };
@@ -243,12 +247,12 @@ fn who_was_being_terminated_in_a_crash_is_terminated_after_it_and_what_is_long_o
 fn changed_rules_are_those_of_later_offers_and_what_is_promised_beyond_them_is_told() {
     let mut desk = Desk::new();
     let Desk { agreements, store, .. } = &mut desk;
-    agreements.offer(&client(), offer("web", 70), store, moment(0)).unwrap();
+    agreements.offer(&client(), None, offer("web", 70), store, moment(0)).unwrap();
     assert_eq!(agreements.excess(moment(1).utc), BitRate::ZERO);
     let half = config("reservable = 0.5\n");
     agreements.reconfigure(half.agreements.clone().unwrap(), &half.link);
     assert_eq!(agreements.excess(moment(1).utc), BitRate::mbit(20));
-    assert!(agreements.offer(&client(), offer("db", 10), store, moment(1)).is_err());
+    assert!(agreements.offer(&client(), None, offer("db", 10), store, moment(1)).is_err());
     assert_eq!(agreements.in_force(moment(1).utc).len(), 1, "what was promised before is kept");
 }
 
@@ -259,7 +263,7 @@ fn a_quota_that_is_used_up_and_back_is_told_once_each_and_days_and_months_are_co
     let mut offer = offer("web", 20);
     let after = BitRate::mbit(2);
     offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
-    let id = agreements.offer(&client(), offer, store, moment(0)).unwrap().agreement.id;
+    let id = agreements.offer(&client(), None, offer, store, moment(0)).unwrap().agreement.id;
     agreements.happened();
     let told = |agreements: &mut Agreements| -> Vec<&str> {
         agreements.happened().into_iter().map(|one| one.what).collect()
@@ -287,4 +291,36 @@ fn a_quota_that_is_used_up_and_back_is_told_once_each_and_days_and_months_are_co
     let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, None, moment(86_400).utc);
     let counted = (status.sent_today, status.sent_this_month);
     assert_eq!(counted, (weir_units::Bytes(10), weir_units::Bytes(1_510)));
+}
+
+#[test]
+fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("");
+    let id = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let made = agreements.offer(&client(), Some(1000), offer("web", 20), &store, moment(0)).unwrap();
+        let old = agreements.offer(&client(), None, offer("db", 20), &store, moment(0)).unwrap().agreement.id;
+        assert!(agreements.permits(Owner::User(1000), old.as_str(), "renew").is_err());
+        made.agreement.id
+    };
+    // The maker is known after a restart too.
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(1).utc).unwrap().unwrap();
+    for owner in [Owner::Any, Owner::User(1000)] {
+        agreements.permits(owner, id.as_str(), "terminate").unwrap();
+    }
+    let refused = agreements.permits(Owner::User(1001), id.as_str(), "terminate").unwrap_err();
+    assert_eq!(refused.code, FaultCode::Forbidden);
+    assert_eq!(
+        refused.message,
+        "user 1001 cannot terminate a-1: user 1000 made it; root may, and so may each user of `admin` in \
+         `[access]` of the configuration"
+    );
+    // A number is never given to another agreement, so that no one inherits one.
+    agreements.terminate(id.as_str(), &store, moment(2).utc).unwrap();
+    agreements.finish(&store, moment(2).utc);
+    agreements.settle(&store, moment(400 * 86_400).utc);
+    assert!(!store.agreements().unwrap().owners.contains_key(&id));
 }

@@ -242,7 +242,8 @@ mod tests {
         let id = {
             let store = Store::open(dir.path()).unwrap();
             let mut agreements = Agreements::open(&config, &store, january).unwrap().unwrap();
-            let id = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+            let id =
+                agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
             watched(&mut agreements, &store, &id, moment(0), &[100; 90]);
             assert_eq!(agreements.one(id.as_str()).unwrap().guarantee_state, GuaranteeState::Fulfilled);
             assert_eq!(observed(store.month(&id, january).unwrap()), Some(61_000), "a crash forgets 29 s");
@@ -269,7 +270,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let mut agreements = Agreements::open(&config(""), &store, moment(0).utc).unwrap().unwrap();
-        let id = agreements.offer(&client(), offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+        let id = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
         let late = Moment { utc: "2027-01-31T23:59:50Z".parse().unwrap(), ..moment(100) };
         watched(&mut agreements, &store, &id, late, &[100; 12]);
         let month = store.month(&id, late.utc).unwrap().unwrap();

@@ -69,3 +69,13 @@ pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
         },
     }
 }
+
+/// The answer to a user who would change the agreement of another.
+pub(super) fn not_owned(id: &Name, uid: u32, owner: Option<u32>, what: &str) -> Fault {
+    let owner = owner.map_or("its maker is not known".to_owned(), |owner| format!("user {owner} made it"));
+    let message = format!(
+        "user {uid} cannot {what} {id}: {owner}; root may, and so may each user of `admin` in `[access]` of the \
+         configuration"
+    );
+    Fault::new(FaultCode::Forbidden, message)
+}

@@ -81,15 +81,16 @@ impl Book {
             numbered(claim);
         }
         // Classes that the configuration or a hand gave a policy, and that are not here.
-        let is_here = |name: &str| claims.iter().any(|c| c.name == name || c.key() == name);
+        let here: BTreeSet<String> = claims.iter().flat_map(|c| [c.name.clone(), c.key()]).collect();
+        let is_here = |name: &str| here.contains(name);
         let mut absent: BTreeMap<&str, Option<&String>> = BTreeMap::new();
         // A policy set by hand for a container of that name holds the same minimum free.
-        let by_hand = |name: &str| {
-            let about = |key: &str| key.split_once(':').is_some_and(|(_, bare)| bare == name);
-            set.keys().any(|key| about(key) && !is_here(key))
-        };
-        for class in
-            config.classes.iter().filter(|c| !c.is_static() && !is_here(&c.name) && !by_hand(&c.name))
+        let by_hand: BTreeSet<&str> =
+            set.keys().filter(|key| !is_here(key)).filter_map(|key| Some(key.split_once(':')?.1)).collect();
+        for class in config
+            .classes
+            .iter()
+            .filter(|c| !c.is_static() && !is_here(&c.name) && !by_hand.contains(c.name.as_str()))
         {
             absent.insert(&class.name, class.group.as_ref());
         }

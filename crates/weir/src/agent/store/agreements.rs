@@ -1,6 +1,8 @@
 //! The agreements' part of the database. An agreement is one row; what was sent under it, with
 //! a quota, another; the number of the next is written with the agreement that takes it.
 
+use std::collections::BTreeMap;
+
 use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use weir_agree::{Agreement, Month, Name, Usage, Utc};
 
@@ -12,6 +14,8 @@ const AGREEMENTS: Text = TableDefinition::new("agreements");
 const USAGE: Text = TableDefinition::new("agreement-usage");
 /// What was seen of an agreement in a month, as JSON, by `id/2026-11`.
 const MONTHS: Text = TableDefinition::new("agreement-months");
+/// The user who made an agreement, by number.
+const OWNERS: Text = TableDefinition::new("agreement-owners");
 /// In [`META`]: the number of the next agreement.
 const NEXT: &str = "next-agreement";
 
@@ -19,6 +23,7 @@ pub(super) fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(AGREEMENTS)?;
     tx.open_table(USAGE)?;
     tx.open_table(MONTHS)?;
+    tx.open_table(OWNERS)?;
     Ok(())
 }
 
@@ -33,6 +38,8 @@ fn month_key(id: &Name, month: Utc) -> String {
 pub(crate) struct Stored {
     /// All of them, with what was sent.
     pub(crate) agreements: Vec<(Agreement, Usage)>,
+    /// The users who made them, as far as it was recorded.
+    pub(crate) owners: BTreeMap<Name, u32>,
     /// The number that the next one has; none was given to two.
     pub(crate) next: u64,
 }
@@ -56,7 +63,14 @@ impl Store {
                 agreements.push((agreement, usage.unwrap_or_default()));
             }
             let next = tx.open_table(META)?.get(NEXT)?.and_then(|v| v.value().parse().ok());
-            Ok(Stored { agreements, next: next.unwrap_or(1) })
+            let mut owners = BTreeMap::new();
+            for row in tx.open_table(OWNERS)?.iter()? {
+                let (id, uid) = row?;
+                if let (Ok(id), Ok(uid)) = (Name::new(id.value()), uid.value().parse()) {
+                    owners.insert(id, uid);
+                }
+            }
+            Ok(Stored { agreements, owners, next: next.unwrap_or(1) })
         })
     }
 
@@ -71,6 +85,23 @@ impl Store {
             for agreement in agreements {
                 let text = serde_json::to_string(agreement).unwrap_or_default();
                 change.insert(AGREEMENTS, agreement.id.as_str(), &text)?;
+            }
+            change.insert(META, NEXT, &next.to_string())
+        })
+    }
+
+    /// Records a new agreement with the user who made it, as [`Store::save_agreements`] does.
+    pub(crate) fn save_offer(
+        &self,
+        agreement: &Agreement,
+        next: u64,
+        owner: Option<u32>,
+    ) -> Result<(), StoreError> {
+        self.write("write an agreement to", |change| {
+            let text = serde_json::to_string(agreement).unwrap_or_default();
+            change.insert(AGREEMENTS, agreement.id.as_str(), &text)?;
+            if let Some(owner) = owner {
+                change.insert(OWNERS, agreement.id.as_str(), &owner.to_string())?;
             }
             change.insert(META, NEXT, &next.to_string())
         })
@@ -115,6 +146,7 @@ impl Store {
             for id in ids {
                 change.remove(AGREEMENTS, id.as_str())?;
                 change.remove(USAGE, id.as_str())?;
+                change.remove(OWNERS, id.as_str())?;
                 for month in change.keys(MONTHS, &format!("{id}/"))? {
                     change.remove(MONTHS, &month)?;
                 }

@@ -46,7 +46,7 @@ fn agreement() -> Agreement {
     let utc = weir_agree::Utc::from_millis(1_800_000_000_000);
     let now = weir_agree::Moment { utc, monotonic: weir_units::Instant::default() };
     let client = Name::new("1000/acme").unwrap();
-    desk.agreements.offer(&client, offer("web", 20), &desk.store, now).unwrap().agreement
+    desk.agreements.offer(&client, None, offer("web", 20), &desk.store, now).unwrap().agreement
 }
 
 fn fill(store: &Store) {

@@ -191,6 +191,7 @@ pub(super) fn setup(args: &SetupArgs, session: &mut Session<'_>) -> anyhow::Resu
         None => {
             config::load_images(&args.config)
                 .context("cannot tell where the cache listens (`--listen` says it too)")?
+                .0
                 .listen
         }
     };

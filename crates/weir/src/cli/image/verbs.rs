@@ -8,7 +8,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use anyhow::Context as _;
 use clap::Args;
 use weir_api::{NamedImage, PinImage, PruneImages, ScrubImages};
 use weir_units::Bytes;
@@ -21,7 +20,7 @@ use super::super::{
 use crate::{
     config,
     images::{Images, OnFault},
-    server::{self, Socket},
+    server::{self, Access, Socket},
 };
 
 #[derive(Debug, Args)]
@@ -297,8 +296,9 @@ pub(super) fn scrub(args: &ScrubArgs, session: &mut Session<'_>) -> anyhow::Resu
 
 pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     log_to_stderr()?;
-    let settings = config::load_images(&args.config)?;
-    let socket = Socket::bind(session.client.socket())?;
+    let (settings, rights) = config::load_images(&args.config)?;
+    let socket = Socket::bind(session.client.socket(), &rights)?;
+    let access = Access::new(rights);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
@@ -309,7 +309,13 @@ pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Resu
         let reload = async {
             while hup.recv().await.is_some() {
                 let read = config::load_images(&args.config).map_err(|e| e.to_string());
-                if let Err(why) = read.and_then(|settings| images.reconfigure(settings)) {
+                let done = read.and_then(|(settings, rights)| {
+                    images.reconfigure(settings)?;
+                    server::admit(session.client.socket(), &rights).map_err(|e| e.to_string())?;
+                    access.set(rights);
+                    Ok(())
+                });
+                if let Err(why) = done {
                     tracing::warn!("{} is refused, the old one stays in force: {why}", args.config.display());
                 }
             }
@@ -317,9 +323,7 @@ pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Resu
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let listener = socket.listener()?;
         tokio::select! {
-            served = server::serve_images(listener, images.clone()) => {
-                served.context("cannot answer on the socket")?;
-            }
+            never = server::serve_images(listener, images.clone(), access.clone()) => match never {},
             why = images.fault() => anyhow::bail!("the image cache ended: {why}"),
             () = reload => {}
             _ = term.recv() => {}

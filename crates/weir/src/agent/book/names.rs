@@ -1,0 +1,58 @@
+//! The names that people use for classes and groups.
+
+use std::collections::BTreeMap;
+
+use weir_api::Error;
+
+use super::Entry;
+
+/// The entries by name, for a request that names many.
+pub(crate) struct Names<'a> {
+    entries: &'a BTreeMap<String, Entry>,
+    by_name: BTreeMap<&'a str, Vec<&'a str>>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn of(entries: &'a BTreeMap<String, Entry>) -> Names<'a> {
+        let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (key, entry) in entries {
+            by_name.entry(&entry.claim.name).or_default().push(key);
+        }
+        Names { entries, by_name }
+    }
+
+    /// The key of the class or group that people call `name`.
+    ///
+    /// # Errors
+    /// `unknown-name`, `ambiguous-name`.
+    pub(crate) fn find(&self, name: &str) -> Result<&'a str, Error> {
+        // Weir's own names win over containers' names: `docker:host` is the container.
+        for key in [name.to_owned(), format!("weir:{name}"), format!("group:{name}")] {
+            if let Some((key, _)) = self.entries.get_key_value(&key) {
+                return Ok(key);
+            }
+        }
+        match self.by_name.get(name).map(Vec::as_slice).unwrap_or_default() {
+            [key] => Ok(key),
+            [] => {
+                let known: Vec<&str> = self.entries.values().map(|e| e.claim.name.as_str()).take(8).collect();
+                let more = if self.entries.len() > 8 { ", ..." } else { "" };
+                let message = format!(
+                    "no class or group is called {name}; there are {}{more} (`weir ps` lists all)",
+                    known.join(", ")
+                );
+                Err(Error { code: "unknown-name".into(), message, asked: None, free: None })
+            }
+            keys => {
+                let message = format!("{name} could be {}: say which", keys.join(" or "));
+                Err(Error { code: "ambiguous-name".into(), message, asked: None, free: None })
+            }
+        }
+    }
+
+    /// Whether a class or group of that key or name is here.
+    pub(super) fn is_present(&self, name: &str) -> bool {
+        let is_here = |key: &str| self.entries.get(key).is_some_and(|entry| entry.minor.is_some());
+        is_here(name) || self.by_name.get(name).is_some_and(|keys| keys.iter().any(|key| is_here(key)))
+    }
+}

@@ -1,0 +1,166 @@
+//! Connections to the socket: how many there may be, and how long they may be silent.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{Router, body::Body, http::Request};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    time,
+};
+use tower_service::Service as _;
+
+use super::{Failure, peer::Peer};
+
+/// The most connections at a time. One takes a descriptor and some 20 KiB.
+const MAX_CONNECTIONS: usize = 256;
+/// The most of them by users other than root, so that root always gets in.
+const MAX_OF_OTHERS: usize = 192;
+/// The most of one user other than root.
+const MAX_OF_USER: usize = 32;
+/// How long the head of a request may take to come, and how long a connection may be silent between requests.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the listener rests if the system has no descriptors or memory for another connection.
+const REST: Duration = Duration::from_millis(100);
+/// Bodies of more than [`SMALL_BODY`](super::body::SMALL_BODY) that are read at a time: of root, and of all others.
+const LARGE_BODIES: usize = 2;
+
+/// The user of a request, and the places for its body.
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    pub(super) peer: Peer,
+    pub(super) large_bodies: Arc<Semaphore>,
+}
+
+/// Connections by user.
+#[derive(Debug, Default)]
+struct Places(Mutex<BTreeMap<u32, usize>>);
+
+/// A connection's place; free again when it is dropped.
+#[derive(Debug)]
+struct Place {
+    places: Arc<Places>,
+    uid: u32,
+}
+
+impl Places {
+    /// # Errors
+    /// Why there is none.
+    fn take(self: &Arc<Places>, peer: &Peer) -> Result<Place, String> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = open.values().sum();
+        let own = open.get(&peer.uid).copied().unwrap_or(0);
+        if all >= MAX_CONNECTIONS {
+            return Err(format!("{all} of {MAX_CONNECTIONS} are open"));
+        }
+        if !peer.is_root() {
+            let others = all - open.get(&0).copied().unwrap_or(0);
+            if own >= MAX_OF_USER {
+                return Err(format!("user {} has {own} of {MAX_OF_USER} open", peer.uid));
+            }
+            if others >= MAX_OF_OTHERS {
+                return Err(format!("users other than root have {others} of {MAX_OF_OTHERS} open"));
+            }
+        }
+        *open.entry(peer.uid).or_default() += 1;
+        Ok(Place { places: Arc::clone(self), uid: peer.uid })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// Answers requests for ever. To stop, drop the future: connections that are open end with the runtime.
+pub(super) async fn serve(listener: UnixListener, router: Router) -> Infallible {
+    let places = Arc::new(Places::default());
+    let [of_root, of_others] = [(); 2].map(|()| Arc::new(Semaphore::new(LARGE_BODIES)));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                tracing::warn!("cannot take a connection to the socket: {e}");
+                time::sleep(REST).await;
+                continue;
+            }
+        };
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(e) => {
+                tracing::warn!("cannot tell who connects to the socket: {e}");
+                continue;
+            }
+        };
+        let large_bodies = Arc::clone(if peer.is_root() { &of_root } else { &of_others });
+        match places.take(&peer) {
+            Ok(place) => {
+                let caller = Caller { peer, large_bodies };
+                tokio::spawn(converse(stream, caller, router.clone(), place));
+            }
+            Err(why) => refuse(&stream, &why),
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, caller: Caller, router: Router, _place: Place) {
+    let answer = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(caller.clone());
+        let mut router = router.clone();
+        async move { router.call(request.map(Body::new)).await }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 << 10);
+    if let Err(e) = http.serve_connection(TokioIo::new(stream), answer).await {
+        tracing::debug!("a connection to the socket ended: {e}");
+    }
+}
+
+/// Says why there is no room, as far as the socket's buffer takes it.
+fn refuse(stream: &UnixStream, why: &str) {
+    let failure = Failure::new("busy", format!("cannot take another connection: {why}; close some, or wait"));
+    let body = serde_json::to_string(&failure.0).unwrap_or_default();
+    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close";
+    let _ = stream.try_write(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32) -> Peer {
+        Peer::made(uid, &[])
+    }
+
+    #[test]
+    fn no_user_takes_the_places_of_another_or_of_root() {
+        let places = Arc::new(Places::default());
+        let mut held = Vec::new();
+        for uid in 1_000..1_006 {
+            held.extend((0..MAX_OF_USER).map(|_| places.take(&peer(uid)).unwrap()));
+            let why = places.take(&peer(uid)).unwrap_err();
+            assert!(why.starts_with(&format!("user {uid} has 32 of 32")), "{why}");
+        }
+        assert!(places.take(&peer(2_000)).unwrap_err().contains("192 of 192"));
+        held.extend((0..MAX_CONNECTIONS - MAX_OF_OTHERS).map(|_| places.take(&peer(0)).unwrap()));
+        assert!(places.take(&peer(0)).unwrap_err().contains("256 of 256"));
+        drop(held.pop());
+        assert!(places.take(&peer(0)).is_ok());
+        held.clear();
+        assert_eq!(places.0.lock().unwrap().len(), 0);
+    }
+}
