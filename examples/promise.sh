@@ -1,5 +1,5 @@
 #!/bin/sh
-# Asks the agent for a promise over its socket, shows it, and ends it.
+# Offers an agreement over the socket of the agent, and shows what is promised. The last line says how to end it.
 # Needs curl, and the right to open the socket: root, or the group weir.
 set -eu
 socket=${WEIR_SOCKET:-/run/weir/weir.sock}
@@ -10,9 +10,9 @@ ask() {
 	echo
 }
 
-# 201 and the agreement if it is accepted. A refusal names the largest minimum that would be.
+# The answer is 201 and the agreement, or a refusal that names the largest possible minimum.
 ask --header 'Content-Type: application/toml' --data-binary @"$here/offer.toml" http://weir/v1/agreements
-# All agreements, and what is promised when.
+# All agreements, and the calendar of promises.
 ask http://weir/v1/agreements
 ask http://weir/v1/agreements/calendar
 # To end one: curl --unix-socket "$socket" --request DELETE http://weir/v1/agreements/a-1
