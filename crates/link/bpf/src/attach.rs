@@ -182,6 +182,22 @@ pub fn program_name(id: u32) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Those of these programs that have one of these names. A program that has gone is left out.
+///
+/// # Errors
+/// Any error but that a program has gone: then it is not known which of them there are.
+pub fn named(ids: Vec<u32>, names: &[&str]) -> Result<Vec<u32>, Errno> {
+    let mut found = Vec::new();
+    for id in ids {
+        match program_name(id) {
+            Ok(name) if names.contains(&name.as_str()) => found.push(id),
+            Ok(_) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(found)
+}
+
 /// Id of a loaded program.
 ///
 /// # Errors

@@ -110,7 +110,7 @@ enum Command {
     /// Print a script that divides the link as now, for plain tc or for tcng
     Export(export::ExportArgs),
     /// Run the experiments (runs the program `weir-lab`)
-    #[command(disable_help_flag = true)]
+    #[command(after_help = lab::EXAMPLES)]
     Lab(lab::Forwarded),
     /// Print a completion script for a shell
     Completions(manual::CompletionsArgs),

@@ -140,8 +140,7 @@ impl BpfQdisc {
     fn mark(&self, fair: &Fair) -> Result<(), EngineError> {
         let index = self.ifb.index;
         let result = attach::tcx_egress(index).and_then(|ids| {
-            let is_old = |id: &u32| attach::program_name(*id).is_ok_and(|name| name == Fair::MARK_PROGRAM);
-            let old = ids.into_iter().find(is_old);
+            let old = attach::named(ids, &[Fair::MARK_PROGRAM])?.first().copied();
             fair.mark_program().map_or(Ok(()), |program| attach::attach_tcx_egress(&program, index, old))
         });
         result.map_err(refused)

@@ -478,8 +478,8 @@ impl Catcher {
 
 /// Ids of weir's programs at an interface's TCX ingress.
 fn ours_at(index: u32) -> Result<Vec<u32>, Errno> {
-    let ids = attach::tcx_ingress(index)?;
-    Ok(ids.into_iter().filter(|&id| is_ours(attach::program_name(id).ok().as_deref())).collect())
+    let names = [Classifier::PORT_PROGRAM, Classifier::UPLINK_PROGRAM];
+    attach::named(attach::tcx_ingress(index)?, &names)
 }
 
 /// Takes weir's programs away from an interface's TCX ingress. Gone with the interface, or

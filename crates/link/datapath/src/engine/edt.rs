@@ -297,9 +297,7 @@ fn attached(netlink: &mut Netlink, index: u32, how: Attach) -> Result<Option<u32
     match how {
         Attach::Tcx => {
             let ids = attach::tcx_egress(index).map_err(refused)?;
-            Ok(ids
-                .into_iter()
-                .find(|id| attach::program_name(*id).is_ok_and(|name| name == Program::PROGRAM)))
+            Ok(attach::named(ids, &[Program::PROGRAM]).map_err(refused)?.first().copied())
         }
         Attach::Clsact => {
             let filters = netlink.filters(index, Hook::Egress)?;

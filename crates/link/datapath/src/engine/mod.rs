@@ -202,6 +202,14 @@ pub enum EngineError {
         /// The way out, beginning with a separator, or nothing.
         hint: &'static str,
     },
+    /// The kernel does not say which programs are attached.
+    #[error("cannot look whether weir's program is attached to {device}: {errno}")]
+    Look {
+        /// The interface.
+        device: String,
+        /// The kernel's reason.
+        errno: nix::errno::Errno,
+    },
     /// The kernel has not got what the engine is made of.
     #[error("cannot use engine {engine}: {why}")]
     Lacking {
@@ -240,6 +248,7 @@ impl EngineError {
             EngineError::Attach { errno, .. } => *errno == ENODEV,
             EngineError::Bpf(_)
             | EngineError::Rules(_)
+            | EngineError::Look { .. }
             | EngineError::NameTaken { .. }
             | EngineError::Lacking { .. }
             | EngineError::NoRoom { .. } => false,

@@ -296,7 +296,7 @@ fn a_quota_that_is_used_up_and_back_is_told_once_each_and_days_and_months_are_co
 #[test]
 fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config("");
+    let config = config("keep_days = 1\n");
     let id = {
         let store = Store::open(dir.path()).unwrap();
         let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
@@ -321,6 +321,6 @@ fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
     // A number is never given to another agreement, so that no one inherits one.
     agreements.terminate(id.as_str(), &store, moment(2).utc).unwrap();
     agreements.finish(&store, moment(2).utc);
-    agreements.settle(&store, moment(400 * 86_400).utc);
+    agreements.settle(&store, moment(2 * 86_400).utc);
     assert!(!store.agreements().unwrap().owners.contains_key(&id));
 }

@@ -64,7 +64,9 @@ impl Catcher {
                 Ok(true) => {}
                 // The interface went away with its container; the next look at the links tells.
                 Err(Errno::ENODEV) => {}
-                _ => match self.catch(index, &device) {
+                // It is not known whether the program is there, for example without a free descriptor.
+                Err(errno) => repairs.fail(EngineError::Look { device, errno }),
+                Ok(false) => match self.catch(index, &device) {
                     Ok(()) => repairs.devices.push(device),
                     Err(e) if e.is_gone() => {}
                     Err(e) => repairs.fail(e),
