@@ -14,7 +14,7 @@ groups=/sys/fs/cgroup/memory
 
 finish() {
 	# The peak of all agents: version 1 and version 2 name the file differently.
-	cat $groups/"$tag"-*/memory.{max_usage_in_bytes,peak} 2>/dev/null | sort -n | tail -n 1 |
+	{ cat $groups/"$tag"-*/memory.{max_usage_in_bytes,peak} 2>/dev/null || true; } | sort -n | tail -n 1 |
 		awk '{ printf "under the unit: an agent had %.0f MiB of memory at most, page cache included\n", $1 / 1048576 }'
 	rmdir $groups/"$tag"-* 2>/dev/null || true
 	rm -rf "$dir"
