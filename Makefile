@@ -117,6 +117,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	scripts/deny.sh
+	scripts/unit-security.sh
 
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
 conformance:

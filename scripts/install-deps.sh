@@ -45,7 +45,8 @@ for part in $wanted; do
     # The kernel that scripts/uml-kernel.sh builds.
     uml) add build-essential bc flex bison dwarves xz-utils ;;
     fuzz) add xz-utils ;;
-    lint) add pkg-config libssl-dev ;;
+    # systemd measures how exposed the units are.
+    lint) add pkg-config libssl-dev systemd ;;
     *) die "unknown part $part: build, test, vm, demo, lint, uml or fuzz" ;;
     esac
 done
