@@ -59,7 +59,10 @@ pub fn peer(text: &str) {
     let near = Site { own, networks: Vec::new() };
     if let Some(peer) = near.read(address) {
         let ip = peer.ip().to_canonical();
-        assert!(!ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast() && peer.port() != 0, "{peer}");
+        assert!(
+            !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast() && peer.port() != 0,
+            "{peer}"
+        );
     }
     let Ok(network) = network.parse::<Network>() else { return };
     if let Some(peer) = (Site { own, networks: vec![network] }).read(address) {
