@@ -30,9 +30,10 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
+	weir-netns-tests:escape:bpf:: weir-netns-tests:escape:edt:: \
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 VM_KERNELS := 6.1 6.12 6.18 newest
-VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill
+VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
 .PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
 
@@ -85,6 +86,7 @@ test-netns:
 	WEIR_ENGINES=htb WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
 		user:: its_thread datagrams --skip super_packets --skip a_killed_agent_leaves_the_shares
+	WEIR_ENGINES=user,pacing WEIR_TESTS=escape WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh random_frames
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.

@@ -9,7 +9,8 @@ const COMPILERS: [&str; 7] =
     ["clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-15"];
 
 /// Objects, by the name of their source without `.bpf.c`.
-const OBJECTS: [&str; 6] = ["classify", "congestion", "edt", "fill_check", "pacing", "user"];
+const OBJECTS: [&str; 7] =
+    ["classify", "classify_check", "congestion", "edt", "fill_check", "pacing", "user"];
 
 /// Those that use all kinds of atomics, which kernels have from 5.12.
 const ATOMIC: [&str; 1] = ["user"];

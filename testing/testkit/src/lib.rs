@@ -29,6 +29,7 @@
 
 mod command;
 mod dockerd;
+pub mod frames;
 mod image;
 mod netns;
 mod registry;

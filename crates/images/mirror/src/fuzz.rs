@@ -7,7 +7,11 @@ use crate::{
     mirror::fuzz::{self, Asked},
 };
 
-pub use crate::upstream::fuzz::challenge;
+pub use crate::{
+    mirror::fuzz::list,
+    peer::fuzz::{peer, proof},
+    upstream::fuzz::{challenge, redirect},
+};
 
 /// A manifest. Each digest of it reads again as the same.
 ///

@@ -306,3 +306,10 @@ pub(crate) fn ignore(
         other => other,
     }
 }
+
+#[cfg(test)]
+#[path = "classifier_model.rs"]
+mod model;
+#[cfg(test)]
+#[path = "classifier_tests.rs"]
+mod tests;

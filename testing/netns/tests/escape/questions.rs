@@ -13,9 +13,10 @@ use std::{
 };
 
 use weir_netlab::topology::Netns;
-use weir_testkit::set_realtime;
-
-use crate::frames::{Addresses, checksum, ip6};
+use weir_testkit::{
+    frames::{Addresses, checksum, ip6},
+    set_realtime,
+};
 
 /// A later answer does not count.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -35,7 +35,7 @@ pub(super) struct Asked<'a> {
 
 impl Asked<'_> {
     /// The list's next page, by the client's name of the list.
-    fn page(&self, query: &str) -> Option<HeaderValue> {
+    pub(super) fn page(&self, query: &str) -> Option<HeaderValue> {
         let is_clean = |c: char| c.is_ascii_graphic() && !"<>\"#".contains(c);
         if !query.chars().all(is_clean) {
             return None;
@@ -50,7 +50,7 @@ impl Asked<'_> {
 /// The target of the first link to a next page.
 ///
 /// A target may hold commas and semicolons, so the text is read from one `<` to the next.
-fn next_target(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn next_target(headers: &HeaderMap) -> Option<&str> {
     let lines = headers.get_all(header::LINK).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split('<').skip(1)).find_map(|link| {
         let (target, parameters) = link.split_once('>')?;
@@ -67,7 +67,7 @@ fn next_target(headers: &HeaderMap) -> Option<&str> {
 /// The query of a link that leads on in the list at this path of the registry.
 ///
 /// The host does not matter: the client asks the mirror, and the mirror asks its own registry.
-fn query_of<'a>(target: &'a str, list: &str) -> Option<&'a str> {
+pub(super) fn query_of<'a>(target: &'a str, list: &str) -> Option<&'a str> {
     let (place, query) = target.split_once('?')?;
     let path = match place.split_once("//") {
         Some((_, rest)) => rest.find('/').map_or("", |at| &rest[at..]),
@@ -85,13 +85,13 @@ struct Tags {
 }
 
 /// A list of tags, parsed and written again, and its type.
-fn tags(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
+pub(super) fn tags(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
     let list: Tags = serde_json::from_slice(bytes)?;
     Ok((serde_json::to_vec(&list)?, "application/json"))
 }
 
 /// A list of referrers, which is an image index, parsed and written again, and its type.
-fn referrers(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
+pub(super) fn referrers(bytes: &[u8]) -> serde_json::Result<(Vec<u8>, &'static str)> {
     let list: ImageIndex = serde_json::from_slice(bytes)?;
     Ok((serde_json::to_vec(&list)?, "application/vnd.oci.image.index.v1+json"))
 }

@@ -4,6 +4,8 @@
 //! A peer is asked for what it has, or is bringing, and asks no one itself. Whether a client may have
 //! something is for the node that it asks to find out; peers prove by a secret that they are peers.
 
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod network;
 mod proof;
 mod tls;

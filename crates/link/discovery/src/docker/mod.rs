@@ -7,7 +7,7 @@
 mod api;
 mod container;
 #[cfg(fuzzing)]
-pub(crate) mod fuzz;
+pub mod fuzz;
 #[cfg(test)]
 mod tests;
 

@@ -1,22 +1,40 @@
 //! Frames that a container makes by hand to leave its class.
 
+mod random;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub(crate) type Mac = [u8; 6];
+pub use random::{Random, RandomFrames};
+
+/// A hardware address.
+pub type Mac = [u8; 6];
 
 /// Addresses that a container can learn or guess.
-pub(crate) struct Addresses {
+#[derive(Debug, Clone)]
+pub struct Addresses {
     /// The node that the frames are to reach, or the router before it.
-    pub(crate) far: Mac,
-    pub(crate) own: Mac,
-    pub(crate) other: Mac,
-    pub(crate) server: Ipv4Addr,
-    pub(crate) server6: Ipv6Addr,
-    pub(crate) source: Ipv4Addr,
-    pub(crate) other_ip: Ipv4Addr,
-    pub(crate) host: Ipv4Addr,
-    /// Link-local.
-    pub(crate) host6: Ipv6Addr,
+    pub far: Mac,
+    /// The container's.
+    pub own: Mac,
+    /// Another container's.
+    pub other: Mac,
+    /// The node that the frames are to reach.
+    pub server: Ipv4Addr,
+    /// The same node.
+    pub server6: Ipv6Addr,
+    /// The container's.
+    pub source: Ipv4Addr,
+    /// Another container's.
+    pub other_ip: Ipv4Addr,
+    /// The host's.
+    pub host: Ipv4Addr,
+    /// The host's link-local one.
+    pub host6: Ipv6Addr,
+}
+
+impl Addresses {
+    /// The container's.
+    pub const SOURCE6: Ipv6Addr = Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, 1, 1);
 }
 
 const BROADCAST: Mac = [0xff; 6];
@@ -35,13 +53,22 @@ fn udp(ports: [u16; 2], payload: usize) -> Vec<u8> {
 }
 
 /// The checksum of RFC 1071.
-pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> [u8; 2] {
     let mut sum: u32 =
         bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     (!(sum as u16)).to_be_bytes()
+}
+
+/// A question for the server's hardware address, of this length.
+fn arp(a: &Addresses, len: usize) -> Vec<u8> {
+    let mut body = vec![0, 1, 8, 0, 6, 4, 0, 1];
+    body.extend(a.own.iter().chain(&a.source.octets()).chain(&[0; 6]).chain(&a.server.octets()));
+    body.resize(len, 0);
+    body
 }
 
 /// IPv4 with these options, fragment field and type of service.
@@ -58,19 +85,22 @@ fn ip4(source: Ipv4Addr, to: Ipv4Addr, tos: u8, fragment: u16, options: &[u8], p
     [ip, payload.to_vec()].concat()
 }
 
-pub(crate) fn ip6(source: Ipv6Addr, to: Ipv6Addr, next: u8, hops: u8, payload: &[u8]) -> Vec<u8> {
+/// IPv6 with this next header and hop limit.
+#[must_use]
+pub fn ip6(source: Ipv6Addr, to: Ipv6Addr, next: u8, hops: u8, payload: &[u8]) -> Vec<u8> {
     let len = payload.len() as u16;
     let head = [&[0x60, 0, 0, 0][..], &len.to_be_bytes(), &[next, hops]].concat();
     [&head[..], &source.octets(), &to.octets(), payload].concat()
 }
 
 /// Each frame with the words that tell it from the others.
-pub(crate) fn crafted(a: &Addresses) -> Vec<(&'static str, Vec<u8>)> {
+#[must_use]
+pub fn crafted(a: &Addresses) -> Vec<(&'static str, Vec<u8>)> {
     let flood = udp([4000, 5000], PAYLOAD);
     let v4 = |source, to, payload: &[u8]| ip4(source, to, 0, 0, &[], payload);
     let plain = v4(a.source, a.server, &flood);
     let to_host = v4(a.source, a.host, &flood);
-    let source6 = Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, 1, 1);
+    let source6 = Addresses::SOURCE6;
     let by = |kind, payload: &[u8]| frame(a.far, a.own, kind, payload);
     let v4_by = |payload: Vec<u8>| by(0x0800, &payload);
     let v6_by = |payload: Vec<u8>| by(0x86dd, &payload);
@@ -82,12 +112,7 @@ pub(crate) fn crafted(a: &Addresses) -> Vec<(&'static str, Vec<u8>)> {
         let body = [&[135u8, 0, 0, 0][..], &vec![0; len]].concat();
         v6_by(ip6(source6, a.server6, ICMP6, hops, &body))
     };
-    let arp = |len: usize| {
-        let mut body = vec![0, 1, 8, 0, 6, 4, 0, 1];
-        body.extend(a.own.iter().chain(&a.source.octets()).chain(&[0; 6]).chain(&a.server.octets()));
-        body.resize(len - 14, 0);
-        frame(BROADCAST, a.own, 0x0806, &body)
-    };
+    let arp = |len: usize| frame(BROADCAST, a.own, 0x0806, &arp(a, len - 14));
     vec![
         ("udp", v4_by(plain.clone())),
         ("udp over IPv6", v6_by(ip6(source6, a.server6, UDP, 64, &flood))),
@@ -132,31 +157,4 @@ pub(crate) fn crafted(a: &Addresses) -> Vec<(&'static str, Vec<u8>)> {
         ("discovery of 290 bytes", discovery(255, 230)),
         ("discovery from afar", discovery(64, 200)),
     ]
-}
-
-/// Random frames: a crafted one with another address, length and some other bytes.
-pub(crate) fn random(a: &Addresses, count: usize, seed: u64) -> Vec<Vec<u8>> {
-    let crafted = crafted(a);
-    let mut state = seed.max(1);
-    // xorshift64
-    let mut draw = move |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as usize % below
-    };
-    let one = |_| {
-        let mut frame = crafted[draw(crafted.len())].1.clone();
-        let others = [BROADCAST, a.other, [0x33, 0x33, 0, 0, 0, 1], [2, 8, 8, 8, 8, 8]];
-        frame[..6].copy_from_slice(others.get(draw(8)).unwrap_or(&a.far));
-        for _ in 0..draw(5) * draw(2) {
-            let at = 12 + draw(48);
-            frame[at] = draw(256) as u8;
-        }
-        if draw(2) == 0 {
-            frame.truncate(60 + draw(1455));
-        }
-        frame
-    };
-    (0..count).map(one).collect()
 }
