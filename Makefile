@@ -30,7 +30,6 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
-	weir-netns-tests:escape:bpf:: weir-netns-tests:escape:edt:: \
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
@@ -168,6 +167,7 @@ install: release
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/weir-images.service > $(DESTDIR)/etc/systemd/system/weir-images.service
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -Dm644 packaging/weir.toml $(DESTDIR)/etc/weir/weir.toml
 	install -Dm644 docs/weir.toml $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
+	install -Dm644 packaging/weir-engine-user.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir-engine-user.conf
 	install -Dm644 packaging/weir.sysusers $(DESTDIR)/usr/lib/sysusers.d/weir.conf
 	test -n "$(DESTDIR)" || getent group weir > /dev/null || groupadd --system weir
 	test -n "$(DESTDIR)" || getent passwd weir-images > /dev/null || \
@@ -181,6 +181,7 @@ install-lab: release
 	install -Dm755 target/release/weir-lab $(DESTDIR)$(PREFIX)/bin/weir-lab
 
 uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/share/doc/weir/weir-engine-user.conf
 	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)$(PREFIX)/bin/weir-lab $(DESTDIR)/etc/systemd/system/weir.service
 	rm -f $(DESTDIR)/etc/systemd/system/weir-images.service
 	rm -f $(DESTDIR)/usr/lib/sysusers.d/weir.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml

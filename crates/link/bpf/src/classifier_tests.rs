@@ -210,7 +210,7 @@ fn rules(r: &mut Random) -> Vec<Rule> {
         let mut rule = Rule { handle, ..Rule::default() };
         rule.from = r.once_in(3).then(|| r.of(&[OWN, CONFIG.host_handle, CONFIG.default_handle]));
         rule.protocol = r.once_in(2).then(|| r.of(&[0, 1, 6, 17, 17, 58, 132]));
-        rule.source_ports = r.once_in(4).then(|| port..=port);
+        rule.source_ports = r.once_in(4).then_some(port..=port);
         // Ranges of few kinds (RuleSet).
         let ranges = [port..=port, 4096..=8191, 64..=71, 500..=599];
         rule.destination_ports = r.once_in(3).then(|| ranges[r.below(4)].clone());
