@@ -204,7 +204,7 @@ const FLOOD: usize = 1024;
 /// How long nothing is read after that.
 const FLOOD_PAUSE: Duration = Duration::from_secs(2);
 /// The longest time for which changes are gathered while they do not end.
-const LONGEST_SETTLE: Duration = Duration::from_secs(1);
+const LONGEST_SETTLE: Duration = Duration::from_millis(400);
 /// A pause between changes that ends a row of them.
 const CALM: Duration = Duration::from_millis(500);
 
