@@ -46,7 +46,7 @@ fn take_in(directory: &Path, namespace: u64) -> anyhow::Result<Lock> {
     let shown = directory.display();
     match DirBuilder::new().mode(0o755).create(directory) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(e).with_context(|| format!("cannot make the directory {shown} for the agent's lock"));
+            return Err(denied(e, format!("cannot make the directory {shown} for the agent's lock")));
         }
         _ => {}
     }
@@ -68,6 +68,14 @@ fn take_in(directory: &Path, namespace: u64) -> anyhow::Result<Lock> {
     }
 }
 
+/// An error, with the way out if rights are missing.
+fn denied(error: io::Error, what: String) -> anyhow::Error {
+    let needs = "the agent needs root, or CAP_NET_ADMIN and CAP_BPF, and a directory /run/weir of its own; `weir doctor` tells \
+         what is missing";
+    let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+    anyhow::Error::new(error).context(if is_denied { format!("{what} ({needs})") } else { what })
+}
+
 /// None if an agent that ended has just removed the file.
 fn lock(path: &Path) -> anyhow::Result<Option<Lock>> {
     let cannot = || format!("cannot lock {}", path.display());
@@ -79,7 +87,7 @@ fn lock(path: &Path) -> anyhow::Result<Option<Lock>> {
         .mode(0o600)
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path)
-        .with_context(cannot)?;
+        .map_err(|e| denied(e, cannot()))?;
     let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(file) => file,
         Err((mut file, Errno::EWOULDBLOCK)) => {
