@@ -83,7 +83,7 @@ fn a_flood_of_invented_clients_takes_bounded_memory_and_leaves_the_link_and_othe
         return;
     }
     let offers: usize = std::env::var(OFFERS).ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
-    let mut node = node(Engine::Htb, 2, "");
+    let mut node = node(Engine::Htb, 2, &format!("[access]\nown = [\"{NOBODY}\"]\n"));
     let labels = ["C1", "C2"];
     let streams = flood(&node, &labels);
     node.client().offer(&offer(&node.name("C1"), 60, 60)).expect("it fits");
