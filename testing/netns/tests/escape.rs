@@ -42,8 +42,8 @@ const BURST: f64 = 16_384.0;
 const WINDOW: Duration = Duration::from_secs(5);
 /// Before a window of that length: [`BURST`] leaves.
 const WARM: Duration = Duration::from_secs(1);
-/// The same where flows that send little pass what waits with its time of departure: as many bytes leave early as
-/// the queue holds, 0.8 s of the maximum, at half the maximum.
+/// The same for engines that stamp packets. Flows that send little pass the class's stamped packets there. So
+/// bytes that the queue holds leave early, once: 0.8 s of the maximum.
 const WARM_STAMPED: Duration = Duration::from_secs(4);
 /// Bytes of a packet in vxlan beside its own: Ethernet, IPv4, UDP, vxlan.
 const VXLAN: f64 = 50.0;

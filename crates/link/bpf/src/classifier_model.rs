@@ -1,4 +1,4 @@
-//! What the classifier is to do with a frame, in plain Rust: headers, rules, and the ways out.
+//! A model of the classifier in plain Rust: a frame's headers, the rules, and the ways out.
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,7 @@ enum Piece {
     Later,
 }
 
-/// What rules ask of a packet. IPv4 addresses are mapped into IPv6.
+/// The fields of a packet that rules ask for. IPv4 addresses are mapped into IPv6.
 #[derive(Debug, Clone, Copy)]
 struct Ip {
     is_v4: bool,
@@ -47,7 +47,7 @@ struct Ip {
     id: u32,
 }
 
-/// What a frame says of itself.
+/// The headers of a frame.
 #[derive(Debug, Clone, Copy, Default)]
 struct Headers {
     ip: Option<Ip>,
@@ -218,7 +218,7 @@ pub(super) enum Place {
     Uplink(u32),
 }
 
-/// What a program did with a packet.
+/// The work of a program on one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) verdict: i32,
@@ -247,7 +247,7 @@ pub(super) struct Model {
     pub(super) tracked: Vec<u32>,
     /// The control buckets have room.
     pub(super) has_room: bool,
-    /// What first fragments were given to.
+    /// The classes of first fragments.
     pub(super) datagrams: HashMap<(Datagram, u32, u8), u32>,
 }
 

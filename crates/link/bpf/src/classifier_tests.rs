@@ -128,7 +128,7 @@ impl Kernel {
         }
     }
 
-    /// What a program does with a frame, and the datagram that it names in `skb->cb`. None if the kernel
+    /// The work of a program on a frame, and the datagram that it names in `skb->cb`. None if the kernel
     /// makes no packet of the frame.
     fn run(&self, program: &ProgramMut<'_>, case: &Case<'_>, has_room: bool) -> Option<(Outcome, u32)> {
         let control = &self.classifier.skeleton.maps.weir_control;

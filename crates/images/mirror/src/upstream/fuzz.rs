@@ -1,4 +1,4 @@
-//! What a registry answers: its challenge, and the place that it sends to; for the fuzz targets.
+//! Two answers of a registry for the fuzz targets: its challenge, and the place that it sends to.
 
 use std::net::IpAddr;
 
