@@ -108,7 +108,7 @@ impl Client {
         Client { timeout, ..self }
     }
 
-    /// The same client, with every text of its answers as [`plain`](crate::plain) makes it: for a
+    /// The same client, with every text of its answers as [`plain`](crate::plain()) makes it: for a
     /// terminal.
     #[must_use]
     pub fn for_terminal(self) -> Client {
