@@ -4,7 +4,7 @@ use std::{
     fmt::Debug,
     panic::Location,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Barrier, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -53,18 +53,20 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Begins to watch.
+    /// Begins to watch. Each thread has its processor and its priority when this returns.
     #[must_use]
     pub fn watch() -> Stalls {
         let (seen, end) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicBool>::default());
         let processors = thread::available_parallelism().map_or(1, usize::from);
+        let begun = Arc::new(Barrier::new(processors + 1));
         let beat = |processor: usize| {
-            let (seen, end) = (seen.clone(), end.clone());
+            let (seen, end, begun) = (seen.clone(), end.clone(), begun.clone());
             thread::spawn(move || {
                 // A thread that may not be pinned beats on another processor.
                 let _ = pin_to(processor);
                 set_realtime();
                 let mut last = Instant::now();
+                begun.wait();
                 while !end.load(Ordering::Relaxed) {
                     thread::sleep(BEAT);
                     let now = Instant::now();
@@ -76,6 +78,7 @@ impl Stalls {
             })
         };
         let threads = (0..processors).map(beat).collect();
+        begun.wait();
         Stalls { seen, end, threads }
     }
 
@@ -139,6 +142,9 @@ fn measured_twice(place: &Location<'_>, stall: Duration, first: &impl Debug, sec
 mod tests {
     use super::*;
 
+    /// Two tests that stall the same processor delay each other.
+    static PROCESSOR: Mutex<()> = Mutex::new(());
+
     /// Keeps processor 0 from every other thread, at a priority above the watch.
     fn stall(time: Duration) -> bool {
         let spin = move || {
@@ -156,8 +162,8 @@ mod tests {
 
     #[test]
     fn a_processor_that_serves_no_other_thread_is_a_stall() {
+        let _alone = PROCESSOR.lock().unwrap_or_else(PoisonError::into_inner);
         let stalls = Stalls::watch();
-        thread::sleep(Duration::from_millis(20));
         let begin = Instant::now();
         if !stall(STALL) {
             return println!("SKIPPED: real-time priority (CAP_SYS_NICE) is missing here");
@@ -172,6 +178,7 @@ mod tests {
 
     #[test]
     fn a_bad_result_is_measured_again_only_after_a_stall() {
+        let _alone = PROCESSOR.lock().unwrap_or_else(PoisonError::into_inner);
         let mut looks = 0;
         let look = || {
             looks += 1;
