@@ -48,12 +48,6 @@ const DEBT: Duration = Duration::from_millis(20);
 /// for weights 1 to 5.)
 const SPLIT_UP_TO: BitRate = BitRate::mbit(500);
 
-/// How long a round of loans is to take.
-const ROUND: Duration = Duration::from_millis(20);
-
-/// The part of its allocation that a class may gain or lose because a turn is a whole packet.
-const EXTRA: u64 = 200;
-
 /// What a class with a fixed rate may save up.
 const PRECISE: Duration = Duration::from_millis(1);
 
@@ -308,28 +302,13 @@ fn quanta(shape: &Shape, members: &[Member], rates: &[u64]) -> Vec<u64> {
         wanted.0.saturating_sub(rate)
     };
     let hungry = || members.iter().zip(rates).filter(|(m, _)| m.hungry);
-    let lacking: u64 = hungry().map(|(m, rate)| lacks(m, *rate)).sum();
+    let lacking: u128 = hungry().map(|(m, rate)| u128::from(lacks(m, *rate))).sum();
     let unit = shape.unit();
-    // One round serves everybody once. Only what is lent goes round, so that a long round gives one
-    // class after another all of it for tenths of a second.
-    let bytes = |rate: u64| BitRate(rate).bytes_in(ROUND).0;
-    let longest = bytes(shape.capacity.0).max(4 * unit * hungry().count().max(1) as u64);
-    let shortest =
-        bytes(lacking).max(4 * unit * hungry().filter(|(m, rate)| lacks(m, **rate) > 0).count() as u64);
-    // A turn is at least a packet, also of a class that lacks nothing. A class at its ceiling takes none.
-    let borrows = |m: &Member| m.allocation < m.policy.ceiling().min(shape.capacity);
-    let packets = |packets: u64, of: u64, to: u64| {
-        let bytes = u128::from(packets * unit) * u128::from(of) / u128::from(to.max(1));
-        u64::try_from(bytes).unwrap_or(u64::MAX)
-    };
-    let gains = |(m, rate): (&Member, &u64)| packets(1, lacking, lacks(m, *rate) + m.allocation.0 / EXTRA);
-    let sated =
-        hungry().filter(|(m, rate)| borrows(m) && lacks(m, **rate) < m.allocation.0 / EXTRA).count() as u64;
-    let loses = |(m, rate): (&Member, &u64)| packets(sated, lacks(m, *rate), m.allocation.0 / EXTRA);
-    let exact = hungry().filter(|(m, _)| borrows(m)).map(|of| gains(of).max(loses(of))).max().unwrap_or(0);
-    let round = if lacking == 0 { longest } else { shortest.max(exact).min(longest) };
+    let time = Duration::from_millis(20);
+    // In one round everybody is served once: short enough for nobody to wait long.
+    let round = shape.capacity.bytes_in(time).0.max(4 * unit * hungry().count().max(1) as u64);
     let quantum = |(m, rate): (&Member, &u64)| {
-        let part = u128::from(round) * u128::from(lacks(m, *rate)) / u128::from(lacking.max(1));
+        let part = u128::from(round) * u128::from(lacks(m, *rate)) / lacking.max(1);
         u64::try_from(part).unwrap_or(u64::MAX).clamp(unit, round)
     };
     members.iter().zip(rates).map(quantum).collect()
@@ -474,28 +453,6 @@ mod tests {
         assert_eq!(class(&nodes, 18).rate, BitRate::mbit(15));
         assert_eq!(class(&nodes, 16).rate, BitRate::mbit(30));
         assert_eq!(class(&nodes, 17).rate, BitRate::mbit(53));
-    }
-
-    #[test]
-    fn a_round_of_loans_takes_less_than_a_tenth_of_a_second() {
-        let mut nodes = Vec::new();
-        // A minimum and a maximum leave three to borrow the last 2 %.
-        let members = [
-            member(16, 1, Some(30), None, 30),
-            member(17, 2, None, None, 22),
-            member(18, 3, None, None, 33),
-            member(19, 3, None, Some(15), 15),
-        ];
-        make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
-        let of = |minor| class(&nodes, minor);
-        let (turns, lent) = [(17, 22), (18, 33)].iter().fold((0, 0), |(turns, lent), (minor, whole)| {
-            (turns + of(*minor).quantum.0, lent + BitRate::mbit(*whole).0 - of(*minor).rate.0)
-        });
-        let round = BitRate(lent).time_to_send(Bytes(turns));
-        assert!(round < Duration::from_millis(100), "a round of {turns} B at {lent} bit/s takes {round:?}");
-        // The class at its minimum gets a packet a round, which is at most half a per cent more.
-        let more = lent as f64 * 1514.0 / turns as f64 / 30e6;
-        assert!(more < 0.0051, "it gets {:.2} % more than its minimum", more * 100.0);
     }
 
     #[test]
