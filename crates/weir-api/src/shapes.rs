@@ -163,6 +163,9 @@ pub struct Status {
     pub class_changes: u64,
     /// Times that weir found its objects altered and put them right.
     pub repairs: u64,
+    /// The longest delay of a tick of the agent's loop since the start, microseconds.
+    #[serde(default)]
+    pub max_tick_delay_us: u64,
     /// Where the scheduler is a process: how often it was kept from running for longer than it makes
     /// up for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

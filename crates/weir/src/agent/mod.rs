@@ -114,6 +114,8 @@ struct Agent {
     access: Access,
     started: std::time::Instant,
     repairs: u64,
+    /// The longest delay of a tick since the start.
+    max_tick_delay: Duration,
     patrolled: std::time::Instant,
     /// Has not watched for long enough to know who sends.
     is_new_here: bool,
@@ -158,9 +160,6 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
-    let mut clock = interval(TICK);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut idle = false;
     agent.event(
         "started",
         None,
@@ -172,30 +171,20 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     tracing::info!("sharing {} of {}", agent.book.config().link.device, agent.book.config().link.capacity);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
+    let mut clock = interval(TICK);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut idle = false;
     loop {
         let until_change = agent.until_change();
         tokio::select! {
+            // A due tick comes before requests and changes, however many wait.
+            biased;
             _ = term.recv() => break,
             _ = int.recv() => break,
-            _ = hup.recv() => agent.reload(),
-            ready = links.readable() => {
-                let mut ready = ready?;
-                links.get_ref().drain();
-                ready.clear_ready();
-                agent.stale = true;
-                // Events come in bursts: take them as one.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                links.get_ref().drain();
-                agent.turn();
-            }
-            () = changed(&mut agent.snapshots) => {
-                agent.stale = true;
-                agent.turn();
-            }
-            Some(request) = requests.recv() => agent.answer(request),
-            Ok((kind, what)) = said.recv() => agent.event(kind, None, what),
-            () = tokio::time::sleep(until_change) => agent.turn(),
-            _ = clock.tick() => {
+            due = clock.tick() => {
+                agent.max_tick_delay = agent.max_tick_delay.max(due.elapsed());
+                // Requests come before changes of links; this tick sees both.
+                agent.stale |= links.get_ref().drain();
                 agent.turn();
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
                 let quiet = agent.followed.values().all(|f| !f.estimator.demand().is_active());
@@ -206,6 +195,31 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                     clock.reset();
                 }
             }
+            _ = hup.recv() => agent.reload(),
+            () = tokio::time::sleep(until_change) => agent.turn(),
+            Some(request) = requests.recv() => {
+                agent.answer(request);
+                // The runtime looks at its timers only when this task yields.
+                tokio::task::yield_now().await;
+            }
+            ready = links.readable() => {
+                let mut ready = ready?;
+                let changed = links.get_ref().drain();
+                ready.clear_ready();
+                if !changed {
+                    continue;
+                }
+                agent.stale = true;
+                // Events come in bursts: take them as one.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                links.get_ref().drain();
+                agent.turn();
+            }
+            () = changed(&mut agent.snapshots) => {
+                agent.stale = true;
+                agent.turn();
+            }
+            Ok((kind, what)) = said.recv() => agent.event(kind, None, what),
         }
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -283,6 +297,7 @@ impl Agent {
             access: Access::default(),
             started: std::time::Instant::now(),
             repairs: 0,
+            max_tick_delay: Duration::ZERO,
             patrolled: std::time::Instant::now(),
             is_new_here: true,
             watches_since: None,

@@ -80,6 +80,7 @@ impl Agent {
             active: self.followed.values().filter(is_active).count(),
             class_changes: self.node.engine.writes(),
             repairs: self.repairs,
+            max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
             late: self.node.engine.lateness().map(|late| late.times),
             late_us: self
                 .node

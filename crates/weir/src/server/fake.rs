@@ -112,6 +112,7 @@ pub(crate) fn status() -> Status {
         active: 3,
         class_changes: 17,
         repairs: 0,
+        max_tick_delay_us: 0,
         late: None,
         late_us: None,
         config: "/etc/weir/weir.toml".to_owned(),

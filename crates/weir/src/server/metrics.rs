@@ -200,6 +200,10 @@ fn of_link(registry: &mut Registry, status: &Status) {
     let repairs = Counter::<u64>::default();
     repairs.inc_by(status.repairs);
     registry.register("repairs", "Alterations by others that were mended", repairs);
+    let delay = Gauge::<f64, AtomicU64>::default();
+    delay.set(status.max_tick_delay_us as f64 / 1e6);
+    let help = "The longest delay of a tick of the agent's loop since the start";
+    registry.register_with_unit("tick_delay_max", help, Unit::Seconds, delay);
     if let (Some(times), Some(us)) = (status.late, status.late_us) {
         let late = Counter::<u64>::default();
         late.inc_by(times);
