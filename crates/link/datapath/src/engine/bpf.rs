@@ -128,10 +128,9 @@ impl BpfQdisc {
     /// [`EngineError`].
     pub(super) fn retire(index: u32) -> Result<(), EngineError> {
         // A kernel without TCX has no BPF qdiscs either.
-        for id in attach::tcx_egress(index).unwrap_or_default() {
-            if attach::program_name(id).is_ok_and(|name| name == Fair::MARK_PROGRAM) {
-                attach::detach_tcx_egress(id, index).map_err(refused)?;
-            }
+        let ids = attach::tcx_egress(index).unwrap_or_default();
+        for id in attach::named(ids, &[Fair::MARK_PROGRAM]).map_err(refused)? {
+            attach::detach_tcx_egress(id, index).map_err(refused)?;
         }
         Ok(())
     }

@@ -229,8 +229,7 @@ impl Catcher {
             Attach::Clsact => {
                 self.clsact(index, device, Hook::Ingress)?;
                 self.netlink.call(self.port_filter(index, device))?;
-                uncatch_tcx(index);
-                Ok(())
+                uncatch_tcx(index, device)
             }
         }
     }
@@ -238,8 +237,9 @@ impl Catcher {
     fn release(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
         self.classifier.set_port(index, None)?;
         self.headless.remove(&index);
-        uncatch_tcx(index);
-        self.unfilter(index, device, Hook::Ingress)
+        let removed = uncatch_tcx(index, device);
+        self.unfilter(index, device, Hook::Ingress)?;
+        removed
     }
 
     /// Gives filters at `hook` a place: adds a clsact qdisc unless there is one, and remembers
@@ -465,7 +465,7 @@ impl Catcher {
             if self.ports.contains_key(&link.index) {
                 continue;
             }
-            uncatch_tcx(link.index);
+            uncatch_tcx(link.index, &link.name)?;
             let is_uplink = self.uplink.as_ref().is_some_and(|(i, _)| *i == link.index);
             self.unfilter(link.index, &link.name, Hook::Ingress)?;
             if !is_uplink {
@@ -482,11 +482,16 @@ fn ours_at(index: u32) -> Result<Vec<u32>, Errno> {
     attach::named(attach::tcx_ingress(index)?, &names)
 }
 
-/// Takes weir's programs away from an interface's TCX ingress. Gone with the interface, or
-/// taken away by someone: both are what is wanted.
-fn uncatch_tcx(index: u32) {
-    for id in ours_at(index).unwrap_or_default() {
-        let _ = attach::detach_tcx_ingress(id, index);
+/// Takes weir's programs away from an interface's TCX ingress.
+///
+/// A program or an interface that has gone is no error, nor is a kernel without TCX.
+fn uncatch_tcx(index: u32, device: &str) -> Result<(), EngineError> {
+    let detach = |ids: Vec<u32>| ids.into_iter().try_for_each(|id| attach::detach_tcx_ingress(id, index));
+    match ours_at(index).and_then(detach) {
+        Err(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EPERM)) => {
+            Err(EngineError::Look { device: device.to_owned(), errno })
+        }
+        _ => Ok(()),
     }
 }
 
