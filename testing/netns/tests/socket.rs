@@ -1,0 +1,250 @@
+//! Local users at the agent's socket: the rights of each, and floods of connections, bodies and names.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir_netlab::{
+    topology::{Family, Spec},
+    traffic::Load,
+};
+use weir_netns_tests::{Division, Need, Node, SECONDS, as_user, can_run, check, containers, http, party};
+
+const READER: u32 = 4001;
+const OWNER: u32 = 4002;
+const OTHER_OWNER: u32 = 4003;
+const OPERATOR: u32 = 4004;
+const ADMIN: u32 = 4005;
+/// A user whose second group has the right `read`.
+const MEMBER: u32 = 4006;
+const STRANGER: u32 = 4007;
+const GROUP: u32 = 4100;
+
+/// The socket of a node, in a directory that other users may enter.
+fn open_socket(node: &Node) -> PathBuf {
+    let socket = node.client().socket().to_owned();
+    let dir = socket.parent().expect("it is in a directory");
+    fs::set_permissions(dir, PermissionsExt::from_mode(0o711)).expect("the directory is ours");
+    socket
+}
+
+/// The status and the text of an answer to this user.
+fn ask(socket: &Path, uid: u32, request: &str, body: &str) -> (u16, String) {
+    let groups = if uid == MEMBER { vec![uid, GROUP] } else { vec![uid] };
+    as_user(uid, &groups, || http(socket, request, "accept: application/json\r\n", body.as_bytes()))
+        .unwrap_or_else(|e| panic!("{request} by {uid}: {e}"))
+}
+
+#[test]
+fn user_does_what_its_right_allows_and_nothing_else() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    let access = format!(
+        "[agreements]\n[access]\nread = [\"{READER}\", \"@{GROUP}\"]\nown = [\"{OWNER}\", \"{OTHER_OWNER}\"]\n\
+         operate = [\"{OPERATOR}\"]\nadmin = [\"{ADMIN}\"]\n"
+    );
+    let config = node.config().sections(&access);
+    node.start(&config);
+    let socket = open_socket(&node);
+    let offer = format!(
+        "{{\"context\":{{\"initiator\":\"acme\"}},\"service\":{{\"term\":\"t\",\"name\":\"{}\"}},\
+         \"terms\":{{\"min\":1000000,\"max\":2000000}}}}",
+        node.name("C1")
+    );
+    let change = "{\"changes\":[{\"name\":\"host\",\"weight\":3}]}";
+    let users = [STRANGER, READER, MEMBER, OWNER, OPERATOR, ADMIN, 0];
+    // Each request, and the first of these users that may make it.
+    for (request, body, first) in [
+        ("GET /v1/status", "", 1),
+        ("GET /v1/events", "", 1),
+        ("GET /metrics", "", 1),
+        ("POST /v1/agreements", offer.as_str(), 3),
+        ("PATCH /v1/policies", change, 4),
+        ("DELETE /v1/notices", "", 5),
+    ] {
+        for (place, uid) in users.into_iter().enumerate() {
+            let (status, text) = ask(&socket, uid, request, body);
+            if place >= first {
+                assert!(matches!(status, 200 | 201), "{request} by {uid}: {text}");
+            } else {
+                assert_eq!(status, 403, "{request} by {uid}: {text}");
+                assert!(text.contains(&format!("user {uid} has ")), "{text}");
+            }
+        }
+    }
+    // The agreements made above are those of OWNER, OPERATOR, ADMIN and root, in this order.
+    for (uid, id, expected) in [
+        (READER, "a-1", 403),
+        (OTHER_OWNER, "a-1", 403),
+        (OPERATOR, "a-1", 403),
+        (OWNER, "a-2", 403),
+        (OWNER, "a-1", 200),
+        (ADMIN, "a-2", 200),
+        (0, "a-3", 200),
+    ] {
+        let (status, text) = ask(&socket, uid, &format!("DELETE /v1/agreements/{id}"), "");
+        assert_eq!(status, expected, "{id} by {uid}: {text}");
+    }
+}
+
+/// The limit of the agent's descriptors.
+const DESCRIPTORS: usize = 1024;
+const IDLE: usize = 2000;
+const UNFINISHED: usize = 100;
+const NAMES: usize = 100_000;
+/// Connections of one user, which the agent bounds by 32.
+const OF_USER: usize = 25;
+const MAX_MEMORY_KIB: u64 = 64 << 10;
+const MAX_TICK_DELAY: Duration = Duration::from_secs(1);
+const ROOT_ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Ends the attack also if the test fails meanwhile.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The most memory that the process ever held, KiB.
+fn peak_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the agent runs");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it has memory");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number of KiB")
+}
+
+/// A change of that many classes that are not here.
+fn change_of(names: usize, weight: usize) -> String {
+    let mut body = "{\"allow_absent\":true,\"changes\":[".to_owned();
+    for i in 0..names {
+        let comma = if i == 0 { "" } else { "," };
+        let _ = write!(body, "{comma}{{\"name\":\"n{i}\",\"weight\":{weight}}}");
+    }
+    body + "]}"
+}
+
+/// Connects, sends `text` and waits, again and again: each user holds 25 connections.
+fn hold(socket: &Path, first_user: u32, connections: usize, text: &str, over: &AtomicBool) -> u32 {
+    let opened = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for user in 0..connections.div_ceil(OF_USER) {
+            let (opened, uid) = (&opened, first_user + user as u32);
+            scope.spawn(move || {
+                as_user(uid, &[uid], || {
+                    while !over.load(Ordering::Relaxed) {
+                        let held: Vec<_> =
+                            (0..OF_USER).filter_map(|_| UnixStream::connect(socket).ok()).collect();
+                        opened.fetch_add(held.len() as u32, Ordering::Relaxed);
+                        for mut stream in &held {
+                            let _ = stream.write_all(text.as_bytes());
+                        }
+                        let since = Instant::now();
+                        while since.elapsed() < Duration::from_secs(2) && !over.load(Ordering::Relaxed) {
+                            thread::sleep(Duration::from_millis(50));
+                        }
+                    }
+                });
+            });
+        }
+    });
+    opened.into_inner()
+}
+
+/// What comes besides unfinished bodies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Names,
+    Idle,
+}
+
+/// Changes the policies of many classes that are not here, again and again.
+///
+/// Returns how many changes the agent took.
+fn change_names(socket: &Path, over: &AtomicBool) -> u32 {
+    let bodies = [(900, 2), (NAMES, 2), (900, 3), (10_000, 2)].map(|(n, weight)| (n, change_of(n, weight)));
+    let mut taken = 0;
+    while !over.load(Ordering::Relaxed) {
+        for (names, body) in &bodies {
+            let (status, text) = ask(socket, OPERATOR, "PATCH /v1/policies", body);
+            // A large body waits for its place, and here all places are taken.
+            let expected: &[u16] = if *names == 900 { &[200] } else { &[400, 413, 503] };
+            assert!(expected.contains(&status), "{names} names: {text:.300}");
+            taken += u32::from(status == 200);
+        }
+    }
+    taken
+}
+
+/// Asks for the classes as root. Returns the longest time of an answer, and how many there were.
+fn ask_as_root(node: &Node, over: &AtomicBool) -> (Duration, u32) {
+    let (mut slowest, mut asked) = (Duration::ZERO, 0);
+    while !over.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        let ran = node.ran(&["ps"]);
+        assert_eq!(ran.code, Some(0), "weir ps of root: {}", ran.stderr);
+        slowest = slowest.max(begin.elapsed());
+        asked += 1;
+        thread::sleep(Duration::from_millis(200));
+    }
+    (slowest, asked)
+}
+
+#[test]
+fn socket_under_attack_leaves_shares_ticks_memory_and_root_alone() {
+    if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Program("prlimit")]) {
+        return;
+    }
+    let own = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
+    // SAFETY: the kernel reads one structure that lives as long as the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const own) }, 0, "root may raise its limit");
+    let mut node = Node::build(&Spec { containers: containers(3), ..Spec::default() });
+    let division = Division::of([
+        party("C1").min(40).sends(Load::Tcp),
+        party("C2").weight(2).sends(Load::Tcp),
+        party("C3").max(10).sends(Load::Tcp),
+    ]);
+    let limit = ["prlimit".to_owned(), format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")];
+    let access = format!("[access]\noperate = [\"{OPERATOR}\", \"@{GROUP}\"]\n");
+    let config = node.config().division(&node, &division).behind(&limit).sections(&access);
+    node.start(&config);
+    let (socket, pid) = (open_socket(&node), node.agent().id());
+    let unfinished = "PATCH /v1/policies HTTP/1.1\r\nhost: weir\r\ncontent-length: 1000000\r\n\r\n{\"changes\":[";
+    for phase in [Phase::Names, Phase::Idle] {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (socket, over, node) = (&socket, &over, &node);
+            let end = End(over);
+            let bodies = scope.spawn(move || hold(socket, 5000, UNFINISHED, unfinished, over));
+            let other = scope.spawn(move || match phase {
+                Phase::Names => change_names(socket, over),
+                Phase::Idle => hold(socket, 6000, IDLE, "", over),
+            });
+            let root = scope.spawn(move || ask_as_root(node, over));
+            thread::sleep(Duration::from_secs(1));
+            check(node, &format!("attack at the socket: {phase:?}"), &division, Family::default(), SECONDS);
+            drop(end);
+            let (slowest, asked) = root.join().expect("root is answered");
+            let [bodies, other] = [bodies, other].map(|attack| attack.join().expect("the attack lasts"));
+            println!("{bodies} unfinished bodies; {phase:?} {other}; root asked {asked} times, slowest {slowest:.1?}");
+            assert!(bodies as usize >= UNFINISHED, "{bodies}");
+            assert!(other as usize >= if phase == Phase::Idle { IDLE } else { 5 }, "{phase:?}: {other}");
+            assert!(asked >= 5 && slowest < ROOT_ANSWERED_WITHIN, "{asked} answers, slowest {slowest:?}");
+        });
+    }
+    let delay = Duration::from_micros(node.client().status().expect("it answers").max_tick_delay_us);
+    let memory = peak_memory(pid);
+    println!("longest delay of a tick {delay:.1?}; at most {memory} KiB");
+    assert!(delay <= MAX_TICK_DELAY, "a tick was {delay:?} late");
+    assert!(memory < MAX_MEMORY_KIB, "the agent held {memory} KiB");
+    assert!(node.agent().ended().is_none(), "the agent ended");
+}
