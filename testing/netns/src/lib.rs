@@ -44,15 +44,15 @@ pub use agent::{Agent, Config, Ran, binary};
 pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title};
 pub use echo::{Echo, RoundTrips};
 pub use engines::Engine;
-pub use http::http;
 pub use frames::{Frames, RawFrames, drain};
+pub use http::http;
 pub use needs::{Need, can_run, skip};
 pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::{Record, Sample};
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use sockops::{Counting, Foreign};
-pub use users::as_user;
 pub use stream::{Origin, Rate, Stream};
+pub use users::as_user;
 pub use weir_testkit::{in_virtual_time, measure_once};
 
 /// How long a measurement takes; its first 2 s are left out.

@@ -32,7 +32,7 @@ fn become_user(uid: u32, groups: &[u32]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use nix::unistd::{getgroups, geteuid, getgid, getuid};
+    use nix::unistd::{geteuid, getgid, getgroups, getuid};
 
     use super::as_user;
 

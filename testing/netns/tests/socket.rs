@@ -206,7 +206,11 @@ fn socket_under_attack_leaves_shares_ticks_memory_and_root_alone() {
     }
     let own = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
     // SAFETY: the kernel reads one structure that lives as long as the call.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const own) }, 0, "root may raise its limit");
+    assert_eq!(
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const own) },
+        0,
+        "root may raise its limit"
+    );
     let mut node = Node::build(&Spec { containers: containers(3), ..Spec::default() });
     let division = Division::of([
         party("C1").min(40).sends(Load::Tcp),
@@ -218,7 +222,8 @@ fn socket_under_attack_leaves_shares_ticks_memory_and_root_alone() {
     let config = node.config().division(&node, &division).behind(&limit).sections(&access);
     node.start(&config);
     let (socket, pid) = (open_socket(&node), node.agent().id());
-    let unfinished = "PATCH /v1/policies HTTP/1.1\r\nhost: weir\r\ncontent-length: 1000000\r\n\r\n{\"changes\":[";
+    let unfinished =
+        "PATCH /v1/policies HTTP/1.1\r\nhost: weir\r\ncontent-length: 1000000\r\n\r\n{\"changes\":[";
     for phase in [Phase::Names, Phase::Idle] {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -235,7 +240,9 @@ fn socket_under_attack_leaves_shares_ticks_memory_and_root_alone() {
             drop(end);
             let (slowest, asked) = root.join().expect("root is answered");
             let [bodies, other] = [bodies, other].map(|attack| attack.join().expect("the attack lasts"));
-            println!("{bodies} unfinished bodies; {phase:?} {other}; root asked {asked} times, slowest {slowest:.1?}");
+            println!(
+                "{bodies} unfinished bodies; {phase:?} {other}; root asked {asked} times, slowest {slowest:.1?}"
+            );
             assert!(bodies as usize >= UNFINISHED, "{bodies}");
             assert!(other as usize >= if phase == Phase::Idle { IDLE } else { 5 }, "{phase:?}: {other}");
             assert!(asked >= 5 && slowest < ROOT_ANSWERED_WITHIN, "{asked} answers, slowest {slowest:?}");

@@ -86,6 +86,26 @@ fn minima_of_one_file_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
+fn each_example_is_a_configuration_or_an_offer() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut read = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            if name == "offer" {
+                <weir_agree::Offer as weir_agree::Document>::read(&text, weir_agree::Language::Toml).unwrap();
+            } else {
+                parse(&text).unwrap_or_else(|why| panic!("{name}: {why}"));
+            }
+            read.push(name);
+        }
+    }
+    assert!(read.len() >= 5, "{read:?}");
+}
+
+#[test]
 fn the_example_that_ships_is_valid() {
     let text = include_str!("../../../../docs/weir.toml");
     let config = parse(text).unwrap();
