@@ -11,6 +11,7 @@ pub mod manifest;
 pub mod mirror;
 pub mod moment;
 pub mod name;
+mod oci;
 mod pace;
 mod peer;
 mod scope;

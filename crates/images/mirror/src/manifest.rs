@@ -1,9 +1,11 @@
 //! What a manifest says of the blobs it is made of.
 
-use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
 use serde::Deserialize;
 
-use crate::Digest;
+use crate::{
+    Digest,
+    oci::{Descriptor, ImageIndex, ImageManifest},
+};
 
 /// The most a manifest may have; containerd refuses more than 4 MiB too.
 pub const MAX_MANIFEST: usize = 4 << 20;
@@ -115,20 +117,13 @@ impl Manifest {
         }
         if shape.manifests.is_some() {
             let index: ImageIndex = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
-            let child = |d: &Descriptor| {
-                let platform = d.platform().as_ref().map_or_else(String::new, |p| {
-                    let variant = p.variant().as_ref().map_or_else(String::new, |v| format!("/{v}"));
-                    format!("{}/{}{variant}", p.os(), p.architecture())
-                });
-                Ok(Child { part: part(d)?, platform })
-            };
-            return index.manifests().iter().map(child).collect::<Result<_, _>>().map(Manifest::Index);
+            return Ok(Manifest::Index(index.manifests.into_iter().map(child).collect()));
         }
         let image: ImageManifest = serde_json::from_slice(bytes)
             .map_err(|e| unreadable(&format!("{e}; its type is {}", shape.media_type.unwrap_or_default())))?;
         Ok(Manifest::Image {
-            config: part(image.config())?,
-            layers: image.layers().iter().map(part).collect::<Result<_, _>>()?,
+            config: part(&image.config),
+            layers: image.layers.iter().map(part).collect(),
         })
     }
 
@@ -142,9 +137,65 @@ impl Manifest {
     }
 }
 
-fn part(descriptor: &Descriptor) -> Result<Part, BadManifest> {
-    let digest = descriptor.digest().to_string();
-    let digest =
-        digest.parse().map_err(|e: crate::digest::BadDigest| BadManifest::Unreadable(e.to_string()))?;
-    Ok(Part { digest, size: descriptor.size() })
+fn child(descriptor: Descriptor) -> Child {
+    let part = part(&descriptor);
+    let platform = descriptor.platform.map_or_else(String::new, |p| {
+        let variant = p.variant.map_or_else(String::new, |v| format!("/{v}"));
+        format!("{}/{}{variant}", p.os, p.architecture)
+    });
+    Child { part, platform }
+}
+
+fn part(descriptor: &Descriptor) -> Part {
+    Part { digest: descriptor.digest.clone(), size: descriptor.size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn descriptor(more: &str) -> String {
+        format!("{{\"mediaType\":\"a/b\",\"digest\":\"{DIGEST}\",\"size\":7{more}}}")
+    }
+
+    #[test]
+    fn image_names_its_configuration_and_its_layers_in_their_order() {
+        let text = format!(
+            "{{\"schemaVersion\":2,\"config\":{0},\"layers\":[{0},{1}]}}",
+            descriptor(""),
+            descriptor("").replace("\"size\":7", "\"size\":8")
+        );
+        let Ok(Manifest::Image { config, layers }) = Manifest::read(text.as_bytes()) else {
+            panic!("it is an image")
+        };
+        assert_eq!((config.size, config.digest.to_string().as_str()), (7, DIGEST));
+        assert_eq!(layers.iter().map(|layer| layer.size).collect::<Vec<_>>(), [7, 8]);
+    }
+
+    #[test]
+    fn index_names_images_with_their_platforms() {
+        let arm = descriptor(",\"platform\":{\"os\":\"linux\",\"architecture\":\"arm\",\"variant\":\"v7\"}");
+        let text = format!("{{\"schemaVersion\":2,\"manifests\":[{},{arm}]}}", descriptor(""));
+        let Ok(Manifest::Index(children)) = Manifest::read(text.as_bytes()) else { panic!("it is an index") };
+        assert_eq!(children.iter().map(|c| c.platform.as_str()).collect::<Vec<_>>(), ["", "linux/arm/v7"]);
+    }
+
+    #[test]
+    fn text_that_is_no_manifest_is_refused() {
+        let bad_digest = descriptor("").replace("sha256:", "md5:");
+        let many = vec![descriptor(""); MAX_PARTS + 1].join(",");
+        for (text, why) in [
+            ("{}".to_owned(), "schemaVersion"),
+            ("[]".to_owned(), "cannot read it as a manifest"),
+            ("{\"schemaVersion\":2,\"config\":{},\"layers\":[]}".to_owned(), "mediaType"),
+            (format!("{{\"schemaVersion\":2,\"manifests\":[{bad_digest}]}}"), "digest"),
+            (format!("{{\"schemaVersion\":2,\"config\":{bad_digest},\"layers\":[]}}"), "digest"),
+            (format!("{{\"schemaVersion\":2,\"manifests\":[{many}]}}"), "names 1001 layers or images"),
+        ] {
+            let error = Manifest::read(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(why), "{text:.100}: {error}");
+        }
+    }
 }

@@ -7,7 +7,6 @@ use hyper::{
     HeaderMap, Response,
     header::{self, HeaderName, HeaderValue},
 };
-use oci_spec::image::ImageIndex;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -19,6 +18,7 @@ use super::{
 use crate::{
     Moment, Repository, Tag,
     manifest::MAX_MANIFEST,
+    oci::ImageIndex,
     stats::count,
     upstream::{Ask, Fault, outage},
 };
