@@ -89,7 +89,7 @@ pub use monitor::{
 };
 pub use name::{Name, NameError};
 pub use quota::{Quota, Usage};
-pub use report::{Report, ReportError};
+pub use report::Report;
 pub use selector::{Protocol, Selector, SelectorError};
 pub use state::{AgreementState, Event, GuaranteeState, IllegalTransition, ServiceState};
 pub use terms::{Share, ShareError, Terms, TermsError};

@@ -33,14 +33,6 @@ pub struct Report {
     pub seen: Month,
 }
 
-/// The report could not be drawn.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot draw the plot of agreement {agreement}: {detail}")]
-pub struct ReportError {
-    agreement: String,
-    detail: String,
-}
-
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;color:#212529;max-width:62em;margin:2em auto;padding:0 1em}\
 h1{font-size:1.5em}table{border-collapse:collapse;margin:1em 0}th,td{text-align:left;padding:.25em 1em .25em 0;\
 border-bottom:1px solid #dee2e6;vertical-align:top}th{font-weight:600}td.n{text-align:right;font-variant-numeric:\
@@ -64,13 +56,10 @@ impl Report {
         }
     }
 
-    /// A page of its own, with a picture in it: nothing is fetched from anywhere.
-    ///
-    /// # Errors
-    /// [`ReportError`] if the drawing library refuses.
-    pub fn html(&self) -> Result<String, ReportError> {
-        let svg =
-            plot::svg(self).map_err(|detail| ReportError { agreement: self.agreement.clone(), detail })?;
+    /// A page with the plot in it. The page loads nothing from elsewhere.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let svg = plot::svg(self);
         let Report { agreement, party, service, month, seen, .. } = self;
         let (title, party, service) = (
             format!("Agreement {}, {month}", escape(agreement)),
@@ -95,13 +84,13 @@ impl Report {
         }
         let violations = self.violations();
         let written = self.written;
-        Ok(format!(
+        format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
              <style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n<table>\n{rows}</table>\n{svg}\n{violations}\
              <footer>Written {written}. A guarantee counts while more is waiting to be sent than is sent; it is \
              judged second by second, and met from {} % on.</footer></body></html>\n",
             crate::MET_PERCENT
-        ))
+        )
     }
 
     fn count(&self) -> String {

@@ -1,68 +1,123 @@
-//! The month in a picture: what was promised and what was delivered, hour by hour.
+//! The plot of a month: what was promised and what was delivered, hour by hour, as SVG.
 
-use plotters::prelude::*;
+use std::fmt::{self, Write};
+
 use weir_units::{BitRate, Bytes};
 
 use super::Report;
+use crate::Hour;
 
-const SIZE: (u32, u32) = (960, 320);
-const PROMISED: RGBColor = RGBColor(201, 42, 42);
-const DELIVERED: RGBColor = RGBColor(66, 133, 244);
-const FAINT: RGBColor = RGBColor(222, 226, 230);
+const SIZE: (f64, f64) = (960.0, 320.0);
+/// The plot area: left, top, right and bottom, px.
+const AREA: (f64, f64, f64, f64) = (70.0, 10.0, 950.0, 270.0);
+const PROMISED: &str = "#c92a2a";
+const DELIVERED: &str = "#4285f4";
+const GRID: &str = "#dee2e6";
+/// Marks of the rate axis, about.
+const MARKS: f64 = 6.0;
 
-/// SVG, or the library's reason.
-pub(super) fn svg(report: &Report) -> Result<String, String> {
-    let mut text = String::new();
-    draw(report, &mut text).map_err(|error| error.to_string())?;
-    Ok(text)
+/// The plot as an SVG element. It holds numbers only, and no text of an agreement.
+pub(super) fn svg(report: &Report) -> String {
+    let mut out = String::new();
+    draw(report, &mut out).expect("a string takes all that is written");
+    out
 }
 
-/// Mbit/s in the time that counts of an hour.
+/// Mbit/s over the time that counts of an hour.
 fn rate(bytes: Bytes, waiting_ms: u64) -> f64 {
     BitRate::of(bytes, std::time::Duration::from_millis(waiting_ms.max(1))).as_mbit()
 }
 
-fn draw(report: &Report, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let hours = &report.seen.hours;
-    let end = report.seen.month().next_month().since(report.seen.month()).as_secs_f64() / 86_400.0;
-    let counted = || hours.iter().enumerate().filter(|(_, hour)| hour.waiting_ms > 0);
-    let rates =
-        counted().flat_map(|(_, h)| [rate(h.promised, h.waiting_ms), rate(h.delivered, h.waiting_ms)]);
-    let top = rates.fold(report.min.as_mbit().max(0.01), f64::max) * 1.1;
-    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .margin(10)
-        .x_label_area_size(40)
-        .y_label_area_size(60)
-        .build_cartesian_2d(0.0..end, 0.0..top)?;
-    chart
-        .configure_mesh()
-        .x_desc("day of the month, UTC")
-        .y_desc("Mbit/s while more was waiting")
-        .x_labels(31)
-        .x_label_formatter(&|day| format!("{:.0}", day + 1.0))
-        .light_line_style(WHITE)
-        .bold_line_style(FAINT)
-        .draw()?;
-    let hour = 1.0 / 24.0;
-    let bar = |(n, h): (usize, &crate::Hour)| {
-        let left = n as f64 * hour;
-        Rectangle::new([(left, 0.0), (left + hour, rate(h.delivered, h.waiting_ms))], DELIVERED.filled())
-    };
-    chart
-        .draw_series(counted().map(bar))?
-        .label("delivered")
-        .legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], DELIVERED.filled()));
-    let step = |(n, h): (usize, &crate::Hour)| {
-        let (left, y) = (n as f64 * hour, rate(h.promised, h.waiting_ms));
-        PathElement::new(vec![(left, y), (left + hour, y)], PROMISED.stroke_width(2))
-    };
-    chart
-        .draw_series(counted().map(step))?
-        .label("promised")
-        .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], PROMISED.stroke_width(2)));
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(FAINT).draw()?;
-    area.present()?;
+/// The distance of marks on an axis up to `top`: 1, 2 or 5 times a power of ten.
+fn step(top: f64) -> f64 {
+    let rough = top / MARKS;
+    let power = 10f64.powf(rough.log10().floor());
+    let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= rough).unwrap_or(10.0);
+    factor * power
+}
+
+fn draw(report: &Report, out: &mut String) -> fmt::Result {
+    let (width, height) = SIZE;
+    let (left, top, right, bottom) = AREA;
+    let month = report.seen.month();
+    let days = month.next_month().since(month).as_secs_f64() / 86_400.0;
+    let counted = || report.seen.hours.iter().enumerate().filter(|(_, hour)| hour.waiting_ms > 0);
+    let promised = |hour: &Hour| rate(hour.promised, hour.waiting_ms);
+    let delivered = |hour: &Hour| rate(hour.delivered, hour.waiting_ms);
+    let rates = counted().flat_map(|(_, hour)| [promised(hour), delivered(hour)]);
+    let highest = rates.fold(report.min.as_mbit().max(0.01), f64::max) * 1.1;
+    let x = |day: f64| left + (right - left) * day / days;
+    let y = |mbit: f64| bottom - (bottom - top) * mbit / highest;
+    writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-size=\"12\" \
+         font-family=\"sans-serif\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"
+    )?;
+    let step = step(highest);
+    let decimals = if step < 1.0 { (-step.log10().floor()) as usize } else { 0 };
+    for mark in 0..=(highest / step) as u32 {
+        let mbit = f64::from(mark) * step;
+        let y = y(mbit);
+        writeln!(
+            out,
+            "<path d=\"M{left} {y:.1}H{right}\" stroke=\"{GRID}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mbit:.decimals$}</text>",
+            left - 6.0,
+            y + 4.0
+        )?;
+    }
+    for day in 0..days.round() as u32 {
+        let place = x(f64::from(day) + 0.5);
+        writeln!(
+            out,
+            "<text x=\"{place:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            bottom + 16.0,
+            day + 1
+        )?;
+    }
+    for (n, hour) in counted() {
+        let (from, to) = (x(n as f64 / 24.0), x((n + 1) as f64 / 24.0));
+        let (delivered, promised) = (y(delivered(hour)), y(promised(hour)));
+        writeln!(
+            out,
+            "<path d=\"M{from:.2} {bottom}V{delivered:.2}H{to:.2}V{bottom}z\" fill=\"{DELIVERED}\"/>\
+             <path d=\"M{from:.2} {promised:.2}H{to:.2}\" stroke=\"{PROMISED}\" stroke-width=\"2\"/>"
+        )?;
+    }
+    writeln!(
+        out,
+        "<path d=\"M{left} {top}V{bottom}H{right}\" fill=\"none\" stroke=\"#212529\"/>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">day of the month, UTC</text>\n\
+         <text transform=\"translate(16 {:.1})rotate(-90)\" text-anchor=\"middle\">Mbit/s while more was waiting</text>",
+        f64::midpoint(left, right),
+        height - 8.0,
+        f64::midpoint(top, bottom)
+    )?;
+    for (row, (name, colour)) in [("delivered", DELIVERED), ("promised", PROMISED)].into_iter().enumerate() {
+        let y = top + 8.0 + 18.0 * row as f64;
+        writeln!(
+            out,
+            "<rect x=\"{:.1}\" y=\"{y:.1}\" width=\"18\" height=\"10\" fill=\"{colour}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\">{name}</text>",
+            right - 100.0,
+            right - 76.0,
+            y + 9.0
+        )?;
+    }
+    out.push_str("</svg>");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::step;
+
+    #[test]
+    fn marks_are_one_two_or_five_times_a_power_of_ten() {
+        for (top, expected) in
+            [(0.011, 0.002), (1.0, 0.2), (6.6, 2.0), (20.9, 5.0), (104.5, 20.0), (11_000.0, 2_000.0)]
+        {
+            assert!((step(top) / expected - 1.0).abs() < 1e-9, "{top}: {} and not {expected}", step(top));
+        }
+    }
 }

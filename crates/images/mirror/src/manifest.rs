@@ -121,10 +121,7 @@ impl Manifest {
         }
         let image: ImageManifest = serde_json::from_slice(bytes)
             .map_err(|e| unreadable(&format!("{e}; its type is {}", shape.media_type.unwrap_or_default())))?;
-        Ok(Manifest::Image {
-            config: part(&image.config),
-            layers: image.layers.iter().map(part).collect(),
-        })
+        Ok(Manifest::Image { config: part(&image.config), layers: image.layers.iter().map(part).collect() })
     }
 
     /// All that it names, manifests included.

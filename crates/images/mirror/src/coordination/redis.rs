@@ -114,18 +114,19 @@ impl Redis {
     /// [`BadRedis`].
     pub fn new(url: &str, password: Option<&str>, site: &str, address: &str) -> Result<Redis, BadRedis> {
         let bad = |source| BadRedis { url: url.to_owned(), source };
-        let mut info = url.into_connection_info().map_err(bad)?;
+        let info = url.into_connection_info().map_err(bad)?;
         // News come in by the same connection.
-        info.redis.protocol = ProtocolVersion::RESP3;
+        let mut settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         if let Some(password) = password {
-            info.redis.password = Some(password.to_owned());
+            settings = settings.set_password(password);
         }
+        let info = info.set_redis_settings(settings);
         let client = Client::open(info).map_err(bad)?;
         let news = broadcast::Sender::new(NEWS);
         let heard = news.clone();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(PATIENCE)
-            .set_response_timeout(PATIENCE)
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE))
             .set_push_sender(move |push| {
                 hear(&push, &heard);
                 Ok::<(), redis::aio::SendError>(())

@@ -32,7 +32,7 @@ pub(super) struct ReportArgs {
 pub(super) fn run(args: &ReportArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
     let report = session.client.report(args.id.as_str(), args.month.as_deref())?;
     if let Some(file) = &args.html {
-        std::fs::write(file, report.html()?).with_context(|| format!("cannot write {}", file.display()))?;
+        std::fs::write(file, report.html()).with_context(|| format!("cannot write {}", file.display()))?;
     }
     session.print(&report, |out, _| write(out, &report))
 }
