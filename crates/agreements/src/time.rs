@@ -1,4 +1,8 @@
-use std::{fmt, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    str::FromStr,
+    time::{Duration, SystemTime},
+};
 
 use jiff::{Timestamp, ToSpan as _, civil::DateTime, tz::Offset};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -67,6 +71,12 @@ impl Utc {
         Utc::from_millis(self.0.saturating_sub(millis))
     }
 
+    /// The first moment of this moment's second.
+    #[must_use]
+    pub fn second(self) -> Utc {
+        Utc(self.0 - self.0 % 1000)
+    }
+
     /// The first moment of this moment's day.
     #[must_use]
     pub fn day(self) -> Utc {
@@ -101,6 +111,13 @@ impl Utc {
 
     fn of(civil: DateTime) -> Utc {
         Offset::UTC.to_timestamp(civil).map_or(Utc::MAX, |t| Utc::from_millis(t.as_millisecond()))
+    }
+}
+
+impl From<SystemTime> for Utc {
+    /// A time before 1970 is [`Utc::MIN`].
+    fn from(time: SystemTime) -> Utc {
+        Utc::MIN.after(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
     }
 }
 

@@ -83,7 +83,7 @@ pub(crate) struct Clock {
 }
 
 fn utc(since_epoch: Duration) -> Utc {
-    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+    Utc::MIN.after(since_epoch)
 }
 
 impl Clock {

@@ -1,11 +1,9 @@
 //! Rates, times and tables as people read them.
 
-use std::{
-    io::IsTerminal,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::io::IsTerminal;
 
-use comfy_table::{Attribute, Cell, CellAlignment, Color, Row, presets};
+use jiff::Timestamp;
+use unicode_width::UnicodeWidthStr as _;
 use weir_api::{Activity, Class};
 use weir_units::BitRate;
 
@@ -77,15 +75,21 @@ pub(crate) fn percent(part: BitRate, whole: BitRate) -> String {
 
 /// Milliseconds since the epoch as `2026-01-02T03:04:05.678Z`.
 pub(crate) fn moment(time_ms: u64) -> String {
-    // Beyond the year 9999 the formatter panics; an agent's clock is not trusted that far.
-    const LAST_MS: u64 = 253_402_300_799_999;
-    let time = UNIX_EPOCH + Duration::from_millis(time_ms.min(LAST_MS));
-    humantime::format_rfc3339_millis(time).to_string()
+    // The last moment that the library represents is in the year 9999.
+    let time = i64::try_from(time_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    time.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-/// Whole seconds as `3h 12m 5s`.
+/// Whole seconds as `2d 3h 12m 5s`.
 pub(crate) fn seconds(seconds: u64) -> String {
-    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+    let units =
+        [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts: Vec<String> = units
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, unit)| format!("{count}{unit}"))
+        .collect();
+    if parts.is_empty() { "0s".to_owned() } else { parts.join(" ") }
 }
 
 /// Milliseconds as `0`, `350ms`, `81.5s`, `3h 12m 5s`.
@@ -121,45 +125,41 @@ pub(crate) enum Tone {
 /// A table without borders: columns two spaces apart, nothing wrapped and only what is
 /// absurdly long cut off, so that it reads the same for `awk` as for people.
 pub(crate) struct Table {
-    table: comfy_table::Table,
+    look: Look,
+    /// Whether the column is for numbers, which stand to the right.
+    is_right: Vec<bool>,
+    /// The headings, then the lines.
+    rows: Vec<Vec<(String, &'static str)>>,
+}
+
+/// Begins bold text on a terminal (ECMA-48, SGR).
+const BOLD: &str = "\x1b[1m";
+/// Ends all styles.
+const RESET: &str = "\x1b[0m";
+
+impl Tone {
+    fn begins(self) -> &'static str {
+        match self {
+            Tone::Plain => "",
+            Tone::Dim => "\x1b[2m",
+            Tone::Good => "\x1b[32m",
+            Tone::Warn => "\x1b[33m",
+            Tone::Bad => "\x1b[31m",
+        }
+    }
 }
 
 impl Table {
     /// Headings; those that begin with `>` are for numbers, which stand to the right.
     pub(crate) fn new(look: Look, headings: &[&str]) -> Table {
-        let mut table = comfy_table::Table::new();
-        table.load_style(presets::NOTHING);
-        if look.colour {
-            table.enforce_styling();
-        } else {
-            table.force_no_tty();
-        }
-        table.set_header(
-            headings
-                .iter()
-                .map(|heading| Cell::new(heading.trim_start_matches('>')).add_attribute(Attribute::Bold)),
-        );
-        for (column, heading) in table.column_iter_mut().zip(headings) {
-            column.set_padding((0, 2));
-            if heading.starts_with('>') {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        Table { table }
+        let is_right = headings.iter().map(|heading| heading.starts_with('>')).collect();
+        let names = headings.iter().map(|heading| (heading.trim_start_matches('>').to_owned(), BOLD));
+        Table { look, is_right, rows: vec![names.collect()] }
     }
 
     /// One line.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (String, Tone)>) {
-        self.table.add_row(Row::from(cells.into_iter().map(|(text, tone)| {
-            let cell = Cell::new(cut(text));
-            match tone {
-                Tone::Plain => cell,
-                Tone::Dim => cell.add_attribute(Attribute::Dim),
-                Tone::Good => cell.fg(Color::Green),
-                Tone::Warn => cell.fg(Color::Yellow),
-                Tone::Bad => cell.fg(Color::Red),
-            }
-        })));
+        self.rows.push(cells.into_iter().map(|(text, tone)| (cut(text), tone.begins())).collect());
     }
 }
 
@@ -174,7 +174,22 @@ fn cut(text: String) -> String {
 
 impl std::fmt::Display for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for line in self.table.lines() {
+        let width_of = |column: usize| {
+            let widths = self.rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.width());
+            widths.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.is_right.len()).map(width_of).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (((text, style), width), is_right) in row.iter().zip(&widths).zip(&self.is_right) {
+                let space = " ".repeat(width - text.width());
+                let (before, after) = if *is_right { (&*space, "") } else { ("", &*space) };
+                if self.look.colour && !style.is_empty() && !text.is_empty() {
+                    line += &format!("{before}{style}{text}{RESET}{after}  ");
+                } else {
+                    line += &format!("{before}{text}{after}  ");
+                }
+            }
             writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
@@ -217,12 +232,13 @@ mod tests {
     #[test]
     fn times_are_readable_and_absurd_ones_do_no_harm() {
         assert_eq!(moment(1_700_000_000_123), "2023-11-14T22:13:20.123Z");
-        assert!(moment(u64::MAX).starts_with("9999-12-31"));
+        assert!(moment(u64::MAX).starts_with("9999-12-30"));
         assert_eq!(seconds(11_532), "3h 12m 12s");
         assert_eq!(millis(0), "0");
         assert_eq!(millis(350), "350ms");
         assert_eq!(millis(81_590), "81.5s");
-        assert_eq!(millis(u64::MAX).split(' ').count(), 6);
+        assert_eq!((seconds(0), seconds(172_805)), ("0s".to_owned(), "2d 5s".to_owned()));
+        assert_eq!(millis(u64::MAX), "213503982334d 14h 25m 51s");
     }
 
     #[test]

@@ -193,8 +193,7 @@ pub(crate) fn run(
         }
         // Help, or the version: not an error at all.
         Err(e) => {
-            let text = e.render();
-            let _ = if look.colour { write!(out, "{}", text.ansi()) } else { write!(out, "{text}") };
+            let _ = write!(out, "{}", e.render());
             return ExitCode::SUCCESS;
         }
     };

@@ -1,6 +1,6 @@
 //! In which language a document comes, and in which its answer is wanted.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
@@ -109,8 +109,7 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Refusal { fault, language, .. } = &self;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = Utc::from_millis(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+        let now = Utc::from(SystemTime::now());
         let status = self.status.unwrap_or_else(|| status(fault.code));
         let mut response = written(status, *language, fault.write(*language, now));
         if let Some(wait) = fault.retry_after_ms {

@@ -2,8 +2,7 @@ use super::*;
 
 /// This machine's calendar.
 fn utc() -> Utc {
-    let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap())
+    Utc::from(std::time::SystemTime::now())
 }
 
 const CONFIG: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n";

@@ -9,6 +9,7 @@ use std::{
 };
 
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableHandle as _};
+use weir_agree::Utc;
 
 use super::{
     Change, MINORS, Open, Text,
@@ -345,7 +346,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
         let stored = read.rows.get(&("meta".to_owned(), NOTICES.to_owned()));
         notices = stored.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     }
-    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
+    let now = Utc::from(std::time::SystemTime::now()).second();
     // An opening that fails later on is tried again, and finds the same.
     let is_said = |text: &String| notices.last().is_some_and(|last| last.ends_with(text));
     let said: Vec<String> = said.into_iter().filter(|text| !is_said(text)).collect();

@@ -9,6 +9,7 @@ use std::{
 };
 
 use redb::Database;
+use weir_agree::Utc;
 
 /// How many damaged files are kept; the oldest goes.
 const KEPT: usize = 8;
@@ -145,7 +146,7 @@ impl Place for Directory {
         if copy == Copy::Second {
             self.added_to.take();
         }
-        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+        let now = Utc::from(std::time::SystemTime::now()).second().to_string();
         let prefix = format!("{}.damaged-", self.name(copy));
         let name = format!("{prefix}{}", now.replace(':', "-"));
         let free = (0..).map(|n| if n == 0 { name.clone() } else { format!("{name}.{n}") });

@@ -386,6 +386,5 @@ fn calendar(out: &mut dyn Write, look: Look, view: &CalendarView) -> io::Result<
 
 /// The calendar's now, for what is told of a quota.
 fn now() -> Utc {
-    let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Utc::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+    Utc::from(SystemTime::now())
 }

@@ -6,6 +6,7 @@ mod tcng;
 use std::{process::ExitCode, time::SystemTime};
 
 use clap::{Args, ValueEnum};
+use weir_agree::Utc;
 use weir_api::{Export, ExportClass, ExportSelector, Kind};
 
 use super::Session;
@@ -42,7 +43,7 @@ pub(super) fn run(args: &ExportArgs, session: &mut Session<'_>) -> anyhow::Resul
     if let Some(device) = &args.device {
         export.link.clone_from(device);
     }
-    let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let date = Utc::from(SystemTime::now()).second().to_string();
     session.print(&export, |out, _| {
         out.write_all(
             match args.form {

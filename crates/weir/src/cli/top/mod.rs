@@ -24,6 +24,7 @@ use anyhow::Context;
 use clap::Args;
 use crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
+use tokio::signal::unix::{SignalKind, signal};
 use weir_api::{Client, ClientError, SetPolicies};
 
 use super::{Look, Session, Usage};
@@ -117,12 +118,34 @@ enum Input {
     End,
 }
 
+/// Sends [`Input::End`] at the first SIGTERM, SIGHUP or SIGINT.
+fn end_on_signal(tell: Sender<Input>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    // A signal that comes from here on no longer ends the process at once.
+    let [mut term, mut hup, mut int] = {
+        let _entered = runtime.enter();
+        let [term, hup, int] =
+            [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()].map(signal);
+        [term?, hup?, int?]
+    };
+    thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = hup.recv() => {}
+                _ = int.recv() => {}
+            }
+        });
+        let _ = tell.send(Input::End);
+    });
+    Ok(())
+}
+
 /// Takes the terminal, and gives it back however this ends: also on a panic, of whatever
 /// thread, and on SIGTERM, SIGHUP and SIGINT.
 fn full_screen(state: State, client: &Client, look: Look) -> anyhow::Result<()> {
     let (tell, inbox) = mpsc::channel();
-    let on_signal = tell.clone();
-    ctrlc::set_handler(move || drop(on_signal.send(Input::End))).context("cannot listen for signals")?;
+    end_on_signal(tell.clone()).context("cannot listen for signals")?;
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
     let result = watch(&mut terminal, state, client, look, &tell, &inbox);
     ratatui::restore();
