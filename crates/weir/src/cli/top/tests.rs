@@ -422,3 +422,12 @@ proptest! {
         prop_assert!(state.lines().len() <= classes.len());
     }
 }
+
+#[test]
+fn signal_ends_the_screen() {
+    let (tell, inbox) = std::sync::mpsc::channel();
+    super::end_on_signal(tell).unwrap();
+    nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
+    let input = inbox.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+    assert!(matches!(input, super::Input::End));
+}
