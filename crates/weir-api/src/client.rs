@@ -274,7 +274,7 @@ impl Client {
                 _ => ClientError::Unreachable { socket, source },
             }
         })?;
-        let protocol = |e: &dyn std::error::Error| self.protocol(method, path, chain(e));
+        let protocol = |e: &dyn std::error::Error| self.protocol(method, path, weir_units::chain(e));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| protocol(&e))?;
         // Ends with the connection; its error reaches the request too.
@@ -310,7 +310,8 @@ impl Client {
         response: Response<Incoming>,
     ) -> Result<hyper::body::Bytes, ClientError> {
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        body.map(http_body_util::Collected::to_bytes).map_err(|e| self.protocol(method, path, chain(&*e)))
+        body.map(http_body_util::Collected::to_bytes)
+            .map_err(|e| self.protocol(method, path, weir_units::chain(&*e)))
     }
 
     fn protocol(&self, method: &Method, path: &str, found: String) -> ClientError {
@@ -357,7 +358,9 @@ impl Events {
                 }
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
                 Ok(None) => return Ok(Some(std::mem::take(&mut self.buffer))),
-                Ok(Some(Err(e))) => return Err(self.error(format!("the stream broke off: {}", chain(&e)))),
+                Ok(Some(Err(e))) => {
+                    return Err(self.error(format!("the stream broke off: {}", weir_units::chain(&e))));
+                }
                 Ok(Some(Ok(frame))) => {
                     if let Some(data) = frame.data_ref() {
                         self.buffer.extend_from_slice(data);
@@ -405,12 +408,6 @@ struct Faulty {
 
 pub(crate) fn segment(name: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(name, SEGMENT)
-}
-
-/// An error and its causes in one line: hyper says little without them.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |e| e.source()).map(|cause| format!(": {cause}"));
-    error.to_string() + &causes.collect::<String>()
 }
 
 /// The beginning of an answer, short enough for an error message.

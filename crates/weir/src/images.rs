@@ -20,7 +20,7 @@ use tokio::{
 };
 use weir_discovery::{containerd, docker};
 use weir_image::{Mirror, Settings, Timing};
-use weir_netlink::chain;
+use weir_units::chain;
 
 /// Between two tries to open the store or to listen.
 const AGAIN: Duration = Duration::from_secs(5);

@@ -1,6 +1,7 @@
 //! The image cache of a site: a pull-through mirror of container registries over a bounded store of
 //! blobs, for unmodified Docker and containerd.
 
+mod check;
 pub mod coordination;
 pub mod digest;
 mod download;
@@ -11,8 +12,10 @@ pub mod manifest;
 pub mod mirror;
 pub mod moment;
 pub mod name;
+mod network;
 mod oci;
 mod pace;
+mod pattern;
 mod peer;
 mod scope;
 mod scrub;
@@ -26,7 +29,8 @@ pub use digest::Digest;
 pub use mirror::{Mirror, MirrorError, PROBE, SiteState};
 pub use moment::Moment;
 pub use name::{Image, Reference, Registry, Repository, Source, Tag};
-pub use peer::{BadNetwork, Network, Probed};
+pub use network::{BadNetwork, Network};
+pub use peer::Probed;
 pub use scope::Scope;
 pub use scrub::Scrubbing;
 pub use settings::{PopSettings, PopStore, ServedBy, Settings, Timing, UpstreamSettings};

@@ -15,7 +15,6 @@ use crate::{
     pace::Pace,
     stats::count,
     store::{Lot, StoreError},
-    upstream::chain,
 };
 
 /// Read between two looks at the rate, bytes.
@@ -102,7 +101,7 @@ impl Mirror {
                 change(scrub);
             }
         };
-        let all = self.unchecked(Lot::All, Moment(u64::MAX)).await.map_err(|e| chain(&e))?;
+        let all = self.unchecked(Lot::All, Moment(u64::MAX)).await.map_err(|e| weir_units::chain(&e))?;
         tell(&|scrub| {
             scrub.of_blobs = all.len() as u64;
             scrub.of_bytes = all.iter().map(|(_, size)| size).sum();
@@ -114,7 +113,7 @@ impl Mirror {
                 Ok(true) => {}
                 Ok(false) => tell(&|scrub| scrub.corrupt.push(digest.clone())),
                 // The others are looked at all the same.
-                Err(e) => tell(&|scrub| scrub.error = Some(chain(&e))),
+                Err(e) => tell(&|scrub| scrub.error = Some(weir_units::chain(&e))),
             }
             tell(&|scrub| {
                 scrub.blobs += 1;
@@ -184,7 +183,7 @@ impl Mirror {
                 None => Ok(Vec::new()),
             };
             let due = due.unwrap_or_else(|e| {
-                tracing::warn!("scrub: {}", chain(&e));
+                tracing::warn!("scrub: {}", weir_units::chain(&e));
                 Vec::new()
             });
             for (digest, _) in due {
@@ -193,7 +192,7 @@ impl Mirror {
                     break;
                 }
                 if let Err(e) = self.scrub_one(&digest, pace, &|_| {}).await {
-                    tracing::warn!("scrub: {}", chain(&e));
+                    tracing::warn!("scrub: {}", weir_units::chain(&e));
                 }
             }
             sleep(self.timing().scrub.saturating_sub(round.elapsed()).max(Duration::from_millis(50))).await;

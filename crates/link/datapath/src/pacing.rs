@@ -226,7 +226,7 @@ pub(crate) fn in_each<T: Send>(
     }
     let walk = move || {
         let one = |netns: &&NetnsRef| {
-            let file = netns.open().map_err(|e| weir_netlink::chain(&e))?;
+            let file = netns.open().map_err(|e| weir_units::chain(&e))?;
             setns(&file, CloneFlags::CLONE_NEWNET).map_err(|errno| errno.to_string())?;
             work()
         };

@@ -15,7 +15,7 @@ use hyper::{Request, body::Bytes, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::{net::UnixStream, time::timeout};
-use weir_netlink::chain;
+use weir_units::chain;
 
 /// The largest answer that is read, bytes: some ten thousand containers in a list.
 const LARGEST: usize = 32 << 20;

@@ -12,10 +12,3 @@ pub mod tc;
 pub use attrs::{Attrs, attributes};
 pub use link::{Link, LinkEvents, Prefix};
 pub use socket::{Netlink, NetlinkError, Request};
-
-/// An error with its causes on one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}

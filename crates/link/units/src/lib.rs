@@ -1,12 +1,14 @@
-//! The units weir counts in: [`BitRate`], [`Bytes`], [`Instant`] and [`TcHandle`].
+//! The units weir counts in: [`BitRate`], [`Bytes`], [`Instant`] and [`TcHandle`]. [`chain`] writes an error.
 //!
 //! No clock, no I/O. Text forms follow `tc(8)`, with one difference that is deliberate:
 //! `20Mbps` means bits, as in WS-Agreement and in everyday use (tc reads it as bytes).
 
+mod error;
 mod handle;
 mod rate;
 mod size;
 
+pub use error::chain;
 pub use handle::{ParseHandleError, TcHandle};
 pub use rate::{BitRate, ParseRateError};
 pub use size::{Bytes, ParseSizeError};

@@ -7,7 +7,7 @@ use weir_api::{AdviceRequest, AdviceVerb, CongestionRule as RuleView, Congestion
 use weir_bpf::CongestionTrial;
 use weir_cc::{AdviceView, Advisor, Algorithm, Decision, Origin, Rule, Trial, rule_for};
 use weir_datapath::congestion::{shapes, system_default};
-use weir_netlink::chain;
+use weir_units::chain;
 
 use super::{Agent, Steering, congestion};
 use crate::{agent::store::Store, config::Config};

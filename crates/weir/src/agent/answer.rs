@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_netlink::chain;
+use weir_units::chain;
 
 use super::{Agent, store, views};
 use crate::control::Request;

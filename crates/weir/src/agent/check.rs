@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use weir_datapath::engine;
-use weir_netlink::{Netlink, chain};
+use weir_netlink::Netlink;
+use weir_units::chain;
 
 use super::{advice, congestion};
 use crate::config::{self, Config, ConfigError};

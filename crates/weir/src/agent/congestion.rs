@@ -17,7 +17,7 @@ use weir_datapath::{
     congestion::{Congestion, Homes, available, shapes, try_algorithm},
     engine::HOST,
 };
-use weir_netlink::chain;
+use weir_units::chain;
 
 use super::{Agent, claims::Survey, node};
 use crate::control::Reply;

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use weir_api::Kind;
 use weir_datapath::engine::plan;
-use weir_netlink::{chain, tc::Counters};
+use weir_netlink::tc::Counters;
 use weir_share::{Bound, Policy, Sharer};
 use weir_units::BitRate;
+use weir_units::chain;
 
 use super::{Agent, demand::Estimator};
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use weir_api::{Error, Export, ExportClass, ExportSelector, Kind};
 use weir_bpf::{LocalPrefix, Rule};
 use weir_datapath::engine::{Plan, plan, tree};
-use weir_netlink::{chain, tc::Leaf};
+use weir_netlink::tc::Leaf;
+use weir_units::chain;
 use weir_units::{BitRate, TcHandle};
 
 use super::{Agent, book::Entry, node::rules};

@@ -42,8 +42,9 @@ use tokio::{
 use weir_api::Event;
 use weir_datapath::engine::{self, Measured};
 use weir_discovery::docker;
-use weir_netlink::{LinkEvents, Netlink, chain};
+use weir_netlink::{LinkEvents, Netlink};
 use weir_share::{Allocator, Demand};
+use weir_units::chain;
 use weir_units::{BitRate, Instant};
 
 pub(crate) use self::check::check;

@@ -11,7 +11,8 @@ use weir_datapath::{
     pacing::{Pacing, Root},
 };
 use weir_discovery::NsId;
-use weir_netlink::{Link, Netlink, chain};
+use weir_netlink::{Link, Netlink};
+use weir_units::chain;
 use weir_units::{Bytes, TcHandle};
 
 use super::{

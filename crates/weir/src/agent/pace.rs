@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_api::Kind;
 use weir_datapath::engine::{Place, plan::potential};
-use weir_netlink::chain;
 use weir_units::BitRate;
+use weir_units::chain;
 
 use super::{Agent, divide::Followed, node};
 

@@ -1,6 +1,6 @@
 //! Promises to classes: stored before they are relied on, and told of.
 
-use weir_netlink::chain;
+use weir_units::chain;
 
 use super::{Agent, book::Change};
 

@@ -1,7 +1,7 @@
 //! A changed configuration, without a restart.
 
-use weir_netlink::chain;
 use weir_share::Allocator;
+use weir_units::chain;
 
 use super::{Agent, advice, check, congestion, modified};
 use crate::{config, server};

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use weir_datapath::engine::Repairs;
-use weir_netlink::{Link, chain};
+use weir_netlink::Link;
+use weir_units::chain;
 
 use super::{ACQUAINTED, Agent, demand::Sample};
 

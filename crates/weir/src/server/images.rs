@@ -54,7 +54,7 @@ async fn on_store<T: Send + 'static>(
     let (mirror, runtime) = mirror(images)?;
     let done = runtime.spawn_blocking(move || work(&mirror)).await;
     let stopping = |_| Failure::new("stopping", "the image cache is stopping");
-    done.map_err(stopping)?.map_err(|e| Failure::new("store", weir_netlink::chain(&e)))
+    done.map_err(stopping)?.map_err(|e| Failure::new("store", weir_units::chain(&e)))
 }
 
 async fn list(State(images): State<Images>) -> Answer<Listed> {

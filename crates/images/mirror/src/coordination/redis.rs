@@ -13,7 +13,9 @@ use redis::{
 use tokio::sync::{Mutex, broadcast};
 
 use super::{Answer, Claim, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED, Unreachable};
-use crate::{Digest, Moment, upstream::chain};
+use weir_units::chain;
+
+use crate::{Digest, Moment, settings::PopSettings};
 
 /// A connection, or an answer, has so long; callers go on without it then.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -104,6 +106,22 @@ impl fmt::Debug for Redis {
 }
 
 impl Redis {
+    /// What keeps the leases of the site.
+    ///
+    /// # Errors
+    /// The URL is none, or the password cannot be read.
+    pub fn of(pop: &PopSettings) -> Result<Redis, String> {
+        let password = match &pop.redis_password_file {
+            None => None,
+            Some(file) => Some(
+                std::fs::read_to_string(file)
+                    .map_err(|e| format!("cannot read redis_password_file {}: {e}", file.display()))?,
+            ),
+        };
+        Redis::new(&pop.redis, password.as_deref().map(str::trim_end), &pop.name, &pop.address()?)
+            .map_err(|e| chain(&e))
+    }
+
     /// A site's Redis; it is connected to when it is needed.
     ///
     /// * `url`: `redis://10.0.0.5:6379`, or `unix:///run/redis.sock`.

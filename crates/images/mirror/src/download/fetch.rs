@@ -22,7 +22,7 @@ use crate::{
     peer,
     stats::count,
     store::StoreError,
-    upstream::{Answer, Ask, Fault, chain},
+    upstream::{Answer, Ask, Fault},
 };
 
 /// How often a registry is asked in a row without a byte if no one waits.
@@ -419,7 +419,7 @@ impl Downloads {
             self.beat(job, came as u64, asked.elapsed())?;
             let frame = frame.map_err(|_| job.outage(format!("nothing came for {:?}", self.timing.stall)))?;
             let Some(frame) = frame else { return Ok(()) };
-            let frame = frame.map_err(|e| job.outage(format!("it was cut: {}", chain(&e))))?;
+            let frame = frame.map_err(|e| job.outage(format!("it was cut: {}", weir_units::chain(&e))))?;
             let Ok(mut chunk) = frame.into_data() else { continue };
             let dropped = skip.min(chunk.len() as u64);
             skip -= dropped;

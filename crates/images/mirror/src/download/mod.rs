@@ -32,7 +32,7 @@ use crate::{
     settings::Timing,
     stats::{Stats, count},
     store::{Opened, Store, StoreError},
-    upstream::{Ask, Fault, Identity, Upstreams, chain, outage},
+    upstream::{Ask, Fault, Identity, Upstreams, outage},
 };
 use fetch::{Brought, Found, Origin};
 use follow::Followed;
@@ -123,7 +123,7 @@ impl Job {
             StoreError::Mismatch { .. } | StoreError::Length { .. } => {
                 Fault::Wrong { what, why: error.to_string() }
             }
-            other => Fault::Store { what, why: chain(other) },
+            other => Fault::Store { what, why: weir_units::chain(other) },
         }
     }
 }
@@ -423,7 +423,7 @@ impl Downloads {
     async fn prove(&self, job: &Job, source: &Source, is_public: bool) {
         let (store, source, digest) = (self.store.clone(), source.clone(), job.digest.clone());
         if let Ok(Err(e)) = spawn_blocking(move || store.prove(&source, &digest, is_public)).await {
-            tracing::warn!("{}: its source has to deliver it again", chain(&e));
+            tracing::warn!("{}: its source has to deliver it again", weir_units::chain(&e));
         }
     }
 

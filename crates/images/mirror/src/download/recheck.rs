@@ -8,7 +8,7 @@ use super::{Downloads, Held, Progress, readable, readers::Running, readers::Wait
 use crate::{
     Moment, Source,
     store::{Opened, StoreError},
-    upstream::{Fault, chain},
+    upstream::Fault,
 };
 
 /// Hashed between two words to those who wait, bytes.
@@ -40,7 +40,7 @@ impl Downloads {
                     let why = "the disk has changed it since".to_owned();
                     Progress::Failed(Fault::Wrong { what: what(), why })
                 }
-                Err(e) => Progress::Failed(Fault::Store { what: what(), why: chain(&e) }),
+                Err(e) => Progress::Failed(Fault::Store { what: what(), why: weir_units::chain(&e) }),
             });
         });
         waiter

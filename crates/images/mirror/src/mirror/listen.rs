@@ -113,7 +113,7 @@ impl Mirror {
         let ticking = tokio::task::spawn_blocking(move || (store.tick(Moment::now()), store.take_gone()));
         let Ok((ticked, gone)) = ticking.await else { return };
         if let Err(e) = ticked {
-            tracing::warn!("{}", crate::upstream::chain(&e));
+            tracing::warn!("{}", weir_units::chain(&e));
         }
         for digest in gone {
             let _ = coordination.tell(&News::Evicted(digest)).await;

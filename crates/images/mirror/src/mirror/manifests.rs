@@ -422,7 +422,7 @@ impl Manifests {
             }
             Ok::<(), crate::store::StoreError>(())
         });
-        put.await.map_err(|e| e.to_string())?.map_err(|e| crate::upstream::chain(&e))
+        put.await.map_err(|e| e.to_string())?.map_err(|e| weir_units::chain(&e))
     }
 }
 

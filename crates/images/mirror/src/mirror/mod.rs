@@ -32,8 +32,8 @@ use tokio::time::timeout;
 use weir_units::BitRate;
 
 use crate::{
-    Digest, Moment, PopSettings, PopStore, Reference, Settings, Source, Timing,
-    coordination::{Coordination, Embedded},
+    Digest, Moment, PopStore, Reference, Settings, Source, Timing,
+    coordination::{Coordination, Embedded, Redis},
     download::{Downloads, Progress, Waiter},
     flight::Flights,
     manifest::Manifest,
@@ -141,7 +141,7 @@ impl Mirror {
             let (store, recovered) = Store::open(&settings.directory, budget, policy, now)?;
             return Ok((Mirror::over(settings, timing, store, Arc::<Embedded>::default())?, recovered));
         };
-        let coordination = Arc::new(pop.coordination().map_err(MirrorError::Pop)?);
+        let coordination = Arc::new(Redis::of(pop).map_err(MirrorError::Pop)?);
         let (store, recovered) = match pop.store {
             PopStore::SharedDir => {
                 let node = pop.node().map_err(MirrorError::Pop)?;
@@ -165,7 +165,7 @@ impl Mirror {
         let upstreams = Arc::new(Upstreams::new(&settings, timing).map_err(MirrorError::Upstreams)?);
         let (stats, permissions) = (Arc::<Stats>::default(), Arc::<Permissions>::default());
         let (up, count) = (Arc::clone(&upstreams), Arc::clone(&stats));
-        let peers = settings.pop.as_ref().map(PopSettings::peers).transpose().map_err(MirrorError::Pop)?;
+        let peers = settings.pop.as_ref().map(Peers::of).transpose().map_err(MirrorError::Pop)?;
         let peers = peers.flatten().map(Arc::new);
         let (leases, others) = (Arc::clone(&coordination), peers.clone());
         let pace = Arc::new(Pace::new(settings.max_rate));
@@ -523,7 +523,7 @@ impl Mirror {
         let inner = &self.inner;
         let (of, name) = (source.clone(), digest.clone());
         let opened = self.ask_store(move |store| store.open_proved(&of, &name, Moment::now())).await?;
-        let kept = |e: StoreError| Fault::Store { what: digest.to_string(), why: crate::upstream::chain(&e) };
+        let kept = |e: StoreError| Fault::Store { what: digest.to_string(), why: weir_units::chain(&e) };
         let Some(blob) = opened.map_err(kept)? else { return Ok(None) };
         if blob.is_verified() || method == Method::HEAD {
             return Ok(Some(Whole::Ready(blob)));

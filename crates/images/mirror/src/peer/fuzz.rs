@@ -6,8 +6,8 @@ use hyper::{
 };
 
 use super::{
-    network::{Network, Site},
     proof::{Asked, Proofs},
+    site::Site,
 };
 use crate::Moment;
 

@@ -6,8 +6,8 @@
 
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
-mod network;
 mod proof;
+mod site;
 mod tls;
 
 use std::{
@@ -33,10 +33,14 @@ use hyper_util::{
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::{Moment, Source, scope::Scope};
-use network::Site;
-pub use network::{BadNetwork, Network};
+use crate::{
+    Moment, Source,
+    network::Network,
+    scope::Scope,
+    settings::{PopSettings, PopStore},
+};
 use proof::{Asked, Proofs, WINDOW};
+use site::Site;
 
 /// A peer is on the same network: it answers soon, or is not there.
 const CONNECT: Duration = Duration::from_millis(300);
@@ -110,6 +114,24 @@ impl std::fmt::Debug for Peers {
 }
 
 impl Peers {
+    /// The other nodes to ask, if they are asked.
+    ///
+    /// # Errors
+    /// The secret cannot be read, or can be guessed.
+    pub(crate) fn of(pop: &PopSettings) -> Result<Option<Peers>, String> {
+        let (PopStore::Peer, Some(file), Some(own)) = (pop.store, &pop.secret_file, pop.listen) else {
+            return Ok(None);
+        };
+        let secret = std::fs::read_to_string(file)
+            .map_err(|e| format!("cannot read secret_file {}: {e}", file.display()))?;
+        let secret = secret.trim();
+        if secret.len() < 16 {
+            let length = secret.len();
+            return Err(format!("secret_file {} has {length} characters: write 16 or more", file.display()));
+        }
+        Peers::new(own, &pop.networks, secret.as_bytes()).map(Some)
+    }
+
     /// * `own`: where the others ask this node.
     /// * `networks`: where they are; none: private addresses, and neighbours of `own`.
     ///
@@ -237,7 +259,7 @@ impl Peers {
         };
         let response = match timeout(SOON, self.client.request(request)).await {
             Ok(Ok(response)) => response,
-            Ok(Err(e)) => return failed(node, crate::upstream::chain(&e)),
+            Ok(Err(e)) => return failed(node, weir_units::chain(&e)),
             Err(_) => return failed(node, format!("no answer within {SOON:?}")),
         };
         let said = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok());
@@ -277,7 +299,7 @@ impl Peers {
         let sent = self.client.request(self.request(peer, path, from, now)?);
         let why = match timeout(patience, sent).await {
             Ok(Ok(response)) => return response.status().is_success().then_some(response),
-            Ok(Err(e)) => crate::upstream::chain(&e),
+            Ok(Err(e)) => weir_units::chain(&e),
             Err(_) => format!("no answer within {patience:?}"),
         };
         tracing::info!("peer {peer} cannot be asked: {why}");

@@ -40,7 +40,6 @@ use layout::{Layout, io_error};
 pub use part::PartWriter;
 use policy::Order;
 use refs::Repo;
-pub(crate) use refs::fits;
 pub use refs::{Listed, Stored, TagEntry};
 pub use room::Budget;
 use room::Reservation;

@@ -200,7 +200,7 @@ impl Inner {
         let text = serde_json::to_vec(&noted).unwrap_or_default();
         let path = self.layout.dir("order").join(self.layout.node());
         if let Err(e) = self.layout.write_soon(&path, &text) {
-            tracing::warn!("{}: after a restart all blobs count as used once", crate::upstream::chain(&e));
+            tracing::warn!("{}: after a restart all blobs count as used once", weir_units::chain(&e));
         }
     }
 }

@@ -104,7 +104,7 @@ impl Service<Uri> for Way {
                 return Err(format!("the proxy {at} is not spoken to: only http:// proxies are").into());
             }
             let through = |e: Fault| {
-                let why = super::chain(&*e);
+                let why = weir_units::chain(&*e);
                 Fault::from(format!("through the proxy {at}: {why}"))
             };
             if to.scheme_str() == Some("https") {

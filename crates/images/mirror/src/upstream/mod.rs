@@ -270,7 +270,7 @@ impl Upstreams {
         let known = lock(&self.known);
         let shares = |entry: &Known| {
             entry.login.is_some()
-                && entry.share.iter().any(|s| crate::store::fits(s, source.repository.as_str()))
+                && entry.share.iter().any(|s| crate::pattern::fits(s, source.repository.as_str()))
         };
         if known.get(&source.registry).is_some_and(shares) { Identity::Own } else { Identity::Anonymous }
     }
@@ -445,7 +445,10 @@ impl Upstreams {
             }
             let request = request.body(Full::default()).map_err(|e| outage(ask, e.to_string()))?;
             let sent = client.request(request);
-            let response = self.in_time(ask, "no answer", sent).await?.map_err(|e| outage(ask, chain(&e)))?;
+            let response = self
+                .in_time(ask, "no answer", sent)
+                .await?
+                .map_err(|e| outage(ask, weir_units::chain(&e)))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(response);
             }
@@ -497,37 +500,4 @@ fn absolute(base: &Uri, to: &str) -> Option<Uri> {
     }
     let url: Uri = to.parse().ok()?;
     (url.scheme().is_some() && url.authority().is_some()).then_some(url)
-}
-
-/// An error and its causes, in one line. A cause that the line ends with already is not said twice.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let why = next.to_string();
-        if !text.ends_with(&why) {
-            text = format!("{text}: {why}");
-        }
-        cause = next.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cause_that_an_error_says_itself_is_said_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("{text}")]
-        struct Of {
-            text: &'static str,
-            source: std::io::Error,
-        }
-        for (text, said) in [("broken pipe", "broken pipe"), ("cannot ask", "cannot ask: broken pipe")] {
-            let source = std::io::ErrorKind::BrokenPipe.into();
-            assert_eq!(chain(&Of { text, source }), said);
-        }
-    }
 }

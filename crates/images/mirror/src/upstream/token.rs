@@ -11,7 +11,7 @@ use hyper::{
 use super::{
     AGENT, Ask, Fault, Identity, Known, Upstreams,
     auth::{Challenge, Token},
-    chain, is_basic,
+    is_basic,
     login::{Login, Secret},
     outage,
 };
@@ -55,7 +55,7 @@ impl Upstreams {
             .body(Full::from(form))
             .map_err(|e| outage(ask, e.to_string()))?;
         let sent = client.request(request);
-        self.in_time(ask, "no token", sent).await?.map_err(|e| outage(ask, chain(&e)))
+        self.in_time(ask, "no token", sent).await?.map_err(|e| outage(ask, weir_units::chain(&e)))
     }
 
     /// A token for an identity, and for how long it holds, s.

@@ -64,7 +64,7 @@ impl Agent {
             if *self.book.minors() != before
                 && let Err(e) = self.store.save_minors(self.book.minors())
             {
-                tracing::warn!("{}", weir_netlink::chain(&e));
+                tracing::warn!("{}", weir_units::chain(&e));
             }
         }
         if changed && !self.is_surveyed() {

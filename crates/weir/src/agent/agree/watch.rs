@@ -4,7 +4,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use weir_agree::{Conditions, Fault, FaultCode, Look, Moment, Month, Name, News, Report, Utc};
-use weir_netlink::{chain, tc::Counters};
+use weir_netlink::tc::Counters;
+use weir_units::chain;
 use weir_units::{Bytes, TcHandle};
 
 use super::{Agreements, Delivery};
