@@ -10,9 +10,10 @@ use weir_datapath::engine::{
 };
 use weir_discovery::cgroup::Cgroup2;
 use weir_netlink::{
-    Netlink, chain,
+    Netlink,
     tc::{self, Hook, HtbClass, Leaf},
 };
+use weir_units::chain;
 use weir_units::{BitRate, Bytes, TcHandle};
 
 fn ok(name: &str, found: impl Into<String>) -> Check {
