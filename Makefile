@@ -1,7 +1,8 @@
 # weir: the same verbs at home and in CI. Each installs what it needs (as root, with apt).
 #
 #   make demo    divide a real link between real containers, and show it
-#   make test    unit and property tests, and real traffic in namespaces (all but NOT_YET)
+#   make test    unit and property tests, and the shortest suites with real traffic in namespaces
+#   make test-all  also the other suites with real traffic, and what wants a release build (all but NOT_YET)
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel, in it, under qemu
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
@@ -34,7 +35,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-unit test-netns test-uml test-vm test-vm-matrix conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm test-vm-matrix conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
 
 all: release
 
@@ -58,34 +59,46 @@ demo:
 	$(CARGO) build --release --locked -p weir -p weir-lab
 	$(WEIR) lab demo
 
-test: test-unit test-netns
-	@scripts/test-report.sh "$(NOT_YET)," "the takeover of engine user (docs/limits.md) and most of its suites," "engines bpf and edt (make test-vm)," \
-		"bpf-credit and pacing in the suites of all engines"
-
-test-unit:
-	scripts/install-deps.sh build test
-	scripts/test-unit.sh
-	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
-	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
-	$(CARGO) test --release --locked -p weir-htb --test speed --test rates --test instructions --test equivalence -- --nocapture
-	$(CARGO) test --release --locked -p weir-cache --test simulate -- --nocapture a_million
+# Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
+# The program is the debug build of the tests.
+SHORT := active auto bad_input change docker drift faults images input lifecycle promise socket state
+SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard testing/netns/tests/*/main.rs))))
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
 NOT_YET := htb::random_policies
 
-# Real traffic: one test at a time, so that none starves another. The suites of all engines run for htb here,
-# and for bpf and edt in virtual time (VM_TESTS). Of engine user its faults, its latency and its thread's
-# priority run. (All of it:
+# The short run. Suites with traffic measure one test at a time, so that none starves another.
+test: test-unit
+	$(CARGO) build --locked -p weir -p weir-lab
+	WEIR_ENGINES=htb WEIR_TESTS="$(SHORT)" WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
+	@scripts/test-report.sh "the suites of make test-rest: $(filter-out $(SHORT),$(SUITES))," "engines other than htb"
+
+test-unit:
+	scripts/install-deps.sh build test
+	scripts/test-unit.sh
+
+# Everything that runs in this kernel.
+test-all: test test-rest
+
+# What `make test` leaves out. The suites of all engines run for htb here, and for bpf and edt in virtual time
+# (VM_TESTS). Of engine user its faults, its latency and its thread's priority run. (All of it:
 # WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast it is, on a
 # quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
-test-netns:
+test-rest:
 	scripts/install-deps.sh build test
+	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
+	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
+	$(CARGO) test --release --locked -p weir-htb --test speed --test rates --test instructions --test equivalence -- --nocapture
+	$(CARGO) test --release --locked -p weir-cache --test simulate -- --nocapture a_million
 	$(CARGO) build --release --locked -p weir -p weir-lab
-	WEIR_ENGINES=htb WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
+	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(filter-out $(SHORT),$(SUITES))" WEIR_BIN=$(CURDIR)/$(WEIR) \
+		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
 		user:: its_thread datagrams --skip super_packets --skip a_killed_agent_leaves_the_shares
 	WEIR_ENGINES=user,pacing WEIR_TESTS=escape WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh random_frames
+	@scripts/test-report.sh "$(NOT_YET)," "the takeover of engine user (docs/limits.md) and most of its suites," \
+		"engines bpf and edt (make test-vm)," "bpf-credit and pacing in the suites of all engines"
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.

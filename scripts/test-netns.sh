@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that send real traffic, one at a time, in namespaces of this machine. Arguments
 # go to the tests (`--skip NAME`). WEIR_TESTS names the files to run; without it all of them run.
+# WEIR_REPORT is a part of the report's name, for a second run of the same engines.
 #
 # A test measures once. A measurement counts a second time only if the machine stood still during
 # the first one. Such a test prints a line with both figures; scripts/test-report.sh lists them.
@@ -9,7 +10,7 @@ cd "$(dirname "$0")/.."
 : "${CARGO:=cargo}"
 
 mkdir -p target/test-report
-log=target/test-report/netns-${WEIR_ENGINES:-all}.log
+log=target/test-report/netns-${WEIR_ENGINES:-all}${WEIR_REPORT:+-$WEIR_REPORT}.log
 : >"$log"
 failed=()
 
