@@ -160,7 +160,7 @@ fn hold(socket: &Path, first_user: u32, connections: usize, text: &str, over: &A
     opened.into_inner()
 }
 
-/// What comes besides unfinished bodies.
+/// The attack beside unfinished bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Names,

@@ -10,7 +10,7 @@ use crate::{PopStore, Settings, coordination::Redis, upstream::Base};
 const MIN_RATE: BitRate = BitRate::mbit(1);
 
 impl Settings {
-    /// What the types do not say.
+    /// Checks rules that the types do not hold.
     ///
     /// # Errors
     /// Which key, and what is wrong with it.

@@ -106,10 +106,10 @@ impl fmt::Debug for Redis {
 }
 
 impl Redis {
-    /// What keeps the leases of the site.
+    /// The Redis that keeps the leases of the site.
     ///
     /// # Errors
-    /// The URL is none, or the password cannot be read.
+    /// The URL is wrong, or the password cannot be read.
     pub fn of(pop: &PopSettings) -> Result<Redis, String> {
         let password = match &pop.redis_password_file {
             None => None,
