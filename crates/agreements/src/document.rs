@@ -143,7 +143,7 @@ fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
 
 fn toml_fault(text: &str, path: &str, error: &toml::de::Error, malformed: bool) -> Fault {
     let code = if malformed { FaultCode::Malformed } else { value_code(error.message()) };
-    let at = error.span().map(|span| position(text, span.start));
+    let at = error.span().map(|span| crate::position::position(text, span.start));
     fault(code, path, at.map(|at| at.0), at.map(|at| at.1), "toml", error.message())
 }
 
@@ -172,14 +172,4 @@ fn fault(
     }
     text += &format!(" of the {language}: {message}");
     Fault { at: Some(Box::new(Place { what, line, column })), ..Fault::new(code, text) }
-}
-
-/// Line and column, from 1, of a byte of the text.
-pub(crate) fn position(text: &str, byte: usize) -> (u64, u64) {
-    let before = &text.as_bytes()[..byte.min(text.len())];
-    let line = 1 + before.iter().filter(|&&b| b == b'\n').count() as u64;
-    let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
-    // A byte that continues a character counts for nothing.
-    let column = 1 + before[start..].iter().filter(|&&b| b & 0xc0 != 0x80).count() as u64;
-    (line, column)
 }

@@ -65,6 +65,7 @@ mod fault;
 mod model;
 mod monitor;
 mod name;
+mod position;
 mod quota;
 mod report;
 mod selector;

@@ -3,6 +3,7 @@
 mod access;
 mod agreements;
 mod check;
+mod fault;
 mod labels;
 mod selector;
 
@@ -17,7 +18,8 @@ use weir_datapath::engine;
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::BitRate;
 
-use check::{check, fault};
+use check::check;
+use fault::fault;
 
 pub(crate) use access::{Access, GROUP, Right, Rights};
 pub(crate) use agreements::{Agreements, Decide};

@@ -1,11 +1,11 @@
 //! What the API asks of the agent: one channel, one answer each.
 
-use crate::agent::{agree::Ask, congestion};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use crate::{
+    agent::{agree::Ask, congestion},
+    reply::Reply,
+};
+use tokio::sync::{broadcast, mpsc};
 use weir_api::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status};
-
-/// The answer's way back.
-pub(crate) type Reply<T> = oneshot::Sender<T>;
 
 /// A request to the agent's loop.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod doctor;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod images;
+mod reply;
 mod server;
 
 use std::{io, process::ExitCode};

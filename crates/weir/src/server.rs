@@ -34,8 +34,9 @@ use tokio::{net::UnixListener, sync::oneshot, time};
 use weir_api::{Class, Doctor, Error, Explanation, Export, SetPolicies, Status};
 
 use crate::{
-    control::{Control, Reply, Request},
+    control::{Control, Request},
     images::Images,
+    reply::Reply,
 };
 
 pub(crate) use access::Access;

@@ -7,7 +7,7 @@ use quick_xml::{
 };
 
 use super::{QOS, WEIR, WSAG, XS};
-use crate::{Fault, FaultCode, Place, document::position};
+use crate::{Fault, FaultCode, Place, position::position};
 
 /// Deeper than any document that is understood, by twice.
 const MAX_DEPTH: usize = 24;

@@ -3,7 +3,7 @@
 use super::{
     confidence::Effect,
     seen::Seen,
-    trial::{Arm, BASELINE, HALF, Stage, Trial},
+    trial::{Arm, BASELINE, HALF, SCREENED, Stage, Trial},
     usual::MAY_BE_LATE,
     verdict::{Decision, Drop, Settled},
 };
@@ -17,9 +17,7 @@ const MATTERS: f64 = 0.03;
 const LONGER: f64 = 0.113;
 /// A part of flows that are far too late, as estimated of enough of them, that is too much.
 const TAIL_WORSE: f64 = 0.011;
-/// Flows of each size that use an algorithm before it is known well enough to be used by more.
-pub(super) const SCREENED: u64 = 600;
-/// And before it is judged when half of the flows use it.
+/// Flows of each size before an algorithm is judged that half of the flows use.
 const PROVEN: u64 = 8_000;
 /// Flows of all sizes after which an algorithm of which nothing can be told is no better.
 const PATIENCE: u64 = 400_000;

@@ -2,7 +2,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     confidence::{Effect, Proportion},
-    judge::SCREENED,
     seen::Seen,
     usual::{MAY_BE_LATE, Usual},
     verdict::{Decision, Drop, OnTheEdge, Settled},
@@ -18,6 +17,8 @@ const ON_THE_EDGE: u64 = 500_000;
 const JUDGED: f64 = 0.02;
 /// In a trial of what is to become the rule this part of flows use it in the end.
 pub(super) const HALF: f64 = 0.5;
+/// Flows of each size that use an algorithm before it is known well enough to be used by more.
+pub(super) const SCREENED: u64 = 600;
 
 /// How a part of time is used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@ mod download;
 mod flight;
 #[cfg(fuzzing)]
 pub mod fuzz;
+mod jobs;
 pub mod manifest;
 pub mod mirror;
 pub mod moment;
@@ -26,6 +27,7 @@ mod upstream;
 mod warm;
 
 pub use digest::Digest;
+pub use jobs::Warming;
 pub use mirror::{Mirror, MirrorError, PROBE, SiteState};
 pub use moment::Moment;
 pub use name::{Image, Reference, Registry, Repository, Source, Tag};
@@ -35,4 +37,3 @@ pub use scope::Scope;
 pub use scrub::Scrubbing;
 pub use settings::{PopSettings, PopStore, ServedBy, Settings, Timing, UpstreamSettings};
 pub use upstream::Fault;
-pub use warm::Warming;

@@ -1,11 +1,8 @@
 //! Images fetched before anybody asks for them.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use tokio::runtime::Handle;
@@ -13,43 +10,11 @@ use tokio::runtime::Handle;
 use crate::{
     Digest, Image, Mirror, Reference, Source,
     download::{Held, Progress},
+    jobs::{Job, KEPT, Warming},
     manifest::{Manifest, Part},
     mirror::Asker,
     upstream::Fault,
 };
-
-/// So many are remembered.
-const KEPT: usize = 64;
-
-/// How far the fetching of an image is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warming {
-    /// The image, in full.
-    pub image: String,
-    /// All its bytes; 0 while its manifest is not here.
-    pub total: u64,
-    /// Those that are here and verified.
-    pub done: u64,
-    /// It is over:
-    pub is_over: bool,
-    /// and failed for this.
-    pub error: Option<String>,
-}
-
-#[derive(Debug)]
-struct Job {
-    image: String,
-    total: AtomicU64,
-    done: AtomicU64,
-    end: Mutex<Option<Result<(), String>>>,
-}
-
-/// What is being fetched, and was.
-#[derive(Debug, Default)]
-pub(crate) struct Jobs {
-    next: AtomicU64,
-    jobs: Mutex<BTreeMap<u64, Arc<Job>>>,
-}
 
 impl Mirror {
     /// Begins to fetch an image; [`Mirror::warming`] tells how far it is.

@@ -12,7 +12,7 @@ use libbpf_rs::{
 };
 
 use crate::skeleton::{ClassifySkel, ClassifySkelBuilder};
-use crate::{Credits, RuleSet, UserPath, pacer::Earlier, rules};
+use crate::{Credits, RuleSet, UserPath, entries::ignore, pacer::Earlier, rules};
 
 /// Why a program could not be loaded or a map not be written.
 #[derive(Debug, thiserror::Error)]
@@ -295,16 +295,6 @@ pub(crate) fn set(
         None => ignore(map.delete(key), &[libbpf_rs::ErrorKind::NotFound]),
     };
     result.map_err(|source| Error { what, source })
-}
-
-pub(crate) fn ignore(
-    result: Result<(), libbpf_rs::Error>,
-    kinds: &[libbpf_rs::ErrorKind],
-) -> Result<(), libbpf_rs::Error> {
-    match result {
-        Err(e) if kinds.contains(&e.kind()) => Ok(()),
-        other => other,
-    }
 }
 
 #[cfg(test)]

@@ -76,3 +76,14 @@ fn one_by_one<const K: usize, const V: usize>(map: &impl MapCore) -> BTreeMap<[u
     let entry = |key: Vec<u8>| Some((key.as_slice().try_into().ok()?, value(&key)?.try_into().ok()?));
     map.keys().filter_map(entry).collect()
 }
+
+/// Takes errors of these kinds for success.
+pub(crate) fn ignore(
+    result: Result<(), libbpf_rs::Error>,
+    kinds: &[libbpf_rs::ErrorKind],
+) -> Result<(), libbpf_rs::Error> {
+    match result {
+        Err(e) if kinds.contains(&e.kind()) => Ok(()),
+        other => other,
+    }
+}

@@ -10,7 +10,7 @@ use libbpf_rs::{
 
 use crate::{
     Classifier, Error, attach,
-    classifier::ignore,
+    entries::ignore,
     pacing_skeleton::{PacingSkel, PacingSkelBuilder},
 };
 

@@ -9,7 +9,8 @@ use std::{
 use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
 use crate::{
-    Classifier, Config, Error, LocalPrefix, Pacer, RuleSet, attach, classifier::ignore, entries::entries,
+    Classifier, Config, Error, LocalPrefix, Pacer, RuleSet, attach,
+    entries::{entries, ignore},
     pacer, rules,
 };
 

@@ -1,6 +1,7 @@
 //! Who shares the link, and by which policy: names, origins, admission. No kernel here.
 
 mod agreed;
+pub(crate) mod claim;
 mod entries;
 mod names;
 mod promise;
@@ -17,9 +18,10 @@ use self::{
     promise::{Awaited, Want},
 };
 use super::store::{Ledger, Minors, SetLayers};
-use crate::config::{Config, Layer, Selector, within};
+use crate::config::{Config, Layer, within};
 
 pub(crate) use agreed::Agreed;
+pub(crate) use claim::Claim;
 pub(crate) use promise::Unpromised;
 
 /// The most policies that one request changes.
@@ -28,34 +30,6 @@ const MAX_CHANGES: usize = 10_000;
 const MAX_ABSENT: usize = 1_000;
 /// Key of the one class whose policy is weir's own.
 const CONTROL_KEY: &str = "weir:control";
-
-/// A class that somebody told of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// `docker`, `netns`, `config`.
-    pub(crate) source: &'static str,
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
-    pub(crate) group: Option<String>,
-    /// The wishes of its labels, as far as `[labels]` lets them count.
-    pub(crate) label: Layer,
-    /// The wishes that `[labels]` cut.
-    pub(crate) cut: Vec<String>,
-    /// Host-side interfaces: index and name.
-    pub(crate) ports: Vec<(u32, String)>,
-    /// Cgroups: id and depth.
-    pub(crate) cgroups: Vec<(u64, u32)>,
-    /// Packets that are its, of whomever they come from; an earlier claim's go first.
-    pub(crate) selectors: Vec<Selector>,
-    /// Why its traffic cannot be caught.
-    pub(crate) problem: Option<String>,
-}
-
-impl Claim {
-    pub(crate) fn key(&self) -> String {
-        format!("{}:{}", self.source, self.name)
-    }
-}
 
 /// A policy with the origin of each of its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

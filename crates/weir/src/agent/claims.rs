@@ -15,7 +15,7 @@ use weir_discovery::{
 };
 use weir_netlink::{Link, Netlink, NetlinkError};
 
-use super::book::Claim;
+use super::book::claim::Claim;
 use crate::config::{Config, Granted, Layer, RESERVED, grant};
 
 /// What was found.
@@ -193,18 +193,11 @@ pub(crate) fn cut_text(container: &str, cut: &str) -> String {
     format!("container {container}: {cut}")
 }
 
-/// Whether somebody called `name` sends what this claim's selectors pick from.
-pub(crate) fn is_container(claim: &Claim, name: &str) -> bool {
-    let sends = !matches!(claim.kind, Kind::Group | Kind::Selector | Kind::Control);
-    let is_own = claim.source != "weir" && RESERVED.contains(&name);
-    sends && !is_own && (claim.name == name || claim.key() == name)
-}
-
 /// Says of selectors which container they wait for.
 fn miss_containers(claims: &mut [Claim]) {
     // Weir makes those itself.
     let is_here = |name: &str, claims: &[Claim]| {
-        RESERVED.contains(&name) || claims.iter().any(|claim| is_container(claim, name))
+        RESERVED.contains(&name) || claims.iter().any(|claim| claim.sends_as(name))
     };
     for i in 0..claims.len() {
         let mut named = claims[i].selectors.iter().filter_map(|selector| selector.container.as_deref());

@@ -20,7 +20,7 @@ use weir_datapath::{
 use weir_units::chain;
 
 use super::{Agent, claims::Survey, node};
-use crate::control::Reply;
+use crate::reply::Reply;
 
 /// How many flows that have ended are kept for `weir cc flows`.
 const KEPT: usize = 1000;

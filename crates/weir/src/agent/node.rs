@@ -17,7 +17,7 @@ use weir_units::{Bytes, TcHandle};
 
 use super::{
     book::{Book, Claim},
-    claims::{Survey, is_container},
+    claims::Survey,
 };
 use crate::config::{self, Config};
 
@@ -74,7 +74,7 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
 pub(crate) fn rules(book: &Book) -> (Vec<Rule>, BTreeSet<u16>) {
     let minor_of = |claim: &Claim| book.entries().get(&claim.key()).and_then(|entry| entry.minor);
     let senders = |name: &str| -> Vec<u32> {
-        let entries = book.entries().values().filter(|entry| is_container(&entry.claim, name));
+        let entries = book.entries().values().filter(|entry| entry.claim.sends_as(name));
         entries.filter_map(|entry| entry.minor.map(handle)).collect()
     };
     let rules_of = |claim: &Claim, minor| -> Vec<Rule> {

@@ -11,7 +11,7 @@ use weir_units::BitRate;
 
 use super::{
     Link,
-    check::{Fault, fault},
+    fault::{Fault, fault},
 };
 
 /// `[agreements]`

@@ -6,14 +6,11 @@ use weir_bpf::RuleSet;
 use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::BitRate;
 
-use super::{Class, Config, Layer, OTHER, RESERVED, Selector, agreements, labels};
-
-/// What is wrong: where, and why.
-pub(super) type Fault = (String, String);
-
-pub(super) fn fault(what: impl Into<String>, detail: impl ToString) -> Fault {
-    (what.into(), detail.to_string())
-}
+use super::{
+    Class, Config, Layer, OTHER, RESERVED, Selector, agreements,
+    fault::{Fault, fault},
+    labels,
+};
 
 /// Whether the parts of a configuration go together, and each value is one that weir can keep.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {

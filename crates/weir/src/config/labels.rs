@@ -9,7 +9,7 @@ use weir_units::BitRate;
 
 use super::{
     Config, Layer,
-    check::{Fault, fault},
+    fault::{Fault, fault},
 };
 
 /// The keys that a label may have, without `weir.`.

@@ -30,7 +30,8 @@ use super::{
 };
 use crate::{
     agent::agree::{Ask, Owner},
-    control::{Control, Reply, Request},
+    control::{Control, Request},
+    reply::Reply,
 };
 
 /// Offers that are read at a time. Together with [`MAX_DOCUMENT`] this bounds memory.

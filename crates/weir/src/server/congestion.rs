@@ -12,7 +12,8 @@ use weir_cc::{AdviceView, Explained, FlowRecord, Rule, StatsView};
 use super::{Answer, Failure, ask, body::Body};
 use crate::{
     agent::congestion::Ask,
-    control::{Control, Reply, Request},
+    control::{Control, Request},
+    reply::Reply,
 };
 
 pub(super) fn router(control: Control) -> Router {

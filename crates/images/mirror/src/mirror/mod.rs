@@ -36,6 +36,7 @@ use crate::{
     coordination::{Coordination, Embedded, Redis},
     download::{Downloads, Progress, Waiter},
     flight::Flights,
+    jobs::Jobs,
     manifest::Manifest,
     pace::Pace,
     peer::{self, Peers, Probed},
@@ -44,7 +45,6 @@ use crate::{
     stats::{Counted, Stats, count},
     store::{Opened, Recovered, Store, StoreError},
     upstream::{Ask, Fault, HOP, Identity, Upstreams},
-    warm::Jobs,
 };
 use access::Permissions;
 use body::Body;

@@ -8,7 +8,7 @@ use std::{collections::HashSet, fs, sync::Arc};
 use super::{
     Inner, State, StoreError,
     index::MAX_WEIGHT,
-    refs::{Repo, repo_dir},
+    refs::{Extent, Repo, repo_dir},
 };
 use crate::{Digest, Source, moment::Moment};
 
@@ -24,15 +24,6 @@ const SHARE: u64 = 8;
 /// The room that a file takes, bytes.
 pub(super) fn on_disk(size: u64) -> u64 {
     size.div_ceil(BLOCK).saturating_mul(BLOCK)
-}
-
-/// The extent of what is known of repositories.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Extent {
-    /// Of files and directories.
-    bytes: u64,
-    /// Tags and manifests.
-    names: usize,
 }
 
 impl Extent {

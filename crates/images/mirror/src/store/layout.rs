@@ -9,8 +9,13 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::part::PartName;
+use super::part_name::PartName;
 use crate::{Digest, digest::Algorithm, moment::Moment};
+
+/// The most pins, each of which is matched with the name of each tag,
+pub(super) const MAX_PINS: usize = 256;
+/// and the longest, bytes.
+pub(super) const MAX_PIN: usize = 512;
 
 /// A layout: of one process, and of several nodes.
 struct Version {
@@ -108,7 +113,7 @@ pub enum StoreError {
     #[error(
         "cannot pin this: {pins} patterns are pinned, this one has {length} bytes; at most {max_pins} may be, of {max_pin} \
          bytes each (`weir image pin --remove` takes one away)",
-        max_pins = super::refs::MAX_PINS, max_pin = super::refs::MAX_PIN
+        max_pins = MAX_PINS, max_pin = MAX_PIN
     )]
     Pins {
         /// The number of pins that are there already.

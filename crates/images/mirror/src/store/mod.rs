@@ -7,6 +7,7 @@ mod check;
 mod index;
 mod layout;
 mod part;
+mod part_name;
 mod policy;
 mod refs;
 mod room;
@@ -32,14 +33,14 @@ use tokio::sync::broadcast;
 
 use crate::{Digest, Source, moment::Moment};
 
-use bounds::{Extent, on_disk};
+use bounds::on_disk;
 pub use check::Lot;
 use index::Manifests;
 pub use layout::StoreError;
 use layout::{Layout, io_error};
 pub use part::PartWriter;
 use policy::Order;
-use refs::Repo;
+use refs::{Extent, Repo};
 pub use refs::{Listed, Stored, TagEntry};
 pub use room::Budget;
 use room::Reservation;

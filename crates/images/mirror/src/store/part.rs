@@ -2,11 +2,10 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     fs::{self, File},
     io::{self, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,41 +15,13 @@ use std::{
 use super::{
     Fingerprint, RESUME, State, Store, StoreError,
     layout::{Layout, io_error, list},
+    part_name::{PartName, digest_of},
     room::Reservation,
 };
 use crate::{Digest, digest::Hasher, moment::Moment, scope::Mark};
 
 /// As often what is written is put on the disk if other nodes read it there, bytes.
 const FLUSH: u64 = 8 << 20;
-
-/// The file of a download: `FENCE-SIZE-MARK-NODE` in the directory of its digest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PartName {
-    pub(super) digest: Digest,
-    pub(super) fence: u64,
-    /// Of all of it, bytes.
-    pub(super) size: u64,
-    pub(super) mark: Mark,
-    pub(super) node: String,
-}
-
-impl PartName {
-    /// None if it is called otherwise.
-    pub(super) fn of(path: &Path) -> Option<PartName> {
-        let digest = digest_of(path.parent()?)?;
-        let (fence, rest) = path.file_name()?.to_str()?.split_once('-')?;
-        let (size, rest) = rest.split_once('-')?;
-        let (mark, node) = rest.split_once('-')?;
-        let (fence, size) = (fence.parse().ok()?, size.parse().ok()?);
-        Some(PartName { digest, fence, size, mark: Mark::read(mark)?, node: node.to_owned() })
-    }
-}
-
-impl fmt::Display for PartName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{}-{}", self.fence, self.size, self.mark, self.node)
-    }
-}
 
 /// Writes a blob that is not complete. Dropped before [`PartWriter::finish`], what was written
 /// stays for [`RESUME`], and the next [`Store::begin`] of the digest continues it.
@@ -440,7 +411,7 @@ pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
 
 /// Looks through what was being downloaded: the longest part of each blob stays if it is young and
 /// the blob is not here, and takes room; all else goes. Answers how many stay, and how many went.
-/// What several nodes share is left to [`expire_orphans`].
+/// Parts of a shared directory are left to `shared.rs`.
 pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result<(usize, usize), StoreError> {
     let (mut kept, mut removed) = (0, 0);
     for dir in list(&layout.dir("part"))? {
@@ -510,29 +481,4 @@ pub(super) fn expire(layout: &Layout, state: &mut State, now: Moment) -> Result<
         state.used -= size;
     }
     Ok(())
-}
-
-/// Removes parts of a shared directory that no node has written to for [`RESUME`].
-pub(super) fn expire_orphans(layout: &Layout, state: &State, now: Moment) -> Result<(), StoreError> {
-    for dir in list(&layout.dir("part"))? {
-        if digest_of(&dir).is_some_and(|digest| state.reserved.contains_key(&digest)) {
-            continue;
-        }
-        for path in list(&dir)? {
-            let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_or(now, Moment::of);
-            if now.since(at) >= RESUME {
-                layout.discard(&path)?;
-            }
-        }
-        // It fails where there is something in it.
-        let _ = fs::remove_dir(&dir);
-    }
-    Ok(())
-}
-
-/// The digits tell the algorithm by their number.
-fn digest_of(dir: &Path) -> Option<Digest> {
-    let hex = dir.file_name()?.to_str()?;
-    let algorithm = if hex.len() == 128 { "sha512" } else { "sha256" };
-    format!("{algorithm}:{hex}").parse().ok()
 }

@@ -12,15 +12,23 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Inner, State, Store, StoreError,
-    bounds::Extent,
     index::MAX_WEIGHT,
-    layout::{Layout, io_error, list},
+    layout::{Layout, MAX_PIN, MAX_PINS, io_error, list},
 };
 use crate::{
     Digest, Image, Reference, Registry, Repository, Source, Tag,
     manifest::{Manifest, Part},
     moment::Moment,
 };
+
+/// The extent of what is known of repositories.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Of files and directories.
+    pub(super) bytes: u64,
+    /// Tags and manifests.
+    pub(super) names: usize,
+}
 
 /// What a tag was when the registry was last asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,11 +38,6 @@ pub struct TagEntry {
     /// When the registry said so, milliseconds since 1970.
     pub checked_ms: u64,
 }
-
-/// The most pins, each of which is matched with the name of each tag,
-pub(super) const MAX_PINS: usize = 256;
-/// and the longest, bytes.
-pub(super) const MAX_PIN: usize = 512;
 
 /// A manifest as it is kept and served.
 #[derive(Debug, Clone)]

@@ -15,7 +15,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fingerprint, Inner, SCRUB, State, Store, StoreError, layout::list, part::PartName};
+use super::{
+    Fingerprint, Inner, RESUME, SCRUB, State, Store, StoreError,
+    layout::{Layout, list},
+    part_name::{PartName, digest_of},
+};
 use crate::{Digest, moment::Moment, scope::Mark};
 
 /// What was taken away stays in `trash` for so long unless its room is needed: who reads it on
@@ -387,7 +391,7 @@ impl Inner {
         self.look_around(state, now)?;
         self.empty_trash(state, now, &|_| Ok(true))?;
         self.reload(state, now)?;
-        super::part::expire_orphans(&self.layout, state, now)
+        expire_orphans(&self.layout, state, now)
     }
 
     /// Reads again what is known of repositories, and the pins, if that is some time ago.
@@ -445,4 +449,22 @@ impl Store {
         let length = file.metadata().ok()?.len();
         Some(Growing { size: latest.size, length, file })
     }
+}
+
+/// Removes parts of a shared directory that no node has written to for [`RESUME`].
+fn expire_orphans(layout: &Layout, state: &State, now: Moment) -> Result<(), StoreError> {
+    for dir in list(&layout.dir("part"))? {
+        if digest_of(&dir).is_some_and(|digest| state.reserved.contains_key(&digest)) {
+            continue;
+        }
+        for path in list(&dir)? {
+            let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_or(now, Moment::of);
+            if now.since(at) >= RESUME {
+                layout.discard(&path)?;
+            }
+        }
+        // It fails where there is something in it.
+        let _ = fs::remove_dir(&dir);
+    }
+    Ok(())
 }

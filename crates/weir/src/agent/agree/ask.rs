@@ -6,7 +6,7 @@ use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
 use super::Agreements;
 use crate::{
     agent::{Agent, agree::words},
-    control::Reply,
+    reply::Reply,
 };
 
 /// The answer's way back.

@@ -9,10 +9,7 @@ use weir_share::{Admission, Policy, Weight};
 use weir_units::BitRate;
 
 use super::{Book, Claim, Effective, Entry, is_claimed};
-use crate::{
-    agent::claims::is_container,
-    config::{Config, Layer, OTHER, RESERVED, Selector},
-};
+use crate::config::{Config, Layer, OTHER, RESERVED, Selector};
 
 /// Source of the classes of agreements that select packets, not a container.
 pub(super) const SOURCE: &str = "agreement";
@@ -148,7 +145,7 @@ pub(super) fn claims<'a>(agreed: &'a [Agreed], here: &'a [Claim]) -> impl Iterat
     selecting.map(|agreed| {
         let missing = agreed.selector.container.as_ref().filter(|name| {
             let name = name.as_str();
-            !RESERVED.contains(&name) && !here.iter().any(|claim| is_container(claim, name))
+            !RESERVED.contains(&name) && !here.iter().any(|claim| claim.sends_as(name))
         });
         Claim {
             source: SOURCE,

@@ -1,11 +1,9 @@
 //! `weir image doctor`: the way from a runtime to a registry, step by step.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
 };
 
 use clap::Args;
@@ -14,6 +12,7 @@ use weir_api::{Check, Doctor, ImagePeer, ImagePop, Verdict};
 use super::{
     super::{Session, doctor},
     runtimes::{self, Sockets},
+    step::{ask, check},
 };
 
 const EXAMPLES: &str = "Examples:
@@ -42,10 +41,6 @@ pub(super) struct DoctorArgs {
     /// Take this directory for the root of the file system
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
-}
-
-pub(super) fn check(name: &str, verdict: Verdict, found: impl Into<String>, advice: Option<&str>) -> Check {
-    Check { name: name.to_owned(), verdict, found: found.into(), advice: advice.map(str::to_owned) }
 }
 
 pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
@@ -201,20 +196,6 @@ fn has_list(config: &str) -> bool {
     config.lines().filter_map(|line| line.trim().split_once('=')).any(|(key, value)| {
         key.trim() == "config_path" && value.split('#').next().is_some_and(|value| value.contains(':'))
     })
-}
-
-/// The status of a GET.
-pub(super) fn ask(listen: SocketAddr, path: &str) -> std::io::Result<u16> {
-    let wait = Duration::from_secs(10);
-    let mut stream = TcpStream::connect_timeout(&listen, wait)?;
-    stream.set_read_timeout(Some(wait))?;
-    // One write: the other side may answer and close after the first part of a request.
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {listen}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut head = [0; 12];
-    stream.read_exact(&mut head)?;
-    let status = std::str::from_utf8(&head).ok().and_then(|head| head.get(9..12)?.parse().ok());
-    status.ok_or_else(|| std::io::Error::other("the answer is not HTTP"))
 }
 
 #[cfg(test)]

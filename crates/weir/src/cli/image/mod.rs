@@ -3,6 +3,7 @@
 mod doctor;
 mod runtimes;
 mod setup;
+mod step;
 mod verbs;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::{
 use weir_api::{Check, Verdict};
 use weir_image::PROBE;
 
-use super::doctor::{ask, check};
+use super::step::{ask, check};
 
 /// The most that a runtime may take to pull the image.
 const PATIENCE: Duration = Duration::from_secs(30);

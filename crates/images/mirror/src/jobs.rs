@@ -1,0 +1,40 @@
+//! Jobs that fetch images before a client asks for them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, atomic::AtomicU64},
+};
+
+/// The jobs that are remembered.
+pub(crate) const KEPT: usize = 64;
+
+/// How far the fetching of an image is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warming {
+    /// The image, in full.
+    pub image: String,
+    /// All its bytes; 0 while its manifest is not here.
+    pub total: u64,
+    /// Those that are here and verified.
+    pub done: u64,
+    /// It is over:
+    pub is_over: bool,
+    /// and failed for this.
+    pub error: Option<String>,
+}
+
+/// The fetching of one image.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) image: String,
+    pub(crate) total: AtomicU64,
+    pub(crate) done: AtomicU64,
+    pub(crate) end: Mutex<Option<Result<(), String>>>,
+}
+
+/// The images that are fetched now, and the last ones before.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    pub(crate) next: AtomicU64,
+    pub(crate) jobs: Mutex<BTreeMap<u64, Arc<Job>>>,
+}

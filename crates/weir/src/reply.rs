@@ -1,0 +1,6 @@
+//! How an answer comes back from the agent's loop.
+
+use tokio::sync::oneshot;
+
+/// The sender of one answer.
+pub(crate) type Reply<T> = oneshot::Sender<T>;
