@@ -58,7 +58,7 @@ fn seen(book: &Book) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 #[test]
-fn the_papers_five_customers_are_accepted_and_the_sixth_is_told_what_is_free() {
+fn papers_five_customers_are_accepted_and_the_sixth_hears_the_rest() {
     let mut book = book();
     for i in 1..=5 {
         let agreement = accept(&mut book, offer(&format!("www{i}"), 19, None, None), &format!("a{i}"));
@@ -378,7 +378,7 @@ fn agreements_are_counted_of_a_party_and_in_all() {
 }
 
 #[test]
-fn a_flood_of_offers_is_refused_with_a_time_to_wait_and_leaves_nothing_behind() {
+fn flood_of_offers_is_refused_with_a_time_to_wait() {
     let mut book = book();
     accept(&mut book, offer("a", 1, None, None), "a");
     let monotonic = moment(0).monotonic;

@@ -152,7 +152,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn advice_finds_the_right_rule_in_random_networks_and_makes_no_tail_a_tenth_longer_meanwhile() {
+fn advice_finds_the_right_rule_and_keeps_tails_within_a_tenth() {
     let seeds: Vec<u64> = seeds().collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
@@ -321,7 +321,7 @@ fn on_the_edge(part: f64) -> impl FnMut(&Trial, Turn, bool, f64) -> f64 {
 }
 
 #[test]
-fn where_a_few_late_flows_more_would_move_the_percentile_next_to_nothing_is_tried() {
+fn network_with_a_tail_on_the_edge_has_next_to_no_trials() {
     const FLOWS: u32 = 700_000;
     let part = 0.0099;
     let mut on_the_edge_found = 0;

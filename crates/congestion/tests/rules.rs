@@ -218,7 +218,7 @@ fn two_rules_about_the_same_connections_are_refused_by_number() {
 }
 
 #[test]
-fn a_rule_that_names_an_algorithm_the_kernel_lacks_is_refused_with_what_there_is() {
+fn rule_with_a_missing_algorithm_is_refused_with_those_there() {
     let rules = Rules::new(vec![Rule::default()]).unwrap();
     let known = [algorithm("reno"), algorithm("cubic")];
     let missing = |name: &Algorithm| !known.contains(name);
@@ -267,7 +267,7 @@ fn flows_are_counted_under_the_rules_network_or_a_usual_one() {
 }
 
 #[test]
-fn what_is_set_at_run_time_is_instead_of_what_is_configured_about_the_same_connections() {
+fn rule_set_at_run_time_replaces_the_configured_one() {
     let rule = |to: &str, start: &str, origin| Rule {
         to: to.parse().ok(),
         start: start.parse().ok(),

@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_price_is_the_exact_time_or_at_most_a_tick_and_a_hundred_millionth_more(
+        fn price_is_at_most_a_tick_and_a_hundred_millionth_too_long(
             rate in prop_oneof![8..1_000_000u64, 1_000_000..=400_000_000_000u64, Just(10_000_000_000_000)],
             len in 1..1u32 << 24,
         ) {

@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_leaf_has_its_packets_in_their_order_and_all_fit_however_they_are_spread(
+        fn leaf_keeps_the_order_of_its_packets_and_all_fit(
             most in 1..40u32,
             ops in prop::collection::vec((0..5usize, any::<bool>(), 1..9u32), 1..300),
         ) {

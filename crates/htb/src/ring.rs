@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_put_in_and_taken_out_by_many_are_the_same_wherever_the_ring_ends() {
+    fn words_pass_the_ring_unchanged_wherever_it_ends() {
         let (mut filler, mut emptier) = ring(8);
         let (mut put, mut got) = (0, 0);
         for step in 0..200 {

@@ -54,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn in_step_the_same_packets_leave_at_the_same_moments_and_the_same_are_refused(
+    fn pipeline_in_step_sends_and_refuses_as_one_thread_does(
         seed in any::<u32>(),
         ops in prop::collection::vec(op(), 1..120),
     ) {
@@ -140,7 +140,7 @@ proptest! {
 
 /// Lengths of 64 KiB and more take two words in the ring, which come apart wherever words are taken out.
 #[test]
-fn packets_that_come_together_leave_and_are_refused_as_if_they_came_one_by_one() {
+fn packets_in_a_batch_fare_as_packets_one_by_one() {
     let (mut single, (mut intake, mut outlet)) = (tree(2), tree(2).into_pipeline());
     let mut handle = 0;
     for round in 0..200u32 {

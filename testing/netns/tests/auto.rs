@@ -18,7 +18,7 @@ fn verdicts(node: &Node) -> Vec<(Kind, Result<(), String>)> {
 }
 
 #[test]
-fn auto_takes_the_best_engine_that_works_here_and_a_crash_does_not_change_it() {
+fn auto_takes_the_best_engine_here_also_after_a_crash() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }
@@ -45,7 +45,7 @@ fn auto_takes_the_best_engine_that_works_here_and_a_crash_does_not_change_it() {
 }
 
 #[test]
-fn an_engine_that_this_kernel_lacks_is_refused_with_the_reason_and_nothing_is_left() {
+fn engine_that_this_kernel_lacks_is_refused_with_the_reason() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

@@ -170,14 +170,14 @@ fn every_connection_of(mode: Mode) {
 }
 
 #[test]
-fn every_new_connection_has_its_rules_algorithm_from_the_first_packet_bridged() {
+fn new_connections_have_their_rules_algorithm_at_once_bridged() {
     if can_choose() {
         every_connection_of(Mode::Bridged);
     }
 }
 
 #[test]
-fn every_new_connection_has_its_rules_algorithm_from_the_first_packet_routed() {
+fn new_connections_have_their_rules_algorithm_at_once_routed() {
     if can_choose() {
         every_connection_of(Mode::Routed);
     }
@@ -270,7 +270,7 @@ fn window(socket: &TcpStream) -> u32 {
 }
 
 #[test]
-fn a_flow_has_no_more_than_its_rules_window_on_the_way_until_the_change_and_any_number_after_it() {
+fn flow_keeps_to_its_rules_window_until_the_change() {
     if !can_choose() {
         return;
     }
@@ -333,7 +333,7 @@ fn connected_by_nobody(from: &Netns, to: &Netns, address: IpAddr, bytes: u64) ->
 }
 
 #[test]
-fn an_application_that_says_how_much_it_will_send_has_the_algorithm_for_that_at_once() {
+fn size_hint_of_an_application_selects_the_algorithm_at_once() {
     if !can_choose() {
         return;
     }

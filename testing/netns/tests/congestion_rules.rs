@@ -100,7 +100,7 @@ fn flows_go_on_when_the_agent_is_killed_before_they_change() {
 }
 
 #[test]
-fn a_rule_that_is_removed_in_the_flow_changes_nothing_more_and_connections_can_be_moved() {
+fn removed_rule_changes_nothing_more_and_move_applies_others() {
     if !can_choose() {
         return;
     }
@@ -196,7 +196,7 @@ fn a_rule_is_set_at_run_time_outlives_the_agent_and_is_taken_back() {
 }
 
 #[test]
-fn few_connections_try_another_algorithm_and_what_is_known_of_them_outlives_the_agent() {
+fn few_connections_try_algorithms_and_results_outlive_the_agent() {
     if !can_choose() {
         return;
     }

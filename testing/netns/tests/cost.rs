@@ -409,7 +409,7 @@ fn choosing_us(node: &Node, root: &Path, what: &str) -> f64 {
 /// else, and others' work is in its caches' place: so what the best tenth of small batches takes, less what a
 /// program that does nothing is counted for.
 #[test]
-fn choosing_what_a_connection_uses_takes_the_kernel_less_than_five_microseconds() {
+fn choice_of_an_algorithm_takes_less_than_five_microseconds() {
     const MOST_US: f64 = 5.0;
     if !can_choose() {
         return;
@@ -448,7 +448,7 @@ fn choosing_what_a_connection_uses_takes_the_kernel_less_than_five_microseconds(
 /// 1 % of a core at 2,000 connections a second is 5 us for each; a build without optimization may take
 /// ten times that.
 #[test]
-fn what_becomes_of_connections_is_read_for_one_percent_of_a_core_and_no_memory() {
+fn statistics_of_connections_cost_one_percent_of_a_core() {
     const BATCH: u64 = 250;
     if !can_choose() {
         return;

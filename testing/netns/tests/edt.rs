@@ -176,7 +176,7 @@ fn another_engine_takes_the_program_away() {
 }
 
 #[test]
-fn super_packets_are_split_where_they_would_take_long_unless_it_is_forbidden() {
+fn super_packets_are_split_on_slow_links_unless_forbidden() {
     if !Engine::Edt.is_here() {
         return;
     }

@@ -51,7 +51,7 @@ fn near(a: u64, b: u64) -> bool {
 }
 
 #[test]
-fn the_tc_script_makes_the_classes_that_weir_asked_for_and_packets_find_them() {
+fn tc_script_makes_weirs_classes_and_packets_find_them() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

@@ -107,7 +107,7 @@ fn noise(mut state: u64) -> impl FnMut() -> u64 {
 }
 
 #[test]
-fn whatever_is_written_into_its_maps_traffic_flows_as_it_should_within_a_second() {
+fn altered_maps_are_right_again_within_a_second() {
     if !Engine::Bpf.is_here() {
         return;
     }

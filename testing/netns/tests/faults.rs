@@ -18,7 +18,7 @@ use weir_netns_tests::{
 };
 
 for_each_engine!(
-    a_killed_agent_leaves_the_shares_as_they_are_and_the_next_one_takes_over,
+    a_killed_agent_leaves_the_shares_and_the_next_takes_over,
     a_scheduler_taken_away_is_restored_or_missed_within_a_second
 );
 
@@ -101,7 +101,7 @@ impl Busy {
     }
 }
 
-fn a_killed_agent_leaves_the_shares_as_they_are_and_the_next_one_takes_over(engine: Engine) {
+fn a_killed_agent_leaves_the_shares_and_the_next_takes_over(engine: Engine) {
     let mut busy = Busy::start(engine);
     let record = busy.record();
     let killed = Instant::now();

@@ -48,7 +48,7 @@ fn mirrors(docker: &Dockerd) -> String {
 }
 
 #[test]
-fn docker_pulls_through_it_after_setup_each_blob_once_and_undo_puts_its_files_back() {
+fn docker_pulls_each_blob_once_after_setup_and_undo_restores() {
     let Some(site) = Site::build("") else { return };
     let Some(mut docker) = site.docker() else { return };
     // dockerd does not push without TLS: skopeo does, what dockerd saves.
@@ -162,7 +162,7 @@ fn what_containerds_containers_are_made_of_stays() {
 }
 
 #[test]
-fn skopeo_pulls_by_the_caches_address_and_by_a_mirror_in_its_own_configuration() {
+fn skopeo_pulls_by_the_caches_address_and_as_a_mirror() {
     let Some(site) = Site::build("") else { return };
     site.push(&site.public, "acme/app:1", 1 << 20);
     site.push(&site.private, "acme/secret:1", 1 << 20);
@@ -247,7 +247,7 @@ fn beside_a_pull(more: &str) -> Option<f64> {
 }
 
 #[test]
-fn a_pull_that_is_bounded_takes_nothing_of_what_is_to_be_left_for_a_container() {
+fn bounded_pull_leaves_a_container_its_rate() {
     // 20 Mbit/s, of which 14 are promised: the rest is the pulls'.
     let Some(with) = beside_a_pull("max_rate = \"5mbit\"") else { return };
     let Some(without) = beside_a_pull("") else { return };

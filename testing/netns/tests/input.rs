@@ -265,7 +265,7 @@ fn what_the_socket_gets_wrong_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_configuration_that_is_wrong_is_refused_whole_and_one_that_is_right_is_taken() {
+fn wrong_configuration_is_refused_whole_and_a_right_one_taken() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

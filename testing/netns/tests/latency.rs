@@ -16,7 +16,7 @@ use weir_netns_tests::{
 
 for_each_engine!(
     single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them,
-    super_packets_delay_an_idle_class_by_one_and_a_new_flow_beside_them_by_little
+    super_packets_delay_an_idle_class_by_one_a_new_flow_by_little
 );
 
 /// A frame of 1514 bytes and its preamble at 100 Mbit/s.
@@ -121,6 +121,6 @@ fn single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them(engine:
     round_trips(engine, false);
 }
 
-fn super_packets_delay_an_idle_class_by_one_and_a_new_flow_beside_them_by_little(engine: Engine) {
+fn super_packets_delay_an_idle_class_by_one_a_new_flow_by_little(engine: Engine) {
     round_trips(engine, true);
 }

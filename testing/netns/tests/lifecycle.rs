@@ -32,7 +32,7 @@ fn handles(client: &Client) -> BTreeMap<String, Option<String>> {
 }
 
 #[test]
-fn a_killed_agent_interrupts_nothing_and_the_next_one_takes_over_without_losing_a_packet() {
+fn killed_agent_interrupts_nothing_and_the_next_loses_no_packet() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }
@@ -239,7 +239,7 @@ fn an_ingress_qdisc_on_the_uplink_is_not_taken_for_a_place_at_egress() {
 }
 
 #[test]
-fn an_agent_started_with_another_way_of_attaching_after_a_crash_leaves_no_program_of_the_first() {
+fn agent_with_another_hook_after_a_crash_leaves_no_old_program() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }
@@ -268,7 +268,7 @@ fn an_agent_started_with_another_way_of_attaching_after_a_crash_leaves_no_progra
 }
 
 #[test]
-fn a_second_agent_in_the_same_namespace_refuses_to_start_and_the_first_is_unharmed() {
+fn second_agent_in_a_namespace_refuses_to_start() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

@@ -41,7 +41,7 @@ enum Damage {
 }
 
 #[test]
-fn what_somebody_writes_into_the_classifiers_maps_is_set_right_within_a_second() {
+fn altered_classifier_maps_are_right_within_a_second() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

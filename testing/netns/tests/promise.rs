@@ -32,7 +32,7 @@ const MUCH: Load = Load::Udp(BitRate::mbit(90));
 const TROUBLE: Duration = Duration::from_secs(4);
 
 for_each_engine!(
-    queues: a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_depth_and_cause,
+    queues: slow_link_is_a_violation_with_start_length_depth_and_cause,
     a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged,
     what_passes_the_scheduler_by_is_the_cause_of_a_violation
 );
@@ -70,9 +70,7 @@ fn sends(node: &Node, label: &str, load: Load) -> Stream {
     }
 }
 
-fn a_link_that_is_slower_than_configured_violates_a_guarantee_with_start_length_depth_and_cause(
-    engine: Engine,
-) {
+fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: Engine) {
     for load in [Load::Tcp, MUCH] {
         let mut node = node(engine);
         let streams = ["C1", "C2"].map(|label| sends(&node, label, load));

@@ -275,7 +275,7 @@ fn packets_stay_in_their_class_while_the_agent_dies_and_comes_back() {
 }
 
 #[test]
-fn a_selector_that_is_changed_moves_its_packets_and_one_without_its_container_says_so() {
+fn changed_selector_moves_its_packets() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

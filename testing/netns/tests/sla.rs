@@ -43,7 +43,7 @@ fn median(report: &Value, overloaded: bool) -> f64 {
 }
 
 #[test]
-fn five_consumers_get_the_19_mbit_they_were_promised_whatever_else_is_sent() {
+fn five_consumers_get_their_promised_19_mbit() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

@@ -132,7 +132,7 @@ fn judge(
 }
 
 #[test]
-fn a_processor_of_the_agent_s_carries_8_gbit_a_second_of_one_stream_of_tcp() {
+fn processor_of_the_agent_carries_8_gbit_of_one_tcp_stream() {
     judge("one stream of TCP", (8.0, "Gbit/s"), |moved| moved.gbit, streaming);
 }
 
@@ -175,7 +175,7 @@ fn settle(pid: u32, processor: usize) {
 }
 
 #[test]
-fn a_processor_of_the_agent_s_carries_a_third_of_a_million_small_packets_a_second() {
+fn processor_of_the_agent_carries_a_third_of_a_million_packets() {
     judge("64 bytes, one flow", (0.35, "Mpps"), |moved| moved.mpps, |node, pid| small(node, pid, 1));
 }
 

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_the_directories_of_the_dead_and_leaves_those_of_the_living() {
+    fn sweep_takes_directories_of_the_dead_and_leaves_the_living() {
         let mut dead = std::process::Command::new("true").spawn().expect("can start a process");
         dead.wait().expect("it ends");
         let of = |pid: u32| env::temp_dir().join(format!("{PREFIX}{pid}-sweep"));

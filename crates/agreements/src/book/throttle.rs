@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_invented_clients_take_bounded_memory_and_leave_customers_alone() {
+    fn million_invented_clients_take_bounded_memory() {
         let mut throttle = Throttle::new(ThrottleLimits::default());
         let (mut most, mut passed) = (0, 0);
         for i in 0..1_000_000 {

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn five_customers_of_19_fit_the_papers_link_and_a_sixth_of_one_grain_does_not() {
+    fn five_customers_of_19_fit_the_papers_link_and_no_sixth() {
         let mut calendar = calendar();
         for _ in 0..5 {
             let _customer = calendar.reserve(&asks(19, 0, None), NOW).unwrap();
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_link_keeps_what_was_promised_and_admits_nothing_until_it_is_over() {
+    fn smaller_link_keeps_promises_and_admits_nothing_meanwhile() {
         let mut calendar = calendar();
         let _booking = calendar.reserve(&asks(60, 0, Some(10)), NOW).unwrap();
         calendar.set_limits(Limits { link: BitRate::mbit(50), ..*calendar.limits() });
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_stops_looking_when_it_has_looked_behind_as_many_busy_times_as_configured() {
+    fn refusal_looks_behind_as_many_busy_times_as_configured() {
         let mut calendar = calendar();
         let busy = (0..10).map(|i| {
             calendar.insert(BitRate::mbit(95), Interval { start: at(10 * i), end: Some(at(10 * i + 5)) })

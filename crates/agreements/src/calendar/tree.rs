@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_steps_in_order_stay_within_the_height_of_an_avl_tree() {
+    fn ordered_steps_stay_within_the_height_of_an_avl_tree() {
         let mut steps = Steps::default();
         (0..100_000).for_each(|at| steps.add(at, 1));
         assert!(steps.height(index(steps.root)) <= 24);

@@ -313,7 +313,7 @@ mod tests {
 
     /// Where turns differ, bounds that take their values for independent are wrong nearly always.
     #[test]
-    fn bounds_of_a_mean_over_turns_hold_whatever_the_values_of_a_turn_have_in_common() {
+    fn bounds_of_a_mean_over_turns_hold_for_correlated_values() {
         let (alpha, runs, mut state) = (0.1, 200, 4);
         let (mut wrong, mut wrong_by_value) = (0, 0);
         for _ in 0..runs {

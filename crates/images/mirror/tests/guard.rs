@@ -24,7 +24,7 @@ use weir_image::{
 const APP: &str = "library/app";
 
 #[tokio::test]
-async fn private_content_is_for_those_whom_its_registry_gives_it_and_those_it_is_shared_with() {
+async fn private_content_needs_its_registrys_consent_or_a_share() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let (login, secret) = (STANDARD.encode("bot:secret"), dir.path().join("token"));
@@ -362,7 +362,7 @@ async fn a_client_that_takes_nothing_is_closed() {
 }
 
 #[tokio::test]
-async fn a_node_that_has_no_lease_waits_for_it_and_one_that_is_cut_off_goes_on_alone() {
+async fn node_without_a_lease_waits_and_one_cut_off_goes_on_alone() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);

@@ -16,7 +16,7 @@ async fn layers(address: std::net::SocketAddr, made: &Made) -> Vec<kit::site::Ti
 }
 
 #[tokio::test]
-async fn forty_layers_at_once_at_the_least_rate_all_come_and_each_makes_progress() {
+async fn forty_layers_at_the_least_rate_all_make_progress() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let mut given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
@@ -37,7 +37,7 @@ async fn forty_layers_at_once_at_the_least_rate_all_come_and_each_makes_progress
 }
 
 #[tokio::test]
-async fn blobs_that_take_long_hold_up_no_manifest_and_more_than_may_be_are_refused_by_name() {
+async fn slow_blobs_delay_no_manifest_and_too_many_are_refused() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let mut given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
@@ -88,7 +88,7 @@ async fn a_registry_that_drips_is_waited_for_and_its_clients_get_what_there_is()
 }
 
 #[tokio::test]
-async fn a_registry_that_wants_fewer_requests_is_left_alone_for_as_long_as_it_says() {
+async fn registry_that_asks_for_a_pause_gets_it() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let served = serve(settings(&dir.path().join("store"), vec![registry.settings("docker.io")])).await;

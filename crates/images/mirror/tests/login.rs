@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kit::{Registry, serve, settings};
 
 #[tokio::test]
-async fn what_docker_login_left_opens_shared_repositories_and_its_loss_closes_nothing_else() {
+async fn credentials_of_docker_login_open_shared_repositories_alone() {
     let (private, public) = (Registry::start().await, Registry::start().await);
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.json");

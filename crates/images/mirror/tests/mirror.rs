@@ -53,7 +53,7 @@ async fn twenty_pullers_at_once_cost_one_get_per_blob_and_manifest() {
 }
 
 #[tokio::test]
-async fn a_download_that_is_cut_or_stalls_goes_on_where_it_was_and_clients_notice_nothing() {
+async fn cut_or_stalled_download_continues_unseen_by_clients() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 3, &[1_000_000]);
     registry.trouble(Trouble::Cut(400_000));
@@ -78,7 +78,7 @@ async fn a_download_that_is_cut_or_stalls_goes_on_where_it_was_and_clients_notic
 }
 
 #[tokio::test]
-async fn content_that_is_not_what_it_is_called_never_reaches_its_end_and_is_not_kept() {
+async fn wrong_content_never_reaches_its_end_and_is_not_kept() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 4, &[500_000, 10]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
@@ -117,7 +117,7 @@ async fn a_registry_that_fails_or_is_silent_is_answered_for_with_404_in_time() {
 }
 
 #[tokio::test]
-async fn a_tag_is_served_stale_while_its_registry_fails_and_forgotten_when_it_is_gone() {
+async fn tag_is_stale_while_its_registry_fails_and_gone_with_it() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let mut fresh = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
@@ -250,7 +250,7 @@ async fn a_blob_that_was_changed_on_the_disk_is_fetched_again_and_never_served()
 }
 
 #[tokio::test]
-async fn all_downloads_together_come_no_faster_than_the_bound_and_another_holds_at_once() {
+async fn downloads_together_obey_max_rate_and_its_change_at_once() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let mut given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);

@@ -74,7 +74,7 @@ async fn a_peer_that_waits_has_the_first_byte_when_the_leader_has_it() {
 }
 
 #[tokio::test]
-async fn a_peer_that_dies_in_the_middle_is_followed_by_another_that_goes_on_where_it_was() {
+async fn peer_that_dies_is_followed_by_one_that_continues() {
     let mut world = world(3, 64 << 20).await;
     let made = world.registry.image(APP, "1", 3, &[2_000_000]);
     let blob = made.layers[0].clone();
@@ -101,7 +101,7 @@ async fn a_peer_that_dies_in_the_middle_is_followed_by_another_that_goes_on_wher
 }
 
 #[tokio::test]
-async fn what_one_peer_has_the_others_do_not_fetch_also_while_the_site_cannot_coordinate() {
+async fn blob_of_one_peer_is_fetched_by_no_other_even_without_redis() {
     let world = world(3, 64 << 20).await;
     let made = world.registry.image(APP, "1", 4, &[300_000]);
     world.nodes[0].puller().pull(APP, "1").await.unwrap();

@@ -67,7 +67,7 @@ async fn a_redis_that_says_nothing_costs_a_moment_and_then_none() {
 }
 
 #[tokio::test]
-async fn a_redis_that_was_killed_and_has_forgotten_all_gives_larger_fences_still() {
+async fn redis_that_forgot_everything_gives_larger_fences_still() {
     let server = RedisServer::start().await;
     let node = server.node("a");
     let before = granted(&node, b"x").await;

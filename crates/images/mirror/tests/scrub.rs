@@ -41,7 +41,7 @@ fn age(root: &Path) {
 }
 
 #[tokio::test]
-async fn a_blob_that_goes_bad_while_nobody_asks_is_found_told_of_and_fetched_again() {
+async fn blob_that_goes_bad_unseen_is_found_and_fetched_again() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("store");
@@ -146,7 +146,7 @@ async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first(
 }
 
 #[tokio::test]
-async fn nodes_that_share_a_directory_check_each_blob_once_and_who_dies_is_replaced() {
+async fn nodes_of_one_directory_check_each_blob_once_despite_a_death() {
     let mut world = World::plan(PopStore::SharedDir, 3, 64 << 20).await;
     let filling = world.open(0);
     let keep = |n: u32| filling.put(&digest(&n.to_be_bytes()), &n.to_be_bytes(), 1, Moment::now()).unwrap();
@@ -172,7 +172,7 @@ async fn nodes_that_share_a_directory_check_each_blob_once_and_who_dies_is_repla
 }
 
 #[tokio::test]
-async fn what_goes_bad_at_a_peer_is_never_passed_on_whole_and_the_peer_looks_again() {
+async fn bad_blob_of_a_peer_is_never_passed_on_whole() {
     let world = kit::site::world(PopStore::Peer, 2, 64 << 20).await;
     let made = world.registry.image(APP, "1", 4, &[500_000, 15_000]);
     let [large, small] = [&made.layers[0], &made.layers[1]];

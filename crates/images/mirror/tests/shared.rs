@@ -105,7 +105,7 @@ async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_holder_of_a_lost_lease_neither_writes_into_what_was_taken_over_nor_publishes() {
+async fn holder_of_a_lost_lease_neither_writes_nor_publishes() {
     let dir = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, Budget::of(64 << 20)));
     let bytes = kit::noise(5, 1_000_000);
@@ -208,7 +208,7 @@ async fn without_a_redis_and_with_one_that_says_nothing_every_pull_ends_right() 
 }
 
 #[tokio::test]
-async fn the_budget_is_that_of_all_nodes_together_and_what_one_uses_none_removes() {
+async fn budget_is_of_all_nodes_and_no_node_removes_blobs_in_use() {
     let budget = 8 << 20;
     let world = world(4, budget).await;
     let held = world.registry.image("acme/held", "1", 50, &[1 << 20]);
@@ -301,7 +301,7 @@ async fn what_a_node_that_died_has_left_is_gone_after_a_while() {
 }
 
 #[tokio::test]
-async fn what_was_taken_away_and_is_used_after_all_comes_back_and_else_goes_after_its_grace() {
+async fn removed_blob_returns_when_used_and_else_goes_after_its_grace() {
     const MIB: u64 = 1 << 20;
     let dir = tempfile::tempdir().unwrap();
     let budget = Budget { young: Duration::ZERO, high: 0.5, low: 0.25, ..Budget::of(16 * MIB) };
@@ -338,7 +338,7 @@ async fn what_was_taken_away_and_is_used_after_all_comes_back_and_else_goes_afte
 }
 
 #[tokio::test]
-async fn a_directory_that_one_weir_has_for_itself_is_not_shared_nor_the_other_way_round() {
+async fn directory_of_one_node_is_not_shared_nor_the_other_way_round() {
     let dir = tempfile::tempdir().unwrap();
     let budget = Budget::of(64 << 20);
     let lru = weir_image::store::PolicyKind::Lru;

@@ -72,7 +72,7 @@ fn an_image_is_not_thrown_out_for_its_own_layers() {
 }
 
 #[test]
-fn nodes_that_fetch_at_once_divide_the_uplink_and_wait_for_what_another_fetches() {
+fn nodes_that_fetch_at_once_divide_the_uplink_and_share_fetches() {
     let of = |deployed: &[u32], sharing| -> Outcome {
         simulate_closed(&trace(deployed), site(2, sharing, 100, PolicyKind::Lru), 1, || {})
     };

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_ask_the_one_that_no_longer_fits_is_refused_and_with_it_both() {
+    fn request_of_two_is_refused_whole_if_one_does_not_fit() {
         let error = admission().check(&[], &[asks("a", 50), asks("b", 50)]).unwrap_err();
         assert!(
             matches!(error, AdmitError::NoCapacity { name, free, .. } if name == "b" && free == BitRate::mbit(45))
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_group_without_a_minimum_count_against_the_link_and_the_groups_maximum() {
+    fn members_count_against_the_link_and_the_groups_maximum() {
         let free_group = asks("tenant", 0);
         let members = [member(asks("a", 60)), member(asks("b", 36))];
         let error = admission().check(&[free_group], &members).unwrap_err();
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_groups_minimum_below_its_members_promises_is_refused_and_changes_nothing() {
+    fn group_minimum_below_its_members_promises_is_refused() {
         let mut promises = admission().promises([("tenant", None)].into_iter());
         let class = |name| Promisee::Class { name, group: Some(0) };
         promises.promise(class("a"), BitRate::mbit(15), BitRate::ZERO).unwrap();

@@ -31,7 +31,7 @@ fn the_spare_is_divided_in_equal_parts_whatever_the_weights() {
 }
 
 #[test]
-fn what_a_ceiling_cuts_off_is_unused_by_the_equation_and_divided_again_by_default() {
+fn part_above_a_ceiling_is_unused_by_the_equation_alone() {
     let customers = [busy(1, 10, 15), busy(1, 20, 0), busy(1, 0, 0)];
     assert_eq!(additive(Spare::Once, mbit(90), &customers), [15, 40, 20].map(mbit));
     let again = [15_000_000, 47_500_000, 27_500_000].map(BitRate);
@@ -39,7 +39,7 @@ fn what_a_ceiling_cuts_off_is_unused_by_the_equation_and_divided_again_by_defaul
 }
 
 #[test]
-fn the_equation_gives_idle_customers_their_part_and_the_default_gives_it_to_the_others() {
+fn equation_gives_idle_customers_a_part_and_the_default_does_not() {
     let customers = [Sharer::new(policy(1, 30, 0), Demand::NONE), busy(1, 20, 0)];
     assert_eq!(additive(Spare::Once, mbit(90), &customers), [50, 40].map(mbit));
     let mut allocator = Allocator::additive(Spare::Redivided);
@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(cases(1024))]
 
     #[test]
-    fn by_default_the_link_is_used_up_and_every_share_is_the_floor_and_one_part(link in links()) {
+    fn default_uses_the_link_up_and_adds_one_part_to_each_floor(link in links()) {
         prop_assume!(link.floors_fit());
         let shares = additive(Spare::Redivided, link.capacity, &link.sharers);
         let sum = shares.iter().map(|share| u128::from(share.0)).sum::<u128>();

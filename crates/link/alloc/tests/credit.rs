@@ -39,7 +39,7 @@ fn the_papers_pass_gives_what_one_leaves_only_to_later_classes() {
 }
 
 #[test]
-fn the_papers_pass_lets_only_later_classes_pay_a_minimum_and_a_late_one_nobody() {
+fn papers_pass_lets_only_later_classes_pay_a_minimum() {
     let (floor, plain) = (busy(1, 60, 0), busy(1, 0, 0));
     let paper = |sharers: &[Sharer]| percent(CreditForm::Paper, sharers);
     assert_eq!(paper(&[floor, plain, plain]), [60.0, 20.0, 20.0]);
@@ -54,7 +54,7 @@ fn the_papers_pass_lets_only_later_classes_pay_a_minimum_and_a_late_one_nobody()
 }
 
 #[test]
-fn the_papers_pass_lifts_a_class_that_a_later_maximum_would_have_lifted_higher() {
+fn papers_pass_lifts_a_class_less_than_a_later_maximum_would() {
     let (floor, ceiling, plain) = (busy(1, 40, 0), busy(1, 0, 10), busy(1, 0, 0));
     assert_eq!(percent(CreditForm::Paper, &[floor, ceiling, plain]), [40.0, 10.0, 50.0]);
     assert_eq!(percent(CreditForm::Paper, &[ceiling, floor, plain]), [10.0, 45.0, 45.0]);
@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn byte_by_byte_over_many_periods_every_class_has_its_share_within_one_percent(link in real_links()) {
+    fn classes_have_their_share_within_one_percent_byte_by_byte(link in real_links()) {
         let exact = oracle(link.capacity.0 as f64, &link.sharers);
         let mut credits = credits(link.capacity, &link.sharers);
         let rates = measure(&mut credits, &mut senders(&link.sharers, 1), 20, 300);

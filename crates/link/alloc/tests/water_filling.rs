@@ -98,7 +98,7 @@ fn the_floors_of_its_members_lift_a_group_without_a_floor() {
 }
 
 #[test]
-fn floors_beyond_the_capacity_are_cut_by_one_factor_and_small_demands_are_met() {
+fn floors_beyond_the_capacity_are_cut_by_one_factor() {
     let small = Sharer::new(policy(1, 40, 0), Demand::rate(mbit(3)));
     assert_eq!(fill_busy(43, &[busy(1, 60, 0), small, busy(9, 20, 0)]), [30_000_000, 3_000_000, 10_000_000]);
     let sharers = [busy(1, 60, 0), busy(9, 20, 0), busy(5, 0, 0)];
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn classes_equal_in_every_way_differ_by_one_bit_at_most_and_the_earlier_is_first(
+    fn equal_classes_differ_by_at_most_one_bit_the_earlier_first(
         link in links(), copies in 2..10usize
     ) {
         prop_assume!(!link.sharers.is_empty());

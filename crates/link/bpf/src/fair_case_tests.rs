@@ -7,7 +7,7 @@ use super::{
 };
 
 #[test]
-fn one_that_its_floor_lifts_gets_no_more_than_its_floor_however_slow_the_others_are() {
+fn class_lifted_by_its_floor_gets_no_more_beside_slow_ones() {
     let members = [flood(4, None, None, Some(0)), flood(27, None, None, Some(0))];
     let lifted = flood(353, Some(5_867), None, Some(0));
     let classes = members.into_iter().chain([lifted, flood(715, None, None, None)]).collect();
@@ -56,7 +56,7 @@ fn one_at_its_ceiling_has_all_of_it_beside_super_packets_in_a_slow_group() {
 }
 
 #[test]
-fn one_that_is_moved_to_a_slow_group_while_it_sleeps_has_its_share_there_at_once() {
+fn class_moved_to_a_slow_group_asleep_has_its_share_at_once() {
     let classes =
         vec![flood(5, None, None, Some(0)), flood(10, None, None, None), flood(699, None, None, None)];
     let mut division = Division { classes, groups: vec![policy(4, None, None)] };
@@ -69,7 +69,7 @@ fn one_that_is_moved_to_a_slow_group_while_it_sleeps_has_its_share_there_at_once
 }
 
 #[test]
-fn one_that_leaves_a_group_which_floors_keep_from_its_turns_has_its_share_outside() {
+fn class_that_leaves_a_held_back_group_has_its_share_outside() {
     let lifted = |floor, weight| flood(weight, Some(floor), None, Some(0));
     let classes = vec![lifted(13_595, 24), lifted(10_198, 65), flood(142, None, None, None)];
     let mut division = Division { classes, groups: vec![policy(1, None, None)] };
@@ -82,7 +82,7 @@ fn one_that_leaves_a_group_which_floors_keep_from_its_turns_has_its_share_outsid
 }
 
 #[test]
-fn one_that_sent_super_packets_and_now_sends_frames_takes_no_more_than_a_few_of_them_ahead_of_its_turn() {
+fn class_after_super_packets_sends_few_frames_ahead_of_its_turn() {
     let mut slow = flood(1, None, None, None);
     slow.load = Load::Greedy(SUPER_PACKET);
     let classes = vec![slow, flood(1000, None, None, None)];
@@ -124,7 +124,7 @@ fn what_one_sent_before_all_were_idle_does_not_count_against_it() {
 }
 
 #[test]
-fn what_waits_in_a_class_that_becomes_a_group_leaves_though_the_group_has_members() {
+fn backlog_of_a_class_that_becomes_a_group_leaves() {
     let qdisc = Qdisc::new();
     qdisc.set(CLASS, &policy(1, None, None), 0);
     qdisc.set(GROUP, &policy(1, None, None), 0); // a class, as yet

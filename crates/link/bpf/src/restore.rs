@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_done_to_the_maps_is_set_right_and_counted_and_then_there_is_nothing_to_do() {
+    fn altered_maps_are_restored_and_counted_once() {
         let Some(classifier) = classifier() else { return };
         let config = Config { ifb_index: 7, rules: 2, cgroup_levels: 4, ..Config::default() };
         let ports: BTreeMap<u32, u32> = (1..=1000).map(|n| (n, 0x1_0000 + n)).collect();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_user_space_that_somebody_closed_or_led_elsewhere_is_restored() {
+    fn path_to_user_space_closed_or_led_elsewhere_is_restored() {
         let Some(classifier) = classifier() else { return };
         let config = Config::default();
         let (ports, cgroups) = (BTreeMap::new(), BTreeMap::new());

@@ -236,7 +236,7 @@ fn floors_ceilings_and_groups_hold() {
 }
 
 #[test]
-fn a_class_that_wakes_has_its_share_two_ticks_later_and_gives_it_back_when_it_sleeps() {
+fn class_has_its_share_two_ticks_after_it_wakes() {
     let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
         return;
     };
@@ -293,7 +293,7 @@ fn who_has_no_class_is_of_the_default_class() {
 }
 
 #[test]
-fn packets_are_dropped_beyond_the_horizon_but_not_before_a_socket_s_worth_waits() {
+fn packets_beyond_the_horizon_drop_after_a_sockets_worth_waits() {
     // 50 ms are 50 kB.
     for (queue_bytes, most) in [(200_000, 200_000), (10_000, 50_000)] {
         let rule = EdtRule { queue_bytes, ..policy(1, 0, CAPACITY) };
@@ -332,7 +332,7 @@ fn tcp_waits_for_a_second_at_the_most_and_others_for_a_socket_s_worth() {
 }
 
 #[test]
-fn what_a_class_cannot_send_for_what_it_stamped_when_it_was_slow_is_the_others_until_it_can() {
+fn share_of_a_class_behind_slow_stamps_is_the_others_meanwhile() {
     let Some(mut link) = Link::new(&[(A, policy(9, 0, 5_000)), (B, policy(1, 0, CAPACITY))], &[]) else {
         return;
     };
@@ -376,7 +376,7 @@ fn who_had_to_wait_for_a_moment_is_kept_no_more_than_it_then_sends() {
 }
 
 #[test]
-fn what_is_sent_in_large_pieces_is_kept_however_often_the_link_is_divided_between_them() {
+fn demand_in_super_packets_is_kept_between_divisions() {
     let Some(mut link) = Link::new(&[(A, policy(9, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
         return;
     };
@@ -482,7 +482,7 @@ fn who_knows_ecn_is_told_when_packets_wait_for_more_than_ten_milliseconds() {
 }
 
 #[test]
-fn whose_super_packet_may_still_be_on_its_way_gets_the_time_back_but_not_who_slept() {
+fn class_with_a_super_packet_under_way_gets_its_time_back() {
     let fast = 12_500_000;
     let Some(link) = Link::new(&[(A, policy(1, 0, fast))], &[]) else { return };
     link.set_capacity(fast);

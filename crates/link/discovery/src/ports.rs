@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_without_a_number_has_no_ports_and_is_not_the_same_as_another_one_without() {
+    fn namespace_without_a_number_has_no_ports_and_no_twin() {
         let links = [link(4, "veth", Some(-1)), link(5, "veth", None)];
         let ports = map_numbers(&links, &[("a", None), ("b", None)]);
         assert_eq!((indices(&ports, "a"), indices(&ports, "b")), (vec![], vec![]));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_containers_class_never_gets_the_interface_of_the_one_that_got_its_number() {
+    fn class_of_a_dead_container_never_gets_a_reused_number() {
         let dead = NetnsRef { path: "/dead".into(), id: NsId { dev: 4, ino: 1 } };
         let ports = ask(&mut Busy { asked: 0 }, [("dead", &dead)]).expect("asking cannot fail");
         assert_eq!(indices(&ports, "dead"), [4]);

@@ -159,7 +159,7 @@ fn each_container_gets_its_own_veths_through_churn_and_new_networks() {
 }
 
 #[test]
-fn containers_on_the_hosts_network_are_known_by_cgroup_and_those_that_join_by_their_owner() {
+fn host_network_containers_have_a_cgroup_joined_ones_an_owner() {
     on_a_node(async |docker, mut snapshots| {
         let id = docker.run("hosted", &[], &["--network", "host"], IDLE).expect("runs");
         docker.run("owner", &[], &[], IDLE).expect("runs");
@@ -220,7 +220,7 @@ fn a_daemon_that_is_killed_and_comes_back_is_followed_again() {
 }
 
 #[test]
-fn dockers_sandboxes_that_are_linked_among_named_namespaces_are_not_found_twice() {
+fn docker_sandboxes_among_named_namespaces_are_not_found_twice() {
     on_a_node(async |docker, mut snapshots| {
         docker.run("web", &[], &[], IDLE).expect("runs");
         let (snapshot, _) = until(&mut snapshots, |snapshot| named(snapshot, "web").is_some()).await;

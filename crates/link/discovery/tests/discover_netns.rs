@@ -35,7 +35,7 @@ fn join(node: &Netns, tenant: &Netns, host: &str, inner: &str) {
 }
 
 #[test]
-fn named_namespaces_are_found_with_the_veths_that_lead_there_and_never_with_anothers() {
+fn named_namespaces_are_found_with_their_own_veths() {
     let [node, blue, green] = match three() {
         Ok(all) => all,
         Err(why) => return println!("skipped: {why}"),

@@ -106,7 +106,7 @@ fn a_class_has_its_minor_again_after_agreements_came_before_the_survey() {
 }
 
 #[test]
-fn a_minimum_that_does_not_fit_is_refused_with_numbers_and_changes_nothing() {
+fn minimum_that_does_not_fit_is_refused_with_numbers() {
     let mut book = book("");
     book.update(vec![claim("a"), claim("b")], true);
     set(&mut book, &min("a", 60)).unwrap();
@@ -197,7 +197,7 @@ fn a_name_that_two_sources_know_must_be_qualified() {
 }
 
 #[test]
-fn a_configured_minimum_that_comes_after_one_set_by_hand_is_not_promised_alone() {
+fn configured_minimum_after_one_set_by_hand_is_not_promised() {
     let mut book = book("");
     book.update(vec![claim("a")], true);
     set(&mut book, &min("a", 60)).unwrap();
@@ -257,7 +257,7 @@ fn agreed(container: &str, min: u64, max: u64) -> Agreed {
 }
 
 #[test]
-fn an_agreement_in_force_goes_before_every_other_origin_and_leaves_when_it_ends() {
+fn agreement_in_force_goes_before_every_other_origin() {
     let text =
         "[agreements]\n[[group]]\nname = \"g\"\n[[class]]\nname = \"web\"\ngroup = \"g\"\nweight = 3\n";
     let mut book = book(text);
@@ -301,7 +301,7 @@ fn classes_are_not_promised_what_agreements_are() {
 }
 
 #[test]
-fn where_others_have_a_ceiling_all_without_an_agreement_share_it_while_one_is_in_force() {
+fn classes_without_an_agreement_share_the_ceiling_of_others() {
     let mut book = book("[agreements]\nshare = \"additive\"\n");
     book.update(vec![claim("web"), Claim { group: Some("pod".to_owned()), ..claim("db") }], true);
     let other = |book: &Book| book.entries()["group:other"].effective.policy;

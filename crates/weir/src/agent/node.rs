@@ -258,7 +258,7 @@ mod tests {
     use crate::agent::{book::Agreed, store};
 
     #[test]
-    fn agreements_that_the_programs_cannot_tell_apart_are_left_out_and_the_others_hold() {
+    fn indistinct_agreements_are_left_out_and_the_others_hold() {
         let config = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n\
             [[class]]\nname = \"voice\"\nmatch = { dscp = 46 }\n";
         let config = crate::config::parse(config, std::path::Path::new("test.toml")).unwrap();

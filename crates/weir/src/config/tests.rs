@@ -215,7 +215,7 @@ fn every_bad_value_is_refused_and_named() {
 }
 
 #[test]
-fn agreements_are_off_without_their_section_and_the_papers_division_can_be_said() {
+fn agreements_are_off_without_their_section() {
     assert_eq!(parse(LINK).unwrap().agreements, None);
     let config = parse(&format!("{LINK}[agreements]\n")).unwrap();
     let agreements = config.agreements.as_ref().unwrap();

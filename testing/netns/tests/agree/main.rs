@@ -40,11 +40,11 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 const FAST: &str = "offers_at_once = 100000\noffers_per_minute = 1000000\nmost_of_party = 100000\n";
 
 for_each_engine!(
-    queues: an_offer_in_xml_becomes_a_class_with_the_promised_rate_and_goes_with_the_agreement,
+    queues: offer_in_xml_becomes_a_class_until_the_agreement_ends,
     a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load,
     agreements_by_port_code_point_and_subnet_hold_for_what_they_select,
     what_has_no_agreement_is_held_to_its_part_in_the_papers_form,
-    a_quota_that_is_used_up_lowers_the_ceiling_at_once_and_a_crash_does_not_bring_it_back
+    used_up_quota_lowers_the_ceiling_at_once_also_after_a_crash
 );
 
 fn node(engine: Engine, n: usize, agreements: &str) -> Node {
@@ -120,7 +120,7 @@ fn expected(parties: impl IntoIterator<Item = weir_netns_tests::Party>) -> Vec<S
     Division::of(parties).expected(CAPACITY, Family::V4)
 }
 
-fn an_offer_in_xml_becomes_a_class_with_the_promised_rate_and_goes_with_the_agreement(engine: Engine) {
+fn offer_in_xml_becomes_a_class_until_the_agreement_ends(engine: Engine) {
     let mut node = node(engine, 3, "");
     let labels = ["C1", "C2", "C3"];
     let streams = flood(&node, &labels);
@@ -324,7 +324,7 @@ fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form(engine: Engine) 
     assert_eq!(view.other, BitRate::kbit(4_750));
 }
 
-fn a_quota_that_is_used_up_lowers_the_ceiling_at_once_and_a_crash_does_not_bring_it_back(engine: Engine) {
+fn used_up_quota_lowers_the_ceiling_at_once_also_after_a_crash(engine: Engine) {
     let mut node = node(engine, 2, "");
     let labels = ["C1", "C2"];
     let mut wanted = offer(&node.name("C1"), 40, 40);
@@ -356,7 +356,7 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_at_once_and_a_crash_does_not_bring
 const SENDERS: usize = 2;
 
 #[test]
-fn no_agreement_is_lost_or_made_twice_by_an_agent_that_is_killed_at_any_moment() {
+fn killed_agent_loses_no_agreement_and_makes_none_twice() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_stands_still_is_waited_for_alone_and_not_for_long_with_others() {
+    async fn slow_reader_is_awaited_alone_and_not_long_with_others() {
         let (window, (running, _sender)) = (Window::new(), Running::begin(&source()));
         let still = running.waiter();
         let pushing = push(&window, &running, 40);

@@ -88,7 +88,7 @@ fn keep(store: &Store, n: u8, now: Moment) -> Digest {
 }
 
 #[test]
-fn how_often_blobs_were_used_and_which_policy_auto_follows_outlive_a_restart() {
+fn uses_of_blobs_and_the_choice_of_auto_outlive_a_restart() {
     let dir = memory();
     let store = open(dir.path(), PolicyKind::Gdsf, 4 << 20);
     let old = keep(&store, 0, Moment(1));
@@ -146,7 +146,7 @@ fn what_is_here_of_an_image_does_not_leave_for_the_rest_of_it() {
 }
 
 #[test]
-fn under_image_lru_an_image_that_is_in_use_stays_and_an_older_one_leaves_whole() {
+fn image_lru_keeps_images_in_use_and_evicts_whole_images() {
     let dir = memory();
     let store = open(dir.path(), PolicyKind::ImageLru, (4 << 20) + 4096);
     let layers: Vec<Digest> = (0..4).map(|n| keep(&store, n, Moment(n.into()))).collect();

@@ -71,7 +71,7 @@ fn who_was_not_asked_for_for_longest_leaves_unless_it_is_being_read() {
 }
 
 #[test]
-fn room_for_an_image_is_set_aside_whole_or_not_at_all_and_given_back_if_nobody_comes() {
+fn room_for_an_image_is_reserved_whole_and_returned_if_unused() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 4 * MIB);
     let old = keep(&store, 1, MIB);
@@ -168,7 +168,7 @@ fn a_blob_of_two_images_outlives_one_of_them() {
 }
 
 #[test]
-fn what_is_not_what_it_is_called_gets_no_name_and_what_was_cut_is_continued() {
+fn wrong_content_gets_no_name_and_a_cut_download_continues() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 16 * MIB);
     let bytes = vec![7; 1000];

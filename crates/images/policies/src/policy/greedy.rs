@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_back_after_it_left_counts_its_earlier_uses_if_they_are_remembered() {
+    fn blob_that_returns_counts_its_remembered_uses() {
         for (mut policy, stays) in [(Greedy::with_memory(), 1), (Greedy::new(Cost::FetchTime, true), 2)] {
             policy.insert(blob(1, 1), NOW);
             policy.hit(BlobId(1), NOW);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_the_first_that_works_and_says_what_is_wrong_with_the_better_ones() {
+    fn auto_takes_the_first_engine_that_works_and_says_why() {
         let fails = |_| Err(selftest::Failure::NoTraffic);
         assert_eq!(choose(None, &Kind::ALL, |_| Ok(())), Ok((Kind::ALL[0], Refused::new())));
         let last_only = |kind| if Some(&kind) == Kind::ALL.last() { Ok(()) } else { fails(kind) };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_cuts_traffic_off_is_never_taken_one_that_is_late_on_a_busy_machine_is() {
+    fn engine_that_cuts_traffic_off_is_never_taken_a_late_one_is() {
         let error = choose(None, &Kind::ALL, |_| Err(selftest::Failure::NoTraffic)).unwrap_err();
         assert!(error.to_string().contains("htb: nothing comes through it"), "{error}");
         let shares = selftest::Shares { measured: [9.0, 9.0], expected: [6.0, 18.0] };

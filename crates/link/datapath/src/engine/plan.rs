@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wakes_gets_what_is_spare_and_a_part_by_weight_of_what_the_hungry_have() {
+    fn class_that_wakes_gets_the_spare_and_a_part_by_weight() {
         let policy = |min: u64, max: u64| {
             let rate = |mbit| (mbit > 0).then(|| BitRate::mbit(mbit));
             Policy::new(Weight::new(2).unwrap(), rate(min), rate(max)).unwrap()

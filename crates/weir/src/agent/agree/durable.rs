@@ -364,7 +364,7 @@ fn same_in_second(disk: &Handle, agreements: &Agreements, what: &str) {
 }
 
 #[test]
-fn no_accepted_agreement_is_lost_and_no_refused_one_appears_whenever_the_disk_fails() {
+fn no_accepted_agreement_is_lost_whenever_the_disk_fails() {
     let operations = two_lives(None, false);
     assert!(operations > 100, "{operations}");
     for at in 1..=operations {

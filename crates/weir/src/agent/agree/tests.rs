@@ -177,7 +177,7 @@ fn an_operator_who_decides_has_offers_wait() {
 }
 
 #[test]
-fn the_spare_is_shared_by_weight_only_where_the_node_does_and_by_the_terms_weight_if_they_have_one() {
+fn spare_is_shared_by_weight_only_where_the_node_says_so() {
     let weighted = || {
         let mut weighted = offer("web", 20);
         weighted.terms.share = Share::Weighted;
@@ -219,7 +219,7 @@ fn what_begins_at_once_is_told_and_what_waits_for_a_word_when_that_is_yes() {
 }
 
 #[test]
-fn who_was_being_terminated_in_a_crash_is_terminated_after_it_and_what_is_long_over_forgotten() {
+fn termination_goes_on_after_a_crash_and_old_ones_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let config = config("keep_days = 1\n");
     let id = {
@@ -243,7 +243,7 @@ fn who_was_being_terminated_in_a_crash_is_terminated_after_it_and_what_is_long_o
 }
 
 #[test]
-fn changed_rules_are_those_of_later_offers_and_what_is_promised_beyond_them_is_told() {
+fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
     let mut desk = Desk::new();
     let Desk { agreements, store, .. } = &mut desk;
     agreements.offer(&client(), None, offer("web", 70), store, moment(0)).unwrap();
@@ -256,7 +256,7 @@ fn changed_rules_are_those_of_later_offers_and_what_is_promised_beyond_them_is_t
 }
 
 #[test]
-fn a_quota_that_is_used_up_and_back_is_told_once_each_and_days_and_months_are_counted_apart() {
+fn quota_is_told_once_each_way_by_day_and_by_month() {
     let mut desk = Desk::new();
     let Desk { agreements, store, .. } = &mut desk;
     let mut offer = offer("web", 20);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_written_every_minute_goes_on_after_a_restart_and_is_told_after_its_end() {
+    fn month_is_written_each_minute_and_outlives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let config = config("");
         let (january, observed) = (moment(0).utc, |month: Option<Month>| month.map(|m| m.observed_ms));

@@ -40,7 +40,7 @@ fn shown_offer() -> String {
 }
 
 #[test]
-fn the_offer_of_the_help_is_accepted_as_printed_and_so_are_its_marked_lines_alone() {
+fn offer_of_the_help_is_accepted_as_printed() {
     let whole = shown_offer();
     let needed: Vec<&str> = whole
         .lines()
@@ -118,7 +118,7 @@ fn every_verb_answers_in_json() {
 }
 
 #[test]
-fn a_refusal_says_what_would_be_accepted_and_what_cannot_be_read_says_where() {
+fn refusal_names_an_acceptable_offer_and_a_fault_its_place() {
     let agent = FakeAgent::start();
     let refused = |text: &str| {
         let (_dir, path) = file("offer", text);

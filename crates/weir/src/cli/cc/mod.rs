@@ -322,7 +322,7 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
     }
 
     #[test]
-    fn a_rule_is_set_in_the_words_of_the_configuration_and_wrong_ones_never_leave() {
+    fn rule_is_set_in_words_of_the_configuration_wrong_ones_stay() {
         let agent = FakeAgent::start();
         let said = ask(
             &agent,

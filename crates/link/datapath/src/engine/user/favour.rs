@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_a_fifth_of_the_time_is_always_before_others_and_who_never_sleeps_four_fifths() {
+    fn thread_that_sleeps_a_fifth_is_always_before_others() {
         assert!(ahead(1, 9) > 0.99 && ahead(4, 1) > 0.99, "{} {}", ahead(1, 9), ahead(4, 1));
         assert!((ahead(1, 0) - 0.8).abs() < 0.01, "{}", ahead(1, 0));
     }

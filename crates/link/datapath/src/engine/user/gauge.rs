@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_entered_and_was_not_read_waits_until_nothing_comes_and_then_is_lost() {
+    fn unread_packets_wait_until_none_comes_and_count_as_lost() {
         let mut gauge = Gauge::new(entered(100));
         let waiting = Counted { packets: 4, drops: 0, backlog: 3 * FRAME };
         assert_eq!(gauge.look(read(5, 1514), entered(107)), waiting);

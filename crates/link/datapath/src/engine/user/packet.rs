@@ -327,7 +327,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn pieces_of_a_super_packet_are_what_its_sender_would_have_sent_in_its_place(
+        fn pieces_of_a_super_packet_are_its_senders_own_segments(
             is_v6: bool,
             is_tcp: bool,
             segment in 500..1449usize,

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_makes_up_for_it_in_the_same_shares_and_counts_what_is_too_much() {
+    fn late_scheduler_catches_up_in_the_same_shares_and_counts_the_rest() {
         let near = |(a, b): ([u64; 2], [u64; 2])| {
             a[0].abs_diff(b[0]) <= a[0] / 25 && a[1].abs_diff(b[1]) <= a[1] / 25
         };

@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_train_is_the_super_packet_that_its_sender_would_have_sent_and_comes_apart_into_the_same_datagrams(
+        fn train_is_the_senders_super_packet_and_splits_into_its_datagrams(
             is_v6: bool, segment in 1..1449usize, count in 2..64usize, last in 1..1449usize,
         ) {
             let count = count.min(HEAVIEST / segment);

@@ -61,7 +61,7 @@ fn is_well(snapshot: &Snapshot) -> bool {
 }
 
 #[tokio::test]
-async fn a_container_is_told_with_its_name_labels_policy_group_addresses_and_namespace() {
+async fn container_comes_with_name_labels_addresses_and_namespace() {
     let fake = Fake::started();
     let web = with(
         container("c7", "web"),
@@ -179,7 +179,7 @@ async fn a_daemon_that_starts_later_is_found() {
 }
 
 #[tokio::test]
-async fn containers_stay_while_the_daemon_restarts_and_what_it_missed_is_caught_up() {
+async fn containers_stay_while_the_daemon_restarts_and_catch_up() {
     let mut fake = Fake::started();
     fake.put(container("c1", "one"));
     fake.put(container("c2", "two"));
@@ -272,7 +272,7 @@ async fn a_slow_daemon_is_waited_for() {
 }
 
 #[tokio::test]
-async fn one_container_that_hangs_or_is_garbled_hides_no_other_and_stays_as_it_was() {
+async fn container_that_hangs_or_is_garbled_hides_no_other() {
     let fake = Fake::started();
     fake.put(container("c1", "one"));
     let (_watcher, mut snapshots) = start(&fake);
@@ -344,7 +344,7 @@ async fn who_uses_the_hosts_network_is_known_by_cgroup() {
 }
 
 #[tokio::test]
-async fn who_joins_another_container_belongs_to_its_class_under_its_present_name() {
+async fn container_that_joins_another_belongs_to_its_class() {
     let fake = Fake::started();
     fake.put(container("c1", "owner"));
     let joins = |id: &str| {
