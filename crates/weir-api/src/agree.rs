@@ -10,9 +10,9 @@ use crate::{Client, ClientError, client::segment};
 /// An agreement, and what has become of it on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgreementStatus {
-    /// What both parties are bound by.
+    /// The agreement that binds both parties.
     pub agreement: Agreement,
-    /// What is to be enforced now; none outside of its time.
+    /// The policy to enforce now; none outside of the agreement's time.
     pub in_force: Option<InForce>,
     /// The class that its packets are in now, as `source:name`.
     pub class: Option<String>,
@@ -61,14 +61,14 @@ pub struct Oversubscribed {
     pub excess: BitRate,
 }
 
-/// What is promised when.
+/// The promises over time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalendarView {
     /// B_eth, the link's capacity.
     pub link: BitRate,
     /// U_res B_eth, the most of one agreement.
     pub reservable: BitRate,
-    /// What may be promised in all: more if oversubscribed, less if classes have minima.
+    /// The rate that may be promised in all: more if oversubscribed, less if classes have minima.
     pub promisable: BitRate,
     /// U_oth B_eth.
     pub other: BitRate,
@@ -90,7 +90,7 @@ pub struct CalendarStep {
 }
 
 impl Client {
-    /// What the node is ready to agree on.
+    /// The templates that the node accepts offers for.
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::Fault`] if it makes no agreements.
@@ -130,7 +130,7 @@ impl Client {
         self.call(Method::DELETE, &format!("/v1/agreements/{}", segment(id)), None::<&()>)
     }
 
-    /// Lets an agreement last to a later end; without one for ever.
+    /// Lets an agreement last until a later end, or without an end.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -150,7 +150,7 @@ impl Client {
         self.call(Method::POST, &path, None::<&()>)
     }
 
-    /// What was promised and kept in a month of UTC (`2026-11`), this one unless given.
+    /// The promises and the delivery of a month of UTC (`2026-11`), by default this month.
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::Fault`] if nothing was seen of it in that month.
@@ -159,7 +159,7 @@ impl Client {
         self.get(&format!("/v1/agreements/{}/report{month}", segment(id)))
     }
 
-    /// What is promised when: from one moment, now unless given, to another.
+    /// The promises between two moments; the first one is now by default.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -43,7 +43,7 @@ pub struct Client {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// No process listens there.
     #[error(
         "cannot reach the agent at {}: is `weir agent` running? start it with \
          `weir agent --config /etc/weir/weir.toml`, or say where it listens with `--socket`",
@@ -79,14 +79,14 @@ pub enum ClientError {
     /// The agent said no to something about agreements, or nothing could be read.
     #[error(transparent)]
     Fault(#[from] Box<weir_agree::Fault>),
-    /// What came back is not what an agent of this version says.
+    /// The answer is not one of an agent of this version.
     #[error("cannot understand the answer to {request} from {}: {found}", socket.display())]
     Protocol {
         /// The socket that was tried.
         socket: PathBuf,
         /// Method and path.
         request: String,
-        /// What came instead.
+        /// The beginning of the answer.
         found: String,
     },
 }
@@ -94,7 +94,8 @@ pub enum ClientError {
 impl Client {
     /// How long an answer may take.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
-    /// How long at the least [`doctor`](Client::doctor) waits: it tries out every engine with traffic.
+    /// The least time that [`doctor`](Client::doctor) waits: it tries out every engine with
+    /// traffic.
     pub const DOCTORS_TIMEOUT: Duration = Duration::from_secs(70);
 
     /// A client for the agent that listens at `socket`; nothing is opened yet.
@@ -115,7 +116,7 @@ impl Client {
         Client { plain: true, ..self }
     }
 
-    /// What an answer says.
+    /// The content of an answer.
     fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> serde_json::Result<T> {
         if self.plain {
             return serde_json::from_value(plain_value(serde_json::from_slice(bytes)?));
@@ -193,7 +194,7 @@ impl Client {
         self.call(Method::DELETE, "/v1/notices", None::<&()>)
     }
 
-    /// What the agent's node can do, and what not.
+    /// The abilities that the agent's node has and lacks.
     ///
     /// # Errors
     /// [`ClientError`].

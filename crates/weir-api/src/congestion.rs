@@ -12,20 +12,20 @@ use crate::{Client, ClientError, client::segment};
 pub struct CongestionRule {
     /// In the order of the configuration, from 1.
     pub number: usize,
-    /// Whose connections, and which: `container web to 10.0.0.0/8 port 443 out`.
+    /// The connections that the rule is for: `container web to 10.0.0.0/8 port 443 out`.
     pub connections: String,
-    /// What they use: `bbr, cubic after 1MiB`.
+    /// The algorithms that they use: `bbr, cubic after 1MiB`.
     pub action: String,
     /// The classes whose sockets it is about; empty if it is about all of them.
     pub classes: Vec<String>,
-    /// Why it reaches nobody now, if so.
+    /// The reason if it reaches no connection now.
     pub problem: Option<String>,
-    /// Who says so.
+    /// The origin of the rule.
     #[serde(default)]
     pub origin: Origin,
 }
 
-/// What is to be done with trials: `POST /v1/congestion/advice`.
+/// A change of trials: `POST /v1/congestion/advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdviceRequest {
@@ -39,13 +39,13 @@ pub struct AdviceRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdviceVerb {
-    /// What is best is to become the rule.
+    /// The best algorithm becomes the rule.
     Apply,
     /// It is only to be recommended.
     Hold,
     /// The rule that it has become is to be taken back.
     Rollback,
-    /// What is known is to be forgotten.
+    /// The results are forgotten.
     Again,
 }
 
@@ -71,7 +71,7 @@ pub struct CongestionView {
     /// Of those, how many tried another algorithm.
     #[serde(default)]
     pub tried: u64,
-    /// And of which nothing is known, as nobody read their records in time.
+    /// Connections without a record, because it was not read in time.
     pub lost: u64,
     /// Times that applications said how much they will send.
     #[serde(default)]
@@ -88,16 +88,16 @@ pub struct CongestionQuery {
     pub container: Option<String>,
     /// The service's port.
     pub port: Option<u16>,
-    /// Who opened it.
+    /// The opener.
     pub direction: Option<Direction>,
 }
 
-/// What came of `POST /v1/congestion/move`.
+/// The result of `POST /v1/congestion/move`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CongestionMoved {
     /// Connections that have another algorithm now.
     pub moved: u64,
-    /// What could not be reached.
+    /// The connections that could not be reached.
     pub failures: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ impl Client {
         self.get("/v1/congestion")
     }
 
-    /// Which rule is a connection's, and why.
+    /// The rule of a connection, and the reason for it.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -156,12 +156,12 @@ impl Client {
     /// Takes back the rule about the same connections that was set at run time.
     ///
     /// # Errors
-    /// [`ClientError`]: there is none.
+    /// [`ClientError`] if no such rule exists.
     pub fn congestion_unset(&self, about: &Rule) -> Result<CongestionView, ClientError> {
         self.call(Method::DELETE, "/v1/congestion/rules", Some(about))
     }
 
-    /// What trials have found.
+    /// The results of trials.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -12,7 +12,7 @@ pub struct Export {
     pub version: String,
     /// The link's device.
     pub link: String,
-    /// What it carries.
+    /// The rate that it carries.
     pub capacity: BitRate,
     /// The engine that holds the division now.
     pub engine: String,
@@ -27,7 +27,7 @@ pub struct Export {
 pub struct ExportClass {
     /// The name people use; `link` for the root.
     pub name: String,
-    /// What it is; none for the root.
+    /// The kind of the class; none for the root.
     pub kind: Option<Kind>,
     /// As tc prints it, e.g. `1:1a`.
     pub handle: String,

@@ -49,7 +49,7 @@ pub struct ImageUsage {
     pub directory: String,
     /// Blobs and manifests.
     pub blobs: usize,
-    /// What they take.
+    /// The room that they take.
     pub bytes: Bytes,
     /// Set aside for downloads.
     pub reserved: Bytes,
@@ -57,11 +57,11 @@ pub struct ImageUsage {
     pub held: Bytes,
     /// The bound on all of it.
     pub budget: Bytes,
-    /// What the file system has left,
+    /// The free space of the file system,
     pub free: Bytes,
     /// and what of that is to stay free.
     pub keep_free: Bytes,
-    /// Who leaves when there is no room, as configured,
+    /// The eviction policy as configured,
     #[serde(default)]
     pub policy: String,
     /// and which policy that one follows: another if it is `auto`.
@@ -137,7 +137,7 @@ pub struct NamedImage {
 /// `POST /v1/images/prune`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PruneImages {
-    /// What may remain beside what is in use and pinned.
+    /// The bytes that may remain beside blobs in use and pinned ones.
     pub down_to: Bytes,
 }
 
@@ -154,7 +154,7 @@ pub struct ScrubImages {
 pub struct Scrub {
     /// Blobs that were looked at,
     pub blobs: u64,
-    /// of so many.
+    /// of this number.
     pub of_blobs: u64,
     /// Their bytes.
     pub bytes: Bytes,
@@ -169,7 +169,7 @@ pub struct Scrub {
     pub error: Option<String>,
 }
 
-/// What became free.
+/// The bytes that became free.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freed {
     /// Bytes.
@@ -265,7 +265,7 @@ impl Client {
     /// How far [`Client::scrub_images`] is.
     ///
     /// # Errors
-    /// [`ClientError`]; code `unknown-name` if nobody asked for it since the cache began.
+    /// [`ClientError`]; code `unknown-name` if no client asked for it since the cache began.
     pub fn image_scrub(&self) -> Result<Scrub, ClientError> {
         self.get("/v1/images/scrub")
     }

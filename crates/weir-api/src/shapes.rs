@@ -2,7 +2,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
-/// What a class is made of.
+/// The kind of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -18,7 +18,7 @@ pub enum Kind {
     Selector,
     /// The host's own traffic.
     Host,
-    /// Traffic nobody claimed.
+    /// Traffic that belongs to no class.
     Default,
     /// ARP, neighbour discovery, DHCP.
     Control,
@@ -38,11 +38,11 @@ pub enum Activity {
     Absent,
 }
 
-/// Who set a value of a policy, weakest first.
+/// The origin of a value of a policy, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// Nobody: the built-in value.
+    /// The built-in value.
     Default,
     /// `[defaults]` of the configuration file.
     Defaults,
@@ -65,11 +65,11 @@ pub struct Policy {
     pub min: Option<BitRate>,
     /// Ceiling, bit/s.
     pub max: Option<BitRate>,
-    /// Who set the weight.
+    /// The origin of the weight.
     pub weight_origin: Origin,
-    /// Who set the floor.
+    /// The origin of the floor.
     pub min_origin: Origin,
-    /// Who set the ceiling.
+    /// The origin of the ceiling.
     pub max_origin: Origin,
 }
 
@@ -78,9 +78,9 @@ pub struct Policy {
 pub struct Class {
     /// The name people use.
     pub name: String,
-    /// Who told of it: `docker`, `netns`, `config`, `weir`.
+    /// The source that told of it: `docker`, `netns`, `config`, `weir`.
     pub source: String,
-    /// What it is.
+    /// The kind of the class.
     pub kind: Kind,
     /// Group it belongs to.
     pub group: Option<String>,
@@ -88,18 +88,18 @@ pub struct Class {
     pub handle: Option<String>,
     /// Host-side interfaces whose traffic is its.
     pub interfaces: Vec<String>,
-    /// Packets that are its, of whomever they come from: `tcp port 8081 remote 10.0.0.0/8`.
+    /// Packets that belong to it, from any sender: `tcp port 8081 remote 10.0.0.0/8`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub selects: Vec<String>,
     /// Takes part now?
     pub activity: Activity,
     /// Policy in force.
     pub policy: Policy,
-    /// What it may send now, section 3 of the contract.
+    /// The rate that it may send now, section 3 of the contract.
     pub allocation: BitRate,
-    /// What it sent over the last second.
+    /// The rate that it sent over the last second.
     pub rate: BitRate,
-    /// What it would send: a rate, or none for "whatever it is given".
+    /// The rate that it would send; none if it would take any rate.
     pub demand: Option<BitRate>,
     /// Sent over the link since the class exists.
     pub bytes: Bytes,
@@ -140,11 +140,11 @@ pub struct Status {
     pub link: String,
     /// Its configured capacity.
     pub capacity: BitRate,
-    /// What all classes sent over the last second.
+    /// The rate that all classes sent over the last second.
     pub rate: BitRate,
     /// Sum of the floors promised.
     pub reserved: BitRate,
-    /// What may be promised in all.
+    /// The rate that may be promised in all.
     pub reservable: BitRate,
     /// What enforces: `bpf`, `htb`, `edt`, `bpf-credit`, `pacing`, `user` or `credit-experiment`.
     pub engine: String,
@@ -177,7 +177,7 @@ pub struct Status {
     pub config: String,
     /// If the file changed and the new text was refused: why. The old one is in force.
     pub config_error: Option<String>,
-    /// What of the configuration is not enforced, and why.
+    /// The parts of the configuration that are not enforced, and the reasons.
     pub warnings: Vec<String>,
     /// Notices of damage to the stored state, until someone acknowledges them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -231,9 +231,9 @@ pub struct Explanation {
     pub class: Class,
     /// The reasoning, one sentence a line, in the order it was done.
     pub reasons: Vec<String>,
-    /// Who else shares the link now, with what they get: name, weight, allocation.
+    /// The other classes that share the link now: name, weight, allocation.
     pub sharers: Vec<Sharer>,
-    /// What was set where, strongest first.
+    /// The values by origin, strongest first.
     pub origins: Vec<String>,
 }
 
@@ -244,7 +244,7 @@ pub struct Sharer {
     pub name: String,
     /// Weight.
     pub weight: Weight,
-    /// What it may send.
+    /// The rate that it may send.
     pub allocation: BitRate,
     /// `floor`, `ceiling`, `demand` or `weight`: what decides its allocation.
     pub bound: String,
@@ -260,11 +260,11 @@ pub struct Doctor {
 /// One check of `weir doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What was checked.
+    /// The name of the check.
     pub name: String,
     /// Result.
     pub verdict: Verdict,
-    /// What was found.
+    /// The result.
     pub found: String,
     /// If not ok: the way out.
     pub advice: Option<String>,
@@ -313,7 +313,7 @@ pub struct Error {
     /// `engine`. From the server in front of it: `bad-request`, `unknown-route`,
     /// `bad-method`, `too-large`, `busy`, `stopping`.
     pub code: String,
-    /// What was tried, on what, the numbers, the way out.
+    /// The attempt, its object, the numbers, the way out.
     pub message: String,
     /// For `no-capacity`: what was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

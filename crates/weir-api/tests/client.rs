@@ -85,7 +85,8 @@ fn a_socket_without_the_right_to_use_it_names_root_and_the_group() {
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let error = thread::spawn(move || {
         if nix::unistd::Uid::effective().is_root() {
-            // Of this thread only: file access is judged as nobody's from here on.
+            // This thread alone: the kernel judges its access to files as that of user nobody from
+            // here on.
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
         } else {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o000)).unwrap();

@@ -54,23 +54,23 @@ pub(crate) struct Config {
     pub(crate) agent: Agent,
     #[serde(default)]
     pub(crate) discover: Discover,
-    /// What containers may ask for by their labels.
+    /// The bounds of wishes by labels.
     #[serde(default)]
     pub(crate) labels: Labels,
-    /// For whoever has no policy of their own.
+    /// The policy of classes without one.
     #[serde(default)]
     pub(crate) defaults: Layer,
     /// The host's own traffic.
     #[serde(default)]
     pub(crate) host: Layer,
-    /// Traffic nobody claimed.
+    /// Traffic that belongs to no class.
     #[serde(default)]
     pub(crate) default: Layer,
     #[serde(default, rename = "group")]
     pub(crate) groups: Vec<Group>,
     #[serde(default, rename = "class")]
     pub(crate) classes: Vec<Class>,
-    /// Which connections use which congestion control.
+    /// The rules of congestion control.
     #[serde(default)]
     pub(crate) congestion: Vec<weir_cc::Rule>,
     /// Without the section no connection tries another.
@@ -197,7 +197,7 @@ pub(crate) struct Class {
     pub(crate) group: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) cgroup: Option<PathBuf>,
-    /// The packets that are its, of whomever they come from.
+    /// The packets that belong to it, from any sender.
     #[serde(default, rename = "match", deserialize_with = "selector::one_or_more")]
     pub(crate) selectors: Vec<Selector>,
     pub(crate) weight: Option<Weight>,
@@ -216,8 +216,8 @@ impl Class {
         Layer { weight: self.weight, min: self.min, max: self.max }
     }
 
-    /// Whether its policy is that of whom somebody told of by this source and name. One with a
-    /// match has a name of its own, which a container may have too.
+    /// Whether its policy is that of the class with this source and name. One with a match has a
+    /// name of its own, which a container may have too.
     pub(crate) fn is_about(&self, source: &str, name: &str) -> bool {
         let own = self.selectors.is_empty() || source == "config";
         own && (self.name == name || self.name.split_once(':') == Some((source, name)))

@@ -1,4 +1,4 @@
-//! What the API asks of the agent: one channel, one answer each.
+//! The API's requests to the agent: one channel, one answer each.
 
 use crate::{
     agent::{agree::Ask, congestion},

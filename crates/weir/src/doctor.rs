@@ -1,5 +1,5 @@
-//! What this kernel can do for weir, found out by trying it in a network namespace that
-//! vanishes with the thread that made it.
+//! Finds the abilities of this kernel. It tries them in a network namespace that goes with the
+//! thread that made it.
 
 use nix::sched::{CloneFlags, unshare};
 use weir_api::{Check, Verdict};

@@ -138,7 +138,7 @@ impl Images {
         let (mut stop, mut current) = (self.stop.subscribe(), self.life.subscribe());
         let serve = async {
             loop {
-                // In a task: if it panics, it is begun anew.
+                // In a task: after a panic it begins again.
                 let this = self.clone();
                 let mut task = tokio::spawn(async move { this.once(life).await });
                 let _ends_too = Aborts(task.abort_handle());
@@ -206,7 +206,7 @@ impl Images {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What happens that an operator should know.
+    /// Events for the operator.
     pub(crate) fn said(&self) -> broadcast::Receiver<Said> {
         self.said.subscribe()
     }

@@ -49,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// How long trying out every engine with traffic may take, on a small machine too.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers requests for ever. To stop, drop the future.
+/// Answers requests until the future is dropped. To stop, drop the future.
 pub(crate) async fn serve(
     listener: UnixListener,
     control: Control,

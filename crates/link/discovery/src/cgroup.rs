@@ -13,10 +13,10 @@ pub enum CgroupError {
     /// The kernel mounts no v2 hierarchy here.
     #[error("no cgroup v2 file system is mounted: `mount -t cgroup2 none /sys/fs/cgroup/unified`")]
     NotMounted,
-    /// There is none of this name.
+    /// No cgroup has this name.
     #[error("there is no cgroup {path} below {mount}", path = path.display(), mount = mount.display())]
     NoSuchCgroup {
-        /// What was asked for, as a path in the hierarchy.
+        /// The path in the hierarchy that was asked for.
         path: PathBuf,
         /// Where the hierarchy is mounted.
         mount: PathBuf,
@@ -92,7 +92,7 @@ impl Cgroup2 {
     /// The cgroup at a path in the hierarchy, such as `/system.slice/backup.service`.
     ///
     /// # Errors
-    /// [`CgroupError`] if there is none.
+    /// [`CgroupError`] without such a cgroup.
     pub fn resolve(&self, path: &Path) -> Result<Cgroup, CgroupError> {
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(CgroupError::NotInside(path.to_owned()));

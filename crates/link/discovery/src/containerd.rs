@@ -1,4 +1,4 @@
-//! Which images containerd's containers are made of, asked over its socket.
+//! Asks containerd over its socket for the images of its containers.
 //!
 //! Three lists over gRPC, of which only the fields that are used are read. A client of our own, as
 //! the generated one wants a compiler of protocol buffers wherever weir is built.
@@ -23,7 +23,7 @@ const LARGEST: usize = 32 << 20;
 /// Why containerd could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
-    /// Nobody listens, or not to us.
+    /// No process listens, or not to this user.
     #[error("cannot connect to containerd at {}", socket.display())]
     NoConnection {
         /// Its socket.
@@ -40,7 +40,7 @@ pub enum Unavailable {
     Broken {
         /// Which call.
         method: &'static str,
-        /// What came instead.
+        /// The answer.
         why: String,
     },
 }

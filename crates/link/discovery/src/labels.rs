@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_share::{Policy, PolicyError, Weight, WeightError};
 use weir_units::{BitRate, ParseRateError};
 
-/// What the labels `weir.weight`, `weir.min` and `weir.max` ask for. What is missing, or
-/// was no good, is none, so that the next origin of a policy shows through.
+/// The wishes of the labels `weir.weight`, `weir.min` and `weir.max`. A label that is missing or
+/// wrong counts as absent, so that the next origin of a policy shows through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LabelPolicy {
     /// Relative share.
@@ -25,7 +25,7 @@ pub struct BadLabel {
     pub label: String,
     /// Its value.
     pub value: String,
-    /// What is wrong with it.
+    /// The fault.
     pub why: LabelError,
 }
 
@@ -35,7 +35,7 @@ fn brief(text: &str) -> String {
     text.chars().take(128).flat_map(char::escape_debug).chain(more.chars()).collect()
 }
 
-/// What is wrong with a label.
+/// A fault of a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
     /// Not a weight.
@@ -53,7 +53,7 @@ pub enum LabelError {
         GROUP_LEN - 1
     )]
     Group,
-    /// A key that begins with `weir.` and is none of ours.
+    /// A key that begins with `weir.` and that weir does not know.
     #[error("weir knows weir.weight, weir.min, weir.max and weir.group")]
     Unknown,
 }

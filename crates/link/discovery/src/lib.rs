@@ -1,5 +1,5 @@
-//! Who sends: containers that Docker tells of, named network namespaces, and what the
-//! configuration names.
+//! Finds senders: Docker's containers, named network namespaces, and those that the configuration
+//! names.
 //!
 //! Each of them becomes a [`Found`] with a [`Location`], the place where its packets can be
 //! caught. [`docker`] and [`netns`] find them, [`ports`] turns a namespace into host-side
@@ -30,18 +30,18 @@ pub use netns::{NetnsRef, NsId};
 pub struct Found {
     /// The name people use: the container's without its slash, or that of the namespace.
     pub name: String,
-    /// Who told of it.
+    /// The source that told of it.
     pub source: Source,
-    /// What stays the same as long as it exists, even when it is renamed: the container's id,
-    /// or the name of the namespace.
+    /// A key that stays when the sender is renamed: the container's id, or the name of the
+    /// namespace.
     pub id: String,
     /// All of its labels.
     pub labels: BTreeMap<String, String>,
     /// The labels that come from its image.
     pub from_image: FromImage,
-    /// What its labels ask for.
+    /// The wishes of its labels.
     pub policy: LabelPolicy,
-    /// The group its label `weir.group` names. A compose project is none by itself.
+    /// The group its label `weir.group` names. A compose project alone makes no group.
     pub group: Option<String>,
     /// Where its packets can be caught.
     pub location: Location,
@@ -49,7 +49,7 @@ pub struct Found {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Who told of a [`Found`].
+/// The source of a [`Found`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// dockerd.
@@ -78,7 +78,7 @@ pub enum Location {
     Cgroup(PathBuf),
 }
 
-/// What an operator should know about something found, or left out.
+/// A notice for the operator about a sender that is found or left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// The value counts as not given.
@@ -86,7 +86,7 @@ pub enum Warning {
     Label {
         /// Its name.
         container: String,
-        /// Which label, and what is wrong with it.
+        /// The label, and its fault.
         bad: BadLabel,
     },
     /// It sends through another one's interfaces, so it is not a class of its own.
@@ -105,7 +105,7 @@ pub enum Warning {
     NoCgroup {
         /// Its name.
         container: String,
-        /// What was missing.
+        /// The missing part.
         why: String,
     },
     /// Its namespace cannot be found, so its traffic falls to the default class.
@@ -113,7 +113,7 @@ pub enum Warning {
     NoNetns {
         /// Its name.
         container: String,
-        /// What was tried.
+        /// The attempt.
         why: String,
     },
     /// Docker does not tell about this one. If it was known before, it stays as it was.
@@ -121,7 +121,7 @@ pub enum Warning {
     NoAnswer {
         /// Its id.
         id: String,
-        /// What Docker answered.
+        /// Docker's answer.
         why: docker::Unavailable,
     },
     /// Two names for one namespace: one class, under the first name.

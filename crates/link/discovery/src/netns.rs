@@ -18,8 +18,8 @@ use super::{Found, FromImage, LabelPolicy, Location, Source, Warning};
 /// Where named namespaces are; the second is mostly a link to the first.
 pub const DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// What tells one living namespace from another: device and inode of its file. The kernel
-/// may give them to a new namespace once this one is gone.
+/// Tells one living namespace from another: device and inode of its file. The kernel may give them
+/// to a new namespace once this one is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NsId {
     /// Device of the namespace file system.
@@ -80,7 +80,7 @@ impl NetnsRef {
     /// The namespace whose file this is.
     ///
     /// # Errors
-    /// [`NetnsError`] if it is none.
+    /// [`NetnsError`] if the file is no namespace.
     pub fn at(path: &Path) -> Result<NetnsRef, NetnsError> {
         open(path).map(|(_, id)| NetnsRef { path: path.to_owned(), id })
     }
@@ -100,7 +100,7 @@ impl NetnsRef {
 
 fn open(path: &Path) -> Result<(File, NsId), NetnsError> {
     let error = |source| NetnsError::Open { path: path.to_owned(), source };
-    // Not blocking: somebody may have put a pipe there.
+    // Not blocking: the file may be a pipe.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(error)?;
     // SAFETY: the descriptor is open, and this request takes no argument, ioctl_nsfs(2).
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), libc::NS_GET_NSTYPE) };
@@ -111,7 +111,7 @@ fn open(path: &Path) -> Result<(File, NsId), NetnsError> {
     Ok((file, NsId { dev: meta.dev(), ino: meta.ino() }))
 }
 
-/// Which named namespaces are sharers of the link.
+/// The named namespaces that share the link.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Filter {
     /// None.
@@ -129,7 +129,7 @@ pub enum Filter {
 pub struct BadPattern {
     /// The text.
     pub pattern: String,
-    /// What is wrong.
+    /// The fault.
     pub why: &'static str,
     /// Where, counted from 0.
     pub at: usize,
@@ -140,7 +140,7 @@ impl Filter {
     /// any character, and any of these characters.
     ///
     /// # Errors
-    /// [`BadPattern`] names the first that is none.
+    /// [`BadPattern`] names the first wrong pattern.
     pub fn names<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Filter, BadPattern> {
         let parse = |text: &str| {
             let bad =

@@ -27,7 +27,7 @@ pub struct Port {
     pub peer: u32,
 }
 
-/// Which interfaces lead to which namespace.
+/// The interfaces that lead to each namespace.
 #[derive(Debug)]
 pub struct Ports<K> {
     /// By owner, in the order of the index; empty for a namespace that no link leads to, such

@@ -103,7 +103,7 @@ impl Netlink {
     /// The interface of this name.
     ///
     /// # Errors
-    /// [`NetlinkError`], `ENODEV` if there is none.
+    /// [`NetlinkError`], `ENODEV` without such a link.
     pub fn link(&mut self, name: &str) -> Result<Link, NetlinkError> {
         const IFLA_IFNAME: u16 = 3;
         let mut body = Attrs::after(&ifinfo(0, 0, 0));
@@ -385,8 +385,8 @@ impl LinkEvents {
             .map_err(|source| NetlinkError::Socket { what: "watch links".into(), source })
     }
 
-    /// Reads all that has arrived; true if there was anything. What exactly changed does
-    /// not matter: the agent looks at the whole.
+    /// Reads all that has arrived; true if there was anything. The kind of the change does not
+    /// matter: the agent looks at all links.
     pub fn drain(&self) -> bool {
         let mut any = false;
         loop {

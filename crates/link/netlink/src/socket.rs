@@ -8,13 +8,13 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::attrs::{attributes, str_of};
 
-/// What the kernel answered, or why it could not be asked.
+/// A refusal of the kernel, or the reason why no request reached it.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The kernel refused a request.
     #[error("cannot {what}: {errno}{}{detail}", if detail.is_empty() { "" } else { ": " })]
     Refused {
-        /// What was asked, e.g. `add class 1:a to weir0`.
+        /// The request, e.g. `add class 1:a to weir0`.
         what: String,
         /// The kernel's error number.
         errno: nix::errno::Errno,
@@ -24,7 +24,7 @@ pub enum NetlinkError {
     /// The socket failed.
     #[error("cannot talk to the kernel over netlink while trying to {what}")]
     Socket {
-        /// What was tried.
+        /// The attempt.
         what: String,
         /// The cause.
         #[source]
@@ -33,9 +33,9 @@ pub enum NetlinkError {
     /// An answer that does not follow the protocol.
     #[error("cannot read the kernel's answer to `{what}`: {detail}")]
     Garbled {
-        /// What was asked.
+        /// The request.
         what: String,
-        /// What is wrong with the answer.
+        /// The fault of the answer.
         detail: String,
     },
 }

@@ -28,8 +28,8 @@ pub(super) fn checked(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Rules and trials as they were left. What was set by hand and cannot be in force any more is left
-/// out and told of.
+/// Rules and trials as they were left. A rule set by hand that can no longer be in force is left
+/// out and reported.
 pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(Steering, Vec<String>)> {
     let rules = congestion::checked(&config.congestion).map_err(anyhow::Error::msg)?;
     checked(config).map_err(anyhow::Error::msg)?;

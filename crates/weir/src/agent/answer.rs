@@ -1,4 +1,4 @@
-//! What the API asks of the loop.
+//! Answers to the API's requests to the loop.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ impl Agent {
         if matches!(request, Request::Classes(_) | Request::Class(..) | Request::Explain(..)) {
             self.count_drops();
         }
-        // Who has gone does not mind.
+        // A caller that has gone needs no answer.
         match request {
             Request::Status(reply) => drop(reply.send(self.status())),
             Request::Classes(reply) => drop(reply.send(self.classes())),

@@ -1,4 +1,4 @@
-//! Who shares the link, and by which policy: names, origins, admission. No kernel here.
+//! The book of classes: names, policies, origins, admission. No kernel here.
 
 mod agreed;
 pub(crate) mod claim;
@@ -61,7 +61,7 @@ pub(crate) struct Entry {
     pub(crate) unpromised: Option<Unpromised>,
 }
 
-/// What changed in the book.
+/// A change of the book.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Added(String),
@@ -84,7 +84,7 @@ pub(crate) struct Book {
     set: SetLayers,
     minors: Minors,
     entries: BTreeMap<String, Entry>,
-    /// What was found to be here, as it was found.
+    /// The claims of the last survey.
     found: Vec<Claim>,
     /// The agreements in force.
     agreed: Vec<Agreed>,
@@ -255,7 +255,7 @@ impl Book {
         self.accept(self.resolve(&self.config, &self.set, &self.found));
     }
 
-    /// What `changes` would make of the policies set by hand; nothing is changed yet.
+    /// The policies set by hand after `changes`; nothing is changed yet.
     ///
     /// # Errors
     /// Unknown or ambiguous names, contradictions, minima that do not fit.
@@ -315,7 +315,7 @@ impl Book {
         Ok(())
     }
 
-    /// What is left of the policies set by hand without those of one name.
+    /// The policies set by hand without those of one name.
     ///
     /// # Errors
     /// Unknown or ambiguous names; what shows through does not fit.
@@ -351,7 +351,7 @@ impl Book {
             Ok(CONTROL_KEY) => Err(bad(
                 "the class control is weir's own and cannot be changed: it carries ARP, neighbour discovery and DHCP",
             )),
-            // Whoever of this name comes first is meant.
+            // The first class of this name is meant.
             Ok(key) => Ok(key.strip_prefix("absent:").unwrap_or(key).to_owned()),
             Err(e) if e.code == "unknown-name" && allow_absent => {
                 let ok = |c: char| c.is_ascii_alphanumeric() || "_.-@+:".contains(c);
@@ -445,7 +445,7 @@ fn leave_out_labels(
     }
 }
 
-/// Whether somebody told of this class, rather than weir or the configuration making it.
+/// Whether a source told of this class, not weir or the configuration.
 fn is_claimed(claim: &Claim) -> bool {
     !matches!(claim.source, "weir" | "group" | agreed::SOURCE)
 }

@@ -274,7 +274,7 @@ fn agreement_in_force_goes_before_every_other_origin() {
     assert_eq!(web.claim.group, None);
     assert_eq!(book.class_of(&agreed("web", 0, 0).id), Some("docker:web"));
     assert!(book.unmet(&agreed("gone", 0, 0).id).unwrap().contains("no container gone now"));
-    // Whoever is found again while it is in force keeps it.
+    // A class that is found again while the agreement is in force keeps it.
     book.update(vec![claim("web"), claim("db")], true);
     assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
 
@@ -314,7 +314,7 @@ fn classes_without_an_agreement_share_the_ceiling_of_others() {
         [None, Some("other"), Some("other"), Some("other")]
     );
     assert_eq!(book.entries()["weir:control"].claim.group, None);
-    // What is promised to the others is within their part.
+    // The promises to the others are within their part.
     assert!(book.plan(&min("db", 6)).is_err());
     assert!(book.plan(&min("db", 5)).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Gathers who is on this node: Docker's containers, named namespaces, configured
-//! interfaces and cgroups, and what leads to a container nobody told of.
+//! Gathers who is on this node: Docker's containers, named namespaces, configured interfaces and
+//! cgroups, and interfaces that lead to unknown containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,15 @@ use weir_netlink::{Link, Netlink, NetlinkError};
 use super::book::claim::Claim;
 use crate::config::{Config, Granted, Layer, RESERVED, grant};
 
-/// What was found.
+/// The result of a survey.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     pub(crate) claims: Vec<Claim>,
-    /// Host-side interfaces that lead to namespaces nobody told of: index and name.
+    /// Host-side interfaces that lead to unknown namespaces: index and name.
     pub(crate) strangers: Vec<(u32, String)>,
     /// The namespaces that ports lead to.
     pub(crate) namespaces: Vec<NetnsRef>,
-    /// Whose network namespaces those are: key of the claim.
+    /// The owner of each network namespace: key of the claim.
     pub(crate) homes: Vec<(String, NetnsRef)>,
     /// Destinations that do not leave by the link.
     pub(crate) local: BTreeSet<LocalPrefix>,
@@ -34,12 +34,11 @@ pub(crate) struct Survey {
     pub(crate) uplink: Option<Link>,
     /// Largest packet of any of the ports.
     pub(crate) mtu: u32,
-    /// What an operator should know.
+    /// Notices for the operator.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Looks at the node. `uplink` is the index of the link as it was known: it stays the link if
-/// somebody renames it.
+/// Looks at the node. `uplink` is the last known index of the link: a renamed link stays the link.
 pub(crate) fn survey(
     netlink: &mut Netlink,
     config: &Config,
@@ -121,7 +120,7 @@ pub(crate) fn survey(
         }
         survey.claims.push(claim);
     }
-    // An interface belongs to one class; a configured one takes it from whoever else has it.
+    // An interface belongs to one class; a configured class takes it from any other.
     let named: BTreeSet<u32> =
         survey.claims.iter().filter(|c| c.source == "config").flat_map(|c| &c.ports).map(|p| p.0).collect();
     for claim in survey.claims.iter_mut().filter(|c| c.source != "config") {
@@ -221,7 +220,7 @@ fn resolve(claim: &mut Claim, mount: Result<&Cgroup2, &cgroup::CgroupError>, pat
     }
 }
 
-/// What does not leave by the link: this node's addresses, and whatever is behind its other
+/// Destinations that do not leave by the link: this node's addresses, and networks behind its other
 /// interfaces. Behind the uplink, and behind the bridge it is a port of, is the world.
 fn local(
     netlink: &mut Netlink,

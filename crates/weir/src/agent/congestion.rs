@@ -25,7 +25,7 @@ use crate::reply::Reply;
 /// How many flows that have ended are kept for `weir cc flows`.
 const KEPT: usize = 1000;
 
-/// What the API asks about congestion control.
+/// The questions of the API about congestion control.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// `GET /v1/congestion`.
@@ -238,7 +238,7 @@ impl Agent {
     /// Says that the agent lives, and looks whether the program is still attached.
     pub(super) fn keep_steering(&mut self) {
         let Some(hold) = &mut self.congestion.hold else {
-            // What could not be begun is tried again.
+            // A start that failed is tried again.
             self.stale |= self.congestion.is_needed();
             return;
         };
@@ -264,7 +264,7 @@ impl Agent {
     pub(super) fn ask_congestion(&mut self, ask: Ask) {
         let error = |message| Error { code: "engine".into(), message, asked: None, free: None };
         self.count_flows();
-        // Who has gone does not mind.
+        // A caller that has gone needs no answer.
         match ask {
             Ask::View(reply) => drop(reply.send(self.congestion.view())),
             Ask::Explain(query, reply) => drop(reply.send(self.explain_congestion(&query))),

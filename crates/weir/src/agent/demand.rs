@@ -1,4 +1,4 @@
-//! What a class would send, told from what it sends and what waits. Pure.
+//! Estimates the demand of a class from its traffic and its backlog. Pure.
 //!
 //! Never guessed from policy: a class with a queue takes whatever it is given; one without
 //! wants about what it sends; one that sends nothing is not active.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_share::Demand;
 use weir_units::{BitRate, Bytes, Instant};
 
-/// What was seen of a class at one moment.
+/// One look at a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     /// Sent since the class exists.
@@ -64,7 +64,7 @@ impl Estimator {
         let (then, before) = *self.last.get_or_insert((now, sample));
         self.last = Some((now, sample));
         let elapsed = now.since(then);
-        // Counters begin anew if the class was made anew.
+        // Counters begin again at zero if the class was made again.
         let sent = Bytes(sample.bytes.checked_sub(before.bytes).unwrap_or(sample.bytes));
         self.window.push_back((now, sample.bytes));
         while self.window.len() > 2 && now.since(self.window[1].0) >= SHOWN {
@@ -113,12 +113,12 @@ impl Estimator {
         self.demand
     }
 
-    /// What it would send.
+    /// The demand.
     pub(crate) fn demand(&self) -> Demand {
         self.demand
     }
 
-    /// What it sent over the last second.
+    /// The rate over the last second.
     pub(crate) fn rate(&self) -> BitRate {
         match (self.window.front(), self.window.back()) {
             (Some(&(t0, b0)), Some(&(t1, b1))) => BitRate::of(Bytes(b1.saturating_sub(b0)), t1.since(t0)),

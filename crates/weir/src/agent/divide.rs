@@ -11,7 +11,7 @@ use weir_units::chain;
 
 use super::{Agent, demand::Estimator};
 
-/// What is followed of a class, by key.
+/// The state that the loop keeps of each class, by key.
 pub(super) struct Followed {
     pub(super) minor: u16,
     pub(super) estimator: Estimator,

@@ -1,4 +1,4 @@
-//! What happened, for `weir events`, the log, and whoever listens.
+//! Events, for `weir events`, the log and listeners.
 
 use std::time::SystemTime;
 

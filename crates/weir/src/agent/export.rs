@@ -12,7 +12,7 @@ use weir_units::{BitRate, TcHandle};
 use super::{Agent, book::Entry, node::rules};
 
 impl Agent {
-    /// What is in force, with minima as rates.
+    /// The division in force, with minima as rates.
     pub(super) fn export(&mut self) -> Result<Export, Error> {
         let links = self.node.netlink.links().map_err(|e| Error {
             code: "engine".into(),

@@ -1,9 +1,9 @@
 //! The agent: finds who shares the link, divides it, has the kernel hold the division.
 //!
-//! One thread, one loop. Every tick it reads what each class sent and what waits, and, only
-//! if somebody's demand changed, divides the link anew and writes what differs. Everything
-//! else (containers, policies, the configuration, somebody meddling) marks something to be
-//! looked at again on the next turn.
+//! One thread, one loop. Every tick it reads the counters and the backlog of each class. If the
+//! demand of a class changed, it divides the link and writes the differences. Any other change (of
+//! containers, policies, the configuration or by other programs) marks a part to be looked at on
+//! the next turn.
 
 mod advice;
 pub(crate) mod agree;
@@ -66,7 +66,7 @@ use crate::{
 /// Between two looks at the queues. Short enough for a class that wakes to get its share
 /// before a person notices, long enough for a hundred classes to cost little.
 const TICK: Duration = Duration::from_millis(100);
-/// While nobody sends.
+/// The time between two looks while no class sends.
 const IDLE_TICK: Duration = Duration::from_millis(500);
 /// How long Docker may take to say who is here before the agent starts without knowing.
 /// Until then the kernel goes on as an earlier agent left it.
@@ -86,7 +86,7 @@ struct Agent {
     clock_stored: Option<Duration>,
     /// None if the configuration makes none.
     agreements: Option<Agreements>,
-    /// What was counted under agreements, by agreement and class.
+    /// The bytes counted under agreements, by agreement and class.
     counted: BTreeMap<(weir_agree::Name, String), Counted>,
     /// The link when agreements were last watched.
     link_seen: Option<LinkSeen>,
@@ -104,7 +104,8 @@ struct Agent {
     link: Option<Option<(u32, String, bool)>>,
     warnings: Vec<String>,
     engine_error: Option<String>,
-    /// What the last look at programs and maps found and could not mend; dividing the link anew does not either.
+    /// A fault of programs or maps that the last look could not mend; a new division does not mend
+    /// it either.
     unmended: Option<String>,
     docker: Option<docker::Watcher>,
     snapshots: Option<watch::Receiver<docker::Snapshot>>,
@@ -122,7 +123,7 @@ struct Agent {
     is_new_here: bool,
     /// When it began to watch.
     watches_since: Option<Instant>,
-    /// Somebody's policy or demand changed since the link was last divided.
+    /// A policy or a demand changed since the last division.
     dirty: bool,
     /// Containers, links or the configuration changed since the last survey.
     stale: bool,
@@ -230,7 +231,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     agent.close().await
 }
 
-/// Waits for Docker to tell of a change; for ever if nobody watches it.
+/// Waits for a change that Docker tells of; never returns if no watcher runs.
 async fn changed(snapshots: &mut Option<watch::Receiver<docker::Snapshot>>) {
     if let Some(receiver) = snapshots
         && receiver.changed().await.is_ok()
@@ -315,7 +316,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Drops what an earlier agent had attached and nobody needs now.
+    /// Detaches programs of an earlier agent that no class needs now.
     fn settle(&mut self) {
         if let Err(e) = self.node.catcher.sweep() {
             tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
@@ -443,7 +444,7 @@ impl Agent {
         let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let unsteered = self.congestion.remove();
         let failures = self.node.catcher.remove();
-        // What still waits in the queues leaves before they go.
+        // Packets that wait in the queues leave before the queues go.
         for _ in 0..50 {
             if self.node.engine.backlog().unwrap_or(0) == 0 {
                 break;

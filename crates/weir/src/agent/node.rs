@@ -29,11 +29,11 @@ pub(crate) struct Node {
     pub(crate) shape: plan::Shape,
     /// Interfaces and others that could not be caught, by interface index: why.
     pub(crate) failures: BTreeMap<u32, String>,
-    /// What paces the classes' sockets, if that is asked for and possible.
+    /// The pacing of the classes' sockets, if it is asked for and possible.
     pub(crate) pacing: Option<Pacing>,
     /// Why sockets are not paced as they should be, if so.
     pub(crate) pacing_failure: Option<String>,
-    /// Why what somebody did to the pacing of sockets could not be undone at the last look, if so.
+    /// The reason why an alteration of the pacing of sockets could not be undone at the last look.
     pub(crate) unmended_pacing: Option<String>,
     /// Why selectors select nothing, if so.
     pub(crate) rules_failure: Option<String>,
@@ -55,7 +55,7 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
         config::Split::Never => false,
         config::Split::Auto => plan::Shape::split_by_default(link.capacity),
     };
-    // What a socket may have in flight before its sender blocks, and a quarter more.
+    // The bytes that a socket may have in flight before its sender blocks, and a quarter more.
     let buffer = std::fs::read_to_string("/proc/sys/net/core/wmem_default")
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok())
@@ -69,8 +69,8 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
     }
 }
 
-/// What the book's claims select, as the programs' rules: earlier claims' first. What of the
-/// agreements does not fit the programs' tables is left out: its minors.
+/// The selectors of the book's claims, as the programs' rules: earlier claims' first. Agreements
+/// that do not fit the programs' tables are left out: their minors.
 pub(crate) fn rules(book: &Book) -> (Vec<Rule>, BTreeSet<u16>) {
     let minor_of = |claim: &Claim| book.entries().get(&claim.key()).and_then(|entry| entry.minor);
     let senders = |name: &str| -> Vec<u32> {

@@ -1,4 +1,4 @@
-//! What each class's TCP sockets may send: the share that the division gave it.
+//! The rate of each class's TCP sockets: the share that the division gave it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{Agent, divide::Followed, node};
 /// Sockets are given a little more than the share, so that a queue remains by which the
 /// scheduler, not the sender, decides: per mille.
 const MORE: u64 = 1010;
-/// Where credit is all there is they stay below it: whoever has none is dropped. Per mille.
+/// Sockets stay below the credit of their class: a packet without credit is dropped. Per mille.
 const BELOW: u64 = 990;
 /// A queue that would take so long to drain takes all of the share from what sockets may
 /// send: the queue shrinks towards the same part of this, 2 ms.

@@ -7,7 +7,7 @@ use super::{Agent, advice, check, congestion, modified};
 use crate::{config, server};
 
 impl Agent {
-    /// Reads the configuration anew. What is wrong with it is said; the old one stays.
+    /// Reads the configuration again. A fault is reported, and the old configuration stays.
     pub(super) fn reload(&mut self) {
         self.modified = modified(&self.path);
         let result = config::load(&self.path).map_err(|e| chain(&e)).and_then(|config| {

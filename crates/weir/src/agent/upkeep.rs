@@ -1,4 +1,4 @@
-//! What the kernel says of the agent's own work: counters, and whether anybody meddled.
+//! Looks at the agent's own objects in the kernel: counters, and alterations by other programs.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,9 +8,10 @@ use weir_units::chain;
 
 use super::{ACQUAINTED, Agent, demand::Sample};
 
-/// Between two looks at whether all attachments are still in place, and the programs' maps as they should
-/// be: with a turn of the loop less than the second within which damage is to be mended or said. (While nobody
-/// sends turns are [`IDLE_TICK`](super::IDLE_TICK) apart, and it is a second.)
+/// Between two looks at whether all attachments are still in place, and the programs' maps as they
+/// should be: with a turn of the loop less than the second within which damage is to be mended or
+/// said. (While no class sends, turns are [`IDLE_TICK`](super::IDLE_TICK) apart, and it is a
+/// second.)
 pub(super) const PATROL: Duration = Duration::from_millis(650);
 
 impl Agent {
@@ -54,8 +55,8 @@ impl Agent {
         self.measured = measured;
     }
 
-    /// Asks the queues how much they have dropped: dearer than a look at the classes, so only
-    /// before somebody is told.
+    /// Asks the queues for their drops. This costs more than a look at the classes, so that it
+    /// happens only before an answer.
     pub(super) fn count_drops(&mut self) {
         match self.node.engine.drops() {
             Ok(drops) => {

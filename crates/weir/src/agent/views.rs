@@ -1,4 +1,4 @@
-//! What the agent tells: status, classes, explanations, its own health.
+//! The agent's answers: status, classes, explanations, its own health.
 
 use weir_api::{Check, Class, Error, Explanation, Kind, Origin, Sharer, Status, Verdict};
 use weir_share::{Bound, Demand, Policy};
@@ -410,7 +410,7 @@ impl Agent {
         all.into_iter().take(SHOWN).chain(rest).collect()
     }
 
-    /// Who was measured above what is configured, by more than a burst can explain.
+    /// The classes that were measured above their maximum, by more than a burst can explain.
     fn exceeding(&self) -> Vec<String> {
         let over = |key: &String, entry: &Entry| {
             let max = entry.effective.policy.max()?;

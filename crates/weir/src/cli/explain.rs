@@ -33,7 +33,7 @@ pub(super) fn run(args: &ExplainArgs, session: &mut Session<'_>) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `weir explain` prints, for a screen of someone else's.
+/// The text of `weir explain`, for the screen of another verb.
 pub(super) fn text(explanation: &Explanation, look: Look) -> String {
     let mut text = Vec::new();
     // A vector takes what is written to it.
@@ -76,7 +76,7 @@ fn write(out: &mut dyn Write, look: Look, explanation: &Explanation) -> io::Resu
     Ok(())
 }
 
-/// Who it is, and what it does now.
+/// The class, and its traffic now.
 pub(super) fn headline(class: &Class) -> String {
     let group = class.group.as_ref().map(|group| format!(" of group {group}")).unwrap_or_default();
     let demand = match class.demand {

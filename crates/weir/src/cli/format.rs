@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 use weir_api::{Activity, Class};
 use weir_units::BitRate;
 
-/// What the output may look like.
+/// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Colours, and bold: on a terminal, and not with `NO_COLOR` (no-color.org).
@@ -21,7 +21,7 @@ impl Look {
     #[cfg(test)]
     pub(crate) const PLAIN: Look = Look { colour: false, terminal: false };
 
-    /// What standard output is.
+    /// The form that standard output takes.
     pub(crate) fn of_stdout() -> Look {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -64,7 +64,7 @@ pub(crate) fn bound(bound: Option<BitRate>) -> String {
     bound.map_or_else(|| "-".to_owned(), |bound| bound.to_string())
 }
 
-/// What `part` is of `whole`, in percent.
+/// The quotient of `part` and `whole`, in percent.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn percent(part: BitRate, whole: BitRate) -> String {
     match whole.0 {

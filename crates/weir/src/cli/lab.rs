@@ -23,7 +23,7 @@ The program weir-lab stands beside weir, or on PATH: `make install-lab` puts it 
 /// Words that another program reads.
 #[derive(Debug, Args)]
 pub(super) struct Forwarded {
-    /// What `weir-lab` is told; `--help` lists it
+    /// Arguments of `weir-lab`; `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARG")]
     args: Vec<OsString>,
 }

@@ -141,7 +141,7 @@ struct AgentArgs {
     print_config: bool,
 }
 
-/// What a verb has at hand.
+/// The surroundings of a verb.
 struct Session<'a> {
     client: Client,
     json: bool,
@@ -203,7 +203,7 @@ pub(crate) fn run(
     let session = Session { client, json: cli.global.json, look, out };
     match dispatch(cli.command, session) {
         Ok(code) => code,
-        // Whoever read the output has seen enough (`weir ps | head`).
+        // The reader of the output has seen enough (`weir ps | head`).
         Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,
         Err(e) => {
             say(err, &format_args!("{e:#}"));
@@ -269,7 +269,7 @@ fn log_to_stderr() -> anyhow::Result<()> {
 }
 
 fn say(err: &mut dyn Write, what: &dyn fmt::Display) {
-    // If even standard error is gone, there is nobody left to tell.
+    // Standard error is gone too, so that no one can be told.
     let _ = writeln!(err, "weir: {}", weir_api::plain_lines(&what.to_string()));
 }
 

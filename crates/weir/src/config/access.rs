@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, str::FromStr};
 use nix::unistd::{Group, User};
 use serde::{Deserialize, Deserializer};
 
-/// What a caller may do. Each right includes those before it.
+/// A right of a caller. Each right includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Right {
     /// See classes, agreements, images, events and metrics.

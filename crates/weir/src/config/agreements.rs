@@ -23,7 +23,7 @@ pub(crate) struct Agreements {
     /// U_oth; none for 0.
     #[serde(deserialize_with = "part_or_zero")]
     pub(crate) other: Option<Reservable>,
-    /// What both may be together.
+    /// The bound of both together.
     pub(crate) together: Reservable,
     pub(crate) share: Share,
     /// Whether what has no agreement is held to `other` while an agreement is in force.
@@ -48,7 +48,7 @@ pub(crate) enum Decide {
     /// Admission decides.
     #[default]
     Automatic,
-    /// What admission lets pass waits for `weir agree accept`.
+    /// An offer that fits waits for `weir agree accept`.
     Operator,
 }
 
@@ -83,8 +83,8 @@ fn part_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Res
 }
 
 impl Agreements {
-    /// What admission is measured against, with `elsewhere` of the reserved part promised to
-    /// classes without an agreement.
+    /// The limits of admission, with `elsewhere` of the reserved part promised to classes without
+    /// an agreement.
     pub(crate) fn limits(&self, link: &Link, elsewhere: BitRate) -> Result<Limits, weir_agree::SplitError> {
         let split = Split::new(self.reservable, self.other, self.together)?;
         let oversubscription = self.oversubscription;
@@ -97,7 +97,7 @@ impl Agreements {
         self.other.filter(|_| wanted).map(|part| part.of(link.capacity))
     }
 
-    /// What may be promised in all, to agreements and to classes.
+    /// The rate that may be promised in all, to agreements and to classes.
     pub(crate) fn promisable(&self, link: &Link) -> BitRate {
         let own = self.reservable.of(link.capacity);
         let other = self.other.map_or(BitRate::ZERO, |part| part.of(link.capacity));

@@ -1,4 +1,5 @@
-//! What serde cannot see: names that are there twice, values out of bounds, parts that do not go together.
+//! Checks that serde does not make: double names, values out of bounds, parts that do not fit
+//! together.
 
 use std::collections::{BTreeMap, BTreeSet};
 

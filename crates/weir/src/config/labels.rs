@@ -91,12 +91,12 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
 }
 
-/// What is left of a container's labels.
+/// The labels of a container that count.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) layer: Layer,
     pub(crate) group: Option<String>,
-    /// What was cut, and why.
+    /// The labels that were cut, and the reasons.
     pub(crate) cut: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `match = { ... }`: which packets are a class's, of whomever they come from.
+//! `match = { ... }`: the packets of a class, from any sender.
 
 use std::{fmt, ops::RangeInclusive};
 
@@ -98,7 +98,7 @@ fn number(protocol: Protocol) -> u8 {
     }
 }
 
-/// What an agreement is about.
+/// The traffic of an agreement.
 impl From<&weir_agree::Selector> for Selector {
     fn from(selector: &weir_agree::Selector) -> Selector {
         let one = |port: u16| Ports(port..=port);

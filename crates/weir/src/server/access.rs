@@ -1,4 +1,4 @@
-//! Which right each route needs, and whether the caller has it.
+//! The right that each route needs, and whether the caller has it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -1,7 +1,7 @@
 //! The routes of agreements: documents in and out in the language that is asked for.
 //!
-//! What a client sends is bounded before it is looked at: in size, in how many are read at a
-//! time, and by the user it comes from in how many are read a second.
+//! Documents of clients are bounded before they are read: in size, in number at a time, and for
+//! each user in number a second.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -40,7 +40,7 @@ const READERS: usize = 64;
 const READERS_OF_ROOT: usize = 16;
 /// How long an offer may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Documents of one user: so many at once, and then one every so often. Parties have a pace of
+/// The documents of one user: a number at once, and then one at intervals. Parties have a pace of
 /// their own behind it; this bounds what reading costs, and is half of what all strangers may have
 /// together, so that a user who invents parties leaves room for others'.
 const USER: Pace = Pace { burst: 100, every: Duration::from_millis(80) };
@@ -133,7 +133,7 @@ impl Desk {
             refuse(FaultCode::Malformed, format!("cannot read the offer: it is not UTF-8: {e}"))
         })?;
         let language_of_body = said.unwrap_or_else(|| Language::guess(text));
-        // Who says nothing gets an answer as what was sent.
+        // A client that names no language has the answer in that of its document.
         let language = of_answer(headers, language_of_body)?;
         let offer = Offer::read(text, language_of_body).map_err(|fault| Refusal::new(fault, language))?;
         Ok((offer, language))
@@ -275,7 +275,7 @@ async fn status(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     Ok(axum::Json(desk.ask(Language::Json, |reply| Ask::Status(id, reply)).await?).into_response())
 }
 
-/// Which month a report is about.
+/// The month of a report.
 #[derive(Debug, Deserialize)]
 struct Of {
     month: Option<String>,

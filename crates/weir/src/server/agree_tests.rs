@@ -33,11 +33,11 @@ impl Connection {
         let length = body.len();
         let head = format!("{request} HTTP/1.1\r\nhost: weir\r\n{headers}content-length: {length}\r\n\r\n");
         let stream = self.0.get_mut();
-        // Who refuses a body may close before it has come.
+        // A server that refuses a body may close before the body has come.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            // Who has refused a body without reading it closes.
+            // A server that refuses a body without reading it closes.
             if self.0.read_line(&mut head).unwrap_or(0) == 0 {
                 assert_eq!(head, "", "{request}: closed amid its answer");
                 return None;
@@ -272,7 +272,7 @@ fn of_many_offers_at_once_for_the_last_megabit_one_wins() {
                     let (start, path) = (&start, agent.path());
                     scope.spawn(move || {
                         let body = offer(Language::Json, &format!("r{round}-{i}"), "1");
-                        // A party each: nobody waits for a pace.
+                        // Each offer has a party of its own, so that none waits for a pace.
                         let body = body.replace("customer", &format!("party-{round}-{i}"));
                         let mut connection = Connection::open(path);
                         start.wait();

@@ -1,4 +1,4 @@
-//! What a request carries, taken apart so that every refusal is the API's JSON error.
+//! The contents of a request, read so that every refusal is the API's JSON error.
 
 use std::{error::Error as _, time::Duration};
 

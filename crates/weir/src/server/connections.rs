@@ -52,7 +52,7 @@ struct Place {
 
 impl Places {
     /// # Errors
-    /// Why there is none.
+    /// The bound that is reached.
     fn take(self: &Arc<Places>, peer: &Peer) -> Result<Place, String> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
@@ -86,7 +86,8 @@ impl Drop for Place {
     }
 }
 
-/// Answers requests for ever. To stop, drop the future: connections that are open end with the runtime.
+/// Answers requests until the future is dropped. To stop, drop the future: connections that are
+/// open end with the runtime.
 pub(super) async fn serve(listener: UnixListener, router: Router) -> Infallible {
     let places = Arc::new(Places::default());
     let [of_root, of_others] = [(); 2].map(|()| Arc::new(Semaphore::new(LARGE_BODIES)));

@@ -233,7 +233,7 @@ impl FakeAgent {
 
 impl Drop for FakeAgent {
     fn drop(&mut self) {
-        // The loop takes an answer nobody waits for, about the name `stop`, as the end.
+        // The loop ends at an answer for which no caller waits, about the name `stop`.
         let (reply, _) = tokio::sync::oneshot::channel();
         let _ = self.stop.blocking_send(Request::Unset("stop".to_owned(), reply));
         if let Some(thread) = self.thread.take() {
@@ -282,7 +282,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
     }
 }
 
-/// Two rules, of which one reaches nobody, and a flow.
+/// Two rules, of which one reaches no connection, and a flow.
 pub(crate) fn congestion_view() -> CongestionView {
     let rule = |number: usize, connections: &str, action: &str, problem: Option<&str>| CongestionRule {
         number,

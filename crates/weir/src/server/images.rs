@@ -30,7 +30,7 @@ pub(super) fn router(images: Images) -> Router {
         .with_state(images)
 }
 
-/// What a cache without an agent answers.
+/// The answers of a cache without an agent.
 pub(super) fn alone(images: Images) -> Router {
     let measured = Router::new().route("/metrics", get(metrics::of_images_alone)).with_state(images.clone());
     measured.merge(router(images))

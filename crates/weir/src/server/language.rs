@@ -79,7 +79,7 @@ pub(super) fn of_answer(headers: &HeaderMap, otherwise: Language) -> Result<Lang
         .ok_or_else(|| unknown(StatusCode::NOT_ACCEPTABLE, format!("cannot answer with {said}")))
 }
 
-/// What HTTP calls such a fault.
+/// The HTTP status of such a fault.
 fn status(code: FaultCode) -> StatusCode {
     use FaultCode::*;
     match code {

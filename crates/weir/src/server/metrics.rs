@@ -28,7 +28,7 @@ use crate::{
 /// OpenMetrics 1.0, which Prometheus reads.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whom to ask.
+/// The parts that are asked.
 #[derive(Debug, Clone)]
 pub(super) struct Measured {
     pub(super) control: Control,
@@ -114,7 +114,7 @@ fn bytes_per_second(rate: BitRate) -> f64 {
     rate.0 as f64 / 8.0
 }
 
-/// What the agent's loop says: status, classes, agreements, congestion control.
+/// The answers of the agent's loop: status, classes, agreements, congestion control.
 type OfAgent<'a> =
     (&'a Status, &'a [Class], &'a [AgreementStatus], &'a (CongestionView, StatsView), &'a [AdviceView]);
 

@@ -18,7 +18,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's answer.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Peer> {
         let cred = stream.peer_cred()?;
         let mut groups = groups(stream)?;
@@ -31,7 +31,7 @@ impl Peer {
         self.uid == 0 || self.uid == geteuid().as_raw()
     }
 
-    /// What it may do.
+    /// Its right.
     pub(super) fn right(&self, rights: &Rights) -> Option<Right> {
         if self.is_root() { Some(Right::Admin) } else { rights.of(self.uid, &self.groups) }
     }

@@ -33,7 +33,7 @@ pub(crate) enum BindError {
     /// The system refuses.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
         /// On what.
         path: PathBuf,
@@ -57,8 +57,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Listens on `path`: makes its directory, takes the place of a socket that nobody
-    /// answers, lets in root, the group `weir` and those who have a right.
+    /// Listens on `path`: makes its directory, takes the place of a socket without a listener, lets
+    /// in root, the group `weir` and those who have a right.
     ///
     /// # Errors
     /// [`BindError`]; a live agent's socket is never taken.

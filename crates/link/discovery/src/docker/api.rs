@@ -39,7 +39,7 @@ pub(super) type Labels = BTreeMap<String, String>;
 /// The most images that are remembered.
 const IMAGES: usize = 256;
 
-/// What `GET /containers/ID/json` says, as far as it is used.
+/// The answer of `GET /containers/ID/json`, as far as it is used.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Inspected {
@@ -78,7 +78,7 @@ pub(super) struct Config {
     pub(super) labels: Option<BTreeMap<String, String>>,
 }
 
-/// What `GET /images/ID/json` says, as far as it is used.
+/// The answer of `GET /images/ID/json`, as far as it is used.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Image {
@@ -226,8 +226,8 @@ impl Api {
             .map_err(|why| Unavailable::NoConnection { socket: self.socket.clone(), kind: why.kind() })?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|why| Unavailable::broken(path, why))?;
-        // It ends with the answer, or when nobody waits for one any more. What breaks it breaks
-        // the answer too, which is where it is told.
+        // It ends with the answer, or when no caller waits for one. A fault of the connection is a
+        // fault of the answer too, and reported there.
         tokio::spawn(connection);
         let request = Request::get(path)
             .header("host", "docker")
@@ -293,7 +293,7 @@ impl Events {
 }
 
 impl Event {
-    /// Which container it is about.
+    /// The container that it is about.
     pub(super) fn container(mut self) -> Option<String> {
         match self.kind.as_str() {
             "container" => Some(self.actor.id),

@@ -8,7 +8,7 @@ use std::{
 use super::api::{Inspected, Labels, NetworkSettings};
 use crate::{BadLabel, Found, FromImage, Location, NetnsRef, NsId, Source, Warning, cgroup, labels};
 
-/// What is known of a container that Docker lists as running.
+/// A container that Docker lists as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
     /// It has no process: it waits to be restarted, or ended meanwhile.
@@ -67,7 +67,7 @@ impl Entry {
         }
         let on_host = || on_host(&name, &inspected.id, pid, node);
         let located = match inspected.host_config.network_mode.split_once(':') {
-            // Whoever joins one that uses the host's network is told apart by cgroup as well.
+            // A container that joins one on the host's network has its own cgroup.
             Some(("container", _)) if is_own(&process_netns(pid), node) => on_host(),
             Some(("container", owner)) => return Entry::Joined { name, owner: owner.to_owned() },
             None if inspected.host_config.network_mode == "host" => on_host(),

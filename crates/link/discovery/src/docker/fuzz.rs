@@ -1,4 +1,4 @@
-//! What Docker says, for the fuzz targets.
+//! Docker's answers, for the fuzz targets.
 
 use std::collections::BTreeMap;
 

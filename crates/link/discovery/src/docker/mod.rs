@@ -46,7 +46,7 @@ pub struct Options {
     pub patience: Duration,
     /// The longest pause between two attempts to reach dockerd.
     pub pause: Duration,
-    /// How often everything is read anew, in case a change was not told.
+    /// The time between two readings of everything, in case an event was lost.
     pub refresh: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Options {
     }
 }
 
-/// What Docker runs.
+/// The containers that Docker runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// Containers that have a process and a way to catch their packets, by id. While `error`
@@ -82,7 +82,7 @@ pub enum Unavailable {
     /// It has been asked, and there was no time for an answer yet.
     #[error("docker has not answered yet")]
     NotYet,
-    /// Nobody listens, or not to us.
+    /// No process listens, or not to this user.
     #[error("cannot connect to docker at {}: {}{}", socket.display(), kind, advice(*kind))]
     NoConnection {
         /// Its socket.
@@ -121,7 +121,7 @@ pub enum Unavailable {
     Garbled {
         /// Path of the request.
         request: String,
-        /// What is wrong with it.
+        /// The fault of the answer.
         why: String,
     },
 }
@@ -216,7 +216,7 @@ struct Watch {
     options: Options,
     node: Node,
     sender: Sender<Snapshot>,
-    /// What is known of each running container, by id.
+    /// The running containers, by id.
     entries: BTreeMap<String, Entry>,
     /// Those whose last reading failed, and how.
     doubtful: BTreeMap<String, Unavailable>,
@@ -262,7 +262,7 @@ impl Watch {
             let until = if self.doubtful.is_empty() { everything } else { Instant::now() + SECOND_TRY };
             let waits = Instant::now();
             let Some(told) = self.changes(&mut events, until.min(everything), settle).await? else {
-                // The events are too many to be read: the agent reads all containers anew.
+                // The events are more than the agent reads: it reads all containers again.
                 sleep(FLOOD_PAUSE).await;
                 events = api.events(now_s()).await?;
                 everything = Instant::now();

@@ -37,7 +37,7 @@ pub struct Qdisc {
     pub kind: String,
     /// Its options as the kernel tells them.
     pub options: Vec<u8>,
-    /// What it has done.
+    /// Its counters.
     pub counters: Counters,
 }
 
@@ -48,9 +48,9 @@ pub struct HtbClass {
     pub handle: TcHandle,
     /// The class or qdisc above.
     pub parent: TcHandle,
-    /// What it gets before anyone borrows.
+    /// Its rate before any class borrows.
     pub rate: BitRate,
-    /// What it gets at the most.
+    /// Its ceiling.
     pub ceil: BitRate,
     /// Bucket of `rate`.
     pub burst: Bytes,
@@ -62,7 +62,7 @@ pub struct HtbClass {
     pub prio: u32,
 }
 
-/// What a class or a qdisc has done.
+/// The counters of a class or a qdisc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Sent, layer 2.
@@ -86,7 +86,7 @@ pub struct FoundClass {
     pub class: HtbClass,
     /// Major of the leaf qdisc, zero if none or unnamed.
     pub leaf: TcHandle,
-    /// What it has done.
+    /// Its counters.
     pub counters: Counters,
 }
 
@@ -213,8 +213,8 @@ pub fn set_fq(index: u32, device: &str, handle: TcHandle, parent: TcHandle) -> R
     const TCA_FQ_FLOW_PLIMIT: u16 = 2;
     const TCA_FQ_FLOW_MAX_RATE: u16 = 7;
     const TCA_FQ_HORIZON: u16 = 14;
-    // Who stamps departure times bounds queues by class, in bytes. The defaults, 10,000
-    // packets and 100 of a flow, would drop behind its back.
+    // The program that stamps departure times bounds queues by class, in bytes. The defaults,
+    // 10,000 packets and 100 of a flow, would drop behind its back.
     const PACKETS: u32 = 1 << 20;
     const HORIZON: Duration = Duration::from_secs(900);
     let mut body = tcmsg(index, handle, parent, 0);
@@ -293,8 +293,8 @@ pub fn set_leaf(index: u32, device: &str, parent: TcHandle, handle: TcHandle, le
     }
 }
 
-/// Adds a TBF at the root, or gives the one of this handle another rate: it keeps its queue, which
-/// is below class 1 and somebody else's to set. Packets above `burst` are split.
+/// Adds a TBF at the root, or gives the one of this handle another rate. Its queue stays: another
+/// program sets the qdisc below class 1. Packets above `burst` are split.
 #[must_use]
 pub fn set_tbf(index: u32, device: &str, handle: TcHandle, rate: BitRate, burst: Bytes) -> Request {
     let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
@@ -353,7 +353,7 @@ pub fn delete_qdisc(index: u32, device: &str, handle: TcHandle, parent: TcHandle
     }
 }
 
-/// What a BPF filter does with a packet.
+/// The verdict of a BPF filter about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The program decides (direct action).

@@ -1,4 +1,4 @@
-//! What there is: qdiscs, classes and filters, as the kernel tells them.
+//! Reads qdiscs, classes and filters from the kernel.
 
 use weir_units::{BitRate, Bytes, TcHandle};
 

@@ -1,4 +1,4 @@
-//! What the API asks about agreements.
+//! The questions of the API about agreements.
 
 use weir_agree::{Agreement, Fault, FaultCode, Name, Offer, Report, Template, Utc};
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
@@ -12,7 +12,7 @@ use crate::{
 /// The answer's way back.
 type Answer<T> = Reply<Result<T, Fault>>;
 
-/// Whose agreements a caller may end and renew.
+/// The agreements that a caller may end and renew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// Everyone's.
@@ -44,7 +44,7 @@ impl Agent {
     /// Answers a question about agreements; what it changes is in force at once.
     pub(in crate::agent) fn agree(&mut self, ask: Ask) {
         let now = self.moment();
-        // Who has gone does not mind.
+        // A caller that has gone needs no answer.
         match ask {
             Ask::Templates(reply) => drop(reply.send(self.with_agreements(|a| Ok(a.templates())))),
             Ask::All(reply) => drop(reply.send(self.with_agreements(|a| Ok(a.all().cloned().collect())))),

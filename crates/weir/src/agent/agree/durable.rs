@@ -1,5 +1,5 @@
-//! What is promised survives a disk that fails, tears and forgets: a database on a made-up disk
-//! that loses what was not synced, at every operation in turn.
+//! Promises survive a disk that fails, tears and forgets. The test has a database on a simulated
+//! disk that loses unsynced writes, at every operation in turn.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ enum Pending {
 struct Disk {
     safe: Vec<u8>,
     pending: Vec<Pending>,
-    /// What is read: both together.
+    /// The content to read: both together.
     seen: Vec<u8>,
     /// The second copy.
     second: Text,
@@ -245,12 +245,12 @@ fn store(disk: &Handle) -> Result<Store, StoreError> {
     Store::opened_in(Box::new(disk.clone()), PathBuf::from("made-up.redb"))
 }
 
-/// What a client was told.
+/// The answer to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Accepted,
     Refused,
-    /// That nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -299,7 +299,7 @@ fn live(
     }
 }
 
-/// What there is must be what was told: nothing lost, nothing twice, nothing refused.
+/// The stored agreements must be those of the answers: none lost, none twice, none refused.
 fn compare(agreements: &Agreements, told: &BTreeMap<u64, Told>, ended: &BTreeMap<u64, bool>, what: &str) {
     for (i, told) in told {
         let id = nth(*i).id;
@@ -318,8 +318,8 @@ fn compare(agreements: &Agreements, told: &BTreeMap<u64, Told>, ended: &BTreeMap
     assert_eq!(ids.len(), agreements.all().count(), "{what}: an id is given twice");
 }
 
-/// One life with a disk that fails at that operation, for ever or once, a crash, and a second
-/// life; the number of operations of the first.
+/// One life with a disk that fails at that operation, once or always, a crash, and a second life.
+/// Returns the number of operations of the first.
 fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
     let config = config("offers_at_once = 1000\n");
     let seed = fails_at.unwrap_or(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -343,7 +343,7 @@ fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
     let store = store(&disk).unwrap_or_else(|e| panic!("{what}: {e}"));
     let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
     compare(&agreements, &told, &ended, &format!("{what}, after the crash"));
-    // Who was told nothing asks again, with the same id.
+    // A client without an answer asks again, with the same id.
     live(&mut agreements, &store, &mut told, &mut ended);
     assert!(told.values().all(|told| *told != Told::Unknown), "{what}: {told:?}");
     compare(&agreements, &told, &ended, &format!("{what}, asked again"));

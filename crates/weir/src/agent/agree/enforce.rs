@@ -11,17 +11,17 @@ use weir_units::{BitRate, Bytes};
 
 use crate::agent::{Agent, clock::since_boot};
 
-/// What one agreement in force asked for and got, between two looks at its class.
+/// The demand and the traffic of one agreement in force, between two looks at its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct Interval {
     pub(in crate::agent) id: Name,
     /// The class's key.
     pub(in crate::agent) class: String,
-    /// What it was promised.
+    /// The promise.
     pub(in crate::agent) guarantee: BitRate,
-    /// What it would have sent.
+    /// The demand.
     pub(in crate::agent) demand: Demand,
-    /// What it sent.
+    /// The traffic.
     pub(in crate::agent) delivered: Bytes,
     /// How long the interval was.
     pub(in crate::agent) time: Duration,
@@ -42,7 +42,7 @@ impl Agent {
         Moment { utc: self.clock.now(since_boot()), monotonic: self.now() }
     }
 
-    /// How long until an agreement begins or ends; for ever if none does.
+    /// The time until an agreement begins or ends; [`Duration::MAX`] if none does.
     pub(in crate::agent) fn until_change(&self) -> Duration {
         let now = self.moment().utc;
         let next = self.agreements.as_ref().and_then(|a| a.next_change(now));

@@ -1,9 +1,9 @@
 //! The agreements of this node: the book, the database behind it, and what has happened.
 //!
-//! No kernel here, and no clock: moments are arguments. What an answer says is on disk before
-//! it is given. If a write fails, the database is opened again, and what it holds then is the
-//! truth: an offer whose agreement is found in it is accepted, another one was never made, and
-//! if it cannot be opened the answer says that nobody knows.
+//! No kernel here, and no clock: moments are arguments. An answer is on disk before it is given. If
+//! a write fails, the database is opened again, and what it holds then is the truth: an offer whose
+//! agreement is found in it is accepted, another one was never made, and if it cannot be opened the
+//! answer says that nobody knows.
 
 mod ask;
 #[cfg(test)]
@@ -37,7 +37,8 @@ pub(super) use enforce::{Counted, Interval as Delivery};
 pub(crate) use tests::{Desk, offer};
 pub(super) use watch::LinkSeen;
 
-/// How long counted bytes may wait to be written: so much a crash forgets of a quota's use.
+/// The longest time for which counted bytes wait to be written. A crash forgets that much of a
+/// quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 /// The most steps of the calendar that are told at once.
 const MOST_STEPS: usize = 10_000;
@@ -66,12 +67,12 @@ pub(crate) struct Agreements {
     openings: u64,
     /// Terminating: something may enforce them still.
     terminating: BTreeSet<Name>,
-    /// Whose rows are not as they should be.
+    /// The agreements with wrong rows.
     unsaved: BTreeSet<Name>,
-    /// Whose counted bytes are not written.
+    /// The agreements with counted bytes that are not written.
     counted: BTreeSet<Name>,
     counted_since: Instant,
-    /// Whose quota was used up when last looked at.
+    /// The agreements with a quota that was used up at the last look.
     used_up: BTreeSet<Name>,
     monitor: Monitor,
     months_saved: Instant,
@@ -111,7 +112,7 @@ impl Agreements {
         };
         agreements.offer_templates();
         agreements.reconcile(store)?;
-        // What passed while nobody was here.
+        // Events of the time without an agent.
         agreements.advance(now);
         agreements.settle(store, now);
         agreements.resume(store, now);
@@ -180,7 +181,7 @@ impl Agreements {
         Ok(())
     }
 
-    /// What happened since this was last asked.
+    /// Events since the last call.
     pub(crate) fn happened(&mut self) -> Vec<Happened> {
         std::mem::take(&mut self.happened)
     }
@@ -469,7 +470,7 @@ impl Agreements {
         }
     }
 
-    /// What is to be enforced now.
+    /// The agreements to enforce now.
     pub(crate) fn in_force(&self, now: Utc) -> Vec<Agreed> {
         let agreed = |f: weir_agree::InForce<'_>| Agreed {
             id: f.id.clone(),
@@ -487,7 +488,7 @@ impl Agreements {
         self.book.calendar().peak(Interval { start: now, end: None })
     }
 
-    /// What more is promised, now or later, than may be reserved.
+    /// Promises, now or later, beyond the reservable rate.
     pub(crate) fn excess(&self, now: Utc) -> BitRate {
         self.promised(now).saturating_sub(self.book.calendar().limits().reservable())
     }

@@ -1,5 +1,5 @@
-//! Whether guarantees are met: what was seen of the link goes to the monitor, and what that says
-//! to the database, to events, and to whoever asks.
+//! Tells whether guarantees are met. The monitor judges the traffic of the link; its verdict goes
+//! to the database, to events and to callers.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,7 +11,7 @@ use weir_units::{Bytes, TcHandle};
 use super::{Agreements, Delivery};
 use crate::agent::{Agent, store::Store};
 
-/// How long what was seen may wait to be written: so much a crash forgets of a month.
+/// The longest time for which a look waits to be written. A crash forgets that much of a month.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// The link at the last look.
@@ -19,22 +19,23 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 pub(in crate::agent) struct LinkSeen {
     /// Of the link's own queue; none if it has none.
     queue: Option<Counters>,
-    /// What all classes had sent.
+    /// The bytes that all classes had sent.
     sent: u64,
-    /// What had been repaired.
+    /// The number of repairs.
     repairs: u64,
 }
 
-/// What became of what was sent between two looks.
+/// The fate of the bytes sent between two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Passed {
     conditions: Conditions,
-    /// What came to the link, from the scheduler or past it; at least what it carried.
+    /// The bytes that came to the link, from the scheduler or past it; at least those that it
+    /// carried.
     offered: u64,
 }
 
 impl LinkSeen {
-    /// What happened between an earlier look and this one; `up`: the link was.
+    /// The changes between an earlier look and this one; `up`: the link was.
     fn since(&self, earlier: &LinkSeen, up: bool, fault: bool, capacity: weir_units::BitRate) -> Passed {
         let sent = self.sent.saturating_sub(earlier.sent);
         // Without a queue of its own, what is sent is gone.
@@ -63,7 +64,7 @@ impl LinkSeen {
     }
 }
 
-/// What the link carries of some of what is offered to it: its queue drops from everyone alike.
+/// The part that the link carries of an offered load: its queue drops from all senders alike.
 fn part(of: u64, carried: u64, offered: u64) -> Bytes {
     let kept = u128::from(of) * u128::from(carried.min(offered)) / u128::from(offered.max(1));
     Bytes(u64::try_from(kept).unwrap_or(u64::MAX))
@@ -187,7 +188,7 @@ impl Agreements {
         }
     }
 
-    /// What was promised and kept in the month of that moment.
+    /// The promises and the delivery in the month of that moment.
     pub(crate) fn report(&self, id: &str, month: Utc, store: &Store, now: Utc) -> Result<Report, Fault> {
         let agreement = self.one(id)?;
         let watched = self.monitor.month(&agreement.id).filter(|seen| seen.month() == month.month());

@@ -1,4 +1,4 @@
-//! What is said about agreements, and the template of a provider that has none.
+//! Texts about agreements, and the template of a provider without one.
 
 use weir_agree::{Agreement, Constraints, Fault, FaultCode, GRAIN, Name, Service, Template, Terms};
 
@@ -51,7 +51,7 @@ fn fixed(text: &'static str) -> Name {
     Name::new(text).expect("names in the source are names")
 }
 
-/// What is offered if no template is configured: whatever admission lets pass.
+/// The offer if no template is configured: anything that admission accepts.
 pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
     let most = rules.reservable.of(link.capacity);
     let rate = most.scale(1, 10).max(GRAIN);

@@ -18,7 +18,7 @@ pub(super) const SOURCE: &str = "agreement";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) id: Name,
-    /// Whose traffic it is about.
+    /// The traffic that it is about.
     pub(crate) selector: weir_agree::Selector,
     /// Its part of the spare; none to leave it to weaker origins.
     pub(crate) weight: Option<Weight>,
@@ -47,12 +47,12 @@ impl Book {
         true
     }
 
-    /// What is promised to classes without an agreement, by configuration, label or hand.
+    /// The promises to classes without an agreement, by configuration, label or hand.
     pub(crate) fn promised_to_classes(&self) -> BitRate {
         self.reservation.reserved.saturating_sub(self.promised)
     }
 
-    /// What is in force of that agreement.
+    /// The part of that agreement in force.
     pub(crate) fn agreed(&self, id: &Name) -> Option<&Agreed> {
         self.agreed.iter().find(|agreed| agreed.id == *id)
     }

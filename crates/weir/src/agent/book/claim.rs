@@ -20,7 +20,7 @@ pub(crate) struct Claim {
     pub(crate) ports: Vec<(u32, String)>,
     /// Cgroups: id and depth.
     pub(crate) cgroups: Vec<(u64, u32)>,
-    /// Packets that are its, of whomever they come from; an earlier claim's go first.
+    /// Packets that belong to it, from any sender; those of an earlier claim go first.
     pub(crate) selectors: Vec<Selector>,
     /// Why its traffic cannot be caught.
     pub(crate) problem: Option<String>,

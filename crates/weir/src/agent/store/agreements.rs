@@ -10,9 +10,9 @@ use super::{META, Store, StoreError, Text};
 
 /// Agreements as JSON, by id.
 const AGREEMENTS: Text = TableDefinition::new("agreements");
-/// What was sent, as JSON, by agreement.
+/// The bytes that were sent, as JSON, by agreement.
 const USAGE: Text = TableDefinition::new("agreement-usage");
-/// What was seen of an agreement in a month, as JSON, by `id/2026-11`.
+/// The month of an agreement, as JSON, by `id/2026-11`.
 const MONTHS: Text = TableDefinition::new("agreement-months");
 /// The user who made an agreement, by number.
 const OWNERS: Text = TableDefinition::new("agreement-owners");
@@ -33,7 +33,7 @@ fn month_key(id: &Name, month: Utc) -> String {
     format!("{id}/{month}")
 }
 
-/// What is stored of agreements.
+/// The stored agreements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Stored {
     /// All of them, with what was sent.
@@ -74,8 +74,8 @@ impl Store {
         })
     }
 
-    /// Records agreements as they are now, and the number of the next: all of it, or, with an
-    /// error, nobody knows. Afterwards what the database says is true.
+    /// Records agreements as they are now, and the number of the next. With an error it is unknown
+    /// how much is written. Afterwards what the database says is true.
     pub(crate) fn save_agreements<'a>(
         &self,
         agreements: impl IntoIterator<Item = &'a Agreement>,
@@ -116,7 +116,7 @@ impl Store {
         })
     }
 
-    /// What was seen of an agreement in the month of that moment.
+    /// The month of that moment.
     pub(crate) fn month(&self, id: &Name, month: Utc) -> Result<Option<Month>, StoreError> {
         self.read("read what was seen of an agreement from", |tx| {
             let row = tx.open_table(MONTHS)?.get(month_key(id, month).as_str())?;

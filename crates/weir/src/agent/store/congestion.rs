@@ -52,7 +52,7 @@ impl Store {
         self.write("write the rules of congestion control of", |change| change.replace(RULES, &rows))
     }
 
-    /// Trials, by network. One that can no longer be read begins anew.
+    /// Trials, by network. A trial that can no longer be read begins again.
     pub(crate) fn congestion_trials(&self) -> Result<BTreeMap<IpNet, Trial>, StoreError> {
         self.read("read the trials of", |tx| {
             let mut trials = BTreeMap::new();

@@ -1,6 +1,6 @@
-//! What must outlive the agent: policies set by hand, agreements, which class has which minor,
-//! what was added to the host. One embedded database and a second copy of its rows beside it:
-//! every change is on disk in both before it is answered.
+//! The state that outlives the agent: policies set by hand, agreements, minors of classes, qdiscs
+//! added to the host. One embedded database and a second copy of its rows beside it: every change
+//! is on disk in both before it is answered.
 
 mod agreements;
 mod congestion;
@@ -68,9 +68,9 @@ struct Open {
 
 /// The database and its second copy.
 ///
-/// A write that fails leaves the database closed, as nobody can say how much of it is on disk;
-/// the next access opens it again, and what is then found in it is what counts. A database that is
-/// found damaged then is set aside, and the second copy is what counts.
+/// A write that fails leaves the database closed, as it is unknown how much is on disk. The next
+/// access opens it again, and its content counts then. A database that is found damaged then is set
+/// aside, and the second copy is what counts.
 pub(crate) struct Store {
     slot: RefCell<Option<Open>>,
     place: Box<dyn Place>,
@@ -316,7 +316,7 @@ impl Store {
         self.write("write the policies of", |change| change.replace(POLICIES, &rows))
     }
 
-    /// Which class has which minor.
+    /// The minor of each class.
     pub(crate) fn minors(&self) -> Result<Minors, StoreError> {
         self.read("read the classes of", |tx| {
             let table = tx.open_table(MINORS_TABLE)?;
@@ -339,7 +339,7 @@ impl Store {
         })
     }
 
-    /// What was added to the host's interfaces.
+    /// The qdiscs that weir added to the host's interfaces.
     pub(crate) fn created(&self) -> Result<Created, StoreError> {
         self.read("read what was added, from", |tx| {
             let table = tx.open_table(META)?;

@@ -21,7 +21,7 @@ const EXAMPLES: &str = "Examples:
 pub(super) struct ReportArgs {
     /// The agreement's id
     id: Name,
-    /// Which month, in UTC; this one unless given
+    /// The month, in UTC; this one unless given
     #[arg(long, value_name = "YYYY-MM")]
     month: Option<String>,
     /// Write a page with a plot into this file

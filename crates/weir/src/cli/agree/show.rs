@@ -113,7 +113,7 @@ pub(super) fn status(out: &mut dyn Write, _: Look, status: &AgreementStatus) -> 
     Ok(())
 }
 
-/// What a template accepts, in a line.
+/// The offers that a template accepts, in a line.
 pub(super) fn constraints(rules: &Constraints) -> String {
     let mut parts = Vec::new();
     match (rules.min_at_least, rules.min_at_most) {

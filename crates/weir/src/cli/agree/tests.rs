@@ -22,7 +22,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
 
 const FIG2: &str = include_str!("../../../../agreements/docs/fig2.xml");
 
-/// What a screen shows, without the moments in it.
+/// The text of a screen, without the moments in it.
 fn without_moments(text: &str) -> String {
     let is_moment = |word: &str| word.len() > 15 && word.starts_with("20") && word.ends_with('Z');
     let line = |line: &str| {
@@ -153,7 +153,7 @@ fn the_offer_that_the_help_shows_is_one() {
     let text = format!("id = \"camera-2026-11\"{text}");
     let line = |line: &str| {
         let line = line.trim();
-        // What is said of a value that must be there stands without a `#`.
+        // The line of a value that must be there has no `#`.
         let end = line.find("    ").unwrap_or(line.len());
         line[..end].to_owned()
     };

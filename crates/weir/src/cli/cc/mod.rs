@@ -70,14 +70,14 @@ is in force at once for new connections, and outlives a restart of the agent.";
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES)]
 struct SetArgs {
-    /// What a rule says: to=NET, start=ALGORITHM, ...
+    /// The rule: to=NET, start=ALGORITHM, ...
     #[arg(required = true, value_name = "KEY=VALUE")]
     parts: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 struct UnsetArgs {
-    /// Whose connections: container=, group=, to=, port=, direction=; none for the rule for all
+    /// The connections: container=, group=, to=, port=, direction=; none for the rule for all
     #[arg(value_name = "KEY=VALUE")]
     parts: Vec<String>,
 }
@@ -109,7 +109,7 @@ struct AdviseArgs {
     /// Take back the rule that it has become
     #[arg(long, group = "verb", requires = "to")]
     rollback: bool,
-    /// Forget what is known, and begin anew
+    /// Forget the results, and begin again
     #[arg(long, group = "verb")]
     again: bool,
 }
@@ -165,17 +165,17 @@ struct ExplainArgs {
     /// The far end: an address, or one with a port, as 10.1.2.3:443 or `[fd00::5]:443`
     #[arg(value_parser = far_end, value_name = "DEST")]
     to: (IpAddr, Option<u16>),
-    /// Whose connection: a class as `weir ps` shows it
+    /// The class of the connection, as `weir ps` shows it
     #[arg(long, value_name = "NAME")]
     container: Option<String>,
-    /// Who opens it: out (this side) or in
+    /// The side that opens it: out (this side) or in
     #[arg(long, default_value = "out", value_parser = direction)]
     direction: Direction,
 }
 
 #[derive(Debug, Args)]
 struct FlowsArgs {
-    /// So many of them at the most
+    /// Show at most this number
     #[arg(long, short = 'n', default_value_t = 50)]
     most: usize,
 }

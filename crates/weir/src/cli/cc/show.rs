@@ -1,4 +1,4 @@
-//! What `weir cc` prints.
+//! The output of `weir cc`.
 
 use std::{
     io::{self, Write},

@@ -56,7 +56,7 @@ pub(super) fn run(args: &ExportArgs, session: &mut Session<'_>) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a static tree is not, in words.
+/// The limits of a static tree, in words.
 fn caveats(export: &Export) -> Vec<String> {
     let mut lines: Vec<String> = [
         "A minimum here is had on top of a share by weight; weir lifts the share to the minimum.",
@@ -79,7 +79,7 @@ fn caveats(export: &Export) -> Vec<String> {
     lines
 }
 
-/// Which interfaces' packets an export's selector is about: none for all.
+/// The interfaces that an export's selector is about: none for all.
 fn sender<'a>(export: &'a Export, selector: &ExportSelector) -> Option<&'a ExportClass> {
     let from = selector.from.as_ref()?;
     export.classes.iter().find(|class| class.handle == *from)
@@ -99,7 +99,7 @@ fn protocols(selector: &ExportSelector) -> Vec<Option<u8>> {
     }
 }
 
-/// Which IP versions it is about.
+/// The IP versions that it is about.
 fn is_about(selector: &ExportSelector, v6: bool) -> bool {
     let of = |net: &Option<String>| net.as_ref().is_none_or(|net| net.contains(':') == v6);
     of(&selector.source) && of(&selector.destination)

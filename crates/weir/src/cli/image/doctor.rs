@@ -114,7 +114,7 @@ fn site(pop: &ImagePop) -> Check {
     }
 }
 
-/// A node's clock may be off by so much, ms, before it is said: a proof holds for a minute.
+/// The difference of clocks that is reported, ms: a proof holds for a minute.
 const CLOCK_MS: u64 = 20_000;
 
 /// Whether another node gives this one what it has.
@@ -151,7 +151,7 @@ fn way(listen: SocketAddr, image: &weir_image::Image) -> Check {
     }
 }
 
-/// What Docker's and containerd's files say.
+/// The state of Docker's and containerd's files.
 fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
     let url = format!("http://{listen}");
     let mentions =

@@ -50,7 +50,7 @@ pub(super) struct UndoArgs {
     root: PathBuf,
 }
 
-/// What was written, to be put back.
+/// The text that was written, for `undo`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Record {
     listen: String,
@@ -60,7 +60,7 @@ struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
     path: PathBuf,
-    /// What was there; none if nothing was.
+    /// The text before; none if there was no file.
     before: Option<String>,
     after: String,
     /// Directories that were made for it, deepest first.
@@ -72,7 +72,7 @@ struct Wanted {
     path: &'static str,
     merge: fn(Option<&str>, &str) -> Result<String, String>,
     part: fn(&str, &str) -> Result<String, String>,
-    /// What has to happen for it to be read.
+    /// The step after which the runtime reads it.
     then: &'static str,
 }
 
@@ -296,7 +296,7 @@ pub(super) fn undo(args: &UndoArgs, session: &mut Session<'_>) -> anyhow::Result
                 }
                 said.push(format!("{} is as it was", path.display()));
             }
-            // Somebody has changed it since: only what is weir's goes.
+            // The file has changed since: only weir's part goes.
             (Some(now), _) => {
                 let want = DOCKER.iter().chain(CONTAINERD).find(|w| args.root.join(w.path) == *path);
                 let part = want.map_or(Ok(now.clone()), |want| (want.part)(&now, &record.listen));

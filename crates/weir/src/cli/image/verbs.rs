@@ -44,7 +44,7 @@ pub(super) struct RmArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct PruneArgs {
-    /// What may remain, such as 10GiB
+    /// The size that may remain, such as 10GiB
     #[arg(long, value_name = "SIZE", default_value = "0")]
     down_to: Bytes,
 }
@@ -192,7 +192,7 @@ pub(super) fn pin(args: PinArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
         session.print(&pins, |out, _| pins.iter().try_for_each(|pin| writeln!(out, "{pin}")))?;
         return Ok(ExitCode::SUCCESS);
     };
-    // What has no tag is meant as people mean it; a pattern is taken as it is.
+    // A name without a tag has the tag `latest`; a pattern is taken as it is.
     let pattern = match pattern.parse::<weir_image::Image>() {
         Ok(image) if !pattern.contains('*') => image.to_string(),
         _ => pattern,

@@ -2,12 +2,12 @@
 
 use weir_units::BitRate;
 
-/// What one character of a class's bar shows.
+/// One character of a class's bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// What the class sends; in the last such character, the eighths of it, 1 to 8.
+    /// The rate of the class; in the last such character, the eighths of it, 1 to 8.
     Sending(u8),
-    /// What it may send beyond that.
+    /// The rest of its allocation.
     Allowed,
     /// Its minimum lies here.
     Floor,

@@ -92,7 +92,7 @@ impl Column {
         !matches!(self, Column::Name | Column::Bar | Column::State)
     }
 
-    /// What stands there for this class; nothing for the bar.
+    /// The text for this class; empty for the bar.
     pub(super) fn cell(self, line: &Line<'_>, ink: Ink) -> (String, Style) {
         let class = line.class;
         let here = class.activity != Activity::Absent;

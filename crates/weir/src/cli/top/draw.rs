@@ -131,7 +131,7 @@ fn title(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     two_sided(Text::from(left), Text::from(right), area, buf);
 }
 
-/// What the link carries: a bar in which each class has its colour, and the numbers.
+/// The load of the link: a bar in which each class has its colour, and the numbers.
 fn link(state: &State, status: &Status, ink: Ink, area: Rect, buf: &mut Buffer) {
     let lines = state.lines();
     // A group is the sum of its members, which are there themselves.
@@ -165,7 +165,7 @@ fn link(state: &State, status: &Status, ink: Ink, area: Rect, buf: &mut Buffer) 
     two_sided(left, Text::styled(promised + &repairs, ink.dim()), numbers, buf);
 }
 
-/// What is wrong, a line each.
+/// The faults, a line each.
 fn banners(state: &State, ink: Ink, room: &mut Rect, buf: &mut Buffer) {
     let mut lines = Vec::new();
     if let Some((why, tries)) = &state.silence {

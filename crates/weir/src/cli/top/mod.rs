@@ -58,7 +58,7 @@ pub(super) struct TopArgs {
     /// Print one frame as text, and end
     #[arg(long)]
     once: bool,
-    /// What to sort by first
+    /// The first sort key
     #[arg(long, value_enum, default_value_t = Sort::Rate, value_name = "COLUMN")]
     sort: Sort,
 }
@@ -110,7 +110,7 @@ fn sample(client: &Client) -> Result<News, ClientError> {
     Ok(News::Sample(Box::new(client.status()?), client.classes()?))
 }
 
-/// What wakes the screen.
+/// An input that wakes the screen.
 enum Input {
     Terminal(Event),
     News(News),

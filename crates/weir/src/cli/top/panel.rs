@@ -1,4 +1,4 @@
-//! What is shown of one class: its last minute at the bottom, its explanation on demand.
+//! The panel of one class: its last minute at the bottom, its explanation on demand.
 
 use ratatui::{
     buffer::Buffer,

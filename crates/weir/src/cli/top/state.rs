@@ -1,5 +1,5 @@
-//! What `weir top` knows, and what a key or a piece of news does to it. No clock, no
-//! terminal, no socket: what is to be done comes out as an [`Action`].
+//! The state of `weir top`, and the effect of keys and news on it. No clock, no terminal, no
+//! socket: what is to be done comes out as an [`Action`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,7 +15,7 @@ pub(super) const HISTORY: usize = 60;
 /// No explanation is longer; the frame stops at its end anyway.
 const MAX_SCROLL: u16 = 200;
 
-/// What the lines are sorted by; the largest first, names from a to z.
+/// The sort key of the lines; the largest first, names from a to z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sort {
     Rate,
@@ -57,7 +57,7 @@ impl Sort {
     }
 }
 
-/// What the keys do now.
+/// The meaning of the keys now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Commands.
@@ -68,7 +68,7 @@ pub(super) enum Mode {
     Explain,
 }
 
-/// What the agent said, or did not.
+/// The agent's answer, or its absence.
 #[derive(Debug)]
 pub(super) enum News {
     /// Its figures, once a second.
@@ -81,7 +81,7 @@ pub(super) enum News {
     Explained(Result<Box<Explanation>, String>),
 }
 
-/// What is to be done after a key.
+/// The action after a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing, or only to draw.
@@ -206,7 +206,7 @@ impl State {
         self.selected.as_ref().is_some_and(|selected| *selected == id(class))
     }
 
-    /// What the agent calls the class: its name, with the source before it if two have that name.
+    /// The agent's name of the class: its name, with the source before it if two have that name.
     fn asked_as(&self, class: &Class) -> String {
         match self.classes.iter().filter(|other| other.name == class.name).count() {
             0 | 1 => class.name.clone(),

@@ -35,10 +35,10 @@ pub(super) enum Fault {
     Hang,
 }
 
-/// What the daemon knows, and what it was asked.
+/// The containers of the daemon, and the requests that it had.
 #[derive(Debug, Default)]
 pub(super) struct World {
-    /// What an inspection of each running container says, by id.
+    /// The inspection of each running container, by id.
     pub(super) containers: BTreeMap<String, Value>,
     /// The inspections of images, by id.
     pub(super) images: BTreeMap<String, Value>,
@@ -129,7 +129,7 @@ impl Fake {
 
     /// Puts text into the stream of events.
     pub(super) fn say(&self, text: &str) {
-        // Nobody may be listening.
+        // The client may have gone.
         let _ = self.events.send(text.to_owned());
     }
 
@@ -150,8 +150,8 @@ impl Drop for Fake {
     }
 }
 
-/// What Docker says of a running container with its own namespace; its process id is the
-/// number in its id, `c7`, and so is its namespace.
+/// Docker's inspection of a running container with its own namespace. The number in its id, `c7`,
+/// is its process id and names its namespace.
 pub(super) fn container(id: &str, name: &str) -> Value {
     let pid: u32 = id[1..].parse().expect("ids are c and a number");
     json!({
