@@ -15,9 +15,9 @@
 //! a_c = min(d_c, M_c, m_c + s),  s the largest with  sum a_c <= R
 //! ```
 //!
-//! It is the default because a link is to be work-conserving unless every active class is at
-//! its ceiling, and because nobody gets less by it than by the equation, up to its demand.
-//! Where every class is backlogged and no ceiling cuts, the two are the same.
+//! It is the default because a link is to be work-conserving unless every active class is at its
+//! ceiling. No class gets less by it than by the equation, up to its demand. Where every class is
+//! backlogged and no ceiling cuts, the two are the same.
 //!
 //! Floors beyond the capacity are cut by one factor, as in [`crate::fill`].
 
@@ -27,7 +27,7 @@ use crate::{
     sharer::{Claim, Rule, make_room},
 };
 
-/// What becomes of the spare that one class cannot use.
+/// The use of the spare that one class cannot take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Spare {
     /// It stays unused: Eq. 1 as written.
@@ -50,7 +50,7 @@ impl Additive {
         Additive { spare, ..Additive::default() }
     }
 
-    /// What is left above the floors is water-filled with equal weights.
+    /// The rest above the floors is water-filled with equal weights.
     fn redivide(&mut self, spare: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
         self.above_floor.clear();
         self.above_floor.extend(claims.iter().map(|claim| {

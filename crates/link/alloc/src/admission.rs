@@ -1,4 +1,4 @@
-//! Which minima may be promised.
+//! Admission of minima.
 //!
 //! The test of Anastasi et al., Eq. 2, with minima as rates instead of fractions:
 //!
@@ -49,7 +49,7 @@ impl Reservable {
         f64::from(self.0) / f64::from(Reservable::ONE)
     }
 
-    /// What may be promised of that capacity, rounded down.
+    /// The reservable part of that capacity, rounded down.
     #[must_use]
     pub fn of(self, capacity: BitRate) -> BitRate {
         capacity.scale(self.0.into(), Reservable::ONE.into())
@@ -92,19 +92,19 @@ pub struct Claimant<'a> {
 pub struct Reservation {
     /// The minima promised, together.
     pub reserved: BitRate,
-    /// What may be promised in all.
+    /// The rate that may be promised in all.
     pub reservable: BitRate,
 }
 
 impl Reservation {
-    /// What may still be promised.
+    /// The rate that may still be promised.
     #[must_use]
     pub fn free(self) -> BitRate {
         self.reservable.saturating_sub(self.reserved)
     }
 }
 
-/// Which of a group's rates bounds its members' minima.
+/// The rate of a group that bounds its members' minima.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupLimit {
     /// Its minimum: it has bought no more.
@@ -139,7 +139,7 @@ pub enum AdmitError {
         /// The largest minimum that would have been accepted.
         free: BitRate,
     },
-    /// What is free of the link does not hold the minimum.
+    /// The free part of the link does not hold the minimum.
     #[error("cannot promise {name} a minimum of {asked}: {}", self.reason())]
     NoCapacity {
         /// Class or group.
@@ -150,10 +150,10 @@ pub enum AdmitError {
         free: BitRate,
         /// Promised to others.
         reserved: BitRate,
-        /// What may be promised in all.
+        /// The rate that may be promised in all.
         reservable: BitRate,
     },
-    /// What is free of the group does not hold its member's minimum.
+    /// The free part of the group does not hold its member's minimum.
     #[error("cannot promise {name} a minimum of {asked}: {}", self.reason())]
     GroupOvercommitted {
         /// The member.
@@ -164,9 +164,9 @@ pub enum AdmitError {
         asked: BitRate,
         /// The largest minimum that would have been accepted.
         free: BitRate,
-        /// What the members may have together.
+        /// The rate that the members may have together.
         limit: BitRate,
-        /// Which of the group's rates that is.
+        /// The rate of the group that this is.
         by: GroupLimit,
     },
     /// A group's minimum does not hold what its members have been promised.

@@ -8,7 +8,7 @@ use crate::{
     sharer::Rule,
 };
 
-/// Which way of dividing a link, by the name that the configuration uses.
+/// The way of dividing a link, by the name that the configuration uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocatorKind {
@@ -53,8 +53,8 @@ impl FromStr for AllocatorKind {
 /// demand is the sum of `min(demand, max)` over them, its floor the larger of its own and the
 /// sum of theirs. The members share what the group gets by their policies.
 ///
-/// The answer depends on nothing but the arguments. What is kept from call to call is memory:
-/// a call that is not larger than one before it allocates none.
+/// The answer depends on nothing but the arguments. Memory is kept from call to call: a call that
+/// is not larger than one before it allocates none.
 #[derive(Debug)]
 pub struct Allocator {
     nest: Nest,
@@ -85,8 +85,8 @@ impl Allocator {
         Allocator::of(Rules::WaterFilling(Fill::default()))
     }
 
-    /// What each class sends in the long run under qCon's credits, within 1 % of
-    /// water-filling for [`CreditForm::Repaired`].
+    /// The long-run rate of each class under qCon's credits, within 1 % of water-filling for
+    /// [`CreditForm::Repaired`].
     #[must_use]
     pub fn credit(form: CreditForm) -> Allocator {
         Allocator::of(Rules::Credit(Fluid::new(form)))
@@ -102,7 +102,7 @@ impl Allocator {
         Allocator { nest: Nest::default(), rules }
     }
 
-    /// What each class may send, bit/s, in the order of `sharers`.
+    /// The allocation of each class, bit/s, in the order of `sharers`.
     ///
     /// # Panics
     /// If a class names a group that is not in `groups`.
@@ -116,25 +116,25 @@ impl Allocator {
         &self.nest.allocations
     }
 
-    /// What each class may send, as of the last [`Allocator::allocate`].
+    /// The allocation of each class, as of the last [`Allocator::allocate`].
     #[must_use]
     pub fn allocations(&self) -> &[BitRate] {
         &self.nest.allocations
     }
 
-    /// What decided each class's allocation, as of the last [`Allocator::allocate`].
+    /// The reason for each class's allocation, as of the last [`Allocator::allocate`].
     #[must_use]
     pub fn bounds(&self) -> &[Bound] {
         &self.nest.bounds
     }
 
-    /// What each group may send, as of the last [`Allocator::allocate`].
+    /// The allocation of each group, as of the last [`Allocator::allocate`].
     #[must_use]
     pub fn group_allocations(&self) -> &[BitRate] {
         &self.nest.group_allocations
     }
 
-    /// What decided each group's allocation, as of the last [`Allocator::allocate`].
+    /// The reason for each group's allocation, as of the last [`Allocator::allocate`].
     #[must_use]
     pub fn group_bounds(&self) -> &[Bound] {
         &self.nest.group_bounds

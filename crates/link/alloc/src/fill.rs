@@ -25,8 +25,8 @@
 //! a_i = min(l_i, k m_i),  k the largest with  sum a_i <= C
 //! ```
 //!
-//! This is the same division with floors for weights. Whoever has no floor gets nothing, as
-//! it did when the capacity came down to sum l_i: nothing jumps there.
+//! This is the same division with floors for weights. A class without a floor gets nothing, as it
+//! did when the capacity came down to sum l_i: the allocation does not jump there.
 
 use std::cmp::Ordering;
 
@@ -81,7 +81,7 @@ impl Level {
     }
 }
 
-/// What rounding down took from a claim, over a common denominator.
+/// The part of a claim that rounding down took, over a common denominator.
 #[derive(Debug, Clone, Copy)]
 struct Remainder {
     part: u128,

@@ -20,13 +20,13 @@ pub(crate) struct Nest {
     /// For the classes outside, then for each group: the place after its last.
     ends: Vec<usize>,
 
-    /// What each class may send.
+    /// The allocation of each class.
     pub(crate) allocations: Vec<BitRate>,
-    /// What decided it.
+    /// The reason for it.
     pub(crate) bounds: Vec<Bound>,
-    /// What each group may send.
+    /// The allocation of each group.
     pub(crate) group_allocations: Vec<BitRate>,
-    /// What decided it.
+    /// The reason for it.
     pub(crate) group_bounds: Vec<Bound>,
 }
 

@@ -15,7 +15,7 @@ pub struct WeightError(pub String);
 impl Weight {
     /// The largest weight: enough for a thousandfold difference with three digits.
     pub const MAX: u32 = 1_000_000;
-    /// The weight of a class that nobody gave one.
+    /// The weight of a class without a configured one.
     pub const ONE: Weight = Weight(NonZeroU32::MIN);
 
     /// A weight from 1 to [`Weight::MAX`].
@@ -71,8 +71,8 @@ impl<'de> Deserialize<'de> for Weight {
     }
 }
 
-/// What a class may have of the link: its weight, its floor `m` and its ceiling `M`
-/// (weight, minimum and maximum of qCon 3.3), all at once.
+/// The policy of a class: its weight, its floor `m` and its ceiling `M` (weight, minimum and
+/// maximum of qCon 3.3), all at once.
 ///
 /// Invariants: a floor and a ceiling are positive, and the floor is not above the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -169,7 +169,7 @@ impl Policy {
     }
 }
 
-/// What a class would send if nobody held it back: a rate, or more than anyone can give.
+/// The rate that a class would send if it were not held back: a rate, or more than any link gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Demand(BitRate);
 

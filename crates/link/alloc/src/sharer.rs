@@ -9,7 +9,7 @@ use crate::{Demand, Policy};
 pub struct Sharer {
     /// Weight, floor, ceiling.
     pub policy: Policy,
-    /// What it would send.
+    /// Its demand.
     pub demand: Demand,
     /// Index into the list of groups, for a class that shares its group's part.
     pub group: Option<u32>,
@@ -29,7 +29,7 @@ impl Sharer {
     }
 }
 
-/// What decides an allocation.
+/// The reason for an allocation.
 ///
 /// A class that could be named twice gets the first of this list that holds. For a member
 /// of a group the word is about its place in the group.
@@ -104,7 +104,7 @@ impl Claim {
         self.min.min(self.high())
     }
 
-    /// What decides that this claim gets `share`; `lifted`: by weight alone it would be less.
+    /// The reason why this claim gets `share`; `lifted`: by weight alone it would be less.
     pub(crate) fn bound(&self, share: u64, lifted: bool) -> Bound {
         if self.demand == 0 {
             Bound::Idle

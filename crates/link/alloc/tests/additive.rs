@@ -82,7 +82,8 @@ proptest! {
         let shares = additive(Spare::Redivided, link.capacity, &link.sharers);
         let sum = shares.iter().map(|share| u128::from(share.0)).sum::<u128>();
         prop_assert_eq!(sum, link.highs().min(link.capacity.0.into()));
-        // Whoever could take more has the same above its floor; nobody has more than that.
+        // Each class that could take more has the same above its floor, and no class has more than
+        // that.
         let above = |(s, share): (&Sharer, &BitRate)| (share.0 - low(s), share.0 < high(s));
         let above = link.sharers.iter().zip(&shares).map(above).collect::<Vec<_>>();
         if let Some(part) = above.iter().filter(|(_, hungry)| *hungry).map(|(above, _)| *above).min() {

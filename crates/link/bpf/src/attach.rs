@@ -233,13 +233,13 @@ pub fn program_maps(id: u32) -> Result<Vec<u32>, Errno> {
 /// those of the thread's network namespace.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's answer.
 pub fn visit(iterator: BorrowedFd<'_>) -> std::io::Result<()> {
     use std::{io::Read, os::fd::FromRawFd};
     // SAFETY: a plain system call on an open descriptor.
     let fd = unsafe { libbpf_sys::bpf_iter_create(iterator.as_raw_fd()) };
     check(fd)?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     let mut visited = unsafe { std::fs::File::from_raw_fd(fd) };
     // The program writes nothing: reading to the end is what runs it.
     visited.read_to_end(&mut Vec::new()).map(drop)
@@ -250,7 +250,7 @@ fn program_by_id(id: u32) -> Result<std::os::fd::OwnedFd, Errno> {
     // SAFETY: a plain system call.
     let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
     check(fd)?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
 }
 

@@ -18,7 +18,7 @@ use crate::{Credits, RuleSet, UserPath, entries::ignore, pacer::Earlier, rules};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}")]
 pub struct Error {
-    /// What was tried.
+    /// The attempt.
     pub what: &'static str,
     /// libbpf's words.
     #[source]
@@ -35,7 +35,7 @@ pub struct Config {
     pub control_handle: u32,
     /// Class of the host's own traffic.
     pub host_handle: u32,
-    /// Class of traffic nobody claimed.
+    /// Class of traffic that belongs to no other.
     pub default_handle: u32,
     /// 1: node-local traffic is charged to the link too.
     pub charge_local: u32,

@@ -18,7 +18,7 @@ use crate::{
     pacer::map_named,
 };
 
-/// What an earlier agent has left at a cgroup: its program and what it knew of each socket.
+/// The objects that an earlier agent left at a cgroup: its program and its records of sockets.
 pub struct EarlierCongestion {
     /// Its program for socket events.
     pub program: u32,
@@ -56,7 +56,7 @@ impl EarlierCongestion {
         Some(EarlierCongestion { program, hints, alive_ns: word(0)?, owner: word(1)?, maps })
     }
 
-    /// What it knew of sockets; none if that has another layout.
+    /// Its records of sockets; none if they have another layout.
     fn flows(&self) -> Option<MapHandle> {
         map_named(&self.maps, "weir_cc_flows").filter(|map| map.value_size() as usize == FLOW)
     }
@@ -79,7 +79,8 @@ pub struct CongestionConfig {
     pub set: u32,
     /// Grows with each change of the rules.
     pub generation: u32,
-    /// What a visit does: [`MOVE`](CongestionConfig::MOVE) or [`LEAVE`](CongestionConfig::LEAVE).
+    /// The action of a visit: [`MOVE`](CongestionConfig::MOVE) or
+    /// [`LEAVE`](CongestionConfig::LEAVE).
     pub visit: u32,
     /// Networks in which some flows try another algorithm.
     pub trials: u32,
@@ -133,7 +134,7 @@ const KEY: usize = 28;
 const FIXED: u32 = 64;
 
 impl CongestionRule {
-    /// Which kind of rule it is: the bits of what it asks for.
+    /// The kind of the rule: the bits of its conditions.
     #[must_use]
     pub fn kind(&self) -> u32 {
         u32::from(self.handle != 0) << 2 | u32::from(self.port != 0) << 1 | u32::from(self.direction != 0)
@@ -180,7 +181,7 @@ fn wide(address: IpAddr) -> (u8, [u8; 16]) {
 pub struct CongestionTrial {
     /// The far end's network.
     pub to: LocalPrefix,
-    /// What records are told of; never 0.
+    /// The generation that records carry; never 0.
     pub turn: u32,
     /// The part of the connections that try it, of 2^32.
     pub share: u32,
@@ -265,7 +266,7 @@ pub struct CongestionRecord {
 }
 
 const RECORD: usize = 128;
-/// What is kept of a socket: `WEIR_CC_FLOW_SIZE`.
+/// The record of a socket: `WEIR_CC_FLOW_SIZE`.
 const FLOW: usize = 128;
 
 impl CongestionRecord {
@@ -327,7 +328,7 @@ pub struct CongestionCounts {
 /// `congestion.bpf.c`.
 pub struct Congestion {
     skeleton: CongestionSkel<'static>,
-    /// Of the iterator over sockets, or why there is none.
+    /// The link of the iterator over sockets, or the reason for its absence.
     visitor: Result<Link, String>,
     ring: RingBuffer<'static>,
     records: Rc<RefCell<Vec<CongestionRecord>>>,
@@ -347,8 +348,8 @@ impl Congestion {
     pub fn load(earlier: Option<&EarlierCongestion>) -> Result<Congestion, Error> {
         let error = |source| Error { what: "load the programs that choose congestion control", source };
         libbpf_rs::set_print(None);
-        // A kernel without CONFIG_BPF_EVENTS has no iterators. What libbpf's probe says of them is wrong
-        // on some that have, so both are tried.
+        // A kernel without CONFIG_BPF_EVENTS has no iterators. libbpf's probe is wrong on some
+        // kernels that have them, so that both are tried.
         let (skeleton, visitor) = match Congestion::open(earlier, true) {
             Ok(skeleton) => {
                 let visitor = skeleton.progs.weir_cc_visit.attach().map_err(error)?;
@@ -478,7 +479,7 @@ impl Congestion {
         Ok(std::mem::take(&mut *self.records.borrow_mut()))
     }
 
-    /// What the programs have done.
+    /// The counters of the programs.
     ///
     /// # Errors
     /// [`Error`].

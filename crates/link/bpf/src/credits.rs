@@ -5,7 +5,7 @@ use crate::{Error, entries::ignore};
 /// `struct weir_refill` of credit.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refill {
-    /// What a class earns.
+    /// The credit rate of a class.
     pub bytes_per_sec: u64,
     /// The most credit it keeps.
     pub burst_bytes: u64,
@@ -13,7 +13,7 @@ pub struct Refill {
     pub until_ns: u64,
 }
 
-/// What a class's packets came to, since its credit was made.
+/// The fate of a class's packets, since its credit was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Credit {
     /// Passed, layer 2.
@@ -62,7 +62,7 @@ impl Credits {
             .map_err(|source| Error { what: "forget a class's credit", source })
     }
 
-    /// What a class's packets came to; none if there is no such class.
+    /// The fate of a class's packets; none without such a class.
     ///
     /// # Errors
     /// [`Error`].

@@ -45,7 +45,7 @@ pub struct EdtRule {
     pub min: u64,
     /// Ceiling, bytes per second.
     pub max: u64,
-    /// So much of a class may wait, whatever time that takes.
+    /// The bytes of a class that may wait, for any time.
     pub queue_bytes: u64,
     /// At least 1; 0 if there is no such class.
     pub weight: u32,
@@ -66,7 +66,7 @@ pub struct EdtClass {
     pub drops: u64,
     /// Told of congestion instead (ECN), packets.
     pub marks: u64,
-    /// What it may send, bytes per second.
+    /// The rate that it may send, bytes per second.
     pub rate: u64,
     /// It waits, or uses all it may have.
     pub hungry: bool,
@@ -163,7 +163,7 @@ impl Edt {
     pub const CLASSES: u32 = 4096;
     /// Numbers of groups are below this, and not zero.
     pub const GROUPS: u32 = 1024;
-    /// Minor of the class of whoever has none.
+    /// Minor of the class of packets without another.
     pub const DEFAULT: u32 = 2;
     /// Minor of the class that never waits.
     pub const CONTROL: u32 = 3;
@@ -257,14 +257,14 @@ impl Edt {
         set(&self.skeleton.maps.weir_edt_groups, number, &rule.bytes(), "set a group's rate")
     }
 
-    /// Has the next packet divide the link anew, by what was written before: until then packets, of
-    /// which a sender may have a window's, are stamped at the rates that were.
+    /// Lets the next packet divide the link, by the last written policies. Until then packets, of
+    /// which a sender may have a window's, are stamped at the earlier rates.
     pub fn divide_anew(&mut self) {
         self.divide_at(0);
     }
 
-    /// Has no packet divide the link before this time, `CLOCK_MONOTONIC`, ns, as the program itself does:
-    /// a time that is more than a second ahead is nobody's, and counts for nothing. For tests.
+    /// Lets no packet divide the link before this time, `CLOCK_MONOTONIC`, ns, as the program
+    /// itself does. A time that is more than a second ahead counts for nothing. For tests.
     pub fn divide_at(&mut self, time: u64) {
         if let Some(shared) = self.skeleton.maps.bss_data.as_mut() {
             shared.weir_edt_next = time;
@@ -279,7 +279,7 @@ impl Edt {
         set(&self.skeleton.maps.weir_edt_clocks, minor.into(), &[0; CLASS], "set a class's clock back")
     }
 
-    /// What the program was told of the link; none if this layout was never written.
+    /// The program's parameters of the link; none if this layout was never written.
     ///
     /// # Errors
     /// [`Error`].
@@ -298,7 +298,7 @@ impl Edt {
         rows(&self.skeleton.maps.weir_edt_rules, last, EdtRule::read, out, "read the classes' rates")
     }
 
-    /// Policies of the groups with numbers up to `last`; number 0 is none.
+    /// Policies of the groups with numbers up to `last`; number 0 stands for no group.
     ///
     /// # Errors
     /// [`Error`].
@@ -315,7 +315,7 @@ impl Edt {
     }
 }
 
-/// What the program did with a packet.
+/// The program's verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tried {
     /// `TC_ACT_*`.

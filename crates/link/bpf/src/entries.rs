@@ -1,14 +1,14 @@
-//! What a map holds, in as few system calls as the kernel allows.
+//! Reads a map's entries, in as few system calls as the kernel allows.
 
 use std::{collections::BTreeMap, os::fd::AsRawFd, ptr};
 
 use libbpf_rs::{MapCore, MapFlags};
 use nix::errno::Errno;
 
-/// What kernels answer that cannot read such a map in batches (`ENOTSUPP`): those before 5.13, of
+/// The error of kernels that cannot read such a map in batches (`ENOTSUPP`): those before 5.13, of
 /// longest prefixes.
 const NOT_SUPPORTED: i32 = -524;
-/// How often reading is begun again where somebody writes into the map meanwhile.
+/// The number of new readings if another process writes into the map meanwhile.
 const ATTEMPTS: u32 = 16;
 
 /// All entries of a map with keys of `K` bytes and values of `V`; `about` is how many there should be.

@@ -51,7 +51,7 @@ pub enum Mode {
 pub struct LinkParams {
     /// How classes take turns.
     pub mode: Mode,
-    /// What the link carries, bytes/s; 0: no limit.
+    /// The rate of the link, bytes/s; 0: no limit.
     pub bytes_per_sec: u64,
     /// So late may the link be served without loss of rate, ns.
     pub burst_ns: u64,
@@ -110,7 +110,7 @@ pub struct Params {
 
 impl Params {
     const WORDS: usize = 8;
-    /// Which of the words says that it is there: written last.
+    /// The word that marks the map as complete: written last.
     const FLAGS: usize = 4;
 
     fn words(&self) -> [u64; Params::WORDS] {
@@ -150,7 +150,7 @@ fn unpair(word: u64) -> (u32, u32) {
     (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
 }
 
-/// What a class has done since the qdisc was made.
+/// The counters of a class since the qdisc was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Sent, layer 2.
@@ -169,10 +169,10 @@ pub struct Stats {
     pub overlimits: u64,
 }
 
-/// What went wrong in the kernel, `struct fair_config` of fair.h.
+/// Faults in the kernel, `struct fair_config` of fair.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// Times that state did not fit together, and all packets were dropped to begin anew.
+    /// Times that state did not fit together, and all packets were dropped to begin again.
     pub flushes: u64,
     /// Packets dropped because 65,535 were waiting.
     pub pool_full: u64,
@@ -197,7 +197,7 @@ impl Fair {
     /// The name under which the kernel knows the program that marks packets.
     pub const MARK_PROGRAM: &'static str = "weir_fair_mark";
 
-    /// What this kernel lacks for such a qdisc; `None` if nothing.
+    /// The features that this kernel lacks for such a qdisc; `None` if it has all.
     #[must_use]
     pub fn lacking() -> Option<String> {
         let needs = "BPF qdiscs need kernel >= 6.16 with CONFIG_NET_SCH_BPF";
@@ -210,8 +210,8 @@ impl Fair {
         }
     }
 
-    /// The kind of the qdisc of this device in the network namespace with this inode: the same
-    /// for every agent, and nobody else's (but for one chance in 2^32).
+    /// The kind of the qdisc of this device in the network namespace with this inode. It is the
+    /// same for every agent, and no other has it (but for one chance in 2^32).
     #[must_use]
     pub fn kind_of(netns: u64, ifindex: u32) -> String {
         // FNV-1a, 32 bits.
@@ -254,8 +254,8 @@ impl Fair {
         Ok(Fair { kind, shared, ifindex, loaded: Some((object, link)) })
     }
 
-    /// The qdisc that a process before this one has left at work on this device; `None` if there
-    /// is none, or one of another layout.
+    /// The qdisc that an earlier process left at work on this device; `None` without one, or with
+    /// one of another layout.
     ///
     /// # Errors
     /// [`Error`] if its map is there and cannot be read.
@@ -366,7 +366,7 @@ impl Fair {
         unpair(self.shared.read(place(minor, PARAMS) + Params::FLAGS)).0 & 1 != 0
     }
 
-    /// What a class has done.
+    /// The counters of a class.
     ///
     /// # Panics
     /// As [`Fair::set`].
@@ -386,13 +386,13 @@ impl Fair {
         }
     }
 
-    /// Has the qdisc drop all that waits and begin anew, because its state is damaged in a way
-    /// that it cannot see itself.
+    /// Lets the qdisc drop its backlog and begin again, because its state is damaged in a way that
+    /// it cannot see itself.
     pub fn flush(&self) {
         self.shared.write(FLUSH, 1);
     }
 
-    /// What went wrong.
+    /// The faults.
     #[must_use]
     pub fn faults(&self) -> Faults {
         Faults {

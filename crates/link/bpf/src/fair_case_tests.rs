@@ -1,5 +1,5 @@
-//! What single divisions, and changes of them, came to in the qdisc in user space: most of them were
-//! found by a random policy.
+//! Single divisions, and changes of them, in the qdisc in user space. Random policies found most of
+//! them.
 
 use super::{
     super as fair, CAPACITY, CLASS, Division, FRAME, GROUP, Link, Load, MS, PARAMS, Params, Qdisc, SECOND,

@@ -8,7 +8,7 @@ use super::{CLASS, MS, Qdisc, SECOND, policy};
 const FRAGMENTS: [u32; 9] = [1514, 1514, 1514, 1514, 1514, 1514, 1514, 1514, 702];
 const FIRST: u32 = 1;
 
-/// What the classifier says of a datagram's fragments.
+/// The classifier's verdict on a datagram's fragments.
 fn key(number: u64) -> u32 {
     ((number as u32).wrapping_mul(0x9e37_79b1) & !FIRST) | 2
 }

@@ -24,9 +24,9 @@ const GROUP: u16 = 0x80;
 const GROUPS: u32 = 2;
 /// Classes of a random policy.
 const MANY: usize = 7;
-/// Policies before who is in which group is drawn anew.
+/// Policies between two draws of the groups' members.
 const A_MEMBERSHIP: usize = 5;
-/// What is queued of earlier demands is waited for so long beside the others' packets.
+/// The time for which the backlog of earlier demands may last beside the others' packets.
 const PATIENCE: u64 = 2 * SECOND;
 /// Lengths of packets: a frame, a super-packet; a socket's buffer.
 const FRAME: u32 = 1514;
@@ -50,7 +50,7 @@ impl Qdisc {
     fn new() -> Qdisc {
         static ONLY: Mutex<()> = Mutex::new(());
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the C side's state belongs to whoever holds the lock.
+        // SAFETY: the C side's state belongs to the holder of the lock.
         let shared = unsafe { user_init() };
         let qdisc = Qdisc { shared, _only: only };
         let link = LinkParams {
@@ -78,7 +78,7 @@ impl Qdisc {
         unsafe { *self.shared.add(word) }
     }
 
-    /// What [`super::Fair::set`] does to the map.
+    /// The effect of [`super::Fair::set`] on the map.
     fn set(&self, minor: u16, policy: &Policy, group: u16) {
         let ceil = policy.ceiling().min(CAPACITY);
         let params = Params {
@@ -126,7 +126,7 @@ impl Qdisc {
     }
 }
 
-/// What a class sends.
+/// The traffic of a class.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Load {
     /// Packets of this length, as many as fit into a socket's buffer.
@@ -150,7 +150,7 @@ struct Division {
 }
 
 impl Division {
-    /// What each is due, bit/s.
+    /// The share of each class, bit/s.
     fn due(&self) -> Vec<f64> {
         let sharer = |class: &Class| {
             let demand = match class.load {
@@ -209,7 +209,7 @@ impl Link {
         }
     }
 
-    /// Nobody sends until all queues are empty.
+    /// No class sends until all queues are empty.
     fn drain(&mut self) {
         self.senders.iter_mut().for_each(|sender| sender.load = Load::Nothing);
         self.run(20 * SECOND);
@@ -280,7 +280,7 @@ impl Link {
         }
     }
 
-    /// What each has sent, bit/s, without what of its queue is gone.
+    /// The rate of each class, bit/s, without the part that left its queue before.
     fn rates(&mut self, time: u64) -> Vec<f64> {
         let before = self.senders.clone();
         self.run(time);
@@ -331,7 +331,7 @@ impl Dice {
         ((low + (high - low) * part).exp() as u64).clamp(least, most)
     }
 
-    /// Who is in which group.
+    /// The members of each group.
     fn membership(&mut self) -> Vec<Option<u32>> {
         (0..MANY).map(|_| self.chance(50).then(|| self.below(GROUPS.into()) as u32)).collect()
     }

@@ -14,11 +14,11 @@ use crate::{
     pacing_skeleton::{PacingSkel, PacingSkelBuilder},
 };
 
-/// What an earlier agent of the same network namespace has left at a cgroup.
+/// The objects that an earlier agent of the same network namespace left at a cgroup.
 pub struct Earlier {
     /// Its program.
     pub program: u32,
-    /// What it knew of each socket.
+    /// Its records of sockets.
     pub(crate) flows: MapHandle,
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn map_named(ids: &[u32], name: &str) -> Option<MapHandle> {
 }
 
 impl Earlier {
-    /// What an earlier agent that shared the link of the network namespace `owner` (its inode)
-    /// has left at a cgroup.
+    /// The objects that an earlier agent left at a cgroup, if it shared the link of the network
+    /// namespace `owner` (its inode).
     #[must_use]
     pub fn find(cgroup: BorrowedFd<'_>, owner: u64) -> Option<Earlier> {
         let left = Left::all(cgroup).into_iter().find(|left| left.owner == owner)?;

@@ -1,5 +1,5 @@
-//! The classifier's maps as they should be: what somebody else put into them, altered or removed is
-//! found and set right.
+//! Restores the classifier's maps: entries that another process added, altered or removed are found
+//! and set right.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ pub struct Wanted<'a> {
     pub rules: &'a RuleSet,
 }
 
-/// What was set right: names of maps, and how many of their entries.
+/// The repairs: names of maps, and the number of their entries.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// In the order of the looks.
@@ -48,10 +48,10 @@ impl Restored {
     }
 }
 
-/// What makes a map's entries the wanted ones.
+/// The writes that make a map's entries the wanted ones.
 #[derive(Debug, PartialEq, Eq)]
 struct Difference<K, V> {
-    /// Nobody wants these.
+    /// These entries are not wanted.
     remove: Vec<K>,
     /// These lack, or are others.
     write: Vec<(K, V)>,
@@ -100,9 +100,9 @@ fn restore_row(map: &impl MapCore, row: u32, wanted: &[u8]) -> Result<usize, Bpf
 }
 
 impl Classifier {
-    /// Compares what the maps hold with what they should, and writes the difference: what somebody put
-    /// into them, altered or removed would give packets to other classes. Counters and the kernel's own
-    /// memory (of sockets, of fragments) are left alone.
+    /// Compares the maps with the wanted entries, and writes the difference. Entries that another
+    /// process added, altered or removed would give packets to other classes. Counters and the
+    /// kernel's own memory (of sockets, of fragments) are left alone.
     #[must_use]
     pub fn restore(&self, wanted: &Wanted<'_>) -> Restored {
         let maps = &self.skeleton.maps;
@@ -129,7 +129,7 @@ impl Classifier {
         }
         if let Some(program) = self.handed_to.get() {
             let user = attach::program_id(program).map_err(refused).and_then(|id| {
-                // What is read of an array of programs are their ids.
+                // The values read from an array of programs are their ids.
                 let found = maps.weir_user.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
                 let is_there = found.is_some_and(|found| found == id.to_ne_bytes());
                 if is_there { Ok(0) } else { self.hand_over(program.as_fd()).map(|()| 1) }
@@ -151,7 +151,7 @@ impl Pacer {
         let error = |source| Error { what: "restore the rates of classes' sockets", source };
         let keyed = wanted.iter().map(|(handle, rate)| (handle.to_ne_bytes(), rate.to_ne_bytes()));
         let shares = restore(self.shares(), &keyed.collect(), |_| true).map_err(error)?;
-        // What the kernel counts in them is its own affair, that there are some is ours.
+        // The kernel counts in them; that they exist is weir's affair.
         let crowds =
             entries::<4, { pacer::CROWD }>(self.crowds(), wanted.len()).map_err(refused).map_err(error)?;
         let lost: Vec<_> =
@@ -236,7 +236,7 @@ mod tests {
             ("weir_rules", 4),
         ];
         assert_eq!(restored.maps, all);
-        // What the agent writes is what is wanted.
+        // The agent's own writes are wanted.
         classifier.configure(&config).unwrap();
         classifier.load_rules(2, &rules).unwrap();
         local.iter().for_each(|prefix| classifier.set_local(*prefix, true).unwrap());

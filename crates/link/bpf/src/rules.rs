@@ -1,7 +1,7 @@
-//! Which packets of a container, or of the host, belong to another class than the rest of theirs.
+//! Rules give packets of a container, or of the host, to another class than the rest.
 //!
 //! Rules are compiled to what `select.h` looks up: masks, each with a table of the rules that ask
-//! for just these fields. What a packet costs grows with the masks, not with the rules.
+//! for just these fields. The cost of a packet grows with the masks, not with the rules.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -127,7 +127,7 @@ impl RuleSet {
         self.masks.is_empty()
     }
 
-    /// Looks that a packet may cost at the most.
+    /// The most lookups that a packet may cost.
     #[must_use]
     pub fn masks(&self) -> usize {
         self.masks.len()
@@ -228,8 +228,8 @@ pub(crate) fn widened(prefix: LocalPrefix) -> (Ipv6Addr, u32) {
     }
 }
 
-/// The aligned blocks that a range of ports is made of, as value and mask; 30 at the most. Port 0
-/// is in none: it is what packets without ports have.
+/// The aligned blocks of a range of ports, as value and mask; at most 30. Port 0 is in none: it is
+/// what packets without ports have.
 #[must_use]
 pub fn port_blocks(range: &RangeInclusive<u16>) -> Vec<(u16, u16)> {
     let (mut next, end) = (u32::from(*range.start()).max(1), u32::from(*range.end()));

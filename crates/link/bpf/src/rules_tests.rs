@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What rules can ask of a packet.
+/// The conditions of rules about a packet.
 #[derive(Debug, Clone)]
 struct Packet {
     from: u32,

@@ -20,7 +20,7 @@ mod skeleton {
 /// The most lanes: `WEIR_LANES` of user.h.
 pub const LANES: usize = 256;
 
-/// What has entered a lane since the programs were loaded.
+/// The packets that entered a lane since the programs were loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entered {
     /// With Ethernet headers; a super-packet's as one packet.
@@ -85,7 +85,7 @@ impl UserPath {
         classifier::set(&self.skeleton.maps.weir_lanes, &handle.to_ne_bytes(), lane, "give a class a lane")
     }
 
-    /// What has entered a lane.
+    /// The packets that entered a lane.
     ///
     /// # Panics
     /// If there is no such lane.

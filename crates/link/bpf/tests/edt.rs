@@ -41,12 +41,12 @@ struct Link {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What a sender does.
+/// The behaviour of a sender.
 #[derive(Debug, Clone, Copy)]
 enum Sender {
     /// Keeps this many bytes waiting.
     Greedy(u64),
-    /// Sends so many bytes per second, whatever happens.
+    /// Sends this number of bytes per second, without regard for losses.
     Steady(u64),
 }
 
@@ -307,7 +307,7 @@ fn packets_beyond_the_horizon_drop_after_a_sockets_worth_waits() {
         let left = (began.elapsed().as_secs_f64() * CAPACITY as f64) as u64;
         let class = link.class(A);
         assert_eq!((class.bytes, class.drops), (taken, 1));
-        // What the link was not used for is given on top: an eighth.
+        // Unused time of the link is given on top: an eighth.
         let most_now = most + most / 8 + left + 2 * u64::from(PACKET);
         assert!((most..=most_now).contains(&taken), "{taken} bytes, {left} left");
     }

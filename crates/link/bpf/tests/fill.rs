@@ -30,7 +30,7 @@ struct Kernel {
 }
 
 struct Answer {
-    /// What each class may send, bytes/s.
+    /// The allocation of each class, bytes/s.
     rates: Vec<u64>,
     nanos: u64,
     passes: u64,
@@ -158,7 +158,7 @@ fn the_kernel_divides_as_water_filling_does() {
         .unwrap();
 }
 
-/// What a class may send does not depend on its own modesty: one that asks for less than its
+/// The allocation of a class does not depend on its own demand: one that asks for less than its
 /// part can double at once.
 #[test]
 fn a_modest_class_may_send_what_its_weight_gives() {

@@ -45,7 +45,7 @@ pub enum CongestionError {
     },
 }
 
-/// Whose sockets are told apart, and by what.
+/// The sockets to tell apart, and by which key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Homes {
     /// The class of the node's own sockets, by its handle.
@@ -65,8 +65,8 @@ pub fn available() -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What connections use of which no rule and no application says something; none if it is not to be
-/// read.
+/// The algorithm of connections without a rule or a choice of their application; none if it is not
+/// to be read.
 #[must_use]
 pub fn system_default() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").ok()?;
@@ -201,7 +201,7 @@ impl Congestion {
         self.deaf = heard.err().map(|errno| {
             format!("applications cannot say how much they will send: weir's program for that cannot be attached: {errno}")
         });
-        // What agents of namespaces that are gone have left.
+        // Programs that agents of vanished namespaces left.
         let living = namespaces();
         for left in EarlierCongestion::all(dir) {
             if !living.contains(&left.owner) && now_ns().saturating_sub(left.alive_ns) > DEAD_NS {
@@ -258,7 +258,7 @@ impl Congestion {
         Ok(failures)
     }
 
-    /// Which rules are in force: grows with each change of them.
+    /// The generation of the rules in force: grows with each change of them.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.config.generation
@@ -281,7 +281,7 @@ impl Congestion {
         Ok(self.programs.records()?)
     }
 
-    /// What the programs have done.
+    /// The counters of the programs.
     ///
     /// # Errors
     /// [`CongestionError`].
@@ -331,7 +331,7 @@ impl Congestion {
         if left == self.attached {
             return Ok(false);
         }
-        // What is still there is replaced.
+        // A program that is still there is replaced.
         self.earlier = left;
         self.attach()?;
         Ok(true)
@@ -361,7 +361,7 @@ impl Congestion {
     }
 }
 
-/// What tells the calling thread's network namespace from all others, ever.
+/// Tells the calling thread's network namespace from all others, past and future.
 fn cookie() -> Result<u64, Errno> {
     let socket: OwnedFd = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut cookie = 0u64;

@@ -81,7 +81,7 @@ impl Root {
         Ok(Root { dir, owner })
     }
 
-    /// What an earlier agent of this network namespace has left.
+    /// The programs that an earlier agent of this network namespace left.
     #[must_use]
     pub fn earlier(&self) -> Option<Earlier> {
         Earlier::find(self.dir.as_fd(), self.owner.ino)
@@ -93,7 +93,7 @@ pub struct Pacing {
     pacer: Pacer,
     root: Root,
     program: u32,
-    /// What was last written: handle and bytes per second.
+    /// The last written rates: handle and bytes per second.
     shares: BTreeMap<u32, u64>,
     /// Namespaces whose older sockets have been visited.
     visited: BTreeMap<NsId, NetnsRef>,
@@ -201,8 +201,8 @@ impl Pacing {
         let told = self.pacer.beat(self.root.owner.ino, 0, true);
         let own = NetnsRef { path: "/proc/self/ns/net".into(), id: self.root.owner };
         let all: Vec<&NetnsRef> = [&own].into_iter().chain(self.visited.values()).collect();
-        // What is in none of these namespaces takes its rate back itself, if it sends: it
-        // is given a moment.
+        // A socket in none of these namespaces takes its rate back itself if it sends: it is given
+        // a moment.
         visit(self.pacer.visitor(), &all);
         std::thread::sleep(std::time::Duration::from_millis(50));
         attach::detach_sock_ops(self.program, self.root.dir.as_fd())

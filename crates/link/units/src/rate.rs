@@ -72,7 +72,7 @@ impl BitRate {
         self.0 as f64 / 1e6
     }
 
-    /// What this rate carries in `time`, rounded down; saturates.
+    /// The bytes that this rate carries in `time`, rounded down; saturates.
     #[must_use]
     pub fn bytes_in(self, time: Duration) -> Bytes {
         let bytes = u128::from(self.0) * time.as_nanos() / 8_000_000_000;
@@ -107,7 +107,7 @@ impl BitRate {
         BitRate(u64::try_from(v).unwrap_or(u64::MAX))
     }
 
-    /// Difference, zero at the least.
+    /// Difference, at least zero.
     #[must_use]
     pub fn saturating_sub(self, rhs: BitRate) -> BitRate {
         BitRate(self.0.saturating_sub(rhs.0))

@@ -83,7 +83,7 @@ impl Rule for Fluid {
     }
 }
 
-/// What seems to decide the share: within 1 %, which is what the form promises.
+/// The apparent reason for the share: within 1 %, as the form promises.
 fn bound(claim: &Claim, share: u64) -> Bound {
     let reaches = |rate: u64| u128::from(share) * 100 >= u128::from(rate) * 99;
     match claim {

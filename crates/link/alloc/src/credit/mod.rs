@@ -22,13 +22,13 @@
 //! or has too much (8-9) to the classes *after* it: `weight_left`, their weight, stands for
 //! `1 - w`. Hence:
 //!
-//! 1. What the last class leaves or cannot take has no taker. Of five classes with weights
-//!    1 to 5 of which only the first sends, it gets 1/15 of the link; if only the last
-//!    sends, all of it.
+//! 1. The part that the last class leaves or cannot take has no taker. Of five classes with weights
+//!    1 to 5 of which only the first sends, it gets 1/15 of the link; if only the last sends, all
+//!    of it.
 //! 2. A minimum is paid by the later classes alone. With 1:1:1 and a minimum of 60 % in the
 //!    middle the shares are 33, 60 and 7 %, and not 20, 60 and 20.
-//! 3. The last class's minimum is paid by nobody: the credits add up to more than C_T, in
-//!    that example with the minimum at the end to 127 %.
+//! 3. No class pays the last class's minimum: the credits add up to more than C_T, in that example
+//!    with the minimum at the end to 127 %.
 //! 4. A class that is lifted lowers what is left for the others, one that is cut raises it, so
 //!    which classes come out as bound depends on who was asked first. With 1:1:1, a minimum of
 //!    40 % and then a maximum of 10 % the shares are 40, 10 and 50 %: the first was lifted
@@ -46,18 +46,18 @@
 //! settle the classes on the heavier side, which whatever follows can only confirm; share
 //! again. Two to four passes are usual. The order of classes plays no part.
 //!
-//! * A class that leaves credit yields what it does not use but keeps headroom above what it
-//!   used: its fair share (1) or minimum, a quarter of its use, a packet, whichever is most.
-//!   So it starts at once when it wakes, and growth is told from a use that varies. What is
-//!   handed out twice by that is bounded: 1.25 periods' credit, the minima, a packet a class.
+//! * A class that leaves credit yields what it does not use but keeps headroom above what it used:
+//!   its fair share (1) or minimum, a quarter of its use, a packet, whichever is most. So it starts
+//!   at once when it wakes, and growth is told from a use that varies. The credit handed out twice
+//!   by that is bounded: 1.25 periods' credit, the minima, a packet a class.
 //! * A class whose packet waits for more credit keeps what it has, so a share of less than a
 //!   packet a period is served, too.
 //! * Where the capacity is lowered below the minima, all are cut by one factor, as in
 //!   water-filling.
 //!
-//! What remains is delay: a demand is known one period late, and where one class's demand
-//! decides whether another's binds, one more for each such step. Five periods have been enough
-//! for every mix of the tests.
+//! A delay remains: a demand is known one period late. Each step in which one class's demand
+//! decides whether another's binds takes one period more. Five periods have been enough for every
+//! mix of the tests.
 
 mod fluid;
 mod paper;
@@ -71,7 +71,7 @@ pub(crate) use fluid::Fluid;
 
 use crate::Policy;
 
-/// Which credit calculation.
+/// The form of the credit calculation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CreditForm {
     /// Algorithm 1 as the paper describes it: one pass, in the order of the classes.
@@ -90,7 +90,7 @@ impl CreditForm {
     }
 }
 
-/// What a class did in the period that ended.
+/// The use of a class in the period that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Usage {
     /// Bytes it sent.
@@ -105,12 +105,12 @@ pub struct Usage {
 struct Account {
     weight: u64,
     min: f64,
-    /// Infinite if there is none.
+    /// Infinite without one.
     max: f64,
     /// The paper's `remaining_credit`. Fractions are kept, so that rounding to bytes costs
     /// nothing in the long run; below zero if a packet was larger than the credit.
     remaining: f64,
-    /// What it would take: what it used if it was content with that, else infinite.
+    /// Its demand: its use if it was content with that, else infinite.
     wish: f64,
     /// Settled in an earlier pass of this period.
     settled: bool,
@@ -162,12 +162,12 @@ impl CreditAllocator {
         CreditAllocator { form, ..self }
     }
 
-    /// What the link carries from the next period on.
+    /// The capacity of the link from the next period on.
     pub fn set_capacity(&mut self, capacity: BitRate) {
         self.capacity = capacity;
     }
 
-    /// Who shares the link from the next period on. A class at a place that was taken before
+    /// The classes of the link from the next period on. A class at a place that was taken before
     /// keeps that place's credit; new ones start with none.
     pub fn set_classes(&mut self, policies: &[Policy]) {
         let in_period = |rate: Option<BitRate>| rate.map(|rate| bytes_in(rate, self.period));

@@ -2,10 +2,10 @@ use super::Account;
 
 /// Algorithm 1, one pass from the first class to the last, with the paper's names.
 ///
-/// Each account's `remaining` is what it left of the last period (C^R) before the call, and
-/// its credit for the next after it. Two things that the prose leaves open: what the last
-/// class leaves is lost (nobody comes after it), and a fair share that the minima of others
-/// made negative is zero, as if zero were a minimum.
+/// Each account's `remaining` is what it left of the last period (C^R) before the call, and its
+/// credit for the next after it. The prose leaves two things open. The rest of the last class is
+/// lost, as no class comes after it. A fair share that the minima of others made negative is zero,
+/// as if zero were a minimum.
 pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
     let total_weight = accounts.iter().map(|account| account.weight).sum::<u64>();
     let mut weight_left = total_weight;

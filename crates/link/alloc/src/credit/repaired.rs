@@ -4,7 +4,7 @@ use super::Account;
 /// leaves, and weights span 34 powers of two at 10,000 classes.
 const PASSES: usize = 40;
 
-/// What even the lightest class may send when it wakes, bytes.
+/// The bytes that even the lightest class may send when it wakes.
 const PACKET: f64 = 1_514.0;
 
 /// A class with a packet waiting may save up this much credit, bytes: a super-packet. Larger
@@ -59,7 +59,7 @@ pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
     }
 }
 
-/// Credit per weight, the highest at which all that is taken fits; infinite if nobody takes more.
+/// Credit per weight: the highest at which all demands fit; infinite if no class takes more.
 fn level(total: f64, accounts: &mut [Account], terms: fn(&Account) -> Terms) -> f64 {
     let mut credit_left = total;
     let mut weight_left = 0.0;

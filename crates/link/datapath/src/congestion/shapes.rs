@@ -1,11 +1,11 @@
-//! What `weir_cc` says, as the kernel's tables have it, and what the kernel says, as `weir_cc` has it.
+//! Rules and records of `weir_cc` in the form of the kernel's tables, and back.
 
 use weir_bpf::{CongestionRecord, CongestionRule, CongestionTrial, LocalPrefix};
 use weir_cc::{Action, Algorithm, Assignment, Direction, Entry, FlowRecord, rule_for};
 use weir_units::{BitRate, Bytes};
 
-/// What an action is to the kernel: bytes before the change and segments until then, 0 for none, and the
-/// names of its algorithms.
+/// An action in the kernel's form: bytes before the change and segments until then, 0 for none, and
+/// the names of its algorithms.
 fn action(action: &Action) -> (u64, u32, [u8; 16], [u8; 16]) {
     let change = action.change.as_ref();
     (

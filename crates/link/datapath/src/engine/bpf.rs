@@ -110,7 +110,8 @@ impl BpfQdisc {
                 self.fair = Some(fair);
                 return Ok(());
             }
-            // Another engine's, of another layout, or somebody's: the device is weir's.
+            // The qdisc is of another engine, another layout or another program: the device is
+            // weir's.
             self.ifb.netlink.call(tc::delete_qdisc(index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
         }
         let fair = Fair::load(self.netns, index)?;
@@ -171,7 +172,7 @@ fn refused(errno: Errno) -> EngineError {
     EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" }
 }
 
-/// What the qdisc is told of the link.
+/// The qdisc's parameters of the link.
 fn link_params(shape: &Shape, mode: Mode) -> LinkParams {
     let express = shape.capacity.time_to_send(SUPER_PACKET).as_nanos();
     LinkParams {
@@ -185,7 +186,8 @@ fn link_params(shape: &Shape, mode: Mode) -> LinkParams {
     }
 }
 
-/// What it is told of a class or group. Rates the whole link could not exceed are none.
+/// The qdisc's parameters of a class or group. Rates that the whole link could not exceed are left
+/// out.
 fn params(shape: &Shape, policy: &Policy, group: Option<u16>) -> Params {
     let ceil = policy.ceiling().min(shape.capacity);
     Params {
@@ -304,7 +306,7 @@ impl Engine for BpfQdisc {
                 fair.iter().for_each(|fair| fair.flush());
             }
         }
-        // An agent that has just taken over knows of nobody yet.
+        // An agent that has just taken over knows no sender yet.
         let strangers = if self.link.is_some() { strangers } else { 0 };
         Ok(altered + usize::from(link_altered) + strangers + usize::from(flushes > 0))
     }

@@ -112,7 +112,7 @@ impl Catcher {
         &self.classifier
     }
 
-    /// What marks packets that have passed the scheduler.
+    /// The mark of packets that have passed the scheduler.
     pub(crate) fn cookie(&self) -> u32 {
         self.config.cookie
     }
@@ -123,7 +123,7 @@ impl Catcher {
         self.how
     }
 
-    /// What must be taken away again.
+    /// The qdiscs to take away at the end.
     #[must_use]
     pub fn created(&self) -> &Created {
         &self.created
@@ -267,7 +267,7 @@ impl Catcher {
         }
     }
 
-    /// Takes weir's filter away and, if weir made it and nobody else uses it, the qdisc.
+    /// Takes weir's filter away. The qdisc goes too if weir made it and no other filter uses it.
     fn unfilter(&mut self, index: u32, device: &str, hook: Hook) -> Result<(), EngineError> {
         let ours = self
             .netlink
@@ -335,7 +335,7 @@ impl Catcher {
         tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, verdict)
     }
 
-    /// What filters do with packets: where no qdisc schedules them the programs decide.
+    /// The verdict of filters: where no qdisc schedules packets the programs decide.
     fn verdict(&self) -> Verdict {
         if self.config.pacing & (Config::IN_PLACE | Config::USER) == 0 {
             Verdict::Redirect { to: self.config.ifb_index }
@@ -456,7 +456,7 @@ impl Catcher {
         failures
     }
 
-    /// Detaches what an earlier agent left on interfaces that nobody wants caught now.
+    /// Detaches programs of an earlier agent from interfaces that no class has now.
     ///
     /// # Errors
     /// [`EngineError`].

@@ -6,8 +6,8 @@
 //! ([`crate::pacing`]), which keeps TCP below its credit, and the limit for all else. Alone
 //! ([`Kind::CreditExperiment`]) it is there to be measured, not to be used.
 //!
-//! It fails open: what the agent says holds for 3 s. Unlike a scheduler, it has nothing that would
-//! lend one class's unused part to another while nobody divides.
+//! It fails open: what the agent says holds for 3 s. Unlike a scheduler, it lends no class's unused
+//! part to another between two divisions.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::{Catcher, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, if
 
 use crate::pacing::now_ns;
 
-/// What is said to the programs holds for so long.
+/// The time for which an order to the programs holds.
 const VALID_NS: u64 = 3_000_000_000;
 /// A class keeps the credit of so long.
 const BURST: std::time::Duration = std::time::Duration::from_millis(30);
@@ -31,9 +31,9 @@ pub struct Credit {
     kind: Kind,
     link: String,
     credits: Option<Credits>,
-    /// What each class earns, and the bytes it had dropped when last looked at.
+    /// The credit rate of each class, and its dropped bytes at the last look.
     applied: BTreeMap<u16, (Refill, u64)>,
-    /// The device of an engine that was here before, until nobody sends to it.
+    /// The device of the engine before, until no packet goes there.
     leftover: Option<Ifb>,
     writes: u64,
 }
@@ -127,8 +127,8 @@ impl Engine for Credit {
         Ok(written)
     }
 
-    /// Says, too, that what was said still holds. What was dropped since the last look counts
-    /// as waiting: it is what the class wanted beyond its credit.
+    /// Says, too, that what was said still holds. Packets dropped since the last look count as
+    /// backlog: the class wanted them beyond its credit.
     fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
         out.clear();
         if let Some(mut leftover) = self.leftover.take() {

@@ -4,9 +4,9 @@
 //! those of several classes that are due at the same time wait in fq instead of on the wire: there a
 //! small flow's packet passes them.
 //!
-//! Policy goes into the program's maps, and only there: the program itself finds out who
-//! wants what and divides the link, every 10 ms, with or without an agent (`edt.bpf.c`).
-//! What is set up here stays: the device holds qdisc and program, the program its maps.
+//! Policy goes into the program's maps, and only there: the program itself finds out who wants what
+//! and divides the link, every 10 ms, with or without an agent (`edt.bpf.c`). Qdisc and program
+//! stay when it is dropped: the device holds both, and the program holds its maps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,9 +36,10 @@ const _: () = assert!(Program::DEFAULT == super::DEFAULT as u32 && Program::CONT
 
 /// Majors of each fq that is not at the root come after this one; the root's is [`MAJOR`].
 const FIRST_FQ: u16 = 0x10;
-/// TBF carries more than the classes together, so that what is due leaves soon: one part in so many.
+/// TBF carries more than the classes together, so that due packets leave soon: one part in this
+/// number.
 const SPARE: u64 = 16;
-/// What TBF may send at once: so much a late timer costs nothing.
+/// The burst of TBF: a timer that is late by this much costs nothing.
 const BURST: Duration = Duration::from_millis(1);
 /// More transmit queues than anyone has.
 const MOST_QUEUES: u16 = 256;
@@ -52,7 +53,7 @@ struct Placed {
     options: Vec<u8>,
 }
 
-/// What is at the device's root.
+/// The qdisc at the device's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Root {
     /// fq.
@@ -70,7 +71,7 @@ impl Root {
             false => Root::Fq,
             true => {
                 let rate = BitRate(shape.capacity.bits_per_sec() + shape.capacity.bits_per_sec() / SPARE);
-                // What is larger is split, or dropped if it cannot be.
+                // A larger packet is split, or dropped if it cannot be.
                 let packet = u64::from(shape.mtu) + 32;
                 Root::Tbf { rate, burst: Bytes(rate.bytes_in(BURST).0.max(packet)) }
             }
@@ -91,7 +92,7 @@ pub struct Edt {
     ifb: Ifb,
     program: Program,
     how: Attach,
-    /// What was last written.
+    /// The last written values.
     link: EdtLink,
     rules: BTreeMap<u16, EdtRule>,
     /// By number.
@@ -198,8 +199,8 @@ impl Edt {
             (None, None) if self.ifb.queues > 1 => Root::Mq,
             (None, None) => Root::Fq,
         };
-        // Another engine's, or somebody's: the device is weir's. An fq whose options somebody
-        // altered keeps those that are not written, so it goes too.
+        // The qdisc is of another engine or program: the device is weir's. An fq with altered
+        // options keeps those that are not written, so that it goes too.
         if let Some(found) = found
             && (found.kind != root.kind()
                 || found.handle != HANDLE
@@ -319,7 +320,7 @@ fn rule(policy: &Policy, capacity: BitRate, queue_bytes: u64, group: u32) -> Edt
     }
 }
 
-/// What the program's clocks are compared with.
+/// The clock that the program's clocks are compared with.
 fn now() -> u64 {
     ClockId::CLOCK_MONOTONIC.now().map_or(0, |t| Duration::from(t).as_nanos().try_into().unwrap_or(0))
 }
@@ -436,8 +437,8 @@ impl Engine for Edt {
         }
     }
 
-    /// What was altered in the maps is forgotten, so that the next [`apply`](Engine::apply)
-    /// writes it. Counters of groups and of the link are their classes' sums.
+    /// Altered entries of the maps are forgotten, so that the next [`apply`](Engine::apply) writes
+    /// them. Counters of groups and of the link are their classes' sums.
     fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
         out.clear();
         if self.patrolled.elapsed() >= PATROL {
@@ -456,7 +457,7 @@ impl Engine for Edt {
         for (minor, found) in (0u16..).zip(&self.found_rules) {
             match self.rules.get_mut(&minor) {
                 Some(rule) if rule == found => {}
-                // Weight 0 stands for a rule that nobody wants: the class itself is known.
+                // Weight 0 stands for a rule without use: the class itself is known.
                 Some(rule) => (*rule, drift) = (EdtRule::default(), drift + 1),
                 None if found.weight > 0 => {
                     self.rules.insert(minor, *found);

@@ -16,7 +16,7 @@ use super::{DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Plan, ifb::Ifb,
 /// The HTB engine's half of the kernel.
 pub struct Htb {
     ifb: Ifb,
-    /// What was last written, by minor.
+    /// The last written values, by minor.
     applied: BTreeMap<u16, tree::Node>,
     /// Last dump; kept for its memory.
     found: Vec<FoundClass>,
@@ -50,7 +50,7 @@ impl Htb {
         let ours = TcHandle::new(MAJOR, 0);
         match self.ifb.root()? {
             Some(root) if root.kind == "htb" && root.handle == ours => return Ok(()),
-            // Another engine's, or somebody's: the device is weir's.
+            // The qdisc is of another engine or program: the device is weir's.
             Some(root) => {
                 let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
                 self.ifb.netlink.call(delete)?;
@@ -91,7 +91,7 @@ impl Htb {
         let mut requests: Vec<Request> = Vec::new();
         let mut touched: Vec<(u16, Option<tree::Node>)> = Vec::new();
         let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
-        // A class cannot move in the tree: it is removed and made anew. Members go before groups.
+        // A class cannot move in the tree: it is removed and made again. Members go before groups.
         let root = TcHandle::new(MAJOR, super::ROOT);
         let stale = |class: &HtbClass| {
             minors.get(&class.handle.minor()).is_none_or(|n| n.class.parent != class.parent)
@@ -138,7 +138,7 @@ impl Htb {
                     self.applied.remove(&minor);
                 }
                 (Err(e), _) => {
-                    // Whatever is there now, the next call writes it again.
+                    // The next call writes the class again, in any case.
                     if let Some(applied) = self.applied.get_mut(&minor) {
                         applied.leaf = None;
                         applied.class.ceil = weir_units::BitRate::ZERO;
@@ -202,7 +202,7 @@ impl Engine for Htb {
             let minor = found.class.handle.minor();
             out.push(Measured { minor, counters: found.counters });
             let Some(node) = self.applied.get_mut(&minor) else {
-                // Nobody of ours: remove it at the next occasion.
+                // The class is not weir's: the next occasion removes it.
                 self.applied.insert(minor, tree::Node { class: found.class, leaf: None });
                 drift += 1;
                 continue;

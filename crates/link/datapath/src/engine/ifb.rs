@@ -25,8 +25,8 @@ impl Ifb {
     /// The name that the device has.
     pub(crate) const NAME: &'static str = DEVICE;
 
-    /// Makes the device for this link, with so many transmit queues, or takes over the one an
-    /// earlier agent left, with as many as it has.
+    /// Makes the device for this link, with this number of transmit queues. A device of an earlier
+    /// agent is taken over with the queues that it has.
     pub(crate) fn open(link: &str, wanted: u32) -> Result<Ifb, EngineError> {
         let mut netlink = Netlink::open()?;
         let (index, queues, is_new) = find_or_make(&mut netlink, link, wanted)?;

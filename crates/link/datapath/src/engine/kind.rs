@@ -1,4 +1,4 @@
-//! Which engines there are, and which of them to take.
+//! The engines, and the choice between them.
 
 use std::{fmt, str::FromStr};
 

@@ -1,10 +1,10 @@
-//! What enforces a division in the data path.
+//! Engines enforce a division in the data path.
 //!
-//! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the
-//! uplink). The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones,
-//! [`Edt`] where there is fq, [`Credit`] where no queue may be, [`User`] in this process. It is told a [`Plan`]; what it makes
-//! of it is its own affair, but whoever sends must get the shares of water-filling: one suite of
-//! tests (`testing/netns/tests/conformance.rs`) holds for all of them.
+//! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the uplink).
+//! The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones, [`Edt`] where
+//! there is fq, [`Credit`] where no queue may be, [`User`] in this process. An engine gets a
+//! [`Plan`] and enforces it in its own way. Senders must get the shares of water-filling: one suite
+//! of tests (`testing/netns/tests/conformance.rs`) holds for all of them.
 
 mod bpf;
 mod catcher;
@@ -34,7 +34,7 @@ pub use kind::{Choice, Kind, NoneWorks, Refused};
 pub use plan::Plan;
 pub use user::{Lateness, User};
 
-/// What the kernel said of one class.
+/// The kernel's counters of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
     /// The class.
@@ -55,7 +55,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// What of it the programs have to know ([`weir_bpf::Config::pacing`]).
+    /// The part of it that the programs have to know ([`weir_bpf::Config::pacing`]).
     #[must_use]
     pub fn programs(self) -> u32 {
         match self {
@@ -68,11 +68,11 @@ impl Place {
 
 /// The scheduler of a link.
 ///
-/// Setting up, adopting, repairing and reconfiguring are the same for it: it compares what
-/// should be with what the kernel says is there, and writes the difference. What it has set up
-/// stays when it is dropped, and goes on without an agent.
+/// Setting up, adopting, repairing and reconfiguring are the same for it: it compares what should
+/// be with what the kernel says is there, and writes the difference. Its objects in the kernel stay
+/// when it is dropped, and work on without an agent.
 pub trait Engine: Send {
-    /// Which one it is.
+    /// The kind of the engine.
     fn kind(&self) -> Kind;
 
     /// Name of the device that carries the scheduler.
@@ -166,7 +166,7 @@ pub trait Engine: Send {
 
 /// Minor of the class that stands for the whole link.
 pub const ROOT: u16 = 1;
-/// Minor of the class for traffic nobody claimed.
+/// Minor of the class for traffic that belongs to no other.
 pub const DEFAULT: u16 = 2;
 /// Minor of the class for ARP, neighbour discovery and DHCP.
 pub const CONTROL: u16 = 3;
@@ -178,7 +178,7 @@ pub const FIRST: u16 = 0x10;
 /// Major of the scheduler's handles.
 pub const MAJOR: u16 = 1;
 
-/// What the data path could not do.
+/// A fault of the data path.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The kernel refused.
@@ -215,10 +215,10 @@ pub enum EngineError {
     Lacking {
         /// Which engine.
         engine: Kind,
-        /// What is missing.
+        /// The missing part.
         why: String,
     },
-    /// The engine cannot hold so many classes.
+    /// The engine cannot hold this number of classes.
     #[error(
         "cannot schedule class 1:{minor:x}: the bpf engine has room for minors below {room:x}; use engine = \"htb\""
     )]

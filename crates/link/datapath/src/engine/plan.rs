@@ -1,4 +1,4 @@
-//! What an engine is to enforce: policies, and what they come to at present.
+//! The plan that an engine enforces: policies, and the allocations at present.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Plan<'a> {
 /// A link and its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// What the link carries.
+    /// The rate of the link.
     pub capacity: BitRate,
     /// Split super-packets in the leaf?
     pub split: bool,
@@ -59,7 +59,7 @@ pub struct Member {
     pub group: Option<usize>,
     /// Floor, ceiling, weight.
     pub policy: Policy,
-    /// What it may send now.
+    /// Its allocation now.
     pub allocation: BitRate,
     /// Whether it takes whatever it is given, so that its share must be exact; one that
     /// sleeps, or wants less than it may have, is not.
@@ -75,7 +75,7 @@ pub struct Group {
     pub minor: u16,
     /// Floor, ceiling, weight.
     pub policy: Policy,
-    /// What its members may send now.
+    /// The allocation of its members together.
     pub allocation: BitRate,
 }
 

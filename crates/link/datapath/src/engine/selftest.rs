@@ -51,12 +51,12 @@ const BURST: usize = 8;
 /// The discard service's port.
 const PORT: u16 = 9;
 
-/// What an engine delivered.
+/// The rates that an engine delivered.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shares {
     /// Received from each sender, Mbit/s at layer 2.
     pub measured: [f64; 2],
-    /// What each must get.
+    /// The rate that each class must get.
     pub expected: [f64; 2],
 }
 
@@ -104,7 +104,7 @@ pub fn run(kind: Kind) -> Result<Shares, Failure> {
     };
     let mut result = in_a_thread();
     for _ in 1..ATTEMPTS {
-        // What cannot be set up cannot be set up a second time.
+        // A device that cannot be set up once cannot be set up twice.
         if !matches!(result, Err(Failure::Unfair(_) | Failure::NoTraffic)) {
             break;
         }

@@ -1,12 +1,11 @@
-//! Which HTB tree stands for which allocations. Pure.
+//! Builds the HTB tree for allocations. Pure.
 //!
-//! HTB gives a class its `rate` first and lends what is left by `quantum`. A class's rate
-//! holds its floor, always, plus as much of its present allocation as fits: the rates of
-//! *all* classes, also of those that sleep, together stay below the capacity. So a floor
-//! is there the moment a class wakes, the link is never oversold, and both remain true if
-//! the agent dies. What is not handed out as rate is lent by quanta in proportion to what
-//! each class's allocation still lacks; with that the shares of backlogged classes are
-//! their allocations exactly:
+//! HTB gives a class its `rate` first and lends what is left by `quantum`. A class's rate holds its
+//! floor, always, plus as much of its present allocation as fits: the rates of *all* classes, also
+//! of those that sleep, together stay below the capacity. So a floor is there the moment a class
+//! wakes, the link is never oversold, and both remain true if the agent dies. The rest of the link
+//! is lent by quanta, in proportion to the part of its allocation that each class still lacks. The
+//! shares of backlogged classes are then exactly their allocations:
 //!
 //! ```text
 //! r_i = m_i + beta (a_i - m_i)     beta <= 1 the largest with  sum r_i <= (1 - SLACK) C
@@ -48,14 +47,14 @@ const DEBT: Duration = Duration::from_millis(20);
 /// for weights 1 to 5.)
 const SPLIT_UP_TO: BitRate = BitRate::mbit(500);
 
-/// What a class with a fixed rate may save up.
+/// The burst of a class with a fixed rate.
 const PRECISE: Duration = Duration::from_millis(1);
 
 /// Ethernet's header.
 const FRAME: u64 = 14;
 
 impl Shape {
-    /// Whether to split if nobody said so.
+    /// Whether to split by default.
     #[must_use]
     pub fn split_by_default(capacity: BitRate) -> bool {
         capacity <= SPLIT_UP_TO
@@ -107,7 +106,7 @@ pub struct Node {
     pub leaf: Option<Leaf>,
 }
 
-/// What a class or group claims of the rates.
+/// The claim of a class or group on the rates.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     /// It has this in any case.
@@ -200,9 +199,9 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
     }
 }
 
-/// The tree that needs no agent: rate = floor, ceil = ceiling, quantum = weight. What floors leave
-/// goes by weight on top of them, which is not section 3's division (see the module's text); it
-/// is what a script can hold.
+/// The tree that needs no agent: rate = floor, ceil = ceiling, quantum = weight. The rest above the
+/// floors goes by weight on top of them. This is not section 3's division (see the module's text),
+/// but a script can hold it.
 pub fn fixed(plan: &Plan<'_>, out: &mut Vec<Node>) {
     build(plan, out);
     let Plan { shape, groups, members } = *plan;
@@ -305,7 +304,7 @@ fn quanta(shape: &Shape, members: &[Member], rates: &[u64]) -> Vec<u64> {
     let lacking: u128 = hungry().map(|(m, rate)| u128::from(lacks(m, *rate))).sum();
     let unit = shape.unit();
     let time = Duration::from_millis(20);
-    // In one round everybody is served once: short enough for nobody to wait long.
+    // One round serves each class once. It is short enough that no class waits long.
     let round = shape.capacity.bytes_in(time).0.max(4 * unit * hungry().count().max(1) as u64);
     let quantum = |(m, rate): (&Member, &u64)| {
         let part = u128::from(round) * u128::from(lacks(m, *rate)) / lacking.max(1);
@@ -363,7 +362,7 @@ mod tests {
             (a.rate.as_mbit() - 24.5).abs() < 0.1 && (b.rate.as_mbit() - 73.5).abs() < 0.1,
             "{a:?} {b:?}"
         );
-        // What is lent goes in the same proportion.
+        // The rest is lent in the same proportion.
         let ratio = b.quantum.0 as f64 / a.quantum.0 as f64;
         assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
     }
@@ -434,7 +433,8 @@ mod tests {
         make(&shape(BitRate::mbit(200), true), &[], &members, &mut nodes);
         assert_eq!(bursts(&nodes, 16), (2 * 1514, 2 * 1514), "2375 bytes are less than two frames");
         assert_eq!(bursts(&nodes, 17), (6250, 6250));
-        // Whoever may have more than is promised, or is promised nothing, is not measured so exactly.
+        // A class that may have more than its promise, or has no promise, is not measured so
+        // exactly.
         assert!(bursts(&nodes, 18).0 >= 16_384 && bursts(&nodes, 19).0 >= 16_384);
         // A super-packet has to fit.
         make(&shape(BitRate::mbit(200), false), &[], &members, &mut nodes);

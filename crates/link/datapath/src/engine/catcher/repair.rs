@@ -1,5 +1,5 @@
-//! Programs that somebody took away, and maps that somebody wrote into: both give packets to no class
-//! or to the wrong one while the scheduler is as it should be.
+//! Repairs programs that another process took away, and maps that it wrote into. Both give packets
+//! to no class or to the wrong one while the scheduler is intact.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use weir_bpf::Wanted;
 
 use super::{Attach, Catcher, EngineError, Hook, PREF, is_ours, ours_at};
 
-/// What was found damaged and is as it should be again.
+/// The parts that were damaged and are repaired.
 #[derive(Debug, Default)]
 pub struct Repairs {
     /// Interfaces that had lost the program that catches their packets.

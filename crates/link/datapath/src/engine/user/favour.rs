@@ -5,9 +5,10 @@ use std::{io, time::Duration};
 
 use weir_units::Instant;
 
-/// A thread that goes before all ordinary ones could keep a processor from them for good, its own senders
-/// among them. So it goes before them for 20 ms without a pause at the most: what it used of these it earns
-/// again four times as fast, asleep or as one of many, and it is one of many until it has earned them all.
+/// A thread that goes before all ordinary ones could keep a processor from them for good, its own
+/// senders among them. The thread goes before other processes for at most 20 ms without a pause. It
+/// earns used time again four times as fast, asleep or as one of many. It is one of many until it
+/// has earned all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Favour {
     used: Duration,
@@ -19,7 +20,7 @@ impl Favour {
     const MOST: Duration = Duration::from_millis(20);
     const EARNED: u32 = 4;
 
-    /// Since it was last told, the thread was asleep, or not. What it is to be from now on: before others,
+    /// Since it was last told, the thread was asleep, or not. The order from now on: before others,
     /// or one of many.
     pub(super) fn spent(&mut self, now: Instant, asleep: bool) -> bool {
         let time = now.since(self.at);
@@ -55,7 +56,7 @@ mod tests {
 
     const TICK: Duration = Duration::from_micros(100);
 
-    /// The part of a second in which it is before others, if it works and sleeps by turns.
+    /// The part of a second in which it is before others, if it works and sleeps alternately.
     fn ahead(work: u32, sleep: u32) -> f64 {
         let (mut favour, mut now, mut ahead, mut is_ahead) =
             (Favour::default(), Instant::default(), 0, false);

@@ -1,5 +1,5 @@
-//! What waits in a lane and what it has lost, from what has entered in the kernel and what was read
-//! here. Pure.
+//! Computes the backlog of a lane and its losses, from the packets that entered in the kernel and
+//! those read here. Pure.
 
 use weir_bpf::Entered;
 

@@ -118,7 +118,7 @@ impl User {
         Ok(self.path.configure(self.tap, lanes, self.cookie)?)
     }
 
-    /// The lane of a class: lane 0 is that of what nobody claimed.
+    /// The lane of a class: lane 0 has the traffic of no class.
     fn lane_for(&self, minor: u16) -> Result<usize, EngineError> {
         if minor == DEFAULT {
             return Ok(0);
@@ -142,7 +142,7 @@ impl User {
         self.split = None;
     }
 
-    /// Begins anew with a device of so many lanes. What waits is lost.
+    /// Begins again with a device of this number of lanes. Packets that wait are lost.
     fn begin(&mut self, lanes: usize) -> Result<(), EngineError> {
         self.ifb.rebuild()?;
         (self.tap, self.pump) = set_up(&mut self.ifb, &self.path, lanes)?;
@@ -234,7 +234,7 @@ impl Engine for User {
 
     fn hurry(&mut self, ahead: bool) {
         self.ahead = ahead;
-        // If nobody is there the next measurement finds that.
+        // The next measurement finds out whether the thread has gone.
         self.pump.order(Order::Ahead(ahead));
         self.pump.ring();
     }
@@ -334,7 +334,7 @@ impl User {
     fn write(&mut self, split: bool, wanted: &[tree::Node]) -> Result<usize, EngineError> {
         let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
         let root = TcHandle::new(MAJOR, ROOT);
-        // A class cannot move in the tree: it is removed and made anew. Members go before groups.
+        // A class cannot move in the tree: it is removed and made again. Members go before groups.
         let mut gone: Vec<HtbClass> = self
             .applied
             .values()

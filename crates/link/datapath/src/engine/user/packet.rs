@@ -72,7 +72,7 @@ impl Packet {
         self.len.saturating_sub(VNET + TICKET)
     }
 
-    /// Bytes on the wire of the next piece of at most so many segments.
+    /// Bytes on the wire of the next piece of at most this number of segments.
     pub(super) fn wire(&self, segments: usize) -> u32 {
         let Some(gso) = &self.gso else { return u32::try_from(self.len().max(1)).unwrap_or(u32::MAX) };
         let left = self.len - gso.payload - self.sent;
@@ -91,7 +91,7 @@ impl Packet {
         (self.gso.is_none() && self.sent == 0).then(|| &self.bytes[..self.len])
     }
 
-    /// Cuts off the next piece of at most so many segments.
+    /// Cuts off the next piece of at most this number of segments.
     pub(super) fn cut(&mut self, segments: usize) -> Piece<'_> {
         let Some(gso) = self.gso else {
             self.sent = self.len;
@@ -242,7 +242,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// What a frame is made of.
+    /// The parts of a frame.
     #[derive(Debug, Clone, Copy)]
     pub(in super::super) struct Make {
         pub(in super::super) is_v6: bool,

@@ -1,5 +1,5 @@
 //! The thread that moves packets: reads each lane's first, asks the schedule which may leave, and
-//! writes it back. Nobody else touches tree or queues; orders come by a channel.
+//! writes it back. No other thread touches tree or queues; orders come by a channel.
 
 use std::{
     fs::File,
@@ -37,23 +37,23 @@ use super::{
 
 /// Packets that leave before others are looked for.
 const BATCH: u32 = 64;
-/// No sleep for a moment to come is shorter: who wakes for each packet does little else. What became due
-/// meanwhile leaves together.
+/// No sleep for a moment to come is shorter: who wakes for each packet does little else. Packets
+/// that became due meanwhile leave together.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(100);
 /// How long an order may take to be answered.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Stands for the bell among the lanes.
 const BELL: u64 = u64::MAX;
 
-/// What the thread is told.
+/// An order to the thread.
 pub(super) enum Order {
     /// Make, or change, a class.
     Set(HtbClass),
     /// Remove one.
     Remove(u16),
-    /// A lane has this class's packets, or nobody's: then what comes is dropped.
+    /// A lane has this class's packets, or belongs to no class: its packets are then dropped.
     Lane(usize, Option<u16>),
-    /// Super-packets are cut into pieces of so many segments.
+    /// Super-packets are cut into pieces of this number of segments.
     Segments(usize),
     /// Go before other threads, or be one of many.
     Ahead(bool),
@@ -61,7 +61,7 @@ pub(super) enum Order {
     Tell(SyncSender<Report>),
 }
 
-/// What the thread says.
+/// A report of the thread.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) classes: Vec<(u16, Stats)>,
@@ -69,7 +69,7 @@ pub(super) struct Report {
     pub(super) late: Lateness,
 }
 
-/// What has become of a lane's packets, since its queue was opened.
+/// The fate of a lane's packets, since its queue was opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LaneReport {
     /// Frames read, and their bytes as whole packets.
@@ -106,7 +106,7 @@ impl Pump {
         Ok(Pump { orders: Some(orders), bell })
     }
 
-    /// Gives an order; false if nobody is there to take it.
+    /// Gives an order; false if the thread has gone.
     pub(super) fn order(&self, order: Order) -> bool {
         self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
     }
@@ -116,7 +116,7 @@ impl Pump {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// What has become of packets; none if the thread is gone, or stuck.
+    /// The fate of packets; none if the thread is gone, or stuck.
     pub(super) fn ask(&self) -> Option<Report> {
         let (answer, answered) = mpsc::sync_channel(1);
         if !self.order(Order::Tell(answer)) {
@@ -144,7 +144,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Writes a frame, in two parts or one, that is so many packets on the wire.
+    /// Writes a frame, in two parts or one, that counts as this number of packets on the wire.
     fn write(&mut self, headers: &[u8], payload: &[u8], segments: u32) {
         let written = if payload.is_empty() {
             (&self.file).write(headers)
@@ -211,7 +211,7 @@ impl Worker {
                 match event.data.u64() {
                     BELL => {
                         let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
-                        // What is counted, and for whom, may change.
+                        // The counters and their classes may change.
                         self.depart();
                         if !self.obey() {
                             return Ok(());
@@ -246,7 +246,7 @@ impl Worker {
                 self.sleep(None)?;
                 break;
             }
-            // Who else wants this processor may be who sends.
+            // The process that wants this processor may be the sender.
             thread::yield_now();
         }
         self.rest.paused(self.now().since(from));
@@ -294,7 +294,7 @@ impl Worker {
         }
     }
 
-    /// Lets packets leave while any may, a batch at the most.
+    /// Lets packets leave while any may, at most a batch.
     fn let_out(&mut self) -> io::Result<Turn> {
         let mut turn = Turn::Lane(0);
         for _ in 0..BATCH {
@@ -352,7 +352,7 @@ impl Worker {
         yard.clear(|d| lanes[d.lane].write(d.frame, &[], d.segments));
     }
 
-    /// Reads a lane's next packet and offers it; if there is none, waits for one.
+    /// Reads a lane's next packet and offers it. Without a packet the lane waits for one.
     fn fill(&mut self, lane: usize) -> io::Result<()> {
         let Some(this) = self.lanes.get_mut(lane) else { return Ok(()) };
         while this.head.is_none() {
@@ -390,7 +390,7 @@ impl Worker {
         }
     }
 
-    /// Does what was ordered; false if nobody will order anything any more.
+    /// Carries out orders; false if no order can come any more.
     fn obey(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {
@@ -399,7 +399,7 @@ impl Worker {
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
-        // What had no class may have one now.
+        // Packets without a class may have one now.
         (0..self.lanes.len()).for_each(|lane| self.offer(lane));
         true
     }

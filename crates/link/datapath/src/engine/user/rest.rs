@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// Whoever is woken costs a processor some 10 microseconds, and the packet that woke it more; whoever looks
-/// costs as long as it looks. So it looks only while packets follow each other: as the kernel does for
-/// processors of virtual machines (`halt_poll_ns`), longer each time that one came soon after it slept, and
-/// not at all after a longer pause. Where it looks before others get to run, nothing may come because it
-/// looks: whoever is to send waits for this processor. So each time that it was all in vain it leaves twice
-/// as many pauses alone.
+/// Waking costs a processor some 10 microseconds, and more for the packet that woke it. Looking
+/// costs as long as it lasts. So it looks only while packets follow each other: as the kernel does
+/// for processors of virtual machines (`halt_poll_ns`), longer each time that one came soon after
+/// it slept, and not at all after a longer pause. Where it looks before others run, nothing may
+/// come because it looks: the sender waits for this processor. After each look without a packet it
+/// sleeps through twice the number of pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Rest {
     look: Duration,
@@ -21,7 +21,7 @@ impl Rest {
     /// A pause that might have been looked through is not longer.
     const LONGEST: Duration = Duration::from_micros(50);
     const FIRST: Duration = Duration::from_micros(10);
-    /// Of this power of two pauses it looks in one at the least.
+    /// It looks in at least one of this power of two pauses.
     const PATIENCE: u32 = 10;
 
     /// How long to look before the next sleep.
@@ -51,8 +51,8 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// Of pauses of this length, so many: how many were slept through, at least in part, and for how
-    /// long it looked in all.
+    /// For pauses of this length: their number, the number slept through at least in part, and the
+    /// time of looking in all.
     fn pauses(rest: &mut Rest, micros: u64, count: u32) -> (u32, Duration) {
         let pause = Duration::from_micros(micros);
         let (mut slept, mut looked) = (0, Duration::ZERO);

@@ -1,5 +1,5 @@
-//! Which lane's packet leaves next, and when: weir-htb's tree by the minors of classes. Pure: time is
-//! an argument.
+//! Decides which lane's packet leaves next, and when: weir-htb's tree by the minors of classes.
+//! Pure: time is an argument.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,13 +7,13 @@ use weir_htb::{ClassError, ClassId, Htb, Limits, Next, Packet, Params, Stats};
 use weir_netlink::tc::HtbClass;
 use weir_units::Instant;
 
-/// Classes at the most: a lane each, and groups.
+/// The most classes: a lane each, and groups.
 const CLASSES: u32 = 1024;
 
 /// How far behind the scheduler may be and lose nothing of the link's time.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// What leaves, or when to ask again.
+/// The packet that leaves, or the time to ask again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     /// The packet that this lane has offered.
@@ -70,14 +70,14 @@ impl Schedule {
         }
         let free = (0..CLASSES).map(ClassId).find(|id| !self.htb.exists(*id));
         let id = free.unwrap_or(ClassId(CLASSES));
-        // Whose parent is not known has none: the link itself.
+        // A class with an unknown parent belongs to the link itself.
         let parent = self.ids.get(&class.parent.minor()).copied();
         self.htb.add(id, parent, params)?;
         self.ids.insert(minor, id);
         Ok(())
     }
 
-    /// Removes a class without children. What it was offered is handed back: its lane.
+    /// Removes a class without children. The offered packet is handed back: its lane.
     pub(super) fn remove(&mut self, minor: u16) -> Result<Option<usize>, ClassError> {
         let Some(id) = self.ids.get(&minor).copied() else { return Ok(None) };
         let mut lane = None;
@@ -94,8 +94,8 @@ impl Schedule {
         self.ids.get(&minor).is_some_and(|id| self.htb.enqueue(*id, packet).is_ok())
     }
 
-    /// What leaves at `now`. Its lane may offer the next one before it is asked again: then it keeps
-    /// its turn.
+    /// The packet that leaves at `now`. Its lane may offer the next one before it is asked again:
+    /// then it keeps its turn.
     pub(super) fn next(&mut self, now: Instant) -> Turn {
         if !self.busy {
             self.at = self.at.max(now);
@@ -236,7 +236,8 @@ mod tests {
         assert!(near((in_time, made_up)), "{made_up:?} instead of {in_time:?}");
         assert_eq!(late, Lateness::default());
         let (half, Lateness { times, lost }) = half_a_second(Duration::from_millis(40));
-        // What is lost is lost to all; what each class saved up meanwhile moves the shares a little.
+        // A loss is a loss of all classes; the credit that each saved meanwhile moves the shares a
+        // little.
         let total = |left: [u64; 2]| left[0] + left[1];
         assert!((2 * total(half)).abs_diff(total(in_time)) <= total(in_time) / 25, "{half:?} of {in_time:?}");
         assert!(

@@ -1,8 +1,8 @@
 //! The macvtap: its queues as files.
 //!
-//! What arrives at the device waits in the kernel until it is read, and belongs to its sender's socket
-//! until then. What is written leaves by the device's egress. Frames carry a `virtio_net_hdr`, so that
-//! super-packets stay whole and checksums unfinished, both ways.
+//! A packet that arrives at the device waits in the kernel until it is read, and belongs to its
+//! sender's socket until then. A written packet leaves by the device's egress. Frames carry a
+//! `virtio_net_hdr`, so that super-packets stay whole and checksums unfinished, both ways.
 
 use std::{
     fs::{File, OpenOptions},

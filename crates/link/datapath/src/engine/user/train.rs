@@ -6,20 +6,20 @@
 
 use super::packet::{GSO_UDP_L4, LARGEST, Super, UDP, VNET, half, layers, resize};
 
-/// Datagrams of a train at the most, as of the kernel's.
+/// The most datagrams of a train, as of the kernel's.
 const LONGEST: u32 = 64;
-/// Bytes of payload at the most, so that the length fits in either IP.
+/// The most bytes of payload, so that the length fits in either IP.
 const HEAVIEST: usize = 65_000;
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
 const UNFINISHED: u8 = 1;
 /// UDP's header, and where the checksum is in it.
 const HEADER: usize = 8;
 const CHECKSUM: u16 = 6;
-/// IPv4's flag that no router may make fragments; then nobody needs the identification.
+/// IPv4's flag that no router may make fragments; the identification is then unused.
 const WHOLE: u16 = 0x4000;
 
-/// Trains of several flows, that datagrams which come by turns need not go by themselves. What is no datagram
-/// that may be coupled waits until all have left: nothing overtakes another packet of its flow.
+/// Trains of several flows, so that datagrams of alternating flows need not go alone. A packet that
+/// cannot be coupled waits until all have left: no packet overtakes another of its flow.
 pub(super) struct Yard {
     /// The oldest first.
     trains: Vec<Train>,
@@ -39,13 +39,13 @@ impl Yard {
         Yard { trains: Vec::with_capacity(Yard::TRACKS), spare: Vec::new(), taken: 0 }
     }
 
-    /// So many wait that all are to leave.
+    /// At this number of waiting datagrams all leave.
     pub(super) fn is_full(&self) -> bool {
         self.taken >= Yard::MOST
     }
 
-    /// Takes a lane's frame with a train; `write` has those leave that cannot wait. False: it is none for a
-    /// train, and all have left.
+    /// Takes a lane's frame with a train; `write` has those leave that cannot wait. False: the
+    /// packet fits no train, and all have left.
     pub(super) fn couple(&mut self, lane: usize, frame: &[u8], mut write: impl FnMut(Departure<'_>)) -> bool {
         let Some(this) = datagram(frame) else {
             self.clear(write);
@@ -93,7 +93,7 @@ struct Train {
     is_closed: bool,
 }
 
-/// What is to be written at once.
+/// The packets to write at once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Departure<'a> {
     pub(super) frame: &'a [u8],
@@ -148,7 +148,7 @@ impl Train {
         true
     }
 
-    /// What is to be written now.
+    /// The packets to write now.
     fn departure(&mut self) -> Departure<'_> {
         let Super { payload, segment, .. } = self.head;
         if self.count > 1 {
