@@ -141,9 +141,9 @@ impl Classifier {
 }
 
 impl Pacer {
-    /// Makes the rates of classes' sockets (by handle, bytes per second, as
-    /// [`set_share`](Pacer::set_share)) the given ones if somebody else altered, removed or added some; says
-    /// how many were others.
+    /// Gives the rates of classes' sockets their wanted values (by handle, bytes per second, as
+    /// [`set_share`](Pacer::set_share)) if another process altered, removed or added some. Returns
+    /// their number.
     ///
     /// # Errors
     /// [`Error`].

@@ -231,7 +231,7 @@ static __always_inline int is_on(const struct weir_config *cfg)
 	return cfg && (cfg->ifb_index || cfg->pacing & WEIR_IN_PLACE);
 }
 
-/* What rules make of a packet that would be in this class without them. */
+/* Applies rules to a packet that would be in this class without them. */
 static __always_inline __u32 by_rules(struct __sk_buff *skb, const struct weir_config *cfg,
 				      const struct packet *p, __u32 handle)
 {
@@ -242,7 +242,7 @@ static __always_inline __u32 by_rules(struct __sk_buff *skb, const struct weir_c
 	return select_class(skb, p->start, p->offset, p->is_v6, (set - 1) & 1, handle);
 }
 
-/* The class of a packet from a container; 0 if it is none of weir's business. */
+/* The class of a packet from a container; 0 if weir does not schedule it. */
 static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg)
 {
 	__u32 port = skb->ifindex, class;
@@ -276,7 +276,7 @@ int weir_port(struct __sk_buff *skb)
 	const struct weir_config *cfg = config();
 	__u32 handle;
 
-	/* What comes back from user space comes back here. */
+	/* Packets that come back from user space come back here. */
 	if (cfg && cfg->pacing & WEIR_USER && skb->tc_index == cfg->cookie)
 		return NEXT;
 	handle = port_class(skb, cfg);

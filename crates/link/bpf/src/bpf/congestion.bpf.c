@@ -9,9 +9,9 @@
  * keeps the greatest smoothed round trip and, once enough is acknowledged, moves the flow to the
  * rule's second algorithm. When the last byte is acknowledged it writes a record of the flow.
  *
- * Whose application has chosen another algorithm since is left alone. BBR is left only after its
- * start-up, which ends with a finite ssthresh: what comes after it would else double its window
- * until the queue overflows.
+ * A connection whose application has chosen another algorithm since is left alone. BBR is left
+ * only after its start-up, which ends with a finite ssthresh: what comes after it would else
+ * double its window until the queue overflows.
  *
  * A rule may bound what is on the way before the change (TCP_BPF_SNDCWND_CLAMP). That also sets
  * ssthresh, and so does taking it back: what follows looks for its window by itself, from the bound
@@ -21,8 +21,8 @@
  * the threshold uses the second algorithm from the first packet on, or from the next RTT sample if it is
  * under way. One that is said to be smaller and is not changes at the threshold, as any other.
  *
- * It needs nobody: if the agent dies, rules stay in force, and records that nobody reads are
- * counted and dropped.
+ * The program needs no agent: if the agent dies, rules stay in force, and records without a reader
+ * are counted and dropped.
  *
  * weir_cc_visit is for connections that are there already: an iterator over the TCP sockets of
  * the network namespace in which it is read.
@@ -115,7 +115,7 @@ static __always_inline void copy(char *to, const char *from)
 	__builtin_memcpy(to, from, WEIR_CC_NAME);
 }
 
-/* What a connection uses, as bpf_getsockopt() says too, without its way through the kernel. */
+/* The algorithm of a connection, as bpf_getsockopt() says too, without its way through the kernel. */
 static __always_inline void name_of(const struct tcp_sock *tp, char *name)
 {
 	const __u64 *from = (const __u64 *)tp->inet_conn.icsk_ca_ops->name;
@@ -149,7 +149,7 @@ static __always_inline void hold(void *ctx, struct tcp_sock *tp, struct flow *fl
 		flow->window = segments;
 }
 
-/* Takes that back, unless somebody else has set another bound since. */
+/* Takes that back, unless another process has set another bound since. */
 static __always_inline void release(void *ctx, struct tcp_sock *tp, struct flow *flow)
 {
 	int most = INFINITE_SSTHRESH;
@@ -165,7 +165,7 @@ static __always_inline int will_pass(const struct flow *flow, __u64 after_bytes)
 	return after_bytes && flow->will_send_bytes > after_bytes;
 }
 
-/* A connection begins; 0 if it is none of weir's business. */
+/* A connection begins; 0 if weir has nothing to do with it. */
 static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, struct bpf_sock *full, __u8 direction)
 {
 	const struct weir_cc_config *cfg = config();
@@ -326,7 +326,7 @@ static __always_inline void finish(struct bpf_sock_ops *ctx, struct tcp_sock *tp
 	record->version = far_end(sk, record->address);
 	copy(record->first, flow->first);
 	copy(record->last, is);
-	/* They are read when the agent looks, which nobody need be woken for. */
+	/* The agent reads them when it looks; nothing need wake it. */
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
@@ -358,7 +358,7 @@ int weir_congestion(struct bpf_sock_ops *ctx)
 		return 1;
 	if (op != BPF_SOCK_OPS_TCP_CONNECT_CB && op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
 		flow = bpf_sk_storage_get(&weir_cc_flows, full, 0, 0);
-		/* What its application has said may be all that is known of it. */
+		/* The hint of its application may be all that is known of it. */
 		if (!flow || !flow->began_ns)
 			return 1;
 	}
@@ -404,7 +404,7 @@ int weir_cc_hint(struct bpf_sockopt *ctx)
 
 	if (ctx->level != WEIR_CC_LEVEL || ctx->optname != WEIR_CC_WILL_SEND)
 		return 1;
-	/* What means nothing the kernel refuses, as it does without weir. */
+	/* The kernel refuses a meaningless hint, as it does without weir. */
 	if (!sk || sk->protocol != IPPROTO_TCP)
 		return 1;
 	/* Byte by byte: to kernels without unaligned access (User-Mode Linux) the value is not aligned. */
@@ -459,11 +459,11 @@ static __always_inline void move(const struct weir_cc_config *cfg, struct tcp_so
 			bpf_setsockopt(tp, IPPROTO_TCP, CB_FLAGS, &flags, sizeof(flags));
 		}
 	}
-	/* Of what it took nobody learns what an algorithm does. */
+	/* Its completion time says nothing about an algorithm. */
 	flow->turn = flow->tried = 0;
 	flow->generation = cfg->generation;
 	rule = rule_of(cfg, sk, handle, flow->direction);
-	/* Nobody knows who opened it: its port may be the service's. */
+	/* The opener is unknown: its port may be the service's. */
 	if (!rule && !flow->direction)
 		rule = find(cfg, handle, version, address, sk->__sk_common.skc_num, 0);
 	if (rule) {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the congestion programs and user space share. Handles are tc's, major << 16 | minor. */
+/*
+ * Structures that the congestion programs and user space share. Handles are tc's, major << 16 |
+ * minor.
+ */
 #ifndef WEIR_CONGESTION_H
 #define WEIR_CONGESTION_H
 
@@ -21,7 +24,7 @@
 #define WEIR_CC_BY_PORT 2
 #define WEIR_CC_BY_CLASS 4
 
-/* What weir_cc_visit does to each connection. */
+/* The action of weir_cc_visit on each connection. */
 #define WEIR_CC_MOVE 1		/* as the rules say, as far as it has come */
 #define WEIR_CC_LEAVE 2		/* the algorithm that it had before weir */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose is a socket, where does it lead, and which rule is that connection's? */
+/* Finds the owner of a socket, its destination, and the rule for the connection. */
 #ifndef WEIR_CONGESTION_RULES_H
 #define WEIR_CONGESTION_RULES_H
 
@@ -9,7 +9,7 @@
 #define V4 4
 #define V6 6
 
-/* Cookie of a network namespace -> handle of its class. Sockets elsewhere are none of weir's. */
+/* Cookie of a network namespace -> handle of its class. Weir leaves sockets elsewhere alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -35,7 +35,7 @@ struct {
 	__type(value, struct weir_cc_rule);
 } weir_cc_rules SEC(".maps");
 
-/* The class of a socket; 0 if it is none of weir's business. */
+/* The class of a socket; 0 if weir has nothing to do with it. */
 static __always_inline __u32 class_of(const struct weir_cc_config *cfg, struct sock *sk)
 {
 	__u64 cookie = sk->__sk_common.skc_net.net->net_cookie;

@@ -13,7 +13,7 @@ struct {
 	__type(value, struct weir_cc_trial);
 } weir_cc_trials SEC(".maps");
 
-/* The trial in whose turn a connection begins; none if it has no part in one. */
+/* The trial in which a connection begins; none if it has no part in one. */
 static __always_inline const struct weir_cc_trial *trial_of(const struct weir_cc_config *cfg, __u8 version,
 							    const __u8 *address,
 							    const struct weir_cc_rule *rule)

@@ -4,8 +4,8 @@
  * a packet that finds some takes its length (and may leave a debt: a super-packet passes
  * whole), one that finds none is dropped. For TCP that is the last resort behind pacing.
  *
- * It fails open: user space says, with the rate, until when it is good. A rate that nobody
- * renews would be a limit that nobody adapts.
+ * It fails open: user space says, with the rate, until when it is good. A rate that the agent does
+ * not renew would be a limit that never adapts.
  */
 #ifndef WEIR_CREDIT_H
 #define WEIR_CREDIT_H

@@ -20,7 +20,7 @@
 /* Keys of datagrams that were refused; of two with one place the later. */
 static __u32 refused[REFUSED];
 
-/* What the classifier says: addresses mixed, and the datagram's id. */
+/* The classifier's key: addresses mixed, and the datagram's id. */
 static __always_inline __u32 datagram_of(__u32 addresses, __u32 id, int first)
 {
 	__u32 key = (addresses + id) * 0x9e3779b1;

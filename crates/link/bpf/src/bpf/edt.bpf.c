@@ -12,11 +12,11 @@
  * time: under load always in time, without load never needed, and neither a timer (which dies
  * with the last reference of user space to its map) nor the agent must be alive for it.
  *
- * *Demand.* A class whose clock is ahead by more than a packet and QUEUE waits, and wants all
- * it can get (but see wants), and so does one that uses nearly all it may have. Any other wants what it has sent,
- * smoothed over those ticks in which it did not wait (while it waits it uses what it is given:
- * counting that again would reserve it twice). What it *may* send is what its weight gives
- * beside the others' demands, so it can wake or grow without asking.
+ * *Demand.* A class whose clock is ahead by more than a packet and QUEUE waits, and wants all it
+ * can get (but see wants), and so does one that uses nearly all it may have. Any other wants what
+ * it has sent, smoothed over those ticks in which it did not wait (while it waits it uses what it
+ * is given: counting that again would reserve it twice). The rate that it *may* send is the part
+ * of its weight beside the others' demands, so it can wake or grow without asking.
  *
  * *The link's account.* Clocks say what has left: of what waited, the part whose time has
  * passed. What all classes together sent above the capacity (a sleeper woke while others'
@@ -123,7 +123,7 @@ static __always_inline struct weir_edt_rule *rule_of(__u32 minor)
 	return bpf_map_lookup_elem(&weir_edt_rules, &minor);
 }
 
-/* A ceiling of all the link is none: a class may send more after it was held up. */
+/* A ceiling of the whole link is no ceiling: a class may send more after it was held up. */
 static __always_inline __u64 ceiling(const struct weir_edt_rule *rule)
 {
 	return rule->max >= tick.capacity ? WEIR_FILL_MOST : rule->max;
@@ -145,9 +145,9 @@ static __always_inline __u64 time_of(__u64 bytes, __u64 cost)
 }
 
 /*
- * How far the clock may be ahead: the horizon, but never less than queue_bytes take, as a
- * sender's socket holds that much and must feel the queue before it loses packets. What
- * waits was stamped at earlier, perhaps slower rates.
+ * How far the clock may be ahead: the horizon, but never less than queue_bytes take, as a sender's
+ * socket holds that much and must feel the queue before it loses packets. Packets that wait were
+ * stamped at earlier, perhaps slower rates.
  */
 static __always_inline __u64 limit(const struct weir_edt_rule *rule, __u64 cost, __u64 ahead, __u64 waiting)
 {
@@ -177,7 +177,7 @@ static __always_inline void change_pace(struct weir_edt_class *class, __u64 cost
 	/* Also if a packet came meanwhile: at the next tick. Nothing for what is rounded. */
 	if (clock <= from || clock != class->before || (was - cost) + (was >> 7) <= was >> 6)
 		return;
-	/* In 1/64 of a byte, of one super-packet at the most. */
+	/* In 1/64 of a byte, of at most one super-packet. */
 	rest = ((clock - from) << COST_SHIFT) / ((was >> 6) + 1);
 	if (rest >> 6 > LARGEST)
 		return;
@@ -210,9 +210,9 @@ static __always_inline void set_rate(struct weir_edt_class *class, const struct 
 }
 
 /*
- * What a class that waits wants: all it can get. But what waits leaves when its stamps say, and if
- * they were made at a rate far below today's, it sends no more until they have passed, whatever it is
- * given: so much is kept for it, and the rest is the others'.
+ * A class that waits wants all it can get. But its packets leave when their stamps say. Stamps
+ * made at a rate far below today's hold it back until they have passed, whatever it is given: that
+ * much is kept for it, and the rest is the others'.
  */
 static __always_inline __u64 wants(const struct weir_edt_class *class, __u64 ahead, __u64 left)
 {
@@ -231,7 +231,7 @@ static __always_inline __u64 part_of(__u64 difference, __u64 elapsed)
 	return below(difference, WEIR_FILL_MOST) * (elapsed / STEP) / (SMOOTH / STEP);
 }
 
-/* What one class has sent and wants. */
+/* The traffic and the demand of one class. */
 static long look(__u32 minor, void *unused)
 {
 	struct weir_edt_class *class = class_of(minor);
@@ -258,14 +258,14 @@ static long look(__u32 minor, void *unused)
 	had = class->waiting + sent;
 	ahead = clock > now ? clock - now : 0;
 	if (ahead > 2 * FURTHEST || (!sent && clock > class->before)) {
-		/* Nobody stamps so: somebody wrote into the map. */
+		/* No stamp is so far ahead: another process wrote into the map. */
 		class->clock = clock = now;
 		ahead = 0;
 	}
 	if (!ahead)
 		left = 0;
 	else if (class->before > now && class->before > tick.last)
-		/* What came since waits behind what waited, which leaves evenly. */
+		/* Packets that came since wait behind the earlier ones, which leave evenly. */
 		left = had - below(class->waiting * (elapsed / STEP) / ((class->before - tick.last) / STEP + 1), had);
 	else
 		left = below((ahead << COST_SHIFT) / cost, had);
@@ -339,8 +339,8 @@ static long grant(__u32 i, void *unused)
 }
 
 /*
- * What the link may be given, in view of its account. What is given now is felt behind what
- * waits already: a debt is paid slower than that takes, or the link would swing.
+ * The rate that the link may be given, in view of its account. A rate given now takes effect
+ * behind the packets that wait: a debt is paid slower than that takes, or the link would swing.
  */
 static __always_inline __u64 to_give(__u64 capacity)
 {
@@ -359,14 +359,14 @@ static __always_inline __u64 to_give(__u64 capacity)
 	return over < 0 ? capacity + part : capacity - part;
 }
 
-/* Makes the rates anew. */
+/* Computes the rates again. */
 static __noinline int make_rates(__u64 now)
 {
 	__u32 zero = 0;
 	struct weir_edt_link *link = bpf_map_lookup_elem(&weir_edt_link, &zero);
 	__u64 busy = tick.busy, capacity;
 
-	/* Nobody is at it for a second: somebody wrote into the map. */
+	/* No division takes a second: another process wrote into the map. */
 	if (!link || (busy && now - busy < SECOND))
 		return 0;
 	if (__sync_val_compare_and_swap(&tick.busy, busy, now) != busy)
@@ -441,7 +441,7 @@ static __always_inline int passes(struct weir_edt_class *class, __u64 *flow, __u
 {
 	__u64 burst = burst_of(class), used = *flow, all = class->passed;
 
-	/* Nobody is so far ahead: somebody wrote into the map. */
+	/* No class is so far ahead: another process wrote into the map. */
 	if (used < now || used - now > 2 * FURTHEST)
 		used = now;
 	if (all < now || all - now > 2 * FURTHEST)
@@ -470,7 +470,7 @@ int weir_edt(struct __sk_buff *skb)
 	__u32 datagram = skb->cb[WEIR_CB_DATAGRAM];
 	struct weir_edt_class *class;
 
-	/* Due, or further ahead than anybody sets it: somebody wrote into the map. */
+	/* Due, or further ahead than weir sets it: another process wrote into the map. */
 	if (weir_edt_next - now >= SECOND)
 		make_rates(now);
 	if (skb->priority >> 16 != WEIR_EDT_MAJOR)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the program of departure times and user space share. Rates are bytes per second. */
+/* Structures that the program of departure times and user space share. Rates are bytes per second. */
 #ifndef WEIR_EDT_H
 #define WEIR_EDT_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * weir's queueing discipline: the link's classes and groups, by weight, floor and ceiling, in the
- * kernel itself, with nobody outside in the loop. It sits at the root of the shared ifb, where
+ * kernel itself, without a process in the loop. It sits at the root of the shared ifb, where
  * weir_port and the uplink's programs have named the class in skb->priority.
  *
  * fair.h       what user space writes and reads
@@ -13,8 +13,8 @@
  *
  * All state is touched under the qdisc's root lock only (but for the marks, which are atomic).
  * Packets are held as kptrs in a fixed pool of slots and everything else is index and number: no
- * allocation a packet, no lock. Whatever an index says, it is masked before it is used, and every
- * loop is bounded; if something does not fit together, all is dropped and begun anew.
+ * allocation a packet, no lock. Each index is masked before it is used, and every loop is bounded;
+ * if state does not fit together, all packets are dropped and it begins again.
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -249,7 +249,7 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 	arrived = 0;
 	if (!now)
 		now = bpf_ktime_get_ns();
-	/* At once: nobody's next change is taken for this one. */
+	/* At once, so that no later change is taken for this one. */
 	if (shared.config.changed && __sync_lock_test_and_set(&shared.config.changed, 0))
 		take_changes(now);
 	wake_at = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the fair queueing qdisc and user space share: one map, `.bss.weir_fair`, that user
- * space maps into its memory. An index is a class's or group's minor.
+ * The map that the fair queueing qdisc and user space share: `.bss.weir_fair`, which user space
+ * maps into its memory. An index is a class's or group's minor.
  */
 #ifndef WEIR_FAIR_H
 #define WEIR_FAIR_H

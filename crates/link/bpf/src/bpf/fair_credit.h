@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which class is next in credit mode: qCon (Sensors 2018, 18, 3444), section 3.3. Classes that wait
- * take turns, a packet each; a class without credit has to wait for the next period, which gives
- * every class its part of what the link carries in 30 ms (Eq. 1), lifts it to its minimum (Eq. 6),
- * and takes what that costs from the others by weight (Eq. 7).
+ * Chooses the next class in credit mode: qCon (Sensors 2018, 18, 3444), section 3.3. Classes that
+ * wait take turns, a packet each; a class without credit has to wait for the next period, which
+ * gives every class its part of what the link carries in 30 ms (Eq. 1), lifts it to its minimum
+ * (Eq. 6), and takes what that costs from the others by weight (Eq. 7).
  *
  * The literal form loses 2-5 % of the link: what a class has left at the end of a period, because
- * its next packet was larger or came too late, is cut off (Eq. 5) and handed to those who come after
- * it in one pass over the classes (Eq. 2-4), and what the last one leaves to nobody; so less than the
- * link carries is handed out, and at the end of the period nobody may send. The repair keeps
- * the paper's means: the period ends after 30 ms *or as soon as nobody who waits has credit*,
- * and credit is for those who wait. Whatever some do not use shortens the period for the others,
- * by weight, which is what Eq. 2-5 are for.
+ * its next packet was larger or came too late, is cut off (Eq. 5) and handed to those who come
+ * after it in one pass over the classes (Eq. 2-4), and what the last one leaves to nobody; so less
+ * than the link carries is handed out, and at the end of the period nobody may send. The repair
+ * keeps the paper's means: the period ends after 30 ms *or as soon as no class that waits has
+ * credit*, and credit is for classes that wait. Credit that some do not use shortens the period
+ * for the others, by weight, which is the purpose of Eq. 2-5.
  *
  * Maxima (Eq. 8-9) are clocks as in the other mode, as credit would allow them once in every
  * shortened period. Groups are not in the paper: their members share as if alone.
@@ -48,7 +48,7 @@ static __always_inline void turn_append(__u32 e, int list)
 	}
 }
 
-/* What a class gets a period at this level. */
+/* The credit of a class for a period at this level. */
 static __always_inline __s64 credit_of(struct fair_params *p)
 {
 	__u64 fair = (level * p->weight) >> 16;
@@ -127,7 +127,7 @@ __noinline int credit_period(__u64 now)
 	return 0;
 }
 
-/* The class whose turn it is; 0: nobody may send before `wake_at`. */
+/* The class that is next; 0: no class may send before `wake_at`. */
 __noinline __u32 credit_pick(__u64 now)
 {
 	__u32 budget = most_steps;

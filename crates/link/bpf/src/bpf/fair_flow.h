@@ -98,7 +98,7 @@ struct entity entities[FAIR_ENTITIES];
 
 struct fair_shared shared SEC(".bss.weir_fair");
 
-/* Flows, one bit each, by class: CoDel asks for a mark; marking was tried in vain. */
+/* Flows, one bit each, by class: CoDel asks for a mark; the packet could not be marked. */
 __u32 mark_wanted[FAIR_ENTITIES];
 __u32 mark_failed[FAIR_ENTITIES];
 __u32 marks_wanted; /* by all together */
@@ -360,7 +360,7 @@ static __always_inline int flow_signal(__u32 minor, __u32 f, __u32 len_owned)
 	return 0;
 }
 
-/* The slot of the class's next packet, unlinked from all queues; 0 if there is none. */
+/* The slot of the class's next packet, unlinked from all queues; 0 without one. */
 static __always_inline __u32 class_take(__u32 minor, __u32 now)
 {
 	struct entity *c = entity(minor);
@@ -432,7 +432,7 @@ static __always_inline __u32 class_take(__u32 minor, __u32 now)
 	return 0;
 }
 
-/* Unlinks the first packet of the class's longest flow, to make room; 0 if there is none. */
+/* Unlinks the first packet of the class's longest flow, to make room; 0 without one. */
 __noinline __u32 class_overflow(__u32 minor)
 {
 	__u32 i, longest = 0, bytes = 0;

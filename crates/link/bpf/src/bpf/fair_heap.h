@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Skew heaps, linked by index: smallest key first, O(log n) amortised, any number of heaps of
- * any size in one array. An entity has a node in each of three kinds; a node's number is
- * kind * FAIR_ENTITIES + minor, and no node is number 0 (minor 0 names nobody).
+ * Skew heaps, linked by index: smallest key first, O(log n) amortised, any number of heaps of any
+ * size in one array. An entity has a node in each of three kinds; a node's number is kind *
+ * FAIR_ENTITIES + minor, and no node is number 0 (no class has minor 0).
  *
  * Keys only grow, and lazily: a node whose entity's clock went on stays where it is until it
  * comes to the top, and is put in again then.
@@ -32,7 +32,7 @@ struct node nodes[4 * FAIR_ENTITIES];
  */
 volatile __u32 most_steps = 4 * FAIR_ENTITIES;
 
-/* Something does not fit together; the next dequeue drops all and begins anew. */
+/* State does not fit together; the next dequeue drops all packets and begins again. */
 __u32 broken;
 
 static __always_inline struct node *node(__u32 n)

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which class is next: start-time fair queueing by weight, two levels, with floors and ceilings.
+ * Chooses the next class: start-time fair queueing by weight, two levels, with floors and
+ * ceilings.
  *
  * Virtual time: a class's start tag `vt` grows by len / weight with each packet; the smallest
  * goes first; the link's (a group's) `v` is the start tag served last, and a class that wakes
  * begins there. A class whose floor is due goes before that, but what it sends is charged to its
  * start tag all the same: so a floor counts towards the share, which is water-filling exactly.
  *
- * A class that its floor lifts above its share is for ever served ahead of its turn, and its tag runs
- * away from v. It may run no further ahead than v has come in the last 50 to 100 ms, or it would pay
- * for all of that when others have gone: with its share above its floor, v comes up in that time. But
- * v moves in steps, of seconds where only light classes take turns: what counts is how far the tag is
- * ahead of the next step. Then a lifted class never has a turn, as its floor is what pushes the tag.
+ * A class that its floor lifts above its share is always served ahead of its turn, and its tag
+ * runs away from v. It may run no further ahead than v has come in the last 50 to 100 ms, or it
+ * would pay for all of that when others have gone: with its share above its floor, v comes up in
+ * that time. But v moves in steps, of seconds where only light classes take turns: what counts is
+ * how far the tag is ahead of the next step. Then a lifted class never has a turn, as its floor is
+ * what pushes the tag.
  *
  * Floors and ceilings are kept as one instant each (GCRA): when the next packet conforms.
  */
@@ -75,8 +77,8 @@ static __always_inline __u64 blocked_until(__u32 e, __u64 now)
 	return c->ceil_at;
 }
 
-/* How much of its ceiling one that slept makes up for. Whose floor is its ceiling is promised a rate,
- * and what it saves up while it thinks comes on top of that. */
+/* How much of its ceiling one that slept makes up for. A class whose floor is its ceiling is
+ * promised a rate, and the credit that it saves while it is idle comes on top of that. */
 static __always_inline __u64 saved_up(struct fair_params *p)
 {
 	return p->floor_cost == p->ceil_cost ? EXACT_WAKE_NS : CEIL_WAKE_NS;
@@ -118,9 +120,9 @@ static __always_inline __u64 come_of_late(struct entity *parent, __u64 now)
 }
 
 /*
- * Takes the top, which has no work, out of what is ready inside `parent`. If it was the last one, a busy
- * period ends: what it sent when nobody else had anything does not count against it in the next, which
- * begins at its tag.
+ * Takes the top, which has no work, out of what is ready inside `parent`. If it was the last one,
+ * a busy period ends: packets that it sent alone do not count against it in the next, which begins
+ * at its tag.
  */
 static __always_inline void take_out(struct entity *parent)
 {
@@ -356,7 +358,7 @@ __noinline int take_changes(__u64 now)
 	return 0;
 }
 
-/* The class whose turn it is; 0: nobody may send before `wake_at`. */
+/* The class that is next; 0: no class may send before `wake_at`. */
 static __always_inline __u32 pick(__u64 now)
 {
 	__u32 budget = most_steps / 32;
@@ -535,7 +537,7 @@ static __always_inline void express_append(__u32 e)
 	express_tail = e;
 }
 
-/* The class whose small packet goes now, 0 if there is none. */
+/* The class with the small packet that goes now, 0 without one. */
 __noinline __u32 express_pick(__u64 now)
 {
 	__u32 budget = most_steps;

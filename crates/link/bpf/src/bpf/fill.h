@@ -21,9 +21,9 @@
  *     weir_fill_solve();
  *     weir_fill_rate(group or 0, weight, min, max);               for any class, also later
  *
- * The last is clamp(lambda w, m, M), what a class may send: of one that asks for less than
- * this, or sleeps, it is what it could have without a word. Rates are bytes per second, at
- * most WEIR_FILL_MOST; whoever has no ceiling claims up to that.
+ * The last is clamp(lambda w, m, M), what a class may send: of one that asks for less than this,
+ * or sleeps, it is what it could have without a word. Rates are bytes per second, at most
+ * WEIR_FILL_MOST; a class without a ceiling claims up to that.
  */
 #ifndef WEIR_FILL_H
 #define WEIR_FILL_H
@@ -133,7 +133,7 @@ static __always_inline void weir_fill_begin(__u64 capacity, __u32 groups)
 	link->lows = link->highs = link->weights = 0;
 }
 
-/* What there is to divide, if that is known only after the claims: at most the capacity. */
+/* The rate to divide, if it is known only after the claims: at most the capacity. */
 static __always_inline void weir_fill_room(__u64 room)
 {
 	weir_fill.level[0].room = room < 1 ? 1 : weir_least_of(room, weir_fill.capacity);
@@ -187,7 +187,7 @@ static __always_inline int weir_fill_claim(__u32 group, __u32 weight, __u64 min,
 }
 
 /*
- * What a class of this policy may send at the last division: clamp(lambda w, m, M).
+ * The allocation of a class of this policy at the last division: clamp(lambda w, m, M).
  */
 static __always_inline __u64 weir_fill_rate(__u32 group, __u32 weight, __u64 min, __u64 max)
 {
@@ -342,7 +342,7 @@ static long weir_fill_claim_group(__u32 i, void *unused)
 	return 0;
 }
 
-/* What a group may send is what its members divide. */
+/* The members of a group divide its allocation. */
 static long weir_fill_start_group(__u32 i, void *unused)
 {
 	struct weir_fill_level *group = weir_level_at(i + 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the classifier and user space share. Handles are tc's, major << 16 | minor. */
+/* Structures that the classifier and user space share. Handles are tc's, major << 16 | minor. */
 #ifndef WEIR_INTF_H
 #define WEIR_INTF_H
 
@@ -8,7 +8,7 @@
 #define WEIR_IN_PLACE 2 /* there is no scheduler: packets pass by credit (credit.h) */
 #define WEIR_USER 4     /* the scheduler is a process: what it has put into weir_user takes over (user.bpf.c) */
 
-/* What the classifier tells the program in weir_user, in skb->cb. */
+/* The classifier's message to the program in weir_user, in skb->cb. */
 #define WEIR_CB_HANDLE 0
 #define WEIR_CB_EGRESS 1
 

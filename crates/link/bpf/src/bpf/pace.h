@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose socket is it, and how many share a class?
+ * Finds the class of a socket, and the number of sockets in it.
  *
- * The classifier knows the class of a packet and still has its socket at hand: it notes the
- * class in the socket's own storage, which dies with the socket. So whoever paces needs to
- * know neither the cgroup nor the network namespace of a container.
+ * The classifier knows the class of a packet and still has its socket at hand: it notes the class
+ * in the socket's own storage, which dies with the socket. The pacer therefore needs to know
+ * neither the cgroup nor the network namespace of a container.
  *
  * It counts, in windows of 134 ms, the sockets of a class that send in earnest (a quarter of
  * an equal share or more). If what all of them sent falls short of the class's share although

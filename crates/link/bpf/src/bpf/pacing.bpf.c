@@ -3,11 +3,10 @@
  * Senders that never exceed their share: TCP sockets of weir's classes are paced, so that
  * the queue forms in the sender instead of in the scheduler.
  *
- * weir_pacer is attached once, at the root of the cgroup v2 hierarchy. It asks for a call at
- * every RTT sample of each connection, and there sets SO_MAX_PACING_RATE to the share of the
- * socket's class over its flows (pace.h). A socket that no classifier has seen (loopback,
- * traffic between containers) is none of weir's and is left alone, as is one that its
- * application paces.
+ * weir_pacer is attached once, at the root of the cgroup v2 hierarchy. It asks for a call at every
+ * RTT sample of each connection, and there sets SO_MAX_PACING_RATE to the share of the socket's
+ * class over its flows (pace.h). A socket that no classifier has seen (loopback, traffic between
+ * containers) is left alone, as is one that its application paces.
  *
  * A rate alone does not make small bursts: where the round trip is short the kernel builds
  * super-packets of up to 64 KiB whatever the rate (tcp_tso_autosize), 87 ms of a class that has
@@ -18,9 +17,9 @@
  * takes the rate back. So the program must outlive its agent, by design.
  *
  * weir_visit is for connections older than the agent: an iterator over the TCP sockets of the
- * network namespace in which it is read. It switches the calls on (kernel >= 6.12, else such
- * sockets are not paced: a rate set from here would stay for ever if the agent died) or, when
- * weir goes, takes the rates back, also of those that send nothing.
+ * network namespace in which it is read. It switches the calls on. On a kernel before 6.12 such
+ * sockets are not paced: a rate set from here would stay if the agent died. When weir goes, it
+ * takes the rates back, also of sockets that send nothing.
  */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -47,7 +46,7 @@ struct {
 	__type(value, struct weir_pacing);
 } weir_pacing SEC(".maps");
 
-/* What a socket may do. */
+/* The rate of a socket. */
 struct limits {
 	__u32 rate;	/* bytes of payload per second; UNLIMITED if weir has no say */
 	int window;	/* segments in flight; ANY_WINDOW likewise, or if the round trip is long */

@@ -11,8 +11,8 @@
  * Two sets of rules fit: user space fills the one that is not in use, then names it in the
  * configuration. A packet sees all of the old ones or all of the new.
  *
- * Only a datagram's first fragment has ports. What it was given to is kept for the others; where
- * they come without it they have no ports, and no rule that asks for one matches.
+ * Only a datagram's first fragment has ports. The class of the first fragment is kept for the
+ * others; fragments that come without it have no ports, and no rule that asks for one matches.
  */
 #ifndef WEIR_SELECT_H
 #define WEIR_SELECT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What programs for sockets see of the kernel: the parts of its structures that are used, found by
- * their names (CO-RE), and the numbers of options that no header has.
+ * The kernel's structures as programs for sockets see them: the used parts, found by their names
+ * (CO-RE), and the numbers of options that no header has.
  */
 #ifndef WEIR_SOCKETS_H
 #define WEIR_SOCKETS_H

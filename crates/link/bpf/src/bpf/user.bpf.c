@@ -12,8 +12,8 @@
  * read it, and at the macvtap's egress weir_leave takes the ticket off and lets the packet go on where
  * it was.
  *
- * If there is no such device (any more, or yet), packets go on where they are, unscheduled: who deletes
- * it stops nobody's traffic.
+ * Without such a device (any more, or yet) packets go on where they are, unscheduled: a process
+ * that deletes it stops no traffic.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -35,7 +35,7 @@ struct {
 	__type(value, struct weir_user_config);
 } weir_user_config SEC(".maps");
 
-/* Handle of a class -> its lane. What has none goes by lane 0. */
+/* Handle of a class -> its lane. A packet without a class goes by lane 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, WEIR_LANES);
@@ -70,7 +70,7 @@ __u32 next_ticket;
 
 /*
  * A place's number, given to it with its first packet. After 65,536 places the oldest numbers are
- * given anew; a place that has lost its own sees so and gets another.
+ * given again; a place that has lost its own sees so and gets another.
  */
 static __always_inline __u32 ticket_for(__u32 place)
 {
@@ -115,7 +115,10 @@ int weir_enter(struct __sk_buff *skb)
 		return NEXT;
 	if (bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021AD), ticket_for(place)))
 		return NEXT;
-	/* The driver takes the hash modulo its queues, and works one out if there is none. */
+	/*
+	 * The driver takes the hash modulo its queues, and works one out if the packet has no
+	 * hash.
+	 */
 	bpf_set_hash(skb, lane ? lane : cfg->lanes);
 	entered = bpf_map_lookup_elem(&weir_entered, &zero);
 	if (entered) {
@@ -137,7 +140,7 @@ int weir_leave(struct __sk_buff *skb)
 	} tag;
 	__u32 ticket, *place;
 
-	/* Whatever else a device has to say when it comes up: neighbour discovery and the like. */
+	/* Other packets of a device that comes up: neighbour discovery and the like. */
 	if (!cfg || bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &tag, sizeof(tag)) ||
 	    tag.protocol != bpf_htons(ETH_P_8021AD))
 		return DROP;

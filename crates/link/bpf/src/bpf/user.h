@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs of engine `user` and user space share. */
+/* Structures that the programs of engine `user` and user space share. */
 #ifndef WEIR_USER_H
 #define WEIR_USER_H
 

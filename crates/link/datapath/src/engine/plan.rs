@@ -79,9 +79,9 @@ pub struct Group {
     pub allocation: BitRate,
 }
 
-/// What a class that is not held back may send before the division has followed: what it
-/// would get if it wanted all, of what those that are (`hungry`: their shares,
-/// bit/s, and weights in all) and nobody (`spare`, bit/s) have.
+/// The rate of a class that is not held back, before the division has followed. It is the class's
+/// part if it wanted all, of the rate of classes that are held back (`hungry`: their shares, bit/s,
+/// and weights in all) and of the unused rate (`spare`, bit/s).
 #[must_use]
 pub fn potential(policy: &Policy, share: BitRate, hungry: (u64, u64), spare: u64) -> BitRate {
     let weight = u64::from(policy.weight().get());
