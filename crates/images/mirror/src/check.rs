@@ -13,7 +13,7 @@ impl Settings {
     /// Checks rules that the types do not hold.
     ///
     /// # Errors
-    /// Which key, and what is wrong with it.
+    /// The key, and its fault.
     pub fn check(&self) -> Result<(), (String, String)> {
         let fault = |key: &str, detail: String| Err((format!("[images] {key}"), detail));
         if !self.listen.ip().is_loopback() {

@@ -21,8 +21,8 @@ impl<K, V> Default for Flights<K, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Flights<K, V> {
-    /// The result of `work`, or of the same work that is under way already. It goes on to its end also
-    /// if nobody waits any more. `None`: it panicked.
+    /// The result of `work`, or of the same work that is under way already. It goes on to its end
+    /// also without a waiting caller. `None`: it panicked.
     pub(crate) async fn join<F>(&self, key: K, work: impl FnOnce() -> F) -> Option<V>
     where
         F: Future<Output = V> + Send + 'static,

@@ -1,4 +1,4 @@
-//! What a manifest says of the blobs it is made of.
+//! Manifests, and the blobs that they name.
 
 use serde::Deserialize;
 

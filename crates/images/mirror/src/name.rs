@@ -190,7 +190,7 @@ as_text!(Registry, Repository, Tag);
 pub struct Source {
     /// Where it is.
     pub registry: Registry,
-    /// What it is called there.
+    /// Its name there.
     pub repository: Repository,
 }
 
@@ -200,7 +200,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What a manifest is asked for by.
+/// The reference by which a client asks for a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reference {
     /// A name that may move.
@@ -269,8 +269,8 @@ impl FromStr for Image {
     }
 }
 
-/// Which repository a request is about, by what it says (image-cache protocol: `ns` parameter, a
-/// registry as the first component of the path, else Docker Hub, whose bare names are `library/`).
+/// The repository of a request (image-cache protocol: `ns` parameter, a registry as the first
+/// component of the path, else Docker Hub, whose bare names are `library/`).
 ///
 /// * `is_upstream`: whether a registry may be named by the first component.
 ///

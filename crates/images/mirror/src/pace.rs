@@ -12,11 +12,11 @@ use tokio::{
 };
 use weir_units::{BitRate, Bytes, Instant};
 
-/// So much passes at once, or as much as the rate has in [`BURST_TIME`] if that is more.
+/// The burst: this much, or the rate over [`BURST_TIME`] if that is more.
 const BURST: Bytes = Bytes(64 << 10);
-/// Whoever is woken late by this much loses nothing.
+/// A taker that wakes late by this much loses nothing.
 const BURST_TIME: Duration = Duration::from_millis(20);
-/// Takers take turns with so much: at the least rate that there may be each of 64 has a turn every 4 s.
+/// The turn of a taker: at the least rate each of 64 takers has a turn every 4 s.
 const PIECE: usize = 8 << 10;
 
 /// A token bucket, kept as one instant: when it will be full again.

@@ -1,5 +1,5 @@
-//! Scrub: what is on the disk is hashed again, slowly and the longest unchecked first, or at once if
-//! somebody asks for that.
+//! Scrub: blobs on the disk are hashed again, slowly and the longest unchecked first, or at once on
+//! request.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -25,13 +25,13 @@ const STRETCH: u64 = 1 << 20;
 pub struct Scrubbing {
     /// Blobs that were looked at,
     pub blobs: u64,
-    /// of so many.
+    /// of this number.
     pub of_blobs: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Those of all.
     pub of_bytes: u64,
-    /// What was not what it is called, and was taken away.
+    /// The blobs with wrong content, which were removed.
     pub corrupt: Vec<Digest>,
     /// It is over:
     pub is_over: bool,
@@ -39,7 +39,7 @@ pub struct Scrubbing {
     pub error: Option<String>,
 }
 
-/// What is being scrubbed.
+/// The scrub in progress.
 #[derive(Debug)]
 pub(crate) struct Scrubs {
     /// Of the scrub in the background.
@@ -47,7 +47,7 @@ pub(crate) struct Scrubs {
     asked: Mutex<Option<Scrubbing>>,
 }
 
-/// Bytes a second, as a rate; none if there are none.
+/// Bytes a second, as a rate; none for zero.
 fn rate(of: Bytes) -> Option<BitRate> {
     (of.0 > 0).then(|| BitRate(of.0.saturating_mul(8)))
 }

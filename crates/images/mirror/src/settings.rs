@@ -11,7 +11,7 @@ use crate::{
     store::{Budget, PolicyKind},
 };
 
-/// What the mirror does: `[images]`.
+/// The settings of the mirror: `[images]`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -26,13 +26,13 @@ pub struct Settings {
     pub directory: PathBuf,
     /// The most they may take.
     pub budget: Bytes,
-    /// Who leaves when there is no room.
+    /// The eviction policy.
     #[serde(default = "policy")]
     pub policy: PolicyKind,
-    /// What is to stay free on their file system.
+    /// The free space to leave on their file system.
     #[serde(default = "floor")]
     pub keep_free: Bytes,
-    /// How long what is new stays, whoever has to leave, seconds: who asked for it may still be reading.
+    /// The time for which a new blob is not evicted, seconds: its client may still be reading.
     #[serde(default = "keep_new_s")]
     pub keep_new_s: u64,
     /// How long a tag is believed before its registry is asked again, seconds.
@@ -55,7 +55,8 @@ pub struct Settings {
     /// The proxy through which registries are asked, `http://[user:password@]host:port`; empty: none; not
     /// there: what `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` say.
     pub proxy: Option<String>,
-    /// Who is asked without it: names, with all below them, and networks, separated by commas.
+    /// Registries that are asked without it: names, with all below them, and networks, separated by
+    /// commas.
     pub no_proxy: Option<String>,
     /// The socket of containerd, which is asked what its containers are made of.
     #[serde(default = "containerd")]
@@ -127,7 +128,7 @@ impl PopSettings {
     /// This node's name: safe as the name of a file, and in a key of Redis.
     ///
     /// # Errors
-    /// There is none, or it cannot be one.
+    /// The host has no name, or one that does not fit.
     pub fn node(&self) -> Result<String, String> {
         let name = match &self.node {
             Some(name) => name.clone(),
@@ -268,7 +269,7 @@ impl Settings {
         Settings { scrub_rate, max_rate, ..self.clone() } == *other
     }
 
-    /// What the store may take.
+    /// The bounds of the store.
     #[must_use]
     pub fn store_budget(&self) -> Budget {
         let young = Duration::from_secs(self.keep_new_s);
@@ -299,7 +300,8 @@ pub struct Timing {
     pub header: Duration,
     /// How long a client may take none of its answer.
     pub send: Duration,
-    /// A download that nobody waits for any more goes on for so long; beyond half it goes on to its end.
+    /// The time for which a download goes on without a waiting client; beyond half of the blob it
+    /// goes on to the end.
     pub orphan: Duration,
     /// How long a permission is believed.
     pub permission: Duration,

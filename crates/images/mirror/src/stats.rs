@@ -1,4 +1,4 @@
-//! What the mirror counts, for metrics.
+//! The mirror's counters, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,12 +45,12 @@ pub(crate) struct Stats {
     pub(crate) refused: AtomicU64,
 }
 
-/// One counter, for whoever renders metrics.
+/// One counter, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
     /// As in Prometheus, without a prefix.
     pub name: &'static str,
-    /// What it counts.
+    /// The meaning of the counter.
     pub help: &'static str,
     /// Since the start.
     pub value: u64,

@@ -1,4 +1,4 @@
-//! What every [`Coordination`] must do. Its users call [`check`] in their tests.
+//! Checks that every [`Coordination`] must pass. Its users call [`check`] in their tests.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ use crate::{Digest, Moment, digest::Algorithm};
 
 /// How a test has time pass for a keeper.
 pub trait Clock: Sync {
-    /// What callers of the keeper say that it is.
+    /// The name of the keeper.
     fn now(&self) -> Moment;
     /// Has time pass, of the keeper's own clock too.
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()>;
@@ -35,8 +35,8 @@ impl Clock for Told {
     }
 }
 
-/// Checks two views of one keeper (the same one twice, if it is for one process); leases of digests
-/// that nobody else uses.
+/// Checks two views of one keeper (the same one twice, if it is for one process), with leases of
+/// digests that no other caller uses.
 ///
 /// # Panics
 /// If it does not conform.

@@ -18,7 +18,7 @@ pub struct Embedded {
     news: broadcast::Sender<News>,
 }
 
-/// What a keeper keeps, by the addresses of nodes; the twin of a site keeps it too.
+/// The records of a keeper, by the addresses of nodes; the twin of a site keeps them too.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     fence: u64,
@@ -78,7 +78,7 @@ impl Embedded {
     }
 }
 
-/// The only node, which nobody asks.
+/// The only node; no other asks it.
 const SELF: &str = "";
 
 impl Coordination for Embedded {
@@ -105,7 +105,7 @@ impl Coordination for Embedded {
     }
 
     fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()> {
-        // An error is that nobody listens.
+        // An error means that no receiver listens.
         let _ = self.news.send(news.clone());
         Box::pin(ready(Ok(())))
     }

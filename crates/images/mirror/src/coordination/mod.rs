@@ -1,5 +1,5 @@
-//! What the nodes of a site tell each other: who downloads what, which images are in use, what came and
-//! what went. For one process, or for the nodes of a site.
+//! Messages between the nodes of a site: their downloads, images in use, blobs that came and went.
+//! For one process, or for the nodes of a site.
 
 mod embedded;
 mod redis;
@@ -24,7 +24,7 @@ pub const LEASE: Duration = Duration::from_secs(4);
 /// How long what a node has registered holds unless it registers again.
 pub const REGISTERED: Duration = Duration::from_secs(60);
 
-/// News that nobody has read yet; who reads too slowly looks for himself.
+/// Unread news; a reader that is too slow looks for itself.
 const NEWS: usize = 1024;
 
 /// The right to download a blob, for [`LEASE`] from when it was taken or renewed.
@@ -32,9 +32,9 @@ const NEWS: usize = 1024;
 pub struct Lease {
     /// Of what.
     pub digest: Digest,
-    /// Larger than that of every lease before it, of any digest; also than the time, in milliseconds
-    /// since 1970, so that fences grow where a keeper has lost its memory. What a holder writes is in
-    /// its fence's name, so that a stale holder cannot publish.
+    /// Larger than that of every lease before it, of any digest; also than the time, in
+    /// milliseconds since 1970, so that fences grow where a keeper has lost its memory. A holder
+    /// writes in its fence's name, so that a stale holder cannot publish.
     pub fence: u64,
 }
 
@@ -50,14 +50,14 @@ pub enum Claim {
     },
 }
 
-/// What a node tells the others. Messages may be lost: who waits for one looks now and then.
+/// A message to the other nodes. Messages may be lost: who waits for one looks now and then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
     /// A blob is there, verified.
     Published(Digest),
     /// A blob is there no more.
     Evicted(Digest),
-    /// A peer sent something else under its name: whoever has it looks again.
+    /// A peer sent other content under its name: each node that has it checks it again.
     Suspect(Digest),
 }
 
@@ -95,45 +95,46 @@ impl FromStr for News {
 pub struct Nodes {
     /// Their addresses for peers, sorted.
     pub addresses: Vec<String>,
-    /// What any of them uses.
+    /// The blobs that any of them uses.
     pub in_use: HashSet<Digest>,
 }
 
-/// Whoever keeps the leases cannot be asked. Callers go on by themselves.
+/// The keeper of the leases cannot be asked. Callers go on by themselves.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot reach the coordination of the site: {0}")]
 pub struct Unreachable(pub String);
 
-/// What a call answers, in a short time also if nobody answers it.
+/// The answer of a call, within a short time even without a keeper.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, Unreachable>>;
 
 /// Keeps one download per blob, and what is in use. Time is an argument, so that tests have theirs; a
 /// keeper with a clock of its own goes by that.
 pub trait Coordination: Send + Sync + fmt::Debug {
-    /// Asks for the lease of a digest. Granted if nobody has it, or whoever had it did not renew it.
+    /// Asks for the lease of a digest. It is granted if no node has it, or if its holder did not
+    /// renew it.
     fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim>;
 
     /// Holds a lease for longer. `false`: it is lost, and another may have it.
     fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool>;
 
-    /// Gives a lease back; one that is lost already is nobody's business.
+    /// Gives a lease back; a lost lease needs nothing.
     fn release<'a>(&'a self, lease: &'a Lease) -> Answer<'a, ()>;
 
     /// Says that this node is there and which images it uses, instead of what it said before; for
     /// [`REGISTERED`].
     fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()>;
 
-    /// Who has registered.
+    /// The registered nodes.
     fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes>;
 
     /// Tells all nodes, this one too.
     fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()>;
 
-    /// What is told from now on.
+    /// The messages from now on.
     fn news(&self) -> broadcast::Receiver<News>;
 }
 
-/// Renews a lease until it is lost. Whoever cannot ask keeps it: what he writes is in his fence's name.
+/// Renews a lease until it is lost. A node that cannot ask keeps it: it writes in its fence's name.
 pub(crate) async fn until_lost(by: &dyn Coordination, lease: &Lease) {
     loop {
         sleep(LEASE / 4).await;

@@ -85,7 +85,7 @@ enum Link {
     Never,
 }
 
-/// The URL is none of a Redis that weir can ask.
+/// The URL does not name a Redis that weir can ask.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot use `{url}` as the redis of [images.pop]: write it as redis://10.0.0.5:6379 or unix:///run/redis.sock"
@@ -208,7 +208,7 @@ impl Redis {
 fn hear(push: &PushInfo, to: &broadcast::Sender<News>) {
     let (PushKind::Message, Some(Value::BulkString(bytes))) = (&push.kind, push.data.get(1)) else { return };
     if let Some(news) = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()) {
-        // An error is that nobody listens.
+        // An error means that no receiver listens.
         let _ = to.send(news);
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::broadcast;
 use super::{Answer, Claim, Coordination, Lease, NEWS, News, Nodes, Unreachable, embedded::Kept};
 use crate::{Digest, Moment};
 
-/// What a server would keep for the nodes of a site.
+/// The records that a server would keep for the nodes of a site.
 #[derive(Debug, Clone)]
 pub struct Site {
     kept: Arc<Mutex<Kept>>,
@@ -88,7 +88,7 @@ impl Coordination for SiteNode {
     fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()> {
         let sender = &self.site.news;
         self.with(|_| {
-            // An error is that nobody listens.
+            // An error means that no receiver listens.
             let _ = sender.send(news.clone());
         })
     }

@@ -141,7 +141,7 @@ impl Downloads {
                     };
                     match done {
                         Err(StoreError::Mismatch { .. }) if came.of_peers && self.doubt(job).await => {
-                            // Nobody has seen any of it: the registry's will be another.
+                            // No reader has seen any of it: the registry's content will differ.
                             came = Came::default();
                             continue;
                         }
@@ -241,8 +241,8 @@ impl Downloads {
         }
     }
 
-    /// What came of other nodes was something else: they are told, and not asked for it for a while.
-    /// Answers whether it can be brought anew: nobody has got any of it.
+    /// The content of other nodes was wrong: they are told, and not asked for it for a while.
+    /// Returns whether it can be fetched again: no reader has got any of it.
     async fn doubt(&self, job: &Job) -> bool {
         tracing::warn!("{} came from another node, and is something else: that looks again", job.digest);
         count(&self.stats.wrong, 1);
@@ -343,7 +343,7 @@ impl Downloads {
         }
         let is_kept = matches!(taken, Sink::Keep(_));
         let (chunks, inbox) = mpsc::channel::<Bytes>(4);
-        // What a registry without ranges sends once more.
+        // The bytes that a registry without ranges sends once more.
         let skip = before.saturating_sub(start);
         let from = Answering { is_peers, is_kept, skip, before, total };
         let (read, written) =
@@ -438,7 +438,8 @@ impl Downloads {
             } else if (got < from.total / 2 || !from.is_kept)
                 && alone_since.get_or_insert_with(Instant::now).elapsed() > self.timing.orphan
             {
-                // Not an outage: it is not tried again. What there is stays, to be continued.
+                // Not an outage: it is not tried again. The bytes that are here stay, to be
+                // continued.
                 let why = "nobody waits for it any more".to_owned();
                 return Err(Fault::Store { what: format!("{}/{}", job.ask.source, job.ask.path), why });
             }

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) enum Followed {
     /// It is here.
     Here,
-    /// Whoever brought it is gone, or failed; it is this node's to bring.
+    /// The node that fetched it is gone, or failed; this node fetches it now.
     Free(Lease),
     /// It does not come, and who keeps the leases cannot be asked.
     Alone,
@@ -47,7 +47,7 @@ impl Downloads {
                 match self.coordination.acquire(&job.scope.lease(&job.digest), Moment::now()).await {
                     Ok(Claim::Granted(lease)) => return Ok(Followed::Free(lease)),
                     Ok(Claim::Held { .. }) => {}
-                    // Who has the lease may go on all the same.
+                    // The holder of the lease may go on all the same.
                     Err(_) if moved.elapsed() < LEASE => {}
                     Err(_) => return Ok(Followed::Alone),
                 }

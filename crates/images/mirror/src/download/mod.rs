@@ -1,4 +1,5 @@
-//! Downloads: one per blob, by nobody's connection, read by all who want it while it comes.
+//! Downloads: one per blob, bound to no client's connection, read by all who want the blob while it
+//! comes.
 
 mod fetch;
 mod follow;
@@ -43,8 +44,8 @@ use sink::{Passing, Sink};
 pub(crate) use readers::Waiter;
 pub(crate) use window::Window;
 
-/// The end of a blob, which nobody gets before all of it is verified, bytes: little, as nothing comes
-/// while it is on its way, and more than what ends a compressed layer.
+/// The end of a blob that no client gets before all of it is verified, bytes. It is small, as
+/// nothing comes while it is on its way, and larger than the end of a compressed layer.
 const HELD_BACK: u64 = 4 << 10;
 
 /// Blobs up to so many bytes, configurations mostly, are verified before anybody gets a byte of them, so that no
@@ -65,7 +66,7 @@ pub(crate) enum Progress {
         held: Held,
         /// All of it, bytes.
         size: u64,
-        /// What may be read, bytes; all of it only when it is verified.
+        /// The bytes that may be read; all of them only after verification.
         ready: u64,
     },
     /// It will not.
@@ -116,7 +117,7 @@ impl Job {
         outage(&self.ask, why)
     }
 
-    /// What the store refuses, as those who wait are told.
+    /// A refusal of the store, for the clients that wait.
     fn kept(&self, error: &StoreError) -> Fault {
         let what = format!("{}/{}", self.ask.source, self.ask.path);
         match error {
@@ -132,7 +133,7 @@ impl Job {
 #[derive(Debug, Clone, Copy)]
 struct Right {
     fence: u64,
-    /// Nobody could be asked for a lease: what other nodes write is left alone.
+    /// No keeper could be asked for a lease: files of other nodes are left alone.
     is_alone: bool,
 }
 
@@ -192,7 +193,7 @@ impl Downloads {
     /// * `size`: bytes, if a manifest says.
     ///
     /// # Errors
-    /// What went wrong a moment ago, without trying again.
+    /// A fault of a moment ago, without another try.
     pub(crate) fn join(
         self: &Arc<Self>,
         scope: Scope,
@@ -239,7 +240,7 @@ impl Downloads {
                 }
                 let until = Moment::now().after(this.timing.negative);
                 let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                // Who comes again a moment later may find a place.
+                // A client that comes again a moment later may find a place.
                 let is_remembered = !is_excused && !matches!(fault, Fault::Busy { .. });
                 if is_remembered && failed.len() < MAX_FAILED {
                     failed.insert(key, (fault.clone(), until));
@@ -279,7 +280,7 @@ impl Downloads {
 
     /// Brings a blob, or has another node bring it, until it is here.
     async fn run(&self, job: &Job) -> Result<(), Fault> {
-        // Of a directory of its own a node goes on with one writer, whoever it gets the rest from.
+        // In a directory of its own a node goes on with one writer, from any source.
         let (mut sink, mut in_vain) = (None::<Sink>, None::<Instant>);
         loop {
             let is_stranger = |by: &str| self.peers.as_ref().is_some_and(|peers| !peers.is_of_site(by));
@@ -337,7 +338,7 @@ impl Downloads {
 
     /// Brings a blob while its lease holds.
     async fn lead(&self, job: &Job, lease: &Lease, sink: &mut Option<Sink>) -> Result<Brought, Fault> {
-        // Whoever had the lease before may have published it just now.
+        // The holder before may have published it just now.
         if self.is_proved(job).await || self.is_found_public(job).await {
             return self.published(job).await.map(|()| Brought::Here);
         }
@@ -445,7 +446,7 @@ impl Downloads {
     }
 }
 
-/// What of it may be read before it is verified.
+/// The part of it that may be read before it is verified.
 fn readable(written: u64, size: u64) -> u64 {
     let held = if size <= HELD_WHOLE { size } else { HELD_BACK };
     written.min(size - held)

@@ -1,4 +1,4 @@
-//! Who may have what: what is here is not everybody's only because it is here.
+//! Decides which client may have which blob: a blob in the store is not open to all for that.
 
 use std::{
     collections::HashMap,
@@ -10,8 +10,7 @@ use crate::{Digest, Moment, Source, digest::Algorithm, settings::Timing, store::
 /// The most permissions that are remembered; beyond them the registry is asked each time.
 const MAX_GRANTED: usize = 16_384;
 
-/// Which clients' credentials are good for which repositories, as their registries have said a
-/// moment ago.
+/// The clients' credentials that are good for each repository, as its registry said a moment ago.
 #[derive(Debug, Default)]
 pub(super) struct Permissions {
     granted: Mutex<HashMap<(Digest, Source), Moment>>,

@@ -107,7 +107,7 @@ impl Mirror {
         }
     }
 
-    /// What is to be done now and then: the store's own work, and what the nodes of a site tell each other.
+    /// Periodic work: the store's own, and the messages between the nodes of a site.
     async fn tend(&self) {
         let (store, coordination) = (self.inner.store.clone(), &self.inner.coordination);
         let ticking = tokio::task::spawn_blocking(move || (store.tick(Moment::now()), store.take_gone()));
@@ -139,7 +139,7 @@ impl Mirror {
                 }
                 site = SiteState { nodes: addresses, problem: None };
             }
-            // What was in use is taken to be.
+            // Images that were in use count as in use.
             Err(e) => site.problem = Some(e.to_string()),
         }
         *self.inner.site.lock().unwrap_or_else(PoisonError::into_inner) = site;

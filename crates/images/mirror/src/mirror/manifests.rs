@@ -1,4 +1,4 @@
-//! Manifests: tags asked anew when they are old, digests never twice.
+//! Manifests: the mirror asks for an old tag again, and never twice for a digest.
 
 use std::{
     collections::HashMap,
@@ -67,7 +67,7 @@ pub(super) struct Manifests {
     pub(super) peers: Option<Arc<Peers>>,
 }
 
-/// Who asks, and how.
+/// The client that asks, and its request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
     pub(crate) identity: Identity,
@@ -174,7 +174,7 @@ impl Manifests {
         let _ = spawn_blocking(grant).await;
     }
 
-    /// What a tag was, for whoever may have it.
+    /// The last known state of a tag, for clients that may have it.
     async fn known(&self, source: &Source, tag: &Tag, asker: &Asker, now: Moment) -> Option<Found> {
         let (store, of, name) = (self.store.clone(), source.clone(), tag.clone());
         let entry = spawn_blocking(move || store.tag(&of, &name)).await.ok()??;
@@ -258,8 +258,8 @@ impl Manifests {
         }
     }
 
-    /// What the registry says the tag is now. A `HEAD` tells; the manifest itself is fetched only
-    /// if it is not here, as it is what registries count.
+    /// The registry's state of the tag now. A `HEAD` tells; the manifest itself is fetched only if
+    /// it is not here, as it is what registries count.
     async fn resolve(self: &Arc<Self>, source: &Source, tag: &Tag, asker: &Asker) -> Result<Stored, Fault> {
         let ask = self.asking(Method::HEAD, source, tag.as_str(), asker);
         let answer = self.ask(&ask).await?;
@@ -347,7 +347,8 @@ impl Manifests {
 
     fn asking(&self, method: Method, source: &Source, reference: &str, asker: &Asker) -> Ask {
         let mut ask = asker.ask(method, source, format!("manifests/{reference}"));
-        // Who takes anything means these: some registries hide OCI manifests from `*/*`.
+        // A client that accepts anything means these: some registries hide OCI manifests from
+        // `*/*`.
         if !ask.accept.as_ref().is_some_and(|accept| accept.contains("vnd.")) {
             ask.accept = Some(ACCEPT.to_owned());
         }

@@ -1,7 +1,7 @@
 //! The mirror: the pull side of the OCI distribution specification, over the store.
 //!
-//! What cannot be served is answered with 404, by which Docker and containerd go to the registry
-//! themselves; 5xx would have them wait, and silence hangs them.
+//! The mirror answers 404 for content that it cannot serve: Docker and containerd then ask the
+//! registry themselves. They would wait after 5xx, and hang without an answer.
 
 mod access;
 mod body;
@@ -69,7 +69,7 @@ pub enum MirrorError {
     /// It cannot be one of its site.
     #[error("cannot join the site of [images.pop]: {0}")]
     Pop(String),
-    /// Nobody can ask.
+    /// No client can ask.
     #[error("cannot listen on {address} for image pulls (`listen` in [images])")]
     Listen {
         /// Where.
@@ -216,7 +216,7 @@ impl Mirror {
         &self.inner.settings
     }
 
-    /// What it knows of its site; of one node alone, that node.
+    /// The state of its site; of one node alone, that node.
     #[must_use]
     pub fn site(&self) -> SiteState {
         self.inner.site.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -231,7 +231,7 @@ impl Mirror {
         }
     }
 
-    /// What it counted since it began.
+    /// Its counters since it began.
     #[must_use]
     pub fn counted(&self) -> Vec<Counted> {
         self.inner.stats.all()
@@ -407,7 +407,7 @@ impl Mirror {
         response
     }
 
-    /// Whoever takes an image's manifest uses the image, also if it has all layers itself.
+    /// A client that takes an image's manifest uses the image, even if it has all layers itself.
     async fn used(&self, found: &Found) {
         if let Manifest::Image { .. } = &*found.stored.manifest {
             let parts: Vec<_> = found.stored.manifest.parts().cloned().collect();
@@ -417,7 +417,8 @@ impl Mirror {
         }
     }
 
-    /// What is here, or on its way, for a node of the site; nothing is asked of a registry for it.
+    /// The content that is here, or on its way, for a node of the site; no registry is asked for
+    /// it.
     async fn respond_to_peer(&self, request: &Request<Incoming>) -> Response<Body> {
         let inner = &self.inner;
         let (uri, headers) = (request.uri(), request.headers());
@@ -479,7 +480,7 @@ impl Mirror {
             })
             .await?;
         if part.is_none() || !may {
-            // Whoever may not have it is told so by its registry, and nobody else.
+            // A client that may not have it hears so from its registry alone.
             count(&inner.stats.upstream_requests, 1);
             let head = Ask { method: Method::HEAD, ..ask.clone() };
             inner.upstreams.ask(&head, Moment::now()).await?;

@@ -1,9 +1,10 @@
 //! Pieces of answers on their way to clients: bytes, or a part of a file that the kernel sends itself.
 //!
-//! hyper writes bytes, and knows no files. So it is given a part of a file as a [`hole`](is_hole): as many
-//! bytes of an array that nobody reads, whose place in memory says what they are. The connection
-//! ([`Wire`](super::wire::Wire)) has the file in its queue, and calls `sendfile` where it is told to write a
-//! hole. The page cache is then read once, by the network's side, instead of being copied to and fro.
+//! hyper writes bytes, and knows no files. A part of a file is given to it as a [`hole`](is_hole):
+//! bytes of an unread array, whose place in memory identifies the part. The connection
+//! ([`Wire`](super::wire::Wire)) has the file in its queue, and calls `sendfile` where it is told
+//! to write a hole. The page cache is then read once, by the network's side, instead of being
+//! copied to and fro.
 
 use std::{
     fs::File,
@@ -19,7 +20,7 @@ use rustix::io::{ReadWriteFlags, preadv2};
 /// The most that is taken at once, bytes: all that a client's answer holds of a blob in memory.
 pub(super) const PIECE: usize = 128 << 10;
 
-/// What stands for parts of files. Its bytes are never sent.
+/// The array that stands for parts of files. Its bytes are never sent.
 static HOLE: [u8; PIECE] = [0; PIECE];
 
 /// Whether these are bytes that stand for a part of a file.
@@ -35,7 +36,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// What stands for it.
+    /// The hole that stands for it.
     pub(super) fn hole(&self) -> &'static [u8] {
         let length = usize::try_from(self.range.end - self.range.start).unwrap_or(PIECE);
         &HOLE[..length.min(PIECE)]
@@ -88,9 +89,9 @@ impl Buf for Piece {
 
 /// Takes the beginning of a range that is not empty.
 ///
-/// What the page cache has goes without a look at it. For the rest a thread waits for the disk, as `sendfile`
-/// would have all clients do. Looked at are a piece's ends and its middle: if the kernel has just thrown
-/// away what is between, the others wait for that.
+/// Bytes in the page cache are sent without a look at them. For the rest a thread waits for the
+/// disk, as `sendfile` would have all clients do. Looked at are a piece's ends and its middle: if
+/// the kernel has just thrown away what is between, the others wait for that.
 ///
 /// # Errors
 /// The file cannot be read, or is shorter.

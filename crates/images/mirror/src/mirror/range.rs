@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What to send.
+/// The part to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// All of it: no range was asked for, or none that has a meaning here.

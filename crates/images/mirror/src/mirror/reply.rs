@@ -1,4 +1,4 @@
-//! What answers look like: their heads, and which part of a blob is in them.
+//! Answers: their heads, and the part of a blob that they carry.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a request asks for, by its path and query.
+//! The meaning of a request, by its path and query.
 
 use percent_encoding::percent_decode_str;
 
@@ -38,7 +38,7 @@ pub(super) enum Unroutable {
     Unknown,
     /// A name or digest that cannot be one: the specification's code, and why.
     Bad(&'static str, String),
-    /// A tag that cannot be one, so that there is none.
+    /// An impossible tag, which therefore does not exist.
     NoTag(String),
 }
 

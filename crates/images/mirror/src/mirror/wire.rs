@@ -28,7 +28,7 @@ impl Queue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is written for a piece: of a part, which waits here from now on, a hole.
+    /// The bytes written for a piece: for a part of a file, which waits here from now on, a hole.
     pub(super) fn admit(&self, piece: Piece) -> Bytes {
         match piece {
             Piece::Bytes(bytes) => bytes,
@@ -152,8 +152,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// What a client reads, from some moment on, that asks twice over one connection: pieces of a file of this size, or
-    /// so it is said, and bytes in turn, of one file first, then of the other.
+    /// The input of a client that asks twice over one connection: pieces of a file of this stated
+    /// size, and other bytes, of one file first, then of the other.
     async fn read(files: [&Arc<File>; 2], size: u64, limit: Duration, late: Duration) -> Vec<u8> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,5 +1,5 @@
-//! Checking: blobs hashed anew, before they are served and now and then; what is not what it is called is
-//! taken away.
+//! Checks: blobs are hashed again, before they are served and from time to time; a blob with wrong
+//! content is removed.
 
 use std::{
     cmp::Reverse,
@@ -27,7 +27,7 @@ use crate::{
 /// Read at once, bytes.
 const READ: usize = 256 << 10;
 
-/// Which blobs a scrub looks at.
+/// The blobs that a scrub looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lot {
     /// Of a directory that several nodes share, those that are this node's to check: each is one node's
@@ -46,7 +46,7 @@ pub(crate) struct Check {
     hasher: Hasher,
     buffer: Vec<u8>,
     at: u64,
-    /// What the disk has is asked for, not what memory has of it.
+    /// The read goes to the disk, not to the page cache.
     is_of_disk: bool,
 }
 
@@ -108,8 +108,8 @@ impl Store {
         self.inner.corrupted.subscribe()
     }
 
-    /// Hashes an open blob; blocks for as long as reading it takes. What is not what it is called
-    /// is taken away. Answers whether it is.
+    /// Hashes an open blob; blocks for as long as reading it takes. A blob with wrong content is
+    /// removed. Answers whether it is.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -172,8 +172,8 @@ impl Store {
         Err(io_error("read", &self.inner.layout.blob(&check.digest))(why))
     }
 
-    /// Takes away a file that is not what it is called, unless another has its name by now. It is emptied
-    /// first, so that whoever is sending it, on another node too, does not send it to its end.
+    /// Takes away a file that is not what it is called, unless another has its name by now. It is
+    /// emptied first, so that no process that sends it, on another node too, sends it to its end.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -187,7 +187,7 @@ impl Store {
             }
             Ok(_) => return Ok(()),
             Err(e) if is_gone(&e) => {}
-            // What cannot be emptied is taken away all the same.
+            // A file that cannot be emptied is removed all the same.
             Err(e) => tracing::warn!("cannot empty {}: {e}", path.display()),
         }
         tracing::warn!(
@@ -197,7 +197,7 @@ impl Store {
         state.forget(digest);
         self.inner.unseal(digest);
         self.inner.drop_sources(digest);
-        // An error is that nobody listens.
+        // An error means that no receiver listens.
         let _ = self.inner.corrupted.send(digest.clone());
         self.inner.layout.condemn(digest, Moment::now())
     }
@@ -211,7 +211,8 @@ impl Store {
         self.inner.unseal(digest);
     }
 
-    /// The blobs that nobody has hashed since `before`, the longest unchecked first, and their sizes.
+    /// The blobs that have not been hashed since `before`, the longest unchecked first, and their
+    /// sizes.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -267,8 +268,8 @@ fn is_gone(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESTALE))
 }
 
-/// Whose a blob is to check, of several nodes: the one with the largest hash (rendezvous hashing), so that
-/// who comes or goes takes over his own part and no other.
+/// The node that checks a blob: the one with the largest hash (rendezvous hashing). A node that
+/// comes or goes takes over its own part and no other.
 fn owner<'a>(nodes: &'a BTreeSet<String>, digest: &Digest) -> Option<&'a String> {
     let rank = |node: &&String| {
         Digest::of(Algorithm::Sha256, format!("{node} {digest}").as_bytes()).hex().to_owned()

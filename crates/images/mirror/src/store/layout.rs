@@ -34,7 +34,7 @@ impl Version {
     }
 }
 
-/// What may be in a directory that is being made a store.
+/// The names that a directory may hold that is made a store.
 const NAMES: [&str; 13] = [
     "blobs",
     "part",
@@ -63,9 +63,9 @@ pub enum StoreError {
     Version {
         /// The directory.
         path: PathBuf,
-        /// What its file `version` says.
+        /// The text of its file `version`.
         found: String,
-        /// What it should say.
+        /// The text that it should have.
         wanted: String,
     },
     /// It has files, and none that says it is a store.
@@ -80,11 +80,11 @@ pub enum StoreError {
     Owner {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
         /// Its permissions.
         mode: u32,
-        /// Who runs this.
+        /// The user of this process.
         user: u32,
     },
     /// Another process has it.
@@ -95,13 +95,13 @@ pub enum StoreError {
         "no room for {need} bytes: {used} of {budget} are used, {free} are free on the file system, and the rest is in use or pinned"
     )]
     NoRoom {
-        /// What was asked for.
+        /// The size that was asked for.
         need: u64,
         /// Bytes of blobs, downloads and reservations.
         used: u64,
         /// The bound.
         budget: u64,
-        /// What the file system has left.
+        /// The free space of the file system.
         free: u64,
     },
     /// A pin names it.
@@ -129,12 +129,12 @@ pub enum StoreError {
         /// The bound.
         budget: u64,
     },
-    /// What arrived is not what its name says.
+    /// The content is not that of the name.
     #[error("{expected} arrived as {found} ({size} bytes)")]
     Mismatch {
-        /// What it was called.
+        /// The name.
         expected: Digest,
-        /// What it is.
+        /// The digest of the content.
         found: Digest,
         /// How long it is.
         size: u64,
@@ -149,7 +149,7 @@ pub enum StoreError {
         /// Bytes that should have.
         want: u64,
     },
-    /// Its lease was lost, and whoever has it now goes on with what there was.
+    /// Its lease was lost, and the new holder goes on with the bytes that were there.
     #[error("{0} is brought by another now")]
     TakenOver(Digest),
     /// This node keeps a download of it from a source that does not share its bytes.
@@ -158,7 +158,7 @@ pub enum StoreError {
     /// The file system refuses.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
         /// On what.
         path: PathBuf,
@@ -193,7 +193,7 @@ pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
 #[derive(Debug)]
 pub(super) struct Layout {
     root: PathBuf,
-    /// Whose files are whose.
+    /// The files of each node.
     node: String,
     /// None if several nodes use it.
     lock: Option<Flock<File>>,
@@ -293,8 +293,8 @@ impl Layout {
         self.publish(&new, path)
     }
 
-    /// A small file, whole for whoever reads it, in a directory that is there; after a crash it may be
-    /// another.
+    /// Writes a small file in an existing directory. Each reader sees it whole; after a crash it
+    /// may be the former one.
     pub(super) fn write_soon(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let new = self.new_in(path.parent().unwrap_or(&self.root));
         fs::write(&new, bytes).map_err(io_error("write", &new))?;
@@ -322,8 +322,8 @@ impl Layout {
         }
     }
 
-    /// Takes a blob's name away, and the file if nobody on another node can be reading it: here who
-    /// reads it reads on. Answers whether it is still in `trash`.
+    /// Removes a blob's name, and the file unless another node may be reading it. A reader on this
+    /// node reads on. Answers whether it is still in `trash`.
     pub(super) fn throw(&self, digest: &Digest, now: Moment) -> Result<bool, StoreError> {
         let name = format!("{}-{}-{}", now.0, digest.algorithm().name(), digest.hex());
         self.throw_as(&name, digest)
@@ -347,7 +347,7 @@ impl Layout {
         Ok(false)
     }
 
-    /// What the file system has left for this user, bytes.
+    /// The free space of the file system for this user, bytes.
     pub(super) fn free(&self) -> Result<u64, StoreError> {
         let stat = nix::sys::statvfs::statvfs(&self.root)
             .map_err(|errno| io_error("look at", &self.root)(errno.into()))?;

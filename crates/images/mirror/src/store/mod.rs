@@ -48,7 +48,7 @@ use shared::Others;
 use sources::Sources;
 pub use weir_cache::PolicyKind;
 
-/// After so long a blob is hashed anew before it is served.
+/// The time after which a blob is hashed again before it is served.
 const SCRUB: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long a cut download is kept, to be continued.
 pub const RESUME: Duration = Duration::from_secs(600);
@@ -79,7 +79,7 @@ struct State {
     others: Option<Others>,
     /// Blobs that left since they were asked for.
     gone: Vec<Digest>,
-    /// What is out of the index, and being sent to a client all the same.
+    /// Blobs that are out of the index, and still being sent to a client.
     lingering: Vec<(Digest, Weak<()>)>,
     order: Order,
     repos: BTreeMap<Source, Repo>,
@@ -96,7 +96,7 @@ struct State {
     check_lines: usize,
 }
 
-/// What the store did since it was opened.
+/// The counters of the store since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Blobs that left to make room.
@@ -150,7 +150,7 @@ impl Blob {
     }
 }
 
-/// What tells that a file is still the one that was verified.
+/// Tells whether a file is still the one that was verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     inode: u64,
@@ -184,7 +184,7 @@ impl Opened {
         &self.digest
     }
 
-    /// To read from; the position is nobody's: read at offsets.
+    /// To read from, at offsets: the position is shared.
     #[must_use]
     pub fn file(&self) -> &Arc<File> {
         &self.file
@@ -204,7 +204,7 @@ impl Opened {
     }
 }
 
-/// What was found when a store was opened.
+/// The contents of a store when it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Complete blobs.
@@ -231,11 +231,11 @@ pub struct Usage {
     pub held: u64,
     /// The bound.
     pub budget: u64,
-    /// What the file system has left.
+    /// The free space of the file system.
     pub free: u64,
-    /// What it is to keep free.
+    /// The free space to leave.
     pub floor: u64,
-    /// Who chooses what leaves, and whom that one follows: another if it is `auto`.
+    /// The eviction policy, and the one that it follows: another if it is `auto`.
     pub policy: (PolicyKind, PolicyKind),
     /// Since the store was opened.
     pub counts: Counts,
@@ -428,7 +428,7 @@ impl Store {
         self.lock().in_use = digests;
     }
 
-    /// Which images containers of this node run from, as it was told last.
+    /// The images that containers of this node run from, as last told.
     #[must_use]
     pub fn in_use(&self) -> HashSet<Digest> {
         self.lock().in_use.clone()
@@ -466,7 +466,7 @@ impl Store {
         })
     }
 
-    /// What has to be done now and then: downloads that nobody continued go.
+    /// Periodic work: downloads that were not continued go.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -520,7 +520,7 @@ impl State {
         }
     }
 
-    /// Bytes of the budget that other nodes have, or nobody.
+    /// Bytes of the budget that other nodes have, or that are free.
     fn elsewhere(&self) -> u64 {
         self.others.as_ref().map_or(0, |others| others.bytes.saturating_add(others.thrown))
     }

@@ -92,12 +92,12 @@ impl Store {
         let name = PartName { digest: digest.clone(), fence, size, mark, node };
         self.lock().check_mark(digest, mark)?;
         let earlier = self.earlier(&name, has_lease)?;
-        // What is continued is copied: there are two of it for a moment.
+        // A continued part is copied: it exists twice for a moment.
         let mut extra = earlier.as_ref().map_or(0, |(_, length)| *length);
         let mut state = self.lock();
         state.check_mark(digest, mark)?;
         if self.is_shared() {
-            // What was expected counts once for all nodes: now it is this one's.
+            // An expected blob counts once for all nodes: now it is this one's.
             state.forget_expected(digest);
         }
         let before = state.reserved.get(digest).map_or(0, |r| r.size);
@@ -171,7 +171,7 @@ impl Store {
             }
         }
         found.sort();
-        // A whole file, or more than one: nothing to continue, and what it is nobody proved.
+        // A whole file, or a longer one: it cannot be continued, and its content is not proved.
         let best = found.pop_if(|(length, _)| (1..name.size).contains(length));
         for (_, path) in found {
             self.inner.layout.discard(&path)?;
@@ -253,7 +253,7 @@ impl PartWriter {
         self.hasher.update(bytes);
         self.written.store(got, Ordering::Relaxed);
         if got >= self.flush_at && self.store.is_shared() {
-            // Often at first, as somebody waits for the first byte.
+            // Often at first, as a client waits for the first byte.
             self.flush_at = got + got.min(FLUSH);
             self.file.sync_data().map_err(io_error("write", &self.path))?;
             if self.file.metadata().map_err(io_error("look at", &self.path))?.nlink() == 0 {
@@ -358,7 +358,7 @@ impl Drop for PartWriter {
             self.remove();
             return;
         }
-        // What is there still takes room; what is not there does not.
+        // Bytes on the disk still take room; others do not.
         let mut state = self.store.lock();
         let kept = self.written.load(Ordering::Relaxed);
         let mut freed = 0;
@@ -457,7 +457,8 @@ pub(super) fn recover(layout: &Layout, state: &mut State, now: Moment) -> Result
     Ok((kept, removed))
 }
 
-/// Removes downloads of this node that nobody continued in time, and forgets those that another does.
+/// Removes downloads of this node that were not continued in time, and forgets those that another
+/// node continues.
 pub(super) fn expire(layout: &Layout, state: &mut State, now: Moment) -> Result<(), StoreError> {
     let left: HashMap<Digest, u64> = state
         .reserved

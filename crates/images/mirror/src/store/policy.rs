@@ -1,4 +1,4 @@
-//! Who has to go when the store is full: weir-cache's policies, over digests.
+//! Chooses the blobs to evict when the store is full: weir-cache's policies, over digests.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,18 +27,19 @@ const NOTED: Duration = Duration::from_secs(300);
 pub(super) struct Order {
     kind: PolicyKind,
     policy: Box<dyn weir_cache::Policy>,
-    /// Digests have numbers that cannot be foreseen, so that nobody can make two with the same.
+    /// Digests have unpredictable numbers, so that no one can make two with the same.
     numbers: RandomState,
-    /// What the numbers of those that are here mean.
+    /// The digests of the numbers in use.
     digests: HashMap<u64, Digest>,
     noted: Moment,
 }
 
-/// What outlives a restart beside the files and their times: the file `order/NODE`. S3-FIFO's memory of
-/// what it threw out does not, nor what the shadows of `auto` hold: they begin with what is stored.
+/// The state that outlives a restart beside the files and their times: the file `order/NODE`.
+/// S3-FIFO's memory of what it threw out does not, nor what the shadows of `auto` hold: they begin
+/// with what is stored.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Noted {
-    /// Which policy `auto` followed,
+    /// The policy that `auto` followed,
     #[serde(default)]
     chosen: Option<PolicyKind>,
     /// and what each had cost, s of fetch time.
@@ -114,8 +115,8 @@ impl Order {
         self.policy.deploy(ImageId(self.numbers.hash_one(image)), &blobs, instant(now));
     }
 
-    /// Who leaves next: a blob, or those of an image; none if nobody may. What cannot go after all is
-    /// [`Order::restored`].
+    /// The next to evict: a blob, or those of an image; none if all must stay. A blob that cannot
+    /// go after all is [`Order::restored`].
     ///
     /// * `blob`: whether one has to stay,
     /// * `image`: and whether all of an image has to; none for one whose manifest is not here.
@@ -130,7 +131,7 @@ impl Order {
         victims.iter().filter_map(|id| self.digests.get(&id.0).cloned()).collect()
     }
 
-    /// Which policy it is, and which one that follows.
+    /// The policy, and the one that it follows.
     pub(super) fn kinds(&self) -> (PolicyKind, PolicyKind) {
         (self.kind, self.policy.chosen().unwrap_or(self.kind))
     }
@@ -143,7 +144,7 @@ impl Order {
     }
 }
 
-/// What has to stay, by number.
+/// The blobs that have to stay, by number.
 struct Held<'a> {
     digests: &'a HashMap<u64, Digest>,
     blob: &'a dyn Fn(&Digest) -> bool,
@@ -178,7 +179,7 @@ impl State {
 }
 
 impl Inner {
-    /// What an earlier process has noted; nothing if that cannot be read.
+    /// The notes of an earlier process; empty if they cannot be read.
     pub(super) fn noted(layout: &Layout) -> Noted {
         let noted = std::fs::read(layout.dir("order").join(layout.node()));
         noted.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()

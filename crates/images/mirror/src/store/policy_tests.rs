@@ -1,4 +1,5 @@
-//! Who leaves: as the simulator says, also after a restart, and never for the rest of its own image.
+//! Evictions are those of the simulator, also after a restart, and never for the rest of the same
+//! image.
 
 use std::time::Duration;
 
@@ -106,7 +107,7 @@ fn uses_of_blobs_and_the_choice_of_auto_outlive_a_restart() {
     std::fs::write(dir.path().join("order/only"), noted).unwrap();
     let store = open(dir.path(), PolicyKind::Auto, 4 << 20);
     assert_eq!(store.usage(Moment(0)).unwrap().policy, (PolicyKind::Auto, PolicyKind::Gdsf));
-    // What cannot be read is as if nothing had been noted.
+    // Unreadable notes count as none.
     drop(store);
     std::fs::write(dir.path().join("order/only"), "{").unwrap();
     let store = open(dir.path(), PolicyKind::Auto, 4 << 20);

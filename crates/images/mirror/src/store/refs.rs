@@ -1,4 +1,4 @@
-//! What is known of repositories: tags, manifests and their types, pins.
+//! Records of repositories: tags, manifests and their types, pins.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -30,7 +30,7 @@ pub(super) struct Extent {
     pub(super) names: usize,
 }
 
-/// What a tag was when the registry was last asked.
+/// The tag when the registry was last asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagEntry {
     /// The manifest.
@@ -48,7 +48,7 @@ pub struct Stored {
     pub media_type: String,
     /// As the registry had them.
     pub bytes: Bytes,
-    /// What they say.
+    /// Their contents.
     pub manifest: Arc<Manifest>,
 }
 
