@@ -16,7 +16,7 @@ use weir_units::{BitRate, Bytes, Instant};
 const BURST: Bytes = Bytes(64 << 10);
 /// A taker that wakes late by this much loses nothing.
 const BURST_TIME: Duration = Duration::from_millis(20);
-/// The turn of a taker: at the least rate each of 64 takers has a turn every 4 s.
+/// The turn of a taker: at the lowest rate each of 64 takers has a turn every 4 s.
 const PIECE: usize = 8 << 10;
 
 /// A token bucket, kept as one instant: when it will be full again.

@@ -26,16 +26,16 @@ const SIZE: usize = 3_000_000;
 /// The longest that a client may get nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What goes wrong.
+/// The fault.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// With the registry's answers: the first ones, of which there are so many.
+    /// With the registry's answers: this number of the first ones.
     Registry(fn() -> Trouble, usize),
     /// The node that downloads is off the network, at 30 %; and comes back when others have gone on.
     LeaderUnplugged,
     /// Its way to the registry and to Redis goes silent.
     LeadersUplinkSilent,
-    /// Nobody hears of Redis any more.
+    /// No node hears of Redis any more.
     RedisSilent,
     /// The node that downloads does not.
     RedisSilentForLeader,
@@ -190,7 +190,7 @@ async fn suffer(store: PopStore, fault: Fault, right: [bool; NODES]) -> Option<S
     let mut pulls = pulls.into_iter();
     let first = pulls.next().unwrap();
     let others = join_all(pulls).await;
-    // Who is off the network has clients too; what they get they get afterwards.
+    // A node off the network has clients too; they get their blobs afterwards.
     let was_frozen = frozen.take().is_some();
     let first = first.await.unwrap();
     let mut refused = None;

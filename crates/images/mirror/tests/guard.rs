@@ -1,4 +1,4 @@
-//! Who may have what, what is refused, and what stays within bounds.
+//! Access to content, refusals, and bounds.
 
 mod kit;
 
@@ -37,7 +37,7 @@ async fn private_content_needs_its_registrys_consent_or_a_share() {
     let served = serve(settings(&dir.path().join("store"), vec![upstream])).await;
     registry.image("acme/app", "1", 20, &[1000]);
     let made = registry.image("other/app", "1", 20, &[1000]);
-    // Shared: with whoever is on this node.
+    // Shared: with each client of this node.
     served.pull("acme/app", "1").await.unwrap();
     // The same blobs under a name that is not: knowing the digest is not enough.
     for path in [
@@ -112,7 +112,7 @@ async fn what_must_not_be_asked_is_not() {
         assert_eq!(served.get(path).await.status, status, "{path}");
     }
     assert_eq!(served.request("POST", "/v2/a/blobs/uploads/", &[]).await.status, 405);
-    // What passed through here comes back: a circle.
+    // A request that passed through here comes back: a circle.
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     let hop = registry.state.headers.lock().unwrap()["x-weir-hop"].to_str().unwrap().to_owned();
     let asked = registry.log().len();
@@ -125,7 +125,7 @@ async fn what_a_registry_says_of_a_digest_is_no_path_and_is_not_believed() {
     let (registry, served, dir) = pair().await;
     let made = registry.image(APP, "1", 27, &[1000]);
     let other = registry.image("library/other", "1", 28, &[1000]);
-    // What is no digest is as if nothing were said: the manifest itself says what it is.
+    // A header that is no digest counts as absent: the manifest itself has one.
     for said in
         ["sha256:../../../../etc/passwd", "../../x", "sha256:", "md5:d41d8cd98f00b204e9800998ecf8427e"]
     {
@@ -192,7 +192,7 @@ fn on_disk(served: &Served) -> u64 {
     let mut dirs =
         vec![served.mirror.store().root().join("blobs"), served.mirror.store().root().join("part")];
     while let Some(dir) = dirs.pop() {
-        // What is being moved may be gone.
+        // A blob that is being moved may be gone.
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
             match entry.metadata() {
                 Ok(meta) if meta.is_dir() => dirs.push(entry.path()),
@@ -301,13 +301,13 @@ fn a_disk_that_fills_up_in_mid_write_ends_that_download_and_nothing_else() {
                 assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            // There was room, and somebody else took it: ENOSPC.
+            // There was room, and another process took it: ENOSPC.
             let other = disk.join("other");
             let _ = std::fs::write(&other, vec![1; 8 << 20]);
             let got = tokio::time::timeout(Duration::from_secs(30), pull).await.unwrap().unwrap();
             assert!(got.status == 404 || got.body.is_err(), "{got:?}");
             served.pull("acme/small", "1").await.unwrap();
-            // What was written stays, to be continued when there is room again.
+            // The written bytes stay, to be continued when there is room again.
             std::fs::remove_file(other).unwrap();
             let begun = Instant::now();
             while served.pull(APP, "1").await.is_err() {

@@ -35,7 +35,7 @@ async fn an_identity_token_is_exchanged_and_one_that_is_not_taken_opens_nothing(
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.json");
-    // Who has no password can only exchange.
+    // A client without a password can only exchange.
     *registry.state.login.lock().unwrap() = Some("nobody's".to_owned());
     *registry.state.identity.lock().unwrap() = Some("good".to_owned());
     let mut upstream = registry.settings("ghcr.io");

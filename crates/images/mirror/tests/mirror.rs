@@ -72,7 +72,7 @@ async fn cut_or_stalled_download_continues_unseen_by_clients() {
     };
     let begun: Vec<_> = asked.iter().map(|line| from(line)).collect();
     assert_eq!(begun[0], None);
-    // What reached the disk before the cut: all pieces but perhaps the last.
+    // The bytes that reached the disk before the cut: all pieces but perhaps the last.
     assert!(begun[1].is_some_and(|at| (300_000..=400_000).contains(&at)), "{begun:?}");
     assert!(begun[2] > begun[1] && begun[3] == begun[2], "{begun:?}");
 }
@@ -86,7 +86,7 @@ async fn wrong_content_never_reaches_its_end_and_is_not_kept() {
     let got = served.blob(APP, &made.layers[0]).await;
     assert!(got.body.is_err(), "{} bytes came", got.body.unwrap().len());
     assert!(!served.mirror.store().has(&made.layers[0]));
-    // At once again: refused, so that the client goes to the registry itself. Later: fetched anew.
+    // At once again: refused, so that the client goes to the registry itself. Later: fetched again.
     assert_eq!(served.blob(APP, &made.layers[0]).await.status, 404);
     tokio::time::sleep(timing().negative * 2).await;
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
@@ -264,7 +264,7 @@ async fn downloads_together_obey_max_rate_and_its_change_at_once() {
     assert!(ends.iter().zip(&made.layers).all(|(got, blob)| digest(got.bytes()) == *blob));
     // 1.8 MB at 1 MB/s, but for what passes at once.
     assert!(begun.elapsed() > Duration::from_millis(1700), "{:?}", begun.elapsed());
-    // 30 s at this rate; what is here already is nobody's download.
+    // 30 s at this rate; blobs that are here need no download.
     let (puller, blob) = (kit::Puller(served.address), made.layers[2].clone());
     let large = tokio::spawn(async move { puller.blob(APP, &blob).await });
     served.blob(APP, &made.layers[0]).await.bytes();

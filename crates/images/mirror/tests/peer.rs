@@ -110,7 +110,7 @@ async fn blob_of_one_peer_is_fetched_by_no_other_even_without_redis() {
     world.site.set_lost(false);
     world.nodes[2].puller().pull(APP, "1").await.unwrap();
     assert_eq!((world.whole(&made.layers[0]), world.whole(&made.config)), (1, 1));
-    // Cut off while nobody has it: each by itself, and right.
+    // Cut off while no node has it: each by itself, and right.
     world.site.set_lost(true);
     let other = world.registry.image(APP, "2", 5, &[400_000]);
     let pulls = world.nodes.iter().map(|node| async { node.puller().pull(APP, "2").await });

@@ -44,7 +44,8 @@ async fn redis_conforms() {
     one.register(&HashSet::new(), Moment::now()).await.unwrap();
     assert_eq!(two.nodes(Moment::now()).await.unwrap().addresses, ["10.0.0.1:5051"]);
     one.release(&held).await.unwrap();
-    // What is left is the set of nodes, what one of them uses, and the last fence.
+    // The keys that remain are the set of nodes, the blobs that one of them uses, and the last
+    // fence.
     assert_eq!(server.count_keys().await, Ok(3));
 }
 

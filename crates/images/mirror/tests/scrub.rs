@@ -1,4 +1,4 @@
-//! Blobs that are checked while nobody asks for them, and what becomes of those that went bad.
+//! Blobs are checked while no client asks for them; bad ones are removed.
 
 mod kit;
 
@@ -57,7 +57,7 @@ async fn blob_that_goes_bad_unseen_is_found_and_fetched_again() {
     assert!(!served.mirror.store().has(&made.layers[0]) && files(&root, &["trash"]).is_empty());
     served.pull(APP, "1").await.unwrap();
     assert_eq!(registry.asked_whole(APP, &made.layers[0]), 2);
-    // What is good stays, however often it is looked at.
+    // A good blob stays through all checks.
     let before = served.counted("scrubbed_blobs");
     until("looked at again", || served.counted("scrubbed_blobs") > before + 8).await;
     assert_eq!((corrupt(&served), registry.asked_whole(APP, &made.layers[1])), (1, 1));

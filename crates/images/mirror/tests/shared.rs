@@ -220,7 +220,8 @@ async fn budget_is_of_all_nodes_and_no_node_removes_blobs_in_use() {
     for node in &world.nodes {
         let used = world.twins[0].nodes(Moment::now()).await.unwrap().in_use;
         node.mirror.store().set_in_use_elsewhere(used);
-        // What belongs to it is read now and then, sooner than blobs may be evicted; here they may at once.
+        // The list of its blobs is read from time to time, sooner than blobs may be evicted; here
+        // they may at once.
         node.mirror.store().tick(Moment::now().after(Duration::from_secs(20))).unwrap();
     }
     for n in 0..12 {

@@ -30,7 +30,8 @@ fn certificates(name: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(pem(name)).unwrap().map(Result::unwrap).collect()
 }
 
-/// Listens in front of a registry as `registry.test`, for whoever shows a certificate of `ca.pem`.
+/// Listens in front of a registry as `registry.test`, for each client that shows a certificate of
+/// `ca.pem`.
 async fn behind_tls(registry: SocketAddr) -> SocketAddr {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -107,7 +108,7 @@ async fn a_registry_that_wants_a_certificate_is_shown_the_configured_one() {
     for shown in [&mut good, &mut doubting] {
         (shown.cert_file, shown.key_file) = (Some(pem("client.pem")), Some(pem("client-key.pem")));
     }
-    // Whom the system believes has not signed it.
+    // None of the system's authorities has signed it.
     doubting.ca_file = None;
     let served = serve(settings(&dir.path().join("store"), vec![good, silent, doubting])).await;
     let made = registry.image(APP, "1", 80, &[300_000]);

@@ -1,4 +1,4 @@
-//! What is cached, and what may not be thrown away.
+//! Cached blobs, and those that must stay.
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
@@ -52,9 +52,9 @@ impl FetchModel {
     }
 }
 
-/// What eviction must leave alone, now.
+/// The blobs that eviction must leave alone, now.
 pub trait Protection {
-    /// Whether this blob must stay, whoever refers to it.
+    /// Whether this blob must stay, whatever refers to it.
     fn blob(&self, id: BlobId) -> bool;
     /// Whether this image must stay, with its blobs; asked by image-grain eviction only.
     fn image(&self, _id: ImageId) -> bool {
@@ -78,7 +78,7 @@ impl<F: Fn(BlobId) -> bool> Protection for F {
     }
 }
 
-/// How long a new blob is left alone: whoever asked for it is still reading.
+/// The time for which a new blob is left alone: its client is still reading.
 pub const GRACE: Duration = Duration::from_secs(120);
 
 /// The reasons why something must stay, counted: in use, being sent, pinned, young.
@@ -129,7 +129,7 @@ impl Holds {
         }
     }
 
-    /// The blob is being sent to somebody.
+    /// The blob is being sent to a client.
     pub fn take_blob(&mut self, id: BlobId) {
         *self.blobs.entry(id).or_default() += 1;
     }
@@ -144,7 +144,7 @@ impl Holds {
         self.born.insert(id, now);
     }
 
-    /// The predicate at this moment. What is no longer young is forgotten.
+    /// The predicate at this moment. A blob that is no longer young is forgotten.
     pub fn at(&mut self, now: Instant) -> HoldsAt<'_> {
         self.born.retain(|_, born| now.since(*born) < GRACE);
         HoldsAt(self)

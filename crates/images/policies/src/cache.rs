@@ -4,7 +4,7 @@ use weir_units::{Bytes, Instant};
 
 use crate::{Blob, BlobId, Policy, PolicyKind, Protection, Unprotected};
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// It was stored.
@@ -62,7 +62,7 @@ impl Cache {
         self.evictions
     }
 
-    /// Somebody asks for a blob; a miss is fetched and, where it may be, stored.
+    /// A client asks for a blob; a miss is fetched and, where it may be, stored.
     pub fn request(&mut self, blob: Blob, now: Instant) -> Access {
         if self.policy.hit(blob.id, now) {
             return Access::Hit;
@@ -119,7 +119,7 @@ impl Cache {
         self.policy.deploy(image, blobs, now);
     }
 
-    /// Which blobs the last call that made room threw out.
+    /// The blobs that the last call evicted.
     #[must_use]
     pub fn victims(&self) -> &[BlobId] {
         &self.victims

@@ -1,11 +1,12 @@
-//! What an image cache keeps, and what that would have been worth.
+//! Policies of an image cache, and the fetch time that each would save.
 //!
 //! Pure: no clock, no I/O, no randomness; moments and seeds are arguments, traces are read from
 //! and written to what the caller opened.
 //!
-//! * [`Policy`]: who leaves when there is no room. LRU at image grain, exactly the paper's Algorithm 1
-//!   ([`ImageLru`]), and at blob grain ([`Lru`]); [`S3Fifo`]; [`Greedy`]: GDS and GDSF with fetch time
-//!   as cost. What may not leave is a predicate: [`Protection`], [`Holds`].
+//! * [`Policy`]: who leaves when there is no room. LRU at image grain, exactly the paper's
+//!   Algorithm 1 ([`ImageLru`]), and at blob grain ([`Lru`]); [`S3Fifo`]; [`Greedy`]: GDS and GDSF
+//!   with fetch time as cost. A predicate names the blobs that must stay: [`Protection`],
+//!   [`Holds`].
 //! * [`Shadow`], [`Auto`]: the same requests on several policies, and whichever saves most fetch time
 //!   decides.
 //! * [`trace`]: deployments from the IBM registry trace's JSON or from oracleGeneral, and back to

@@ -21,7 +21,7 @@ struct Node<K, V> {
 pub(crate) struct Queue<K, V> {
     places: Map<K, u32>,
     nodes: Vec<Node<K, V>>,
-    /// Slots of `nodes` that nobody uses.
+    /// Unused slots of `nodes`.
     free: Vec<u32>,
     front: u32,
     back: u32,
@@ -143,7 +143,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Queue<K, V> {
     }
 }
 
-/// What happens to an entry that [`Queue::sift`] comes by.
+/// The fate of an entry that [`Queue::sift`] comes by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sift {
     Keep,

@@ -1,4 +1,4 @@
-//! Which policy would have saved most: several caches of metadata beside the real one.
+//! Finds the policy that would have saved most: several caches of metadata beside the real one.
 
 use weir_units::{Bytes, Instant};
 
@@ -7,12 +7,12 @@ use crate::{Access, Blob, Cache, PolicyKind};
 /// How policies are compared, and when the choice changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShadowSettings {
-    /// Who is compared; the first decides until there is reason to change.
+    /// The candidates; the first decides until there is reason to change.
     pub candidates: Vec<PolicyKind>,
     /// After how many requests the choice is looked at again. No clock has a part in it, as a small
     /// node has a hundred requests a week. With 100, 3,000 requests of builds cost 3.7 % above LRU.
     pub period: u64,
-    /// What of earlier periods still counts, a period later.
+    /// The part of earlier periods that still counts, a period later.
     pub memory: f64,
     /// By which part the fetch time of the best must be below that of the chosen one.
     pub margin: f64,
@@ -76,13 +76,13 @@ impl Shadow {
         Shadow { settings, candidates, chosen: 0, requests: 0 }
     }
 
-    /// Who decides now.
+    /// The candidate that decides now.
     #[must_use]
     pub fn chosen(&self) -> PolicyKind {
         self.candidates[self.chosen].kind
     }
 
-    /// What each candidate paid lately, s of fetch time.
+    /// The recent cost of each candidate, s of fetch time.
     pub fn spent(&self) -> impl Iterator<Item = (PolicyKind, f64)> {
         self.candidates.iter().map(|candidate| (candidate.kind, candidate.spent))
     }

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use weir_cache::{Blob, BlobId, ImageId, Policy, PolicyKind, Protection};
 use weir_units::Bytes;
 
-/// What can happen to a cache.
+/// An event of a cache.
 #[derive(Debug, Clone)]
 enum Step {
     /// Asked for; inserted if it is not there.
     Ask(u64),
-    /// Deleted by somebody else.
+    /// Deleted from outside.
     Lose(u64),
     /// Room is made while one blob in `protected` (a number's last bits) is protected.
     Evict { need: u64, protected: u64 },
@@ -197,7 +197,8 @@ fn total<'a>(ids: impl IntoIterator<Item = &'a u64>) -> u64 {
 impl NaiveS3 {
     fn victim(&mut self, protection: &Every) -> Option<u64> {
         let open = |list: &[(u64, u8)]| list.iter().position(|(id, _)| !protection.blob(BlobId(*id)));
-        // Whose turn it is is looked at once an eviction, and again only if that queue had nobody.
+        // The order of queues is looked at once an eviction, and again only if that queue was
+        // empty.
         let over = total(self.main.iter().map(|(id, _)| id)) > 3600;
         let small_first = !over && open(&self.small).is_some();
         for small in [small_first, !small_first] {

@@ -62,7 +62,7 @@ pub(super) struct ManifestEntry {
 pub(super) struct Repo {
     pub(super) tags: BTreeMap<Tag, TagEntry>,
     pub(super) manifests: BTreeMap<Digest, ManifestEntry>,
-    /// Whoever asks may have it: its registry has given it to one who was nobody.
+    /// Every client may have it: its registry has given it to an anonymous one.
     pub(super) is_public: bool,
     pub(super) used_at: Moment,
     /// As it was counted last.
@@ -226,7 +226,7 @@ impl State {
 }
 
 impl Inner {
-    /// What is known of a repository, also by what another node has found out a moment ago.
+    /// The record of a repository, with the findings of other nodes a moment ago.
     fn repo<'a>(&self, state: &'a mut State, source: &Source) -> Result<Option<&'a Repo>, StoreError> {
         if state.others.is_some() {
             let dir = repo_dir(&self.layout, source);
@@ -277,7 +277,7 @@ impl Inner {
 }
 
 impl Store {
-    /// What a tag was when it was last asked for.
+    /// The tag when a client last asked for it.
     #[must_use]
     pub fn tag(&self, source: &Source, tag: &Tag) -> Option<TagEntry> {
         self.inner.repo(&mut self.lock(), source).ok()??.tags.get(tag).cloned()
@@ -520,7 +520,7 @@ impl Store {
             Reference::Digest(digest) if repo.manifests.contains_key(digest) => digest.clone(),
             Reference::Digest(_) => return Ok(None),
         };
-        // What the names that remain need.
+        // The blobs that the remaining names need.
         let mut gone = vec![digest];
         let mut at = 0;
         while let Some(manifest) = gone.get(at).and_then(|d| state.manifests.get(d)) {

@@ -34,14 +34,14 @@ pub struct Budget {
     pub high: f64,
     /// down to this part.
     pub low: f64,
-    /// What is to stay free on the file system, bytes.
+    /// The free space to leave on the file system, bytes.
     pub floor: u64,
     /// A blob younger than this is not evicted.
     pub young: Duration,
 }
 
 impl Budget {
-    /// So many bytes, with the usual marks.
+    /// This number of bytes, with the usual marks.
     #[must_use]
     pub fn of(bytes: u64) -> Budget {
         Budget { bytes, high: 0.95, low: 0.85, floor: 0, young: Duration::from_secs(120) }
@@ -56,7 +56,7 @@ impl Budget {
 #[derive(Debug)]
 pub(super) struct Reservation {
     pub(super) size: u64,
-    /// Of the lease that it is for; 0 while it is for nobody's.
+    /// Of the lease that it is for; 0 while it has none.
     pub(super) fence: u64,
     /// Of the scope of its download.
     pub(super) mark: Mark,
@@ -67,14 +67,14 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Nothing of it is there, and nobody brings it yet.
+    /// Nothing of it is there, and no node fetches it yet.
     pub(super) fn is_expected(&self) -> bool {
         self.fence == 0 && self.written.load(Ordering::Relaxed) == 0
     }
 }
 
 impl State {
-    /// Gives room back that was set aside for a blob which nobody here brings.
+    /// Gives room back that was reserved for a blob which this node does not fetch.
     pub(super) fn forget_expected(&mut self, digest: &Digest) {
         if let Some(size) = self.reserved.get(digest).filter(|r| r.is_expected()).map(|r| r.size) {
             self.reserved.remove(digest);
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// What pins, or containers, keep.
+    /// The blobs that pins or containers keep.
     pub(super) fn protected(&self) -> HashSet<Digest> {
         let mut kept = HashSet::new();
         for image in self.pinned().into_iter().chain(self.images_of(&self.in_use)) {
@@ -218,8 +218,8 @@ impl Inner {
         Err(StoreError::NoRoom { need, used, budget: budget.bytes, free: self.layout.free()? })
     }
 
-    /// Evicts until `enough`, or until nothing is left that may go. What other nodes have too goes first;
-    /// manifests go last: they are small, and tell what belongs together.
+    /// Evicts until `enough`, or until nothing is left that may go. Blobs that other nodes have too
+    /// go first. Manifests go last: they are small, and tell which blobs belong together.
     pub(super) fn evict(
         &self,
         state: &mut State,
@@ -238,7 +238,7 @@ impl Inner {
                             || self.is_held(blob, digest, &passed, now)
                     })
                 };
-                // What is a copy and what is not are no image together.
+                // Copies and other blobs are not one image together.
                 let stays =
                     |image: Option<&Digest>| copies_only || image.is_some_and(|image| passed.contains(image));
                 let victims = state.order.victims(&is_held, &stays);
@@ -282,8 +282,8 @@ impl Inner {
 }
 
 impl Store {
-    /// An image was asked for: what is here of it is used. Who asks for its blobs next does not
-    /// count once more.
+    /// An image was asked for: what is here of it is used. The client that asks for its blobs next
+    /// does not count again.
     pub fn used(&self, image: &Digest, parts: &[Part], now: Moment) {
         let mut state = self.lock();
         for part in parts {

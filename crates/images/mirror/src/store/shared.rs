@@ -1,8 +1,9 @@
 //! One directory for several nodes: what the others set aside, what they have brought and taken away.
 //!
-//! Only files tell, and only files of one writer each: no locks, no change notification, so that any
-//! POSIX file system will do. The bound holds without anybody to ask: whoever wants room writes first
-//! what he wants and reads then what the others want; of two at once at least one sees the other.
+//! Only files tell, and only files of one writer each: no locks, no change notification, so that
+//! any POSIX file system will do. The bound holds without a server. A node that wants room first
+//! writes its claim, and then reads the claims of the others; of two at once at least one sees the
+//! other.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -22,8 +23,8 @@ use super::{
 };
 use crate::{Digest, moment::Moment, scope::Mark};
 
-/// What was taken away stays in `trash` for so long unless its room is needed: who reads it on
-/// another node reads on, and who finds that it is used puts it back.
+/// The time for which a removed blob stays in `trash` unless its room is needed. A reader on
+/// another node reads on, and a node that finds it in use puts it back.
 const GRACE: Duration = Duration::from_secs(60);
 /// After so long without a sign of life a node's claims are void.
 const SILENT: Duration = Duration::from_secs(60);
@@ -35,7 +36,7 @@ const MAX_SEEN: usize = 32_768;
 /// Smaller blobs are hashed faster than what is known of them is read.
 const SEALED: u64 = 1 << 20;
 
-/// What a node says of itself: the file `claims/NODE`, which nobody else writes.
+/// The statement of a node about itself: the file `claims/NODE`, which only it writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Claims {
     /// Grows, as a sign of life.
@@ -44,10 +45,10 @@ struct Claims {
     asking: u64,
     /// Bytes set aside for parts that it writes.
     held: BTreeMap<Digest, u64>,
-    /// Bytes set aside for layers of images that it has served the manifest of: they come once, whoever
-    /// brings them.
+    /// Bytes reserved for layers of images whose manifest it has served: they come once, from any
+    /// node.
     expected: BTreeMap<Digest, u64>,
-    /// What it has published a moment ago.
+    /// The blobs that it published a moment ago.
     fresh: Vec<Digest>,
     /// Blobs that are being sent to clients.
     reading: Vec<Digest>,
@@ -57,11 +58,11 @@ struct Claims {
 #[derive(Debug, Default)]
 pub(super) struct Others {
     mine: Claims,
-    /// What was published from here, and until when that is told.
+    /// The blobs published from here, and the time until which they are announced.
     fresh: HashMap<Digest, Moment>,
     nodes: HashMap<String, (Claims, Moment)>,
     seen: HashMap<PathBuf, Watched>,
-    /// Bytes that others have set aside, and of parts that nobody continues.
+    /// Bytes that others have reserved, and of parts without a writer.
     pub(super) bytes: u64,
     /// Bytes in `trash`.
     pub(super) thrown: u64,
@@ -77,7 +78,7 @@ struct Watched {
     last: Moment,
 }
 
-/// What a verified file was: the file `seals/…`, so that nodes need not hash what another has.
+/// The fingerprint of a verified file: the file `seals/…`, so that nodes need not hash again.
 #[derive(Debug, Serialize, Deserialize)]
 struct Seal {
     inode: u64,
@@ -159,7 +160,7 @@ impl Inner {
         self.layout.write_soon(&file, &text)
     }
 
-    /// What was published from here is told until all have seen it.
+    /// A blob published from here is announced until all nodes have seen it.
     pub(super) fn published(&self, state: &mut State, digest: &Digest, now: Moment) {
         if let Some(others) = &mut state.others {
             others.fresh.insert(digest.clone(), now.after(SILENT / 2));
@@ -299,8 +300,8 @@ impl Inner {
         false
     }
 
-    /// Empties `trash`: what is older than [`GRACE`], and then, oldest first, as much as `enough` wants.
-    /// What turns out to be used goes back to its place.
+    /// Empties `trash`: what is older than [`GRACE`], and then, oldest first, as much as `enough`
+    /// wants. A blob that turns out to be used goes back to its place.
     pub(super) fn empty_trash(
         &self,
         state: &mut State,
@@ -328,7 +329,7 @@ impl Inner {
             if let Some(digest) = digest.clone().filter(is_used) {
                 tracing::info!("{digest} is used again: it stays");
                 let blob = self.layout.blob(&digest);
-                // Another node may have been faster, or fetched it anew.
+                // Another node may have been faster, or fetched it again.
                 if fs::rename(&path, &blob).is_ok() {
                     self.notice(state, &digest);
                 }
@@ -382,7 +383,7 @@ impl Inner {
         }
     }
 
-    /// What is to be done now and then about the others: a sign of life, a look, what they left behind.
+    /// Periodic work about the others: a sign of life, a look, the files that they left.
     pub(super) fn tend(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
         if state.others.is_none() {
             return Ok(());
@@ -425,7 +426,7 @@ fn thrown(path: &Path) -> Option<(Moment, Option<Digest>)> {
 pub(crate) struct Growing {
     /// All of it, bytes.
     pub(crate) size: u64,
-    /// What there is of it.
+    /// The bytes of it that are here.
     pub(crate) length: u64,
     /// To read it from.
     pub(crate) file: File,

@@ -20,7 +20,7 @@ fn digest(bytes: &[u8]) -> Digest {
     Digest::of(Algorithm::Sha256, bytes)
 }
 
-/// Keeps a blob of so many bytes, all `n`.
+/// Keeps a blob of this number of bytes, all `n`.
 fn keep(store: &Store, n: u8, size: u64) -> Digest {
     let bytes = vec![n; usize::try_from(size).unwrap()];
     let digest = digest(&bytes);
@@ -76,7 +76,7 @@ fn room_for_an_image_is_reserved_whole_and_returned_if_unused() {
     let (store, _) = open(dir.path(), 4 * MIB);
     let old = keep(&store, 1, MIB);
     let part = |n: u8, size| Part { digest: digest(&[n]), size };
-    // What is here already is not evicted for the rest of its own image.
+    // A blob that is here is not evicted for the rest of its own image.
     let parts = [Part { digest: old.clone(), size: MIB }, part(2, 2 * MIB), part(3, MIB)];
     assert_eq!(store.expect(&parts, Moment(0)).unwrap(), 3 * MIB);
     let usage = store.usage(Moment(0)).unwrap();
@@ -193,7 +193,7 @@ fn wrong_content_gets_no_name_and_a_cut_download_continues() {
     rest.write(&bytes[600..]).unwrap();
     rest.finish(Moment::now()).unwrap();
     assert!(store.has(&name));
-    // Nobody continues this one.
+    // This one is not continued.
     let mut lost = store.begin(&digest(b"lost"), 4, 5, Moment::now()).unwrap();
     lost.write(b"lo").unwrap();
     drop(lost);

@@ -3,7 +3,7 @@
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-/// What a registry wants, from `WWW-Authenticate` (RFC 9110, 11.6.1; Docker's token specification).
+/// The registry's demand, from `WWW-Authenticate` (RFC 9110, 11.6.1; Docker's token specification).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     Basic,

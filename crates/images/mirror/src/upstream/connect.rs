@@ -42,7 +42,7 @@ use crate::settings::{Settings, Timing};
 /// Asks over TLS or without, directly or through a proxy.
 pub(super) type Https = Client<HttpsConnector<Way>, Full<Bytes>>;
 
-/// Which hosts are asked through which proxy.
+/// The proxy of each host.
 #[derive(Debug, Clone)]
 pub(super) struct Proxies(Arc<Matcher>);
 
@@ -66,7 +66,8 @@ impl Proxies {
         if is_here { None } else { self.0.intercept(url) }
     }
 
-    /// What a request without TLS says to its proxy, which else is said when a tunnel is asked for.
+    /// The credentials that a request without TLS shows to its proxy; with TLS the request for a
+    /// tunnel shows them.
     pub(super) fn authorization(&self, url: &Uri) -> Option<HeaderValue> {
         (url.scheme_str() == Some("http")).then(|| self.find(url)?.basic_auth().cloned())?
     }
@@ -177,7 +178,7 @@ pub(super) fn client(tls: ClientConfig, guard: Guard, proxies: &Proxies, timing:
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(8)
         .pool_timer(TokioTimer::new())
-        // What a connection holds in memory; its answers come in pieces of as much.
+        // The memory of a connection; its answers come in pieces of this size.
         .http1_max_buf_size(128 << 10)
         .build(https)
 }

@@ -8,15 +8,15 @@ pub enum Fault {
     /// The registry does not have it.
     #[error("{what} is not in its registry ({status})")]
     NotFound {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// 404, mostly.
         status: u16,
     },
-    /// The registry does not give it to whoever asks.
+    /// The registry does not give it to this client.
     #[error("{what} is refused by its registry ({status}): is it private, are the credentials right?")]
     Denied {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// 401 or 403.
         status: u16,
@@ -24,7 +24,7 @@ pub enum Fault {
     /// Too many requests, or a registry that says when it is back.
     #[error("{what}: its registry wants no requests now ({status}), retry after {retry:?}")]
     Limited {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// 429 or 503.
         status: u16,
@@ -34,7 +34,7 @@ pub enum Fault {
     /// As many requests as may be are under way.
     #[error("{what}: {most} {of}, as many as may be (`requests`), and none ended within {wait:?}")]
     Busy {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// So many.
         most: usize,
@@ -58,15 +58,15 @@ pub enum Fault {
     /// No connection, no name, no answer in time, or an error of the registry's own.
     #[error("{what}: {why}")]
     Outage {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// What happened.
         why: String,
     },
-    /// What came is not what was asked for.
+    /// The answer is not the content that was asked for.
     #[error("{what} is not what its registry sent: {why}")]
     Wrong {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// What came.
         why: String,
@@ -74,7 +74,7 @@ pub enum Fault {
     /// weir does not ask there.
     #[error("{what}: weir does not ask {whom}: {why}")]
     Refused {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// Whom.
         whom: String,
@@ -84,7 +84,7 @@ pub enum Fault {
     /// The store cannot take it.
     #[error("{what} cannot be kept: {why}")]
     Store {
-        /// What was asked for.
+        /// The content that was asked for.
         what: String,
         /// The store's words.
         why: String,

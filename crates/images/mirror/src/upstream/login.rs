@@ -13,7 +13,7 @@ use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
 use crate::{Registry, name::DOCKER_IO, settings::UpstreamSettings};
 
-/// What Docker calls Docker Hub.
+/// Docker's name of Docker Hub.
 const HUB: &str = "https://index.docker.io/v1/";
 
 /// Credentials of the configuration.
@@ -25,7 +25,7 @@ pub(super) enum Login {
     Docker(PathBuf),
 }
 
-/// What a registry, or its token service, is shown.
+/// The credentials for a registry, or its token service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Secret {
     /// `user:password`.
@@ -34,7 +34,7 @@ pub(super) enum Secret {
     Identity(String),
 }
 
-/// What is read of `config.json`.
+/// The part of `config.json` that is read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Config {
@@ -71,7 +71,7 @@ impl Login {
     /// * `patience`: for a credential helper.
     ///
     /// # Errors
-    /// What was tried, on what, and why it failed; no secret.
+    /// The attempt, its object, and the reason of the failure; no secret.
     pub(super) async fn secret(&self, registry: &Registry, patience: Duration) -> Result<Secret, String> {
         let read = |file: &Path| {
             std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))

@@ -55,9 +55,9 @@ const MOST_PAUSED: Duration = Duration::from_secs(3600);
 /// Requests at once to a registry of which the configuration says nothing.
 const REQUESTS: usize = 16;
 
-/// So many blobs may be on their way for each request at once. They have a queue of their own: behind a
-/// thin link they take minutes, and a manifest does not wait for them. containerd asks for all layers
-/// of an image at once.
+/// The blobs that may be on their way for each request at once. They have a queue of their own:
+/// behind a thin link they take minutes, and a manifest does not wait for them. containerd asks for
+/// all layers of an image at once.
 const BLOBS: usize = 4;
 
 /// The most registries that have queues of their own, of those that the configuration does not name. Names
@@ -122,7 +122,7 @@ struct Known {
     blobs: Queue,
 }
 
-/// Who may ask at once.
+/// The places for requests at once.
 #[derive(Debug, Clone)]
 struct Queue {
     places: usize,
@@ -157,7 +157,7 @@ pub(crate) struct Ask {
     /// The first byte wanted, if not all.
     pub(crate) from: u64,
     pub(crate) identity: Identity,
-    /// Whom the request has passed through already.
+    /// The nodes that the request has passed through already.
     pub(crate) hops: String,
 }
 
@@ -186,7 +186,7 @@ impl Answer {
     }
 }
 
-/// What a token is for: registry, repository, and who asks.
+/// The scope of a token: registry, repository, and client.
 type TokenFor = (Registry, String, Identity);
 
 /// All registries that may be asked.
@@ -395,14 +395,14 @@ impl Upstreams {
             (&entry.requests, "requests to this registry wait for their answers")
         };
         let permit = Arc::clone(&queue.free).acquire_owned();
-        // Sooner than whoever waits for the answer gives up, so that he is told why.
+        // Sooner than the waiting client gives up, so that it hears why.
         let wait = self.timing.first_byte * 4 / 5;
         let late = |_| Fault::Busy { what: ask.what(), most: queue.places, of, wait };
         let permit = tokio::time::timeout(wait, permit).await.map_err(late)?;
         permit.map_err(|_| outage(ask, "the mirror is stopping"))
     }
 
-    /// One request, and those it is sent on to. What is secret goes to the first host only.
+    /// One request, and those it is sent on to. Secrets go to the first host only.
     async fn follow(
         &self,
         ask: &Ask,
@@ -422,7 +422,7 @@ impl Upstreams {
                     }
                 };
                 put("user-agent", AGENT);
-                // What is compressed on the way has another digest.
+                // Content that is compressed on the way has another digest.
                 put("accept-encoding", "identity");
                 put("accept", ask.accept.as_deref().unwrap_or("*/*"));
                 if ask.from > 0 {

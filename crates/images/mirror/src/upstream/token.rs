@@ -1,4 +1,4 @@
-//! What a registry's challenge is answered with: credentials, or a token that they are exchanged for.
+//! The answer to a registry's challenge: credentials, or a token that they are exchanged for.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http_body_util::{BodyExt, Full, Limited};
@@ -17,7 +17,7 @@ use super::{
 };
 
 impl Upstreams {
-    /// What answers a challenge without a token service; none if there are no credentials.
+    /// The answer to a challenge without a token service; none without credentials.
     pub(super) async fn basic(&self, ask: &Ask, entry: &Known) -> Result<Option<HeaderValue>, Fault> {
         let text = match (&ask.identity, &entry.login) {
             (Identity::Client(text), _) if is_basic(text) => text.to_string(),

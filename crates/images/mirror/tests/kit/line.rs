@@ -38,7 +38,8 @@ async fn carry(
     loop {
         let _ = silent.wait_for(|silent| !silent).await;
         let Ok(got @ 1..) = from.read(&mut buffer).await else { break };
-        // What is on its way when the line goes silent is lost with it, or comes later, as TCP has it.
+        // Bytes on their way when the line goes silent are lost with it, or come later, as with
+        // TCP.
         let _ = silent.wait_for(|silent| !silent).await;
         if to.write_all(&buffer[..got]).await.is_err() {
             break;

@@ -36,14 +36,14 @@ use weir_image::{
     store::{Budget, PolicyKind, Store},
 };
 
-/// What goes wrong with the next blob.
+/// The fault of the next blob.
 #[derive(Debug, Clone)]
 pub(crate) enum Trouble {
     /// An answer of this status.
     Status(u16),
-    /// The body ends after so many bytes of it.
+    /// The body ends after this number of bytes.
     Cut(usize),
-    /// Nothing more comes after so many bytes.
+    /// Nothing more comes after this number of bytes.
     Stall(usize),
     /// The last byte is another.
     Lie,
@@ -55,7 +55,7 @@ pub(crate) enum Trouble {
     Silence,
     /// So long between two pieces of 64 KiB.
     Slow(Duration),
-    /// So many bytes at a time, and so long between them.
+    /// This number of bytes at a time, and this time between them.
     Drip(usize, Duration),
     /// 429, and after how many seconds to come again.
     Limited(u64),
@@ -70,13 +70,13 @@ pub(crate) struct State {
     /// Method, path, and range if there was one.
     pub(crate) log: Mutex<Vec<String>>,
     pub(crate) blob_troubles: Mutex<VecDeque<Trouble>>,
-    /// What it says of the digest of any manifest, if not the truth.
+    /// The digest that it states for any manifest, if not the true one.
     pub(crate) digest_said: Mutex<Option<String>>,
     /// Of all manifests, until taken away.
     pub(crate) manifest_status: Mutex<Option<(u16, u64)>>,
     /// `user:password` in base64, if a token is wanted.
     pub(crate) login: Mutex<Option<String>>,
-    /// What its token service takes too, `grant_type=refresh_token`.
+    /// The grant that its token service takes too, `grant_type=refresh_token`.
     pub(crate) identity: Mutex<Option<String>>,
     /// Headers of the last request.
     pub(crate) headers: Mutex<HeaderMap>,
@@ -325,7 +325,7 @@ async fn blob(mut bytes: Bytes, range: Option<String>, trouble: Option<Trouble>)
             Some(piece) => Some((Ok(Frame::data(piece)), (pieces, is_cut))),
             None if is_cut && stall => std::future::pending().await,
             None if is_cut => {
-                // What was sent goes out first.
+                // Bytes that were sent go out first.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 Some((Err(io::Error::other("cut")), (pieces, false)))
             }
@@ -427,7 +427,7 @@ pub(crate) async fn pair() -> (Registry, Served, tempfile::TempDir) {
 pub(crate) struct Got {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// What came, if it came to its end.
+    /// The body, if it came to its end.
     pub(crate) body: Result<Bytes, String>,
 }
 

@@ -1,4 +1,4 @@
-//! A Redis of a test's own, which it can stop, freeze and begin anew.
+//! A Redis of a test's own, which it can stop, freeze and start again.
 
 use std::{
     path::PathBuf,
@@ -103,7 +103,7 @@ impl Clock for RedisServer {
         Moment::now()
     }
 
-    /// All that ends in a while ends so much earlier.
+    /// All keys with an end of life end this much earlier.
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()> {
         let sooner = "
             for _, key in ipairs(redis.call('KEYS', '*')) do

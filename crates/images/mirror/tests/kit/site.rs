@@ -41,7 +41,7 @@ fn address() -> SocketAddr {
 pub(crate) struct World {
     pub(crate) registry: Registry,
     pub(crate) site: Site,
-    /// What the nodes coordinate by, unless a test gives them something else.
+    /// The nodes' means of coordination, unless a test gives them another.
     pub(crate) twins: Vec<SiteNode>,
     pub(crate) settings: Vec<Settings>,
     pub(crate) nodes: Vec<Node>,
@@ -49,7 +49,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Settings for so many nodes, none of which is there yet.
+    /// Settings for this number of nodes, before any of them runs.
     pub(crate) async fn plan(store: PopStore, nodes: usize, budget: u64) -> World {
         let registry = Registry::start().await;
         let dir = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ impl World {
         self.registry.asked_whole(APP, blob)
     }
 
-    /// Waits until a node has so much of downloads on its disk.
+    /// Waits until a node has this many bytes of downloads on its disk.
     pub(crate) async fn reaches(&self, node: usize, bytes: u64) {
         let begun = Instant::now();
         while on_disk(self.root(node), &["part"]) < bytes {
@@ -324,7 +324,7 @@ pub(crate) fn files(root: &Path, names: &[&str]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     let mut dirs: Vec<_> = names.iter().map(|name| root.join(name)).collect();
     while let Some(dir) = dirs.pop() {
-        // What is being moved may be gone.
+        // A blob that is being moved may be gone.
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => dirs.push(entry.path()),

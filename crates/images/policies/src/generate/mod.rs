@@ -24,7 +24,7 @@ struct Repository {
     image: u32,
 }
 
-/// What a trace grows from.
+/// The seed of a trace.
 struct Growth {
     rng: SplitMix,
     trace: Trace,
@@ -139,7 +139,7 @@ mod tests {
         let trace = generate(zone, zone.deployments as usize, 1);
         let working_set = trace.working_set().0 as f64 / 1e9 / zone.working_set_gb as f64;
         assert!((0.85..1.15).contains(&working_set), "{working_set}");
-        // What clients that keep all layers fetch, and the others.
+        // Fetches of clients that keep all layers, and of the others.
         let (mut kept, mut gets, mut bytes, mut large, mut small) = (Set::default(), 0.0, 0.0, 0.0, 0.0);
         for deployment in &trace.deployments {
             for blob in &*trace.images[deployment.image as usize] {

@@ -7,7 +7,7 @@ use crate::rng::SplitMix;
 pub(super) enum Role {
     /// A distribution, a language's runtime: shared by many images.
     Base,
-    /// What an application needs installed.
+    /// The packages that an application needs.
     Middle,
     /// The application: new in every version.
     Top,

@@ -1,10 +1,10 @@
 //! The seven zones of the trace.
 //!
-//! What was published of each is reproduced by two fitted numbers (how many deployments, and how many
-//! bring a new version); the rest is the recipe's. Beside it what a trace of all deployments has, seed
-//! 1: ratios to what was published; and the part of deployments that a shared cache of 32 GiB under
-//! image LRU finds complete, where the paper's Fig. 3 says 31 to 89 %, and almost none for prs and
-//! dev with a very small one (4 GiB here).
+//! Two fitted numbers reproduce the published figures of each (how many deployments, and how many
+//! bring a new version); the rest is the recipe's. Beside it what a trace of all deployments has,
+//! seed 1: ratios to what was published; and the part of deployments that a shared cache of 32 GiB
+//! under image LRU finds complete, where the paper's Fig. 3 says 31 to 89 %, and almost none for
+//! prs and dev with a very small one (4 GiB here).
 //!
 //! | zone | blob GETs | working set | 4 GiB | 32 GiB | 512 GiB |
 //! |---|---|---|---|---|---|

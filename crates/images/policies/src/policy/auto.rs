@@ -5,7 +5,7 @@ use weir_units::{Bytes, Instant};
 use super::{Policy, PolicyKind};
 use crate::{Blob, BlobId, Protection, Shadow, ShadowSettings, hash::Map};
 
-/// What is known of a stored blob, to tell a new policy of it.
+/// The record of a stored blob, for a new policy.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     blob: Blob,
@@ -43,7 +43,7 @@ impl Auto {
         Auto { shadow, current, budget, known: Map::default(), step: 0, switches: 0 }
     }
 
-    /// What the choice rests on.
+    /// The basis of the choice.
     #[must_use]
     pub fn shadow(&self) -> &Shadow {
         &self.shadow

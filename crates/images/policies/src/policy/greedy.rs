@@ -4,7 +4,7 @@
 //! H = L + uses * cost / size        uses = 1 without frequency
 //! ```
 //!
-//! The smallest H leaves, and L becomes what it was: so whoever is not asked for is overtaken.
+//! The smallest H leaves, and L becomes that H: a blob without requests is overtaken.
 //!
 //! [`Greedy::with_memory`] goes two steps further, which of what a registry is asked for again saves
 //! half as much once more: uses before a blob was thrown out count when it is back, and who was asked for
@@ -19,10 +19,10 @@ use crate::{Blob, BlobId, Protection, hash::Map, queue::Queue};
 
 /// Blobs that left and are remembered: 5 MB.
 const REMEMBERED: usize = 100_000;
-/// What the only use of a blob counts, for whoever remembers.
+/// The weight of the only use of a blob, for policies that remember.
 const FIRST: f64 = 0.2;
 
-/// What a blob that has to be fetched again costs.
+/// The cost of a blob that has to be fetched again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cost {
     /// The time that it takes, s.
@@ -31,8 +31,8 @@ pub enum Cost {
     One,
 }
 
-/// Who leaves first: the bits of H, which order as H does since it is never negative; then who
-/// waited longer.
+/// The order of eviction: the bits of H, which order as H does since it is never negative; then the
+/// longer wait.
 type Rank = (u64, u64, BlobId);
 
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +135,7 @@ impl Policy for Greedy {
     }
 
     fn restore(&mut self, blob: Blob, now: Instant) {
-        // What it was used is known: not twice.
+        // Its uses are known: they do not count twice.
         if let Some(left) = &mut self.left {
             left.remove(blob.id);
         }

@@ -19,7 +19,7 @@ use crate::{
     queue::{Queue, Sift},
 };
 
-/// What leaves at once.
+/// The blobs that leave at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Unit {
     Image(ImageId),
@@ -58,7 +58,7 @@ impl ImageLru {
         }
     }
 
-    /// Takes an image's references away; the blobs that nobody refers to are given to `single`.
+    /// Takes an image's references away; blobs without references are given to `single`.
     fn unrefer(&mut self, blobs: &[BlobId], mut single: impl FnMut(&mut Self, BlobId)) {
         for id in blobs {
             let entry = self.blobs.get_mut(id).expect("what is referred to has an entry");
@@ -131,7 +131,7 @@ impl Policy for ImageLru {
 
     fn evict(&mut self, need: Bytes, protection: &dyn Protection, victims: &mut Vec<BlobId>) -> Bytes {
         let mut freed = 0;
-        // What stays because it is itself protected: units of their own, as old as their image was.
+        // Protected blobs stay: units of their own, as old as their image was.
         let mut left = Vec::new();
         let mut units = std::mem::take(&mut self.units);
         units.sift(|unit, ()| {

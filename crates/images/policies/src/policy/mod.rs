@@ -1,4 +1,4 @@
-//! Who leaves when there is no room: one small trait, and those who answer.
+//! Eviction policies: one small trait, and its implementations.
 
 mod auto;
 mod greedy;
@@ -35,7 +35,7 @@ pub trait Policy: fmt::Debug + Send {
     /// Follows the hits and inserts of a deployment; only image-grain policies listen.
     fn deploy(&mut self, _image: ImageId, _blobs: &[BlobId], _now: Instant) {}
 
-    /// The blob is gone, by somebody else's decision. Whether it was stored.
+    /// The blob is gone, by another decision. Whether it was stored.
     fn remove(&mut self, id: BlobId) -> bool;
 
     /// Whether the blob is stored.
@@ -59,18 +59,18 @@ pub trait Policy: fmt::Debug + Send {
         self.len() == 0
     }
 
-    /// The blob was stored before this policy was there, or stays though it was thrown out: as
-    /// [`Policy::insert`], but nobody asked for it now.
+    /// The blob was stored before this policy, or stays though it was evicted: as
+    /// [`Policy::insert`], but without a request now.
     fn restore(&mut self, blob: Blob, now: Instant) {
         self.insert(blob, now);
     }
 
-    /// Which policy decides, if this one chooses between several.
+    /// The policy that decides, if this one chooses between several.
     fn chosen(&self) -> Option<PolicyKind> {
         None
     }
 
-    /// What each of those has cost, s of fetch time.
+    /// The cost of each of those, s of fetch time.
     fn spent(&self) -> Vec<(PolicyKind, f64)> {
         Vec::new()
     }
@@ -97,7 +97,8 @@ pub enum PolicyKind {
     GdsfGhost,
     /// GDSF with equal cost for every blob: as few fetches as possible, whatever they take.
     GdsfCount,
-    /// Whichever of LRU, S3-FIFO, GDS, GDSF and that with ghosts would have saved most fetch time lately.
+    /// The one of LRU, S3-FIFO, GDS, GDSF and GDSF with ghosts that would have saved most fetch
+    /// time lately.
     Auto,
 }
 

@@ -1,14 +1,14 @@
 //! S3-FIFO: Yang, Zhang, Qiu, Yue and Rashmi, "FIFO queues are all you need for cache eviction"
 //! (SOSP 2023), with sizes.
 //!
-//! A tenth of the budget is a small queue for what is new; whoever is asked for twice there goes
-//! on to the main queue when its turn comes, others leave and are remembered by name for a while
-//! (nine tenths of the budget, of bytes not kept). Who is remembered when it comes again goes to the
-//! main queue at once. That one is a FIFO in which every use, up to three, saves from one eviction.
+//! A tenth of the budget is a small queue for what is new; whoever is asked for twice there goes on
+//! to the main queue when its turn comes, others leave and are remembered by name for a while (nine
+//! tenths of the budget, of bytes not kept). A remembered blob that comes again goes to the main
+//! queue at once. That one is a FIFO in which every use, up to three, saves from one eviction.
 //!
-//! Other than in the form that simulators take, a blob larger than the small queue is accepted: the
-//! queues' sizes say whose turn it is, and are no bounds. Layers of a gigabyte are the ones that
-//! are worth most.
+//! Unlike the form that simulators take, a blob larger than the small queue is accepted: the
+//! queues' sizes decide the order, and are no bounds. Layers of a gigabyte are the ones that are
+//! worth most.
 
 use weir_units::{Bytes, Instant};
 
@@ -48,7 +48,7 @@ impl Fifo {
     }
 }
 
-/// Who is asked for once only leaves soon.
+/// A blob with one request leaves soon.
 #[derive(Debug)]
 pub struct S3Fifo {
     small: Fifo,
@@ -88,7 +88,7 @@ impl S3Fifo {
         self.ghost.push(id, entry);
     }
 
-    /// One blob less, if one may go. What is protected is set aside, still counted in its queue.
+    /// One blob less, if one may go. A protected blob is set aside, still counted in its queue.
     fn evict_one(&mut self, protection: &dyn Protection, aside: &mut Aside) -> Option<(BlobId, u64)> {
         loop {
             let main_turn = self.main.bytes > self.main_target || self.small.queue.len() == 0;

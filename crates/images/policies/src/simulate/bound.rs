@@ -1,11 +1,11 @@
-//! What no policy can save, knowing the future or not.
+//! The bound of savings that no policy passes, whether it knows the future or not.
 
 use weir_units::Bytes;
 
 use crate::{FetchModel, trace::Trace};
 
-/// The least fetch time, s, that a cache of this size leaves of a trace, whoever decides: what every
-/// blob costs the first time, and of the rest what cannot all be kept.
+/// The least fetch time, s, that a cache of this size leaves of a trace, with any policy: the first
+/// fetch of each blob, and of the rest the part that cannot be kept.
 ///
 /// Between two deployments that ask for it a blob has to be kept: its bytes for that many deployments.
 /// A cache has its bytes for all of them. Whatever a policy keeps fits, so the most that it can save is

@@ -1,8 +1,8 @@
 //! All nodes deploy at once, and share one uplink.
 //!
 //! Each node takes its next deployment as soon as it is done with the last one, as a workload that
-//! is replayed as fast as it goes. What they fetch at the same time divides the uplink equally. A
-//! blob that another node is fetching into the shared cache is waited for, and fetched once.
+//! is replayed as fast as it goes. Simultaneous fetches divide the uplink equally. A blob that
+//! another node is fetching into the shared cache is waited for, and fetched once.
 
 use std::time::Duration;
 
@@ -34,16 +34,16 @@ struct Node {
     began: f64,
     /// Bytes that follow once the registry has answered.
     fetch: f64,
-    /// What a start takes, s.
+    /// The time of a start, s.
     start: f64,
     hit: bool,
     /// Fetches of other nodes, by their number, that have to end first.
     waits: Vec<u64>,
-    /// Which fetch of all this node's is.
+    /// The index of this node's fetch among all.
     number: u64,
 }
 
-/// What a blob in flight belongs to.
+/// The owner of a blob in flight.
 #[derive(Debug)]
 struct Flights {
     /// By blob: the fetch that brings it, 0 if none does.
@@ -123,7 +123,7 @@ pub fn simulate_closed(trace: &Trace, setup: Setup, bin: usize, mut watch: impl 
 /// Less than any time that matters, s.
 const TINY: f64 = 1e-9;
 
-/// How long until something happens to somebody, s.
+/// The time until the next event of any node, s.
 fn next_event(nodes: &[Node], now: f64, rate: f64) -> Option<f64> {
     let fetching = nodes.iter().filter(|n| matches!(n.phase, Phase::Fetching(_))).count().max(1) as f64;
     let times = nodes.iter().filter_map(|node| match node.phase {
@@ -144,7 +144,7 @@ fn begin(node: &mut Node, now: f64, trace: &Trace, replay: &mut Replay<'_>, flig
     flights.ended.push(access.missing == 0);
     node.waits.clear();
     if replay.setup.sharing == Sharing::Shared {
-        // What another node is fetching counts as stored, and is on its way.
+        // A blob that another node fetches counts as stored, and is on its way.
         let missing = std::mem::take(&mut replay.missing);
         for blob in &*trace.images[deployment.image as usize] {
             let of = flights.of[*blob as usize];

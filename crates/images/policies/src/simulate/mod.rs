@@ -13,7 +13,7 @@ pub use closed::simulate_closed;
 
 use crate::{Blob, BlobId, Cache, FetchModel, ImageId, PolicyKind, Protection, trace::Trace};
 
-/// Who has a cache.
+/// The owner of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
@@ -45,7 +45,7 @@ pub struct TimeModel {
     pub start: Duration,
     /// From the registry.
     pub fetch: FetchModel,
-    /// What a shared cache adds: the paper's hit takes 1.23 s instead of 0.99.
+    /// The delay of a shared cache: the paper's hit takes 1.23 s instead of 0.99.
     pub shared: Duration,
     /// Between the nodes, for the bytes of a shared cache that are there; none: not counted.
     pub lan: Option<BitRate>,
@@ -65,7 +65,7 @@ impl TimeModel {
         let lan = |rate| FetchModel { each: Duration::ZERO, rate }.time(Bytes(hit_bytes));
         match sharing {
             Sharing::PerNode => self.start,
-            // What is fetched passes by the LAN while it comes, and that is faster.
+            // A fetched blob passes by the LAN while it comes, and that is faster.
             Sharing::Shared => self.start + self.shared + self.lan.map_or(Duration::ZERO, lan),
         }
     }
@@ -76,7 +76,7 @@ impl TimeModel {
 pub struct Setup {
     /// How many nodes; deployments go to them in turn.
     pub nodes: usize,
-    /// Who has a cache.
+    /// The owner of a cache.
     pub sharing: Sharing,
     /// The size of each cache: a node's, or the site's.
     pub budget: Bytes,
@@ -86,7 +86,7 @@ pub struct Setup {
     pub time: TimeModel,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Containers started.
@@ -109,7 +109,7 @@ pub struct Outcome {
     pub std_s: f64,
     /// Blobs thrown out.
     pub evictions: u64,
-    /// Which policy [`PolicyKind::Auto`] had chosen in the end, in the first cache.
+    /// The last choice of [`PolicyKind::Auto`], in the first cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<PolicyKind>,
     /// Consecutive deployments.
@@ -184,7 +184,7 @@ impl Moments {
     }
 }
 
-/// What must stay while an image is deployed: itself.
+/// The blobs that must stay while an image is deployed: its own.
 struct Deploying<'a> {
     image: ImageId,
     /// In which deployment each blob was last asked for.
@@ -202,14 +202,14 @@ impl Protection for Deploying<'_> {
     }
 }
 
-/// What became of an image's blobs.
+/// The fate of an image's blobs.
 #[derive(Debug, Clone, Copy, Default)]
 struct ImageAccess {
     /// Bytes that were there,
     hit: u64,
     /// and that were not.
     missing: u64,
-    /// What those take to fetch, one after the other.
+    /// The time to fetch those, one after the other.
     fetch: Duration,
 }
 
@@ -278,7 +278,7 @@ impl<'a> Replay<'a> {
         self.account(access.missing == 0, (access.fetch + ready).as_secs_f64());
     }
 
-    /// What the last deployment threw out, in that order.
+    /// The blobs that the last deployment evicted, in that order.
     #[must_use]
     pub fn victims(&self) -> &[BlobId] {
         &self.victims
@@ -333,7 +333,7 @@ impl<'a> Replay<'a> {
         access
     }
 
-    /// A container started, after so many seconds.
+    /// A container started, after this number of seconds.
     fn account(&mut self, hit: bool, time: f64) {
         self.outcome.deployments += 1;
         self.outcome.image_hits += u64::from(hit);
@@ -354,7 +354,7 @@ impl<'a> Replay<'a> {
         self.outcome.bins.push(Bin { hit_ratio, mean_s: times.mean(), std_s: times.std() });
     }
 
-    /// What came of it so far.
+    /// The results so far.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         Outcome {

@@ -21,11 +21,11 @@ pub struct Deployment {
     pub at: Duration,
     /// Index of the image in [`Trace::images`].
     pub image: u32,
-    /// Who pulled it, as a number.
+    /// The client that pulled it, as a number.
     pub client: u32,
 }
 
-/// What was deployed when, and what it is made of.
+/// Deployments over time, and the parts of each image.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trace {
     /// Sizes of the blobs.

@@ -74,8 +74,8 @@ struct Request {
     what: What,
 }
 
-/// Names as numbers, in the order of their first use. Names are strangers': the map is the
-/// standard library's, which nobody can make slow.
+/// Names as numbers, in the order of their first use. Names come from strangers: the map is the
+/// standard library's, which no one can make slow.
 #[derive(Debug, Default)]
 struct Names(HashMap<Box<str>, u32>);
 
@@ -158,7 +158,7 @@ impl RegistryReader {
         Ok(())
     }
 
-    /// What was read so far that tells nothing.
+    /// Lines read so far that say nothing.
     #[must_use]
     pub fn skipped(&self) -> Skipped {
         self.skipped

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Trace, TraceError};
 use crate::hash::{Set, mix};
 
-/// What a log says beyond the trace.
+/// Fields of a log beyond the trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WriteOptions {
     /// When the first deployment was.
