@@ -10,7 +10,7 @@ use crate::{Agreement, Fault, FaultCode, Offer, Place, Template, xml};
 /// length has less than half of it.
 pub const MAX_DOCUMENT: usize = 64 * 1024;
 
-/// What a document is written in.
+/// The language of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Language {
     /// WS-Agreement.
@@ -71,7 +71,8 @@ impl FromStr for Language {
     }
 }
 
-/// What can be read and written in every [`Language`]: [`Template`], [`Offer`], [`Agreement`].
+/// A document that can be read and written in every [`Language`]: [`Template`], [`Offer`],
+/// [`Agreement`].
 ///
 /// In XML prefixes are free and namespaces count: [`WSAG`](crate::WSAG) for WS-Agreement's own
 /// elements and attributes, [`QOS`](crate::QOS) for the paper's `ServerParams`,
@@ -99,8 +100,8 @@ pub trait Document: Serialize + DeserializeOwned + xml::XmlDocument {
         }
     }
 
-    /// Writes it. What was written reads as the same again, if its rates are not above
-    /// [`BitRate::MAX`](weir_units::BitRate::MAX), as none is that was read.
+    /// Writes it. A written document reads as the same again, if its rates are not above
+    /// [`BitRate::MAX`](weir_units::BitRate::MAX). No rate that was read is.
     #[must_use]
     fn write(&self, language: Language) -> String {
         match language {
@@ -147,7 +148,7 @@ fn toml_fault(text: &str, path: &str, error: &toml::de::Error, malformed: bool) 
     fault(code, path, at.map(|at| at.0), at.map(|at| at.1), "toml", error.message())
 }
 
-/// Which of the rules for fields an error of serde's is about.
+/// The rule for fields that an error of serde's is about.
 fn value_code(message: &str) -> FaultCode {
     match message {
         m if m.starts_with("unknown field") => FaultCode::UnknownElement,

@@ -9,7 +9,7 @@ use crate::{Earliest, Language, Refusal, Utc, xml};
 
 macro_rules! codes {
     ($($(#[$doc:meta])+ $code:ident = $name:literal,)+) => {
-        /// What kind of fault it is, for programs.
+        /// The kind of the fault, for programs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum FaultCode {
             $($(#[$doc])+ #[serde(rename = $name)] $code,)+
@@ -136,7 +136,7 @@ pub struct Place {
     pub column: Option<u64>,
 }
 
-/// What would be accepted instead. Each is a change of the offer by itself.
+/// The offer that would be accepted instead. Each is a change of the offer by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CounterOffer {
@@ -162,17 +162,17 @@ pub struct CounterOffer {
 #[serde(deny_unknown_fields)]
 #[error("{message}")]
 pub struct Fault {
-    /// What kind of fault.
+    /// The kind of the fault.
     pub code: FaultCode,
-    /// What was refused and why, for people.
+    /// The refusal and its reason, for people.
     pub message: String,
     /// Where in the document, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Box<Place>>,
-    /// What would be accepted there.
+    /// The values that would be accepted there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accepted: Vec<String>,
-    /// What would be accepted instead of the offer.
+    /// The offers that would be accepted instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter_offer: Option<Box<CounterOffer>>,
     /// After how many milliseconds to try again.

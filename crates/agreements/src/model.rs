@@ -3,14 +3,14 @@ use weir_units::BitRate;
 
 use crate::{AgreementState, GuaranteeState, Interval, Name, Selector, ServiceState, Terms, Utc};
 
-/// Who agrees, until when, and on which template (`wsag:Context`). The provider of the service
-/// is always the responder.
+/// The parties, the end, and the template (`wsag:Context`). The provider of the service is always
+/// the responder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
-    /// Who offers: the customer.
+    /// The customer, who makes the offer.
     pub initiator: Name,
-    /// Who accepts or rejects: the provider.
+    /// The provider, who accepts or rejects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub responder: Option<Name>,
     /// When the agreement ends, if its terms do not say; they may not say a later moment.
@@ -24,7 +24,7 @@ pub struct Context {
     pub template_name: Option<Name>,
 }
 
-/// What the terms are about (`wsag:ServiceDescriptionTerm`).
+/// The service of the terms (`wsag:ServiceDescriptionTerm`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
@@ -34,7 +34,7 @@ pub struct Service {
     pub name: Name,
 }
 
-/// What a customer asks for (`wsag:AgreementOffer`).
+/// An offer of a customer (`wsag:AgreementOffer`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
@@ -44,36 +44,36 @@ pub struct Offer {
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Name>,
-    /// Who, until when, from which template.
+    /// The parties, the end, the template.
     pub context: Context,
-    /// What the terms are about.
+    /// The service of the terms.
     pub service: Service,
-    /// What is to be promised.
+    /// The promise.
     pub terms: Terms,
 }
 
-/// What a provider is ready to agree on (`wsag:Template`): an offer to fill in, and what is
+/// A template of a provider (`wsag:Template`): an offer to fill in, and the values that are
 /// accepted in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Template {
-    /// What offers name.
+    /// The name that offers use.
     pub id: Name,
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Name>,
     /// The provider.
     pub responder: Name,
-    /// What the terms are about.
+    /// The service of the terms.
     pub service: Service,
     /// The terms as they could be offered. Their selector is that of offers without one.
     pub terms: Terms,
-    /// What offers must keep to.
+    /// The rules of offers.
     #[serde(default)]
     pub constraints: Constraints,
 }
 
-/// What offers must keep to (`wsag:CreationConstraints`).
+/// The rules of offers (`wsag:CreationConstraints`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constraints {
@@ -103,7 +103,7 @@ pub struct Constraints {
     pub longest_s: Option<u32>,
 }
 
-/// What both parties are bound by (`wsag:AgreementProperties`).
+/// The agreement of both parties (`wsag:AgreementProperties`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Agreement {
@@ -122,7 +122,7 @@ pub struct Agreement {
     /// The first moment that it is no longer about; none if it has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Utc>,
-    /// Which packets it is about: the offer's selector, else its template's, else the service.
+    /// The packets that it is about: the offer's selector, else its template's, else the service.
     pub selector: Selector,
     /// To the letter, as it was offered.
     pub offer: Offer,

@@ -32,7 +32,7 @@ pub struct Quota {
     pub after: BitRate,
 }
 
-/// What has been sent in the day and in the month of the last report.
+/// The bytes sent in the day and in the month of the last report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
@@ -42,8 +42,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Counts what was sent up to `at`. What crosses midnight counts for the day of `at`, so
-    /// report in short intervals; a report from before the last one counts for that one's day.
+    /// Counts what was sent up to `at`. Bytes across midnight count for the day of `at`, so report
+    /// in short intervals; a report from before the last one counts for that one's day.
     #[must_use]
     pub fn add(self, sent: Bytes, at: Utc) -> Usage {
         let at = at.max(self.at);

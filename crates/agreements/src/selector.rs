@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Name;
 
-/// Which packets an agreement is about: those that match every part that is given.
+/// The packets that an agreement is about: those that match each given part.
 ///
 /// The paper's filter, "based on the provider port used by the client", is a `source_port`: the
 /// provider's answers leave from it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Selector {
-    /// What the container with that name sends.
+    /// The packets of the container with that name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Name>,
     /// The transport. Ports without it are those of TCP and of UDP.
@@ -67,8 +67,8 @@ pub enum SelectorError {
 }
 
 impl Selector {
-    /// What a service sends whose container has its name: the meaning of an offer that selects
-    /// nothing, as the paper's Fig. 2.
+    /// The packets of the container that has the name of the service: the meaning of an offer
+    /// without a selector, as the paper's Fig. 2.
     #[must_use]
     pub fn service(name: &Name) -> Selector {
         Selector { container: Some(name.clone()), ..Selector::default() }

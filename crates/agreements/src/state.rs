@@ -23,7 +23,7 @@ pub enum AgreementState {
     Terminated,
 }
 
-/// What can happen to an agreement.
+/// An event of an agreement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The responder accepts the offer.
@@ -44,7 +44,7 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {event} an agreement that is {state}")]
 pub struct IllegalTransition {
-    /// What was to happen.
+    /// The event.
     pub event: Event,
     /// The state it was to happen in.
     pub state: AgreementState,
@@ -156,7 +156,7 @@ impl ServiceState {
 pub enum GuaranteeState {
     /// Not measured: not in force, or no demand so far.
     NotDetermined,
-    /// What was asked for up to the minimum was delivered.
+    /// The demand up to the minimum was delivered.
     Fulfilled,
     /// It was not.
     Violated,

@@ -6,7 +6,7 @@ use weir_units::BitRate;
 
 use crate::{Quota, Selector, SelectorError, Utc};
 
-/// What is promised: the paper's two parameters and what weir adds to them.
+/// The terms of a promise: the paper's two parameters and those that weir adds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
@@ -28,7 +28,7 @@ pub struct Terms {
     /// With [`Share::Weighted`]: its part of the spare, in proportion to the others'.
     #[serde(default, skip_serializing_if = "is_one")]
     pub weight: Weight,
-    /// Which packets; empty for those of the container that is named as the service.
+    /// The packets; empty for those of the container that is named as the service.
     #[serde(default, skip_serializing_if = "Selector::is_empty")]
     pub selector: Selector,
     /// How much may be sent before the ceiling drops.

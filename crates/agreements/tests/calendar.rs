@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use weir_agree::{Booking, Calendar, Earliest, GRAIN, Interval, Limits, Refusal, Request, Shortage, Utc};
 use weir_units::BitRate;
 
-/// What may be promised of the tests' link, in grains.
+/// The reservable part of the tests' link, in grains.
 const MOST: u64 = 9;
 /// Moments of the tests' world, in milliseconds.
 const WORLD: i64 = 40;

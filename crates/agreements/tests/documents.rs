@@ -86,7 +86,7 @@ fn what_is_written_of_figure_2_is_figure_2() {
 
 #[test]
 fn the_documentations_examples_are_what_is_written_and_read() {
-    // With WEIR_BLESS set they are written anew.
+    // With WEIR_BLESS set they are written again.
     let check = |name: &str, written: String| {
         let path = format!("{}/docs/{name}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("WEIR_BLESS").is_some() {

@@ -18,7 +18,7 @@ pub struct FlowRecord {
     pub remote_port: u16,
     /// The own port.
     pub local_port: u16,
-    /// Who opened the connection; none if it is older than the agent.
+    /// The opener of the connection; none if it is older than the agent.
     pub direction: Option<Direction>,
     /// Payload that was sent and acknowledged.
     pub sent: Bytes,

@@ -6,13 +6,13 @@ use weir_units::Bytes;
 
 use crate::Algorithm;
 
-/// A flow changes its algorithm after this much at the most.
+/// A flow changes its algorithm after at most this much.
 pub const MOST_AFTER: Bytes = Bytes(1 << 40);
 
-/// A flow has this much room at the least: a loss among fewer segments is seen by a time-out only.
+/// A flow has at least this much room: a loss among fewer segments is seen by a time-out only.
 pub const LEAST_WINDOW: u16 = 4;
 
-/// Who opened a connection.
+/// The opener of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -32,12 +32,12 @@ impl fmt::Display for Direction {
 }
 
 /// Connections that match every part that is given use the algorithm `start`, and from `after`
-/// acknowledged bytes on the algorithm `then`. Without `start` it is weir's own rule:
-/// BBR for the first MiB with 128 segments on the way at the most, then CUBIC.
+/// acknowledged bytes on the algorithm `then`. Without `start` it is weir's own rule: BBR for the
+/// first MiB with at most 128 segments on the way, then CUBIC.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Whose: a container's, a namespace's, a class's with a cgroup, `host`.
+    /// The owner: a container, a namespace, a class with a cgroup, `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// Or those of all members of a group.
@@ -49,27 +49,27 @@ pub struct Rule {
     /// The service's port: the far end's where the connection was opened here, else the own one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Who opened it.
+    /// The opener.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
     /// The algorithm from the first packet on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Algorithm>,
-    /// So much must be acknowledged for the change.
+    /// The bytes that must be acknowledged for the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Bytes>,
     /// The algorithm then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Algorithm>,
-    /// Until then so many segments are on the way at the most.
+    /// The most segments on the way until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u16>,
-    /// Who says so.
+    /// The origin.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// Who says that a rule is to be.
+/// The origin of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -98,7 +98,7 @@ pub enum RuleError {
     /// Bits behind the prefix.
     #[error("to = \"{found}\" has bits behind its prefix: write {meant}")]
     HostBits {
-        /// What was written.
+        /// The text.
         found: IpNet,
         /// The network that it is in.
         meant: IpNet,
@@ -120,12 +120,12 @@ pub enum RuleError {
     /// `after` without `then`, or the other way round, or both without `start`.
     #[error("{given} needs {missing} beside it")]
     Half {
-        /// What is there.
+        /// The part that is there.
         given: &'static str,
-        /// What is not.
+        /// The part that is missing.
         missing: &'static str,
     },
-    /// The change is none.
+    /// The change changes nothing.
     #[error("start and then are both {0}: leave after and then out")]
     NoChange(Algorithm),
     /// A threshold that no flow begins below, or none reaches.
@@ -139,16 +139,16 @@ pub enum RuleError {
 /// A change in the flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// When so much is acknowledged.
+    /// The acknowledged bytes.
     pub after: Bytes,
     /// The algorithm from there on.
     pub to: Algorithm,
-    /// Segments that are on the way at the most until then; any number if none.
+    /// The most segments on the way until then; any number without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u16>,
 }
 
-/// What a rule has a connection do.
+/// The action of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
     /// The algorithm of the first packet.
@@ -158,9 +158,9 @@ pub struct Action {
 }
 
 impl Default for Action {
-    /// BBR for the first MiB with 128 segments (185 kB) on the way at the most, then CUBIC: of what was
-    /// tried, the only one that made the slowest small flows faster on every link and with every buffer.
-    /// Without the bound BBR's start-up floods short buffers, for which long flows pay.
+    /// BBR for the first MiB with at most 128 segments (185 kB) on the way, then CUBIC. It is the
+    /// only rule tried that made the slowest small flows faster on every link and with every
+    /// buffer. Without the bound BBR's start-up floods short buffers, for which long flows pay.
     fn default() -> Action {
         let name = |text: &str| text.parse::<Algorithm>().expect("a name");
         Action {
@@ -186,7 +186,7 @@ impl fmt::Display for Action {
 pub(crate) type Asked<'a> = (Option<&'a str>, Option<&'a str>, Option<IpNet>, Option<u16>, Option<Direction>);
 
 impl Rule {
-    /// What it has a connection do.
+    /// The action.
     #[must_use]
     pub fn action(&self) -> Action {
         let Some(start) = &self.start else { return Action::default() };
@@ -248,7 +248,7 @@ impl Rule {
         self.asks() == other.asks()
     }
 
-    /// Whose connections, and which of them: all that it asks for.
+    /// The connections that it is for: all its conditions.
     pub(crate) fn asks(&self) -> Asked<'_> {
         (self.container.as_deref(), self.group.as_deref(), self.to, self.port, self.direction)
     }
@@ -273,7 +273,7 @@ fn absurd(to: IpNet) -> Option<&'static str> {
 }
 
 impl fmt::Display for Rule {
-    /// Whose connections they are, and which: `container web to 10.0.0.0/8 port 443 out`.
+    /// The connections: `container web to 10.0.0.0/8 port 443 out`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         parts.extend(self.container.as_ref().map(|name| format!("container {name}")));

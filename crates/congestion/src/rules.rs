@@ -19,9 +19,9 @@ pub enum RulesError {
     Rule {
         /// Which.
         number: usize,
-        /// What it is about.
+        /// The connections.
         rule: String,
-        /// What is wrong.
+        /// The fault.
         why: RuleError,
     },
     /// Two about the same connections, counted from 1.
@@ -31,7 +31,7 @@ pub enum RulesError {
         first: usize,
         /// The later one.
         second: usize,
-        /// What they are about.
+        /// The connections.
         rule: String,
     },
     /// Too many.
@@ -46,13 +46,13 @@ pub enum RulesError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rule {number} ({rule}): this kernel has no congestion control {algorithm}; it has {known}")]
 pub struct Unavailable {
-    /// Which, from 1.
+    /// The rule, from 1.
     pub number: usize,
-    /// What it is about.
+    /// The connections.
     pub rule: String,
-    /// What it names.
+    /// The algorithm that it names.
     pub algorithm: Algorithm,
-    /// What there is, with commas.
+    /// The algorithms of this kernel, with commas.
     pub known: String,
 }
 
@@ -67,7 +67,7 @@ pub struct Connection<'a> {
     pub to: IpAddr,
     /// The service's port.
     pub port: Option<u16>,
-    /// Who opened it.
+    /// The opener.
     pub direction: Option<Direction>,
 }
 
@@ -109,7 +109,7 @@ pub struct Entry {
     pub rank: u32,
     /// Of the rule, from 1.
     pub number: usize,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
@@ -118,25 +118,25 @@ pub struct Entry {
 pub struct Considered {
     /// The rule, from 1; 0 if it is not in force.
     pub number: usize,
-    /// What it is about.
+    /// The connections.
     pub rule: String,
-    /// What it has a connection do.
+    /// The action.
     pub action: String,
     /// Whether it is the connection's.
     pub chosen: bool,
-    /// Who says so: what was set counts, else a trial's, else the configuration's.
+    /// The origin: a rule that was set counts, else a trial's, else the configuration's.
     #[serde(default)]
     pub origin: Origin,
     /// Why, or why not.
     pub why: String,
 }
 
-/// Which rule is a connection's, and why.
+/// The rule of a connection, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explained {
     /// The rule's number, from 1; none if no rule matches.
     pub number: Option<usize>,
-    /// What the connection does; none: what its application or the system says.
+    /// The action; none if its application or the system decides.
     pub action: Option<Action>,
     /// Every rule, those that match first, the chosen one before all.
     pub considered: Vec<Considered>,
@@ -188,7 +188,7 @@ impl Rules {
         &self.rules
     }
 
-    /// Whether there are none.
+    /// Whether it has no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
@@ -238,7 +238,7 @@ impl Rules {
         matching.max_by_key(|i| (self.rules[*i].rank(), std::cmp::Reverse(*i)))
     }
 
-    /// Which rule is a connection's, and why none of the others.
+    /// The rule of a connection, and the reasons against the others.
     #[must_use]
     pub fn explain(&self, connection: &Connection<'_>) -> Explained {
         let chosen = self.choose(connection);
@@ -332,7 +332,7 @@ impl Rules {
 const ALL_V4: IpNet = IpNet::V4(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::UNSPECIFIED, 0));
 const ALL_V6: IpNet = IpNet::V6(ipnet::Ipv6Net::new_assert(std::net::Ipv6Addr::UNSPECIFIED, 0));
 
-/// What of a connection is not as the rule asks; none if it matches.
+/// The part of a connection that the rule does not match; none if it matches.
 fn differs(rule: &Rule, connection: &Connection<'_>) -> Option<String> {
     if let Some(name) = &rule.container
         && !connection.container.is_some_and(|names| names.contains(&name.as_str()))

@@ -15,7 +15,7 @@ pub(crate) const BOUNDS: [Bytes; 6] = [
 /// How many there are.
 pub const COUNT: usize = BOUNDS.len() + 1;
 
-/// The size of a flow that sent so many bytes.
+/// The size of a flow that sent this number of bytes.
 #[must_use]
 pub fn of(sent: u64) -> usize {
     BOUNDS.iter().position(|bound| sent < bound.0).unwrap_or(BOUNDS.len())

@@ -48,7 +48,7 @@ pub struct Completion {
     pub most_us: u64,
 }
 
-/// What came of flows to one network, of one size, with one algorithm.
+/// The results of flows to one network, of one size, with one algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatsRow {
     /// Where to; all of an IP version for the networks that came when there was no more room.
@@ -67,7 +67,7 @@ pub struct StatsRow {
     pub completion: Completion,
 }
 
-/// What is known of the way to a network.
+/// The path to a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathRow {
     /// Where to.
@@ -94,7 +94,7 @@ pub struct StatsView {
     pub uncounted: u64,
 }
 
-/// What came of flows, in bounded memory.
+/// The results of flows, in bounded memory.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     cells: BTreeMap<Key, Cell>,

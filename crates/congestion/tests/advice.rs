@@ -26,9 +26,9 @@ fn percentile(times: &mut [u64], part: f64) -> f64 {
     times[((times.len() as f64 * part) as usize).min(times.len() - 1)] as f64
 }
 
-/// What it comes to if all use an algorithm instead of the first: the mean logarithm of the ratio of
-/// times. And, at all shares on the way there, for those who use it and those who do not: the same of
-/// the worst size, and the worst ratio of 99th percentiles.
+/// The effect if all use an algorithm instead of the first: the mean logarithm of the ratio of
+/// times. And, at all shares on the way there, for those who use it and those who do not: the same
+/// of the worst size, and the worst ratio of 99th percentiles.
 fn truth(network: &Network, action: usize, random: &mut Random) -> (f64, f64, f64) {
     let mut worst = (0.0, f64::MIN, f64::MIN);
     for share in [0.1, 0.5, 1.0] {
@@ -92,7 +92,7 @@ fn learn(network: &Network, random: &mut Random) -> Learned {
         let mut mix = all_use(rule);
         mix[rule] -= share;
         mix[tried] += share;
-        // What all flows of a turn have in common.
+        // The common part of all flows of a turn.
         let weather = network.weather(random);
         for _ in 0..OF_A_TURN {
             let flow = weather.on(network.flow(random));
@@ -172,8 +172,9 @@ fn advice_finds_the_right_rule_and_keeps_tails_within_a_tenth() {
     assert!(rules.iter().all(|times| *times > 0), "each algorithm is right somewhere: {rules:?}");
 }
 
-/// A trial of BBR beside CUBIC in which flows of one size take what `took` says: the turn's share, whether
-/// it is tried, a number between 0 and 1. Ends when it settles, or after so many flows.
+/// A trial of BBR beside CUBIC in which flows of one size take what `took` says: the turn's share,
+/// whether it is tried, a number between 0 and 1. Ends when it settles, or after this number of
+/// flows.
 fn one_size(
     trial: &mut Trial,
     most: usize,
@@ -238,7 +239,7 @@ fn what_only_takes_from_its_neighbours_never_becomes_the_rule() {
     for seed in 0..10 {
         let (decisions, _) =
             one_size(&mut trial(true), 600_000, &mut Random(seed), |_, turn, is_tried, uniform| {
-                // What its flows gain the others lose, in all as much.
+                // The others lose the gain of its flows, in all as much.
                 let share = if let Turn::Open { share, .. } = turn { share } else { 0.0 };
                 skewed(
                     if is_tried { 10.0 * (1.0 - 0.3 * (1.0 - share)) } else { 10.0 * (1.0 + 0.3 * share) },

@@ -1,4 +1,4 @@
-//! Which rule is a connection's: against a naive model, and what is refused.
+//! The rule of a connection, against a naive model, and refusals.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -79,8 +79,8 @@ fn together(rules: Vec<Rule>) -> Vec<Rule> {
     kept
 }
 
-/// What the words say: of the rules that match, those with the longest prefix; of those, the ones
-/// that name the container, else the group; then the port, then the direction.
+/// The order of the rules that match: those with the longest prefix; of those, the ones that name
+/// the container, else the group; then the port, then the direction.
 fn naive<'a>(
     rules: &'a [Rule],
     of: &Class,
@@ -282,7 +282,7 @@ fn rule_set_at_run_time_replaces_the_configured_one() {
         rules.find(&Connection::to(to.parse().unwrap())).map(|rule| (rule.action().to_string(), rule.origin))
     };
     assert_eq!(start("10.2.0.1"), Some(("bbr".to_owned(), Origin::Set)));
-    // The longest prefix wins whoever says so.
+    // The longest prefix wins, of any origin.
     assert_eq!(start("10.1.0.1"), Some(("cubic".to_owned(), Origin::Config)));
     assert_eq!(start("192.0.2.1"), Some(("bbr".to_owned(), Origin::Advice)));
     let explained = rules.explain(&Connection::to("10.2.0.1".parse().unwrap()));

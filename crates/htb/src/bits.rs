@@ -1,5 +1,5 @@
-/// An ordered set of small numbers: three levels of words, each bit of a level telling whether
-/// the word below has any, so that every operation looks at three words at the most.
+/// An ordered set of small numbers: three levels of words. Each bit of a level tells whether the
+/// word below has any, so that every operation looks at three words at most.
 #[derive(Debug, Clone)]
 pub(crate) struct Bits {
     words: Box<[u64]>,

@@ -8,14 +8,14 @@ use weir_units::{BitRate, Bytes};
 
 /// Ticks in a nanosecond. At 400 Gbit/s 64 bytes are 1.28 ns; a tick holds that to 0.1 %.
 pub(crate) const TICKS_PER_NS: u64 = 256;
-/// Debt that is forgiven, as the kernel's `mbuffer`: nobody waits longer for one packet.
+/// Debt that is forgiven, as the kernel's `mbuffer`: no class waits longer for one packet.
 pub(crate) const MAX_DEBT: u64 = 60_000_000_000 * TICKS_PER_NS;
 /// The deepest bucket: 104 days.
 pub(crate) const MAX_DEPTH: u64 = 1 << 61;
 /// Fraction bits of a price.
 const FRACTION: u32 = 24;
 
-/// What a byte costs at a rate, in ticks with 24 bits behind the point, rounded up.
+/// The cost of a byte at a rate, in ticks with 24 bits behind the point, rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Price(u64);
 

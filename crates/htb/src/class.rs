@@ -10,7 +10,7 @@ use crate::{
 /// No class, no packet.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What a class may do now.
+/// The mode of a class now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     CanSend,
@@ -18,7 +18,7 @@ pub(crate) enum Mode {
     CannotSend,
 }
 
-/// What is needed of a class for each packet: two lines of the cache.
+/// The fields of a class used for each packet: two lines of the cache.
 ///
 /// **Invariant**: while `activity` is not zero, `mode` is that of the wheel's moment, and unless
 /// it is `CanSend` the wheel holds a moment not after that at which it ends.
@@ -51,7 +51,7 @@ pub(crate) struct Class {
     pub(crate) borrowed: u64,
     pub(crate) overlimits: u64,
     pub(crate) quantum: i32,
-    /// What is left of a leaf's turn among those with tokens of their own, in bytes.
+    /// The rest of a leaf's turn among those with tokens of their own, in bytes.
     pub(crate) deficit: i32,
     /// Its place among its siblings, in the bitmaps of borrowers.
     pub(crate) place: u32,
@@ -138,7 +138,7 @@ impl Class {
     }
 }
 
-/// What is needed of a leaf when a packet comes.
+/// The fields of a leaf used when a packet comes.
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     /// The last packet.
@@ -149,7 +149,7 @@ pub(crate) struct Door {
     pub(crate) drops: u32,
 }
 
-/// What is needed when the tree changes.
+/// The fields used when the tree changes.
 #[derive(Debug, Clone)]
 pub(crate) struct Desk {
     pub(crate) params: Params,
@@ -161,7 +161,7 @@ pub(crate) struct Desk {
     pub(crate) giants: u64,
 }
 
-/// What has become of a class's packets; the kernel's counters of an HTB class.
+/// The fate of a class's packets; the kernel's counters of an HTB class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Packets that left, of a parent those of all leaves below.
@@ -188,10 +188,10 @@ pub struct Stats {
     pub ctokens: Tokens,
 }
 
-/// What is in a bucket, as time to earn it. Rounded down to nanoseconds.
+/// The content of a bucket, as time to earn it. Rounded down to nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tokens {
-    /// So much may be sent at once.
+    /// The bytes that may be sent at once.
     Have(Duration),
     /// So long until anything may be sent.
     Owe(Duration),

@@ -20,7 +20,7 @@ pub enum ClassError {
         /// The class.
         class: ClassId,
     },
-    /// There is none of this number.
+    /// No class has this number.
     Unknown {
         /// The class.
         class: ClassId,

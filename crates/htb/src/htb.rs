@@ -14,7 +14,7 @@ use crate::{
 
 /// The first tick: no bucket is deeper, so that no moment falls below zero.
 const START: u64 = 1 << 61;
-/// After so many nanoseconds since `origin` all moments are moved back: 104 days.
+/// At this number of nanoseconds since `origin` all moments are moved back: 104 days.
 const ERA: u64 = START / TICKS_PER_NS;
 /// The level of a class that does not exist.
 pub(crate) const VACANT: u8 = u8::MAX;
@@ -30,13 +30,13 @@ pub struct Htb {
     pub(crate) class: Box<[Class]>,
     pub(crate) door: Box<[Door]>,
     pub(crate) desk: Box<[Desk]>,
-    /// What is left of a leaf's turn as a borrower, `[class][level]`, in bytes.
+    /// The rest of a leaf's turn as a borrower, `[class][level]`, in bytes.
     pub(crate) deficit: Box<[i32]>,
-    /// Who may borrow from a parent, `[class][prio]`.
+    /// The children that may borrow from a parent, `[class][prio]`.
     pub(crate) feeds: Box<[Feed]>,
     /// Members of all feeds of a priority: bits are places.
     pub(crate) feeding: Box<[Bits]>,
-    /// Who can send, `[level][prio]`.
+    /// The classes that can send, `[level][prio]`.
     pub(crate) rows: Box<[Row]>,
     /// For each level the priorities whose row is not empty.
     pub(crate) row_prios: [u8; Limits::MAX_DEPTH as usize],
@@ -44,7 +44,7 @@ pub struct Htb {
     pub(crate) row_levels: u64,
     pub(crate) wheel: Wheel,
     pub(crate) packets: Packets,
-    /// Which class is at a place; [`NONE`] where one was removed.
+    /// The class at a place; [`NONE`] where one was removed.
     pub(crate) order: Box<[u32]>,
     /// Classes were added that have no place yet.
     pub(crate) unplaced: bool,
@@ -67,7 +67,8 @@ impl Run {
     const NONE: Run = Run { leaf: NONE, head: NONE, last: NONE, room: 0, came: 0, giant: 0, giants: 0 };
 }
 
-/// A packet that leaves now. The default is none, to be overwritten by [`Htb::dequeue_batch`].
+/// A packet that leaves now. The default stands for no packet, to be overwritten by
+/// [`Htb::dequeue_batch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Departure {
     /// Where it waited.
@@ -183,7 +184,7 @@ impl Htb {
         self.end(&run);
     }
 
-    /// Packets begin to come to a leaf; there is no room in what is none.
+    /// Packets begin to come to a leaf; a class that is no leaf has no room.
     #[inline]
     fn begin(&self, leaf: u32, limited: bool) -> Run {
         let i = leaf as usize;
@@ -336,8 +337,8 @@ impl Htb {
         self.packets.waiting()
     }
 
-    /// What has become of a class's packets, as of the last [`Htb::dequeue`]; `None` if there is no such
-    /// class. Walks through the packets that wait in it.
+    /// The fate of a class's packets, as of the last [`Htb::dequeue`]; `None` without such a class.
+    /// Walks through the packets that wait in it.
     #[must_use]
     pub fn stats(&self, class: ClassId) -> Option<Stats> {
         let i = class.0 as usize;

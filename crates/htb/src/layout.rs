@@ -10,7 +10,7 @@ use crate::{
 const PRIOS: usize = Params::PRIOS as usize;
 
 impl Htb {
-    /// Gives all classes their places anew. Whose turn it is stays.
+    /// Gives all classes their places again. The order of turns stays.
     #[cold]
     pub(crate) fn lay_out(&mut self) {
         self.unplaced = false;

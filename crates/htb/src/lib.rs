@@ -12,7 +12,7 @@
 //!   with tokens pays, and
 //! * *cannot send* while its ceiling is used up.
 //!
-//! Whoever pays, the ceilings of all on the way to the root are charged, and the rates of the
+//! For each packet, the ceilings of all on the way to the root are charged, and the rates of the
 //! payer and all above it. Of the classes that can send at the lowest level, the lowest `prio` goes
 //! first; equals take turns by deficit round robin, each with its `quantum` of bytes.
 //!

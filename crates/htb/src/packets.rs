@@ -63,7 +63,7 @@ impl Packets {
         Some(place)
     }
 
-    /// So many were put.
+    /// The number of packets put.
     #[inline]
     pub(crate) fn came(&mut self, packets: u32) {
         self.waiting += packets;
@@ -92,7 +92,8 @@ impl Packets {
         (packet, next)
     }
 
-    /// So many of a leaf's packets have been taken; `next`: where another one would be, if that was all.
+    /// This number of a leaf's packets have been taken; `next`: the place of another one, if that
+    /// was all.
     #[inline]
     pub(crate) fn taken(&mut self, packets: u32, next: Option<u32>) {
         self.waiting -= packets;

@@ -18,7 +18,7 @@ impl fmt::Display for ClassId {
 /// A packet, as the scheduler sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Packet {
-    /// What the caller knows it by, such as the index of its frame. Not looked at.
+    /// The caller's name of it, such as the index of its frame. Not looked at.
     pub handle: u32,
     /// Bytes on the wire, from 1 to [`Packet::MAX_LEN`].
     pub len: u32,
@@ -31,7 +31,7 @@ impl Packet {
 
 /// How much is allocated at construction; nothing is later.
 ///
-/// What is above a maximum of this type counts as that maximum.
+/// A value above a maximum of this type counts as that maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Class identifiers are below this; leaves and parents together. At most
@@ -67,7 +67,7 @@ impl Default for Limits {
     }
 }
 
-/// What is configured for a class.
+/// The configuration of a class.
 ///
 /// ```
 /// use weir_htb::Params;
@@ -78,12 +78,11 @@ impl Default for Limits {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Params {
-    /// What the class is assured of; from 8 bit/s to [`BitRate::MAX`].
+    /// The assured rate of the class; from 8 bit/s to [`BitRate::MAX`].
     pub rate: BitRate,
-    /// What it never exceeds; at least `rate`.
+    /// The ceiling; at least `rate`.
     pub ceil: BitRate,
-    /// What may be sent at once of `rate` after a pause; the default is a millisecond's and 1,600
-    /// bytes, as tc's.
+    /// The burst of `rate` after a pause; the default is a millisecond's and 1,600 bytes, as tc's.
     pub burst: Option<Bytes>,
     /// The same of `ceil`.
     pub cburst: Option<Bytes>,

@@ -97,8 +97,8 @@ const LONG: u64 = 1 << 62;
 /// Numbers and lengths below these share a word.
 const SHORT: (u32, u32) = (1 << 14, 1 << 16);
 
-/// A packet on its way: mostly one word, so that a line of the cache has eight. There is room for two
-/// for each that may be on its way. Where it is one, the second is none.
+/// A packet on its way: mostly one word, so that a line of the cache has eight. There is room for
+/// two for each that may be on its way. If it is one, there is no second.
 #[inline]
 fn words_there(leaf: u32, Packet { handle, len }: Packet) -> (u64, Option<u64>) {
     if leaf < SHORT.0 && len < SHORT.1 {
@@ -226,8 +226,8 @@ impl Intake {
         }
     }
 
-    /// Lets packets into a class that has become a leaf, at most so many, or, with `None`, no more into
-    /// one that is to be removed or become a parent.
+    /// Lets packets into a class that has become a leaf, at most this number. With `None` no more
+    /// come into one that is to be removed or become a parent.
     pub fn set_limit(&mut self, class: ClassId, limit: Option<u32>) {
         if let Some(gate) = self.gates.get_mut(class.0 as usize) {
             (gate.open, gate.limit) = (limit.is_some(), limit.unwrap_or(0));
@@ -256,8 +256,8 @@ impl Outlet {
         self.htb.dequeue_batch(now, left)
     }
 
-    /// The same for one packet; and if none may leave, when to ask again. What comes into the ring
-    /// meanwhile may leave sooner.
+    /// The same for one packet; and if none may leave, when to ask again. Packets that come into
+    /// the ring meanwhile may leave sooner.
     pub fn dequeue(&mut self, now: Instant) -> Next {
         self.take_in();
         self.htb.dequeue(now)

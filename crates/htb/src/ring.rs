@@ -1,8 +1,8 @@
 //! A ring of words from one thread to another, without locks and without a way back.
 //!
-//! As in FastForward (PPoPP'08) a slot tells by itself whether it is new, so that no index is shared: its
-//! highest bit is the other way round in each lap. Nobody but the filling end writes,
-//! and it never looks: a line of the cache goes one way only, and nobody waits for it.
+//! As in FastForward (PPoPP'08) a slot tells by itself whether it is new, so that no index is
+//! shared: its highest bit is the other way round in each lap. Only the filling end writes, and it
+//! never looks: a line of the cache goes one way only, and no thread waits for it.
 //!
 //! So the ring must not be overrun, and its users see to that: an item is put in only once it is known
 //! (by what has come through the other ring of the pair) that as many have been taken out that there is

@@ -1,4 +1,4 @@
-//! Who is in which list, whose turn it is, and who pays.
+//! The lists of classes, their turns, and the payers.
 
 use crate::{
     ClassId, Departure, Htb,
@@ -10,14 +10,14 @@ use crate::{
 /// The children of one parent that may borrow, of one priority.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Feed {
-    /// Who is next: the first member not below this number.
+    /// The next class: the first member not below this number.
     pub(crate) cursor: u32,
     /// The same as a place, counted from the parent's first.
     pub(crate) place: u32,
     pub(crate) members: u32,
 }
 
-/// What a class and all above it have still to pay for packets of one length, which have left.
+/// The debt of a class and all above it for packets of one length, which have left.
 #[derive(Debug, Default)]
 struct Owed {
     above: u32,
@@ -29,7 +29,7 @@ struct Owed {
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     members: Bits,
-    /// Who is next: the first member not below this number.
+    /// The next class: the first member not below this number.
     cursor: u32,
 }
 
@@ -38,7 +38,7 @@ impl Row {
         Row { members: Bits::new(classes), cursor: 0 }
     }
 
-    /// Whose turn it is. The row is not empty.
+    /// The class that is next. The row is not empty.
     #[inline]
     fn turn(&mut self) -> u32 {
         let next = self.members.next(self.cursor).or_else(|| self.members.next(0));
@@ -56,15 +56,15 @@ fn each(mut mask: u8, mut f: impl FnMut(usize)) {
     }
 }
 
-/// What is left for its next turn of who has sent more than it had; 32 bits hold it.
+/// The rest for the next turn of a class that has sent more than it had; 32 bits hold it.
 #[inline]
 fn after_turn(deficit: i64, quantum: i32) -> i64 {
     deficit.max(i32::MIN.into()) + i64::from(quantum)
 }
 
 impl Htb {
-    /// The leaf whose turn it is in a row of parents that is not empty: down the feeds; where one has
-    /// come to its end it begins anew, and the next of those above has its turn.
+    /// The next leaf in a row of parents that is not empty: down the feeds. A feed at its end
+    /// begins again, and the next of those above has its turn.
     #[inline]
     fn next_borrower(&mut self, level: usize, prio: usize) -> u32 {
         let row = level << 3 | prio;
@@ -113,10 +113,9 @@ impl Htb {
         sent
     }
 
-    /// Sends from the leaf whose turn it is among those with tokens of their own, into `left`, which
-    /// has room for one at least: as long as nobody else could be next. Nothing but this leaf
-    /// changes that, so what is above has time to pay until others may be next: `owed`. Returns how
-    /// many were sent.
+    /// Sends from the next leaf among those with tokens of their own, into `left`, which has room
+    /// for at least one, until another leaf could be next. Nothing but this leaf changes that, so
+    /// what is above has time to pay until others may be next: `owed`. Returns how many were sent.
     #[inline]
     fn serve_own(&mut self, left: &mut [Departure], owed: &mut Owed) -> u32 {
         let now = self.wheel.now();
@@ -376,7 +375,7 @@ impl Htb {
         self.wheel.file(i, ends);
     }
 
-    /// Works out the mode of a class that was idle, whose moments nobody watched.
+    /// Works out the mode of a class that was idle, whose moments were not followed.
     #[inline]
     fn look_at(&mut self, i: u32) {
         let class = &mut self.class[i as usize];
@@ -409,7 +408,7 @@ impl Htb {
         }
     }
 
-    /// A child at `place` may borrow; the root has nobody to borrow from.
+    /// A child at `place` may borrow; the root has no parent to borrow from.
     #[inline]
     fn join_feed(&mut self, parent: u32, prio: usize, place: u32) {
         if parent != NONE {

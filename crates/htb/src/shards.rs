@@ -15,12 +15,12 @@ use crate::{
     ClassError, ClassId, ClassSpec, Departure, EnqueueError, Htb, Limits, Next, Packet, Params, Stats,
 };
 
-/// How often the root's rate is divided anew.
+/// The time between two divisions of the root's rate.
 const PERIOD: Duration = Duration::from_millis(1);
-/// What is sent without a queue may grow by this much, a fourth, before it is looked at again.
+/// The traffic without a queue may grow by this much, a fourth, before it is looked at again.
 const GROWTH: u64 = 4;
 
-/// What the classes of a shard want of the root.
+/// The demand of a shard's classes on the root.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Demand {
     /// Bit/s that they are assured of and use.
@@ -52,15 +52,15 @@ impl Post {
 
 /// One of several trees that share a root's rate, for a thread of its own.
 ///
-/// Each tree is an [`Htb`]: within it all holds that holds there, and what a leaf is assured of needs
-/// no other shard. What is lent by the root is divided every millisecond of the time that is passed
-/// in: who has packets claims what it is assured of, and the rest goes by quanta, to nobody more than
-/// its ceiling, which is what the one tree would do. Nobody waits for anybody: a shard posts what its
-/// classes want, reads what others have posted, and works out its own part.
+/// Each tree is an [`Htb`]: within it all holds that holds there, and what a leaf is assured of
+/// needs no other shard. What is lent by the root is divided every millisecond of the time that is
+/// passed in: who has packets claims what it is assured of, and the rest goes by quanta, to nobody
+/// more than its ceiling, which is what the one tree would do. No shard waits for another: a shard
+/// posts the demand of its classes, reads the posts of others, and works out its own part.
 ///
-/// So rates are those of the one tree while demand does not change (within 1 %, tested for two and for
-/// four shards), and for up to two periods after a change the root may lend what others use already,
-/// or not lend what nobody uses. Which shard has which class is decided once.
+/// So rates are those of the one tree while demand does not change (within 1 %, tested for two and
+/// for four shards), and for up to two periods after a change the root may lend what others use
+/// already, or not lend what nobody uses. The shard of a class is decided once.
 ///
 /// ```
 /// use weir_htb::{ClassId, ClassSpec, Departure, Limits, Packet, Params, shards};
@@ -120,7 +120,7 @@ pub fn shards(
 ) -> Result<Vec<Shard>, ClassError> {
     let root = ClassSpec { parent: None, ..root };
     let all = [&[root], below].concat();
-    // What is wrong with it is wrong with the one tree.
+    // Its faults are those of the one tree.
     let (whole, _) = Htb::build(limits, now, &all)?;
     // The largest first, each to whom has least.
     let mut tops = below.iter().filter(|spec| spec.parent == Some(root.id)).collect::<Vec<_>>();
@@ -132,7 +132,7 @@ pub fn shards(
         assured[least] += top.params.rate.0;
         shard_of[top.id.0 as usize] = Some(least);
     }
-    // Who stands below the root on the way of each.
+    // The class below the root on the way of each.
     let top_of = |mut id: ClassId| loop {
         match whole.class[id.0 as usize].parent {
             crate::class::NONE => return None,
@@ -190,7 +190,7 @@ impl Shard {
     /// As [`Htb::enqueue`].
     ///
     /// # Errors
-    /// As there; a leaf of another shard is none here.
+    /// As there; a leaf of another shard does not exist here.
     #[inline]
     pub fn enqueue(&mut self, leaf: ClassId, packet: Packet) -> Result<(), EnqueueError> {
         self.htb.enqueue(leaf, packet)
@@ -265,7 +265,8 @@ impl Shard {
         debug_assert!(changed.is_ok(), "{changed:?}");
     }
 
-    /// What the classes want at `now`, by what waits and what has left since the last look.
+    /// The demand of the classes at `now`, by their backlog and the bytes that left since the last
+    /// look.
     fn demand(&mut self, now: Instant) -> Demand {
         let period = self.looked.map_or(PERIOD, |then| now.0.saturating_sub(then.0));
         let (mut demand, mut leaves) = (Demand::default(), self.leaves.iter());
@@ -292,7 +293,7 @@ impl Shard {
     }
 }
 
-/// What shard `nth` has of `whole`: all together have all of it and not more.
+/// The part of shard `nth` in `whole`: all together have all of it and not more.
 fn part<I: Iterator<Item = Demand>>(whole: u64, nth: usize, demands: impl Fn() -> I) -> u64 {
     let scaled = |value: u64, by: u64, of: u64| {
         u64::try_from(u128::from(value) * u128::from(by) / u128::from(of.max(1))).unwrap_or(u64::MAX)
@@ -305,7 +306,8 @@ fn part<I: Iterator<Item = Demand>>(whole: u64, nth: usize, demands: impl Fn() -
     // The rest goes by weight; what is too much for one goes to the others.
     let (mut spare, mut mine) = (whole - claims, demands().nth(nth).unwrap_or_default().claim);
     let room = |demand: &Demand| demand.most.saturating_sub(demand.claim);
-    // Who has less room than its part at this level of "room by weight" is full. Those come first.
+    // A shard with less room than its part at this level of "room by weight" is full. Those come
+    // first.
     let mut full_below = 0.0;
     loop {
         let level = |demand: &Demand| room(demand) as f64 / demand.weight.max(1) as f64;
@@ -318,7 +320,7 @@ fn part<I: Iterator<Item = Demand>>(whole: u64, nth: usize, demands: impl Fn() -
         let least = open().map(|demand| level(&demand)).fold(f64::INFINITY, f64::min);
         let own = demands().nth(nth).filter(|demand| demand.weight > 0 && level(demand) > full_below);
         if least >= fair {
-            // Nobody of them is full: done.
+            // None of them is full: done.
             mine += own.map_or(0, |demand| scaled(spare, demand.weight, weights));
             return mine.max(Params::MIN_RATE.0);
         }
@@ -332,7 +334,7 @@ fn part<I: Iterator<Item = Demand>>(whole: u64, nth: usize, demands: impl Fn() -
             .min(spare);
         full_below = least;
     }
-    // Nobody wants what is left: all have as much of it, for who wakes up.
+    // No shard wants the rest: all have as much of it, for one that wakes up.
     (mine + spare / demands().count().max(1) as u64).max(Params::MIN_RATE.0)
 }
 
@@ -349,7 +351,7 @@ mod tests {
             demands in prop::collection::vec((0..1_000_000_000u64, 0..2_000_000_000u64, 0..5_000u64), 1..9),
         ) {
             let demands = demands.into_iter().map(|(claim, above, weight)| {
-                // Who wants nothing weighs nothing.
+                // A shard without demand has no weight.
                 Demand { claim: claim * u64::from(weight > 0), most: (claim + above) * u64::from(weight > 0), weight }
             });
             let demands = demands.collect::<Vec<_>>();
@@ -362,7 +364,7 @@ mod tests {
             for (part, demand) in parts.iter().zip(&demands) {
                 prop_assert!(claims > whole || *part >= demand.claim);
             }
-            // Who has room has as much by weight as anybody.
+            // A shard with room has as much by weight as any other.
             if claims < whole && demands.iter().map(|d| d.most).sum::<u64>() > whole {
                 let above = |i: usize| (parts[i] - demands[i].claim) as f64 / demands[i].weight as f64;
                 let busy = || (0..demands.len()).filter(|i| demands[*i].weight > 0);

@@ -1,4 +1,5 @@
-//! Whatever is configured, it is refused or warned about with numbers and a way out; nothing panics.
+//! Each configuration is accepted, refused or warned about with numbers and a way out; nothing
+//! panics.
 
 use proptest::prelude::*;
 use weir_htb::{

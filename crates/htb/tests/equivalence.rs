@@ -43,7 +43,7 @@ enum Op {
     Fill {
         lens: Vec<u32>,
     },
-    /// So many packets leave now, if they may.
+    /// This number of packets leave now, if they may.
     Dequeue(u8),
     /// The same, asked for together.
     Batch(u8),
@@ -267,7 +267,7 @@ impl Pair {
             }
             Op::Follow(n) => {
                 for i in 0..*n {
-                    // By turns together and one by one.
+                    // Alternately together and one by one.
                     while i % 2 == 1 && self.batch(7) == 7 {}
                     while self.dequeue() {}
                     self.now = self.now.max(self.announced);
@@ -276,7 +276,7 @@ impl Pair {
             }
             Op::Pass(ns) => self.now += ns,
         }
-        // What was announced held for what was there.
+        // The announcement held for the packets that were there.
         self.announced = 0;
     }
 

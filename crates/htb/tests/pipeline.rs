@@ -36,7 +36,7 @@ enum Op {
         leaf: u32,
         lens: Vec<u32>,
     },
-    /// So many leave, if they may; the two stages are in step before.
+    /// This number leave, if they may; the two stages are in step before.
     Batch(u8),
     Pass(u64),
 }
@@ -91,7 +91,7 @@ proptest! {
             let got = outlet.stats(ClassId(class));
             let want = single.stats(ClassId(class));
             prop_assert_eq!(intake.drops(ClassId(class)), want.map_or(0, |want| want.drops));
-            // What is in the ring still is in no leaf yet.
+            // A packet that is still in the ring is in no leaf yet.
             if got.map(|got| got.backlog) == want.map(|want| want.backlog) {
                 prop_assert_eq!(got.map(|got| (got.packets, got.tokens)), want.map(|want| (want.packets, want.tokens)));
             }

@@ -8,11 +8,11 @@ use users::Users;
 use weir_htb::Params;
 use weir_units::{BitRate, Bytes};
 
-/// Of virtual time, after the first bursts. What a turn and a bucket may add or keep back is 3,240 bytes,
-/// wherever one looks: 0.1 % of what the smaller users are assured of in 52 s.
+/// Of virtual time, after the first bursts. A turn and a bucket may add or keep back 3,240 bytes,
+/// at any time: 0.1 % of the assured bytes of the smaller users in 52 s.
 const SECONDS: u64 = 60;
 
-/// What a user is assured of and what it may have at the most, as [`Users`] make them.
+/// The assured rate and the ceiling of a user, as [`Users`] make them.
 fn rates(user: u32) -> (BitRate, BitRate) {
     let mbit = BitRate::mbit;
     if user.is_multiple_of(2) { (BitRate::kbit(500), mbit(1)) } else { (mbit(2), mbit(12)) }
@@ -24,7 +24,7 @@ fn with_extra(user: u32, extra: f64) -> f64 {
     (rate.bits_per_sec() as f64 + extra).min(ceil.bits_per_sec() as f64)
 }
 
-/// What each of the active users has of what is left, in equal parts: so much that the link is full.
+/// The part of each active user in the rest, in equal parts: the link is full.
 fn extra(active: u32, link: BitRate) -> f64 {
     // The sum grows with it: halving finds it.
     let (mut low, mut high) = (0.0, link.bits_per_sec() as f64);

@@ -15,7 +15,7 @@ pub(super) fn check_expiration(offer: &Offer, end: Option<Utc>) -> Result<(), Re
     }
 }
 
-/// What a template allows in an offer.
+/// The offers that a template allows.
 pub(super) fn check_constraints(
     template: &Template,
     offer: &Offer,

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{Interval, Selector, Utc};
 
-/// Which packets are spoken for when. The intervals of a selector do not overlap.
+/// Packets under agreement, by time. The intervals of a selector do not overlap.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims(HashMap<Selector, BTreeMap<Utc, Option<Utc>>>);
 

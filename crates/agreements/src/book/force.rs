@@ -3,7 +3,7 @@ use weir_units::BitRate;
 
 use crate::{Agreement, Name, Selector, Share, Usage, Utc};
 
-/// What is to be enforced of an agreement at a moment.
+/// The policy to enforce for an agreement at a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InForce<'a> {
     /// The agreement's id.
@@ -22,7 +22,7 @@ pub struct InForce<'a> {
     pub limited_until: Option<Utc>,
 }
 
-/// What is to be enforced of an agreement under which `usage` was sent; none outside of its time.
+/// The policy to enforce for an agreement under which `usage` was sent; none outside of its time.
 pub(super) fn in_force<'a>(agreement: &'a Agreement, usage: &Usage, at: Utc) -> Option<InForce<'a>> {
     let Agreement { id, selector, offer, .. } = agreement;
     if !agreement.interval().contains(at) {

@@ -1,4 +1,4 @@
-//! What becomes of an agreement, or of an offer that waits, after its first answer.
+//! The life of an agreement, or of an offer that waits, after its first answer.
 
 use super::{
     Accepted, Book, Entry, Rejection,
@@ -37,7 +37,7 @@ impl Book {
     /// Rejects a pending offer, or one that is being withdrawn.
     ///
     /// # Errors
-    /// [`Rejection`] if there is none, or its state does not allow it.
+    /// [`Rejection`] without such an agreement, or if its state does not allow it.
     pub fn reject(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.state = entry.agreement.state.on(Event::Reject)?;
@@ -46,7 +46,7 @@ impl Book {
         Ok(())
     }
 
-    /// Lets an agreement last to a later end, or for ever. Only what is added is tested.
+    /// Lets an agreement last until a later end, or without an end. Only what is added is tested.
     ///
     /// # Errors
     /// [`Rejection`] with the reason.
@@ -79,7 +79,7 @@ impl Book {
     /// in [`AgreementState::ObservedAndTerminating`] until [`Book::finish_termination`].
     ///
     /// # Errors
-    /// [`Rejection`] if there is none, or its state does not allow it.
+    /// [`Rejection`] without such an agreement, or if its state does not allow it.
     pub fn terminate(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.state = entry.agreement.state.on(Event::Terminate)?;
@@ -94,7 +94,7 @@ impl Book {
     /// Notes that nothing enforces a terminating agreement any more.
     ///
     /// # Errors
-    /// [`Rejection`] if there is none, or its state does not allow it.
+    /// [`Rejection`] without such an agreement, or if its state does not allow it.
     pub fn finish_termination(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.state = entry.agreement.state.on(Event::TerminationDone)?;

@@ -68,7 +68,7 @@ pub struct Accepted {
     pub repeated: bool,
 }
 
-/// What has become of an agreement because its time has come.
+/// A change of an agreement because its time has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Whose.
@@ -146,7 +146,7 @@ impl Book {
         }
     }
 
-    /// What is reserved when.
+    /// The calendar of reservations.
     #[must_use]
     pub fn calendar(&self) -> &Calendar {
         &self.calendar
@@ -188,7 +188,7 @@ impl Book {
         self.entries.get(id).map(|entry| &entry.agreement)
     }
 
-    /// What has been sent under the agreement with that id.
+    /// The bytes sent under the agreement with that id.
     #[must_use]
     pub fn usage(&self, id: &Name) -> Option<Usage> {
         self.entries.get(id).map(|entry| entry.usage)
@@ -278,7 +278,7 @@ impl Book {
         self.rejected.push_back(key);
     }
 
-    /// What the answer to an offer would be. Changes nothing, and looks at no earlier answers.
+    /// The answer that an offer would have. Changes nothing, and looks at no earlier answers.
     ///
     /// # Errors
     /// [`Rejection`] with the reason.
@@ -432,8 +432,8 @@ impl Book {
         }
     }
 
-    /// Lets agreements begin and end whose time has come, in the order of their times. What lies
-    /// before `now` in the calendar is forgotten.
+    /// Lets agreements begin and end whose time has come, in the order of their times. The calendar
+    /// forgets times before `now`.
     pub fn advance(&mut self, now: Utc) -> Vec<Change> {
         let mut changes = Vec::new();
         while let Some((_, id)) = pop_due(&mut self.waiting, now) {
@@ -473,7 +473,7 @@ impl Book {
         [next(&self.waiting), next(&self.ending)].into_iter().flatten().chain(quotas).min()
     }
 
-    /// What is in force at that moment, by id: observed agreements whose interval it is in.
+    /// The agreements in force at that moment, by id: observed agreements whose interval it is in.
     #[must_use]
     pub fn in_force(&self, at: Utc) -> Vec<InForce<'_>> {
         let begun = self.waiting.iter().take_while(|(start, _)| *start <= at).map(|(_, id)| id);

@@ -75,7 +75,7 @@ pub enum Rejection {
         selector: Box<Selector>,
         /// From when on they are taken.
         from: Utc,
-        /// Until when; none if for ever.
+        /// The end; none without an end.
         until: Option<Utc>,
     },
     /// There are as many agreements as may be.

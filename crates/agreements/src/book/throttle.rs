@@ -17,8 +17,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Takes one from a bucket that is full at `full_at`: when it is full then, or for how long
-    /// there is none to take.
+    /// Takes one from a bucket that is full at `full_at`. Returns when it is full then, or how long
+    /// it stays empty.
     fn take(self, full_at: Instant, now: Instant) -> Result<Instant, Duration> {
         let full_at = full_at.max(now) + self.every;
         let capacity = self.every.saturating_mul(self.burst.max(1));

@@ -28,7 +28,7 @@ pub struct SplitError {
     pub reserved: f64,
     /// U_oth.
     pub other: f64,
-    /// What they may be together.
+    /// The bound of both together.
     pub bound: f64,
 }
 
@@ -109,7 +109,7 @@ impl From<Oversubscription> for f64 {
     }
 }
 
-/// What admission is measured against.
+/// The limits of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// B_eth, the rate of the link.
@@ -118,7 +118,8 @@ pub struct Limits {
     pub split: Split,
     /// None unless more is to be promised than there is.
     pub oversubscription: Option<Oversubscription>,
-    /// Of the reserved part, what is promised to others than this calendar's customers, for ever.
+    /// The part of the reservable rate that is promised to others than this calendar's customers,
+    /// without an end.
     pub elsewhere: BitRate,
     /// How far in the past a start may lie, for customers' clocks and the way here. Such a
     /// start is one now.
@@ -161,7 +162,7 @@ impl Limits {
         self.split.other.map_or(BitRate::ZERO, |part| part.of(self.link))
     }
 
-    /// What may be promised in all.
+    /// The rate that may be promised in all.
     #[must_use]
     pub fn promisable(&self) -> BitRate {
         let whole = match self.oversubscription {

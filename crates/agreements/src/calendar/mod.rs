@@ -12,7 +12,7 @@ use weir_units::BitRate;
 use crate::{Interval, Utc};
 use tree::{Gap, Steps};
 
-/// What is asked for.
+/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// `NetMinBandwidth`, B_r.
@@ -25,14 +25,14 @@ pub struct Request {
     pub end: Option<Utc>,
 }
 
-/// What was admitted.
+/// An admitted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// From when to when.
     pub interval: Interval,
-    /// What is promised at the busiest moment of it, this included.
+    /// The promises at the busiest moment of it, this included.
     pub reserved: BitRate,
-    /// What may be promised in all.
+    /// The rate that may be promised in all.
     pub promisable: BitRate,
     /// Only if the link is oversubscribed by configuration.
     pub oversubscribed: Option<Oversubscribed>,
@@ -69,7 +69,7 @@ impl Booking {
     }
 }
 
-/// Who gets how much when, in sum.
+/// The sum of reservations over time.
 ///
 /// Anastasi et al., section 3.2, with rates in place of fractions (times B_eth) and with the
 /// advance reservations that the paper leaves as future work: a request for an interval is
@@ -80,10 +80,10 @@ impl Booking {
 /// sum over C of U_c^min + U_r <= U_res            Eq. 2, at every moment of the interval
 /// ```
 ///
-/// Bandwidth is allocated in units of [`GRAIN`]. A minimum that is no multiple of it keeps the
-/// next multiple reserved, because a refusal would shut out every offer in `Kibps` and `Mibps`
-/// (1 Mibps is 104.8576 grains), and rounding down would promise what is not there. What is
-/// promised and enforced is the minimum to the letter. Below one grain a rate is refused.
+/// Bandwidth is allocated in units of [`GRAIN`]. A minimum that is no multiple of it keeps the next
+/// multiple reserved, because a refusal would shut out every offer in `Kibps` and `Mibps` (1 Mibps
+/// is 104.8576 grains), and rounding down would promise what is not there. The promised and
+/// enforced minimum is exact. Below one grain a rate is refused.
 ///
 /// Admission, insertion and removal are O(log n) in the number of instants of change. A refusal
 /// also says when the request would fit, and looks behind one busy time after the other for it,
@@ -112,19 +112,19 @@ impl Calendar {
         Calendar { limits, steps: Steps::default(), horizon: Utc::MIN }
     }
 
-    /// What admission is measured against.
+    /// The limits of admission.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// For a link or a division that has changed. What is reserved stays, even if it is now too
-    /// much; then nothing is admitted until enough of it is over.
+    /// For a link or a division that has changed. Reservations stay, even if they are now too many;
+    /// the calendar then admits nothing until enough of them are over.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// What is reserved at that moment, in whole grains.
+    /// The reservations at that moment, in whole grains.
     #[must_use]
     pub fn reserved_at(&self, at: Utc) -> BitRate {
         rate(self.steps.value(at.max(self.horizon).millis()))
@@ -142,8 +142,8 @@ impl Calendar {
         self.steps.next(after.max(self.horizon).millis()).map(Utc::from_millis)
     }
 
-    /// What is reserved when: from `from` on, each moment of change before `to` and the rate
-    /// from then on; the first entry is `from` itself.
+    /// The reservations from `from` on: each moment of change before `to` and the rate from then
+    /// on; the first entry is `from` itself.
     pub fn profile(&self, from: Utc, to: Option<Utc>) -> impl Iterator<Item = (Utc, BitRate)> + '_ {
         std::iter::successors(Some(from), |&at| self.next_change(at))
             .take_while(move |&at| to.is_none_or(|to| at < to))
@@ -182,8 +182,8 @@ impl Calendar {
         booking
     }
 
-    /// Tests whether what was admitted may last longer. Changes nothing. Only what is added is
-    /// tested: from the present end to the new one, or for ever.
+    /// Tests whether what was admitted may last longer. Changes nothing. Only the added time is
+    /// tested: from the present end to the new one, or without an end.
     ///
     /// # Errors
     /// [`Refusal`] for the first constraint that does not hold.
@@ -202,7 +202,7 @@ impl Calendar {
         }
     }
 
-    /// Lets what was admitted last longer, or for ever.
+    /// Lets an admitted request last longer, or without an end.
     ///
     /// # Errors
     /// As [`Calendar::check_extension`]; nothing is changed then.
@@ -319,7 +319,7 @@ impl Calendar {
         Ok(Grant { interval, reserved, promisable, oversubscribed: self.oversubscribed(reserved) })
     }
 
-    /// What is to be said about promises of `reserved` together.
+    /// The warning about promises of `reserved` together.
     pub(crate) fn oversubscribed(&self, reserved: BitRate) -> Option<Oversubscribed> {
         let excess = reserved.saturating_sub(self.limits.reservable());
         self.limits.oversubscription.map(|factor| Oversubscribed { factor, excess })
@@ -457,7 +457,7 @@ mod tests {
         let grant = calendar.check(&asks(40, 0, None), NOW).unwrap();
         assert_eq!(grant.oversubscribed, Some(Oversubscribed { factor, excess: BitRate::mbit(40) }));
         assert!(calendar.check(&asks(48, 0, None), NOW).is_err());
-        // What one may have is still a part of what there is.
+        // The part of one customer is still a part of the capacity.
         assert!(matches!(calendar.check(&asks(96, 0, None), NOW), Err(Refusal::MaxAboveReservable { .. })));
     }
 

@@ -5,7 +5,7 @@ use weir_units::BitRate;
 use super::GRAIN;
 use crate::{Interval, Utc};
 
-/// Which of the two rates.
+/// One of the two rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bandwidth {
     /// `NetMinBandwidth`.
@@ -37,7 +37,7 @@ pub enum Earliest {
     Unknown,
 }
 
-/// What is missing, and the two nearest offers that would be accepted now.
+/// The missing rate, and the two nearest offers that would be accepted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortage {
     /// The minimum, B_r.
@@ -48,7 +48,7 @@ pub struct Shortage {
     pub reserved: BitRate,
     /// The first such moment.
     pub busiest: Utc,
-    /// What may be promised in all.
+    /// The rate that may be promised in all.
     pub promisable: BitRate,
     /// The largest minimum that would be accepted over the whole interval; none if none would.
     pub largest_min: Option<BitRate>,
@@ -156,7 +156,7 @@ pub enum Refusal {
          {busiest}, so long it could last"
     )]
     NoCapacityToExtend {
-        /// What is reserved for it.
+        /// The rate reserved for it.
         rate: BitRate,
         /// Its present end.
         end: Utc,
@@ -164,7 +164,7 @@ pub enum Refusal {
         busiest: Utc,
         /// Promised to others then.
         reserved: BitRate,
-        /// What may be promised in all.
+        /// The rate that may be promised in all.
         promisable: BitRate,
     },
     /// Eq. 2 does not hold.

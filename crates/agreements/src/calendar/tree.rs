@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 
 const NIL: u32 = u32::MAX;
-/// What no sum reaches, in both directions, with room to add to it.
+/// A value that no sum reaches, in both directions, with room to add to it.
 const BEYOND: i64 = i64::MAX / 4;
 
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ struct Node {
     height: u8,
 }
 
-/// Steps by instant; the function is `base` before the first, and nobody asks for it before
+/// Steps by instant; the function is `base` before the first, and it is not asked for before
 /// `horizon`.
 #[derive(Debug, Clone)]
 pub(crate) struct Steps {
@@ -155,8 +155,8 @@ impl Steps {
         self.first(index(self.root), from, self.base, &|before, fold| before + fold.high > limit).ok()
     }
 
-    /// The first instant from `from` on after which the value is at most `limit` for `length`,
-    /// or for ever. Gives up behind as many times above the limit as `patience` says.
+    /// The first instant from `from` on after which the value is at most `limit` for `length`, or
+    /// without an end. Gives up behind as many times above the limit as `patience` says.
     pub(crate) fn first_gap(&self, from: i64, limit: i64, length: Option<i64>, patience: u32) -> Gap {
         let since = (self.value(from) <= limit).then_some(from);
         if since.is_none() && patience == 0 {

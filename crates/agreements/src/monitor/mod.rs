@@ -16,28 +16,28 @@ pub use violation::{Cause, Violation};
 
 use crate::{GuaranteeState, Name, Utc};
 
-/// What is judged at a time.
+/// The time that is judged at once.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Violations that are less apart than this are one.
 pub const MERGE: Duration = Duration::from_secs(5);
 /// A guarantee is met to this part of it, in percent: a scheduler moves whole packets, and a
 /// second of 19 Mbit/s is 37 super-packets.
 pub const MET_PERCENT: u64 = 95;
-/// Looks that are further apart do not belong together: nobody looked.
+/// Looks that are further apart do not belong together: no agent looked between them.
 const BLIND: Duration = Duration::from_secs(5);
 
-/// What was seen of the link between two looks, the same for all agreements.
+/// The state of the link between two looks, the same for all agreements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Conditions {
-    /// The engine could not hold what it was told, or somebody had altered it.
+    /// The engine could not hold the division, or another process had altered it.
     pub engine_fault: bool,
     /// The link is down, or its own queue keeps packets waiting or drops them.
     pub link_full: bool,
-    /// What the link is configured to carry.
+    /// The configured capacity of the link.
     pub capacity: BitRate,
-    /// What left by it in all.
+    /// The bytes that left by it in all.
     pub carried: Bytes,
-    /// What of that had not passed the scheduler.
+    /// The part of them that had not passed the scheduler.
     pub bypassed: Bytes,
 }
 
@@ -48,17 +48,17 @@ pub struct Look {
     pub at: Utc,
     /// Since the look before.
     pub time: Duration,
-    /// What is promised now.
+    /// The promise now.
     pub guarantee: BitRate,
-    /// What left by the link since the look before.
+    /// The bytes that left by the link since the look before.
     pub delivered: Bytes,
     /// Whether more was waiting, at this look and at the one before.
     pub waits: bool,
-    /// What was seen of the link.
+    /// The state of the link.
     pub conditions: Conditions,
 }
 
-/// What a look has brought to light.
+/// The news of a look.
 #[derive(Debug, Clone, PartialEq)]
 pub enum News {
     /// A violation has begun.
@@ -84,13 +84,13 @@ struct Watch {
     month: Month,
 }
 
-/// What has been seen of the present interval.
+/// The sums of the present interval.
 #[derive(Debug, Clone, Copy, Default)]
 struct Second {
     time: Duration,
     /// In which more was waiting.
     waiting: Duration,
-    /// What the guarantee comes to in that time, in bits times nanoseconds per second.
+    /// The guarantee over that time, in bits times nanoseconds per second.
     promised: u128,
     /// Delivered in that time.
     delivered: u64,
@@ -118,13 +118,13 @@ impl Second {
         }
     }
 
-    /// What the guarantee comes to while more was waiting.
+    /// The guarantee over the time in which more was waiting.
     fn promised(&self) -> Bytes {
         Bytes(u64::try_from(self.promised / 8_000_000_000).unwrap_or(u64::MAX))
     }
 
-    /// What is missing, if it is more than a scheduler's grain and the customer had asked for long
-    /// enough to tell.
+    /// The missing bytes, if they are more than a scheduler's grain and the customer had asked for
+    /// long enough to tell.
     fn lacks(&self) -> Option<Bytes> {
         let promised = self.promised().0;
         let met = u128::from(self.delivered) * 100 >= u128::from(promised) * u128::from(MET_PERCENT);
@@ -149,7 +149,7 @@ impl Second {
 }
 
 impl Monitor {
-    /// Nobody is watched.
+    /// No agreement is watched.
     #[must_use]
     pub fn new() -> Monitor {
         Monitor::default()
@@ -169,7 +169,7 @@ impl Monitor {
         }
         let Some(watch) = self.watched.get_mut(id) else { return news };
         if look.time > BLIND {
-            // Nobody knows what was in between.
+            // The time in between is unknown.
             watch.second = Second::default();
             news.extend(watch.close());
             return news;
@@ -187,15 +187,15 @@ impl Monitor {
         news
     }
 
-    /// No longer watches: the agreement is not in force. What is known of its month comes back, and
-    /// a violation that has not ended ends here.
+    /// No longer watches: the agreement is not in force. The record of its month comes back, and a
+    /// violation that has not ended ends here.
     pub fn forget(&mut self, id: &Name) -> Option<Month> {
         let mut watch = self.watched.remove(id)?;
         watch.close();
         Some(watch.month)
     }
 
-    /// Who is watched.
+    /// The watched agreements.
     pub fn watched(&self) -> impl Iterator<Item = &Name> {
         self.watched.keys()
     }
@@ -206,8 +206,8 @@ impl Monitor {
         self.watched.get(id).map_or(GuaranteeState::NotDetermined, |watch| watch.state)
     }
 
-    /// What is known of an agreement's present month; a violation that has not ended is in it as
-    /// it is now.
+    /// The record of an agreement's present month; a violation that has not ended is in it as it is
+    /// now.
     #[must_use]
     pub fn month(&self, id: &Name) -> Option<Month> {
         let watch = self.watched.get(id)?;

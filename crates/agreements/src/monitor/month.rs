@@ -10,7 +10,7 @@ pub const MOST_VIOLATIONS: usize = 500;
 const HOURS: usize = 31 * 24;
 const HOUR_MS: i64 = 3_600_000;
 
-/// What was seen of an agreement in a month of UTC.
+/// The record of an agreement in a month of UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Month {
@@ -21,13 +21,13 @@ pub struct Month {
     pub waiting_ms: u64,
     /// How long the guarantee was not met, ms.
     pub violated_ms: u64,
-    /// What the guarantee came to while more was waiting.
+    /// The guarantee over the time in which more was waiting.
     pub promised: Bytes,
-    /// What was delivered while more was waiting.
+    /// The bytes delivered while more was waiting.
     pub delivered: Bytes,
-    /// What was delivered in all.
+    /// The bytes delivered in all.
     pub sent: Bytes,
-    /// Violations in the order of their ends, [`MOST_VIOLATIONS`] at the most.
+    /// Violations in the order of their ends, at most [`MOST_VIOLATIONS`].
     pub violations: Vec<Violation>,
     /// Violations that there was no room for.
     pub more_violations: u64,
@@ -41,9 +41,9 @@ pub struct Month {
 pub struct Hour {
     /// How long more was waiting than could be sent, ms.
     pub waiting_ms: u64,
-    /// What the guarantee came to in that time.
+    /// The guarantee over that time.
     pub promised: Bytes,
-    /// What was delivered in that time.
+    /// The bytes delivered in that time.
     pub delivered: Bytes,
 }
 
@@ -70,8 +70,7 @@ impl Month {
         self.month
     }
 
-    /// The part of the time it was watched in which the guarantee was met, 0 to 1; 1 if nobody
-    /// watched.
+    /// The part of the watched time in which the guarantee was met, 0 to 1; 1 without a look.
     #[must_use]
     pub fn availability(&self) -> f64 {
         if self.observed_ms == 0 { 1.0 } else { 1.0 - self.violated_ms as f64 / self.observed_ms as f64 }

@@ -5,7 +5,7 @@ use super::*;
 const LINK: BitRate = BitRate::mbit(95);
 const GUARANTEE: BitRate = BitRate::mbit(8);
 const TICK: Duration = Duration::from_millis(100);
-/// What the guarantee comes to in a tick.
+/// The guarantee over a tick.
 const FULL: u64 = 100_000;
 
 fn id() -> Name {

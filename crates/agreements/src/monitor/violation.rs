@@ -11,7 +11,7 @@ use crate::Utc;
 pub enum Cause {
     /// The link carries less than it is configured to: its own queue was full.
     LinkSlower,
-    /// The engine could not hold the division, or somebody had altered it.
+    /// The engine could not hold the division, or another process had altered it.
     EngineFault,
     /// The host sends what does not pass the scheduler.
     HostTraffic,
@@ -51,17 +51,17 @@ pub struct Violation {
     pub end: Utc,
     /// How long it fell short in that time, ms: single seconds may have been met.
     pub violated_ms: u64,
-    /// What was promised.
+    /// The promise.
     pub guarantee: BitRate,
-    /// What was missing in the worst second.
+    /// The shortfall in the worst second.
     pub worst: BitRate,
-    /// What was missing on average while it fell short.
+    /// The average shortfall while it fell short.
     pub mean: BitRate,
-    /// What was missing in all.
+    /// The shortfall in all.
     pub lacking: Bytes,
-    /// What explains most of it.
+    /// The cause of most of it.
     pub cause: Cause,
-    /// What was missing by cause, in [`Cause::ALL`]'s order.
+    /// The shortfall by cause, in [`Cause::ALL`]'s order.
     by_cause: [Bytes; 4],
 }
 

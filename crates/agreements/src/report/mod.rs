@@ -1,4 +1,4 @@
-//! What was promised to a customer in a month, and what was kept of it.
+//! The promises to a customer in a month, and their delivery.
 
 mod plot;
 
@@ -15,7 +15,7 @@ use crate::{Agreement, Month, Utc, Violation};
 pub struct Report {
     /// The agreement's id.
     pub agreement: String,
-    /// Who was promised it.
+    /// The customer.
     pub party: String,
     /// For what.
     pub service: String,
@@ -29,7 +29,7 @@ pub struct Report {
     pub max: BitRate,
     /// The part of the observed time in which the guarantee was met, 0 to 1.
     pub availability: f64,
-    /// What was seen, hour by hour, and what fell short.
+    /// The record, hour by hour, and the violations.
     pub seen: Month,
 }
 

@@ -7,7 +7,7 @@ use crate::{
     Book, BookLimits, Conditions, Document as _, Language, Limits, Look, Moment, Monitor, Name, Offer,
 };
 
-/// An agreement on 19 Mbit/s of somebody with a nasty name, and an hour of it with a violation.
+/// An agreement on 19 Mbit/s of a customer with a nasty name, and an hour of it with a violation.
 fn report() -> Report {
     let start: Utc = "2026-11-20T11:00:00Z".parse().unwrap();
     let offer = Offer::read(include_str!("../../docs/fig2.xml"), Language::Xml).unwrap();

@@ -9,7 +9,7 @@ use weir_units::BitRate;
 use super::{GUARANTEE, QOS, WEIR, WSAG, XS, in_units};
 use crate::{Agreement, Constraints, Context, Offer, Quota, Selector, Service, Share, Template, Terms, Utc};
 
-/// What the guarantee says, for people.
+/// The text of the guarantee, for people.
 pub(super) const SERVICE_LEVEL: &str = "delivered >= min(demand, NetMinBandwidth)";
 
 /// Where an item of a template's constraints is, as XPath.

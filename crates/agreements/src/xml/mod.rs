@@ -7,8 +7,8 @@
 //! * [`WEIR`]: what the paper has no word for, inside of `ServerParams`, the context, the
 //!   constraints and faults.
 //!
-//! What is not known is refused, wherever it stands: a term that is not understood cannot be
-//! promised. `xsi:schemaLocation` alone is passed over.
+//! An unknown element is refused, at any place: a term that is not understood cannot be promised.
+//! `xsi:schemaLocation` alone is passed over.
 
 mod decode;
 mod encode;
@@ -52,7 +52,7 @@ fn in_units(rate: BitRate) -> (u64, &'static str) {
         .map_or((rate.0, "bps"), |(unit, scale)| (rate.0 / scale, unit))
 }
 
-/// What XML is made of and from.
+/// The content that XML is written from and read into.
 pub trait XmlDocument: Sized {
     #[doc(hidden)]
     const ROOT: &'static str;

@@ -56,7 +56,7 @@ pub(super) fn shown(space: &str, name: &str) -> String {
     format!("{prefix}{}", cut(name))
 }
 
-/// The beginning of what somebody else wrote.
+/// The beginning of foreign text.
 fn cut(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
 }
@@ -311,7 +311,7 @@ fn add(reading: Reading<'_>, open: &mut [Element], text: &str, at: usize) -> Res
         let why = "text stands outside of its element";
         return Err(reading.fault(FaultCode::Malformed, "the document".into(), at, why));
     };
-    // What only lays the document out is no text.
+    // White space that only lays the document out is no text.
     if element.text.trim().is_empty() {
         element.text.clear();
     }

@@ -29,7 +29,8 @@ pub struct AdviceSettings {
     /// At most this part of the flows that begin tries others; 0: none.
     #[serde(default = "share")]
     pub share: f64,
-    /// What is tried beside what the rules say: `start`, and `after` and `then` if it changes.
+    /// The algorithms tried beside those of the rules: `start`, and `after` and `then` if it
+    /// changes.
     #[serde(default = "usual_candidates", rename = "try")]
     pub candidates: Vec<Rule>,
     /// How long a turn is, seconds: several times what most flows take.
@@ -128,7 +129,7 @@ pub fn rule_for(to: IpNet, action: Option<&Action>) -> Rule {
     rule
 }
 
-/// What a turn is to the kernel.
+/// The kernel's form of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
     /// The network.
@@ -137,14 +138,14 @@ pub struct Assignment {
     pub turn: u32,
     /// The part of the connections that begin that use it.
     pub share: f64,
-    /// What they use.
+    /// The algorithm that they use.
     pub action: Action,
 }
 
 /// An algorithm of a trial, in figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArmView {
-    /// What it is.
+    /// The algorithm.
     pub action: String,
     /// The part of the flows that use it in its turns.
     pub share: f64,
@@ -152,7 +153,7 @@ pub struct ArmView {
     pub dropped: Option<String>,
     /// Of its flows, over those beside them, as a ratio of times, all sizes together.
     pub own: Interval,
-    /// Of the flows beside its own, over those in nobody's turns.
+    /// Of the flows beside its own, over those in turns without a trial.
     pub neighbours: Interval,
     /// If all used it, as far as can be told.
     pub all: Interval,
@@ -176,7 +177,7 @@ pub struct Interval {
     pub estimate: f64,
     /// It is this at least; none if nothing is known.
     pub least: Option<f64>,
-    /// And this at the most.
+    /// The upper bound.
     pub most: Option<f64>,
 }
 
@@ -198,15 +199,15 @@ pub struct AdviceView {
     pub to: IpNet,
     /// `baseline`, `trying`, `raising`, `watching` or `settled`.
     pub stage: String,
-    /// What its connections use by the rules.
+    /// The algorithm of its connections by the rules.
     pub now: String,
     /// Whether what is best becomes the rule.
     pub apply: bool,
-    /// What is to be done, or why nothing is: one sentence.
+    /// The advice, or the reason for its absence: one sentence.
     pub verdict: String,
     /// The rule that would be better; none if none is known to be.
     pub recommended: Option<Rule>,
-    /// What is tried.
+    /// The candidates.
     pub arms: Vec<ArmView>,
 }
 
@@ -265,7 +266,7 @@ impl Advisor {
         &self.trials
     }
 
-    /// What is tried now.
+    /// The candidate that is tried now.
     #[must_use]
     pub fn assignments(&self) -> &[Assignment] {
         &self.assignments
@@ -296,7 +297,7 @@ impl Advisor {
             let fresh = || Trial::new(used.clone(), settings.actions(), settings.share);
             let trial = self.trials.entry(to).or_insert_with(fresh);
             if *trial.now() != used {
-                // Somebody has changed the rule: what is known was about another.
+                // The rule has changed: the results were about another.
                 let apply = trial.applies();
                 *trial = fresh();
                 trial.set_apply(apply);
@@ -331,7 +332,7 @@ impl Advisor {
         }
     }
 
-    /// Has what is best become the rule, or not; of one network or of all. False if there is none.
+    /// Has what is best become the rule, or not; of one network or of all. False without one.
     pub fn apply(&mut self, to: Option<IpNet>, apply: bool) -> bool {
         let mut any = false;
         for (_, trial) in self.trials.iter_mut().filter(|(network, _)| to.is_none_or(|to| to == **network)) {
@@ -348,7 +349,7 @@ impl Advisor {
         }
     }
 
-    /// Forgets what is known: of one network or of all. False if there is none.
+    /// Forgets what is known: of one network or of all. False without one.
     pub fn again(&mut self, to: Option<IpNet>) -> bool {
         let Some(settings) = &self.settings else { return false };
         let mut any = false;

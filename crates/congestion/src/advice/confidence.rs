@@ -160,7 +160,7 @@ impl TurnMean {
         self.last[1] += value;
     }
 
-    /// The turn has ended; one without values is none.
+    /// The turn has ended; one without values does not count.
     pub fn end_turn(&mut self) {
         let [n, s] = std::mem::take(&mut self.last);
         if n > 0.0 {

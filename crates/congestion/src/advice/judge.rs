@@ -1,4 +1,4 @@
-//! What is decided of an algorithm by what was seen.
+//! Judges an algorithm by the flows seen.
 
 use super::{
     confidence::Effect,
@@ -25,7 +25,7 @@ const PATIENCE: u64 = 400_000;
 const WATCHED: u64 = 10 * BASELINE as u64;
 
 impl Trial {
-    /// What each of the bounds may fail with.
+    /// The probability with which each of the bounds may fail.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn alpha(&self) -> f64 {
         // Of an algorithm and size: late by itself and beside it, two means; of an algorithm: two.
@@ -33,7 +33,7 @@ impl Trial {
         ALPHA / looks as f64
     }
 
-    /// What an algorithm does to flows that use it, of one size or of all.
+    /// The effect of an algorithm on flows that use it, of one size or of all.
     pub(super) fn own_effect(&self, arm: &Arm, at: Option<usize>) -> Effect {
         let alpha = self.alpha();
         match at {
@@ -42,7 +42,7 @@ impl Trial {
         }
     }
 
-    /// What it does to the others, while its share of flows use it.
+    /// Its effect on the others, while its share of flows use it.
     pub(super) fn neighbours_effect(&self, arm: &Arm, at: Option<usize>) -> Effect {
         let alpha = self.alpha();
         match at {
@@ -51,8 +51,8 @@ impl Trial {
         }
     }
 
-    /// What it does if all use it: what it does to its own, and what all do to each other, in
-    /// proportion to how many they are.
+    /// Its effect if all use it: that on its own flows, and that of all on each other, in
+    /// proportion to their number.
     pub(super) fn effect_on_all(&self, arm: &Arm, at: Option<usize>) -> Effect {
         self.own_effect(arm, at).plus(self.neighbours_effect(arm, at), 1.0 / arm.share.max(1e-3))
     }
@@ -202,7 +202,7 @@ impl Trial {
     pub(super) fn judge_change(&mut self, i: usize, after: &Seen, decisions: &mut Vec<Decision>) {
         let alpha = self.alpha();
         let part = |at: usize| after.sizes[at].1.bounds(alpha).0;
-        // What it may cost counts here too.
+        // Its cost counts here too.
         let tail = self.judged().find(|at| part(*at) > MAY_BE_LATE || self.usual[*at].budget() < 0.0);
         let effect = Effect::between_turns(&after.turns, &self.calm.turns, alpha);
         let slower = (effect.least() > 0.0).then_some(Drop::NoBetterForAll { effect });

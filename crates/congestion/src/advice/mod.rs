@@ -1,4 +1,4 @@
-//! Which algorithm is better, found out with a small part of the flows.
+//! Finds the better algorithm with a small part of the flows.
 
 mod advisor;
 mod confidence;

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use super::confidence::{Mean, wilson};
 
-/// A percentile of a size may become longer, by this at the most: a tenth.
+/// A percentile of a size may become longer by at most this: a tenth.
 pub(super) const FAR: f64 = 1.1;
 /// The part of flows beyond the percentile that is guarded: the 99th.
 pub(super) const MAY_BE_LATE: f64 = 0.01;
 /// Normal quantile of what is taken for certain about the tail, at each of a handful of looks.
 const CERTAIN: f64 = 2.0;
-/// After so many more flows the tail is looked at again.
+/// The tail is looked at again after this number of flows more.
 const LOOK_AGAIN: f64 = 1.25;
 /// Times are told apart to a 64th of an octave, 1.1 %.
 const STEPS: f64 = 64.0;
@@ -63,7 +63,7 @@ impl Times {
 /// percentile is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Usual {
-    /// Before the trial and in nobody's turns.
+    /// Before the trial and in turns without it.
     calm: Times,
     /// In turns in which some try something, whatever they used.
     open: Times,
@@ -73,17 +73,17 @@ pub(super) struct Usual {
     tail: Option<Tail>,
 }
 
-/// What is known of the longest times without the trial.
+/// The longest times without the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Tail {
     /// Flows when it was looked at.
     of: u64,
     /// From this cell on flows are late.
     late: u16,
-    /// At most this part of the flows in nobody's turns is late.
+    /// At most this part of the flows in turns without a trial is late.
     most_late: f64,
-    /// What takes longer than this is far too late for an algorithm, microseconds: a tenth more than
-    /// the 99th percentile, as measured.
+    /// A flow that takes longer than this is far too late for an algorithm, microseconds: a tenth
+    /// more than the 99th percentile, as measured.
     far_us: f64,
 }
 
@@ -108,8 +108,8 @@ impl Usual {
         self.calm.add(took_us);
     }
 
-    /// A flow in nobody's turn, or in somebody's. How it compares: the logarithm over the mean, and
-    /// whether it is far too late. None of a size that is not judged.
+    /// A flow in a turn without a trial, or in one with. How it compares: the logarithm over the
+    /// mean, and whether it is far too late. None of a size that is not judged.
     pub(super) fn add(&mut self, took_us: f64, is_calm: bool) -> Option<(f64, bool)> {
         let tail = self.tail?;
         if is_calm { &mut self.calm } else { &mut self.open }.add(took_us);
@@ -140,7 +140,7 @@ impl Usual {
             - self.open.from(tail.late) as f64
     }
 
-    /// The part of the flows without the trial that is late at the most, as far as is known.
+    /// The largest part of the flows without the trial that is late, as far as is known.
     pub(super) fn most_late(&self) -> f64 {
         self.tail.map_or(0.0, |tail| tail.most_late)
     }
@@ -150,7 +150,8 @@ impl Usual {
 mod tests {
     use super::*;
 
-    /// So many flows, of which so many of 10,000 meet a time-out of 200 ms; the others take about 10 ms.
+    /// This number of flows, of which this number of 10,000 meet a time-out of 200 ms; the others
+    /// take about 10 ms.
     fn with_time_outs(flows: u32, part: u32) -> Usual {
         let mut usual = Usual::default();
         for i in 0..flows {

@@ -34,7 +34,7 @@ pub enum Drop {
         /// By how much.
         effect: Effect,
     },
-    /// So many flows are late with it that not enough of them can try it.
+    /// Too many flows are late with it, so that too few can try it.
     TooDear,
     /// If all used it, the 99th percentile of this size would be more than a tenth longer.
     TailOfAll {
@@ -136,7 +136,7 @@ pub enum Settled {
     },
 }
 
-/// What came of a turn.
+/// The results of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     /// An algorithm is tried no more.
@@ -162,7 +162,7 @@ pub enum Decision {
     },
     /// The rule before comes back.
     TakeBack {
-        /// What was the rule.
+        /// The rule before.
         action: Action,
         /// Why.
         why: String,

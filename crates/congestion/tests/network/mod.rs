@@ -40,7 +40,7 @@ pub(crate) fn actions() -> [Action; 3] {
     [action("cubic", None), action("bbr", None), action("bbr", Some(change))]
 }
 
-/// What is drawn for a flow, whatever it uses.
+/// The draw for a flow, with any algorithm.
 #[derive(Clone, Copy)]
 pub(crate) struct Flow {
     pub(crate) bytes: f64,
@@ -104,10 +104,10 @@ impl Network {
     pub(crate) fn took_us(&self, flow: Flow, action: usize, mix: Mix) -> u64 {
         let over = |of: [f64; 3]| of.iter().zip(mix).map(|(value, part)| value * part).sum::<f64>();
         let (buffer, shallow) = (self.buffer_bdp, (1.0 - self.buffer_bdp / 1.5).max(0.0));
-        // What stands in the buffer, in round trips.
+        // The backlog of the buffer, in round trips.
         let queue = over([0.7 * buffer, 0.5 * buffer.min(1.0), 0.6 * buffer]);
         let round = self.rtt_s * (1.0 + queue);
-        // What the buffer drops; who is paced from the start loses less of it.
+        // The drops of the buffer; a flow that is paced from the start loses less of it.
         let dropped = over([0.002 / buffer.max(0.2), 0.002 + 0.05 * shallow, 0.003 / buffer.max(0.2)]);
         let own = if action == 0 { 1.0 } else { 0.6 };
         let lossy = (self.loss + dropped * own).min(0.3);

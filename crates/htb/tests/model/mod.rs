@@ -1,5 +1,5 @@
-//! The hierarchical token bucket as the kernel describes it, without anything that makes it fast:
-//! tokens and when they were counted, modes and lists worked out anew for each packet.
+//! The hierarchical token bucket as the kernel describes it, without optimisations: tokens and the
+//! times of their counts, modes and lists worked out again for each packet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -47,7 +47,7 @@ pub(crate) struct Model {
     row_cursor: BTreeMap<(u8, u8), u32>,
 }
 
-/// What a byte costs, in 2^-24 ticks, rounded up.
+/// The cost of a byte, in 2^-24 ticks, rounded up.
 fn price(rate: BitRate) -> Ticks {
     ((8 * SECOND) << 24).unsigned_abs().div_ceil(u128::from(rate.0)) as Ticks
 }
@@ -262,7 +262,7 @@ impl Model {
                 class.cursor.insert(prio, *next);
                 i = *next;
             } else {
-                // All have had their turns: it begins anew, after the next of those above.
+                // All have had their turns: it begins again, after the next of those above.
                 class.cursor.insert(prio, 0);
                 match class.parent {
                     Some(parent) if !top => {

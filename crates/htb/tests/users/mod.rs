@@ -91,7 +91,7 @@ impl Users {
         (self.random >> 33) as u32
     }
 
-    /// What may leave leaves, at most a batch; then time goes on by a batch. How many left.
+    /// Packets that may leave do, at most a batch; then time goes on by a batch. How many left.
     #[inline]
     pub(crate) fn dequeue(&mut self) -> u64 {
         self.sent = self.htb.dequeue_batch(self.now, &mut self.left);
@@ -99,7 +99,7 @@ impl Users {
         self.sent as u64
     }
 
-    /// What left comes back.
+    /// Packets that left come back.
     #[inline]
     pub(crate) fn enqueue(&mut self) {
         let back = self.left[..self.sent].iter().map(|Departure { leaf, packet }| (*leaf, *packet));
