@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// test.
 ///
 /// # Panics
-/// If there is none.
+/// Without one.
 #[must_use]
 pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("WEIR_BIN") {
@@ -50,7 +50,7 @@ pub fn binary() -> PathBuf {
     })
 }
 
-/// What an agent is told, as TOML; socket and state are put into a directory of its own.
+/// The agent's configuration, as TOML; socket and state are put into a directory of its own.
 #[derive(Debug, Clone)]
 pub struct Config {
     capacity: BitRate,
@@ -64,7 +64,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The uplink with that capacity; nobody is discovered.
+    /// The uplink with that capacity; discovery is off.
     #[must_use]
     pub fn new(capacity: BitRate) -> Config {
         Config {
@@ -148,7 +148,7 @@ impl Config {
     }
 }
 
-/// What a short run of the program said, and how it ended.
+/// The output of a short run of the program, and its end.
 #[derive(Debug)]
 pub struct Ran {
     /// Exit code; none if a signal ended it.
@@ -268,7 +268,7 @@ impl Agent {
         Ok(fs::write(self.config_path(), config.to_toml(self.dir.path()))?)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&mut self) -> String {
         self.proc.output().map_or_else(|error| error.to_string(), |o| o.stdout + &o.stderr)
     }
@@ -320,7 +320,7 @@ fn spawn(netns: &Netns, before: &[String], dir: &Path) -> Result<Proc> {
     netns.spawn(&argv)
 }
 
-/// What is still missing, in words.
+/// The missing part, in words.
 fn lacking(names: &[String], classes: &[Class]) -> Option<String> {
     names.iter().find_map(|name| match classes.iter().find(|class| class.name == *name) {
         None => Some(format!("it has no class {name}")),

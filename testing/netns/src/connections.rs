@@ -85,7 +85,8 @@ impl Pair {
         Pair { opened, accepted: listener.accept().expect("it is there").0 }
     }
 
-    /// Sends so much from one end and reads it at the other: what came is what was sent.
+    /// Sends this many bytes from one end and reads them at the other: the received bytes are the
+    /// sent ones.
     fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) {
         let block: Vec<u8> = (0..bytes).map(|i| ((i * 31) >> 4) as u8).collect();
         std::thread::scope(|scope| {
@@ -96,7 +97,7 @@ impl Pair {
         });
     }
 
-    /// Sends so much from where it was opened.
+    /// Sends this many bytes from the opener.
     ///
     /// # Panics
     /// If what arrives is not what was sent.
@@ -104,7 +105,7 @@ impl Pair {
         Pair::carry(&mut self.opened, &mut self.accepted, bytes);
     }
 
-    /// Sends so much from where it was accepted.
+    /// Sends this many bytes from the acceptor.
     ///
     /// # Panics
     /// As [`Pair::send`].
@@ -122,7 +123,7 @@ impl Pair {
     }
 }
 
-/// What a socket uses.
+/// The algorithm of a socket.
 ///
 /// # Panics
 /// If the kernel does not tell.
@@ -131,7 +132,7 @@ pub fn algorithm(socket: &TcpStream) -> String {
     getsockopt(socket, TcpCongestion).expect("TCP has one").into_string().expect("a name")
 }
 
-/// What new connections of a namespace use without weir.
+/// The algorithm of a namespace's new connections without weir.
 ///
 /// # Panics
 /// If it cannot connect to itself.

@@ -1,5 +1,5 @@
-//! Who shares by which policy, who sends what, and what each must get: section 3's
-//! allocation, by the oracle, as payload.
+//! Parties with policies and traffic, and the share that each must get: section 3's allocation, by
+//! the oracle, as payload.
 
 use std::fmt::Write as _;
 
@@ -58,7 +58,7 @@ impl Party {
         Party { group: Some(name.to_owned()), ..self }
     }
 
-    /// What it sends.
+    /// Its traffic.
     #[must_use]
     pub fn sends(self, load: Load) -> Party {
         Party { load, ..self }
@@ -70,7 +70,7 @@ impl Party {
         Party { min, max, ..self }
     }
 
-    /// What it sends.
+    /// Its traffic.
     #[must_use]
     pub fn load(&self) -> Load {
         self.load
@@ -115,14 +115,14 @@ fn values(weight: u32, min: Option<BitRate>, max: Option<BitRate>) -> String {
     text
 }
 
-/// What one party must get.
+/// The share of one party.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
     /// Who.
     pub label: String,
-    /// What it may send, at layer 2 as tc counts.
+    /// Its rate, at layer 2 as tc counts.
     pub allocation: BitRate,
-    /// What of it is payload, Mbit/s.
+    /// The payload in it, Mbit/s.
     pub goodput: f64,
 }
 
@@ -154,7 +154,7 @@ impl Division {
         Division { parties: self.parties.into_iter().map(alter).collect(), ..self }
     }
 
-    /// Who is in which group, and nothing else.
+    /// The members of each group, and nothing else.
     #[must_use]
     pub fn without_policies(&self) -> Division {
         let plain = |p: Party| Party { weight: 1, min: None, max: None, ..p };
@@ -205,7 +205,7 @@ impl Division {
         SetPolicies { changes: groups.chain(parties).collect(), allow_absent: false }
     }
 
-    /// What each must get of a link of this capacity, exact, in the order of the parties.
+    /// The shares of a link of this capacity, exact, in the order of the parties.
     ///
     /// # Panics
     /// If a party names a group that is not there.

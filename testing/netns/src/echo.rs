@@ -100,7 +100,7 @@ impl RoundTrips {
     /// That percentile, ms.
     ///
     /// # Panics
-    /// If there are none.
+    /// Without any.
     #[must_use]
     #[track_caller]
     pub fn percentile(&self, p: f64) -> f64 {

@@ -12,7 +12,7 @@ use weir_units::BitRate;
 
 use crate::{Agent, Config, Need, Node, can_run, containers, needs::WANTED};
 
-/// What enforces, as `[link] engine` names it.
+/// An engine, as `[link] engine` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// HTB.
@@ -65,11 +65,11 @@ impl Engine {
         }
     }
 
-    /// What a class may be off beside that, however small its share is.
+    /// The error that a class may have beside that, for any share.
     ///
-    /// HTB gives every class a packet a turn at the least: of 95 Mbit/s, what should be 0.1
-    /// Mbit/s comes out as 0.3 beside a class that has 800 times its weight. Departure times have
-    /// no class slower than 1000 bytes a second, or its packets would not leave in any time.
+    /// HTB gives every class at least a packet a turn: of 95 Mbit/s, a share of 0.1 Mbit/s comes
+    /// out as 0.3 beside a class that has 800 times its weight. Departure times have no class
+    /// slower than 1000 bytes a second, or its packets would not leave in any time.
     #[must_use]
     pub const fn grain(self) -> BitRate {
         match self {

@@ -53,7 +53,7 @@ pub fn drain(netns: &Netns, interface: &str) {
         )
     };
     assert!(fd >= 0, "a program loads: {fd}");
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     let program = unsafe { OwnedFd::from_raw_fd(fd) };
     let attach = || {
         let index = if_nametoindex(interface).expect("there is such an interface").cast_signed();
@@ -66,7 +66,9 @@ pub fn drain(netns: &Netns, interface: &str) {
     netns.within(attach).expect("can enter");
 }
 
-/// Sends frames of 64 bytes by one interface as fast as they are taken, on one processor, from now until it is dropped. Who cannot take them all has it wait, as any socket.
+/// Sends frames of 64 bytes by one interface as fast as they are taken, on one processor, from now
+/// until it is dropped. A receiver that cannot take them all holds the sender back, as any socket
+/// does.
 #[derive(Debug)]
 pub struct Frames {
     stop: Arc<AtomicBool>,
@@ -74,8 +76,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// From this namespace's `eth0`, to this hardware address, from one network address to another, of so many
-    /// flows by turns.
+    /// From this namespace's `eth0`, to this hardware address, from one network address to another,
+    /// of this number of flows alternately.
     ///
     /// # Panics
     /// If the kernel refuses.
@@ -167,7 +169,7 @@ const PACKET_VNET_HDR: libc::c_int = 15;
 /// A socket for frames that leave by `eth0`; it waits no longer than that to be asked to stop.
 fn open() -> io::Result<OwnedFd> {
     let code = |code: libc::c_int| if code < 0 { Err(io::Error::last_os_error()) } else { Ok(code) };
-    // SAFETY: a plain system call; the descriptor is fresh, nobody else owns it.
+    // SAFETY: a plain system call; the descriptor is fresh and has no other owner.
     let socket = unsafe {
         OwnedFd::from_raw_fd(code(libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0))?)
     };

@@ -1,5 +1,5 @@
-//! What the kernel says of a node, without the agent: its classes, the programs at its
-//! interfaces, and everything that weir could have altered.
+//! The kernel's state of a node, without the agent: its classes, the programs at its interfaces,
+//! and everything that weir could have altered.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -118,8 +118,8 @@ fn without_clocks(line: &str) -> String {
     (0..words.len()).map(still).collect::<Vec<_>>().join(" ")
 }
 
-/// Every sysctl below a directory; what counts by itself, and what nobody may read, is left
-/// out.
+/// Every sysctl below a directory, without those that count by themselves and those that cannot be
+/// read.
 fn read_all(dir: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -20,8 +20,8 @@
 //! check(&node, "two of them", &division, Default::default(), SECONDS);
 //! ```
 //!
-//! The harness panics where a test could only unwrap; then the agent's log, its classes and
-//! the scheduler's counters are printed. What cannot run here says so: [`can_run`].
+//! The harness panics where a test could only unwrap; then the agent's log, its classes and the
+//! scheduler's counters are printed. A test that cannot run here says so: [`can_run`].
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 mod agent;

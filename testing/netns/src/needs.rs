@@ -1,4 +1,4 @@
-//! What a test needs of this machine.
+//! Needs of a test on this machine.
 
 use std::{fmt, path::Path, process::Command};
 
@@ -25,7 +25,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What every test with traffic needs.
+    /// The needs of every test with traffic.
     pub const TRAFFIC: [Need; 7] = [
         Need::Rights,
         Need::Program("iperf3"),

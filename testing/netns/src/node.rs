@@ -12,7 +12,8 @@ use weir_units::{BitRate, Bytes};
 
 use crate::{Agent, Config, Ran};
 
-/// What the agent is told that the wire carries: less, so that queues form in the scheduler.
+/// The capacity in the agent's configuration: less than the wire carries, so that queues form in
+/// the scheduler.
 pub const CAPACITY: BitRate = BitRate::mbit(95);
 
 /// The wire of a node that is asked for one. It is not what is tested, and must not become the
@@ -176,7 +177,7 @@ impl Node {
         }
     }
 
-    /// What a command on the node says.
+    /// The output of a command on the node.
     ///
     /// # Panics
     /// If it fails.
@@ -186,7 +187,8 @@ impl Node {
         out.unwrap_or_else(|e| panic!("{e:#}")).stdout
     }
 
-    /// What explains a share that is off: classes, scheduler, uplink, connections, the agent's log.
+    /// The state that explains a wrong share: classes, scheduler, uplink, connections, the agent's
+    /// log.
     pub fn dump(&mut self) {
         println!("---- load: {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim());
         for command in [

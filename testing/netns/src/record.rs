@@ -1,4 +1,4 @@
-//! What arrives of several flows, written down while they run.
+//! The arrivals of several flows, recorded while they run.
 
 use std::{
     sync::{

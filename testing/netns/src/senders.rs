@@ -16,17 +16,17 @@ use crate::{Division, Engine, Node, Party, Rate, Share, Stream, stream::DATAGRAM
 
 /// More than the link: as much as the socket takes.
 pub const FLOOD: Load = Load::Udp(BitRate::mbit(1000));
-/// What is offered instead where senders are not held back: more than any share, and what a
+/// The offered load where senders are not held back: more than any share, and no more than a
 /// machine can send and lose.
 const OFFER: BitRate = BitRate::mbit(60);
 /// How much a sender of datagrams may have waiting, as time at its share: enough for a machine
 /// that is late to wake it, little enough that it stops soon when it is silenced.
 const QUEUE: f64 = 0.020;
-/// ... and at the least, datagrams: a queue that is never empty while the sender wakes.
+/// ... and at least this, datagrams: a queue that is never empty while the sender wakes.
 const LEAST_QUEUE: usize = 4;
 /// How often it is asked whether all has left.
 const POLL: Duration = Duration::from_millis(10);
-/// A super-packet's payload at the most.
+/// The largest payload of a super-packet.
 const SUPER_PACKET: u32 = 64 << 10;
 /// A segment's payload.
 const SEGMENT: u32 = 1448;
@@ -122,7 +122,7 @@ impl Senders {
     /// Waits until all that is queued now has arrived, as if it left at its old rate.
     ///
     /// # Errors
-    /// Whose has not after `most`, and how much of it.
+    /// The queues that are not empty after `most`, and their bytes.
     pub fn renewed(&self, most: Duration) -> Result<(), String> {
         let end = Instant::now() + most;
         let goal = |[tcp, udp]: &[Stream; 2]| {
@@ -165,7 +165,7 @@ impl Senders {
         true
     }
 
-    /// What arrives from each container during this time, Mbit/s of payload.
+    /// The goodput of each container during this time, Mbit/s of payload.
     #[must_use]
     pub fn goodputs(&self, time: Duration) -> Vec<(String, f64)> {
         let all: Vec<&Stream> = self.streams.iter().flatten().collect();
@@ -193,7 +193,7 @@ pub struct Judged {
     pub worst: f64,
     /// The largest distance as a fraction of what is allowed.
     pub strain: f64,
-    /// What arrived in all, as a fraction of what should.
+    /// The arrivals in all, as a fraction of the expected ones.
     pub total: f64,
 }
 
@@ -205,7 +205,7 @@ impl Judged {
     }
 }
 
-/// What is allowed beside the engine's tolerance.
+/// The allowance beside the engine's tolerance.
 ///
 /// A scheduler that cannot cut packets is ahead or behind by one of them, whatever it does, and
 /// a window that sees only whole packets miscounts by another one: at 95 kbit/s, twelve

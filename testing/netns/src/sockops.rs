@@ -26,11 +26,11 @@ impl Counting {
         // SAFETY: a plain system call.
         let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
         assert!(fd >= 0, "the kernel counts programs' runs: {fd}");
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor without another owner.
         Counting { _on: unsafe { OwnedFd::from_raw_fd(fd) } }
     }
 
-    /// How often a program ran while somebody counted, and for how long, ns.
+    /// The runs of a program while they were counted, and their time, ns.
     ///
     /// # Panics
     /// If there is no such program.
@@ -39,7 +39,7 @@ impl Counting {
         // SAFETY: a plain system call.
         let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) };
         assert!(fd >= 0, "program {program} is there: {fd}");
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor without another owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: all-zero is a valid value of this plain C struct.
         let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
@@ -52,7 +52,7 @@ impl Counting {
     }
 }
 
-/// Somebody else's program at a cgroup, which does nothing. Gone when dropped.
+/// A foreign program at a cgroup, which does nothing. Gone when dropped.
 #[derive(Debug)]
 pub struct Foreign {
     program: OwnedFd,
@@ -94,7 +94,7 @@ impl Foreign {
             )
         };
         assert!(fd >= 0, "a program loads: {fd}");
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor without another owner.
         let program = unsafe { OwnedFd::from_raw_fd(fd) };
         let cgroup = File::open(cgroup).expect("the cgroup is there");
         // SAFETY: both descriptors are open.

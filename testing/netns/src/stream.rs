@@ -34,9 +34,9 @@ const LATENESS: Duration = Duration::from_millis(100);
 /// A sender that is to be silent looks this often whether it still is.
 const SILENCE: Duration = Duration::from_millis(10);
 
-/// What TCP takes from a sender before it can send it.
+/// The bytes that TCP takes from a sender before it can send them.
 const UNSENT: u32 = 64 << 10;
-/// What the kernel needs to keep a datagram of [`UDP_PAYLOAD`].
+/// The memory that the kernel needs to keep a datagram of [`UDP_PAYLOAD`].
 pub(crate) const DATAGRAM_MEMORY: usize = 2304;
 
 /// How much a sender offers.
@@ -356,9 +356,8 @@ impl Stream {
         self.rate.store(rate.bits_per_sec(), Ordering::Relaxed);
     }
 
-    /// What a sender of datagrams may have waiting in the network at the most, in datagrams: as
-    /// long as it takes to empty, a stream that is silenced goes on. Nothing for TCP, which
-    /// sees to that itself.
+    /// The most datagrams of a sender that may wait in the network. A stream that is silenced goes
+    /// on for as long as they take to leave. Nothing for TCP, which sees to that itself.
     ///
     /// # Panics
     /// If the kernel refuses.
@@ -413,13 +412,13 @@ impl Stream {
         (self.sent(), self.received())
     }
 
-    /// What arrives during this time, Mbit/s of payload.
+    /// The arrivals during this time, Mbit/s of payload.
     #[must_use]
     pub fn goodput(&self, time: Duration) -> f64 {
         Stream::goodputs(&[self], time)[0]
     }
 
-    /// What arrives by each of these during the same time, Mbit/s of payload.
+    /// The arrivals by each of these during the same time, Mbit/s of payload.
     #[must_use]
     pub fn goodputs(streams: &[&Stream], time: Duration) -> Vec<f64> {
         let (start, before): (_, Vec<u64>) = (Instant::now(), streams.iter().map(|s| s.received()).collect());

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long a change is watched.
 const WATCH: Duration = Duration::from_millis(2000);
 
-/// What "exact" and "nothing lost" mean for an engine.
+/// The meaning of "exact" and "nothing lost" for an engine.
 #[derive(Debug, Clone, Copy)]
 struct Measure {
     /// Shares are exact again within this time.
@@ -31,7 +31,7 @@ struct Measure {
     exact: f64,
     /// The link's total is looked at in windows of this length ...
     moment: Duration,
-    /// ... and is at the least this fraction of what it should be.
+    /// ... and is at least this fraction of the expected one.
     least: f64,
 }
 
@@ -53,15 +53,15 @@ impl Measure {
                 window: millis(400),
                 exact: 0.05,
                 moment: millis(500),
-                // Without a queue nobody lends: what others leave is given out again when the agent
-                // has forgotten them.
+                // Without a queue no class lends: the part that others leave is given out again
+                // when the agent has forgotten them.
                 least: if matches!(engine, Engine::Pacing) { 0.4 } else { 0.95 },
             },
         }
     }
 }
 
-/// What came of one change.
+/// The result of one change.
 #[derive(Debug, Clone, Copy)]
 struct Change {
     /// Until shares are exact for a window, and from then to the end of the watch.

@@ -1,11 +1,11 @@
-//! Which engine the agent takes, and what it says of those it cannot.
+//! The engine that the agent takes, and its words about those that it cannot.
 
 use weir_api::Verdict;
 use weir_datapath::engine::Kind;
 use weir_netlab::topology::Spec;
 use weir_netns_tests::{Agent, Need, Node, can_run, containers};
 
-/// What `weir doctor` says of each engine: works, or why not.
+/// The verdict of `weir doctor` on each engine: works, or why not.
 fn verdicts(node: &Node) -> Vec<(Kind, Result<(), String>)> {
     let doctor = node.client().doctor().expect("the agent answers");
     let verdict = |kind: Kind| {
@@ -29,7 +29,7 @@ fn auto_takes_the_best_engine_here_also_after_a_crash() {
     let verdicts = verdicts(&node);
     let best = verdicts.iter().find(|(_, works)| works.is_ok()).expect("some engine works");
     assert_eq!(taken, best.0.name());
-    // Whoever is better and was not taken is named with the reason.
+    // A better engine that was not taken is named with the reason.
     let log = node.agent().log();
     for (kind, _) in verdicts.iter().take_while(|(_, works)| works.is_err()) {
         assert!(log.contains(&format!("{kind} was not taken: ")), "{kind} is not in the log:\n{log}");

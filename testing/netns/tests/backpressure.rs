@@ -1,4 +1,4 @@
-//! A class that floods is held back in its own socket: it loses nothing, and nobody else
+//! A class that floods is held back in its own socket: it loses nothing, and no other class
 //! notices.
 
 use weir_netlab::{

@@ -25,7 +25,7 @@ const NEAR: f64 = 0.10;
 /// ... within this time.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What arrived of each stream at each look after a moment.
+/// The arrivals of each stream at each look after a moment.
 struct Watch {
     samples: Vec<(Duration, Vec<f64>)>,
 }
@@ -141,7 +141,7 @@ fn a_class_that_wakes_has_its_share_within_a_second_and_keeps_it() {
     let expected = division.expected(CAPACITY, Family::V4);
     let (soon, worst) = measure_once(
         || {
-            // Whoever is awake has the whole link; then the others come.
+            // The first class has the whole link; then the others come.
             let mut streams = start(&node, &["C2"]);
             thread::sleep(Duration::from_millis(2500));
             let woken = Instant::now();

@@ -21,7 +21,7 @@ for_each_engine!(
     shares_on_an_uplink_without_ethernet_are_those_of_the_oracle
 );
 
-/// What the containers send.
+/// The traffic of the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Tcp,

@@ -131,7 +131,7 @@ fn every_connection_of(mode: Mode) {
             }
         }
     }
-    // What is accepted; port 5777 has a rule of its own.
+    // Accepted connections; port 5777 has a rule of its own.
     for (label, port, wanted) in [("C1", 5777, "reno"), ("C2", 5777, "reno"), ("C2", 5778, "cubic")] {
         for family in [Family::V4, Family::V6] {
             let address = node.topology.container(label).expect("it is there").address(family);
@@ -207,7 +207,7 @@ fn a_flow_changes_its_algorithm_where_the_rule_says_and_loses_nothing() {
         for (bytes, last) in [(MIB / 2, first), (8 * MIB, "cubic")] {
             let mut pair = Pair::new(node.netns(label), srv, address, 0);
             pair.send(bytes);
-            // What is acknowledged is known a moment later here.
+            // Acknowledged bytes are known a moment later here.
             wait_for("the algorithm at the end", || (algorithm(&pair.opened) == last).then_some(()));
             ports.push(pair.port());
         }
@@ -233,7 +233,7 @@ fn a_flow_changes_its_algorithm_where_the_rule_says_and_loses_nothing() {
     }
     assert_eq!(node.client().congestion().expect("it answers").switched, 3);
 
-    // What the verbs show of it.
+    // The output of the verbs about it.
     let (c1, server) = (node.name("C1"), node.topology.server_address(Family::V4));
     let list = node.weir(&["cc", "ls"]);
     assert!(
@@ -250,7 +250,7 @@ fn a_flow_changes_its_algorithm_where_the_rule_says_and_loses_nothing() {
     assert!(node.agent().stop());
 }
 
-/// What the kernel tells of a connection: its window in segments.
+/// The kernel's state of a connection: its window in segments.
 fn window(socket: &TcpStream) -> u32 {
     // SAFETY: all zeros are a `tcp_info`.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -294,7 +294,7 @@ fn flow_keeps_to_its_rules_window_until_the_change() {
             passes.send(MIB);
             (algorithm(&passes.opened) == "cubic" && window(&passes.opened) > 16).then_some(())
         });
-        // Who is no longer to change has the whole window at once, too.
+        // A connection that is no longer to change has the whole window at once, too.
         node.weir(&["cc", "set", "start=bbr"]);
         wait_for("a window without the rule's bound", || {
             is_freed.send(MIB / 4);
@@ -306,7 +306,7 @@ fn flow_keeps_to_its_rules_window_until_the_change() {
     assert!(node.agent().stop());
 }
 
-/// What an application says: so many bytes more will be sent.
+/// The hint of an application: this many bytes more will be sent.
 fn will_send(socket: &impl AsRawFd, bytes: &[u8]) -> Result<(), Errno> {
     let len = libc::socklen_t::try_from(bytes.len()).expect("it is short");
     // SAFETY: the socket is open, and the bytes are there as long as the call.
@@ -314,13 +314,13 @@ fn will_send(socket: &impl AsRawFd, bytes: &[u8]) -> Result<(), Errno> {
     Errno::result(code).map(drop)
 }
 
-/// A connection whose application is nobody and says, before it connects, how much it will send.
+/// A connection of user nobody that says, before it connects, how much it will send.
 fn connected_by_nobody(from: &Netns, to: &Netns, address: IpAddr, bytes: u64) -> Pair {
     let listener = to.within(|| TcpListener::bind((address, 0))).expect("is there").expect("free");
     let target = SockaddrStorage::from(listener.local_addr().expect("it is bound"));
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let opened = from.within(|| {
-        // SAFETY: plain system calls; this thread, which ends here, is nobody from now on.
+        // SAFETY: plain system calls; this thread, which ends here, is user nobody from now on.
         let code = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(code, 0, "this thread becomes nobody");
         let socket = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -381,7 +381,7 @@ fn size_hint_of_an_application_selects_the_algorithm_at_once() {
     }
     let view = node.client().congestion().expect("it answers");
     assert_eq!((view.hinted - before, view.failed), (8, 0));
-    // What means nothing is refused by the kernel, and so is everything without weir.
+    // The kernel refuses a meaningless hint, and any hint without weir.
     let pair = Pair::new(node.netns("C1"), node.topology.srv(), node.topology.server_address(Family::V4), 0);
     assert_eq!(will_send(&pair.opened, &[1, 2]), Err(Errno::ENOPROTOOPT));
     pair.opened.set_nodelay(true).expect("other options are as they were");

@@ -13,7 +13,7 @@ use weir_netns_tests::{
 
 const MIB: usize = 1 << 20;
 
-/// Waits until the agent follows so many rules.
+/// Waits until the agent follows this number of rules.
 fn wait_for_rules(node: &Node, rules: usize) {
     wait_for("the agent reads its configuration", || {
         let view = node.client().congestion().expect("it answers");

@@ -1,4 +1,4 @@
-//! What weir costs: memory, processor time, throughput, and that it leaks nothing.
+//! The cost of weir: memory, processor time, throughput, and no leaks.
 
 use std::{
     fs,
@@ -54,7 +54,7 @@ fn cpu_percent(pid: u32, time: Duration) -> f64 {
     (used(pid) - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0
 }
 
-/// What the agent holds, for comparison: its open files, the entries of its BPF maps (those
+/// The resources of the agent, for comparison: its open files, the entries of its BPF maps (those
 /// that follow the containers), the scheduler's classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
@@ -239,7 +239,7 @@ fn a_hundred_classes_cost_little_memory_and_time() {
     node.start(&config);
     let pid = node.agent().id();
     let address = node.topology.server_address(Family::V4);
-    // Nobody reads: what arrives is dropped there, and nobody is told.
+    // No process reads: packets that arrive are dropped there, without an answer.
     let sink = node.topology.srv().within(|| UdpSocket::bind((address, 0))).expect("can enter");
     let target = sink.as_ref().expect("can listen").local_addr().expect("it has one");
     let open = |netns: &Netns| -> UdpSocket {
@@ -308,7 +308,7 @@ fn nothing_is_changed_when_nothing_changes() {
     let (srv, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
     let _streams: Vec<Stream> =
         ["C1", "C2", "C3"].iter().map(|label| Stream::tcp(node.netns(label), srv, address)).collect();
-    // What interfaces say when they come up has its class, and wakes it.
+    // The first packets of interfaces that come up have its class, and wake it.
     sleep(Duration::from_secs(4));
     let changes = || node.client().status().expect("it answers").class_changes;
     let measure = || {
@@ -374,12 +374,12 @@ fn one_unlimited_flow_is_as_fast_as_through_a_scheduler_written_by_hand() {
     assert!(ratio >= 0.95, "{ratio:.3}");
 }
 
-/// Connections are made in so many batches
+/// Connections are made in this number of batches
 const BATCHES: usize = 40;
-/// of so many.
+/// of this number.
 const BATCH: usize = 50;
 
-/// What the kernel takes to choose for each connection of C1, us.
+/// The kernel's time to choose for each connection of C1, us.
 fn choosing_us(node: &Node, root: &Path, what: &str) -> f64 {
     let server = node.topology.server_address(Family::V4);
     let (counting, nothing) = (Counting::begin(), Foreign::attach_beside(root));

@@ -1,5 +1,5 @@
-//! Somebody meddles with what weir has set up, or the node changes under it: within three
-//! seconds everything is as it should be, shares are right again, and weir says so.
+//! Another process alters weir's objects, or the node changes under it. Within three seconds
+//! everything is restored, shares are right again, and weir says so.
 
 use std::{
     thread::sleep,
@@ -108,7 +108,7 @@ impl Busy {
         self.after(what, meddle, lacks);
         self.told_since(last, what, "repaired", word);
         assert!(self.repairs() > repairs, "{what}: not counted");
-        // What went past weir meanwhile is still on its way.
+        // Packets that went past weir meanwhile are still on their way.
         sleep(Duration::from_millis(800));
         self.assert_shares(what);
     }
@@ -134,7 +134,7 @@ fn handle(node: &Node, label: &str) -> String {
     node.class(label).handle.expect("it is here")
 }
 
-/// What is missing of the scheduler, if anything.
+/// The missing part of the scheduler, if any.
 fn incomplete(node: &Node) -> Option<String> {
     let classes = kernel::classes(node.topology.node());
     let known = node.client().classes().expect("it answers");

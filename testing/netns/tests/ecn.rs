@@ -20,7 +20,7 @@ fn counter(netns: &Netns, file: &str, group: &str, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// What has happened to one container's connection.
+/// The state of one container's connection.
 #[derive(Debug)]
 struct Told {
     /// Packets that came to the server marked.

@@ -1,6 +1,6 @@
-//! What the engine of departure times has that others have not: a program at the scheduler's
-//! device whose maps hold policies and clocks. Shares and faults are in `conformance`, `random`,
-//! `active` and `faults`.
+//! The special parts of the engine of departure times: a program at the scheduler's device whose
+//! maps hold policies and clocks. Shares and faults are in `conformance`, `random`, `active` and
+//! `faults`.
 
 use std::{
     thread::sleep,
@@ -58,7 +58,7 @@ fn map(node: &Node, name: &str) -> u32 {
     maps.into_iter().find(is).unwrap_or_else(|| panic!("no map {name}"))
 }
 
-/// Writes 64-bit words into the beginning of a row of a map, as somebody with root could.
+/// Writes 64-bit words into the beginning of a row of a map, as another process of root could.
 fn scribble(node: &Node, map_name: &str, row: u16, words: &[u64], len: usize) {
     let id = map(node, map_name).to_string();
     let mut value: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
@@ -213,7 +213,7 @@ fn flows_over_several_queues_share_as_through_one() {
     assert!(qdiscs(&node).starts_with("qdisc mq 1: root"), "{}", qdiscs(&node));
     assert_eq!(of_fq(&qdiscs(&node)), QUEUES);
     shares_hold(&node, "over four queues");
-    // Three senders' flows, and answers to whoever asks for addresses: not all in one queue.
+    // Three senders' flows, and answers to requests for addresses: not all in one queue.
     let text = qdiscs(&node);
     let used = text.split("qdisc fq ").skip(1).filter(|q| !q.contains("Sent 0 bytes")).count();
     println!("{used} of {QUEUES} queues were used");

@@ -1,4 +1,4 @@
-//! What `weir export tc` prints is what weir asked for: it is run, and compared class by class.
+//! The output of `weir export tc` is the division in force: it is run, and compared class by class.
 
 use std::{collections::BTreeMap, thread::sleep, time::Duration};
 

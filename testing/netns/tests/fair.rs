@@ -1,5 +1,5 @@
-//! What is special to the bpf engine: its state is memory that somebody can damage, counters go
-//! on under the next agent, and it is meant for a thousand classes. (That it divides a link as any
+//! The special parts of the bpf engine: its state is memory that can be damaged, counters go on
+//! under the next agent, and it is meant for a thousand classes. (That it divides a link as any
 //! engine must is the conformance suite's.)
 
 use std::{
@@ -72,7 +72,7 @@ impl Busy {
     }
 }
 
-/// What a qdisc is known by: the inode of its namespace, the index of its device.
+/// The key of a qdisc: the inode of its namespace, the index of its device.
 fn place(netns: &Netns) -> (u64, u32) {
     let inode = std::fs::metadata(netns.path()).expect("it is a file").ino();
     (inode, kernel::index_of(netns, kernel::SCHEDULER).expect("the device is there"))

@@ -1,5 +1,5 @@
-//! The agent dies, or somebody takes the scheduler away: traffic flows, the limits are
-//! restored or their loss is said within a second.
+//! The agent dies, or another process takes the scheduler away: traffic flows, and the limits are
+//! restored or their loss is reported within a second.
 
 use std::{
     thread::sleep,
@@ -162,7 +162,7 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: Engine) 
     };
     println!("{engine}: the scheduler deleted by hand is {said} after {:?}", gone.elapsed());
     sleep(SECOND);
-    // What waited in it went with it.
+    // Its backlog went with it.
     busy.assert_flows("meanwhile", &record, gone, false);
     if said == "restored" {
         busy.shares_hold("restored");

@@ -13,7 +13,7 @@ use weir_netns_tests::{Engine, Node, TOLERANCE, containers, for_each_engine, mea
 
 for_each_engine!(queues: of_large_datagrams_beyond_a_rate_those_that_arrive_are_whole);
 
-/// What who sends may send, Mbit/s, and what of it is payload of 12.5 KB in nine fragments.
+/// The rate of a sender, Mbit/s, and the payload in it of 12.5 KB in nine fragments.
 const RATE: f64 = 5.0;
 const PAYLOAD: f64 = 12_500.0 / (8.0 * 1514.0 + 702.0);
 
@@ -38,7 +38,7 @@ fn of_large_datagrams_beyond_a_rate_those_that_arrive_are_whole(engine: Engine) 
             println!("{engine} {who}: {sent:.2} Mbit/s are sent, {whole:.2} of them arrive whole");
             whole
         };
-        // What nobody holds back is dropped by HTB's queues packet by packet.
+        // HTB's queues drop packet by packet from a sender that is not held back.
         if who == "host" && engine == Engine::Htb {
             measure();
             continue;

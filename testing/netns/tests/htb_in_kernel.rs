@@ -21,8 +21,8 @@ const MAJOR: u16 = 1;
 const PAYLOAD: usize = 1400;
 /// With the headers of Ethernet, IPv4 and UDP, as both count it.
 const FRAME: u32 = 1442;
-/// What all buckets hold, as time. Little, so that of a moment for which the machine stands still all lose
-/// the same; who saves up much catches up in an order of its own.
+/// The content of all buckets, as time. Little, so that of a moment for which the machine stands
+/// still all lose the same; who saves up much catches up in an order of its own.
 const SAVED: Duration = Duration::from_millis(20);
 /// Until the first bursts are spent.
 const BEFORE: Duration = Duration::from_millis(1000);
@@ -31,10 +31,10 @@ const COUNTED: Duration = Duration::from_secs(4);
 /// Minor, its parent's, rate and ceiling in Mbit/s, quantum in bytes.
 type Line = (u16, u16, u64, u64, u32);
 
-/// A link with a slice of two sessions and four classes beside. Two borrow from the link by turns of the same
-/// length; others have their ceilings, one by its own rate, and in the slice one has what the other's
-/// ceiling leaves. (Turns of different lengths, at two levels, come out differently in the kernel with how
-/// late its timer is: up to 35 % were seen.)
+/// A link with a slice of two sessions and four classes beside. Two borrow from the link in
+/// alternate turns of the same length. Others have their ceilings, one by its own rate, and in the
+/// slice one has the rest of the other's ceiling. (Turns of different lengths, at two levels, come
+/// out differently in the kernel with how late its timer is: up to 35 % were seen.)
 const TREE: [Line; 8] = [
     (0x01, 0x00, 100, 100, 1_514),
     (0x11, 0x01, 5, 100, 1_514),
@@ -57,7 +57,7 @@ fn burst(mbit: u64) -> Bytes {
 /// By minor, Mbit/s.
 type Rates = BTreeMap<u16, f64>;
 
-/// What each leaf gets of `weir-htb`, in virtual time.
+/// The share of each leaf by `weir-htb`, in virtual time.
 fn in_user_space() -> Rates {
     let mut htb = Htb::new(Limits { classes: 0x31, packets: 100, depth: 4 }, Instant::default());
     for (minor, parent, rate, ceil, quantum) in TREE {

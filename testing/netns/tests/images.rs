@@ -58,7 +58,7 @@ fn docker_pulls_each_blob_once_after_setup_and_undo_restores() {
     site.public.push(&from, "library/app:1").unwrap();
     site.public.push(&from, "acme/app:1").unwrap();
     site.private.push(&from, "acme/secret:1").unwrap();
-    // What Docker has is not pulled: the base has to go.
+    // Docker does not pull images that it has: the base has to go.
     docker.docker(&["rmi", IMAGE]).unwrap();
     let before = files(&docker.root());
     image_verb("setup", &docker.root());
@@ -222,7 +222,7 @@ fn a_cache_that_is_killed_in_the_middle_goes_on_where_it_was() {
     }
 }
 
-/// What a container that downloads through the node's link has of it beside a pull, bit/s.
+/// The rate of a container that downloads through the node's link beside a pull, bit/s.
 fn beside_a_pull(more: &str) -> Option<f64> {
     let site = Site::build(more)?;
     site.push(&site.public, "acme/app:1", 32 << 20);
@@ -266,7 +266,7 @@ fn a_full_disk_passes_new_blobs_on_and_serves_those_it_has() {
     site.push(&site.public, "acme/small:1", 6 << 20);
     site.push(&site.public, "acme/large:1", 12 << 20);
     run(&mut site.pull("docker.io/acme/small:1", 0)).unwrap();
-    // Somebody else fills what is left.
+    // Another process fills the rest.
     fs::write(disk.0.join("other"), vec![1; 6 << 20]).unwrap();
     let begun = Instant::now();
     let passed_on = run(&mut site.pull("docker.io/acme/large:1", 1));

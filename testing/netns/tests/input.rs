@@ -1,5 +1,4 @@
-//! Whatever is wrong with what weir is given: a clear error, an exit code, and nothing
-//! changed.
+//! Bad input of each kind has a clear error and an exit code, and changes nothing.
 
 use std::{
     fs,
@@ -327,7 +326,7 @@ fn wrong_configuration_is_refused_whole_and_a_right_one_taken() {
         assert_eq!(in_force(&node), before, "{what}, corrected");
     }
 
-    // A file that goes away, and one that nobody touched but that somebody asks to be read.
+    // A file that goes away, and an untouched one that is to be read again.
     fs::remove_file(&path).expect("can remove");
     let gone = told(&node, "the file is gone", |error| error.is_some());
     assert!(gone.contains("cannot read configuration"), "{gone}");

@@ -1,4 +1,4 @@
-//! What a packet costs the node, counted in instructions.
+//! The cost of a packet on the node, counted in instructions.
 //!
 //! In a guest with instruction counting (`make test-vm`) a nanosecond is one instruction of
 //! its one processor, and a packet is delivered before the call that sends it returns: the
@@ -18,19 +18,20 @@ use weir_units::BitRate;
 
 /// No packet waits for its turn at this capacity.
 const CAPACITY: BitRate = BitRate::gbit(100);
-/// Payload of a small packet and of a full one. Only the small one's cost is judged: where a full one's
-/// memory comes from differs by up to 450 instructions from one start to the next, whoever schedules it.
+/// Payload of a small packet and of a full one. Only the small one's cost is judged: the source of
+/// a full one's memory differs by up to 450 instructions from one start to the next, with any
+/// scheduler.
 const SIZES: [usize; 2] = [200, 1400];
-/// What each other engine may add to a packet's cost: as a part of all that the HTB engine adds,
-/// and, of those with a device, what the scheduler itself may cost as a part of HTB's own, beyond
-/// the way to the device and back that is the same for both.
+/// The bound of each other engine's cost of a packet, as a part of all that the HTB engine adds.
+/// For those with a device it bounds the scheduler too, as a part of HTB's own cost, beyond the way
+/// to the device
 const BUDGETS: [(&str, f64, Option<f64>); 4] = [
     ("bpf", 1.0, Some(1.0)),
     ("bpf-credit", 1.0, Some(1.0)),
     ("edt", 0.85, Some(0.6)),
     ("pacing", 0.6, None),
 ];
-/// What the HTB engine may add, as a part of what the same scheduler set up by hand adds.
+/// The bound of the HTB engine, as a part of the cost of the same scheduler set up by hand.
 const OF_BY_HAND: f64 = 1.4;
 
 fn counts() -> bool {
@@ -52,7 +53,7 @@ fn of_a_socket(node: &Node, size: usize) -> f64 {
     const PACKETS: u32 = 1000;
     const REPETITIONS: usize = 6;
     let address = node.topology.server_address(Family::V4);
-    // Nobody reads: once its buffer is full, what arrives is dropped there.
+    // No process reads: once its buffer is full, packets are dropped there.
     let sink = node.topology.srv().within(|| UdpSocket::bind((address, 0))).expect("can enter");
     let target = sink.as_ref().expect("can listen").local_addr().expect("it has one");
     let any: SocketAddr = ([0, 0, 0, 0], 0).into();
@@ -151,12 +152,13 @@ fn no_engine_costs_a_packet_more_than_its_budget() {
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// What selectors may add to a packet: for the first kind of them, with what is read of the packet,
+/// The bound of selectors for a packet: for the first kind of them, with the reading of the packet,
 /// and for each further one.
 const FIRST_KIND: f64 = 900.0;
 const FURTHER_KIND: f64 = 400.0;
-/// What four times as many selectors of one kind may: a hash table's bucket has a few of them, some 20 instructions each,
-/// and which is drawn anew with every table. Looking at all of the further 48 would add a thousand.
+/// The bound of four times as many selectors of one kind: a hash table's bucket has a few of them,
+/// some 20 instructions each, and the hash is drawn again with every table. Looking at all of the
+/// further 48 would add a thousand.
 const MANY_OF_A_KIND: f64 = 150.0;
 
 /// `count` classes with a selector each that no packet here matches, of that many kinds.

@@ -39,7 +39,7 @@ fn division() -> Division {
 struct Busy {
     node: Node,
     echo: Echo,
-    /// Round trips with nobody sending, ms: median and 99th percentile.
+    /// Round trips without traffic, ms: median and 99th percentile.
     quiet: (f64, f64),
     _senders: Senders,
 }
@@ -82,7 +82,7 @@ fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
         Engine::Bpf => Some(1.0 + wire),
         // It splits them.
         Engine::Edt => Some(1.0 + FRAME_MS),
-        // What others may send at once before it is its turn: a quantum of each.
+        // The bytes that others may send before its turn: a quantum of each.
         Engine::Htb | Engine::User => Some(5.0 + wire),
         Engine::BpfCredit | Engine::Pacing => None,
     }

@@ -21,7 +21,7 @@ use weir_netns_tests::{
 };
 use weir_units::BitRate;
 
-/// What a class has done, by its handle, as the kernel counts: bytes, packets, drops.
+/// The kernel's counters of a class, by its handle: bytes, packets, drops.
 fn counters(node: &Node) -> BTreeMap<String, [u64; 3]> {
     let of = |f: FoundClass| [f.counters.bytes, f.counters.packets, f.counters.drops];
     kernel::classes(node.topology.node()).into_iter().map(|(handle, f)| (handle, of(f))).collect()
@@ -126,7 +126,7 @@ fn killed_agent_interrupts_nothing_and_the_next_loses_no_packet() {
     let found = (node.class("C1").policy.max, node.class("C2").policy.min);
     assert_eq!(found, (Some(BitRate::mbit(15)), Some(BitRate::mbit(40))), "what was set by hand is lost");
 
-    // Whoever receives does not even feel it.
+    // The receiver does not even feel it.
     let mut felt = || {
         node.agent().kill();
         sleep(Duration::from_millis(200));
@@ -197,7 +197,7 @@ fn an_agent_that_is_ended_leaves_the_node_as_it_found_it() {
     leaves_nothing(&mut node, "ended, attach = clsact", &config, false);
     leaves_nothing(&mut node, "ended after a crash, attach = clsact", &config, true);
 
-    // Somebody else's clsact, with a filter of theirs, stays with it.
+    // A foreign clsact, with a filter of its own, stays with it.
     let veth = node.topology.containers()[0].host_interface();
     for (device, hook) in [(UPLINK, "egress"), (veth.as_str(), "ingress")] {
         node.sh(&["tc", "qdisc", "add", "dev", device, "clsact"]);

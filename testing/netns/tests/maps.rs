@@ -1,5 +1,5 @@
-//! Somebody writes into the maps that say whose packets are whose: within a second they say again what
-//! they should, weir tells of it, and shares are right.
+//! Another process writes into the classifier's maps. Within a second they are right again, weir
+//! reports it, and shares are right.
 
 use std::{
     thread::sleep,
@@ -34,7 +34,7 @@ fn map(node: &Node, veth: &str, name: &str) -> Option<MapHandle> {
     Some(maps.find(|map| map.name() == name).unwrap_or_else(|| panic!("no map {name}")))
 }
 
-/// What somebody does to a map.
+/// An alteration of a map.
 enum Damage {
     Put(Vec<u8>, Vec<u8>),
     Remove(Vec<u8>),
@@ -100,7 +100,7 @@ fn altered_classifier_maps_are_right_within_a_second() {
         }
         println!("{what:<44} set right within {:?}", began.elapsed());
     }
-    // What went past weir meanwhile is still on its way.
+    // Packets that went past weir meanwhile are still on their way.
     sleep(Duration::from_millis(800));
     shares("set right");
     let events = node.weir(&["events"]);
@@ -108,7 +108,7 @@ fn altered_classifier_maps_are_right_within_a_second() {
         assert!(events.contains(name), "no event tells of {name}:\n{events}");
     }
 
-    // What cannot be set right is said.
+    // An alteration that cannot be undone is reported.
     assert!(node.class("C1").enforced);
     local.update(&everywhere, &1u32.to_ne_bytes(), MapFlags::ANY).expect("root can write it");
     local.freeze().expect("root can freeze it");

@@ -16,12 +16,12 @@ use weir_netns_tests::{
 
 for_each_engine!(shares_are_those_of_the_policy_whatever_algorithms_the_containers_use);
 
-/// Who uses what, over two connections each.
+/// The algorithms of the parties, over two connections each.
 const USED: [(&str, &str); 3] = [("C1", "cubic"), ("C2", "bbr"), ("C3", "reno")];
 /// How long is measured.
 const TIME: Duration = Duration::from_millis(2500);
 
-/// What arrives of each during this time, Mbit/s.
+/// The goodput of each during this time, Mbit/s.
 fn goodputs(streams: &[Stream]) -> Vec<(String, f64)> {
     let rates = Stream::goodputs(&streams.iter().collect::<Vec<_>>(), TIME);
     USED.iter()
@@ -30,7 +30,7 @@ fn goodputs(streams: &[Stream]) -> Vec<(String, f64)> {
         .collect()
 }
 
-/// What of payload leaves HTB's classes during this time, Mbit/s, in whatever order.
+/// The payload that leaves HTB's classes during this time, Mbit/s, in any order.
 fn left(node: &Node, streams: &[Stream]) -> Vec<(String, f64)> {
     let bytes = || {
         let classes = kernel::classes(node.topology.node());
@@ -84,11 +84,11 @@ fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine:
             node.client().set(&division.to_changes(&node)).expect("it fits");
             sleep(engine.settles() + Duration::from_millis(500));
             let what = format!("{engine}{} {name}", if *paced { ", paced" } else { "" });
-            // What paces by rates leaves classes without a queue now and then.
+            // An algorithm that paces by rates leaves classes without a queue now and then.
             let tolerance = if *paced { Engine::Pacing } else { engine }.tolerance(true);
             let slack = (TIME, tolerance, Slack::None);
-            // What arrives in order was seen to swing after this fall (docs/limits.md), hardly ever; what weir
-            // divides is what leaves.
+            // The bytes that arrive in order were seen to swing after this fall (docs/limits.md),
+            // hardly ever; weir divides the bytes that leave.
             let counts_what_leaves = engine == Engine::Htb && !paced && *name == "CUBIC has one";
             let judged = measure_once(
                 || {

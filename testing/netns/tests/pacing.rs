@@ -144,7 +144,7 @@ fn connections_older_than_the_agent_are_paced_and_freed_when_it_goes() {
     }
     assert!(node.weir(&["status"]).contains("TCP paced"));
 
-    // Nobody takes the rates back but the program itself.
+    // Only the program itself takes the rates back.
     node.agent().kill();
     for label in ["C1", "C2"] {
         println!("{label} was free {:?} after the agent's death", wait_until_limited(&node, label, false));

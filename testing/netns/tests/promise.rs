@@ -1,6 +1,6 @@
-//! Whether a guarantee was met is seen, with why not: on a link that is slower than configured, with
-//! a scheduler that somebody alters, beside traffic that passes it by; and not where a customer asks
-//! for less.
+//! Guarantees are judged, with the cause of a breach: on a link that is slower than configured,
+//! with a scheduler that another process alters, beside traffic that passes it by. A customer that
+//! asks for less has no breach.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ use weir_units::BitRate;
 
 /// The guarantee in these tests, Mbit/s.
 const PROMISED: u64 = 60;
-/// What the slowed link carries.
+/// The rate of the slowed link.
 const SLOW: u64 = 20;
 /// More than the guarantee.
 const MUCH: Load = Load::Udp(BitRate::mbit(90));
@@ -191,7 +191,7 @@ fn what_passes_the_scheduler_by_is_the_cause_of_a_violation(engine: Engine) {
     node.topology.node().tc(&queue).expect("tc takes it");
     let _streams = ["C1", "C2"].map(|label| sends(&node, label, MUCH));
     let violation = violation_by(&node, || {
-        // Somebody's own filter goes first, and lets the host's datagrams out.
+        // A foreign filter goes first, and lets the host's datagrams out.
         let filter = format!(
             "filter add dev {UPLINK} egress pref 1 protocol ip u32 match ip protocol 17 0xff flowid 1:1\n"
         );

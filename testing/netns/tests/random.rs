@@ -5,11 +5,12 @@
 //! tests, however many of them are tested. `WEIR_FROM` leaves out those before it, from 0 on, all
 //! of which are drawn: what went wrong is repeated alone, or behind what came before it.
 //!
-//! `htb` is not held to them (`NOT_YET` in the Makefile): its least turn is a packet, so that beside a class
-//! of 800 times its weight one that is due 0.1 Mbit/s gets 0.3; and demands are seen by an agent that looks
-//! every 100 ms and remembers for 0.5 s, so that some changes take seconds. 5 of 24 were off. A bound that
-//! all of them keep, 0.5 Mbit/s and some seconds, is larger than many of the shares here, and would tell
-//! nothing. What it is held to is `conformance` (2 %) and `active` (1.5 s).
+//! `htb` is not held to them (`NOT_YET` in the Makefile): its least turn is a packet, so that
+//! beside a class of 800 times its weight one that is due 0.1 Mbit/s gets 0.3; and demands are seen
+//! by an agent that looks every 100 ms and remembers for 0.5 s, so that some changes take seconds.
+//! 5 of 24 were off. A bound that all of them keep, 0.5 Mbit/s and some seconds, is larger than
+//! many of the shares here, and would tell nothing. Its bounds are those of `conformance` (2 %) and
+//! `active` (1.5 s).
 
 use std::{thread::sleep, time::Duration};
 
@@ -31,7 +32,7 @@ for_each_engine!(
 
 /// Containers on the node.
 const MANY: usize = 7;
-/// Policies before who is in which group is drawn anew, which takes another agent.
+/// Policies between two draws of the groups' members, which take another agent.
 const A_MEMBERSHIP: usize = 5;
 /// Below it TCP's own losses and timeouts decide what it gets, not the scheduler: a window of
 /// two segments fills a queue of 50 ms at 0.5 Mbit/s.
@@ -45,7 +46,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const DRAINED: Duration = Duration::from_secs(20);
 /// A class that sent a super-packet ahead of its share is waited for no longer: at 0.1 Mbit/s.
 const AHEAD: Duration = Duration::from_secs(5);
-/// What was stamped before a change leaves in this time, or the change is measured with it.
+/// Packets stamped before a change leave in this time, or the change is measured with them.
 const RENEWED: Duration = Duration::from_secs(8);
 const GROUPS: [&str; 2] = ["g1", "g2"];
 
@@ -93,7 +94,7 @@ fn demand(dice: &mut Dice) -> Load {
     }
 }
 
-/// Who is in which group.
+/// The members of each group.
 fn membership(dice: &mut Dice) -> Vec<Option<&'static str>> {
     (0..MANY).map(|_| dice.chance(50).then(|| GROUPS[dice.0.below(2)])).collect()
 }
@@ -209,8 +210,8 @@ fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: 
         sleep(settle);
     };
     follow();
-    // What those who are silent now have in queues goes first: super-packets of a connection, at
-    // a share that is small now, would take seconds of all that follow. Then all make room for it.
+    // The queues of those who are silent now go first: super-packets of a connection, at a share
+    // that is small now, would take seconds of all that follow. Then all make room for it.
     if !senders.drained(PATIENCE) {
         senders.pause();
         assert!(senders.drained(DRAINED), "{what}: what was sent before is still queued after {DRAINED:?}");

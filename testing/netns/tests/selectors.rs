@@ -1,5 +1,5 @@
 //! Packets belong to the class that selects them: by port, protocol, network, code point and
-//! sender, each with a share of its own, whoever sends them.
+//! sender, each with a share of its own, from any sender.
 
 use std::{thread::sleep, time::Duration};
 
@@ -23,7 +23,7 @@ fn class(name: &str, policy: &str, selectors: &str) -> String {
 /// More than any share here.
 const MUCH: Rate = Rate::Of(BitRate::mbit(80));
 
-/// What is sent, and from where.
+/// The packets, and their sender.
 #[derive(Clone, Copy)]
 struct Flow<'a> {
     /// The class that it belongs to.

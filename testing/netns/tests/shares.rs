@@ -151,7 +151,7 @@ fn many_connections_get_no_more_than_one() {
     let used = measured.iter().map(|(_, rate)| rate).sum::<f64>() / CAPACITY.as_mbit();
     assert!(worst <= TOLERANCE, "a share is {:.2} % off", worst * 100.0);
     assert!(used >= 0.93, "{used:.3} of the link are used");
-    // What the queue has dropped is known, also where it took a part of a super-packet.
+    // The drops of the queue are known, also where it took a part of a super-packet.
     let drops = node.class("C1").drops;
     println!("{what:<44} C1    {drops} drops are counted, {again} segments were sent again");
     assert!(drops >= again / 2, "{again} segments were sent again, but only {drops} drops are counted");

@@ -1,5 +1,5 @@
-//! What is charged to whom: the host's own traffic, what stays on the node, what nobody
-//! claimed, processes by their cgroup, and the protocols without which nothing works.
+//! The class that each kind of traffic is charged to: the host's own, local traffic, traffic of no
+//! class, processes by their cgroup, and the protocols without which nothing works.
 
 use std::{
     fs,
@@ -86,7 +86,7 @@ fn what_stays_on_the_node_is_neither_charged_nor_limited() {
     ] {
         let before = counted(&node, "C1");
         let stream = Stream::tcp(node.netns("C1"), to, address);
-        // Half a second: at gigabits it leaves nobody else a processor.
+        // Half a second: at gigabits it leaves other processes no processor.
         let rate = stream.goodput(Duration::from_millis(500));
         let arrived = stream.received() as f64;
         drop(stream);
@@ -131,7 +131,7 @@ fn what_stays_on_the_node_is_charged_if_asked_for() {
     assert!(local < 1e4, "{local:.0} bytes are counted as local");
 }
 
-/// Neighbours are asked for anew, over a link that two floods fill; one is the asker's own.
+/// Neighbours are asked for again, over a link that two floods fill; one is the asker's own.
 fn neighbours(mode: Mode) {
     if !can_run(&Need::TRAFFIC) {
         return;
@@ -146,7 +146,7 @@ fn neighbours(mode: Mode) {
     for label in ["C3", "C1"] {
         for family in [Family::V4, Family::V6] {
             let (container, address) = (node.netns(label), node.topology.server_address(family).to_string());
-            // Whom the container asks for: the server itself, or the node before it.
+            // The neighbour that the container asks for: the server itself, or the node before it.
             let ask = || {
                 container.exec(&["ip", "neigh", "flush", "all"]).expect("it can be flushed");
                 let begin = Instant::now();
@@ -185,7 +185,7 @@ fn who_is_not_named_shares_the_default_class() {
         return;
     }
     let mut node = build(3, Mode::Routed);
-    // C2 and C3 are strangers: nobody discovers them.
+    // C2 and C3 are unknown: discovery leaves them out.
     let named = [node.name("C1")];
     let config = node
         .config()

@@ -1,5 +1,5 @@
-//! What it costs that engine `user` has every packet copied to the agent and back: throughput of one TCP
-//! stream, small packets, a packet's delay, and what an idle node pays.
+//! The cost of engine `user`, which copies every packet to the agent and back: throughput of one
+//! TCP stream, small packets, a packet's delay, and the cost of an idle node.
 //!
 //! Rates are those of a whole machine, and this one may be shared. So beside what passed in a second it is
 //! said what would have if the agent's thread had had all of a processor, and that is judged; of a program
@@ -26,7 +26,7 @@ use weir_netns_tests::{
 };
 use weir_units::BitRate;
 
-/// Nobody waits for it.
+/// No packet waits for it.
 const WIDE: BitRate = BitRate::gbit(100);
 const MEASURED: Duration = Duration::from_secs(1);
 
@@ -65,7 +65,7 @@ fn left(node: &Node) -> (u64, u64) {
     (tx("bytes"), tx("packets"))
 }
 
-/// What left in a second, and what part of a processor the agent's thread had for it.
+/// The packets of a second, and the part of a processor that the agent's thread had for them.
 #[derive(Debug, Clone, Copy)]
 struct Moved {
     gbit: f64,
@@ -87,7 +87,7 @@ impl Moved {
         }
     }
 
-    /// So many times that with all of a processor.
+    /// This multiple of it with a whole processor.
     fn of_a_core(&self, what: f64) -> f64 {
         what / self.had.unwrap_or(1.0)
     }
@@ -100,8 +100,8 @@ fn streaming(node: &mut Node, pid: Option<u32>) -> Moved {
     Moved::now(node, pid)
 }
 
-/// Judges what passes while traffic flows: of `rate`, in this unit, at least so much if the thread had all of a
-/// processor.
+/// Judges the rate while traffic flows: at least this much of `rate`, in this unit, if the thread
+/// had a whole processor.
 fn judge(
     what: &str,
     (wanted, unit): (f64, &str),
@@ -136,8 +136,8 @@ fn processor_of_the_agent_carries_8_gbit_of_one_tcp_stream() {
     judge("one stream of TCP", (8.0, "Gbit/s"), |moved| moved.gbit, streaming);
 }
 
-/// While a container sends frames of 64 bytes of so many flows by turns, as fast as its socket takes them, to a
-/// link that drops them.
+/// While a container sends frames of 64 bytes of this number of flows alternately, as fast as its
+/// socket takes them, to a link that drops them.
 fn small(node: &mut Node, pid: Option<u32>, flows: u16) -> Moved {
     let topology = &node.topology;
     let told = topology.srv().exec(&["cat", "/sys/class/net/eth0/address"]).expect("it has one").stdout;
@@ -189,8 +189,8 @@ fn it_does_so_when_a_few_flows_come_by_turns() {
     );
 }
 
-/// Nobody waits for the next packet of its flow, so each goes by itself: what a whole processor then carries is
-/// mostly what the kernel's way behind the agent takes.
+/// No datagram waits for the next packet of its flow, so each goes by itself. The rate of a whole
+/// processor is then mostly that of the kernel's way behind the agent.
 #[test]
 fn small_packets_of_many_flows_by_turns_pass_one_by_one() {
     judge(
@@ -231,7 +231,7 @@ fn datagrams_that_leave_together_arrive_as_they_were_sent() {
         // The first one finds the way; what is sent meanwhile may be overtaken.
         socket.send(&numbered(0)).expect("it has room");
         sink.recv(&mut payload).expect("it arrives");
-        // In how many packets so many datagrams left.
+        // The number of packets in which this number of datagrams left.
         let mut round = || {
             let (_, before) = left(&node);
             thread::scope(|scope| {

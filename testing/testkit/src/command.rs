@@ -18,7 +18,7 @@ pub enum Unavailable {
     /// A program is not installed.
     #[error("`{program}` is not installed: apt-get install {package}")]
     NoProgram {
-        /// What was looked for.
+        /// The program.
         program: &'static str,
         /// Debian's package that has it.
         package: &'static str,
@@ -61,7 +61,7 @@ pub enum Unavailable {
     /// A file or a process could not be made.
     #[error("cannot {what}")]
     Io {
-        /// What was tried, on what.
+        /// The attempt, and its object.
         what: String,
         /// Why.
         source: io::Error,
@@ -74,7 +74,7 @@ pub enum Unavailable {
 pub struct CommandError {
     /// The command line.
     pub command: String,
-    /// What it wrote to standard error, or why it could not run.
+    /// Its standard error, or the reason why it could not run.
     pub said: String,
 }
 

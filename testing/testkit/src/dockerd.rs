@@ -86,8 +86,8 @@ impl Dockerd {
         self.dir.join("containerd.sock")
     }
 
-    /// What it takes for the root of the file system as far as its configuration goes:
-    /// `etc/docker/daemon.json` is below it. It goes with the daemon.
+    /// The root of the file system for its configuration: `etc/docker/daemon.json` is below it. It
+    /// goes with the daemon.
     #[must_use]
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")
@@ -294,7 +294,7 @@ impl Dockerd {
 
 impl Drop for Dockerd {
     fn drop(&mut self) {
-        // The two are children of this process, so that somebody must reap them.
+        // The two are children of this process, which must reap them.
         for mut child in [self.dockerd.take(), self.containerd.take()].into_iter().flatten() {
             let _ = child.kill();
             let _ = child.wait();

@@ -39,7 +39,7 @@ pub(crate) fn build(root: &Path) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// What the loader maps into `program`, the loader itself too; nothing for a static one.
+/// The libraries that the loader maps into `program`, the loader itself too; none for a static one.
 fn libraries(ldd: &Path, program: &Path) -> BTreeSet<PathBuf> {
     // A static program makes ldd fail; one that cannot be read would have failed before.
     let listing = output(Command::new(ldd).arg(program)).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Real things to test against: network namespaces, a Docker daemon and a registry of one's own.
 //!
-//! A [`Dockerd`] lives in one network namespace, because dockerd rewrites the firewall of
-//! whatever namespace it is in (its FORWARD policy is DROP), and in one temporary directory. Its
-//! image is made from this machine's busybox and iperf3, so nothing is pulled. What cannot
-//! run here is a value ([`Unavailable`]) whose text a test prints as the reason of its skip:
+//! A [`Dockerd`] lives in one network namespace, because dockerd rewrites the firewall of whatever
+//! namespace it is in (its FORWARD policy is DROP), and in one temporary directory. Its image is
+//! made from this machine's busybox and iperf3, so nothing is pulled. A part that cannot run here
+//! is a value ([`Unavailable`]) whose text a test prints as the reason of its skip:
 //!
 //! ```no_run
 //! use weir_testkit::{Dockerd, Netns};

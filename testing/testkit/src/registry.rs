@@ -15,7 +15,7 @@ use crate::{
     command::{CommandError, await_ready, find, output, require_root},
 };
 
-/// Whom a registry that is not public knows: a user, and the password.
+/// The user of a registry that is not public, and the password.
 pub const LOGIN: (&str, &str) = ("bot", "secret");
 /// The same as `htpasswd -B` writes it.
 const HTPASSWD: &str = "bot:$2y$05$sBQh9RWAbp.0x1admHT8K.OkTeu6wfw2xDkV5eWekwVVRjNJjupEO\n";

@@ -1,4 +1,4 @@
-//! What a daemon leaves behind when it is simply killed, and how to undo it.
+//! The remains of a daemon that was killed, and their removal.
 //!
 //! dockerd's own shutdown takes seconds (it waits for containers that ignore TERM) and does
 //! nothing if it hangs or has been killed, so clean-up never relies on it. Two names tell what
@@ -37,11 +37,11 @@ pub(crate) fn cgroup_of(dir: &Path) -> String {
     dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Undoes what tests that have died left behind, daemons and namespaces: call it where a run
-/// may have been killed. What belongs to living processes stays.
+/// Undoes what tests that have died left behind, daemons and namespaces: call it where a run may
+/// have been killed. The directories of living processes stay.
 ///
 /// # Errors
-/// What could not be undone, one line each.
+/// The parts that could not be undone, one line each.
 pub fn sweep() -> Result<(), Vec<String>> {
     let mut left = Vec::new();
     for dir in entries(&env::temp_dir()).iter().filter(|dir| is_orphan(dir, PREFIX)) {

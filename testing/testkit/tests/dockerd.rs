@@ -8,7 +8,7 @@ use std::{
 
 use weir_testkit::{Dockerd, Netns, Unavailable};
 
-/// A daemon in a namespace of its own, or a line that says why there is none.
+/// A daemon in a namespace of its own, or a line with the reason why it cannot run.
 fn daemon() -> Option<(Dockerd, Netns)> {
     let started = Netns::new("kit").and_then(|netns| Ok((Dockerd::start(netns.name())?, netns)));
     started.map_err(|why| println!("skipped: {why}")).ok()

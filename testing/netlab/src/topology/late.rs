@@ -14,8 +14,7 @@ const SAMPLES: usize = 4000;
 const LOST: f64 = 0.005;
 const MOST: Duration = Duration::from_millis(10);
 
-/// What a burst has to last for a wire to lose next to nothing, 10 ms at the most; measured once, for
-/// a second.
+/// The burst that a wire needs to lose next to nothing, at most 10 ms; measured once, for a second.
 pub(super) fn lateness() -> Duration {
     static LATENESS: OnceLock<Duration> = OnceLock::new();
     *LATENESS.get_or_init(|| {
@@ -56,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_few_late_timers_are_covered_but_for_what_may_be_lost() {
-        // Of 10,000 us 50 may be lost: of the late one so much.
+        // 50 of 10,000 us may be lost: this part of the late time.
         let mut late = vec![us(0); 57];
         late.push(us(3040));
         assert_eq!(covering(late), us(3040) - us(10_000) * 5 / 1000);

@@ -98,9 +98,9 @@ impl fmt::Display for Family {
 pub struct Wire {
     /// Its rate, counted at layer 2 as tc does.
     pub rate: BitRate,
-    /// What waits in front of it at the most.
+    /// The most that waits in front of it.
     pub queue: Bytes,
-    /// What it carries at once after it has been idle, or after its timer was late.
+    /// Its burst after it has been idle, or after its timer was late.
     pub burst: Bytes,
 }
 
@@ -130,7 +130,7 @@ pub enum Uplink {
     Tunnel,
 }
 
-/// What to build.
+/// The network to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     /// One container each, by the name that people see.
@@ -213,8 +213,8 @@ impl Topology {
     /// Builds it.
     ///
     /// # Errors
-    /// If rights, a program or a kernel feature is missing (named in the error). What was
-    /// built until then is removed.
+    /// If rights, a program or a kernel feature is missing (named in the error). The parts built
+    /// until then are removed.
     pub fn build(spec: &Spec) -> Result<Topology> {
         check_rights()?;
         if spec.containers.len() > MOST_CONTAINERS {
@@ -249,7 +249,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// What all its namespaces' names begin with.
+    /// The prefix of all its namespaces' names.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
@@ -267,7 +267,7 @@ impl Topology {
         self.container_name("*")
     }
 
-    /// What was asked for.
+    /// The specification.
     #[must_use]
     pub fn spec(&self) -> &Spec {
         &self.spec
@@ -300,7 +300,7 @@ impl Topology {
     /// The container of that label.
     ///
     /// # Errors
-    /// If there is none.
+    /// Without one.
     pub fn container(&self, label: &str) -> Result<&Container> {
         self.containers.iter().find(|c| c.label == label).with_context(|| {
             let known: Vec<&str> = self.containers.iter().map(|c| c.label.as_str()).collect();
@@ -359,7 +359,7 @@ impl Topology {
     /// Removes a container with its processes and its interface.
     ///
     /// # Errors
-    /// If there is none of that label.
+    /// Without one of that label.
     pub fn remove_container(&mut self, label: &str) -> Result<()> {
         // The kernel takes a namespace's interfaces away some time after the namespace: the
         // host's end goes by itself, so that it is gone when this returns.
@@ -379,7 +379,7 @@ impl Topology {
              link set dev ws master brw up\n\
              link set dev brw up\n"
         ))?;
-        // What the wire only carries needs no detour through its own netfilter.
+        // Packets that the wire only carries need no detour through its own netfilter.
         let _ = self.wire.sysctl("net.bridge.bridge-nf-call-iptables", "0");
         let _ = self.wire.sysctl("net.bridge.bridge-nf-call-ip6tables", "0");
         if let Some(Wire { rate, queue, burst }) = self.spec.wire {
@@ -446,7 +446,7 @@ impl Topology {
     }
 }
 
-/// What the names of all namespaces of a new topology begin with.
+/// The prefix of the names of all namespaces of a new topology.
 pub fn unique_prefix() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     format!("{PREFIX}{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

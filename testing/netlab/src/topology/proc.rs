@@ -39,7 +39,7 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// What a finished command said.
+/// The output of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// Standard output.
@@ -97,7 +97,7 @@ impl Proc {
         self.child.try_wait().with_context(|| format!("cannot wait for `{}`", self.what))
     }
 
-    /// What it has said so far.
+    /// Its output so far.
     ///
     /// # Errors
     /// If the temporary files cannot be read.

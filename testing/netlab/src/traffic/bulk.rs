@@ -20,7 +20,7 @@ use crate::topology::{Family, Netns, Topology};
 
 /// A blocked thread looks this often whether it is to stop.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// What one write hands to TCP, as in qCon section 4 ("16 KB TCP packets").
+/// The bytes of one write to TCP, as in qCon section 4 ("16 KB TCP packets").
 const WRITE: usize = 16 << 10;
 
 /// TCP connections to the server, each as fast as it goes, until they are dropped.

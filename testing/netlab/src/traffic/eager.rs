@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 
 use crate::topology::Netns;
 
-/// What it sends at once: the paper's 12.5 KB, nine fragments on Ethernet.
+/// The bytes of one datagram: the paper's 12.5 KB, nine fragments on Ethernet.
 const DATAGRAM: usize = 12_500;
 /// How often.
 const PERIOD: Duration = Duration::from_millis(1);

@@ -33,7 +33,7 @@ pub(super) struct Sum {
     lost_packets: u64,
 }
 
-/// What one side counted between two moments of the flow's own clock.
+/// The counts of one side between two moments of the flow's own clock.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Count {
     /// Length of the intervals counted.

@@ -26,7 +26,7 @@ use crate::{
 
 /// A datagram's payload: fits one frame with room for IPv6 and a tunnel.
 pub const UDP_PAYLOAD: u32 = 1400;
-/// What one write hands to TCP, as in qCon section 4 ("16 KB TCP packets").
+/// The bytes of one write to TCP, as in qCon section 4 ("16 KB TCP packets").
 const TCP_WRITE: &str = "16K";
 const ETHERNET: u32 = 14;
 /// iperf3's reports: its shortest interval.
@@ -36,7 +36,7 @@ const TAIL: Duration = Duration::from_millis(200);
 const FIRST_PORT: u16 = 5201;
 const PING_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a container sends.
+/// The traffic of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Load {
     /// Nothing: it is idle.
@@ -75,7 +75,7 @@ impl Load {
         f64::from(payload) / f64::from(packet + ETHERNET)
     }
 
-    /// What it asks of the link, layer 2; none for as much as it can get.
+    /// Its demand on the link, layer 2; none for as much as it can get.
     #[must_use]
     pub fn demand(self, family: Family) -> Option<BitRate> {
         match self {
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Load {
     }
 }
 
-/// Who sends what to the server.
+/// A sender, and its traffic to the server.
 #[derive(Debug, Clone, Copy)]
 pub struct Flow<'a> {
     /// The name that the result carries.
@@ -167,7 +167,7 @@ impl Timing {
     }
 }
 
-/// What became of a flow, in the steady state.
+/// The result of a flow, in the steady state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Measured {
     /// The flow's.
@@ -184,7 +184,7 @@ pub struct Measured {
     pub series: Vec<f64>,
 }
 
-/// What was measured while all flows ran.
+/// The measurements while all flows ran.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
     /// One a flow that sent something, in the order given.

@@ -1,4 +1,4 @@
-//! More offers than anybody means: from one user, each from a party that nobody has heard of.
+//! A flood of offers: from one user, each from a new party.
 
 use std::{
     fs,
@@ -20,9 +20,9 @@ const OFFERS: &str = "WEIR_FLOOD";
 const CONNECTIONS: usize = 4;
 /// Offers that are sent before their answers are read.
 const AHEAD: usize = 32;
-/// How often somebody asks in an honest way while it lasts.
+/// The time between two honest requests while it lasts.
 const NOW_AND_THEN: Duration = Duration::from_millis(500);
-/// What the agent's memory may grow by, KiB.
+/// The growth that the agent's memory may have, KiB.
 const GROWS: u64 = 16 * 1024;
 /// Another user than the one that floods: the kernel's `nobody`.
 const NOBODY: u32 = 65_534;

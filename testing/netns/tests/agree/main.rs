@@ -289,7 +289,7 @@ fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select(engine: En
 
     node.client().terminate(port.as_str()).expect("it is in force");
     sleep(Duration::from_millis(1000));
-    // What had the port is C1's again.
+    // The packets with the port are C1's again.
     let streams: Vec<&Stream> = streams.iter().collect();
     let measure = || {
         let of = Stream::goodputs(&streams, Duration::from_millis(2000));
@@ -363,7 +363,7 @@ fn killed_agent_loses_no_agreement_and_makes_none_twice() {
     let kills: u32 = std::env::var("WEIR_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let mut node = node(Engine::Htb, 1, FAST);
     let socket = node.client().socket().to_owned();
-    // By offer's id: the last status; 0 while nobody knows.
+    // By offer's id: the last status; 0 while it is unknown.
     let told: Mutex<BTreeMap<String, u16>> = Mutex::default();
     let (done, begin) = (AtomicBool::new(false), Instant::now());
     let mut random = SystemTime::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64) | 1;
@@ -382,7 +382,7 @@ fn killed_agent_loses_no_agreement_and_makes_none_twice() {
                     one.terms.min = if mbit == 1 { BitRate::kbit(10) } else { one.terms.min };
                     one.id = Some(name(&id));
                     let body = one.write(Language::Json);
-                    // Who was told nothing asks again.
+                    // A client without an answer asks again.
                     let status = loop {
                         let status = offered(socket, &body);
                         told.lock().expect("nobody panics").insert(id.clone(), status);

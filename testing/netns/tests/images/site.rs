@@ -140,7 +140,7 @@ impl Site {
         self.client.image_usage().unwrap().counters[name]
     }
 
-    /// What `weir image ls` says of an image.
+    /// The line of `weir image ls` about an image.
     pub(crate) fn kept(&self, name: &str) -> Option<Image> {
         self.client.images().unwrap().images.into_iter().find(|image| image.image == name)
     }
@@ -196,7 +196,7 @@ impl Site {
     }
 }
 
-/// What [`Site::download`] has got.
+/// The result of [`Site::download`].
 pub(crate) struct Download {
     stream: TcpStream,
     bytes: Arc<AtomicU64>,
