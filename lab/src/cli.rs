@@ -67,19 +67,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show which scenarios there are
+    /// List the scenarios
     List {
-        /// One JSON object a line
+        /// Print one JSON object a line
         #[arg(long)]
         json: bool,
     },
-    /// Run scenarios; exit 0 only if weir meets every figure of all of them
+    /// Run scenarios; exit 0 only if weir meets each figure of all of them
     Run(RunArgs),
     /// Show two results side by side
     Compare {
-        /// A result.json
+        /// The first result.json
         a: PathBuf,
-        /// Another
+        /// The second result.json
         b: PathBuf,
     },
     /// Show three containers sharing a 100 Mbit/s uplink by weight, minimum and maximum
@@ -107,19 +107,20 @@ struct RunArgs {
     /// Names from `weir lab list`, or paths of .toml files
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
-    /// All built-in scenarios
+    /// Run all built-in scenarios
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// One JSON object a line on standard output, instead of tables
+    /// Print one JSON object a line on standard output, instead of tables
     #[arg(long)]
     json: bool,
-    /// As long as in the paper: 60 s a case; all packets or deployments of a trace; whole volumes and sweeps
+    /// Run as long as the paper does: 60 s a case; all packets or deployments of a trace; whole volumes and
+    /// sweeps
     #[arg(long, conflicts_with = "seconds")]
     paper: bool,
-    /// Seconds a case, of which the first 2 are left out
+    /// Seconds a case; its first 2 s are not measured
     #[arg(long, value_parser = clap::value_parser!(u64).range(3..=3600))]
     seconds: Option<u64>,
-    /// What to compare; the verdict concerns weir [default: weir,tc,none; cpu and latency also cni]
+    /// Controls to compare; the verdict concerns weir [default: weir,tc,none; cpu and latency also cni]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     control: Vec<Kind>,
     /// How the containers reach the uplink
@@ -131,19 +132,19 @@ struct RunArgs {
     /// Whether bridged packets pass iptables
     #[arg(long)]
     br_netfilter: Option<Switch>,
-    /// A setting for the link section of the agent under test, such as allocator=\"credit\"
+    /// Setting for the link section of the agent under test, such as allocator=\"credit\"
     #[arg(long, value_name = "KEY=VALUE")]
     link: Vec<String>,
-    /// Where completion times are measured [default: the first of these that there is]
+    /// Where completion times are measured [default: the first of these that is available]
     #[arg(long)]
     backend: Option<Backend>,
-    /// What moves their flows' bytes; iperf3 in real time only
+    /// Generator of the flows' bytes; iperf3 runs in real time only
     #[arg(long, default_value = "own")]
     generator: ecc::Generator,
-    /// Of what is random: the resampling of the confidence intervals, made-up traces, volumes
+    /// Seed of everything random: the resampling of the confidence intervals, made-up traces, volumes
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where results are written, in a directory a scenario
+    /// Directory for the results, with one directory a scenario
     #[arg(long, default_value = "weir-lab-results", value_name = "DIR")]
     out: PathBuf,
     /// The weir program under test [default: the one beside this program, else the one on PATH]
@@ -153,7 +154,7 @@ struct RunArgs {
 
 #[derive(Debug, Args)]
 struct DemoArgs {
-    /// What the containers are: Docker's, or network namespaces [default: Docker's if dockerd can run]
+    /// Kind of container: Docker's, or network namespaces [default: Docker's if dockerd can run]
     #[arg(long, value_name = "KIND")]
     containers: Option<demo::Kind>,
     /// Seconds of each of the three phases
@@ -176,15 +177,19 @@ impl Switch {
     }
 }
 
-/// The command line, or a file it names, does not say what to do.
+/// The command line, or a file it names, is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// Does what `args` say, the program's name first.
+/// Runs the command line `args`, which begins with the program's name.
 ///
-/// Exit codes: 0 is done and passed. 1 is a figure that falls short, or an error. 2 is a wrong command line, or no
-/// verdict: weir was not among the controls, or intervals are too wide. 130 is Ctrl-C, and nothing is left behind.
+/// Exit codes:
+/// - 0: done, and each figure is met.
+/// - 1: a figure falls short, or an error.
+/// - 2: a wrong command line, or no verdict, because weir was not among the controls or intervals are too
+///   wide.
+/// - 130: Ctrl-C; nothing is left behind.
 pub fn run(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -222,7 +227,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, err: &
             let _ = writeln!(err, "{e}");
             ExitCode::from(130)
         }
-        // The reader of the output has seen enough (`weir lab image generate | head`).
+        // The reader of the output closed the pipe (`weir lab image generate | head`).
         Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,
         Err(e) => {
             let _ = writeln!(err, "weir-lab: {e:#}");
@@ -249,7 +254,7 @@ fn demo(args: &DemoArgs) -> Result<ExitCode> {
     })
 }
 
-/// Namespaces, agents' directories, and what the demo's dockerd left.
+/// Removes namespaces, agents' directories and the leftovers of the demo's dockerd.
 fn clean() -> Result<ExitCode> {
     let namespaces = topology::clean()?.len();
     let temporary = std::env::temp_dir();
@@ -269,7 +274,7 @@ fn clean() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a line; it is no error if nobody reads it (`weir lab list | head`).
+/// Prints a line and ignores a closed pipe (`weir lab list | head`).
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
@@ -318,7 +323,8 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
             Experiment::Images(_) | Experiment::Deployments(_) | Experiment::Replay(_) => {}
         }
     }
-    // Packets in memory and simulations are anybody's; completion times by where they are measured.
+    // Packets in memory and simulations need no rights. Completion times need them only for some backends,
+    // which check them themselves.
     let anybodys = |e: &Experiment| {
         matches!(
             e,
@@ -406,7 +412,7 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                 told(report, &dir, args.json)?
             }
         };
-        // Where no control promises anything, or nothing is expected, nothing fell short.
+        // An experiment without promises or expected figures cannot fall short.
         let promises_nothing = matches!(
             experiment,
             Experiment::Cost(_) | Experiment::Packets(_) | Experiment::Completion(_) | Experiment::Advice(_)
@@ -426,7 +432,7 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
     })
 }
 
-/// Writes a report into `dir`; its verdict, and what the terminal is told of it.
+/// Writes a report into `dir`. Returns its verdict and the text for the terminal.
 fn told(report: impl Shown, dir: &Path, json: bool) -> Result<(Option<bool>, String)> {
     report.write(dir)?;
     let said = if json {
@@ -437,7 +443,7 @@ fn told(report: impl Shown, dir: &Path, json: bool) -> Result<(Option<bool>, Str
     Ok((report.head().pass, said))
 }
 
-/// The same for an experiment about costs.
+/// Applies the command line to an experiment about costs.
 fn adapt_cost(scenario: &mut cost::Scenario, args: &RunArgs) {
     if args.paper {
         (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
@@ -448,7 +454,7 @@ fn adapt_cost(scenario: &mut cost::Scenario, args: &RunArgs) {
     choose(&mut scenario.controls, args);
 }
 
-/// The same for an experiment about promises.
+/// Applies the command line to an experiment about promises.
 fn adapt_promise(scenario: &mut sla::Scenario, args: &RunArgs) {
     if args.paper {
         (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
@@ -466,7 +472,7 @@ fn choose(controls: &mut Vec<Kind>, args: &RunArgs) {
     }
 }
 
-/// What the command line says goes before what the file says.
+/// Applies the command line, which overrides the file.
 fn adapt(scenario: &mut Scenario, args: &RunArgs) {
     if args.paper {
         scenario.seconds = scenario.paper_seconds;
@@ -478,7 +484,7 @@ fn adapt(scenario: &mut Scenario, args: &RunArgs) {
     choose(&mut scenario.controls, args);
 }
 
-/// The weir program: the one named, else the one beside this program, else the one on PATH.
+/// The weir program: the named one, else the one beside this program, else the one on PATH.
 fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
     match named {
         Some(path) => {
@@ -503,7 +509,7 @@ fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// A bar on standard error that says how far it is, on a terminal only.
+/// A progress bar on standard error, only on a terminal.
 pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());

@@ -1,6 +1,5 @@
-//! Everything that `weir lab run` knows: experiments about shares, about what they cost, about
-//! promises, about completion times, about the speed of the scheduler in user space, and simulations of
-//! image caches.
+//! All experiments that `weir lab run` knows: shares, their cost, promises, completion times, the speed of
+//! the scheduler in user space, and simulations of image caches.
 
 use std::{fs, path::Path};
 
@@ -10,14 +9,14 @@ use crate::{
     sla,
 };
 
-/// The experiments about costs that come with weir.
+/// The built-in experiments about costs.
 const COSTS: [(&str, &str); 3] = [
     ("cpu", include_str!("../scenarios/cpu.toml")),
     ("cpu-even", include_str!("../scenarios/cpu-even.toml")),
     ("latency", include_str!("../scenarios/latency.toml")),
 ];
 
-/// The experiments about promised bandwidth.
+/// The built-in experiments about promised bandwidth.
 const PROMISES: [(&str, &str); 7] = [
     ("sla-A", include_str!("../scenarios/sla-A.toml")),
     ("sla-B", include_str!("../scenarios/sla-B.toml")),
@@ -28,7 +27,7 @@ const PROMISES: [(&str, &str); 7] = [
     ("sla-vm", include_str!("../scenarios/sla-vm.toml")),
 ];
 
-/// The experiments about completion times.
+/// The built-in experiments about completion times.
 const COMPLETIONS: [(&str, &str); 11] = [
     ("ecc-cubic", include_str!("../scenarios/ecc-cubic.toml")),
     ("ecc-bbr", include_str!("../scenarios/ecc-bbr.toml")),
@@ -43,10 +42,10 @@ const COMPLETIONS: [(&str, &str); 11] = [
     ("ecc-sweep", include_str!("../scenarios/ecc-sweep.toml")),
 ];
 
-/// What advice finds.
+/// The built-in experiments about advice.
 const ADVICE: [(&str, &str); 1] = [("ecc-advice", include_str!("../scenarios/ecc-advice.toml"))];
 
-/// The experiments about the speed of the scheduler.
+/// The built-in experiments about the speed of the scheduler.
 const PACKETS: [(&str, &str); 9] = [
     ("phtb-1", include_str!("../scenarios/phtb-1.toml")),
     ("phtb-2", include_str!("../scenarios/phtb-2.toml")),
@@ -59,14 +58,14 @@ const PACKETS: [(&str, &str); 9] = [
     ("phtb-real", include_str!("../scenarios/phtb-real.toml")),
 ];
 
-/// The simulations of image caches.
+/// The built-in simulations of image caches.
 const POPS: [(&str, &str); 3] = [
     ("pop-hits", include_str!("../scenarios/pop-hits.toml")),
     ("pop-macro", include_str!("../scenarios/pop-macro.toml")),
     ("pop-policies", include_str!("../scenarios/pop-policies.toml")),
 ];
 
-/// Image caches with real daemons and pulls.
+/// The built-in experiments with image caches, real daemons and real pulls.
 const SITES: [(&str, &str); 2] = [
     ("pop-micro", include_str!("../scenarios/pop-micro.toml")),
     ("pop-real", include_str!("../scenarios/pop-real.toml")),
@@ -75,30 +74,30 @@ const SITES: [(&str, &str); 2] = [
 /// A scenario file of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Experiment {
-    /// Who gets what.
+    /// The share of each container.
     Shares(Box<Scenario>),
-    /// What that costs: files with the key `measures`.
+    /// The cost of shaping: files with the key `measures`.
     Cost(Box<cost::Scenario>),
     /// Whether promises are kept: files with `measures = "transmission"`.
     Promise(Box<sla::Scenario>),
-    /// How long flows and jobs take: files with `measures = "completion"`.
+    /// Completion times of flows and jobs: files with `measures = "completion"`.
     Completion(Box<ecc::Scenario>),
-    /// What advice about congestion control finds: files with `measures = "advice"`.
+    /// The quality of advice about congestion control: files with `measures = "advice"`.
     Advice(Box<ecc::advice::Scenario>),
-    /// How fast the scheduler is: files with `measures = "packets"`.
+    /// The speed of the scheduler: files with `measures = "packets"`.
     Packets(Box<phtb::Scenario>),
-    /// What an image cache finds: files with `measures = "image-..."`. Simulated; needs no rights.
+    /// The hits of an image cache: files with `measures = "image-..."`. Simulated; needs no rights.
     Images(Box<pop::Scenario>),
-    /// How long Docker and containerd take: files with `measures = "deployments"`.
+    /// Deployment times of Docker and containerd: files with `measures = "deployments"`.
     Deployments(Box<pop::real::Deployments>),
-    /// What real caches find: files with `measures = "replay"`.
+    /// The hits of real caches: files with `measures = "replay"`.
     Replay(Box<pop::real::Replayed>),
 }
 
-/// All that come with weir.
+/// All built-in experiments.
 ///
 /// # Panics
-/// If one of them does not parse, which a test excludes.
+/// If one of them does not parse; a test excludes it.
 #[must_use]
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
@@ -110,7 +109,7 @@ pub fn built_in() -> Vec<Experiment> {
     shares.chain(others).collect()
 }
 
-/// A built-in experiment by name, or one from the path of a `.toml` file.
+/// Finds a built-in experiment by name, or reads one from the path of a `.toml` file.
 ///
 /// # Errors
 /// [`ScenarioError`].
@@ -195,7 +194,7 @@ impl Experiment {
         Ok(Experiment::Cost(Box::new(cost)))
     }
 
-    /// What `weir lab run` calls it.
+    /// The name for `weir lab run`.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -211,7 +210,7 @@ impl Experiment {
         }
     }
 
-    /// One line about it, and where it comes from.
+    /// A title of one line, and the source of the experiment.
     #[must_use]
     pub fn title(&self) -> (&str, &str) {
         match self {
@@ -227,7 +226,7 @@ impl Experiment {
         }
     }
 
-    /// What it shows.
+    /// The purpose of the experiment.
     #[must_use]
     pub fn about(&self) -> &str {
         match self {
@@ -243,7 +242,7 @@ impl Experiment {
         }
     }
 
-    /// Cases, and seconds each; 0 if that is the machine's matter, or none's.
+    /// The number of cases and the seconds of each; 0 s if the machine decides or there is no such time.
     #[must_use]
     pub fn cases(&self) -> (usize, u64) {
         match self {
@@ -259,7 +258,7 @@ impl Experiment {
         }
     }
 
-    /// Measurements in all.
+    /// The number of measurements.
     #[must_use]
     pub fn steps(&self) -> usize {
         match self {

@@ -47,9 +47,9 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Replay a trace on caches of some sizes and policies, in virtual time
+    /// Replay a trace in virtual time, on caches of several sizes and policies
     Simulate(SimulateArgs),
-    /// Write a trace like those of the IBM registry, in the form in which they are published
+    /// Write a trace like those of the IBM registry, in their published format
     Generate(GenerateArgs),
 }
 
@@ -66,15 +66,15 @@ struct SimulateArgs {
     /// Files of one trace
     #[arg(value_name = "TRACE", required_unless_present = "zone", conflicts_with = "zone")]
     traces: Vec<PathBuf>,
-    /// How they are written [default: oracle-general for names that end in .bin, else registry]
+    /// Format of the files [default: oracle-general for names that end in .bin, else registry]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
     #[command(flatten)]
     made: MadeArgs,
-    /// Sizes of all caches together, or parts of the trace's working set
+    /// Total size of all caches, or a part of the trace's working set
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "2%,5%,10%,20%,50%")]
     budget: Vec<Budget>,
-    /// Who leaves when a cache is full: image-lru, lru, s3-fifo, gds, gdsf, gdsf-ghost, gdsf-count, auto
+    /// Eviction policies of a full cache: image-lru, lru, s3-fifo, gds, gdsf, gdsf-ghost, gdsf-count, auto
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "image-lru,lru,auto")]
     policy: Vec<PolicyKind>,
     /// Nodes of the site; deployments go to them in turn
@@ -83,13 +83,13 @@ struct SimulateArgs {
     /// One cache for all nodes, or an equal part of the size for each
     #[arg(long, value_name = "HOW", value_delimiter = ',', default_value = "shared")]
     sharing: Vec<SharingArg>,
-    /// All nodes deploy as fast as they can and share one uplink; the trace's times do not count
+    /// All nodes deploy as fast as they can and share one uplink; the trace's times are ignored
     #[arg(long)]
     at_once: bool,
-    /// Write a picture of the images found, and of deployment times, by size
+    /// Write a picture of the image hits and of deployment times, by size
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
-    /// Answer in JSON, for programs; sizes in bytes
+    /// Print JSON, for programs; sizes in bytes
     #[arg(long)]
     json: bool,
 }
@@ -108,16 +108,16 @@ struct GenerateArgs {
     output: Option<PathBuf>,
 }
 
-/// What a made trace is like.
+/// The properties of a made trace.
 #[derive(Debug, Args)]
 struct MadeArgs {
     /// Make a trace like this zone's: fra, syd, dal, lon, prs, stg, dev
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
-    /// Its deployments [default: 20000]
+    /// Number of deployments in it [default: 20000]
     #[arg(long, value_name = "N", requires = "zone")]
     deployments: Option<usize>,
-    /// Of what is random in it [default: 1]
+    /// Seed of the made trace [default: 1]
     #[arg(long, value_name = "N", requires = "zone")]
     seed: Option<u64>,
 }
@@ -138,7 +138,7 @@ impl MadeArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// The JSON of the IBM registry trace: an array of requests a file
+    /// JSON of the IBM registry trace: an array of requests a file
     Registry,
     /// Binary: u32 time, u64 object, u32 size, i64 next access
     OracleGeneral,
@@ -146,17 +146,17 @@ enum Format {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SharingArg {
-    /// One cache
+    /// One cache for all nodes
     Shared,
-    /// One each
+    /// One cache a node
     PerNode,
 }
 
-/// How large.
+/// The size of the caches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Budget {
     Size(Bytes),
-    /// Of the working set.
+    /// A part of the working set.
     Part(f64),
 }
 
@@ -183,7 +183,7 @@ struct Answer {
     blobs: usize,
     requests: u64,
     working_set: Bytes,
-    /// Records of a registry's log that tell nothing of a pull.
+    /// Records of a registry's log that belong to no pull.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<SkippedRecords>,
     runs: Vec<Run>,
@@ -203,7 +203,7 @@ struct Run {
     sharing: Sharing,
     nodes: usize,
     at_once: bool,
-    /// All caches together.
+    /// The total size of all caches.
     budget: Bytes,
     image_hit_ratio: f64,
     blob_hit_ratio: f64,
@@ -212,7 +212,7 @@ struct Run {
     outcome: Outcome,
 }
 
-/// Deployments between two movements of the bar.
+/// Deployments between two steps of the progress bar.
 const STRETCH: usize = 1_000;
 
 fn simulate(args: &SimulateArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
@@ -419,7 +419,7 @@ fn generate(args: &GenerateArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// A reader who has seen enough is an error of the pipe, whoever met it.
+/// A closed pipe becomes an I/O error, in whichever layer it occurred.
 fn unwrapped(error: weir_cache::trace::TraceError) -> anyhow::Error {
     match error {
         weir_cache::trace::TraceError::Io(error) => error.into(),
@@ -435,7 +435,7 @@ fn unwrapped(error: weir_cache::trace::TraceError) -> anyhow::Error {
 mod tests {
     use super::*;
 
-    /// An exit code and what the program wrote.
+    /// An exit code and the program's output.
     struct Done {
         code: ExitCode,
         out: String,
@@ -473,7 +473,8 @@ mod tests {
         let options = ["--policy", "lru,auto", "--budget", "1GiB,50%", "--json", "--plot", picture];
         let (read, made) = (of(&[&[trace][..], &options].concat()), of(&[&made[..], &options].concat()));
         assert_eq!((&read["deployments"], read["runs"].as_array().unwrap().len()), (&300.into(), 4));
-        // What every client had already is in no log, but those that keep nothing tell.
+        // The log lacks each blob that all clients already had. Clients that keep nothing reveal most of
+        // them.
         let part =
             read["working_set"].as_u64().unwrap() as f64 / made["working_set"].as_u64().unwrap() as f64;
         assert!((0.99..=1.0).contains(&part), "{part}");

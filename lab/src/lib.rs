@@ -1,11 +1,18 @@
 //! The lab: experiments with real traffic through the real kernel, in network namespaces.
 //!
-//! A [`scenario`] is a readable file: containers, policies, traffic, what the paper reports.
-//! [`topology`](weir_netlab::topology) builds it, [`control`] shapes it (not at all, by a hand-written tc script, or
-//! by weir), [`traffic`](weir_netlab::traffic) fills it, [`oracle`] says what section 3's allocation gives each
-//! flow, and [`report`] how far the result is from that; [`cost`] measures what it takes, [`sla`]
-//! whether promises are kept, [`ecc`] completion times by congestion control, [`phtb`] how fast the
-//! scheduler in user space is, and [`pop`] simulates image caches. Everything is removed at the end, also after a panic or Ctrl-C.
+//! A [`scenario`] is a readable file with containers, policies, traffic and the paper's figures.
+//! [`topology`](weir_netlab::topology) builds it and [`traffic`](weir_netlab::traffic) fills it. A
+//! [`control`] shapes it: nothing, a hand-written tc script, or weir. The [`oracle`] computes section 3's
+//! allocation for each flow, and [`report`] compares the result with it.
+//!
+//! The other experiments have a module each:
+//! - [`cost`] measures the processor time and the latency of shaping.
+//! - [`sla`] checks whether promises are kept.
+//! - [`ecc`] measures completion times by congestion control.
+//! - [`phtb`] measures the speed of the scheduler in user space.
+//! - [`pop`] simulates image caches.
+//!
+//! The lab removes everything at the end, also after a panic or Ctrl-C.
 
 pub mod cli;
 pub mod control;

@@ -1,4 +1,4 @@
-//! What each flow of a case should get: section 3's allocation, as payload.
+//! The expected share of each flow of a case: section 3's allocation, as payload.
 
 use weir_netlab::{topology::Family, traffic::Load};
 use weir_share::{Allocator, Demand, Sharer};
@@ -9,16 +9,17 @@ use crate::scenario::{Case, Setting};
 /// The share of one container, or of the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
-    /// Container's name, or `host`.
+    /// The container's name, or `host`.
     pub label: String,
-    /// What it may send, layer 2.
+    /// The rate that it may send at, layer 2.
     pub allocation: BitRate,
-    /// What of it arrives as payload, Mbit/s.
+    /// The part of the allocation that arrives as payload, Mbit/s.
     pub goodput: f64,
 }
 
-/// The exact allocation of every container of a case, and of the host if it sends, in the
-/// order of [`Case::settings`]; zero for those who send nothing.
+/// The exact allocation of each container of a case, and of the host if it sends.
+///
+/// The order is that of [`Case::settings`]. A container that sends nothing gets zero.
 #[must_use]
 pub fn shares(case: &Case, capacity: BitRate, family: Family) -> Vec<Share> {
     let settings: Vec<(&str, &Setting)> = case.settings().collect();
@@ -51,8 +52,8 @@ mod tests {
     use super::*;
     use crate::scenario;
 
-    /// The paper's line is the same 100 Mbit/s, but its figures are read off a Raspberry Pi:
-    /// they agree with the allocation within a tenth.
+    /// The paper's line is the same 100 Mbit/s, but its figures are read off a Raspberry Pi. They agree with
+    /// the allocation within 10 %.
     #[test]
     fn the_papers_figures_are_near_the_expected_shares_of_its_scenarios() {
         let mut compared = 0;
@@ -85,7 +86,7 @@ mod tests {
                 .map(|s| s.allocation.bits_per_sec() / 1_000)
                 .collect()
         };
-        // 70 Mbit/s in the ratio 2:3:4:5; at the end 35 in the ratio 4:5, above the last minimum.
+        // 70 Mbit/s are divided 2:3:4:5. In the last case 35 Mbit/s are divided 4:5, above the last minimum.
         assert_eq!(rates(1), [30_000, 10_000, 15_000, 20_000, 25_000]);
         assert_eq!(rates(4), [30_000, 20_000, 15_000, 15_555, 19_444]);
     }

@@ -1,4 +1,4 @@
-//! Runs a scenario: each control on a topology of its own, each case with real traffic.
+//! Runs a scenario: a topology for each control, and real traffic in each case.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -16,12 +16,12 @@ use crate::{
     scenario::{Case, HOST, Scenario, Setting},
 };
 
-/// What the caller decides.
+/// The caller's choices.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The weir program that control `weir` starts.
+    /// The weir program that the control `weir` starts.
     pub weir: PathBuf,
-    /// Seed of what is random here (the resampling of the confidence intervals).
+    /// Seed for the resampling of the confidence intervals.
     pub seed: u64,
     /// More lines for the `[link]` section of the agent's configuration.
     pub link: String,
@@ -30,33 +30,33 @@ pub struct Options {
 /// A case that is about to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
-    /// Under which control.
+    /// The control in force.
     pub control: Kind,
-    /// Its name.
+    /// The case's name.
     pub case: &'a str,
 }
 
-/// Samples of a tenth of a second in one block of the bootstrap: half a second is longer than
-/// the memory of a queue of 20 to 50 ms.
+/// Samples of 100 ms in one block of the bootstrap. The resulting 0.5 s exceeds the memory of a queue of 20
+/// to 50 ms.
 const BLOCK: usize = 5;
 const LEVEL: f64 = 0.95;
 const RESAMPLES: usize = 1000;
 
-/// One case under one control.
+/// The result of one case under one control.
 struct Outcome {
     flows: Vec<Measured>,
     ping: Option<PingMeasurement>,
 }
 
-/// What each control made of each case, by the case's index.
+/// The outcomes of each control, by the case's index.
 type Outcomes = BTreeMap<Kind, Vec<Outcome>>;
 
-/// Round trips of the pinging container before the others send.
+/// Pings of the pinging container before the others send.
 const IDLE_PINGS: u32 = 50;
 
 /// Runs all cases under all controls of the scenario, and judges weir's.
 ///
-/// `watch` is told of every case before it runs.
+/// `watch` receives each case before it runs.
 ///
 /// # Errors
 /// If the topology cannot be built, a control cannot be started or traffic fails; on Ctrl-C.
@@ -166,7 +166,7 @@ fn case_report(
         jain.extend(stats::jain(&fractions).map(|index| (kind, index)));
     }
     let wanted: f64 = shares.iter().map(|share| share.allocation.as_mbit()).sum();
-    // If everybody is at a ceiling, the link cannot be full.
+    // The link cannot be full if each container is at its ceiling.
     let want_link_use = scenario.link_use * wanted / scenario.capacity.as_mbit();
     let ping = case.ping.as_ref().map(|container| PingReport {
         container: container.clone(),

@@ -1,4 +1,4 @@
-//! Scenario files: an experiment as a person can read it.
+//! Scenario files: an experiment in a form that people can read.
 //!
 //! ```toml
 //! name = "weights-3"
@@ -14,7 +14,7 @@
 //! C3 = { weight = 3, send = "nothing" }  # send: tcp unless said otherwise
 //! ```
 //!
-//! Every case names all containers. The rest has the defaults of the fields of [`Scenario`].
+//! Each case names all containers. The other keys have the defaults of the fields of [`Scenario`].
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -28,7 +28,7 @@ use weir_units::{BitRate, Bytes};
 
 use crate::control::{Kind, TcForm};
 
-/// The scenarios that come with weir: the paper's in the order of its figures, then weir's own.
+/// The built-in scenarios: the paper's in the order of its figures, then weir's own.
 const BUILT_IN: [(&str, &str); 10] = [
     ("drr-without-root", include_str!("../scenarios/drr-without-root.toml")),
     ("weights-3", include_str!("../scenarios/weights-3.toml")),
@@ -42,25 +42,25 @@ const BUILT_IN: [(&str, &str); 10] = [
     ("cc-mix", include_str!("../scenarios/cc-mix.toml")),
 ];
 
-/// The name under which a case's `host` entry is reported, as the agent calls it.
+/// The label of a case's `host` entry in reports; the agent uses the same name.
 pub const HOST: &str = "host";
 
 /// An experiment: one topology, several cases on it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `weir lab run` calls it.
+    /// The name for `weir lab run`.
     pub name: String,
-    /// One line.
+    /// A title of one line.
     pub title: String,
-    /// Where the experiment comes from.
+    /// The source of the experiment, such as a paper's figure.
     pub source: String,
-    /// What it shows.
+    /// The purpose of the experiment.
     pub about: String,
-    /// What the engine divides, layer 2.
+    /// The rate that the engine divides, layer 2.
     #[serde(default = "defaults::capacity")]
     pub capacity: BitRate,
-    /// The line behind it, layer 2.
+    /// The rate of the line behind the uplink, layer 2.
     #[serde(default = "defaults::wire")]
     pub wire: BitRate,
     /// How the containers reach the uplink.
@@ -72,31 +72,31 @@ pub struct Scenario {
     /// Segmentation offload in the containers.
     #[serde(default = "defaults::tso")]
     pub tso: bool,
-    /// Bridged packets pass iptables; none: the kernel's default.
+    /// Whether bridged packets pass iptables; `None` keeps the kernel's default.
     #[serde(default)]
     pub br_netfilter: Option<bool>,
-    /// Length of a case, of which the first 2 s are left out.
+    /// Length of a case in seconds; its first 2 s are not measured.
     #[serde(default = "defaults::seconds")]
     pub seconds: u64,
-    /// Length of a case in the paper.
+    /// Length of a case in the paper, seconds.
     #[serde(default = "defaults::paper_seconds")]
     pub paper_seconds: u64,
-    /// How far a share may be from the allocation, as a fraction of it.
+    /// The largest allowed distance of a share from its allocation, as a fraction of the allocation.
     #[serde(default = "defaults::tolerance")]
     pub tolerance: f64,
-    /// The least fraction of the capacity that arrives as payload while somebody wants it.
+    /// The smallest fraction of the capacity that arrives as payload while senders want it.
     #[serde(default = "defaults::link_use")]
     pub link_use: f64,
-    /// The largest fraction of a container's datagrams that may be lost; none: not judged.
+    /// The largest fraction of a container's datagrams that may be lost; `None` is not judged.
     #[serde(default)]
     pub max_loss: Option<f64>,
-    /// The most that the mean round trip of a container that pings may grow under load, ms.
+    /// The largest rise of a pinging container's mean round trip under load, ms.
     #[serde(default = "defaults::max_ping_rise_ms")]
     pub max_ping_rise_ms: f64,
-    /// What is compared; the verdict concerns weir.
+    /// The controls to compare; the verdict concerns weir.
     #[serde(default = "defaults::controls")]
     pub controls: Vec<Kind>,
-    /// How the hand-written tc script does it.
+    /// The form of the hand-written tc script.
     #[serde(default)]
     pub tc: TcForm,
     /// The cases, run one after the other on one topology and one agent.
@@ -108,11 +108,11 @@ pub struct Scenario {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Short, for tables and plots.
+    /// A short name for tables and plots.
     pub name: String,
-    /// Every container, by name.
+    /// All containers, by name.
     pub containers: BTreeMap<String, Setting>,
-    /// A container that sends nothing but pings, before the others send and while they do.
+    /// A container that sends only pings, before the others send and while they send.
     #[serde(default)]
     pub ping: Option<String>,
     /// The host's own traffic, if it sends any.
@@ -132,9 +132,9 @@ pub struct Setting {
     /// Ceiling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<BitRate>,
-    /// What it sends.
+    /// The load that it sends.
     pub send: Load,
-    /// What the paper's text reports for it, Mbit/s.
+    /// The figure in the paper's text, Mbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<f64>,
 }
@@ -142,48 +142,48 @@ pub struct Setting {
 /// The file is not a scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// No built-in of that name.
+    /// No built-in scenario has this name.
     #[error("no scenario `{name}`: there are {}, or give the path of a .toml file", known.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The built-in names.
         known: Vec<String>,
     },
     /// The file cannot be read.
     #[error("cannot read scenario file {path}")]
     Read {
-        /// Which file.
+        /// The file's path.
         path: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Not TOML, or not these fields.
+    /// The text is not TOML, or has other fields.
     #[error("cannot read scenario {origin}: {source}")]
     Syntax {
-        /// Which one.
+        /// The scenario's file or name.
         origin: String,
-        /// Where and what.
+        /// The position and the cause.
         source: Box<toml::de::Error>,
     },
-    /// A policy that no agent would take.
+    /// A policy that every agent refuses.
     #[error("scenario {scenario}, case {case}, {container}")]
     Policy {
-        /// Which scenario.
+        /// The scenario.
         scenario: String,
-        /// Which case.
+        /// The case.
         case: String,
-        /// Which container.
+        /// The container.
         container: String,
-        /// What is wrong with it.
+        /// The cause.
         source: PolicyError,
     },
-    /// Cases that do not fit together.
+    /// Cases that contradict each other.
     #[error("scenario {scenario}: {what}")]
     Shape {
-        /// Which scenario.
+        /// The scenario.
         scenario: String,
-        /// What is wrong.
+        /// The contradiction.
         what: String,
     },
 }
@@ -222,10 +222,10 @@ mod defaults {
     }
 }
 
-/// All scenarios that come with weir.
+/// All built-in scenarios.
 ///
 /// # Panics
-/// If one of them does not parse, which a test excludes.
+/// If one of them does not parse; a test excludes it.
 #[must_use]
 pub fn built_in() -> Vec<Scenario> {
     BUILT_IN
@@ -234,7 +234,7 @@ pub fn built_in() -> Vec<Scenario> {
         .collect()
 }
 
-/// A built-in scenario by name, or one from the path of a `.toml` file.
+/// Finds a built-in scenario by name, or reads one from the path of a `.toml` file.
 ///
 /// # Errors
 /// [`ScenarioError`].
@@ -257,7 +257,7 @@ impl Scenario {
     /// Reads and checks a scenario; `origin` names it in errors.
     ///
     /// # Errors
-    /// [`ScenarioError`] at the first thing that is wrong.
+    /// [`ScenarioError`] for the first problem.
     pub fn parse(text: &str, origin: &str) -> Result<Scenario, ScenarioError> {
         let scenario: Scenario = toml::from_str(text).map_err(|source| ScenarioError::Syntax {
             origin: origin.to_owned(),
@@ -267,7 +267,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The topology it needs.
+    /// The topology of the scenario.
     #[must_use]
     pub fn spec(&self) -> Spec {
         Spec {
@@ -276,7 +276,7 @@ impl Scenario {
             mode: self.mode,
             tso: self.tso,
             br_netfilter: self.br_netfilter,
-            // 20 ms of queue, as many routers have.
+            // The line's queue holds 20 ms, as in many routers.
             wire: Some(Wire::of(self.wire, Bytes((self.wire.bits_per_sec() / 8 / 50).max(30_000)))),
         }
     }
@@ -345,7 +345,7 @@ impl Scenario {
 }
 
 impl Case {
-    /// Containers, then the host.
+    /// The containers' settings, then the host's.
     pub fn settings(&self) -> impl Iterator<Item = (&str, &Setting)> {
         let containers = self.containers.iter().map(|(name, setting)| (name.as_str(), setting));
         containers.chain(self.host.iter().map(|setting| (HOST, setting)))
@@ -353,7 +353,7 @@ impl Case {
 }
 
 impl Setting {
-    /// Weight, floor and ceiling together.
+    /// Weight, floor and ceiling as one policy.
     ///
     /// # Errors
     /// [`PolicyError`] if they contradict each other.

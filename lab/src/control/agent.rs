@@ -1,4 +1,4 @@
-//! A `weir agent` in the node's namespace, as the lab and the tests start it.
+//! A `weir agent` in the node's namespace, started the same way by the lab and the tests.
 
 use std::{
     fmt::Write as _,
@@ -17,15 +17,15 @@ use weir_netlab::{
 use weir_share::Policy;
 use weir_units::BitRate;
 
-/// How long an agent may take to answer, and a class to be enforced.
+/// Time limit for the agent's first answer and for the enforcement of a class.
 const READY: Duration = Duration::from_secs(10);
-/// How long it may take to put everything back.
+/// Time limit for the agent to restore the link.
 const GRACE: Duration = Duration::from_secs(5);
-/// Names of the agents' directories begin with this and the process id of their maker.
+/// Prefix of the agents' directories; the process id of their maker follows it.
 pub(crate) const TEMP_PREFIX: &str = "weir-lab-";
 const POLL: Duration = Duration::from_millis(20);
 
-/// What an agent is started with.
+/// The settings of a new agent.
 #[derive(Debug)]
 pub struct AgentSetup<'a> {
     weir: &'a Path,
@@ -39,8 +39,7 @@ pub struct AgentSetup<'a> {
 }
 
 impl<'a> AgentSetup<'a> {
-    /// The uplink of `topology` with this capacity, its containers as classes; `weir` is the
-    /// program.
+    /// The uplink of `topology` with this capacity, its containers as classes; `weir` is the program.
     #[must_use]
     pub fn new(weir: &'a Path, topology: &'a Topology, capacity: BitRate) -> AgentSetup<'a> {
         AgentSetup {
@@ -55,7 +54,7 @@ impl<'a> AgentSetup<'a> {
         }
     }
 
-    /// Containers of the Docker daemon behind this socket instead of network namespaces.
+    /// Uses the containers of the Docker daemon behind this socket instead of network namespaces.
     #[must_use]
     pub fn docker(self, socket: &Path, containers: &[String]) -> AgentSetup<'a> {
         AgentSetup {
@@ -66,13 +65,13 @@ impl<'a> AgentSetup<'a> {
         }
     }
 
-    /// More lines for the `[link]` section, e.g. `engine = "htb"`.
+    /// Adds lines to the `[link]` section, e.g. `engine = "htb"`.
     #[must_use]
     pub fn link(self, lines: &str) -> AgentSetup<'a> {
         AgentSetup { link: lines.to_owned(), ..self }
     }
 
-    /// More sections of the configuration, e.g. `[agreements]`.
+    /// Adds sections to the configuration, e.g. `[agreements]`.
     #[must_use]
     pub fn sections(self, text: &str) -> AgentSetup<'a> {
         AgentSetup { sections: text.to_owned(), ..self }
@@ -96,17 +95,17 @@ impl<'a> AgentSetup<'a> {
     }
 }
 
-/// A running agent; ended by SIGTERM when dropped, so that it puts back what it found.
+/// A running agent. Dropping it sends SIGTERM, so that the agent restores the link.
 #[derive(Debug)]
 pub struct Agent {
     proc: Proc,
     client: Client,
-    // Last: socket and state are in it.
+    // Dropped last, because the directory holds the socket and the state.
     dir: TempDir,
 }
 
 impl Agent {
-    /// Starts it and waits until it answers and enforces a class for each container.
+    /// Starts the agent and waits until it answers and enforces a class for each container.
     ///
     /// # Errors
     /// If it ends or is not ready after 10 s, with its last words.
@@ -125,29 +124,28 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Starts the program again with the same configuration and state, e.g. after
-    /// [`Agent::kill`].
+    /// Starts the program again with the same configuration and state, e.g. after [`Agent::kill`].
     ///
     /// # Errors
-    /// As [`Agent::start`].
+    /// Like [`Agent::start`].
     pub fn restart(&mut self, setup: &AgentSetup<'_>) -> Result<()> {
         self.proc = spawn(setup, &self.dir.path().join("weir.toml"))?;
         self.wait_until_enforced(&setup.await_classes)
     }
 
-    /// The way to its API.
+    /// The client of its API.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Its process id.
+    /// The agent's process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.proc.id()
     }
 
-    /// What it has logged.
+    /// The agent's log so far.
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -159,7 +157,7 @@ impl Agent {
     /// Waits until each of these names is a class that the kernel holds.
     ///
     /// # Errors
-    /// After 10 s, with what is missing and why; if the agent ends; on Ctrl-C.
+    /// After 10 s, with the missing class and the reason; if the agent ends; on Ctrl-C.
     pub fn wait_until_enforced(&mut self, names: &[String]) -> Result<()> {
         let deadline = Instant::now() + READY;
         loop {
@@ -171,7 +169,7 @@ impl Agent {
             let lacking = match self.client.classes() {
                 Ok(classes) => lacking(names, &classes),
                 Err(ClientError::Unreachable { .. }) => Some("its socket does not answer".to_owned()),
-                // Of one that ends while it is asked, its last words say more.
+                // An agent that ends during the request is reported with its last words, which say more.
                 Err(error @ ClientError::Protocol { .. }) => Some(error.to_string()),
                 Err(error) => return Err(error.into()),
             };
@@ -187,7 +185,7 @@ impl Agent {
         }
     }
 
-    /// Sets weight, floor and ceiling of classes, all in one change, as `weir set` does.
+    /// Sets weight, floor and ceiling of classes in one change, like `weir set`.
     ///
     /// # Errors
     /// If the agent refuses.
@@ -203,12 +201,12 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends it in order; true if it ended well and in time.
+    /// Ends the agent in order. Returns whether it ended with success and in time.
     pub fn stop(&mut self) -> bool {
         self.proc.stop(GRACE).is_some_and(|status| status.success())
     }
 
-    /// A crash: SIGKILL.
+    /// Kills the agent with SIGKILL, as in a crash.
     pub fn kill(&mut self) {
         self.proc.signal(nix::sys::signal::Signal::SIGKILL);
         let _ = self.proc.stop(GRACE);
@@ -231,7 +229,7 @@ fn spawn(setup: &AgentSetup<'_>, config: &Path) -> Result<Proc> {
     setup.node.spawn(&[weir, "agent", "--config", config])
 }
 
-/// What is still missing, in words.
+/// The first missing class, in words.
 fn lacking(names: &[String], classes: &[Class]) -> Option<String> {
     names.iter().find_map(|name| match classes.iter().find(|class| class.name == *name) {
         None => Some(format!("it has no class {name}")),

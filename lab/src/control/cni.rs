@@ -1,10 +1,9 @@
-//! What the CNI bandwidth plugin (containernetworking-plugins, `bandwidth`) sets up for a
-//! container with `ingressRate` and `egressRate`.
+//! The setup of the CNI bandwidth plugin (containernetworking-plugins, `bandwidth`) for a container with
+//! `ingressRate` and `egressRate`.
 //!
-//! A token bucket on the host's end of the veth for what the container receives, and for what
-//! it sends an ingress qdisc there that redirects all of it to an ifb of its own with another
-//! token bucket. Both have the plugin's latency of 25 ms. It knows maxima and nothing else:
-//! no weights, no minima, nothing is lent.
+//! A token bucket on the host's end of the veth shapes the packets that the container receives. An ingress
+//! qdisc there redirects the container's own packets to an ifb with another token bucket. Both buckets have
+//! the plugin's latency of 25 ms. The plugin knows ceilings only: no weights, no floors, no lending.
 
 use std::fmt::Write as _;
 
@@ -18,10 +17,10 @@ use crate::scenario::{Case, HOST};
 
 /// The plugin's `latencyInMillis`.
 const LATENCY_MS: u32 = 25;
-/// `burst` is the user's to choose and has no default: 64 KiB hold a super-packet.
+/// The user chooses `burst`, which has no default; 64 KiB hold a super-packet.
 const BURST: u32 = 64 << 10;
 
-/// The lines for `tc -batch` and the device's name, for a container's host interface.
+/// The lines for `tc -batch` and the ifb's name, for a container's host interface.
 pub(crate) fn script(interface: &str, rate: BitRate) -> (String, String) {
     let ifb = format!("bw{interface}");
     let bucket =
@@ -49,17 +48,17 @@ pub(crate) fn limit(topology: &Topology, container: &str, rate: BitRate) -> Resu
     Ok(text)
 }
 
-/// Removes it.
+/// Removes a container's pair of buckets.
 ///
 /// # Errors
-/// If it is not there.
+/// If the pair is not there.
 pub(crate) fn unlimit(topology: &Topology, container: &str) -> Result<()> {
     let interface = topology.container(container)?.host_interface();
     topology.node().tc(&format!("qdisc del dev {interface} ingress\nqdisc del dev {interface} root\n"))?;
     topology.node().ip(&format!("link del bw{interface}\n"))
 }
 
-/// The plugin at work: each container's maximum, if it has one.
+/// The plugin at work: each container's ceiling, if it has one.
 pub(super) struct Plugin<'t> {
     topology: &'t Topology,
     limited: Vec<String>,

@@ -1,5 +1,5 @@
-//! What shapes the uplink: nothing, a hand-written tc script, what the CNI bandwidth plugin sets
-//! up, or weir with one of its engines.
+//! The controls that shape the uplink: none, a hand-written tc script, the setup of the CNI bandwidth plugin,
+//! or weir with one of its engines.
 
 mod agent;
 pub(crate) mod cni;
@@ -19,7 +19,7 @@ use crate::{
     scenario::{Case, HOST, Scenario},
 };
 
-/// Which control.
+/// A control.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
 )]
@@ -28,47 +28,47 @@ pub enum Kind {
     #[serde(rename = "weir")]
     #[value(name = "weir")]
     Weir,
-    /// The same with HTB.
+    /// A `weir agent` with HTB.
     #[serde(rename = "weir:htb")]
     #[value(name = "weir:htb")]
     WeirHtb,
-    /// The same with the BPF qdisc.
+    /// A `weir agent` with the BPF qdisc.
     #[serde(rename = "weir:bpf")]
     #[value(name = "weir:bpf")]
     WeirBpf,
-    /// The same with the BPF qdisc in qCon's form.
+    /// A `weir agent` with the BPF qdisc in qCon's form.
     #[serde(rename = "weir:bpf-credit")]
     #[value(name = "weir:bpf-credit")]
     WeirBpfCredit,
-    /// The same with departure times and fq.
+    /// A `weir agent` with departure times and fq.
     #[serde(rename = "weir:edt")]
     #[value(name = "weir:edt")]
     WeirEdt,
-    /// The same with paced sockets and credits, without a queue of its own.
+    /// A `weir agent` with paced sockets and credits, without a queue of its own.
     #[serde(rename = "weir:pacing")]
     #[value(name = "weir:pacing")]
     WeirPacing,
-    /// The same with the token bucket tree in the agent's process.
+    /// A `weir agent` with the token bucket tree in its process.
     #[serde(rename = "weir:user")]
     #[value(name = "weir:user")]
     WeirUser,
-    /// Weir's credits alone, dropping where a queue should be: an experiment, not an engine.
+    /// Weir's credits alone, which drop packets instead of queuing them: an experiment, not an engine.
     #[serde(rename = "credit")]
     #[value(name = "credit")]
     Credit,
-    /// Plain tc HTB on the uplink, as a person would write it.
+    /// Plain tc HTB on the uplink, as written by hand.
     #[serde(rename = "tc")]
     Tc,
-    /// The CNI bandwidth plugin's token buckets, one pair a container: maxima only.
+    /// The CNI bandwidth plugin's token buckets, one pair a container: ceilings only.
     #[serde(rename = "cni")]
     Cni,
-    /// The kernel as it is.
+    /// The kernel without changes.
     #[serde(rename = "none")]
     None,
 }
 
 impl Kind {
-    /// As on the command line.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,46 +86,46 @@ impl Kind {
         }
     }
 
-    /// Whether it is weir, which is what verdicts concern.
+    /// Whether this is weir; verdicts concern only weir.
     #[must_use]
     pub fn is_weir(self) -> bool {
         self.has_agent() && self != Kind::Credit
     }
 
-    /// Whether an agent does it.
+    /// Whether an agent enforces it.
     #[must_use]
     pub fn has_agent(self) -> bool {
         !matches!(self, Kind::Tc | Kind::Cni | Kind::None)
     }
 
-    /// The engine that it names, as in the agent's configuration; none leaves it to the agent.
+    /// The engine's name in the agent's configuration; `None` leaves the choice to the agent.
     #[must_use]
     pub fn engine(self) -> Option<&'static str> {
         if self == Kind::Credit { Some("credit-experiment") } else { self.name().strip_prefix("weir:") }
     }
 }
 
-/// A control that this kernel cannot run, and why.
+/// A control that this kernel cannot run, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Which.
+    /// The control.
     pub control: Kind,
-    /// What is missing, as the agent says it.
+    /// The missing part, in the agent's words.
     pub why: String,
 }
 
 /// A control at work on a topology.
 pub(crate) trait Control {
-    /// Puts the policies of `case` in force.
+    /// Enforces the policies of `case`.
     fn apply(&mut self, case: &Case) -> Result<()>;
 
-    /// What was done, for the results: a script, say.
+    /// A record for the results, such as a script.
     fn record(&self) -> Option<String> {
         None
     }
 }
 
-/// Starts a control on a topology that nobody shapes yet.
+/// Starts a control on a topology without any shaping.
 pub(crate) fn start<'t>(
     kind: Kind,
     scenario: &Scenario,
@@ -143,7 +143,7 @@ pub(crate) fn start<'t>(
     })
 }
 
-/// An agent with the engine that the control names.
+/// Starts an agent with the control's engine.
 pub(crate) fn start_agent(
     kind: Kind,
     topology: &Topology,
@@ -153,14 +153,15 @@ pub(crate) fn start_agent(
     Agent::start(&AgentSetup::new(&options.weir, topology, capacity).link(&link(kind, options)))
 }
 
-/// What the control and the caller say about the `[link]` section.
+/// The lines of the control and of the caller for the `[link]` section.
 pub(crate) fn link(kind: Kind, options: &Options) -> String {
     let engine = kind.engine().map_or(String::new(), |engine| format!("engine = \"{engine}\"\n"));
     engine + &options.link
 }
 
-/// What is missing for a control that could not be started, if it may be missing: a kernel need
-/// not have every engine, but must have the one that the agent chooses.
+/// The reason why a control could not be started, if the kernel is allowed to lack it.
+///
+/// A kernel may lack some engines, but not the one that the agent chooses.
 pub(crate) fn missing(kind: Kind, error: &anyhow::Error) -> Option<Missing> {
     let text = format!("{error:#}");
     let why = text.rsplit("; ").next().unwrap_or(&text).trim().to_owned();
@@ -175,7 +176,7 @@ impl Control for NoControl {
     }
 }
 
-/// One agent for all cases: policies change while it runs.
+/// One agent for all cases; policies change while it runs.
 struct WeirControl<'t> {
     agent: Agent,
     topology: &'t Topology,

@@ -1,10 +1,13 @@
 //! Plain tc HTB on the uplink, as the manual pages teach it.
 //!
-//! One class a container, found by its source address. Rates are worked out once, for all
-//! containers: a minimum is a rate, the others divide the rest by weight; a maximum is a
-//! ceiling. Bursts, quanta and queues are left to tc. What that misses is the point of the
-//! comparison: idle shares are lent by quantum instead of weight, masqueraded packets have no
-//! container's address, and senders lose packets instead of being held back.
+//! Each container has one class, found by its source address. The script computes rates once, for all
+//! containers. A container with a minimum has it as its rate; the others divide the rest by weight. A maximum
+//! is a ceiling. The script leaves bursts, quanta and queues to tc.
+//!
+//! The comparison shows what this setup lacks:
+//! - Idle shares are lent by quantum instead of weight.
+//! - Masqueraded packets have no container's address.
+//! - Senders lose packets instead of being held back.
 
 use std::{fmt::Write as _, net::IpAddr};
 
@@ -18,23 +21,24 @@ use super::Control;
 
 use crate::scenario::{Case, HOST, Scenario};
 
-/// How the script expresses weights.
+/// The way in which the script expresses weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TcForm {
     /// By rates.
     #[default]
     Rates,
-    /// By quanta of one frame times the weight, with equal tiny rates: deficit round-robin
-    /// on a kernel that has no DRR.
+    /// By quanta of one frame times the weight, with equal tiny rates. This is deficit round-robin on a
+    /// kernel without DRR.
     Quantum,
 }
 
-/// An Ethernet frame without its check sum, the packet that a quantum is thought for.
+/// Bytes of an Ethernet frame without its check sum; a quantum of 1 is one such packet.
 const FRAME: u64 = 1514;
 
-/// The script as lines for `tc -batch`. `classes`: source address (none: whatever matches no
-/// other), policy.
+/// The script as lines for `tc -batch`.
+///
+/// `classes` holds a source address and a policy each; the class without an address gets all other packets.
 #[must_use]
 pub fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> String {
     let link = capacity.bits_per_sec();
@@ -75,7 +79,7 @@ pub fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Polic
     text
 }
 
-/// A minimum is a rate; the others divide what is left by weight, up to their maximum.
+/// Each class's rate. A minimum is a rate; the other classes divide the rest by weight, up to their maximum.
 fn rates(capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> Vec<u64> {
     let promised: u64 = classes.iter().map(|(_, p)| p.floor().bits_per_sec()).sum();
     let rest = capacity.bits_per_sec().saturating_sub(promised);
@@ -94,7 +98,7 @@ fn rates(capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> Vec<u64> {
         .collect()
 }
 
-/// The script at work: rewritten from scratch for each case, as a person would.
+/// The script at work, rewritten from scratch for each case.
 pub(super) struct Script<'t> {
     topology: &'t Topology,
     form: TcForm,

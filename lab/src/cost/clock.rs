@@ -1,10 +1,10 @@
-//! How busy the whole machine is.
+//! The busy time of the whole machine.
 
 use std::{fs, time::Instant};
 
 use anyhow::{Context, Result};
 
-/// Idle time of all processors at a moment.
+/// The idle time of all processors at a moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
     at: Instant,
@@ -13,13 +13,13 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Now.
+    /// The current moment.
     ///
     /// # Errors
     /// If `/proc/stat` cannot be read.
     pub(super) fn now() -> Result<Moment> {
-        // To the nanosecond where the kernel tells (root only, and with its tick off while
-        // idle); to the hundredth of a second otherwise.
+        // /proc/timer_list has nanoseconds, but only root can read it, and only with the tick off while idle.
+        // /proc/stat has hundredths of a second.
         let list = fs::read_to_string("/proc/timer_list").unwrap_or_default();
         let at = Instant::now();
         if let Some((idle_s, processors)) = exact(&list) {
@@ -30,15 +30,15 @@ impl Moment {
         Ok(Moment { at: Instant::now(), idle_s, processors })
     }
 
-    /// How many there are.
+    /// The number of processors.
     pub(super) fn processors(self) -> usize {
         self.processors
     }
 
-    /// Seconds since then, and seconds of them that processors were busy.
+    /// The seconds since this moment, and the processor seconds of work in them.
     ///
     /// # Errors
-    /// As [`Moment::now`].
+    /// Like [`Moment::now`].
     pub(super) fn elapsed(self) -> Result<(f64, f64)> {
         let now = Moment::now()?;
         let seconds = (now.at - self.at).as_secs_f64();
@@ -46,7 +46,7 @@ impl Moment {
     }
 }
 
-/// From /proc/timer_list: `.idle_sleeptime : 123 nsecs` and `.iowait_sleeptime: 4 nsecs`, a pair a
+/// Reads /proc/timer_list: `.idle_sleeptime : 123 nsecs` and `.iowait_sleeptime: 4 nsecs`, a pair a
 /// processor.
 fn exact(text: &str) -> Option<(f64, usize)> {
     let all = |name: &str| -> Vec<f64> {
@@ -65,7 +65,7 @@ fn exact(text: &str) -> Option<(f64, usize)> {
     (sum > 0.0).then_some((sum / 1e9, idle.len()))
 }
 
-/// From /proc/stat, in hundredths of a second: `cpu  user nice system idle iowait ...`.
+/// Reads /proc/stat, in hundredths of a second: `cpu  user nice system idle iowait ...`.
 fn coarse(text: &str) -> Option<(f64, usize)> {
     let words: Vec<u64> =
         text.lines().next()?.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();

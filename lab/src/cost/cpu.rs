@@ -1,4 +1,4 @@
-//! Processor time a gigabyte of payload, of the whole machine.
+//! Processor time of the whole machine a gigabyte of payload.
 
 use std::{
     collections::BTreeMap,
@@ -21,12 +21,11 @@ use crate::{
     run::{Options, Step},
 };
 
-/// Connections are opened and windows found in this time.
+/// Time for connections to open and windows to grow before a measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// What the machine is busy with while nobody sends is looked at so long.
+/// Time during which the machine's other load is measured, before the senders start.
 const QUIET: Duration = Duration::from_millis(300);
-/// If the machine is busy with something else for more than this part of its time, nothing can be
-/// told.
+/// The largest part of the time that other load may take; above it the measurement is void.
 const MOST_ELSEWHERE: f64 = 0.5;
 
 /// One measurement.
@@ -34,7 +33,7 @@ const MOST_ELSEWHERE: f64 = 0.5;
 struct Sample {
     /// Processor seconds a gigabyte.
     cost: f64,
-    /// Packets a gigabyte, as they leave the containers.
+    /// Packets a gigabyte, counted where they leave the containers.
     packets: f64,
     /// Payload, Mbit/s.
     mbit: f64,
@@ -51,7 +50,7 @@ pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(
             Err(missing) => found.missing.push(missing),
         }
     }
-    // Interfaces that come up talk for some seconds.
+    // New interfaces send packets of their own for some seconds.
     interrupt::sleep(Duration::from_secs(2))?;
     let mut samples: BTreeMap<(usize, Kind), Vec<Sample>> = BTreeMap::new();
     for _ in 0..scenario.repetitions {
@@ -84,7 +83,7 @@ fn case(busy: usize) -> String {
     format!("{busy} busy")
 }
 
-/// None if the machine was busy with something else.
+/// Measures one sample; `None` if the machine was busy with something else.
 fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Option<Sample>> {
     shaper.divide(busy)?;
     let quiet = Moment::now()?;
@@ -107,17 +106,17 @@ fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Optio
     let work = working - idling / seconds * elapsed;
     let gigabytes = bytes.max(1.0) / 1e9;
     let sample = Sample { cost: work / gigabytes, packets: sent / gigabytes, mbit: bytes * 8e-6 / elapsed };
-    // Less than nothing: what it was busy with before has ended.
+    // A negative result means that other load ended during the measurement.
     Ok((sample.cost > 0.0).then_some(sample))
 }
 
-/// Packets that came in by these interfaces, a super-packet counted once.
+/// Packets received by these interfaces; a super-packet counts once.
 fn received(interfaces: &[String]) -> Result<u64> {
     let table = fs::read_to_string("/proc/thread-self/net/dev").context("cannot read /proc/net/dev")?;
     Ok(packets_in(&table, interfaces))
 }
 
-/// From /proc/net/dev: `eth0: bytes packets ...`, what was received first.
+/// Reads /proc/net/dev: `eth0: bytes packets ...`, with the received packets first.
 fn packets_in(table: &str, interfaces: &[String]) -> u64 {
     let one = |line: &str| -> Option<u64> {
         let (name, numbers) = line.trim().split_once(':')?;
@@ -161,7 +160,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
     figures
 }
 
-/// How far the same measurement was from itself.
+/// The spread of repeated measurements, in words.
 fn noise(scenario: &Scenario, rows: &[Row]) -> String {
     let judged = scenario.judged.map(case);
     let spreads: Vec<f64> = rows

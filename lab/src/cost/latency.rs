@@ -1,4 +1,4 @@
-//! Round trips alone, beside busy containers, and inside of one.
+//! Round trips of a container alone, beside busy containers, and inside a busy one.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 const WARM_UP: Duration = Duration::from_millis(1500);
-/// Probes while nobody sends.
+/// Probes while no one sends.
 const ALONE: u32 = 50;
 /// Probes a second.
 const A_SECOND: u64 = 50;
@@ -27,7 +27,7 @@ pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(
     let mut found = Found::default();
     let busy = scenario.busy.iter().copied().max().unwrap_or(1);
     for &kind in &scenario.controls {
-        // The first is idle.
+        // The first container is idle.
         let topology = scenario.topology(1 + busy)?;
         let mut shaper = match Shaper::start(kind, scenario, &topology, options)? {
             Ok(shaper) => shaper,
@@ -73,7 +73,7 @@ pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(
     Ok(found)
 }
 
-/// Delays what the server sends.
+/// Delays the server's packets.
 fn delay(server: &Netns, rtt_ms: u32) -> Result<()> {
     match rtt_ms {
         0 => Ok(()),
@@ -88,7 +88,7 @@ fn row(case: String, control: Kind, engine: Option<String>, rtts: &Rtts) -> Resu
     Ok(Row { case, control, engine, value, range, beside, packets: 0.0 })
 }
 
-/// The most that a percentile may rise, ms, if the engine promises anything.
+/// The largest rise of a percentile, ms; `None` if the engine promises nothing.
 fn promised(scenario: &Scenario, row: &Row) -> Option<f64> {
     let engine = row.engine.as_deref()?;
     if row.case.ends_with("beside busy ones") {
@@ -102,7 +102,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for row in rows {
         let name = |what: &str| format!("{}: {what}, {}", row.case, row.control.name());
-        // Table 1 is about a container alone, without a delay.
+        // Table 1 gives figures for a container alone, without a delay.
         let table = row.case == "RTT 0 ms, alone";
         let paper = scenario.paper.get(&row.control).copied().filter(|_| table);
         figures.push(Figure { paper, ..Figure::shown(name("p50"), row.range.0, "ms") });

@@ -1,7 +1,7 @@
-//! What a control costs: processor time, and round trips (qCon's Fig. 12 and Table 1).
+//! The cost of a control: processor time and round trips (qCon's Fig. 12 and Table 1).
 //!
-//! Scenario files of this kind say `measures = "cpu"` or `measures = "latency"`; the other
-//! fields are those of [`Scenario`].
+//! Scenario files of this kind have `measures = "cpu"` or `measures = "latency"`; the other fields are those
+//! of [`Scenario`].
 
 mod clock;
 mod cpu;
@@ -26,7 +26,7 @@ use crate::{
     run::{Options, Step},
 };
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measures {
@@ -36,24 +36,24 @@ pub enum Measures {
     Latency,
 }
 
-/// An experiment about what controls cost.
+/// An experiment about the cost of controls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `weir lab run` calls it.
+    /// The name for `weir lab run`.
     pub name: String,
-    /// One line.
+    /// A title of one line.
     pub title: String,
-    /// Where the experiment comes from.
+    /// The source of the experiment, such as a paper's figure.
     pub source: String,
-    /// What it shows.
+    /// The purpose of the experiment.
     pub about: String,
-    /// What is measured.
+    /// The measured quantity.
     pub measures: Measures,
-    /// What weir divides, layer 2.
+    /// The rate that weir divides, layer 2.
     #[serde(default = "capacity")]
     pub capacity: BitRate,
-    /// The line behind it, layer 2.
+    /// The rate of the line behind the uplink, layer 2.
     #[serde(default = "wire")]
     pub wire: BitRate,
     /// How the containers reach the uplink.
@@ -62,42 +62,41 @@ pub struct Scenario {
     /// Segmentation offload in the containers.
     #[serde(default = "yes")]
     pub tso: bool,
-    /// Super-packets of this many segments each, instead of as many as TCP chooses by round-trip
-    /// time and rate.
+    /// Segments in each super-packet; by default TCP chooses by round-trip time and rate.
     #[serde(default)]
     pub segments: Option<u32>,
-    /// Containers that send, one measurement each; the same number again is one more.
+    /// Numbers of sending containers, one measurement each; a repeated number is measured again.
     pub busy: Vec<usize>,
     /// cpu: the number of busy containers that is judged.
     #[serde(default)]
     pub judged: Option<usize>,
-    /// cpu: weir's time a gigabyte over that without control, at the most.
+    /// cpu: the largest ratio of weir's time a gigabyte to that without control.
     #[serde(default)]
     pub most_over_native: Option<f64>,
     /// latency: round-trip times that the line adds, ms.
     #[serde(default)]
     pub rtt_ms: Vec<u32>,
-    /// latency: the most that the 99th percentile of an idle container may be above the median
-    /// while nobody sends, ms.
+    /// latency: the largest distance of an idle container's 99th percentile from the median while no one
+    /// sends, ms.
     #[serde(default)]
     pub most_rise_beside_ms: Option<f64>,
-    /// latency: the same for a container that sends all it can.
+    /// latency: the same distance for a container that sends as much as it can, ms.
     #[serde(default)]
     pub most_rise_inside_ms: Option<f64>,
-    /// Length of a measurement.
+    /// Length of a measurement, seconds.
     pub seconds: u64,
-    /// Length of a measurement with `--paper`.
+    /// Length of a measurement with `--paper`, seconds.
     pub paper_seconds: u64,
-    /// How often all of it is repeated, alternating between the controls.
+    /// Number of repetitions; each alternates between the controls.
     #[serde(default = "once")]
     pub repetitions: usize,
-    /// The same with `--paper`.
+    /// Number of repetitions with `--paper`.
     #[serde(default = "once")]
     pub paper_repetitions: usize,
-    /// What is compared.
+    /// The controls to compare.
     #[serde(default = "controls")]
     pub controls: Vec<Kind>,
-    /// What the paper reports for a container while nobody sends, ms.
+    /// The paper's round trip of a container while no one sends, ms.
     #[serde(default)]
     pub paper: BTreeMap<Kind, f64>,
 }
@@ -121,21 +120,22 @@ fn controls() -> Vec<Kind> {
 /// One case under one control: medians over the repetitions, and their range.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which case.
+    /// The case's name.
     pub case: String,
-    /// Which control.
+    /// The control.
     pub control: Kind,
-    /// The engine that enforced, if it was weir.
+    /// The engine in force, if the control is weir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// What the plot shows: processor seconds a gigabyte, or the 99th percentile in ms.
+    /// The plotted value: processor seconds a gigabyte, or the 99th percentile in ms.
     pub value: f64,
-    /// Its least and most over the repetitions (cpu), or the median round trip and the longest
+    /// The smallest and largest value of the repetitions (cpu), or the median and the longest round trip
     /// (latency).
     pub range: (f64, f64),
-    /// cpu: payload that arrived, Mbit/s; latency: the fraction of probes that was lost.
+    /// cpu: payload that arrived, Mbit/s; latency: the fraction of lost probes.
     pub beside: f64,
-    /// cpu: packets a gigabyte of payload, as they leave the containers: super-packets count once.
+    /// cpu: packets a gigabyte of payload, counted where they leave the containers; a super-packet counts
+    /// once.
     #[serde(default)]
     pub packets: f64,
 }
@@ -143,22 +143,22 @@ pub struct Row {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with.
+    /// The common part of all reports.
     #[serde(flatten)]
     pub head: Head,
-    /// Controls that were asked for and cannot run in this kernel.
+    /// Requested controls that this kernel cannot run.
     pub missing: Vec<Missing>,
-    /// Cases that cannot run in this kernel, and why.
+    /// Cases that this kernel cannot run, and the reason.
     pub missing_cases: Vec<(String, String)>,
-    /// How it was run: the scenario.
+    /// The settings of the run: the scenario.
     pub settings: Scenario,
-    /// All of it, by case and control.
+    /// The results, by case and control.
     pub rows: Vec<Row>,
-    /// How noisy the machine was, in words; empty if nothing was repeated.
+    /// The noise of the machine, in words; empty without repetitions.
     pub noise: String,
 }
 
-/// What a measurement gives a report.
+/// The results of a measurement.
 #[derive(Debug, Default)]
 struct Found {
     rows: Vec<Row>,
@@ -188,7 +188,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_
 }
 
 impl Scenario {
-    /// How many times [`run`]'s `watch` is called.
+    /// The number of calls of [`run`]'s `watch`.
     #[must_use]
     pub fn steps(&self) -> usize {
         let cases = match self.measures {
@@ -218,18 +218,18 @@ impl Scenario {
     }
 }
 
-/// A control on a topology, until it is dropped.
+/// A control on a topology, in force until it is dropped.
 struct Shaper<'t> {
     kind: Kind,
     topology: &'t Topology,
     capacity: BitRate,
     agent: Option<Agent>,
-    /// Whose plugin is set up.
+    /// The number of containers with the plugin's limit.
     limited: usize,
 }
 
 impl<'t> Shaper<'t> {
-    /// Nobody shapes yet, unless it is weir.
+    /// Starts the control; only weir shapes already.
     fn start(
         kind: Kind,
         scenario: &Scenario,
@@ -250,12 +250,12 @@ impl<'t> Shaper<'t> {
         Ok(Ok(Shaper { kind, topology, capacity: scenario.capacity, agent, limited: 0 }))
     }
 
-    /// The engine, if it is weir.
+    /// The engine, if the control is weir.
     fn engine(&self) -> Result<Option<String>> {
         self.agent.as_ref().map(|agent| Ok(agent.client().status()?.engine)).transpose()
     }
 
-    /// Gives the first containers, so many, equal parts of the capacity.
+    /// Gives equal parts of the capacity to the first `among` containers.
     fn divide(&mut self, among: usize) -> Result<()> {
         let containers = self.topology.containers();
         let node = self.topology.node();

@@ -1,4 +1,4 @@
-//! One picture a report: bars in groups, one group a case.
+//! One picture a report, with a group of bars a case.
 
 use anyhow::Result;
 use plotters::style::Color;
@@ -19,7 +19,7 @@ const TOP: i32 = 104;
 const HEIGHT: i32 = 330;
 const BOTTOM: i32 = 70;
 const LEAST_WIDTH: i32 = 720;
-/// Size of a case's name.
+/// Font size of a case's name.
 const NAME: i32 = 14;
 
 /// The picture as SVG.
@@ -33,7 +33,7 @@ pub fn svg(report: &Report) -> Result<String> {
     controls.sort();
     controls.dedup();
     let group = i32::try_from(controls.len())? * BAR + GAP;
-    // A case's name needs its room.
+    // A group is at least as wide as its case's name.
     let group = group.max(cases.iter().map(|case| width(case, NAME)).max().unwrap_or(0) + 12);
     let right = LEFT + group * i32::try_from(cases.len())? + GAP;
     let total = right.max(LEAST_WIDTH).max(LEFT + title_width(&report.settings.title));
@@ -42,7 +42,7 @@ pub fn svg(report: &Report) -> Result<String> {
     })
 }
 
-/// `group`: how wide a case is; `right`: where the last one ends.
+/// Draws the picture. `group` is the width of a case, and `right` the end of the last one.
 fn draw(
     sheet: &Sheet<'_>,
     report: &Report,
@@ -100,7 +100,7 @@ mod tests {
         for words in ["1 busy", "5 busy", "weir", "none", "processor seconds"] {
             assert!(text.contains(words), "{words}");
         }
-        // Background, a square a control in the legend, and the bars.
+        // The background, a square a control in the legend, and the bars.
         assert_eq!(text.matches("<rect").count(), 1 + 2 + 4);
     }
 }

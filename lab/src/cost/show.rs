@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Every case and control, and what is judged.
+/// All cases and controls, with the judged figures.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let settings = &report.settings;

@@ -7,18 +7,18 @@ use weir_units::BitRate;
 
 use crate::{control::AgentSetup, scenario::Scenario};
 
-/// What the demo's senders live in.
+/// The containers of the demo's senders.
 pub(super) trait Containers {
-    /// In words.
+    /// The kind of the containers, in words.
     fn what(&self) -> String;
 
-    /// Where they are attached.
+    /// The network that they are attached to.
     fn topology(&self) -> &Topology;
 
-    /// An agent that finds them.
+    /// The settings of an agent that finds them.
     fn agent_setup<'a>(&'a self, weir: &'a Path, capacity: BitRate) -> AgentSetup<'a>;
 
-    /// What the agent calls a container.
+    /// The agent's name for a container.
     fn agent_name(&self, label: &str) -> String;
 
     /// Starts a command in a container and leaves it running.
@@ -61,17 +61,17 @@ impl Containers for NetnsContainers {
     }
 }
 
-/// Docker containers on Docker's own bridge, routed and masqueraded by Docker, under a
-/// dockerd in the node's namespace.
+/// Docker containers on Docker's own bridge, under a dockerd in the node's namespace. Docker routes and
+/// masquerades them.
 pub(super) struct DockerContainers {
-    // Before the topology: containers end before their network does.
+    // Dropped before the topology, so that containers end before their network.
     docker: Dockerd,
     labels: Vec<String>,
     topology: Topology,
 }
 
 impl DockerContainers {
-    /// Starts the daemon and the containers, their weights as labels.
+    /// Starts the daemon and the containers, with their weights as labels.
     pub(super) fn start(scenario: &Scenario) -> Result<DockerContainers> {
         let spec = Spec { containers: Vec::new(), mode: Mode::Routed, ..scenario.spec() };
         let topology = Topology::build(&spec)?;

@@ -1,9 +1,8 @@
-//! Half a minute of weir at work: three containers send real TCP through a 100 Mbit/s uplink
-//! while their policies change, and a table shows what each gets, once a second.
+//! Half a minute of weir at work. Three containers send real TCP through a 100 Mbit/s uplink while their
+//! policies change. A table shows each container's rate once a second.
 //!
-//! The phases are the cases of scenario `combined`: weights 1:2:3, then a minimum for the
-//! first, then a maximum for the third. What is shown was counted by the receiver, not by
-//! the agent.
+//! The phases are the cases of the scenario `combined`: weights 1:2:3, then a minimum for the first
+//! container, then a maximum for the third. The receiver counts the shown bytes, not the agent.
 
 mod containers;
 mod screen;
@@ -32,36 +31,36 @@ use crate::{
     scenario::{self, Case, Scenario},
 };
 
-/// What the containers are.
+/// The kind of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Docker's, by a dockerd of the demo's own.
+    /// Docker containers, under a dockerd of the demo's own.
     Docker,
     /// Network namespaces.
     Netns,
 }
 
-/// What the caller decides.
+/// The caller's choices.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The weir program to show.
     pub weir: PathBuf,
-    /// None: Docker's if dockerd can run, else namespaces.
+    /// The kind of containers; `None` means Docker's if dockerd can run, else namespaces.
     pub containers: Option<Kind>,
-    /// Length of a phase, of which the first 2 s are not judged.
+    /// Length of a phase in seconds; its first 2 s are not judged.
     pub seconds: u64,
 }
 
 const SCENARIO: &str = "combined";
-/// How far a share may be off.
+/// The largest error of a share, as a fraction.
 const TOLERANCE: f64 = 0.05;
-/// Seconds of a phase that are not judged.
+/// Seconds at the start of a phase that are not judged.
 const WARM_UP: usize = 2;
 const FIRST_PORT: u16 = 5301;
-/// How long a second may be late before traffic counts as stalled.
+/// The largest delay of a second's report before traffic counts as stalled.
 const STALL: Duration = Duration::from_secs(8);
 
-/// Runs the demo. Success if every share of every phase is within 5 % of its allocation.
+/// Runs the demo. It succeeds if each share of each phase is within 5 % of its allocation.
 ///
 /// # Errors
 /// If something cannot be started, traffic stalls, or on Ctrl-C. Nothing is left behind.
@@ -126,7 +125,7 @@ fn show(options: &Options, scenario: &Scenario, containers: &dyn Containers) -> 
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One change for all, under load except for the first.
+/// Sets all policies in one change. Only the first change happens without load.
 fn set_policies(agent: &Agent, containers: &dyn Containers, case: &Case) -> Result<()> {
     let mut policies = Vec::new();
     for (label, setting) in case.settings() {
@@ -135,7 +134,7 @@ fn set_policies(agent: &Agent, containers: &dyn Containers, case: &Case) -> Resu
     agent.set(&policies)
 }
 
-/// The receiver's end of a container's flow: an iperf3 server that reports every second.
+/// The receiver's end of a container's flow: an iperf3 server that reports each second.
 struct Meter {
     server: Proc,
     rates: Vec<f64>,
@@ -152,7 +151,7 @@ fn start_traffic(containers: &dyn Containers, labels: &[&str], seconds: usize) -
         wait_until_listening(&mut server, port)?;
         meters.push(Meter { server, rates: Vec::new() });
     }
-    // Some more, so that all still send when the last second is counted.
+    // The flows last 2 s longer, so that all still send in the last counted second.
     let seconds = (seconds + 2).to_string();
     for (label, port) in labels.iter().zip(FIRST_PORT..) {
         let port = port.to_string();
@@ -162,7 +161,7 @@ fn start_traffic(containers: &dyn Containers, labels: &[&str], seconds: usize) -
     Ok(meters)
 }
 
-/// Waits until every flow has reported its second number `second`; their rates, Mbit/s.
+/// Waits until each flow has reported second number `second`. Returns their rates, Mbit/s.
 fn wait_for_second(meters: &mut [Meter], second: usize) -> Result<Vec<f64>> {
     let deadline = Instant::now() + STALL;
     loop {
@@ -180,7 +179,7 @@ fn wait_for_second(meters: &mut [Meter], second: usize) -> Result<Vec<f64>> {
     }
 }
 
-/// Payload rates that an iperf3 server has printed, one a second, Mbit/s.
+/// The payload rates in the output of an iperf3 server, one a second, Mbit/s.
 ///
 /// `[  5]   3.00-4.00   sec  1.80 MBytes  15117 Kbits/sec`
 fn rates(text: &str) -> Vec<f64> {
@@ -190,7 +189,7 @@ fn rates(text: &str) -> Vec<f64> {
         let interval = words.iter().position(|word| *word == "sec")?;
         let (start, end) = words.get(interval.checked_sub(1)?)?.split_once('-')?;
         let (start, end): (f64, f64) = (start.parse().ok()?, end.parse().ok()?);
-        // The summary at the end covers all of it.
+        // The summary line at the end covers more than one second.
         let whole = (end - start - 1.0).abs() < 0.1;
         let kbit: f64 = words.get(unit.checked_sub(1)?)?.parse().ok()?;
         whole.then(|| (start.round() as usize, kbit / 1000.0))
@@ -219,7 +218,7 @@ fn rows(case: &Case, shares: &[Share], rates: &[f64]) -> Vec<Row> {
         .collect()
 }
 
-/// A container in a phase.
+/// The result of a container in a phase.
 #[derive(Debug, Clone, PartialEq)]
 struct Verdict {
     phase: String,

@@ -8,12 +8,12 @@ use weir_units::BitRate;
 
 use crate::report::table::new_table;
 
-/// Mbit/s that one character of a bar stands for.
+/// Mbit/s in one character of a bar.
 const STEP: f64 = 2.0;
-/// The longest bar: a full link.
+/// Characters of the longest bar, which is a full link.
 const LONGEST: usize = 48;
 
-/// What the table says of one container.
+/// A row of the table: one container.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     pub(super) name: String,
@@ -26,12 +26,12 @@ pub(super) struct Row {
     pub(super) measured: f64,
 }
 
-/// The live table: redrawn in place on a terminal, one line a second elsewhere.
+/// The live table: redrawn in place on a terminal, else one line a second.
 pub(super) struct Screen {
     live: bool,
     seconds: usize,
     started: Instant,
-    /// Lines to go up before the next table.
+    /// Number of lines to move up before the next table.
     lines: usize,
 }
 
@@ -40,7 +40,7 @@ impl Screen {
         Screen { live: std::io::stdout().is_terminal(), seconds, started: Instant::now(), lines: 0 }
     }
 
-    /// Shows one second; the last of a phase stays on the screen.
+    /// Shows one second; the last second of a phase stays on the screen.
     pub(super) fn show(&mut self, second: usize, phase: &str, rows: &[Row], last: bool) {
         let mut out = std::io::stdout().lock();
         let text = if self.live || last {
@@ -51,7 +51,7 @@ impl Screen {
             format!("{}\n", line(self.started.elapsed().as_secs(), rows))
         };
         self.lines = if self.live && !last { text.lines().count() } else { 0 };
-        // Nobody may be reading.
+        // A closed pipe is ignored.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }
@@ -87,7 +87,7 @@ fn table(rows: &[Row]) -> String {
     table.to_string()
 }
 
-/// What is measured as blocks, what is expected as a line through them; always of one width.
+/// A bar of fixed width: blocks for the measured rate, and a line at the expected rate.
 fn bar(expected: f64, measured: f64) -> String {
     let cells = |mbit: f64| ((mbit / STEP).round() as usize).min(LONGEST - 1);
     let (filled, mark) = (cells(measured), cells(expected));

@@ -8,26 +8,26 @@ use super::{
     table::{align_numbers, new_table},
 };
 
-/// What the results of all scenarios have in common.
+/// The common part of the results of all scenarios.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The scenario's name.
     pub scenario: String,
-    /// What was measured.
+    /// The measured figures.
     pub figures: Vec<Figure>,
     /// Kernel release.
     pub kernel: String,
-    /// What it ran on.
+    /// The machine of the run.
     pub machine: Machine,
-    /// How it was run.
+    /// The settings of the run.
     pub settings: serde_json::Value,
 }
 
 impl Summary {
-    /// Reads a `result.json`, of any scenario.
+    /// Reads a `result.json` of any scenario.
     ///
     /// # Errors
-    /// If it cannot be read, or is not one.
+    /// If it cannot be read, or is no result.
     pub fn read(path: &Path) -> Result<Summary> {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read result {}", path.display()))?;
@@ -35,7 +35,8 @@ impl Summary {
     }
 }
 
-/// The figures of two results side by side; those that only one has are shown as such.
+/// The figures of two results side by side. A figure that only one result has is marked as missing in the
+/// other.
 #[must_use]
 pub fn compare(a: &Summary, b: &Summary) -> String {
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! What reports of all kinds of scenarios have in common.
+//! The common part of reports of all kinds of scenarios.
 
 use std::{fs, path::Path};
 
@@ -11,18 +11,18 @@ use super::{
     verdict::{of, pass},
 };
 
-/// What a report begins with; flat in its JSON.
+/// The first fields of each report; flat in its JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// The scenario's name.
     pub scenario: String,
-    /// Whether every figure that has a rule meets it; none if there is none.
+    /// Whether each figure with a rule meets it; `None` if no figure has a rule.
     pub pass: Option<bool>,
-    /// What was measured, beside what was wanted and what the paper reports.
+    /// The measured figures, with the expected values and the paper's.
     pub figures: Vec<Figure>,
     /// Kernel release.
     pub kernel: String,
-    /// What it ran on.
+    /// The machine of the run.
     pub machine: Machine,
     /// weir's version.
     pub weir: String,
@@ -31,7 +31,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Of a run that has ended here and now.
+    /// The head for a run that has just ended on this machine.
     pub(crate) fn now(scenario: &str, figures: Vec<Figure>) -> Head {
         Head {
             scenario: scenario.to_owned(),
@@ -45,12 +45,12 @@ impl Head {
     }
 }
 
-/// A report of any kind, as it is shown and written.
+/// A report of any kind, which can be shown and written.
 pub trait Shown: Serialize {
-    /// Its beginning.
+    /// The common part of the report.
     fn head(&self) -> &Head;
 
-    /// All of it in words.
+    /// The full report in words.
     fn table(&self) -> String;
 
     /// The plot, as SVG.
@@ -59,15 +59,15 @@ pub trait Shown: Serialize {
     /// If the drawing library refuses.
     fn plot(&self) -> Result<String>;
 
-    /// Why there is no verdict, where there is none.
+    /// The reason why there is no verdict, if there is none.
     fn unjudged(&self) -> &'static str;
 
-    /// The tc scripts that were run, if there are any.
+    /// The tc scripts of the run, if there are any.
     fn scripts(&self) -> &str {
         ""
     }
 
-    /// Pass, or what falls short and by how much.
+    /// The verdict: pass, or the figures that fall short and by how much.
     fn verdict(&self) -> String {
         let Head { scenario, pass, figures, .. } = self.head();
         match pass {
@@ -76,8 +76,8 @@ pub trait Shown: Serialize {
         }
     }
 
-    /// Writes `result.json`, `table.txt`, `plot.svg` and, if there are any, the tc scripts into
-    /// `dir`, which is made if needed.
+    /// Writes `result.json`, `table.txt`, `plot.svg` and the tc scripts, if any, into `dir`. Creates `dir` if
+    /// needed.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -2,21 +2,21 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// What a run ran on, as far as it matters to compare figures.
+/// The machine of a run, as far as it matters for the comparison of figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// As /proc/cpuinfo calls it.
+    /// The model name in /proc/cpuinfo.
     pub cpu: String,
     /// Processors that this process may use.
     pub cores: usize,
     /// Memory, MB.
     pub memory_mb: u64,
-    /// Load average of the last minute when the report was made: a busy machine adds noise.
+    /// Load average of the last minute at the time of the report; a busy machine adds noise.
     pub load: String,
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that this process runs on.
     #[must_use]
     pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

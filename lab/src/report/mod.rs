@@ -1,4 +1,4 @@
-//! What a run says: figures with verdicts, JSON, a table, a plot.
+//! The output of a run: figures with verdicts, JSON, a table, a plot.
 
 mod compare;
 mod head;
@@ -30,22 +30,22 @@ use crate::{
 /// One run of one scenario. As JSON: `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with.
+    /// The common part of all reports.
     #[serde(flatten)]
     pub head: Head,
     /// The scenario's title.
     pub title: String,
-    /// Where the experiment comes from.
+    /// The source of the experiment, such as a paper's figure.
     pub source: String,
-    /// Of the confidence intervals.
+    /// Seed of the confidence intervals.
     pub seed: u64,
-    /// What was compared.
+    /// The controls of the run.
     pub controls: Vec<Kind>,
-    /// How it was run.
+    /// The settings of the run.
     pub settings: Settings,
-    /// All of it.
+    /// The results of the cases.
     pub cases: Vec<CaseReport>,
-    /// Controls that were asked for and cannot run in this kernel.
+    /// Requested controls that this kernel cannot run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Missing>,
     /// The tc scripts of control `tc`.
@@ -53,57 +53,57 @@ pub struct Report {
     pub scripts: String,
 }
 
-/// A number, and what is said of it.
+/// A number and its judgement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Unique within the report.
     pub name: String,
-    /// Measured.
+    /// The measured value.
     pub value: f64,
     /// Unit of all numbers here.
     pub unit: String,
-    /// Expected, or the bound; none if nothing is asked of it.
+    /// The expected value or the bound; `None` if nothing is required.
     pub want: Option<f64>,
-    /// What the paper reports.
+    /// The paper's value.
     pub paper: Option<f64>,
-    /// How `value` is judged against `want`.
+    /// The rule that judges `value` by `want`.
     pub rule: Option<Rule>,
     /// The judgement.
     pub pass: Option<bool>,
 }
 
-/// How a figure is judged.
+/// The rule that judges a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// Not further from `want` than this fraction of it.
+    /// At most this fraction of `want` away from it.
     Within(f64),
-    /// Not less than `want`.
+    /// At least `want`.
     AtLeast,
-    /// Not more than `want`.
+    /// At most `want`.
     AtMost,
 }
 
-/// How a scenario was run.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// What the engine divides, bit/s.
+    /// The rate that the engine divides, bit/s.
     pub capacity: BitRate,
-    /// The line behind it, bit/s.
+    /// The rate of the line behind the uplink, bit/s.
     pub wire: BitRate,
-    /// Way to the uplink.
+    /// The way to the uplink.
     pub mode: Mode,
     /// IP version.
     pub family: Family,
     /// Segmentation offload in the containers.
     pub tso: bool,
-    /// Bridged packets pass iptables.
+    /// Whether bridged packets pass iptables.
     pub br_netfilter: Option<bool>,
-    /// Length of a case, of which the first 2 s are left out.
+    /// Length of a case in seconds; its first 2 s are not measured.
     pub seconds: u64,
     /// Largest error of a share, as a fraction.
     pub tolerance: f64,
-    /// Largest fraction of datagrams lost; none: not judged.
+    /// Largest fraction of datagrams lost; `None` is not judged.
     #[serde(default)]
     pub max_loss: Option<f64>,
     /// Largest rise of a mean round trip, ms.
@@ -112,20 +112,20 @@ pub struct Settings {
     /// More lines of the agent's `[link]` section.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub link: String,
-    /// How the tc script does it.
+    /// The form of the tc script.
     pub tc: TcForm,
 }
 
 /// One case under all controls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseReport {
-    /// Its name.
+    /// The case's name.
     pub name: String,
-    /// One each, the host last.
+    /// One report a container, the host last.
     pub containers: Vec<ContainerReport>,
-    /// Payload that arrived as a fraction of the capacity.
+    /// Payload that arrived, as a fraction of the capacity.
     pub link_use: BTreeMap<Kind, f64>,
-    /// The least that weir's should be.
+    /// The smallest link use that weir must reach.
     pub want_link_use: f64,
     /// Jain's index of measured over expected.
     pub jain: BTreeMap<Kind, f64>,
@@ -137,16 +137,16 @@ pub struct CaseReport {
 /// Round trips of an otherwise idle container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PingReport {
-    /// Its name.
+    /// The container's name.
     pub container: String,
-    /// Under each control.
+    /// The round trips under each control.
     pub measured: BTreeMap<Kind, PingMeasurement>,
 }
 
 /// Round trips, ms.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PingMeasurement {
-    /// Mean with nobody sending.
+    /// Mean while no one else sends.
     pub idle_mean: f64,
     /// Mean while the others send.
     pub mean: f64,
@@ -154,45 +154,45 @@ pub struct PingMeasurement {
     pub median: f64,
     /// 99th percentile while the others send.
     pub p99: f64,
-    /// Fraction of probes not answered.
+    /// Fraction of unanswered probes.
     pub loss: f64,
 }
 
 /// One container in one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerReport {
-    /// Its name.
+    /// The container's name.
     pub name: String,
     /// Policy, load, and the paper's figure.
     #[serde(flatten)]
     pub setting: Setting,
-    /// What it may send, layer 2, bit/s.
+    /// The rate that it may send at, layer 2, bit/s.
     pub allocation: BitRate,
-    /// What of it arrives as payload, Mbit/s.
+    /// The part of the allocation that arrives as payload, Mbit/s.
     pub expected: f64,
-    /// What did; no entry for a container that sent nothing.
+    /// The result of each control; empty for a container that sent nothing.
     pub measured: BTreeMap<Kind, Measurement>,
 }
 
-/// One flow, steady state; rates are payload in Mbit/s.
+/// The steady state of one flow; rates are payload in Mbit/s.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// What arrived.
+    /// The payload that arrived.
     pub goodput: f64,
     /// 95 % confidence interval of its mean, by block bootstrap.
     pub ci95: (f64, f64),
     /// Distance from the expected goodput, as a fraction of it.
     pub error: f64,
-    /// What the sender got rid of.
+    /// The payload that the sender sent.
     pub sent: f64,
-    /// UDP: fraction of datagrams lost.
+    /// Fraction of datagrams lost; UDP only.
     pub loss: Option<f64>,
-    /// TCP: segments sent again.
+    /// Retransmitted segments; TCP only.
     pub retransmits: Option<u64>,
 }
 
 impl Rule {
-    /// Whether `value` is as wanted.
+    /// Whether `value` fulfils the rule.
     #[must_use]
     pub fn holds(self, value: f64, want: f64) -> bool {
         match self {
@@ -261,7 +261,7 @@ impl Report {
     /// Reads a `result.json`.
     ///
     /// # Errors
-    /// If it cannot be read, or is not one.
+    /// If it cannot be read, or is no result.
     pub fn read(path: &Path) -> Result<Report> {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read result {}", path.display()))?;
@@ -307,13 +307,14 @@ fn figures(cases: &[CaseReport], controls: &[Kind], settings: &Settings) -> Vec<
 }
 
 impl CaseReport {
-    /// The largest error of a share under a control; none if it was not run.
+    /// The largest error of a share under a control; `None` if the control was not run.
     #[must_use]
     pub fn largest_error(&self, kind: Kind) -> Option<f64> {
         self.containers.iter().filter_map(|c| Some(c.measured.get(&kind)?.error)).reduce(f64::max)
     }
 
-    /// What weir made of this case, with the rules; an engine that was named is in the names.
+    /// weir's figures for this case, with the rules. The name of an explicitly chosen engine is part of the
+    /// figures' names.
     fn figures(&self, kind: Kind, settings: &Settings) -> Vec<Figure> {
         let mut figures = Vec::new();
         let engine = kind.engine().map_or(String::new(), |_| format!(", {}", kind.name()));
@@ -349,7 +350,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{oracle, scenario};
 
-    /// A report of `name` as if every control had measured the expected times `factor`.
+    /// A report of `name`, as if each control had measured the expected value times `factor`.
     pub(crate) fn sample(name: &str, factor: f64) -> Report {
         let scenario = scenario::find(name).unwrap();
         let cases = scenario

@@ -1,4 +1,4 @@
-//! One picture a scenario: bars in groups, one group a container, one panel a case.
+//! One picture a scenario: a panel a case, in it a group of bars a container.
 
 use anyhow::Result;
 use plotters::style::{Color, RGBColor};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::control::{Kind, TcForm};
 
-/// A bar's width, from crowded to roomy plots.
+/// Width of a bar in pixels, from crowded to roomy plots.
 const BARS: std::ops::RangeInclusive<i32> = 13..=26;
 const GROUP_GAP: i32 = 15;
 const PANEL_PAD: i32 = 14;
@@ -35,13 +35,13 @@ pub fn svg(report: &Report) -> Result<String> {
 
 struct Canvas {
     width: i32,
-    /// Top of the scale, Mbit/s.
+    /// The scale's highest value, Mbit/s.
     top: f64,
-    /// Distance of the grid's lines.
+    /// Distance of the grid's lines, Mbit/s.
     tick: f64,
-    /// Bars in a group.
+    /// Number of bars in a group.
     bars: i32,
-    /// Width of one.
+    /// Width of one bar, pixels.
     bar: i32,
 }
 
@@ -75,7 +75,7 @@ impl Canvas {
     fn draw(&self, sheet: &Sheet<'_>, report: &Report) -> Drawn {
         self.draw_head(sheet, report)?;
         self.draw_scale(sheet)?;
-        // A narrow plot is spread over the least width.
+        // A narrow plot is stretched to the minimum width.
         let spare = self.width - LEFT - RIGHT - self.content_width(report);
         let extra = spare / report.cases.len().max(1) as i32;
         let mut x = LEFT;
@@ -185,7 +185,7 @@ impl Canvas {
     }
 }
 
-/// Containers that send something.
+/// The containers that send something.
 fn active(case: &CaseReport) -> impl Iterator<Item = &ContainerReport> {
     case.containers.iter().filter(|c| !c.measured.is_empty())
 }

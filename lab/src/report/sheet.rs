@@ -1,4 +1,4 @@
-//! What all plots share: a white sheet with a title, words, lines and bars on it, and a scale.
+//! The common parts of all plots: a white sheet with a title, words, lines, bars and a scale.
 
 use anyhow::{Result, anyhow};
 use plotters::{
@@ -10,36 +10,37 @@ use plotters::{
 pub(crate) const INK: RGBColor = RGBColor(33, 37, 41);
 pub(crate) const FAINT: RGBColor = RGBColor(222, 226, 230);
 pub(crate) const GREY: RGBColor = RGBColor(108, 117, 125);
-/// Size of most words.
+/// Font size of most words.
 pub(crate) const TEXT: i32 = 15;
-/// Size of the title.
+/// Font size of the title.
 const TITLE: i32 = 22;
-/// Width of a letter as a fraction of the font's size, generously: there is no font to ask.
+/// Width of a letter as a fraction of the font's size. The estimate is generous, because no font is available
+/// to measure.
 const LETTER: f64 = 0.55;
 
-/// Whether the drawing library did as told.
+/// The result of a drawing operation.
 pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Where words stand at a point: beside it, and below or around its height.
+/// The position of words relative to a point: horizontal, then vertical.
 #[derive(Clone, Copy)]
 pub(crate) struct Anchor(HPos, VPos);
 
-/// To the right of a point and below it.
+/// Right of the point and below it.
 pub(crate) const LEFT_TOP: Anchor = Anchor(HPos::Left, VPos::Top);
-/// To the right of a point.
+/// Right of the point.
 pub(crate) const LEFT_MIDDLE: Anchor = Anchor(HPos::Left, VPos::Center);
-/// Below a point.
+/// Below the point.
 pub(crate) const CENTER_TOP: Anchor = Anchor(HPos::Center, VPos::Top);
-/// To the left of a point.
+/// Left of the point.
 pub(crate) const RIGHT_MIDDLE: Anchor = Anchor(HPos::Right, VPos::Center);
 
 /// A sheet to draw on. Points are pixels from its upper left corner.
 pub(crate) struct Sheet<'a>(DrawingArea<SVGBackend<'a>, Shift>);
 
-/// A white sheet of that size with what `draw` puts on it, as SVG.
+/// Returns a white sheet of this size with the output of `draw`, as SVG.
 ///
 /// # Errors
-/// If the drawing library refuses; `scenario` is named then.
+/// If the drawing library refuses; the error names `scenario`.
 pub(crate) fn svg(
     scenario: &str,
     (width, height): (i32, i32),
@@ -59,7 +60,7 @@ pub(crate) fn svg(
 }
 
 impl Sheet<'_> {
-    /// The title, and a line about how it was measured, both from `left` on.
+    /// Draws the title and a line about the measurement, both from `left` on.
     pub(crate) fn head(&self, left: i32, title: &str, under: &str) -> Drawn {
         self.words(title, (left, 14), TITLE, &INK, LEFT_TOP)?;
         self.words(under, (left, 42), TEXT, &GREY, LEFT_TOP)
@@ -77,47 +78,48 @@ impl Sheet<'_> {
         Ok(self.0.draw(&Text::new(words.to_owned(), at, style))?)
     }
 
-    /// Words from below to above, around that point's height.
+    /// Draws words upwards, centred on the point's height.
     pub(crate) fn upright(&self, words: &str, at: (i32, i32)) -> Drawn {
         let font = ("sans-serif", TEXT).into_font().transform(FontTransform::Rotate270);
         let style = font.color(&GREY).pos(Pos::new(HPos::Center, VPos::Top));
         Ok(self.0.draw(&Text::new(words.to_owned(), at, style))?)
     }
 
-    /// A line through all these points.
+    /// Draws a line through all these points.
     pub(crate) fn line(&self, points: Vec<(i32, i32)>, style: impl Into<ShapeStyle>) -> Drawn {
         Ok(self.0.draw(&PathElement::new(points, style))?)
     }
 
-    /// A line of the grid; the one at zero is the axis.
+    /// Draws a line of the grid; the line at zero is the axis.
     pub(crate) fn grid(&self, from: (i32, i32), to: (i32, i32), is_zero: bool) -> Drawn {
         self.line(vec![from, to], if is_zero { INK } else { FAINT }.stroke_width(1))
     }
 
-    /// A filled rectangle between two corners.
+    /// Draws a filled rectangle between two corners.
     pub(crate) fn bar(&self, corners: [(i32, i32); 2], ink: RGBColor) -> Drawn {
         Ok(self.0.draw(&Rectangle::new(corners, ink.filled()))?)
     }
 
-    /// A filled diamond around a point.
+    /// Draws a filled diamond around a point.
     pub(crate) fn diamond(&self, (x, y): (i32, i32), ink: RGBColor) -> Drawn {
         let corners = vec![(x, y - 6), (x + 6, y), (x, y + 6), (x - 6, y)];
         Ok(self.0.draw(&Polygon::new(corners, ink.filled()))?)
     }
 }
 
-/// Distance of a scale's lines: 1, 2 or 5 of some power of ten, at most so many up to `highest`.
+/// Distance of a scale's lines: the smallest 1, 2 or 5 times a power of ten with at most `most` lines up to
+/// `highest`.
 pub(crate) fn tick(highest: f64, most: f64) -> f64 {
     let steps = (-2..6).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
     steps.into_iter().find(|tick| highest / tick <= most).unwrap_or(highest)
 }
 
-/// How wide words are, about.
+/// The approximate width of words, pixels.
 pub(crate) fn width(words: &str, size: i32) -> i32 {
     (words.chars().count() as f64 * f64::from(size) * LETTER).ceil() as i32
 }
 
-/// How wide a title is, about.
+/// The approximate width of a title, pixels.
 pub(crate) fn title_width(title: &str) -> i32 {
     width(title, TITLE)
 }

@@ -8,7 +8,7 @@ use super::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, S
 
 use crate::control::{Kind, Missing};
 
-/// Every case and container, expected beside measured.
+/// All cases and containers, expected beside measured.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let settings = &report.settings;
@@ -47,7 +47,7 @@ pub fn table(report: &Report) -> String {
     text + &missing_lines(&report.missing)
 }
 
-/// How a table names a control: with the engine that weir chose by itself.
+/// A control's name in a table; `weir` has the engine that it chose in brackets.
 pub(crate) fn control_name(kind: Kind, engine: Option<&str>) -> String {
     match engine {
         Some(engine) if kind == Kind::Weir => format!("weir ({engine})"),
@@ -55,7 +55,7 @@ pub(crate) fn control_name(kind: Kind, engine: Option<&str>) -> String {
     }
 }
 
-/// Has columns from the `first` on stand to the right, as numbers do.
+/// Aligns the columns from `first` on to the right, for numbers.
 pub(crate) fn align_numbers(table: &mut Table, first: usize) {
     for column in table.column_iter_mut().skip(first) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -69,7 +69,7 @@ pub(crate) fn missing_lines(missing: &[Missing]) -> String {
 
 const SENDS: usize = 5;
 
-/// A line under a case's containers: a figure of the whole case.
+/// A figure of a whole case, in a line under the case's containers.
 struct Line {
     name: String,
     want: String,
@@ -104,7 +104,7 @@ fn case_lines(case: &CaseReport, settings: &Settings) -> Vec<Line> {
     lines
 }
 
-/// weir's column is followed by its error, and comes first.
+/// The columns of the table: weir's comes first, and its error stands beside it.
 struct Columns<'a> {
     controls: &'a [Kind],
     paper: bool,
@@ -164,7 +164,7 @@ impl Columns<'_> {
     }
 }
 
-/// The look of all of the lab's tables.
+/// An empty table in the style of all tables of the lab.
 pub(crate) fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);

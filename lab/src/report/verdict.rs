@@ -2,12 +2,12 @@ use std::fmt::Write as _;
 
 use super::{Figure, Rule};
 
-/// Whether every figure that has a rule meets it; none if there is none.
+/// Whether each figure with a rule meets it; `None` if no figure has a rule.
 pub(crate) fn pass(figures: &[Figure]) -> Option<bool> {
     figures.iter().filter_map(|figure| figure.pass).reduce(|all, one| all && one)
 }
 
-/// Pass, or what falls short and by how much.
+/// The verdict: pass, or the figures that fall short and by how much.
 pub(crate) fn of(scenario: &str, pass: Option<bool>, figures: &[Figure]) -> String {
     let judged = figures.iter().filter(|f| f.pass.is_some()).count();
     if pass != Some(false) {

@@ -1,4 +1,4 @@
-//! A consumer in a closed loop, as ApacheBench is one: a connection for each request.
+//! A consumer in a closed loop, like ApacheBench: one connection a request.
 
 use std::{
     ffi::OsString,
@@ -12,22 +12,22 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::service::REQUEST;
 
-/// Longer than any answer takes that is on its way at all.
+/// Longer than any answer takes that is still being sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 const BUFFER: usize = 64 << 10;
 
-/// One answer, as ApacheBench measures it.
+/// One answer, with ApacheBench's measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Answer {
-    /// When the request began.
+    /// The start of the request.
     pub begun: Instant,
-    /// From the request to the first byte of the answer: ApacheBench's `wait`.
+    /// Time from the request to the first byte of the answer: ApacheBench's `wait`.
     pub wait: Duration,
-    /// From the request to the last byte: its `dtime`.
+    /// Time from the request to the last byte: ApacheBench's `dtime`.
     pub dtime: Duration,
     /// Bytes of the answer, with its head.
     pub bytes: usize,
-    /// Those of them that had arrived when its first byte was seen.
+    /// Bytes that had arrived when the first byte was read.
     pub first: usize,
 }
 
@@ -39,7 +39,7 @@ impl Answer {
     }
 }
 
-/// Asks again and again until `end`; what is under way then is given up and not counted.
+/// Sends requests one after the other until `end`. The unfinished request at `end` is not counted.
 ///
 /// # Errors
 /// If the service refuses, answers something else, or takes longer than 30 s.
@@ -56,15 +56,14 @@ pub fn consume(target: SocketAddr, end: Instant) -> Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// This thread has the processor before others: it is to see an answer when it is there, also on
-/// a machine that does something else beside.
+/// Gives this thread the highest priority. It then sees an answer at once, even on a busy machine.
 fn go_first() {
-    // SAFETY: a plain system call without pointers; 0 is the calling thread. Where it is refused,
-    // the thread waits its turn.
+    // SAFETY: a plain system call without pointers; 0 is the calling thread. After a refusal the thread keeps
+    // its priority.
     unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, -20) };
 }
 
-/// None if `end` comes first.
+/// One request and its answer; `None` if `end` comes first.
 fn ask(target: SocketAddr, end: Instant) -> Result<Option<Answer>> {
     let mut stream = TcpStream::connect_timeout(&target, PATIENCE).context("cannot connect")?;
     setsockopt(&stream, sockopt::TcpCongestion, &OsString::from("cubic"))?;

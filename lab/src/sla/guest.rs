@@ -1,5 +1,7 @@
-//! The same in a virtual machine: the whole of it in the guest that weir's own tests use, whose
-//! virtual time no other load moves. Consumers outside of it would live in another time.
+//! A run in a virtual machine: the guest of weir's own tests, with the consumers inside.
+//!
+//! Other load on the machine does not affect the guest's virtual time. Consumers outside would live in
+//! another time.
 
 use std::{
     fs,
@@ -14,16 +16,16 @@ use super::{Report, Scenario};
 
 use crate::{control::Missing, run::Options};
 
-/// Names the test harness's program, where it is not beside weir or on `PATH`.
+/// Environment variable with the path of the test harness, if it is neither beside weir nor on `PATH`.
 const VARIABLE: &str = "WEIR_VM_PROGRAM";
 const PROGRAM: &str = "weir-vm";
-/// Where the guest finds its scenario.
+/// The path of the scenario in the guest.
 const FILE: &str = "/scenario.toml";
-/// A second of the guest takes some seconds; longer on a busy machine.
+/// Time limit of the guest. One of its seconds takes several real ones, more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Runs the scenario in a guest. Without the harness, qemu or a kernel for it nothing is measured
-/// and the report says why.
+/// Runs the scenario in a guest. Without the harness, qemu or a kernel, nothing is measured and the report
+/// gives the reason.
 ///
 /// # Errors
 /// If the guest's report cannot be read; on Ctrl-C.
@@ -64,13 +66,13 @@ pub(super) fn run(scenario: &Scenario, options: &Options) -> Result<Report> {
     }
 }
 
-/// What the guest has printed, if it has come so far: a failed figure is no failure here.
+/// The guest's printed report, if it got that far. A failed figure is no failure here.
 fn report(said: &str) -> Option<serde_json::Result<Report>> {
     let line = said.lines().find(|line| line.starts_with("{\"scenario\""))?;
     Some(serde_json::from_str(line))
 }
 
-/// The harness's program: as named, beside weir (or in the debug build beside), or on `PATH`.
+/// The harness's program: named by the variable, beside weir, in the debug build beside, or on `PATH`.
 pub(crate) fn harness(weir: &Path) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE) {
         return Some(named.into());

@@ -1,4 +1,4 @@
-//! Runs a scenario: each control on a topology of its own, each case with real requests.
+//! Runs a scenario: a topology for each control, and real requests in each case.
 
 use std::{
     collections::BTreeMap,
@@ -25,23 +25,22 @@ use crate::{
     run::{Options, Step},
 };
 
-/// Requests that begin before this are left out: addresses are looked up, queues fill.
+/// Requests that begin before this are left out: addresses are looked up and queues fill.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Frames that wait in front of the line: a network interface's queue, as Linux makes it.
+/// Frames in the queue in front of the line: Linux's default for a network interface.
 const QUEUE: u64 = 1000;
-/// A frame without its check sum.
+/// Bytes of a frame without its check sum.
 const FRAME: u64 = 1514;
-/// The service's container.
+/// The name of the service's container.
 const SERVICE: &str = "service";
 
 /// Measures all cases under all controls, and judges weir's.
 ///
-/// `watch` is told of every case before it runs. Case and control alternate, so that what else
-/// the machine does meets all of them.
+/// `watch` receives each case before it runs. Cases and controls alternate, so that other load on the machine
+/// affects all of them.
 ///
 /// # Errors
-/// If the topology cannot be built, a control cannot be started or the service does not answer;
-/// on Ctrl-C.
+/// If the topology cannot be built, a control cannot be started or the service does not answer; on Ctrl-C.
 pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
     if scenario.guest {
         for (case, &control) in
@@ -83,7 +82,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_
     Ok(Report::new(scenario, rows, missing, scripts))
 }
 
-/// One case under one control, once: what was measured, and the script that shaped it.
+/// Measures one case under one control, once. Returns the sample and the script of the shaping.
 fn measure(scenario: &Scenario, case: &Case, kind: Kind, options: &Options) -> Result<(Sample, String)> {
     let topology = topology(scenario)?;
     let node = topology.node();
@@ -120,13 +119,13 @@ fn measure(scenario: &Scenario, case: &Case, kind: Kind, options: &Options) -> R
     Ok((Sample { answers, udp: udp.into_iter().collect(), engine }, script))
 }
 
-/// The service in a container of a node that routes, the line, and the consumers' machine.
+/// The service in a container of a routing node, the line, and the consumers' machine.
 ///
-/// A route parts a packet from its sender's socket, so that TCP fills the queue in front of the
-/// line as far as its window goes, as it did on the paper's kernel; since Linux 3.6 it holds
-/// itself back where packets keep their socket (TCP small queues), and the UDP task, which runs
-/// on the node itself and is held back by its socket's buffer alone, takes three quarters of the
-/// line.
+/// A route separates a packet from its sender's socket. TCP then fills the queue in front of the line as far
+/// as its window allows, as on the paper's kernel.
+///
+/// Without the route, TCP small queues (since Linux 3.6) limit TCP. The UDP task runs on the node itself, and
+/// only its socket's buffer limits it. It would then take three quarters of the line.
 fn topology(scenario: &Scenario) -> Result<Topology> {
     let topology = Topology::build(&Spec {
         containers: vec![SERVICE.to_owned()],
@@ -142,10 +141,10 @@ fn topology(scenario: &Scenario) -> Result<Topology> {
     Ok(topology)
 }
 
-/// The paper's tree.
+/// Sets up the paper's tree.
 fn shape(topology: &Topology, scenario: &Scenario, case: &Case) -> Result<String> {
     let with = |sfq| script(scenario.line, &case.promised(), case.other, sfq);
-    // Not every kernel has SFQ: a class holds one consumer, for whom a plain queue is the same.
+    // Some kernels lack SFQ. A class holds one consumer, for which a plain queue is equivalent.
     if topology.node().tc(&with(true)).is_ok() {
         return Ok(with(true));
     }
@@ -154,7 +153,7 @@ fn shape(topology: &Topology, scenario: &Scenario, case: &Case) -> Result<String
     Ok(with(false))
 }
 
-/// All consumers at once; what each of them got.
+/// Runs all consumers at once and returns the answers of each.
 fn consumers(
     topology: &Topology,
     ports: &[u16],

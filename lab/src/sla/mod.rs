@@ -1,18 +1,16 @@
-//! Bandwidth that is promised: the experiments of Anastasi et al., "QoS Guarantees for Network
-//! Bandwidth in Private Clouds" (2016), Table 1 and 2, Fig. 4 to 6.
+//! Promised bandwidth: the experiments of Anastasi et al., "QoS Guarantees for Network Bandwidth in Private
+//! Clouds" (2016), Table 1 and 2, Fig. 4 to 6.
 //!
-//! A service in the node rotates pictures for five consumers behind the line, each at a port of
-//! its own and with a rate of its own; beside it a task sends as much UDP as the line holds.
-//! Measured is the time of an answer's transmission, from its first byte to its last, as
-//! ApacheBench's `dtime - wait`.
+//! A service in the node rotates pictures for five consumers behind the line. Each consumer has its own port
+//! and its own rate. Beside the service, a task sends as much UDP as the line holds. The measured time is the
+//! transmission of an answer, from its first byte to its last: ApacheBench's `dtime - wait`.
 //!
-//! How S is counted: an agreement's rate is what the answer takes on the wire, layer 2, as tc and
-//! weir count it. So the ideal time S / bw has S = the answer with its HTTP head and the headers
-//! of its segments, less what had arrived when the clock started (a frame, or some if the
-//! consumer was not looking). The paper takes
-//! the picture alone, 419 KiB, of which headers are 4.6 % more; its kernel (2.6.28) did not yet
-//! charge HTB for the headers of super-packets' segments. The error against the picture alone is
-//! shown beside, and not judged.
+//! An agreement's rate counts layer 2, like tc and weir. The ideal time is S / bw. S is the answer with its
+//! HTTP head and the headers of its segments, without the bytes that arrived before the clock started. Those
+//! are one frame, or several if the consumer was not running.
+//!
+//! The paper's S is the picture alone, 419 KiB; headers add 4.6 %. Its kernel (2.6.28) did not charge HTB for
+//! the headers of a super-packet's segments. The error against the picture alone is shown, but not judged.
 
 mod consumer;
 mod guest;
@@ -37,12 +35,12 @@ pub use tree::script;
 
 use crate::control::Kind;
 
-/// The first consumer's port at the service; the others follow.
+/// The first consumer's port at the service; the other consumers have the next ports.
 pub const FIRST_PORT: u16 = 8001;
 /// The picture's bytes in the paper: S of its S / bw.
 pub const PAPER_BYTES: f64 = 419.0 * 1024.0;
 
-/// What is measured: tells these scenarios from others.
+/// The measured quantity, which marks scenarios of this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measures {
@@ -54,60 +52,60 @@ pub enum Measures {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `weir lab run` calls it.
+    /// The name for `weir lab run`.
     pub name: String,
-    /// One line.
+    /// A title of one line.
     pub title: String,
-    /// Where the experiment comes from.
+    /// The source of the experiment, such as a paper's figure.
     pub source: String,
-    /// What it shows.
+    /// The purpose of the experiment.
     pub about: String,
-    /// That it is one of these.
+    /// The mark of this kind of scenario.
     pub measures: Measures,
-    /// Whether all of it runs in a virtual machine.
+    /// Whether the whole experiment runs in a virtual machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guest: bool,
-    /// The line, layer 2, all of which is divided: the paper's B_eth.
+    /// The rate of the whole line, layer 2: the paper's B_eth.
     #[serde(default = "line")]
     pub line: BitRate,
-    /// What weir divides of it, layer 2; all of it unless said.
+    /// The part of the line that weir divides, layer 2; by default the whole line.
     #[serde(default)]
     pub capacity: Option<BitRate>,
-    /// Segmentation offload of the node's interface: with it HTB sends super-packets.
+    /// Segmentation offload of the node's interface; with it HTB sends super-packets.
     #[serde(default)]
     pub tso: bool,
-    /// Length of a measurement; what begins in its first half second is left out.
+    /// Length of a measurement in seconds; requests in its first half second are not counted.
     pub seconds: u64,
-    /// How often all of it is repeated.
+    /// Number of repetitions.
     #[serde(default = "once")]
     pub repetitions: usize,
-    /// Length of a measurement with `--paper`.
+    /// Length of a measurement with `--paper`, seconds.
     pub paper_seconds: u64,
-    /// The same with `--paper`.
+    /// Number of repetitions with `--paper`.
     pub paper_repetitions: usize,
-    /// What is compared.
+    /// The controls to compare.
     pub controls: Vec<Kind>,
-    /// What is measured.
+    /// The cases to measure.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
-    /// What is judged.
+    /// The bounds that the figures must meet.
     #[serde(default)]
     pub want: Want,
 }
 
-/// One set of consumers and what is promised to them.
+/// A set of consumers and their agreements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Unique within the scenario.
     pub name: String,
-    /// Consumers, if nothing is promised to them.
+    /// Number of consumers, if there are no agreements.
     #[serde(default)]
     pub consumers: usize,
-    /// What is promised to each consumer, and is the most that it gets.
+    /// The promised rate of each consumer, which is also its ceiling.
     #[serde(default)]
     pub agreements: Vec<BitRate>,
-    /// What all other traffic gets at the most; none: it is nobody's business.
+    /// The ceiling of all other traffic; without it no class limits that traffic.
     #[serde(default)]
     pub other: Option<BitRate>,
     /// Whether the UDP task runs.
@@ -119,13 +117,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// How many consumers ask.
+    /// The number of consumers.
     #[must_use]
     pub fn consumers(&self) -> usize {
         self.agreements.len().max(self.consumers)
     }
 
-    /// The ports at which they ask, and what is promised there.
+    /// The consumers' ports and the rates promised there.
     #[must_use]
     pub fn promised(&self) -> Vec<(u16, BitRate)> {
         (FIRST_PORT..).zip(self.agreements.iter().copied()).collect()
@@ -141,36 +139,36 @@ pub struct Paper {
     pub min: Option<f64>,
     /// The mean.
     pub avg: f64,
-    /// The longest.
+    /// The longest transmission.
     #[serde(default)]
     pub max: Option<f64>,
     /// Standard deviation.
     pub std: f64,
 }
 
-/// What a scenario must show; what is none is not judged.
+/// The bounds that a scenario must meet; a missing bound is not judged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Want {
-    /// The most that a consumer's mean may be from S / bw, as a fraction.
+    /// The largest distance of a consumer's mean from S / bw, as a fraction.
     #[serde(default)]
     pub error: Option<f64>,
     /// The paper's error, as a fraction.
     #[serde(default)]
     pub paper_error: Option<f64>,
-    /// The least by which the standard deviation is below that without control, as a fraction;
-    /// in cases with the UDP task.
+    /// The smallest reduction of the standard deviation against no control, as a fraction; in cases with the
+    /// UDP task.
     #[serde(default)]
     pub flatter: Option<f64>,
-    /// The most by which the UDP task moves the mean: between each case with it and the one of
-    /// the same agreements without, as a fraction.
+    /// The largest effect of the UDP task on the mean, as a fraction. It compares each case with the task to
+    /// the case with the same agreements without it.
     #[serde(default)]
     pub moved: Option<f64>,
-    /// Experiment D: the least by which the mean under plain tc is above S / bw, as a fraction:
-    /// the promise is not kept there, and that is what it shows.
+    /// Experiment D: the smallest excess of the mean under plain tc over S / bw, as a fraction. The
+    /// experiment shows that tc breaks the promise there.
     #[serde(default)]
     pub tc_longer: Option<f64>,
-    /// Experiment A and B: the least standard deviation over the mean.
+    /// Experiments A and B: the smallest ratio of the standard deviation to the mean.
     #[serde(default)]
     pub variable: Option<f64>,
 }
@@ -183,19 +181,19 @@ fn once() -> usize {
 }
 
 impl Scenario {
-    /// What weir divides.
+    /// The rate that weir divides.
     #[must_use]
     pub fn divided(&self) -> BitRate {
         self.capacity.unwrap_or(self.line)
     }
 
-    /// How many times [`run`]'s `watch` is called.
+    /// The number of calls of [`run`]'s `watch`.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.cases.len() * self.controls.len() * self.repetitions
     }
 
-    /// What makes no sense, in words.
+    /// The scenario's contradiction, in words.
     pub(crate) fn fault(&self) -> Option<String> {
         if self.cases.is_empty() || self.controls.is_empty() || self.seconds == 0 || self.repetitions == 0 {
             return Some(
@@ -220,15 +218,15 @@ impl Scenario {
     }
 }
 
-/// The time S / bw of an answer of so many bytes after its first ones, ms: see the module's text.
+/// The time S / bw of an answer of `bytes` after its `first` bytes, ms; see the module's text.
 #[must_use]
 pub fn ideal_ms(bytes: usize, first: usize, rate: BitRate) -> f64 {
     (charged(bytes) - charged(first)) * 8e3 / rate.bits_per_sec() as f64
 }
 
-/// What so many bytes of an answer take on the wire, layer 2.
+/// The size of `bytes` of an answer on the wire, layer 2.
 fn charged(bytes: usize) -> f64 {
-    /// Payload of a segment with timestamps over IPv4, and all headers that tc counts.
+    /// The payload of a segment with timestamps over IPv4, and all headers that tc counts.
     const SEGMENT: (usize, usize) = (1448, 66);
     (bytes + bytes.div_ceil(SEGMENT.0) * SEGMENT.1) as f64
 }

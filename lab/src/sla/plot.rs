@@ -1,4 +1,4 @@
-//! One picture a scenario: the distribution of transmission times, as the paper's Fig. 4 to 6.
+//! One picture a scenario: the distribution of transmission times, as in the paper's Fig. 4 to 6.
 
 use anyhow::Result;
 use plotters::style::Color;
@@ -14,7 +14,7 @@ const TOP: i32 = 76;
 const WIDTH: i32 = 620;
 const HEIGHT: i32 = 360;
 const BOTTOM: i32 = 64;
-/// A line of the legend.
+/// Height of a line of the legend, pixels.
 const LINE: i32 = 22;
 
 /// The picture as SVG: C(x) = P{t < x}, a curve for each case and control.
@@ -48,7 +48,7 @@ fn draw(sheet: &Sheet<'_>, report: &Report) -> sheet::Drawn {
     }
     sheet.words("transmission time, ms", (LEFT + WIDTH / 2, y(0.0) + 30), TEXT, &GREY, CENTER_TOP)?;
     for (index, row) in (0..).zip(&report.rows) {
-        // Cases of one control are told apart by how thick and how pale their lines are.
+        // The cases of one control differ in thickness and paleness of their lines.
         let nth = report.rows[..usize::try_from(index)?].iter().filter(|r| r.control == row.control).count();
         let ink = color(row.control).mix(1.0 / (1.0 + 0.6 * nth as f64));
         let style = ink.stroke_width(if nth == 0 { 3 } else { 2 });
@@ -62,7 +62,7 @@ fn draw(sheet: &Sheet<'_>, report: &Report) -> sheet::Drawn {
     Ok(())
 }
 
-/// A stair: at each time it rises by one part in as many as there are.
+/// A staircase that rises by 1/n at each of the n times.
 fn curve(row: &Row, x: &dyn Fn(f64) -> i32, y: &dyn Fn(f64) -> i32) -> Vec<(i32, i32)> {
     let count = row.times.len().max(1) as f64;
     let mut points = vec![(x(0.0), y(0.0))];

@@ -1,5 +1,5 @@
-//! Agreements with a running agent, made as a customer makes them: an offer in XML for each
-//! consumer, the paper's Fig. 2 with the port that it asks at.
+//! Agreements with a running agent, made in a customer's way: an offer in XML for each consumer. The offer is
+//! the paper's Fig. 2 with the consumer's port.
 
 use std::{fmt::Write as _, fs, time::Duration, time::Instant};
 
@@ -18,17 +18,17 @@ use crate::{
     run::Options,
 };
 
-/// How long an agreement may take to be in force.
+/// Time limit for agreements to come into force.
 const READY: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// A class's queue holds an answer, as the 1000 packets of tc's do: slow start fills more than
-/// the 50 ms that are the default, and what is lost at an answer's end costs a time-out.
+/// A class's queue holds a whole answer, like tc's 1000 packets. Slow start fills more than the default of 50
+/// ms, and a loss at an answer's end costs a time-out.
 const QUEUES: &str = "delay_ms = 200\n";
 
-/// What the consumer at a port offers: this rate as the least and as the most.
+/// The offer of the consumer at a port, with this rate as floor and ceiling.
 ///
 /// # Errors
-/// If a name is none, which does not happen.
+/// If a name is invalid, which does not happen.
 pub fn offer(port: u16, rate: BitRate) -> Result<Offer> {
     let selector = Selector { protocol: Some(Protocol::Tcp), source_port: Some(port), ..Selector::default() };
     Ok(Offer {
@@ -46,8 +46,8 @@ pub fn offer(port: u16, rate: BitRate) -> Result<Offer> {
     })
 }
 
-/// An agent that has accepted the agreements of a case and enforces them; it has none to make
-/// if nothing is promised.
+/// An agent that has accepted the agreements of a case and enforces them. A case without promises has no
+/// agreements.
 pub(super) fn agree(
     topology: &Topology,
     scenario: &Scenario,
@@ -77,7 +77,8 @@ pub(super) fn agree(
     Ok(agent)
 }
 
-/// U_res is what is promised, U_oth what the others get; both together may be all of the line.
+/// The section of the configuration. U_res is the promised part and U_oth the others' part; together they may
+/// be the whole line.
 fn section(scenario: &Scenario, case: &Case) -> String {
     let part = |rate: u64| rate as f64 / scenario.divided().bits_per_sec() as f64;
     let promised = part(case.agreements.iter().map(|rate| rate.bits_per_sec()).sum());

@@ -1,4 +1,4 @@
-//! What a run says: the paper's Table 2, each consumer's error, figures with verdicts.
+//! The output of a run: the paper's Table 2, each consumer's error, figures with verdicts.
 
 use std::fmt::Write as _;
 
@@ -17,14 +17,14 @@ use crate::{
     },
 };
 
-/// What the consumers of a case got under a control, over all repetitions.
+/// The consumers' results in a case under a control, over all repetitions.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
-    /// By consumer.
+    /// The answers of each consumer.
     pub answers: Vec<Vec<Answer>>,
-    /// Payload of the UDP task that arrived, Mbit/s; one a repetition.
+    /// Payload of the UDP task that arrived, Mbit/s, one value a repetition.
     pub udp: Vec<f64>,
-    /// The engine that enforced, if it was weir.
+    /// The engine in force, if the control is weir.
     pub engine: Option<String>,
 }
 
@@ -42,45 +42,45 @@ impl Sample {
 /// One consumer in one case under one control.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConsumerRow {
-    /// Its port at the service.
+    /// The consumer's port at the service.
     pub port: u16,
-    /// What it is promised, bit/s, layer 2.
+    /// Its promised rate, bit/s, layer 2.
     pub agreed: Option<BitRate>,
-    /// Transmissions measured.
+    /// Number of measured transmissions.
     pub requests: usize,
-    /// Their mean, ms.
+    /// Mean transmission time, ms.
     pub mean: f64,
-    /// Mean time that a request waits for its answer's first byte, ms.
+    /// Mean time between a request and its answer's first byte, ms.
     pub wait: f64,
-    /// S / bw, ms, with S as charged on the wire.
+    /// The ideal time S / bw, ms, with S as charged on the wire.
     pub ideal: Option<f64>,
-    /// How far the mean is from it, as a fraction; negative if faster.
+    /// Distance of the mean from the ideal time, as a fraction; negative if faster.
     pub error: Option<f64>,
 }
 
 /// One case under one control: all consumers' transmission times, ms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which case.
+    /// The case's name.
     pub case: String,
-    /// Which control.
+    /// The control.
     pub control: Kind,
-    /// The engine that enforced, if it was weir.
+    /// The engine in force, if the control is weir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// The shortest.
+    /// The shortest time.
     pub min: f64,
     /// The mean.
     pub avg: f64,
-    /// The longest.
+    /// The longest time.
     pub max: f64,
     /// Standard deviation.
     pub std: f64,
-    /// By consumer.
+    /// The results of each consumer.
     pub consumers: Vec<ConsumerRow>,
     /// Payload of the UDP task that arrived, Mbit/s.
     pub udp: Option<f64>,
-    /// All of them in order of length: the curve of the plot.
+    /// All times in ascending order: the curve of the plot.
     pub times: Vec<f64>,
 }
 
@@ -94,21 +94,21 @@ impl Row {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with.
+    /// The common part of all reports.
     #[serde(flatten)]
     pub head: Head,
-    /// Controls that were asked for and cannot run in this kernel.
+    /// Requested controls that this kernel cannot run.
     pub missing: Vec<Missing>,
-    /// How it was run: the scenario.
+    /// The settings of the run: the scenario.
     pub settings: Scenario,
-    /// All of it, by case and control.
+    /// The results, by case and control.
     pub rows: Vec<Row>,
     /// The tc scripts of control `tc`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scripts: String,
 }
 
-/// Statistics of what was measured.
+/// The statistics of a sample.
 pub(super) fn row(case: &Case, control: Kind, sample: Sample) -> Result<Row> {
     let mut times: Vec<f64> = Vec::new();
     let mut consumers = Vec::new();
@@ -177,8 +177,7 @@ impl Shown for Report {
     }
 }
 
-/// Whom the verdict concerns: weir; where it was not asked for, whoever else promises
-/// something, or no control where that is all there is.
+/// Whether the verdict concerns this control. It concerns weir; without weir, tc; without both, all controls.
 fn is_judged(kind: Kind, rows: &[Row]) -> bool {
     let has = |wanted: fn(Kind) -> bool| rows.iter().any(|row| wanted(row.control));
     if has(Kind::is_weir) {
@@ -196,7 +195,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
     for row in rows {
         let Some(case) = scenario.cases.iter().find(|case| case.name == row.case) else { continue };
         let name = |what: &str| format!("{}: {what}, {}", row.case, row.control.name());
-        // Where tc is to break the promise, it is no substitute for weir.
+        // In an experiment where tc is to break the promise, tc cannot replace weir.
         let breaks = want.tc_longer.filter(|_| row.control == Kind::Tc);
         let judged = is_judged(row.control, rows) && breaks.is_none();
         let mut push = |name: String, value: f64, unit: &str, rule: Rule, want: Option<f64>, paper| {
@@ -206,7 +205,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
             };
             figures.push(Figure { paper, ..figure });
         };
-        // Table 2 is about tc, and about no control in A and B.
+        // Table 2 has figures for tc, and for no control in A and B.
         let promises = !case.agreements.is_empty();
         let table = case.paper.filter(|_| promises == (row.control != Kind::None));
         let of = |which: fn(Paper) -> Option<f64>| table.and_then(which);
@@ -265,7 +264,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
     figures
 }
 
-/// The paper's Table 2 with a line a case and control, and what is judged.
+/// The paper's Table 2 with a line a case and control, and the judged figures.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let settings = &report.settings;
@@ -326,7 +325,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A report of experiment C whose consumers under `weir` take so much longer than S / bw.
+    /// A report of experiment C, with the consumers' times under `weir` at `factor` times S / bw.
     pub(in crate::sla) fn sample(factor: f64, spread_ms: f64) -> Report {
         let text = include_str!("../../scenarios/sla-C.toml");
         let scenario: Scenario = toml::from_str(text).unwrap();
@@ -447,7 +446,7 @@ pub(super) mod tests {
         assert_eq!(failed(&report(&scenario, ideal, ideal * 1.005)), Vec::<&str>::new());
         assert_eq!(failed(&report(&scenario, ideal, ideal * 1.02)), [moved]);
         assert_eq!(failed(&report(&scenario, ideal * 1.02, ideal)), [moved]);
-        // Beside other agreements nothing can be said.
+        // Cases with other agreements cannot be compared.
         let mut others = scenario.clone();
         others.cases[1].agreements[0] = BitRate::mbit(18);
         assert!(

@@ -1,4 +1,4 @@
-//! The image rotation service: HTTP on several ports, a rotated picture as the answer.
+//! The image rotation service: HTTP on several ports, with a rotated picture as the answer.
 
 use std::{
     convert::Infallible,
@@ -23,14 +23,14 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{net, sync::oneshot};
 use weir_netlab::topology::Netns;
 
-/// What a consumer asks for: the paper's r = 512x512 and alpha = 20.
+/// The consumers' request: the paper's r = 512x512 and alpha = 20.
 pub(super) const REQUEST: &str = "/rotate?size=512&angle=20";
 /// The largest picture that the service rotates, pixels a side.
 const LARGEST: u32 = 4096;
 
-/// A gray picture of `size` by `size` pixels: rings and a gradient, the same every time.
+/// A gray picture of `size` by `size` pixels, with rings and a gradient; always the same.
 ///
-/// The paper's pictures lie on a RAM disk; what is on them does not matter, as they are sent
+/// The paper's pictures lie on a RAM disk. Their content does not matter, because the service sends them
 /// uncompressed.
 #[must_use]
 pub fn picture(size: u32) -> GrayImage {
@@ -42,20 +42,21 @@ pub fn picture(size: u32) -> GrayImage {
     })
 }
 
-/// The picture, turned clockwise by an angle in degrees about its middle, on a canvas of as
-/// many pixels as have their centres between the outermost ones of the turned picture; what was
-/// not in the picture is black.
+/// Rotates the picture clockwise by an angle in degrees about its middle.
 ///
-/// A side of n pixels spans n - 1 from the first centre to the last, so that 512x512 turned by
-/// 20 degrees has floor(511 (cos 20 + sin 20)) + 1 = 655 pixels a side: 655^2 bytes are the
-/// 419 KiB of the paper (one pixel more a side would be 420.3).
+/// The canvas has as many pixels as have their centres between the outermost ones of the rotated picture.
+/// Pixels outside the picture are black.
+///
+/// A side of n pixels spans n - 1 from the first centre to the last. 512x512 at 20 degrees therefore has
+/// floor(511 (cos 20 + sin 20)) + 1 = 655 pixels a side. 655^2 bytes are the paper's 419 KiB; one pixel more
+/// a side would be 420.3.
 #[must_use]
 pub fn rotate(picture: &GrayImage, degrees: f32) -> GrayImage {
     let (sin, cos) = degrees.to_radians().sin_cos();
     let (spanned, tall) = (picture.width() as f32 - 1.0, picture.height() as f32 - 1.0);
     let side = |along: f32, across: f32| {
         let exact = along * cos.abs() + across * sin.abs();
-        // A float's rounding takes no pixel away.
+        // The small addition compensates a float's rounding, which could drop a pixel.
         (exact + 1e-3).floor() as u32 + 1
     };
     let (width, height) = (side(spanned, tall), side(tall, spanned));
@@ -68,13 +69,13 @@ pub fn rotate(picture: &GrayImage, degrees: f32) -> GrayImage {
     })
 }
 
-/// A coordinate that a float's rounding has put beside the picture is at its edge.
+/// Moves a coordinate to the picture's edge if a float's rounding has put it just outside.
 fn inside(at: f32, spanned: f32) -> f32 {
     let edge = at.clamp(0.0, spanned);
     if (at - edge).abs() < 1e-2 { edge } else { at }
 }
 
-/// The picture as a binary portable graymap, uncompressed: a header of 15 bytes here.
+/// The picture as a binary portable graymap, uncompressed; its header has 15 bytes at this size.
 #[must_use]
 pub fn encode(picture: &GrayImage) -> Vec<u8> {
     let mut bytes = format!("P5\n{} {}\n255\n", picture.width(), picture.height()).into_bytes();
@@ -100,7 +101,7 @@ impl Service {
             let listener = netns
                 .within(|| TcpListener::bind((address, port)))?
                 .with_context(|| format!("cannot listen on {address}:{port}"))?;
-            // By name: the host's default may be another. What it accepts inherits this.
+            // The host's default algorithm may differ. Accepted sockets inherit this choice.
             setsockopt(&listener, sockopt::TcpCongestion, &OsString::from("cubic"))?;
             listener.set_nonblocking(true)?;
             listeners.push(listener);
@@ -126,7 +127,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It ends as well when the sender is gone.
+        // A dropped sender ends the service too.
         self.stop.take();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -136,7 +137,7 @@ impl Drop for Service {
 
 async fn accept(listener: TcpListener) {
     let Ok(listener) = net::TcpListener::from_std(listener) else { return };
-    // An error is a connection that is gone before it was taken.
+    // An error means that the connection was gone before it was accepted.
     loop {
         if let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(async move {
@@ -168,7 +169,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
     Ok(response)
 }
 
-/// `size=512&angle=20`: pixels a side, degrees.
+/// Parses `size=512&angle=20`: pixels a side, degrees.
 fn parse(query: &str) -> Option<(u32, f32)> {
     let value = |name: &str| {
         query.split('&').find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name)).map(|p| p.1)

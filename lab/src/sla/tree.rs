@@ -1,16 +1,19 @@
-//! The paper's Fig. 3 as `tc` takes it: HTB with a class an agreement, found by the port.
+//! The paper's Fig. 3 in `tc`'s form: HTB with one class an agreement, found by the port.
 
 use std::fmt::Write as _;
 
 use weir_netlab::topology::UPLINK;
 use weir_units::BitRate;
 
-/// The lines for `tc -batch`. `agreements`: the service's port and its rate, which is its
-/// ceiling as well; `other`: the rate and ceiling of all other traffic. Without it there is no
-/// such class and what matches no filter passes HTB unshaped, which is experiment D.
+/// The lines for `tc -batch`.
 ///
-/// Bursts and quanta are left to tc, as in the paper. Its leaves hold SFQ: `sfq` says whether
-/// this kernel has it; a class holds one consumer, so it decides nothing here.
+/// - `agreements`: the service's port and its rate, which is also its ceiling.
+/// - `other`: the rate and ceiling of all other traffic. Without it there is no such class, and HTB passes
+///   packets that match no filter unshaped. That is experiment D.
+/// - `sfq`: whether this kernel has SFQ, which the paper's leaves hold. A class holds one consumer, so SFQ
+///   makes no difference here.
+///
+/// The script leaves bursts and quanta to tc, as in the paper.
 #[must_use]
 pub fn script(link: BitRate, agreements: &[(u16, BitRate)], other: Option<BitRate>, sfq: bool) -> String {
     let link = link.bits_per_sec();
