@@ -1,11 +1,11 @@
-//! The same in another kernel: one that runs as a process, or one under qemu, each in virtual time, which
-//! no other load moves.
+//! Measurements in another kernel in virtual time, which other load on the machine does not affect.
 //!
-//! * A User-Mode-Linux kernel whose clock stands still while anything runs (`time-travel=inf-cpu`), built
-//!   by `scripts/uml-kernel.sh`; needs no rights. Its root is this machine's, read only; processor time
-//!   costs nothing there, so it tells nothing about speed. One seed gives the same times again, to the
-//!   nanosecond, whatever the algorithm and the load. It takes 1.2 s to begin, and 10 ms for each MB.
-//! * The virtual machine of weir's own tests (`testing/vm`), with an unmodified kernel; slower.
+//! * A User-Mode-Linux kernel, a process whose clock stands still while anything runs
+//!   (`time-travel=inf-cpu`). `scripts/uml-kernel.sh` builds it, and it needs no rights. Its root is this
+//!   machine's, read only. Processor time costs nothing there, so the guest gives no figures about speed. A
+//!   seed gives the same times to the nanosecond, for each algorithm and load. The start takes 1.2 s, and
+//!   each MB 10 ms.
+//! * The virtual machine of weir's own tests (`testing/vm`) under qemu, with an unmodified kernel; slower.
 
 use std::{
     fmt, fs,
@@ -35,18 +35,18 @@ use super::{
 
 use crate::{run::Options, sla::harness};
 
-/// Names the User-Mode-Linux kernel, if it is not where the script puts it.
+/// Environment variable with the path of the User-Mode-Linux kernel, if it is not in the script's directory.
 const VARIABLE: &str = "WEIR_UML";
-/// What the guest's first process is.
+/// The guest's first process.
 const INIT: &str = include_str!("init.sh");
-/// Memory of a guest, of which it takes what it uses.
+/// Memory limit of a guest, which takes only as much as it uses.
 const MEMORY: &str = "mem=1G";
-/// The instant at which a guest's clock begins, ns since the epoch: always the same, so that all is.
+/// The start of a guest's clock, ns since the epoch. It is constant, so that runs are equal.
 const BEGINNING: &str = "time-travel-start=1767225600000000000";
-/// A guest takes some seconds to minutes; longer on a busy machine.
+/// Time limit of a guest. It takes some seconds to minutes, more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Where completion times are measured.
+/// The place where completion times are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -56,7 +56,7 @@ pub enum Backend {
     Here,
     /// Another kernel under qemu, in virtual time.
     Vm,
-    /// This kernel, in real time, with links in user space: for one without netem.
+    /// This kernel, in real time, with links in user space, for a kernel without netem.
     Wires,
 }
 
@@ -71,11 +71,13 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Runs a scenario in the back end asked for, or the first that there is of [`Backend`]'s. `watch` is
-/// called once for each measurement. Without any nothing is measured, and the report says why.
+/// Runs a scenario in the requested back end, or in the first available one of [`Backend`].
+///
+/// `watch` is called once for each measurement. Without a back end nothing is measured, and the report gives
+/// the reason.
 ///
 /// # Errors
-/// If the one asked for is not there (with what to do), a measurement fails, or on Ctrl-C.
+/// If the requested back end is missing (with the remedy), a measurement fails, or on Ctrl-C.
 pub fn run(
     scenario: &Scenario,
     options: &Options,
@@ -124,7 +126,7 @@ pub fn run(
     }
 }
 
-/// The first that there is, or why there is none.
+/// The first available back end, or the reasons why there is none.
 fn first_there(options: &Options) -> Result<Backend, String> {
     let Err(no_uml) = uml() else { return Ok(Backend::Uml) };
     let Err(no_netem) = netem() else { return Ok(Backend::Here) };
@@ -137,30 +139,30 @@ fn first_there(options: &Options) -> Result<Backend, String> {
     ))
 }
 
-/// Whether links in user space can be made, as [`Backend::Wires`] asks for.
+/// Whether links in user space can be made, as [`Backend::Wires`] needs.
 ///
 /// # Errors
-/// What is missing: rights, or tunnel devices.
+/// The missing part: rights, or tunnel devices.
 pub fn wires() -> Result<()> {
     check_rights()?;
     let netns = Netns::create(&format!("{}wires", unique_prefix()))?;
     tunnel(&netns, "try").map(drop)
 }
 
-/// Whether this kernel can delay packets, as [`Backend::Here`] asks for.
+/// Whether this kernel can delay packets, as [`Backend::Here`] needs.
 ///
 /// # Errors
-/// What it lacks: rights, or netem.
+/// The missing part: rights, or netem.
 pub fn netem() -> Result<()> {
     check_rights()?;
     let netns = Netns::create(&format!("{}netem", unique_prefix()))?;
     netns.tc("qdisc add dev lo root netem delay 1ms\n").context("this kernel has no netem")
 }
 
-/// The User-Mode-Linux kernel.
+/// The path of the User-Mode-Linux kernel.
 ///
 /// # Errors
-/// If there is none: where it was looked for, and what builds it.
+/// If there is none, with the searched path and the script that builds it.
 pub fn uml() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE) {
         let path = PathBuf::from(named);
@@ -178,7 +180,7 @@ pub fn uml() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The parts of a scenario that guests measure beside each other: a seed of a round trip each.
+/// The parts of a scenario that guests measure in parallel: one seed and one round trip each.
 fn parts(scenario: &Scenario, first_seed: u64) -> Vec<(Scenario, u64)> {
     let whole = Scenario { seeds: 1, findings: Vec::new(), paper_sweep: None, ..scenario.clone() };
     let slices: Vec<Scenario> = match &scenario.sweep {
@@ -198,10 +200,10 @@ fn parts(scenario: &Scenario, first_seed: u64) -> Vec<(Scenario, u64)> {
         .collect()
 }
 
-/// A guest measures what is in that directory with a seed.
+/// A guest: measures the scenario in a directory with a seed.
 type Guest<'a, R> = &'a (dyn Fn(&Path, u64) -> Result<R> + Sync);
 
-/// Measures all parts, and joins what they say.
+/// Measures all parts and joins their reports.
 fn guests(
     scenario: &Scenario,
     options: &Options,
@@ -229,8 +231,9 @@ fn guests(
     Ok(report)
 }
 
-/// Has guests measure the parts, each with its seed, as many at once as there are processors; what they
-/// say, in the order of the parts. `told` is called as each ends.
+/// Lets guests measure the parts, each with its seed, as many at once as there are processors.
+///
+/// Returns the reports in the order of the parts. `told` is called at the end of each part.
 fn side_by_side<S: Serialize + Sync, R: Send>(
     parts: &[(S, u64)],
     backend: Backend,
@@ -239,7 +242,7 @@ fn side_by_side<S: Serialize + Sync, R: Send>(
 ) -> Result<Vec<R>> {
     let (next, told) = (AtomicUsize::new(0), Mutex::new(told));
     let worker = |cpu: usize| -> Result<Vec<(usize, R)>> {
-        // A guest is two processes that take turns: on two processors each turn wakes one up.
+        // A guest is two processes that alternate. On two processors each change would wake one up.
         if backend == Backend::Uml {
             stay_on(cpu)?;
         }
@@ -269,7 +272,7 @@ fn side_by_side<S: Serialize + Sync, R: Send>(
     Ok(reports.into_iter().map(|(_, report)| report).collect())
 }
 
-/// Has User-Mode-Linux guests measure the parts of something else than a [`Scenario`].
+/// Lets User-Mode-Linux guests measure parts that are no [`Scenario`].
 ///
 /// # Errors
 /// If there is no such kernel, or one of them fails.
@@ -288,7 +291,7 @@ fn processors() -> Result<Vec<usize>> {
     Ok((0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect())
 }
 
-/// Keeps the calling thread, and what it starts, on a processor.
+/// Keeps the calling thread and its children on one processor.
 fn stay_on(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu)
@@ -310,7 +313,7 @@ fn in_uml<R: DeserializeOwned>(kernel: &Path, dir: &Path, options: &Options, see
     fs::write(dir.join("job"), job).context("cannot write the guest's job")?;
     fs::write(dir.join("init"), INIT).context("cannot write the guest's first program")?;
     let mut linux = command(&kernel.to_string_lossy());
-    // What a guest is told is where it is, not what it is called: its name would be in its randomness.
+    // The guest gets its directory, not its name: the name would change its random numbers.
     linux.current_dir(dir).args([MEMORY, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"]);
     linux.args(["init=/bin/sh", "time-travel=inf-cpu", BEGINNING, "ipv6.disable=1", "quiet", "panic=-1"]);
     linux.args(["umid=weir", "uml_dir=.", "con=null", "con0=null,fd:1", "--", "/proc/self/cwd/init"]);
@@ -351,7 +354,7 @@ fn how(ended: Result<weir_netlab::topology::Output>) -> String {
     ended.err().map_or_else(|| "it ended".to_owned(), |error| format!("{error:#}"))
 }
 
-/// The guest's report, if it has come so far.
+/// The guest's report, if it got that far.
 fn read<R: DeserializeOwned>(said: &str) -> Option<Result<R>> {
     let line = said.lines().find(|line| line.starts_with("{\"scenario\""))?;
     Some(serde_json::from_str(line).context("cannot read the guest's report"))
@@ -395,7 +398,7 @@ mod tests {
         let whole = sample("ecc-cubic", |_, case| case.len() as f64);
         let options = Options { weir: "/bin/true".into(), seed: 1, link: String::new() };
         let own = |seed: u64| {
-            // The first one is the slowest.
+            // The first guest is the slowest.
             thread::sleep(Duration::from_millis(40 / seed));
             let rows: Vec<Row> = whole.rows.iter().filter(|row| row.seed == seed).cloned().collect();
             Ok(Report { rows, ..whole.clone() })

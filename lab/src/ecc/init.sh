@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first process of a User-Mode-Linux guest. Its root is the machine's, read only; the kernel's working
+# The first process of a User-Mode-Linux guest. Its root is the machine's, read only. The kernel's working
 # directory, which is the job's, is at /run/job.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run LC_ALL=C
 mount -t proc proc /proc

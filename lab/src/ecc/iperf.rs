@@ -1,9 +1,12 @@
 //! Flows by iperf3, the paper's generator.
 //!
-//! Each direction of a flow is a server and a client of its own: one server has one client at a time, and
-//! what a client asks for it keeps for the next. Who receives is the client (`-R`), as a test ends when the
-//! client has its bytes: one that sends has given them to its socket then, and what is on its way is not counted.
-//! The time is the one that iperf3 tells, which leaves out how long it takes to connect and to agree.
+//! Each direction of a flow has its own server and client. A server has one client at a time, and keeps the
+//! settings of one client for the next.
+//!
+//! The client receives (`-R`), because a test ends when the client has its bytes. A sending client ends when
+//! its socket has them, and bytes on their way would not count.
+//!
+//! iperf3 reports the time itself, without the time to connect and to agree.
 
 use std::{
     net::Ipv4Addr,
@@ -19,31 +22,31 @@ use weir_netlab::{
 
 use super::transfer::Transfer;
 
-/// What moves flows' bytes.
+/// The generator of the flows' bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Generator {
-    /// Weir's own: a connection for each flow, also in virtual time.
+    /// Weir's own: one connection a flow, also in virtual time.
     #[default]
     Own,
     /// iperf3, in real time.
     Iperf3,
 }
 
-/// The first server's port; the others follow.
+/// The first server's port; the other servers have the next ports.
 const FIRST_PORT: u16 = 20_000;
-/// What iperf3 writes at once at the most.
+/// Largest block of one write by iperf3, bytes.
 const BLOCK: u64 = 128 << 10;
-/// A flow that takes longer is given up.
+/// Time limit of a flow.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Where bytes come from, by which address, and where they go.
+/// The sender, its address, and the receiver.
 pub(super) struct Ends<'a> {
     pub from: &'a Netns,
     pub address: Ipv4Addr,
     pub to: &'a Netns,
 }
 
-/// A direction of a flow: its server, which is there already, and what its client is asked for.
+/// One direction of a flow: its running server, and the arguments of its client.
 struct Way<'a> {
     server: Proc,
     to: &'a Netns,
@@ -52,16 +55,16 @@ struct Way<'a> {
     by: Option<&'static str>,
 }
 
-/// A flow whose servers wait for it.
+/// A flow whose servers are running.
 pub(super) struct Prepared<'a> {
     ways: Vec<Way<'a>>,
 }
 
 impl<'a> Prepared<'a> {
-    /// Starts the servers of the flow that is the `nth`, up and down.
+    /// Starts the servers of the `nth` flow, up and down.
     ///
     /// # Errors
-    /// If iperf3 is not there, or does not listen.
+    /// If iperf3 is missing, or does not listen.
     pub(super) fn start(ends: [Ends<'a>; 2], nth: u16, flow: Transfer) -> Result<Prepared<'a>> {
         let mut ways = Vec::new();
         let asked = [(flow.up, flow.up_by), (flow.down, flow.down_by)];
@@ -77,10 +80,10 @@ impl<'a> Prepared<'a> {
         Ok(Prepared { ways })
     }
 
-    /// Moves it.
+    /// Moves the flow's bytes. Returns the time that it took.
     ///
     /// # Errors
-    /// If iperf3 fails, moves less, or uses another algorithm than it was asked for; on Ctrl-C.
+    /// If iperf3 fails, moves less, or uses another algorithm than requested; on Ctrl-C.
     pub(super) fn carry(self) -> Result<Duration> {
         let mut took = 0.0;
         for Way { mut server, to, arguments, bytes, by } in self.ways {
@@ -95,7 +98,8 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// It writes whole blocks: as many as are needed, of a size such that they are hardly more than is asked.
+/// The client's arguments. iperf3 writes whole blocks, so their size is chosen such that they hardly exceed
+/// `bytes`.
 fn arguments(address: Ipv4Addr, port: u16, bytes: u64, by: Option<&str>) -> Vec<String> {
     let block = bytes.div_ceil(bytes.div_ceil(BLOCK));
     let mut arguments: Vec<String> = ["-J", "-R", "-c", &address.to_string(), "-p", &port.to_string()]
@@ -109,7 +113,7 @@ fn arguments(address: Ipv4Addr, port: u16, bytes: u64, by: Option<&str>) -> Vec<
     arguments
 }
 
-/// What a client tells with `-J`, as far as it is needed.
+/// The needed part of a client's output with `-J`.
 #[derive(Deserialize)]
 struct Told {
     end: End,
@@ -127,7 +131,7 @@ struct Sum {
     bytes: u64,
 }
 
-/// Until the last byte was received.
+/// Seconds until the last byte was received.
 fn seconds(json: &str, bytes: u64, by: Option<&str>) -> Result<f64> {
     let End { sum_received, sender_tcp_congestion } =
         serde_json::from_str::<Told>(json).context("cannot read what iperf3 says")?.end;

@@ -1,5 +1,5 @@
-//! One direction of a link, as tbf and netem make it, for kernels that have no netem: the rules, without a
-//! clock or a device.
+//! One direction of a link with the rules of tbf and netem, without a clock or a device. It replaces them in
+//! kernels without netem.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,29 +8,30 @@ use weir_units::{BitRate, Bytes, Instant};
 
 use super::Link;
 
-/// Packets wait for the rate in a queue of so many bytes, then take their time, or get lost.
+/// A queue of limited bytes in front of a rate, then a delay or a loss.
 ///
-/// Invariants: what comes out does so in the order in which it came in, no earlier than `delay` after it
-/// came, and in any time no more than the rate allows and one burst; what waits is never more than the
-/// buffer.
+/// Invariants:
+/// - Packets leave in the order of their arrival, and no earlier than `delay` after it.
+/// - The packets of any interval are at most the rate times the interval, plus one burst.
+/// - The queued bytes never exceed the buffer.
 pub(super) struct Line<P> {
     rate: BitRate,
     buffer: Bytes,
     burst_time: Duration,
     delay: Duration,
-    /// Of 2^64.
+    /// Probability of a loss, in parts of 2^64.
     loss: u64,
     rng: SplitMix,
-    /// When the token bucket will be full again.
+    /// The time at which the token bucket will be full again.
     full_at: Instant,
-    /// When which bytes leave the queue.
+    /// The times at which packets leave the queue, and their bytes.
     waiting: VecDeque<(Instant, Bytes)>,
     waits: Bytes,
     on_the_way: VecDeque<(Instant, P)>,
 }
 
 impl<P> Line<P> {
-    /// An empty one, of which half of the link's round trip is.
+    /// An empty line with half of the link's round trip.
     pub(super) fn new(link: Link, seed: u64) -> Line<P> {
         let Wire { rate, queue, burst } = Wire::of(link.rate, link.buffer());
         Line {
@@ -38,7 +39,7 @@ impl<P> Line<P> {
             buffer: queue,
             burst_time: rate.time_to_send(burst),
             delay: Duration::from_secs_f64(link.rtt_ms / 2e3),
-            // Saturates at the greatest number, which is as good as always.
+            // The product saturates at the largest number, which is practically always a loss.
             loss: (link.loss * 2f64.powi(64)) as u64,
             rng: SplitMix::new(seed),
             full_at: Instant::default(),
@@ -48,8 +49,8 @@ impl<P> Line<P> {
         }
     }
 
-    /// A packet of `len` bytes at layer 2 comes in; false if the buffer has no room for it. Times never
-    /// go back.
+    /// A packet of `len` bytes at layer 2 arrives. Returns false if the buffer has no room for it. `now`
+    /// never decreases.
     pub(super) fn arrive(&mut self, now: Instant, len: Bytes, packet: P) -> bool {
         while let Some((_, left)) = pop_until(&mut self.waiting, now) {
             self.waits.0 -= left.0;
@@ -67,18 +68,18 @@ impl<P> Line<P> {
         true
     }
 
-    /// When the next one comes out.
+    /// The time at which the next packet leaves.
     pub(super) fn due(&self) -> Option<Instant> {
         self.on_the_way.front().map(|(due, _)| *due)
     }
 
-    /// The next one that is due.
+    /// The next packet that is due.
     pub(super) fn depart(&mut self, now: Instant) -> Option<P> {
         pop_until(&mut self.on_the_way, now).map(|(_, packet)| packet)
     }
 }
 
-/// The first one, if its time has come.
+/// The first entry, if it is due.
 fn pop_until<T>(queue: &mut VecDeque<(Instant, T)>, now: Instant) -> Option<(Instant, T)> {
     queue.front().filter(|(at, _)| *at <= now)?;
     queue.pop_front()
@@ -103,7 +104,7 @@ mod tests {
         for nth in 0..4 {
             assert!(line.arrive(at(0), Bytes(1250), nth));
         }
-        // A burst is 3028 bytes: two packets at once, then one a millisecond of 10 Mbit/s.
+        // A burst is 3028 bytes: two packets leave at once, then one a millisecond of 10 Mbit/s.
         assert_eq!(line.due(), Some(at(10_000)));
         assert_eq!(line.depart(at(9_999)), None);
         assert_eq!((line.depart(at(10_000)), line.depart(at(10_000))), (Some(0), Some(1)));
@@ -118,13 +119,13 @@ mod tests {
         let mut line = Line::new(link(100, 10.0, 1.0, 0.1), 7);
         let mut out = 0;
         for nth in 0..20_000u64 {
-            // Twice what the link carries: half of it finds no room.
+            // The offered load is twice the rate, so half of the packets find no room.
             line.arrive(at(nth * 50), Bytes(1250), nth);
             while line.depart(at(nth * 50)).is_some() {
                 out += 1;
             }
         }
-        // 1 s carries 10,000; a tenth is lost, with a standard deviation of 30.
+        // 1 s carries 10,000 packets; a tenth is lost, with a standard deviation of 30.
         assert!((8_800..9_200).contains(&out), "{out}");
     }
 
@@ -152,7 +153,8 @@ mod tests {
                 let (_, arrived, len) = taken[came.len()];
                 prop_assert!(due >= Instant(at(arrived).0 + line.delay));
                 sent += len;
-                // Counted from the first arrival: what has left, less a burst, has had the time it takes.
+                // From the first arrival on, the bytes that have left, less a burst, fit into the rate times
+                // the elapsed time.
                 let since = (due.0 - line.delay - at(taken[0].1).0).as_nanos() + 1;
                 let carried = since * u128::from(link.rate.bits_per_sec()) / 8_000_000_000;
                 prop_assert!(u128::from(sent) <= carried + u128::from(burst.0) + 1, "{} of {}", sent, carried);

@@ -1,4 +1,4 @@
-//! Measures here, in this kernel.
+//! Measurements in this kernel.
 
 use std::{
     thread,
@@ -18,8 +18,10 @@ use super::{
     transfer::{RULED, Server, Transfer, carry},
 };
 
-/// All measurements of a scenario, with seeds from `first_seed` on, and what could not be measured.
-/// `watch` is told before each.
+/// All measurements of a scenario, with seeds from `first_seed` on, and the algorithms that could not be
+/// measured.
+///
+/// `watch` is called before each measurement.
 ///
 /// # Errors
 /// If the links cannot be built, a flow fails, or on Ctrl-C.
@@ -78,7 +80,7 @@ pub(super) fn measure(
     Ok((rows, missing))
 }
 
-/// Neighbours learn each other's addresses.
+/// Moves one byte each way, so that neighbours learn each other's addresses.
 fn warm_up(network: &Network) -> Result<()> {
     let hello = Transfer { up: 1, down: 1, up_by: None, down_by: None };
     network.clients().within(|| {
@@ -94,7 +96,7 @@ struct Flow {
     transfer: Transfer,
 }
 
-/// The servers' port for flows that a rule is about; 0 for any.
+/// The servers' port for flows under a rule; 0 for any port.
 fn ruled_port(generator: Generator) -> u16 {
     match generator {
         Generator::Own => RULED,
@@ -154,8 +156,8 @@ fn cell(
     Ok(Row { case: case.name.clone(), algorithm, seed, point, flows: rows, jobs: done })
 }
 
-/// How long each flow takes, from its own beginning, by what is prepared for it. Threads are in the namespace
-/// of the one that calls this.
+/// The duration of each flow, from its own start, carried with the value prepared for it. The threads are in
+/// the namespace of the caller's thread.
 fn all_times<P: Send>(
     flows: &[Flow],
     prepared: Vec<P>,
@@ -168,7 +170,7 @@ fn all_times<P: Send>(
         let begin = Instant::now();
         let mut threads = Vec::with_capacity(flows.len());
         for (nth, prepared) in order {
-            // One waits for all: in a guest threads that only wait cost more than flows.
+            // One thread waits for all starts, because waiting threads cost more than flows in a guest.
             interrupt::sleep_until(begin + flows[nth].start)?;
             let flow = &flows[nth];
             threads.push((nth, scope.spawn(move || carry(flow, prepared))));
@@ -184,7 +186,7 @@ fn all_times<P: Send>(
     })
 }
 
-/// What the application asks for, of so many bytes in one direction; none if it leaves that to the kernel.
+/// The algorithm that the application requests for `bytes` in one direction; `None` leaves it to the kernel.
 fn chosen(scenario: &Scenario, algorithm: Algorithm, place: Place, bytes: u64) -> Option<&'static str> {
     match algorithm {
         Algorithm::Weir => None,

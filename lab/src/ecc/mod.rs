@@ -1,6 +1,6 @@
-//! Congestion control between clients, edge and cloud: the experiments of Sakashita and Koslovski, "Um
+//! Congestion control between clients, edge and cloud, in the experiments of Sakashita and Koslovski, "Um
 //! estudo preliminar sobre o impacto de protocolos para controle de congestionamento em Edge-Cloud
-//! Continuum", Fig. 2, with what decides their outcome as parameters.
+//! Continuum", Fig. 2. The conditions that decide their outcome are parameters.
 //!
 //! ```text
 //!             ┌ edge ┐                                        ┌ edge ┐
@@ -10,13 +10,14 @@
 //! ```
 //!
 //! Each link has a rate, a round trip, a buffer in BDPs and a random loss, the same in both directions. A
-//! client's job moves a volume V: each leg of it carries a part of V up, and back what its application
-//! returns when it has received everything. All four cases move V, as "25 % to 50 % on each link" asks.
-//! The completion time of a flow is from its connection's beginning to its last byte, that of a job to
-//! the last byte of its last flow: the paper shows the first, a user waits for the second.
+//! client's job moves a volume V. Each leg of the job carries a part of V up. After its last byte the
+//! application returns another part down. All four cases move V, as "25 % to 50 % on each link" requires.
 //!
-//! Nothing here needs a particular kernel but netem, which many have not: [`guest`] runs the same in one
-//! that has.
+//! A flow's completion time ends with its last byte, and begins with its connection. A job's completion time
+//! ends with the last byte of its last flow. The paper shows the first; a user waits for the second.
+//!
+//! The experiments need only netem from the kernel, which many kernels lack; [`guest`] runs them in one that
+//! has it.
 
 pub mod advice;
 pub mod guest;
@@ -45,7 +46,7 @@ pub use report::{Estimate, Report};
 pub use table::table;
 pub use workload::{Job, jobs};
 
-/// What is measured: tells these scenarios from others.
+/// The measured quantity, which marks scenarios of this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measures {
@@ -53,18 +54,18 @@ pub enum Measures {
     Completion,
 }
 
-/// Who chooses a flow's congestion control, and how.
+/// The way in which a flow's congestion control is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// CUBIC for all, asked for by the application.
+    /// CUBIC for all flows, requested by the application.
     Cubic,
-    /// BBR (version 1) for all, asked for by the application.
+    /// BBR (version 1) for all flows, requested by the application.
     Bbr,
-    /// The paper's mix: BBR on the edge link for no more than [`Scenario::mix_most`], else CUBIC.
+    /// The paper's mix: BBR on the edge link for at most [`Scenario::mix_most`], else CUBIC.
     Mix,
-    /// [`Scenario::rule`], by weir's BPF program; weir's own unless said: BBR for a flow's first MiB, in
-    /// a small window, then CUBIC.
+    /// [`Scenario::rule`], applied by weir's BPF program. The default is weir's own rule: BBR for a flow's
+    /// first MiB, in a small window, then CUBIC.
     Weir,
 }
 
@@ -79,7 +80,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Which way a flow goes.
+/// The destination of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -90,10 +91,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// Both.
+    /// Both places.
     pub const ALL: [Place; 2] = [Place::Edge, Place::Cloud];
 
-    /// As in scenario files.
+    /// The name in scenario files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,11 +108,11 @@ impl Place {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// At layer 2, as tc counts.
+    /// The rate at layer 2, as in tc.
     pub rate: BitRate,
-    /// What it adds to a round trip, ms.
+    /// The link's part of a round trip, ms.
     pub rtt_ms: f64,
-    /// What waits in front of it at the most, in products of `rate` and `rtt_ms`.
+    /// The largest queue in front of the link, in products of `rate` and `rtt_ms`.
     pub buffer_bdp: f64,
     /// Fraction of packets lost at random, behind the buffer.
     #[serde(default)]
@@ -119,7 +120,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// The buffer's size; three frames at the least.
+    /// The buffer's size, at least three frames.
     #[must_use]
     pub fn buffer(&self) -> Bytes {
         let bdp = self.rate.bits_per_sec() as f64 / 8e3 * self.rtt_ms;
@@ -127,33 +128,33 @@ impl Link {
     }
 }
 
-/// What of a job's volume goes over a link.
+/// The part of a job's volume that goes over a link.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leg {
-    /// From the client, as a fraction of the volume.
+    /// The part from the client, as a fraction of the volume.
     pub up: f64,
-    /// Back, when all of the former has arrived.
+    /// The part back, sent when all of `up` has arrived.
     #[serde(default)]
     pub down: f64,
 }
 
-/// How jobs use the links.
+/// The way in which jobs use the links.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Unique within the scenario.
     pub name: String,
-    /// Over the edge link.
+    /// The leg over the edge link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge: Option<Leg>,
-    /// Over the cloud link.
+    /// The leg over the cloud link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud: Option<Leg>,
 }
 
 impl Case {
-    /// Its legs, and where they go.
+    /// The case's legs, and their destinations.
     pub fn legs(&self) -> impl Iterator<Item = (Place, Leg)> {
         [(Place::Edge, self.edge), (Place::Cloud, self.cloud)]
             .into_iter()
@@ -161,15 +162,15 @@ impl Case {
     }
 }
 
-/// Small jobs among the clients', of which a part is given by [`Scenario::small_share`].
+/// Small jobs among the clients' jobs; [`Scenario::small_share`] gives their part.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Small {
-    /// The least and the greatest volume; drawn by its logarithm. Not scaled.
+    /// The smallest and the largest volume; the volume's logarithm is drawn evenly. Not scaled.
     pub volume: [Bytes; 2],
 }
 
-/// Links other than those of the scenario: each combination is measured.
+/// Links that replace those of the scenario; each combination is measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
@@ -177,9 +178,9 @@ pub struct Sweep {
     pub rtt_ms: Vec<f64>,
     /// Buffers of both links.
     pub buffer_bdp: Vec<f64>,
-    /// Random loss on both links.
+    /// Random losses of both links.
     pub loss: Vec<f64>,
-    /// Part of the jobs that is small, by number.
+    /// Parts of the jobs that are small, by number.
     pub small_share: Vec<f64>,
 }
 
@@ -188,11 +189,11 @@ pub struct Sweep {
 pub struct Point {
     /// Round trip, ms.
     pub rtt_ms: f64,
-    /// Buffer.
+    /// Buffer, in BDPs.
     pub buffer_bdp: f64,
-    /// Random loss.
+    /// Random loss, as a fraction.
     pub loss: f64,
-    /// Part of the jobs that is small.
+    /// The part of the jobs that is small.
     pub small_share: f64,
 }
 
@@ -206,22 +207,22 @@ pub struct Side {
     pub algorithm: Algorithm,
 }
 
-/// Whose completion times are compared.
+/// The completion times to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Whose {
-    /// Flows', on whichever link: what the paper reports.
+    /// Flows' times on all links, as in the paper.
     #[default]
     Flow,
-    /// Jobs'.
+    /// Jobs' times.
     Job,
-    /// Jobs' that are small.
+    /// Small jobs' times.
     Small,
-    /// Jobs' that are not.
+    /// The times of jobs that are not small.
     Long,
 }
 
-/// What is said of the ratio of two sides' completion times.
+/// A claim about the ratio of two sides' completion times.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Claim {
@@ -231,7 +232,7 @@ pub enum Claim {
     Within(f64),
 }
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -243,25 +244,25 @@ pub enum Outcome {
     Open,
 }
 
-/// What somebody has found, to be seen again or not.
+/// A finding of the paper or of weir, to be confirmed or refuted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
-    /// In words.
+    /// The finding in words.
     pub says: String,
-    /// Whose times are divided
+    /// The numerator's side.
     pub of: Side,
-    /// by whose.
+    /// The denominator's side.
     pub by: Side,
-    /// Flows or jobs.
+    /// The times to compare, of flows or jobs.
     #[serde(default)]
     pub whose: Whose,
-    /// Which percentile; the mean if none.
+    /// The percentile to compare; the mean if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
-    /// What is claimed of the ratio.
+    /// The claim about the ratio.
     pub claim: Claim,
-    /// What is known to become of it; judged if given.
+    /// The expected outcome; judged if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<Outcome>,
 }
@@ -270,36 +271,36 @@ pub struct Finding {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `weir lab run` calls it.
+    /// The name for `weir lab run`.
     pub name: String,
-    /// One line.
+    /// A title of one line.
     pub title: String,
-    /// Where the experiment comes from.
+    /// The source of the experiment, such as a paper's figure.
     pub source: String,
-    /// What it shows.
+    /// The purpose of the experiment.
     pub about: String,
-    /// That it is one of these.
+    /// The mark of this kind of scenario.
     pub measures: Measures,
-    /// What is compared.
+    /// The algorithms to compare.
     pub algorithms: Vec<Algorithm>,
-    /// Sets of volumes, each measured with all algorithms.
+    /// Number of sets of volumes; each is measured with all algorithms.
     pub seeds: usize,
-    /// The same with `--paper`.
+    /// Number of sets with `--paper`.
     pub paper_seeds: usize,
-    /// Clients with a job each, which all begin at once.
+    /// Clients with a job each; all jobs begin at once.
     pub clients: usize,
-    /// The least and the greatest volume of a job, drawn evenly.
+    /// The smallest and the largest volume of a job, drawn evenly.
     pub volume: [Bytes; 2],
-    /// By which volumes and `mix_most` are multiplied.
+    /// The factor of volumes and `mix_most`.
     #[serde(default = "whole")]
     pub scale: f64,
-    /// The same with `--paper`.
+    /// The factor with `--paper`.
     #[serde(default = "whole")]
     pub paper_scale: f64,
-    /// The most that algorithm `mix` sends by BBR, in one direction.
+    /// The largest volume that algorithm `mix` sends by BBR, in one direction.
     #[serde(default = "mix_most")]
     pub mix_most: Bytes,
-    /// What algorithm `weir` is.
+    /// The rule of algorithm `weir`.
     #[serde(default, skip_serializing_if = "is_own")]
     pub rule: Rule,
     /// Jobs beside the clients', which begin at random while those go on.
@@ -308,23 +309,23 @@ pub struct Scenario {
     /// The part of all jobs that is small, by number.
     #[serde(default)]
     pub small_share: f64,
-    /// A link that all flows share; none: clients are at the edge and cloud links directly.
+    /// A link that all flows share; without it, clients are directly at the edge and cloud links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<Link>,
-    /// To the edge server.
+    /// The link to the edge server.
     pub edge: Link,
-    /// To the cloud server.
+    /// The link to the cloud server.
     pub cloud: Link,
-    /// Other links in their place.
+    /// Other links in place of `edge` and `cloud`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
-    /// The same with `--paper`.
+    /// The other links with `--paper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper_sweep: Option<Sweep>,
-    /// How jobs use them.
+    /// The ways in which jobs use the links.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
-    /// What is asked.
+    /// The findings to examine.
     #[serde(default, rename = "finding", skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
 }
@@ -340,7 +341,7 @@ fn mix_most() -> Bytes {
 }
 
 impl Scenario {
-    /// With all seeds, volumes and points of the sweep, as for `--paper`.
+    /// Selects all seeds, volumes and points of the sweep, as for `--paper`.
     pub fn make_whole(&mut self) {
         (self.seeds, self.scale) = (self.paper_seeds, self.paper_scale);
         if let Some(sweep) = self.paper_sweep.take() {
@@ -348,7 +349,7 @@ impl Scenario {
         }
     }
 
-    /// The combinations of the sweep; one that is none without it.
+    /// The combinations of the sweep; a single `None` without a sweep.
     #[must_use]
     pub fn points(&self) -> Vec<Option<Point>> {
         let Some(sweep) = &self.sweep else { return vec![None] };
@@ -381,13 +382,13 @@ impl Scenario {
         point.map_or(self.small_share, |point| point.small_share)
     }
 
-    /// Measurements in all.
+    /// The number of measurements.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.points().len() * self.cases.len() * self.algorithms.len() * self.seeds
     }
 
-    /// What makes no sense, in words.
+    /// The scenario's contradiction, in words.
     pub(crate) fn fault(&self) -> Option<String> {
         let empty = self.cases.is_empty() || self.algorithms.is_empty() || self.points().is_empty();
         if empty || self.seeds == 0 || self.paper_seeds == 0 || self.clients == 0 {

@@ -10,12 +10,12 @@ use super::{
     wires::{self, Carrier},
 };
 
-/// Packets that may be on their way behind a buffer: never the limit.
+/// Largest number of packets behind a buffer; too large to be reached.
 const ON_THE_WAY: u32 = 1_000_000;
-/// A receiver's and sender's window may grow beyond 10 BDP of 100 ms at 100 Mbit/s, bytes.
+/// Limits of the receive and send windows, bytes; they exceed 10 BDP of 100 ms at 100 Mbit/s.
 const WINDOW: &str = "4096 131072 33554432";
 
-/// What links are made of.
+/// The implementation of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Medium {
     /// tbf and netem, in this kernel.
@@ -24,13 +24,13 @@ pub(super) enum Medium {
     Wires,
 }
 
-/// All namespaces and links; gone when dropped.
+/// All namespaces and links; removed when dropped.
 pub(super) struct Network {
     links: Links,
     clients: Netns,
     edge: Netns,
     cloud: Netns,
-    /// Where the access link's other end is, if there is one.
+    /// The other end of the access link, if there is one.
     hub: Option<Netns>,
 }
 
@@ -40,7 +40,7 @@ enum Links {
     Wires(Carrier),
 }
 
-/// A link of netem: two routers between its ends, so that neither end's own queue is the bottleneck.
+/// A netem link has two routers between its ends, so that neither end's own queue is the bottleneck.
 ///
 /// ```text
 ///  end ──── near ──── far ──── end
@@ -48,16 +48,16 @@ enum Links {
 ///                ◀tbf
 /// ```
 ///
-/// A packet first waits in the byte-limited queue of the rate, then takes its time, or gets lost.
+/// A packet first waits in the byte-limited queue of the rate, then is delayed or lost.
 struct Cable {
     near: Netns,
     far: Netns,
 }
 
-/// Where a link is to be: from the middle of all, which is a hub or the clients, to a leaf.
+/// The position of a link, from the middle (a hub or the clients) to a leaf.
 struct Span<'a> {
     middle: &'a Netns,
-    /// What the middle calls it.
+    /// The device's name in the middle.
     name: &'a str,
     leaf: &'a Netns,
     /// The first of three networks; the leaf is in the last one.
@@ -73,7 +73,7 @@ fn first_net(place: Place) -> u8 {
     }
 }
 
-/// In a network of two: 10.96.`net`.1 and .2.
+/// An address in a network of two hosts: 10.96.`net`.1 and .2.
 fn address(net: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 96, net, host)
 }
@@ -83,7 +83,7 @@ impl Span<'_> {
         address(net + 2, 2)
     }
 
-    /// Routers between its ends.
+    /// Puts two routers between the ends.
     fn cable(&self, near: Netns, far: Netns) -> Result<Cable> {
         let net = self.net;
         join((self.middle, self.name), (&near, "near"), net)?;
@@ -99,7 +99,7 @@ impl Span<'_> {
         Ok(Cable { near, far })
     }
 
-    /// Nothing between its ends but this process.
+    /// Puts only this process between the ends.
     fn wire(&self, link: Link) -> Result<wires::Wire> {
         let wire = wires::Wire::between((self.middle, self.name), (self.leaf, "eth0"), link)?;
         self.middle.ip(&format!("addr add {}/32 dev {}\n", address(self.net, 1), self.name))?;
@@ -124,7 +124,7 @@ fn join(a: (&Netns, &str), b: (&Netns, &str), net: u8) -> Result<()> {
         address(net, 1)
     ))?;
     b.0.ip(&format!("addr add {}/30 dev {}\nlink set dev {1} up\n", address(net, 2), b.1))?;
-    // Packets as they are on a wire: the buffer's bytes are theirs, and each is lost alone.
+    // Packets have their size on the wire, so the buffer counts real bytes and each packet is lost alone.
     for (netns, device) in [a, b] {
         netns.exec(&["ethtool", "-K", device, "tso", "off", "gso", "off", "gro", "off"])?;
     }
@@ -159,11 +159,11 @@ impl Links {
 }
 
 impl Network {
-    /// Builds it; the links to edge and cloud are to be [`set`](Network::set).
+    /// Builds the namespaces and links. The links to edge and cloud still need [`set`](Network::set).
     ///
     /// # Errors
-    /// If rights, a program or a kernel feature is missing (named in the error). What was built until
-    /// then is removed.
+    /// If rights, a program or a kernel feature is missing (named in the error). The parts built so far are
+    /// removed.
     pub(super) fn build(medium: Medium, access: Option<Link>, edge: Link, cloud: Link) -> Result<Network> {
         check_rights()?;
         let prefix = unique_prefix();
@@ -200,7 +200,7 @@ impl Network {
             hub.sysctl("net.ipv4.ip_forward", "1")?;
         }
         for host in [&clients, &edge_server, &cloud_server] {
-            // What one measurement has learnt of a path is not to help the next.
+            // TCP must not reuse path metrics of an earlier measurement.
             host.sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
             host.sysctl("net.ipv4.tcp_rmem", WINDOW)?;
             host.sysctl("net.ipv4.tcp_wmem", WINDOW)?;
@@ -208,7 +208,7 @@ impl Network {
         Ok(Network { links, clients, edge: edge_server, cloud: cloud_server, hub })
     }
 
-    /// Makes the link to a place another one.
+    /// Changes the link to a place.
     ///
     /// # Errors
     /// If the kernel has no tbf or no netem.
@@ -217,12 +217,12 @@ impl Network {
         self.links.set(nth, link).with_context(|| format!("the {} link", place.name()))
     }
 
-    /// Where the clients are.
+    /// The clients' namespace.
     pub(super) fn clients(&self) -> &Netns {
         &self.clients
     }
 
-    /// Where a server is.
+    /// A server's namespace.
     pub(super) fn server(&self, place: Place) -> &Netns {
         match place {
             Place::Edge => &self.edge,
@@ -230,7 +230,7 @@ impl Network {
         }
     }
 
-    /// The address by which the server at a place reaches the clients.
+    /// The clients' address for the server at a place.
     pub(super) fn client_address(&self, place: Place) -> Ipv4Addr {
         if self.hub.is_some() { Span::leaf_address(ACCESS_NET) } else { address(first_net(place), 1) }
     }

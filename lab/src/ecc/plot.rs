@@ -1,5 +1,5 @@
-//! One picture a scenario: the distribution of completion times by algorithm, as the paper's Fig. 2; or
-//! who wins where.
+//! One picture a scenario: the distribution of completion times by algorithm, as in the paper's Fig. 2; or a
+//! map of the winners.
 
 use anyhow::Result;
 use plotters::style::{Color, RGBColor};
@@ -20,9 +20,9 @@ pub(super) const TOP: i32 = 110;
 const WIDTH: i32 = 420;
 pub(super) const HEIGHT: i32 = 300;
 const GAP: i32 = 70;
-/// A line of the legend.
+/// Height of a line of the legend, pixels.
 pub(super) const LINE: i32 = 22;
-/// The paper's colours: cloud blue, edge orange, with output red, without green; then others.
+/// The paper's colours: blue for cloud, orange for edge, red with output, green without. Two more follow.
 const CASES: [RGBColor; 6] = [
     RGBColor(28, 126, 214),
     RGBColor(232, 89, 12),
@@ -73,17 +73,17 @@ fn distributions(sheet: &Sheet<'_>, report: &Report) -> sheet::Drawn {
     Ok(())
 }
 
-/// Of a sheet with so many panels beside each other.
+/// The width of a sheet with this many panels beside each other.
 pub(super) fn sheet_width(panels: i32) -> i32 {
     (LEFT + panels * (WIDTH + GAP)).max(900)
 }
 
-/// Where a panel begins.
+/// The left edge of a panel.
 pub(super) fn left_of(panel: i32) -> i32 {
     LEFT + panel * (WIDTH + GAP)
 }
 
-/// What the `nth` colour is.
+/// Draws the legend's line for the `nth` colour.
 pub(super) fn legend(sheet: &Sheet<'_>, nth: usize, name: &str) -> sheet::Drawn {
     let top = TOP + HEIGHT + 66 + i32::try_from(nth)? * LINE;
     sheet.line(vec![(LEFT, top), (LEFT + 26, top)], colour(nth).stroke_width(3))?;
@@ -100,7 +100,7 @@ pub(super) fn axes(sheet: &Sheet<'_>, left: i32, longest: f64, title: &str) -> s
     for nth in 0..=(longest / step).floor() as i32 {
         let at = x(left, longest, f64::from(nth) * step);
         sheet.grid((at, TOP + HEIGHT), (at, TOP), false)?;
-        // Ticks are 1, 2 or 5 of a power of ten: two digits after the point are all there are.
+        // Ticks are 1, 2 or 5 times a power of ten, so two digits after the point suffice.
         let mark = format!("{:.2}", f64::from(nth) * step);
         let mark = mark.trim_end_matches('0').trim_end_matches('.');
         sheet.words(mark, (at, TOP + HEIGHT + 8), TEXT, &GREY, CENTER_TOP)?;
@@ -121,7 +121,7 @@ pub(super) fn y(part: f64) -> i32 {
     TOP + HEIGHT - (part * f64::from(HEIGHT)).round() as i32
 }
 
-/// A stair: at each time it rises by one part in as many as there are.
+/// A staircase that rises by 1/n at each of the n times.
 fn curve(rows: &[&Row], left: i32, longest: f64) -> Vec<(i32, i32)> {
     let mut times: Vec<f64> = rows.iter().flat_map(|row| &row.flows).map(|flow| flow.seconds).collect();
     times.sort_by(f64::total_cmp);
@@ -135,9 +135,9 @@ fn curve(rows: &[&Row], left: i32, longest: f64) -> Vec<(i32, i32)> {
     points
 }
 
-/// A square of the map.
+/// A square of the map, pixels.
 const SQUARE: (i32, i32) = (92, 30);
-/// Words that would be wider than it.
+/// Font size of words too wide for a square.
 const SMALL: i32 = 11;
 
 fn ink(algorithm: Algorithm) -> RGBColor {
@@ -149,7 +149,7 @@ fn ink(algorithm: Algorithm) -> RGBColor {
     }
 }
 
-/// Who wins: a block for each round trip and share of small jobs, a row in it for each loss.
+/// A map of the winners: a block for each round trip and share of small jobs, in it a row for each loss.
 fn map(report: &Report) -> Result<String> {
     let Some(sweep) = &report.settings.sweep else {
         anyhow::bail!("{} sweeps nothing", report.head.scenario)

@@ -1,4 +1,4 @@
-//! What the completion times say: estimates with intervals, findings, JSON.
+//! The results of completion times: estimates with intervals, findings, JSON.
 
 use std::fmt::Write as _;
 
@@ -9,43 +9,43 @@ use super::{Algorithm, Claim, Finding, Outcome, Place, Point, Scenario, Side, Wh
 
 use crate::report::{Figure, Head, Rule, Shown};
 
-/// Of the confidence intervals.
+/// Level of the confidence intervals.
 const LEVEL: f64 = 0.95;
 const RESAMPLES: usize = 1000;
 
-/// How long a flow took.
+/// The completion time of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowTime {
-    /// Which way.
+    /// The flow's destination.
     pub place: Place,
-    /// What it moved, both ways.
+    /// Bytes that it moved in both directions.
     pub bytes: u64,
-    /// From its connection's beginning to its last byte.
+    /// Seconds from the start of its connection to its last byte.
     pub seconds: f64,
 }
 
-/// How long a job took.
+/// The completion time of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobTime {
-    /// Whether it is one of the small ones.
+    /// Whether it is a small job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub small: bool,
-    /// What it moved in all, bytes.
+    /// Bytes that it moved in total.
     pub volume: u64,
-    /// The time of its last flow.
+    /// The time of its last flow, seconds.
     pub seconds: f64,
 }
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name.
+    /// The case's name.
     pub case: String,
-    /// Who chose.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Of its volumes.
+    /// The seed of the volumes.
     pub seed: u64,
-    /// Where in the sweep.
+    /// The point of the sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
     /// Flows, in the order of their jobs.
@@ -71,55 +71,55 @@ impl Row {
 /// An algorithm that could not be measured here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Which.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 /// A number with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Of the sample.
+    /// The value of the sample.
     pub value: f64,
-    /// 95 % of resamples are above 2.5 % of the way
+    /// The 2.5th percentile of the resamples.
     pub low: f64,
-    /// and below 97.5 %.
+    /// The 97.5th percentile of the resamples.
     pub high: f64,
 }
 
-/// A finding, and what became of it.
+/// A finding and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What was asked.
+    /// The finding.
     #[serde(flatten)]
     pub finding: Finding,
     /// Ratio of the two sides' times.
     pub ratio: Estimate,
-    /// Whether the claim holds on all of the interval.
+    /// Whether the claim holds on the whole interval.
     pub outcome: Outcome,
 }
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with; passed if all findings are as expected, without a verdict if some of
-    /// those are open, and none is otherwise.
+    /// The common part of all reports. It passes if all findings are as expected. Without a failure, it has
+    /// no verdict if an expected outcome is open.
     #[serde(flatten)]
     pub head: Head,
-    /// How: in this kernel, or which other.
+    /// The back end, in words.
     pub backend: String,
-    /// The first one.
+    /// The first seed.
     pub seed: u64,
-    /// How it was run: the scenario.
+    /// The settings of the run: the scenario.
     pub settings: Scenario,
     /// Algorithms that could not be measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Missing>,
-    /// What became of the findings.
+    /// The findings and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Verdict>,
-    /// All of it.
+    /// The results of all measurements.
     pub rows: Vec<Row>,
 }
 
@@ -142,18 +142,18 @@ impl Report {
             }
         }
         let mut head = Head::now(&scenario.name, figures);
-        // What is open has not passed, whatever became of the others.
+        // A report with open findings has not passed, even if all other findings are as expected.
         head.pass = head.pass.filter(|pass| !pass || !findings.iter().any(Verdict::is_left_open));
         Report { head, backend, seed, settings: scenario.clone(), missing, findings, rows }
     }
 
-    /// Whether there is no verdict, as intervals do not decide what is expected.
+    /// Whether there is no verdict, because intervals do not decide an expected outcome.
     #[must_use]
     pub fn is_left_open(&self) -> bool {
         self.head.pass.is_none() && self.findings.iter().any(Verdict::is_left_open)
     }
 
-    /// In this process's kernel.
+    /// The report of a run in this kernel.
     pub(super) fn here(scenario: &Scenario, seed: u64, rows: Vec<Row>, missing: Vec<Missing>) -> Report {
         Report::new(scenario, "namespaces and netem".to_owned(), seed, rows, missing)
     }
@@ -173,7 +173,7 @@ impl Shown for Report {
         "nothing is expected of it"
     }
 
-    /// What became of the findings, and which are not as expected.
+    /// The findings' outcomes, and the unexpected ones.
     fn verdict(&self) -> String {
         let count = |outcome| self.findings.iter().filter(|verdict| verdict.outcome == outcome).count();
         let mut text = format!("{}: ", self.head.scenario);
@@ -216,7 +216,7 @@ impl Shown for Report {
 }
 
 impl Verdict {
-    /// Whether something is expected that the interval does not decide.
+    /// Whether the interval does not decide an expected outcome.
     fn is_left_open(&self) -> bool {
         self.outcome == Outcome::Open && self.finding.expect.is_some_and(|expected| expected != Outcome::Open)
     }
@@ -237,7 +237,7 @@ impl Verdict {
     }
 }
 
-/// The rows of each case and algorithm at a point, in the scenario's order; those without any are left out.
+/// The rows of each case and algorithm at a point, in the scenario's order. Empty groups are left out.
 pub(super) fn groups<'a>(
     scenario: &Scenario,
     rows: &'a [Row],
@@ -265,9 +265,10 @@ fn statistic(times: &[f64], percentile: Option<f64>) -> Option<f64> {
     percentile.map_or_else(|| stats::mean(times), |p| stats::percentile(times, p))
 }
 
-/// The mean or a percentile of the times of all seeds, and its interval: seeds are drawn with
-/// replacement, each with all of its times, as those of one seed depend on each other (Davison and
-/// Hinkley 1997, section 3.8). With few seeds it is narrower than it should be.
+/// The mean or a percentile of the times of all seeds, and its confidence interval.
+///
+/// The bootstrap draws seeds with replacement, each with all of its times, because the times of one seed
+/// depend on each other (Davison and Hinkley 1997, section 3.8). With few seeds the interval is too narrow.
 pub(super) fn estimate(
     rows: &[&Row],
     whose: Whose,
@@ -311,7 +312,7 @@ fn interval(
     let all: Vec<usize> = (0..seeds).collect();
     let value = statistic(&all)?;
     if seeds == 1 {
-        // There is nothing to draw from, as in a guest.
+        // One seed, as in a guest, leaves nothing to draw from.
         return Some(Estimate { value, low: value, high: value });
     }
     let draws: Vec<f64> = (0..RESAMPLES)
@@ -332,7 +333,7 @@ fn judge(finding: &Finding, rows: &[Row], rng: &mut SplitMix) -> Option<Verdict>
 }
 
 impl Claim {
-    /// What an interval makes of it.
+    /// The outcome of the claim for an interval.
     #[must_use]
     pub fn outcome(self, Estimate { low, high, .. }: Estimate) -> Outcome {
         let (least, most) = match self {
@@ -353,7 +354,7 @@ impl Claim {
 pub(super) mod tests {
     use super::{super::tests::scenario, *};
 
-    /// As if every flow took as many seconds as `time` says for its algorithm and case.
+    /// A report in which each flow takes `time` seconds for its algorithm and case.
     pub(crate) fn sample(name: &str, time: fn(Algorithm, &str) -> f64) -> Report {
         let scenario = scenario(name);
         let mut rows = Vec::new();
@@ -376,7 +377,7 @@ pub(super) mod tests {
         Report::here(&scenario, 1, rows, Vec::new())
     }
 
-    /// The same of two points of the sweep, which is enough to see who wins there.
+    /// The same report for two points of the sweep, which suffice for its winners.
     pub(crate) fn sample_of_sweep(time: fn(Algorithm, &str) -> f64) -> Report {
         let mut report = sample("ecc-sweep", time);
         let sweep = report.settings.sweep.as_mut().unwrap();
@@ -433,7 +434,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_intervals_do_not_decide_is_neither_passed_nor_failed() {
-        // 0.63, 0.70 and 0.77 of what is to be below 0.7.
+        // The ratios are 0.63, 0.70 and 0.77; the claim is below 0.7.
         let report = sample("ecc-mice", |algorithm, _| if algorithm == Algorithm::Weir { 0.7 } else { 1.0 });
         let judged = |rows: Vec<Row>| Report::here(&report.settings, 1, rows, Vec::new());
         let on_both_sides = |row: &Row| match (row.algorithm, row.seed) {
@@ -450,7 +451,7 @@ pub(super) mod tests {
         assert_eq!((open.head.pass, open.is_left_open()), (None, true), "{}", open.verdict());
         let text = open.verdict();
         assert!(text.contains("no verdict") && text.contains("Open by a ratio of"), "{text}");
-        // Beside one that fails it is nothing.
+        // A failed finding outweighs an open one.
         let is_long = |row: &Row| row.algorithm == Algorithm::Weir && row.case == "cloud";
         for row in rows.iter_mut().filter(|row| is_long(row)) {
             row.jobs.iter_mut().filter(|job| !job.small).for_each(|job| job.seconds *= 2.0);

@@ -1,4 +1,4 @@
-//! Weir's rules, put in force as the agent does it, for the namespaces of an experiment.
+//! Weir's rules for the namespaces of an experiment, put in force in the agent's way.
 
 use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
@@ -8,11 +8,12 @@ use weir_datapath::congestion::{Congestion, Homes, shapes};
 use weir_discovery::NetnsRef;
 use weir_netlab::topology::Netns;
 
-/// Any class will do, as the rule is everybody's.
+/// The rule applies to all classes, so any class will do.
 const HANDLE: u32 = 1;
 
-/// A rule for connections to a port of the servers. The programs are loaded once for all measurements;
-/// they end with their process at the latest.
+/// A rule for connections to a port of the servers.
+///
+/// The programs are loaded once for all measurements. They end with their process at the latest.
 pub(super) struct Ruled {
     hold: Congestion,
     homes: Homes,
@@ -22,10 +23,10 @@ pub(super) struct Ruled {
 }
 
 impl Ruled {
-    /// Loads the programs for these namespaces; port 0 for any.
+    /// Loads the programs for these namespaces; port 0 means any port.
     ///
     /// # Errors
-    /// If the kernel lacks something that the BPF program needs.
+    /// If the kernel lacks a feature that the BPF program needs.
     pub(super) fn load(action: &Action, port: u16, namespaces: &[&Netns]) -> Result<Ruled> {
         let places: Vec<_> = namespaces
             .iter()
@@ -41,10 +42,10 @@ impl Ruled {
         })
     }
 
-    /// Puts the rule in force, or has the programs look at no connection.
+    /// Puts the rule in force, or lets the programs ignore all connections.
     ///
     /// # Errors
-    /// If they cannot be told.
+    /// If the programs' maps cannot be changed.
     pub(super) fn set(&mut self, is_in_force: bool) -> Result<()> {
         if std::mem::replace(&mut self.is_in_force, is_in_force) == is_in_force {
             return Ok(());
@@ -55,10 +56,10 @@ impl Ruled {
         Ok(())
     }
 
-    /// Whether it has given its algorithm to so many ends of connections since the last call.
+    /// Checks that the rule has set its algorithm on at least `ends` ends of connections since the last call.
     ///
     /// # Errors
-    /// If it has not: what was measured is not the rule then.
+    /// If it has not. The measurement is then not about the rule.
     pub(super) fn check(&mut self, ends: u64) -> Result<()> {
         let set = self.hold.counts()?.set;
         let reached = set - std::mem::replace(&mut self.seen, set);
@@ -66,16 +67,16 @@ impl Ruled {
         Ok(())
     }
 
-    /// Takes the programs away.
+    /// Removes the programs.
     ///
     /// # Errors
-    /// If they cannot be.
+    /// If they cannot be removed.
     pub(super) fn remove(self) -> Result<()> {
         self.hold.remove().context("cannot take the rule away")
     }
 }
 
-/// As the kernel's table has it, over IPv4.
+/// The rule over IPv4, in the form of the kernel's table.
 fn compiled(action: &Action, port: u16) -> CongestionRule {
     let rule = Rule { port: (port > 0).then_some(port), ..Rule::default() };
     let everywhere = IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);

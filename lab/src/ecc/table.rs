@@ -11,7 +11,7 @@ use super::{
 
 use crate::report::table::new_table;
 
-/// Completion times of each case and algorithm, or who wins where of a sweep; then the findings.
+/// Completion times of each case and algorithm, or the winners of a sweep; then the findings.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let settings = &report.settings;
@@ -67,26 +67,27 @@ fn shown(Estimate { value, low, high }: Estimate) -> String {
     format!("{value:.2} ({low:.2} to {high:.2})")
 }
 
-/// Who is the quickest at a point of a sweep.
+/// The fastest algorithms at a point of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Standing {
-    /// The one with the least time, then those that are not slower than it beyond doubt.
+    /// The algorithm with the smallest time, then those that are not significantly slower.
     pub leaders: Vec<Algorithm>,
-    /// Of the first one's time over CUBIC's.
+    /// The ratio of the first one's time to CUBIC's.
     pub ratio: Estimate,
-    /// Whether there is somebody whom they beat.
+    /// Whether at least one algorithm is significantly slower.
     pub is_decided: bool,
 }
 
 impl Standing {
-    /// Who wins; several: a tie between them; none: a tie of all.
+    /// The winners. Several winners are tied; no winner means that all algorithms are tied.
     pub(super) fn winners(&self) -> &[Algorithm] {
         if self.is_decided { &self.leaders } else { &[] }
     }
 }
 
-/// Who is the quickest for `whose` jobs at a point; none if there are no such jobs, or no CUBIC. An
-/// algorithm is slower than the quickest if the interval of their times' ratio, seed by seed, is above 1.
+/// The fastest algorithms for `whose` jobs at a point; `None` without such jobs or without CUBIC.
+///
+/// An algorithm is slower than the fastest if the interval of their times' ratio, seed by seed, is above 1.
 pub(super) fn standing(
     report: &Report,
     point: Option<Point>,
@@ -108,7 +109,7 @@ pub(super) fn standing(
     Some(Standing { is_decided: leaders.len() < all.len(), leaders, ratio: found })
 }
 
-/// What a sweep's table and picture tell apart.
+/// The groups of jobs in a sweep's table and picture.
 pub(super) const GROUPS: [((Whose, Option<f64>), &str); 3] = [
     ((Whose::Job, Some(50.0)), "all jobs, median"),
     ((Whose::Small, Some(99.0)), "small jobs, p99"),
@@ -157,7 +158,7 @@ fn winners(report: &Report) -> String {
     text
 }
 
-/// The winner and its time over CUBIC's; who shares the place; or that nobody is quicker than another.
+/// The winner and the ratio of its time to CUBIC's, the tied winners, or a tie of all.
 fn words(found: &Standing) -> String {
     let Estimate { value, low, high } = found.ratio;
     match found.winners() {
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn one_of_which_the_seeds_do_not_say_that_it_is_slower_is_not() {
         let mut report = sample_of_sweep(|algorithm, _| if algorithm == Algorithm::Bbr { 1.9 } else { 2.0 });
-        // With one seed it is the other way round.
+        // The second seed has the opposite order.
         for row in report.rows.iter_mut().filter(|row| row.seed == 2 && row.algorithm == Algorithm::Bbr) {
             row.jobs.iter_mut().for_each(|job| job.seconds = 2.2);
         }

@@ -1,4 +1,4 @@
-//! Flows: a client sends so many bytes, a server gives back so many when it has them all.
+//! Flows: a client sends a number of bytes; then the server returns another number.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -16,20 +16,21 @@ use nix::sys::socket::{
 };
 use weir_netlab::{interrupt, topology::Netns};
 
-/// Where servers listen,
+/// The servers' port for flows whose application chooses the algorithm.
 const PORT: u16 = 5300;
-/// and where for flows whose algorithm is a rule's business.
+/// The servers' port for flows whose algorithm a rule chooses.
 pub(super) const RULED: u16 = 5301;
-/// What one system call moves at the most: in a guest each costs more than the packets of a small one.
+/// Largest number of bytes in one system call. A large block saves calls, which cost more than packets in a
+/// guest.
 const BLOCK: usize = 1 << 20;
-/// What is sent.
+/// The sent bytes.
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
-/// How long an end waits before it looks whether to go on.
+/// Time between two checks for an end or a stall.
 const LOOK: Duration = Duration::from_secs(1);
-/// A flow that moves nothing for so long is given up.
+/// Time without progress after which a flow fails.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// What a flow moves, and by which algorithm; none for what a rule chooses.
+/// The bytes of a flow and its algorithms; `None` leaves the algorithm to a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub up: u64,
@@ -38,11 +39,11 @@ pub(super) struct Transfer {
     pub down_by: Option<&'static str>,
 }
 
-/// What a client tells a server first.
+/// Bytes of the head, which a client sends first.
 const HEAD: usize = 32;
 
 impl Transfer {
-    /// Whether a rule chooses its algorithm.
+    /// Whether a rule chooses the algorithm.
     pub(super) fn is_ruled(&self) -> bool {
         self.up_by.is_none()
     }
@@ -57,7 +58,7 @@ impl Transfer {
     }
 }
 
-/// Numbers and the algorithm of what comes back, as [`Transfer::head`] wrote them.
+/// The numbers of bytes and the algorithm of the way back, as [`Transfer::head`] wrote them.
 fn read_head(head: &[u8; HEAD]) -> (u64, u64, String) {
     let number =
         |at: usize| head[at..at + 8].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
@@ -65,7 +66,7 @@ fn read_head(head: &[u8; HEAD]) -> (u64, u64, String) {
     (number(0), number(8), name)
 }
 
-/// A server; ends when dropped.
+/// A server, which ends when dropped.
 pub(super) struct Server {
     _listeners: Vec<Listener>,
 }
@@ -89,7 +90,7 @@ impl Server {
             let accepting = Arc::clone(&socket);
             let thread = thread::spawn(move || {
                 while let Ok((stream, _)) = accepting.accept() {
-                    // A client says by itself what went wrong: its connection ends too soon.
+                    // The client reports an error itself, because its connection ends too soon.
                     thread::spawn(move || serve(stream));
                 }
             });
@@ -101,7 +102,7 @@ impl Server {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Wakes who accepts.
+        // Wakes the accepting thread.
         let _ = socket::shutdown(self.socket.as_raw_fd(), socket::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -120,14 +121,14 @@ fn listen(at: SocketAddrV4) -> Result<TcpListener> {
 fn serve(mut stream: TcpStream) -> Result<()> {
     prepare(&stream)?;
     let mut head = [0; HEAD];
-    // Not `read_exact`, which gives up at a time-out: a head that is lost may take seconds.
+    // `read_exact` would give up at a time-out, but a lost head may take seconds.
     step(HEAD as u64, |left| stream.read(&mut head[HEAD - left..]))?;
     let (up, down, by) = read_head(&head);
     if !by.is_empty() {
         setsockopt(&stream, TcpCongestion, &by.into())?;
     }
     receive(&stream, up)?;
-    // What has nothing to give back says that it has everything.
+    // A server with nothing to return sends one byte to confirm that it has everything.
     send(&mut stream, down.max(1))?;
     stream.shutdown(Shutdown::Write)?;
     Ok(())
@@ -139,8 +140,8 @@ fn prepare(stream: &TcpStream) -> Result<()> {
     Ok(stream.set_write_timeout(Some(LOOK))?)
 }
 
-/// Moves it, from the calling thread's namespace; comes back with the time from the connection's
-/// beginning to the last byte.
+/// Moves the bytes, from the calling thread's namespace. Returns the time from the connection's start to the
+/// last byte.
 ///
 /// # Errors
 /// If the connection fails, or stands still for two minutes; on Ctrl-C.
@@ -166,8 +167,10 @@ fn send(stream: &mut TcpStream, bytes: u64) -> Result<()> {
     step(bytes, |left| stream.write(&ZEROS[..left.min(BLOCK)]))
 }
 
-/// Takes what comes off the queue without copying it. The kernel waits until a block is full: it opens
-/// its window as it would for single reads, and nobody is woken for each packet.
+/// Takes bytes off the queue without copying them.
+///
+/// The kernel waits until a block is full. It opens its window as for single reads, but does not wake the
+/// thread for each packet.
 fn receive(stream: &TcpStream, bytes: u64) -> Result<()> {
     let mut unused = vec![0u8; usize::try_from(bytes).unwrap_or(BLOCK).min(BLOCK)];
     step(bytes, |left| {
@@ -177,7 +180,7 @@ fn receive(stream: &TcpStream, bytes: u64) -> Result<()> {
     })
 }
 
-/// Repeats `move_some`, which is told how much is left and says how much it moved.
+/// Repeats `move_some`, which gets the number of bytes left and returns the number moved.
 fn step(bytes: u64, mut move_some: impl FnMut(usize) -> std::io::Result<usize>) -> Result<()> {
     let (mut left, mut moved_at) = (bytes, Instant::now());
     while left > 0 {

@@ -1,4 +1,5 @@
-//! Links in user space: what goes into a tunnel device comes out of another, when a [`Line`] says.
+//! Links in user space: a packet that enters a tunnel device leaves another one at the time that a [`Line`]
+//! gives.
 
 use std::{
     fs::File,
@@ -19,25 +20,25 @@ use weir_units::{Bytes, Instant};
 
 use super::{Link, line::Line};
 
-/// What tc counts of a frame and a tunnel device does not have.
+/// Bytes of the Ethernet header, which tc counts and a tunnel device lacks.
 const ETHERNET: u64 = 14;
-/// The largest packet.
+/// The largest packet, bytes.
 const MTU: usize = 1500;
-/// Packets that are taken from a device before the others have their turn.
+/// Packets taken from one device before the next device is served.
 const TURN: usize = 64;
-/// How long it may be that nothing is looked at, such as whether to end.
+/// Longest wait before the thread checks for changes or its end.
 const LOOK: Duration = Duration::from_millis(50);
 
 type Packet = Vec<u8>;
 
-/// A link: two devices, and the way from each to the other.
+/// A link: two devices, and a line in each direction.
 pub(super) struct Wire {
     ends: [File; 2],
     ways: [Line<Packet>; 2],
 }
 
 impl Wire {
-    /// Between two namespaces, in each of which a device of that name appears, up.
+    /// Creates a device of the given name in each of two namespaces, in the state up.
     ///
     /// # Errors
     /// If this kernel has no tunnel devices.
@@ -57,12 +58,12 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    /// Begins.
+    /// Starts the thread.
     pub(super) fn start(mut wires: Vec<Wire>) -> Carrier {
-        // Whoever changes a link goes on when that is done.
+        // A channel without a buffer: the sender of a change continues when the thread has received it.
         let (changes, changed) = sync_channel::<(usize, Link)>(0);
         let thread = thread::spawn(move || {
-            // Else the kernel lets timers be late by 50 us to save wake-ups.
+            // By default the kernel delays timers by up to 50 us to save wake-ups.
             let _ = prctl::set_timerslack(1);
             let begun = time::Instant::now();
             let mut block = [0u8; MTU];
@@ -77,7 +78,7 @@ impl Carrier {
         Carrier { changes: Some(changes), thread: Some(thread) }
     }
 
-    /// Makes the wire that is the `nth` another link, with nothing on it.
+    /// Replaces the `nth` wire's link by another, empty one.
     pub(super) fn set(&self, nth: usize, link: Link) {
         let changes = self.changes.as_ref().expect("taken by drop only");
         changes.send((nth, link)).expect("the thread ends after its sender");
@@ -93,14 +94,14 @@ impl Drop for Carrier {
     }
 }
 
-/// Gives out what is due, waits for what comes or is due, and takes in what has come.
+/// Writes due packets, waits for the next packet or due time, and reads new packets.
 fn carry(wires: &mut [Wire], begun: time::Instant, block: &mut [u8; MTU]) {
     let now = || Instant(begun.elapsed());
     let mut next = now() + LOOK;
     for wire in wires.iter_mut() {
         for (way, line) in wire.ways.iter_mut().enumerate() {
             while let Some(packet) = line.depart(now()) {
-                // A device that is full or down loses it, as any does.
+                // A full device, or one that is down, loses the packet.
                 let _ = (&wire.ends[1 - way]).write(&packet);
             }
             next = next.min(line.due().unwrap_or(next));

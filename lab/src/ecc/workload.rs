@@ -1,4 +1,4 @@
-//! What is to be moved, drawn from a seed.
+//! The jobs of a scenario, drawn from a seed.
 
 use std::time::Duration;
 
@@ -6,23 +6,25 @@ use weir_netlab::stats::SplitMix;
 
 use super::{Point, Scenario};
 
-/// A client's wish.
+/// A client's job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
-    /// When it begins, from the beginning of the measurement.
+    /// Its start, counted from the start of the measurement.
     pub start: Duration,
-    /// What it moves, bytes.
+    /// Its volume, bytes.
     pub volume: u64,
     /// Whether it is one of [`Scenario::small`].
     pub small: bool,
 }
 
-/// The jobs of a seed: the clients', which begin at once, then the small ones, whose number is such that
-/// they are the asked share of all; they begin while the slowest link would still be busy with the others.
-/// Volumes and beginnings are the same for every algorithm and every link of equal rate.
+/// The jobs of a seed: the clients' jobs, which begin at once, then the small ones.
+///
+/// The number of small jobs gives the requested share of all jobs. They begin while the slowest link would
+/// still be busy with the others. Volumes and starts are the same for all algorithms and for all links of
+/// equal rate.
 #[must_use]
 pub fn jobs(scenario: &Scenario, point: Option<Point>, seed: u64) -> Vec<Job> {
-    // Neighbouring seeds are far apart in SplitMix's sequence only after a step.
+    // Without a first step, neighbouring seeds give nearby positions in SplitMix's sequence.
     let mut rng = SplitMix::new(SplitMix::new(seed).next_u64());
     let mut unit = move || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
     let [low, high] = scenario.volume.map(|bytes| bytes.0 as f64 * scenario.scale);
@@ -65,7 +67,7 @@ mod tests {
         assert_eq!(all.len(), 1600);
         assert!(all.iter().all(|job| (1_000_000..=100_000_000).contains(&job.volume)));
         let mean = all.iter().map(|job| job.volume as f64).sum::<f64>() / 1600.0;
-        // Standard error of the mean: 28.6 MB / 40.
+        // The mean's standard error is 28.6 MB / 40.
         assert!((mean - 50.5e6).abs() < 3.0e6, "{mean}");
     }
 

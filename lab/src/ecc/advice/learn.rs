@@ -1,4 +1,4 @@
-//! The flows, and what learns from them.
+//! The flows, and the learner that observes them.
 
 use std::{
     sync::{
@@ -29,14 +29,14 @@ use crate::ecc::{
 
 /// The clients' class.
 const CLIENTS: u32 = 1;
-/// Between two looks at what has ended, as the agent's.
+/// Time between two reads of ended flows, as in the agent.
 const TICK: Duration = Duration::from_millis(100);
-/// Flows that are not counted: the first ten seconds of a guest's are slower where packets are lost.
+/// Flows that are not counted. A guest's first ten seconds are slower on a link with losses.
 const WARM_UP: u64 = 1_000;
-/// Of a thread that only waits for its flow.
+/// Stack size of a thread that only waits for its flow, bytes.
 const STACK: usize = 128 << 10;
 
-/// A flow that has ended: what it moved, and how long it took, s.
+/// An ended flow: its bytes, and its duration in seconds.
 pub(super) type Ended = (u64, f64);
 
 /// Measures on one link, in this kernel.
@@ -90,7 +90,7 @@ pub(super) fn measure(scenario: &Scenario, named: &Named, seed: u64) -> Result<L
     Ok(report)
 }
 
-/// When flows begin and what they move, by a seed.
+/// The starts and the volumes of flows, drawn from a seed.
 struct Offered {
     rng: SplitMix,
     per_second: f64,
@@ -102,19 +102,19 @@ struct Offered {
 impl Offered {
     fn new(scenario: &Scenario, seed: u64) -> Offered {
         let [least, most] = scenario.volume.map(|bytes| (bytes.0 as f64).ln());
-        // Neighbouring seeds are far apart in SplitMix's sequence only after a step.
+        // Without a first step, neighbouring seeds give nearby positions in SplitMix's sequence.
         let rng = SplitMix::new(SplitMix::new(seed).next_u64());
         Offered { rng, per_second: scenario.per_second, least, most, at: 0.0 }
     }
 
-    /// Above 0, at the most 1.
+    /// A random number above 0 and at most 1.
     fn unit(&mut self) -> f64 {
         ((self.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 }
 
 impl Iterator for Offered {
-    /// When, from the beginning, and how many bytes.
+    /// The start, counted from the first one, and the bytes.
     type Item = (Duration, u64);
     fn next(&mut self) -> Option<(Duration, u64)> {
         self.at -= self.unit().ln() / self.per_second;
@@ -123,8 +123,8 @@ impl Iterator for Offered {
     }
 }
 
-/// Has flows go up from the clients as long as `more` of their number says so; `tick` is called beside
-/// that, and ends it too.
+/// Sends flows up from the clients while `more` of their number is true. `tick` is called meanwhile, and can
+/// end it.
 fn flows(
     network: &Network,
     offered: Offered,
@@ -160,7 +160,7 @@ fn begin_all(offered: Offered, going: &dyn Fn(u64) -> bool, ended: &Sender<Resul
                 let transfer = Transfer { up, down: 0, up_by: None, down_by: None };
                 let took = carry(Network::server_address(Place::Cloud), transfer);
                 let took = took.with_context(|| format!("flow {nth} of {up} bytes"));
-                // Nobody listens any more if another one has failed.
+                // The channel is closed if another flow has failed.
                 let _ = ended.send(took.map(|took| (up, took.as_secs_f64())));
             };
             thread::Builder::new()
@@ -172,7 +172,7 @@ fn begin_all(offered: Offered, going: &dyn Fn(u64) -> bool, ended: &Sender<Resul
     })
 }
 
-/// Trials and rules, as the agent has them, for the clients' flows.
+/// Trials and rules for the clients' flows, as in the agent.
 struct Learner {
     hold: Congestion,
     homes: Homes,
@@ -205,7 +205,7 @@ impl Learner {
         Ok(learner)
     }
 
-    /// What the flows' rule says; the system's algorithm without one.
+    /// The action of the flows' rule; without a rule, the system's algorithm.
     fn rule(&self) -> String {
         self.rules
             .as_slice()
@@ -227,7 +227,7 @@ impl Learner {
         Ok(())
     }
 
-    /// Reads what has ended, and ends turns whose time has come.
+    /// Reads ended flows, and ends turns that are due.
     fn tick(&mut self, now: weir_units::Instant, flows: u64) -> Result<()> {
         let generation = self.hold.generation();
         for record in self.hold.records()? {
@@ -239,7 +239,7 @@ impl Learner {
         let Some(decisions) = self.advisor.turn(now, rules, &self.system, || rng.next_u64()) else {
             return Ok(());
         };
-        // There is a trial from the first turn on.
+        // A trial exists from the first turn on.
         self.advisor.apply(None, true);
         let mut happened = |what: String| {
             let seconds = now.0.as_secs_f64();
@@ -261,13 +261,13 @@ impl Learner {
         change.map_or(Ok(()), |rules| self.put_in_force(rules))
     }
 
-    /// Nothing is tried any more.
+    /// Ends all trials.
     fn end(&mut self) -> Result<()> {
         Ok(self.hold.try_out(&[])?)
     }
 }
 
-/// A decision in words, and the rules that follow from it if they are others then.
+/// A decision in words, and the new rules if it changes them.
 fn told(to: IpNet, decision: Decision) -> (String, Option<Vec<Rule>>) {
     match decision {
         Decision::Dropped { action, why } => (format!("{action} is tried no more: {why}"), None),
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(all, Offered::new(&scenario, 1).take(20_000).collect::<Vec<_>>());
         assert_ne!(all[0], Offered::new(&scenario, 2).next().unwrap());
         let rate = 20_000.0 / all.last().unwrap().0.as_secs_f64();
-        // Standard error: 0.7 %.
+        // The standard error is 0.7 %.
         assert!((rate / scenario.per_second - 1.0).abs() < 0.03, "{rate}");
         let [least, most] = scenario.volume.map(|bytes| bytes.0);
         assert!(all.iter().all(|(_, bytes)| (least..=most).contains(bytes)));

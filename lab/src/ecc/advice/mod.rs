@@ -1,9 +1,10 @@
-//! What weir's advice finds, and what finding it costs: small flows come to a server one after the other
-//! without end, their congestion control is tried out as the agent does it, and the rule that comes of it is
-//! put in force.
+//! The results and the cost of weir's advice.
 //!
-//! Three times on each link: with the system's algorithm alone, while it is learned, and, if the rule was
-//! changed, afterwards. What learns is the agent's: [`weir_cc::Advisor`] and weir's BPF programs.
+//! Small flows go to a server one after the other. Their congestion control is tried out in the agent's way,
+//! and the resulting rule is put in force.
+//!
+//! Each link has up to three phases: with the system's algorithm alone, during the trial, and, if the rule
+//! changed, afterwards. The learner is the agent's: [`weir_cc::Advisor`] and weir's BPF programs.
 
 mod learn;
 mod report;
@@ -17,11 +18,11 @@ use crate::run::Options;
 
 pub use report::{LinkReport, Phase, Report, Times};
 
-/// Tells these scenarios from others.
+/// The mark of this kind of scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measures {
-    /// What advice finds.
+    /// The results of advice.
     Advice,
 }
 
@@ -30,7 +31,7 @@ pub enum Measures {
 pub struct Named {
     /// Unique within the scenario.
     pub name: String,
-    /// What it is.
+    /// The link's properties.
     #[serde(flatten)]
     pub link: Link,
 }
@@ -39,53 +40,53 @@ pub struct Named {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `weir lab run` calls it.
+    /// The name for `weir lab run`.
     pub name: String,
-    /// One line.
+    /// A title of one line.
     pub title: String,
-    /// Where the experiment comes from.
+    /// The source of the experiment, such as a paper's figure.
     pub source: String,
-    /// What it shows.
+    /// The purpose of the experiment.
     pub about: String,
-    /// That it is one of these.
+    /// The mark of this kind of scenario.
     pub measures: Measures,
     /// Flows that begin in a second, at random.
     pub per_second: f64,
-    /// The least and the greatest volume of a flow; drawn by its logarithm.
+    /// The smallest and the largest volume of a flow; the volume's logarithm is drawn evenly.
     pub volume: [Bytes; 2],
-    /// Flows before the trial, and after it.
+    /// Number of flows before the trial, and again after it.
     pub beside: u64,
-    /// The same with `--paper`.
+    /// Number of flows before and after the trial with `--paper`.
     pub paper_beside: u64,
-    /// Flows of the trial, if it does not end by itself.
+    /// Largest number of flows of the trial.
     pub flows: u64,
-    /// The same with `--paper`.
+    /// Largest number of flows of the trial with `--paper`.
     pub paper_flows: u64,
-    /// Of `[advice]`: the part of the flows that tries something.
+    /// From `[advice]`: the part of the flows that tries a candidate.
     pub share: f64,
-    /// Of `[advice]`: how long a turn is, seconds.
+    /// From `[advice]`: the length of a turn, seconds.
     pub turn_s: u64,
-    /// Of `[advice]`: what is tried beside the system's algorithm.
+    /// From `[advice]`: the candidates beside the system's algorithm.
     #[serde(rename = "try")]
     pub candidates: Vec<Rule>,
-    /// The links, each by itself.
+    /// The links, measured one at a time.
     #[serde(rename = "link")]
     pub links: Vec<Named>,
 }
 
 impl Scenario {
-    /// With all flows, as for `--paper`.
+    /// Selects all flows, as for `--paper`.
     pub fn make_whole(&mut self) {
         (self.beside, self.flows) = (self.paper_beside, self.paper_flows);
     }
 
-    /// Links.
+    /// The number of links.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.links.len()
     }
 
-    /// `[advice]` about the flows to a server.
+    /// The `[advice]` settings for the flows to a server.
     ///
     /// # Errors
     /// [`AdviceError`].
@@ -99,7 +100,7 @@ impl Scenario {
         settings.check().map(|()| settings)
     }
 
-    /// What makes no sense, in words.
+    /// The scenario's contradiction, in words.
     pub(crate) fn fault(&self) -> Option<String> {
         let [least, most] = self.volume;
         if least.0 == 0 || least > most {
@@ -120,8 +121,9 @@ impl Scenario {
     }
 }
 
-/// Runs a scenario: in User-Mode Linux, a guest for each link, or, if asked, in this kernel. `watch` is told
-/// of each link that is done.
+/// Runs a scenario in User-Mode Linux, with a guest for each link, or, on request, in this kernel.
+///
+/// `watch` is called at the end of each link.
 ///
 /// # Errors
 /// If there is no such kernel, a flow fails, or on Ctrl-C.

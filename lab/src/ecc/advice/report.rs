@@ -1,4 +1,4 @@
-//! What was found, what it cost and what it brought: text, picture, JSON.
+//! The findings of a run, their cost and their benefit: text, picture, JSON.
 
 use std::fmt::Write as _;
 
@@ -19,12 +19,12 @@ use crate::{
     },
 };
 
-/// The 99th percentile of no size may be longer by more than this while it is learned.
+/// The largest ratio of a size's 99th percentile during the trial to that before it.
 const MOST_LONGER: f64 = 1.1;
-/// Flows of which a 99th percentile is judged: a hundred are beyond it.
+/// The smallest number of flows whose 99th percentile is judged; a hundred flows are beyond it.
 const JUDGED: u64 = 10_000;
 
-/// When a flow began.
+/// The phase in which a flow began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -32,7 +32,7 @@ pub enum Phase {
     Before,
     /// In the trial.
     Learning,
-    /// With the rule that came of it.
+    /// With the resulting rule.
     After,
 }
 
@@ -46,24 +46,24 @@ impl Phase {
     }
 }
 
-/// How long the flows of a size took, s.
+/// The times of the flows of a size, seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// When.
+    /// The phase.
     pub phase: Phase,
-    /// What they moved, in words; none for all sizes together.
+    /// The size in words; `None` for all sizes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
-    /// How many.
+    /// The number of flows.
     pub flows: u64,
-    /// Their mean.
+    /// The mean time.
     pub mean: f64,
-    /// Their percentiles, from 0 to 100.
+    /// The percentiles of the times, from 0 to 100.
     pub percentiles: Vec<f64>,
 }
 
 impl Times {
-    /// Of each size, and of all.
+    /// The times of each size, and of all.
     pub(super) fn all(phase: Phase, ended: &[Ended]) -> Vec<Times> {
         let sizes = (0..size::COUNT).map(Some).chain([None]);
         let of = |wanted: Option<usize>| -> Option<Times> {
@@ -87,35 +87,35 @@ impl Times {
     }
 }
 
-/// Something that came of a trial.
+/// An event of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Happened {
-    /// After so many flows had begun,
+    /// The number of flows that had begun before.
     pub flows: u64,
-    /// and so many seconds.
+    /// The seconds since the start.
     pub seconds: f64,
-    /// In words.
+    /// The event in words.
     pub what: String,
 }
 
-/// What came of a link.
+/// The results of a link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// Its name.
+    /// The link's name.
     pub name: String,
-    /// How far the trial is: `baseline`, `trying`, `raising`, `watching` or `settled`.
+    /// The stage of the trial: `baseline`, `trying`, `raising`, `watching` or `settled`.
     pub stage: String,
     /// The advice, in words.
     pub verdict: String,
-    /// What flows use without it.
+    /// The flows' algorithm without the advice.
     pub before: String,
-    /// What they use in the end.
+    /// The flows' algorithm in the end.
     pub after: String,
-    /// How long the trial was, s.
+    /// The length of the trial, seconds.
     pub seconds: f64,
-    /// What came of it on the way.
+    /// The events of the trial.
     pub happened: Vec<Happened>,
-    /// How long flows took.
+    /// The times of the flows.
     pub times: Vec<Times>,
 }
 
@@ -124,7 +124,7 @@ impl LinkReport {
         self.times.iter().find(|times| times.phase == phase && times.size.as_deref() == size)
     }
 
-    /// The distribution of all flows' times in each phase, up to the 99th percentile.
+    /// Draws the distribution of all flows' times in each phase, up to the 99th percentile.
     fn draw(&self, sheet: &Sheet<'_>, left: i32) -> sheet::Drawn {
         let all = || self.times.iter().filter(|times| times.size.is_none());
         let longest = all().map(Times::p99).fold(0.01, f64::max);
@@ -170,17 +170,17 @@ impl LinkReport {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with; passed if no size's 99th percentile got longer than it may while it was
-    /// learned, as far as there are enough flows to tell.
+    /// The common part of all reports. It passes if the trial lengthened no size's 99th percentile by more
+    /// than allowed. Sizes with too few flows are not judged.
     #[serde(flatten)]
     pub head: Head,
-    /// In which kernel.
+    /// The kernel of the run.
     pub backend: String,
-    /// Of flows and lots.
+    /// The seed of flows and lots.
     pub seed: u64,
-    /// How it was run.
+    /// The settings of the run.
     pub settings: Scenario,
-    /// What came of it.
+    /// The results of the links.
     pub links: Vec<LinkReport>,
 }
 
@@ -278,7 +278,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Twice as many flows as are judged, of 50 kB, of which one in 50 takes so many times what it took before.
+    /// A report of `flows` flows of 50 kB. Of 50 flows, one takes `longer` seconds in the trial, instead of 1
+    /// s before.
     fn report(longer: f64, flows: u64) -> Report {
         let ended = |late: f64| -> Vec<Ended> {
             (0..flows).map(|nth| (50_000, if nth % 50 == 0 { late } else { 0.2 })).collect()
