@@ -1,8 +1,7 @@
 #!/bin/sh
-# Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or
-# later, as root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml] [fuzz]`; all but uml
-# and fuzz if none is named.
-# What is there already is left alone.
+# Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or later, as
+# root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml] [fuzz]`; all but uml and
+# fuzz if none is named. Installed packages are left alone.
 set -eu
 
 say() { printf 'deps: %s\n' "$*"; }

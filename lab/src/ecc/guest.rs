@@ -162,7 +162,7 @@ pub fn netem() -> Result<()> {
 /// The path of the User-Mode-Linux kernel.
 ///
 /// # Errors
-/// If there is none, with the searched path and the script that builds it.
+/// Without one, with the searched path and the script that builds it.
 pub fn uml() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE) {
         let path = PathBuf::from(named);

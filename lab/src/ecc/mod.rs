@@ -257,7 +257,7 @@ pub struct Finding {
     /// The times to compare, of flows or jobs.
     #[serde(default)]
     pub whose: Whose,
-    /// The percentile to compare; the mean if there is none.
+    /// The percentile to compare; the mean without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
     /// The claim about the ratio.

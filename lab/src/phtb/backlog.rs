@@ -32,15 +32,16 @@ use super::{
 const BATCH: usize = 64;
 /// The beginning in real time, which is not counted: bursts are spent.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// What is counted of real time: long enough for a turn of 24 packets to be a thousandth of what a user has.
+/// The unit of real time that is counted: long enough for a turn of 24 packets to be a thousandth
+/// of a user's share.
 const COUNTED: Duration = Duration::from_millis(1_500);
-/// How far the wire's time may be behind the clock's: what others took of the processor is made up for, as
-/// engine `user` does it, up to that much. What is beyond is lost, and counted.
+/// How far the wire's time may be behind the clock's: what others took of the processor is made up
+/// for, as engine `user` does it, up to that much. Time beyond it is lost, and counted.
 const CATCH_UP_NS: f64 = 20e6;
 /// In real time the tree's moments are at most so far apart: little enough that no user's bucket, which has
 /// a millisecond, runs over, and a thousand packets or two.
 const STEP_NS: f64 = 100e3;
-/// Before it begins: whoever runs it with real-time priority has to leave others a part of each second.
+/// Before it begins: a thread with real-time priority has to leave others a part of each second.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The packets of all users.
@@ -122,7 +123,7 @@ struct Counted {
     lost_ns: f64,
 }
 
-/// What leaves, and when: the dequeue stage's.
+/// The packets that leave, and their times: the dequeue stage's.
 struct Wire {
     ns: f64,
     ns_per_byte: f64,
@@ -130,7 +131,7 @@ struct Wire {
     batch_ns: f64,
     /// Of real time.
     start: Option<Clock>,
-    /// The clock was so much farther than can be made up for.
+    /// The clock was ahead by this much more than can be made up for.
     lost_ns: f64,
     /// Of real time: more may leave at this moment.
     more: bool,
@@ -202,7 +203,7 @@ impl Wire {
     fn played(&self, seconds: f64, had: f64) -> Played {
         let from = self.late_from.unwrap_or_default();
         let late_bytes = self.sent.bytes - from.bytes;
-        // What was lost of real time is time in which nothing left.
+        // Lost real time is time in which nothing left.
         let late_ns = self.sent.ns - from.ns + self.sent.lost_ns - from.lost_ns;
         // In real time, what was counted; else all.
         let real = self.start.is_some();
@@ -332,7 +333,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// What two stages played: of the dequeue stage's time, whatever it did not wait.
+/// The play of two stages: the dequeue stage's time, without its waiting.
 fn of_two(wire: &Wire, (busy, did): (Duration, u64), idle: Duration, (seconds, had): (f64, f64)) -> Played {
     let played = wire.played(seconds, had);
     Played {

@@ -36,7 +36,7 @@ fn pin(nth: usize) {
     }
 }
 
-/// What something gave, how many seconds it took, and how much of them the thread had.
+/// The result of a play, its seconds, and the part of them that the thread had.
 pub(super) type Timed<T> = (T, f64, f64);
 
 /// Runs `f`.

@@ -97,7 +97,7 @@ pub(super) struct Dequeuer<'a> {
     fifos: &'a [Fifo],
     leaves: Vec<Leaf>,
     link: Bucket,
-    /// Whose turn it is with tokens of its own, and with the link's.
+    /// The user that is next with tokens of its own, and with the link's.
     turn: [usize; 2],
     /// Empty queues that were looked into.
     pub(super) looked_in_vain: u64,
@@ -123,8 +123,8 @@ impl<'a> Dequeuer<'a> {
         }
     }
 
-    /// What may leave at `now`, at most `room` packets; the length and handle of each go to `sent`.
-    /// Returns how many left.
+    /// The packets that may leave at `now`, at most `room`; the length and handle of each go to
+    /// `sent`. Returns how many left.
     pub(super) fn dequeue(&mut self, now: Instant, room: u32, mut sent: impl FnMut(u32, u32)) -> u32 {
         let (now, mut left) = (now.0.as_nanos() as f64, 0);
         for lent in [false, true] {
@@ -178,7 +178,7 @@ mod tests {
             for (i, (fifo, end)) in (0..).zip(fifos.iter().zip(&mut ends)) {
                 while fifo.push(end, 500, i) {}
             }
-            // What the link had saved up at first is not counted.
+            // The first burst of the link is not counted.
             let counts = u64::from(ms >= 2_000);
             let now = Instant(Duration::from_millis(ms));
             dequeuer.dequeue(now, u32::MAX, |len, i| bytes[i as usize] += counts * u64::from(len));

@@ -1,4 +1,4 @@
-//! What the plays of a case say together, and whether that is what is wanted.
+//! The verdict of a case's plays together.
 
 use super::{BOTH, Case, Form, Load, Played, Row, Scenario, link};
 use crate::report::{Figure, Rule};
@@ -66,7 +66,7 @@ pub(super) fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
         let name = |what: &str| format!("{what}, {}", load.name());
         let small = scenario.max_len == 64 && *load == Load::Backlogged && !scenario.unlimited;
         if let (Some(single), false) = (row(Form::Single), *load == Load::RealTime) {
-            // What a capture offers is its own.
+            // The load of a capture is its own.
             let made_up = scenario.pcap.is_none();
             let link_use = single.link_use;
             figure(

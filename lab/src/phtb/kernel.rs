@@ -1,7 +1,7 @@
-//! The kernel's HTB with the same users, beside: real packets over a pair of veths, whose other end is in a
-//! namespace that has no use for them. What it takes is a packet's whole way from a socket, of which HTB
-//! is a part; a socket for each user says its class, so that nothing has to be looked up. Its time is the
-//! real one, and what the link does not let go waits.
+//! The kernel's HTB with the same users, beside: real packets over a pair of veths, whose other end
+//! is in a namespace that has no use for them. It takes a packet's whole way from a socket, of
+//! which HTB is a part; a socket for each user says its class, so that nothing has to be looked up.
+//! Its time is the real one, and what the link does not let go waits.
 
 use std::{
     fmt::Write as _,
@@ -128,7 +128,7 @@ pub(super) fn play(scenario: &Scenario, active: u32, seed: u64) -> Result<Played
     let stop = AtomicBool::new(false);
     let send = |part: &[(UdpSocket, Vec<u8>)]| {
         while !stop.load(Ordering::Relaxed) {
-            // Whose class is held back has no room: the others go on.
+            // A socket whose class is held back has no room: the others go on.
             part.iter().for_each(|(socket, payload)| drop(socket.send(payload)));
         }
     };
@@ -179,7 +179,7 @@ mod tests {
         }
         let played = play(&scenario, 2, 1).unwrap();
         let mbit = played.bytes as f64 * 8e-6 / played.seconds;
-        // 2.5 Mbit/s, and at the most what the two had saved up.
+        // 2.5 Mbit/s, and at most the bursts of the two.
         assert!(played.sent > 10 && mbit < 4.0, "{played:?}");
     }
 }

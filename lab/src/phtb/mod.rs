@@ -31,7 +31,7 @@ use crate::report::Head;
 
 /// Bytes of a turn.
 const QUANTUM: u32 = 1_514;
-/// Packets that wait in a leaf at the most.
+/// The most packets that wait in a leaf.
 const LIMIT: u32 = 64;
 /// Frames of a user that are played without `--paper`: of fewer, what is saved up and owed at the end is
 /// more than a thousandth.
@@ -47,13 +47,13 @@ const BOTH: f64 = 0.9;
 pub enum Form {
     /// One thread.
     Single,
-    /// Two threads, each with a tree of half of the users, and half of the link for good: what this machine
-    /// gives shards at the most.
+    /// Two threads, each with a tree of half of the users, and half of the link: the most that this
+    /// machine gives shards.
     Apart,
     /// Two of `weir_htb::shards`, each with half of the users.
     Shards,
-    /// A word a packet there and back by the pipeline's rings, without classes and a tree: what this machine
-    /// gives the pipeline at the most.
+    /// A word a packet there and back by the pipeline's rings, without classes and a tree: the most
+    /// that this machine gives the pipeline.
     Ring,
     /// The enqueue stage and the dequeue stage of `weir_htb::Htb::into_pipeline`.
     Pipeline,
@@ -124,13 +124,13 @@ impl fmt::Display for Case {
     }
 }
 
-/// What one play took.
+/// The time of one play.
 #[derive(Debug, Clone, Copy, Default)]
 struct Played {
     seconds: f64,
     sent: u64,
     bytes: u64,
-    /// What left in the later part of the time, and how long that is.
+    /// The packets that left in the later part of the time, and its length.
     late_bytes: u64,
     late_ns: f64,
     enqueue_ns: f64,
@@ -143,7 +143,7 @@ struct Played {
     lost_ns: f64,
 }
 
-/// What the paper's table says.
+/// The figure of the paper's table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
@@ -161,13 +161,13 @@ pub struct Paper {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `weir lab run` calls it.
+    /// Its name for `weir lab run`.
     pub name: String,
     /// One line.
     pub title: String,
     /// Where the experiment comes from.
     pub source: String,
-    /// What it shows.
+    /// The result that it shows.
     pub about: String,
     /// Says which kind of scenario it is.
     pub measures: Measures,
@@ -176,13 +176,13 @@ pub struct Scenario {
     pub users: u32,
     /// Those that send: the first.
     pub active: u32,
-    /// It is measured with so many too, to compare.
+    /// It is measured with this number too, to compare.
     #[serde(default)]
     pub beside: Option<u32>,
-    /// Users' rates and the link are so many times the paper's.
+    /// Users' rates and the link are this multiple of the paper's.
     #[serde(default = "once")]
     pub times: u64,
-    /// Each user may have all of the link, so that rates hold nobody back.
+    /// Each user may have all of the link, so that rates hold no user back.
     #[serde(default)]
     pub unlimited: bool,
     /// Packets of the trace; fewer are played without `--paper`.
@@ -198,13 +198,13 @@ pub struct Scenario {
     /// users.
     #[serde(default)]
     pub pcap: Option<PathBuf>,
-    /// What is compared.
+    /// The compared forms.
     #[serde(default = "forms")]
     pub forms: Vec<Form>,
     /// How packets come; a capture is offered only, and shards have backlogs only.
     #[serde(default = "loads")]
     pub loads: Vec<Load>,
-    /// How often each is played, by turns.
+    /// The number of plays of each, alternately.
     #[serde(default = "seven")]
     pub repetitions: usize,
     /// The paper's line.
@@ -212,7 +212,7 @@ pub struct Scenario {
     pub paper: Option<Paper>,
 }
 
-/// What is measured.
+/// The cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measures {
@@ -246,7 +246,7 @@ fn seven() -> usize {
 }
 
 impl Scenario {
-    /// What is wrong with it, if anything.
+    /// The fault, if any.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let (users, active) = (self.users, self.active);
@@ -289,7 +289,7 @@ impl Scenario {
         None
     }
 
-    /// What is measured: each form with each load that it can have.
+    /// The cases: each form with each load that it can have.
     #[must_use]
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
@@ -317,7 +317,7 @@ impl Scenario {
     }
 }
 
-/// The paper's rate and ceiling of a user: the common service by turns with the special one.
+/// The paper's rate and ceiling of a user: the common service and the special one alternate.
 fn paper_rates(user: u32) -> (BitRate, BitRate) {
     if user.is_multiple_of(2) {
         (BitRate::kbit(500), BitRate::mbit(1))
@@ -399,13 +399,13 @@ pub struct Row {
     pub range: (f64, f64),
     /// The same a second of processor time, if it is one thread's.
     pub mpps_cpu: Option<f64>,
-    /// What left, Mbit a second of real time.
+    /// The traffic that left, Mbit a second of real time.
     pub mbps: f64,
     /// Time to classify and enqueue a packet that arrives, ns.
     pub enqueue_ns: f64,
     /// Time to dequeue one that leaves, ns.
     pub dequeue_ns: f64,
-    /// What left of what the link lets go.
+    /// The part of the link's rate that left.
     pub link_use: f64,
     /// Of real time: how far the worst user was off what it is assured of, as part of that.
     pub worst: Option<f64>,
@@ -425,7 +425,7 @@ pub struct Output {
     pub seconds: f64,
     /// Of all users.
     pub all: Vec<f64>,
-    /// Which user was selected: of the special service.
+    /// The selected user: of the special service.
     pub user: u32,
     /// Of that user.
     pub one: Vec<f64>,
@@ -434,7 +434,7 @@ pub struct Output {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with.
+    /// The beginning of every report.
     #[serde(flatten)]
     pub head: Head,
     /// How it was run: the scenario.
@@ -443,7 +443,7 @@ pub struct Report {
     pub played: u64,
     /// Their mean length, bytes.
     pub mean_len: f64,
-    /// What is to be said about the trace.
+    /// The remarks about the trace.
     pub notes: Vec<String>,
     /// By form.
     pub rows: Vec<Row>,
@@ -456,7 +456,7 @@ fn some(scenario: &Scenario) -> u64 {
     scenario.packets.min(SOME * u64::from(scenario.users))
 }
 
-/// Plays all cases, by turns; all of the trace with `whole`. `watch` hears of each play.
+/// Plays all cases alternately; all of the trace with `whole`. `watch` hears of each play.
 ///
 /// # Errors
 /// If a capture cannot be used; on Ctrl-C.

@@ -23,9 +23,9 @@ use super::{
 
 /// Frames that arrive together.
 const BATCH: usize = 64;
-/// What arrives, of what the link lets go.
+/// The load, as a part of the link's rate.
 const OFFERED: f64 = 1.06;
-/// How far the enqueue stage's virtual time is ahead at the most: less than a link saves up.
+/// The most by which the enqueue stage's virtual time is ahead: less than a link saves up.
 const LEAD_NS: u64 = 800_000;
 /// Virtual time has ended.
 const END: u64 = u64::MAX;

@@ -14,7 +14,8 @@ use super::Scenario;
 
 /// As many frames as the paper's longest trace has, and some: captures may be endless.
 const MOST: usize = 10_000_000;
-/// Of a pcapng file so many more blocks than packets may be something else: these may be endless too.
+/// This many more blocks than packets of a pcapng file may be of another kind: such blocks may be
+/// endless too.
 const MOST_OTHER_BLOCKS: u64 = 100_000;
 /// Ethernet's header, and where its payload's type is.
 const ETHERNET: usize = 14;
@@ -32,9 +33,9 @@ pub struct Frame([u8; 64]);
 pub struct Trace {
     /// As they arrive.
     pub frames: Vec<Frame>,
-    /// Which class an address is.
+    /// The class of each address.
     pub users: Users,
-    /// What has to be said about a capture; empty if nothing.
+    /// The remarks about a capture; empty without any.
     pub notes: Vec<String>,
 }
 
@@ -108,7 +109,7 @@ fn address(user: u32) -> u32 {
 /// From IPv4 addresses to classes: an exact match in a table of open addressing.
 #[derive(Debug, Clone)]
 pub struct Users {
-    /// Address and class; address 0 is nobody's.
+    /// Address and class; address 0 belongs to no user.
     slots: Box<[(u32, u32)]>,
     count: u32,
 }
@@ -158,7 +159,7 @@ impl Trace {
     /// The scenario's: its capture, or made up from `seed`, at most `most` frames.
     ///
     /// # Errors
-    /// The capture cannot be read, is none, or has no IPv4 packet.
+    /// The file cannot be read, is no capture, or has no IPv4 packet.
     pub fn of(scenario: &Scenario, most: u64, seed: u64) -> Result<Trace> {
         match &scenario.pcap {
             Some(path) => {
@@ -189,7 +190,7 @@ impl Trace {
         Trace { frames, users: Users::made_up(scenario.users), notes: Vec::new() }
     }
 
-    /// What waits of each of the first `active` users, of such lengths.
+    /// The backlog of each of the first `active` users, of such lengths.
     pub(super) fn waiting(scenario: &Scenario, active: u32, seed: u64) -> Trace {
         let mut random = Random(seed);
         let frame = |i| Frame::new(i % active, random.len(scenario));
@@ -239,7 +240,7 @@ impl Trace {
                     }
                 };
                 packets += 1;
-                // What pads a simple packet is not part of it.
+                // The padding of a simple packet is not part of it.
                 take(&data[..data.len().min(wire as usize)], wire);
             }
         } else {

@@ -21,7 +21,7 @@ pub use measure::run;
 pub use plot::{Line, Panel, chart, gib, svg};
 pub use report::{Report, Row, table};
 
-/// What is measured: tells these scenarios from others.
+/// The kind of the scenario: tells these from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measures {
@@ -37,21 +37,21 @@ pub enum Measures {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `weir lab run` calls it.
+    /// Its name for `weir lab run`.
     pub name: String,
     /// One line.
     pub title: String,
     /// Where the experiment comes from.
     pub source: String,
-    /// What it shows.
+    /// The result that it shows.
     pub about: String,
-    /// Which of these it is.
+    /// The one of these.
     pub measures: Measures,
-    /// Deployments of each zone, at the most.
+    /// The most deployments of each zone.
     pub deployments: usize,
     /// The same with `--paper`.
     pub paper_deployments: usize,
-    /// What is compared; the first is judged, of `image-policies` `auto`.
+    /// The compared policies; the first is judged, of `image-policies` `auto`.
     pub policies: Vec<PolicyKind>,
     /// Sizes of the cache; of `image-sites` a node's and the site's.
     #[serde(default)]
@@ -107,7 +107,7 @@ pub struct ZoneCase {
 }
 
 impl ZoneCase {
-    /// What its traces are made from.
+    /// The source of its traces.
     #[must_use]
     pub fn zone(&self) -> Option<&'static Zone> {
         ZONES.iter().find(|zone| zone.name == self.name)
@@ -115,7 +115,7 @@ impl ZoneCase {
 }
 
 impl Scenario {
-    /// What does not fit together, if something does not.
+    /// The settings that do not fit together, if any.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         if self.zones.is_empty() || self.policies.is_empty() || self.deployments == 0 || self.seeds == 0 {

@@ -44,13 +44,13 @@ pub struct Line {
 pub struct Panel {
     /// Above it.
     pub title: String,
-    /// What x is.
+    /// The x axis.
     pub below: &'static str,
     /// Whether x is drawn by its logarithm.
     pub log: bool,
     /// The mark of a value of x.
     pub mark: fn(f64) -> String,
-    /// What is drawn.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 

@@ -1,4 +1,4 @@
-//! What the simulations say: a table, figures with verdicts, JSON.
+//! The results of the simulations: a table, figures with verdicts, JSON.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ pub struct Row {
     pub zone: String,
     /// Who leaves.
     pub policy: PolicyKind,
-    /// Who has a cache.
+    /// The owner of a cache.
     pub sharing: Sharing,
     /// The size of each cache.
     pub budget: Bytes,
@@ -34,7 +34,7 @@ pub struct Row {
     pub at_once: bool,
     /// The size of all that was deployed.
     pub working_set: Bytes,
-    /// What came of it.
+    /// The results.
     pub outcome: Outcome,
 }
 
@@ -48,7 +48,7 @@ impl Row {
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with.
+    /// The beginning of every report.
     #[serde(flatten)]
     pub head: Head,
     /// Of the first trace of each zone.

@@ -59,7 +59,7 @@ pub trait Shown: Serialize {
     /// If the drawing library refuses.
     fn plot(&self) -> Result<String>;
 
-    /// The reason why there is no verdict, if there is none.
+    /// The reason why the verdict is missing, if it is.
     fn unjudged(&self) -> &'static str;
 
     /// The tc scripts of the run, if there are any.

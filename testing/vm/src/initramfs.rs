@@ -30,7 +30,7 @@ const DIRS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "root", "etc"];
 /// Where iptables looks for its extensions, and those that are used.
 const EXTENSIONS: [&str; 3] = ["libxt_MASQUERADE.so", "libxt_conntrack.so", "libxt_mark.so"];
 
-/// What the guest's root is made of.
+/// The contents of the guest's root.
 #[derive(Debug, Default)]
 pub(crate) struct Initramfs {
     files: BTreeMap<String, (u32, Vec<u8>)>,

@@ -27,7 +27,7 @@ const SUITES: [((&str, &str), &str); 3] =
 const FLAVOUR: &str = "-cloud-amd64";
 /// How long a resolved name is taken as it is: Debian's next kernel is tested soon enough.
 const FRESH: Duration = Duration::from_secs(7 * 24 * 3600);
-/// So many versions are tried: an index may name packages that the archive has dropped.
+/// The number of versions to try: an index may name packages that the archive has dropped.
 const TRIES: usize = 4;
 
 /// A kernel ready to boot.

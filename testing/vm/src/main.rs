@@ -65,7 +65,7 @@ enum Verb {
     },
 }
 
-/// What every guest needs.
+/// The needs of every guest.
 #[derive(Debug, Args)]
 struct Guest {
     /// The newest kernel whose version begins so, as `6.12`; or `newest` of all.
@@ -173,7 +173,7 @@ fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the job finds in its environment; `WEIR_VM` says which kind of time passes.
+/// The job's environment; `WEIR_VM` names the kind of time.
 fn environment(guest: &Guest, kernel: &Kernel) -> String {
     let time = if qemu::counts(kernel) { "instructions" } else { "real-time" };
     let mut lines = format!("export WEIR_VM={time} WEIR_BIN=/usr/bin/weir RUST_BACKTRACE=1\n");

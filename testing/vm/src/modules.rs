@@ -17,7 +17,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{initramfs::Initramfs, kernel::Kernel, process::bytes};
 
-/// What weir's engines and their tests use. What a kernel lacks is left out: tests say so.
+/// The modules of weir's engines and their tests. Modules that a kernel lacks are left out: tests
+/// say so.
 const WANTED: &str = "bridge br_netfilter veth ifb dummy vxlan macvlan tun \
     sch_ingress sch_fq sch_fq_codel sch_cake sch_codel sch_htb sch_hfsc sch_tbf sch_prio sch_sfq sch_drr \
     sch_netem sch_mqprio sch_etf cls_bpf cls_u32 cls_matchall cls_fw cls_flower cls_basic \
@@ -54,7 +55,7 @@ fn map(modules: &[Module]) -> String {
     for Module { name, content } in modules {
         let mut order = Vec::new();
         for needed in needs(content) {
-            // What is built in has no order.
+            // A built-in module has no order.
             for earlier in orders.get(needed.as_str()).into_iter().flatten() {
                 if !order.contains(earlier) {
                     order.push(*earlier);

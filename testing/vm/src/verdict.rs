@@ -1,4 +1,4 @@
-//! What a guest's output says: tests counted, kernel's complaints, whether it came to the end.
+//! Reads a guest's output: tests counted, kernel's complaints, whether it came to the end.
 
 /// Read line by line.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Verdict {
         }
     }
 
-    /// What is wrong, if anything is; `tests` says that tests were to run.
+    /// The fault, if any; `tests` says that tests were to run.
     pub(crate) fn faults(&self, tests: bool) -> Vec<String> {
         let mut faults: Vec<String> =
             self.complaints.iter().map(|line| format!("the kernel complained: {line}")).collect();

@@ -1,4 +1,4 @@
-//! The pipeline's rings and nothing else: what this machine gives the pipeline at the most.
+//! The pipeline's rings and nothing else: the most that this machine gives the pipeline.
 
 use std::{
     sync::atomic::AtomicBool,

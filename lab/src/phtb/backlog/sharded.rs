@@ -1,6 +1,6 @@
-//! Two trees, each with half of the users, on a processor of its own: shards that share a link, and trees
-//! that share nothing. These are what this machine gives shards at the most: less than twice one
-//! thread's where its processors share what one alone has for itself.
+//! Two trees, each with half of the users, on a processor of its own: shards that share a link, and
+//! trees that share nothing. This is the most that this machine gives shards: less than twice one
+//! thread's where its processors share resources.
 
 use std::{sync::Barrier, time::Instant as Clock};
 
@@ -11,7 +11,7 @@ use weir_units::{BitRate, Instant};
 use super::{BATCH, Backlog, NOBODY, Wire};
 use crate::phtb::{Played, Scenario, classes, cores::side_by_side, limits};
 
-/// What both kinds do.
+/// The common part of both kinds.
 trait Tree: Send {
     /// Whether it has the leaf.
     fn has(&self, leaf: ClassId) -> bool;
@@ -112,7 +112,7 @@ pub(super) fn shards(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
     both((one, backlog, backlog.wire(2)), (other, backlog, backlog.wire(2)))
 }
 
-/// The same users and packets on each thread, and half of the link, which nobody divides anew.
+/// The same users and packets on each thread, and half of the link, which is not divided again.
 pub(super) fn apart(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
     let [one, other] = divided(scenario, backlog.handles().end)?;
     let tree = |shard: &Shard| {

@@ -25,7 +25,7 @@ const BUDGET: Bytes = Bytes(4 << 30);
 /// Runs all of it; `watch` is told of every store before its turn, in words.
 ///
 /// # Errors
-/// What is needed is not here, a pull fails, or on Ctrl-C.
+/// A needed part is not here, a pull fails, or on Ctrl-C.
 pub fn run(scenario: &Deployments, options: &Options, watch: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut site = Site::build(scenario.nodes, Some(scenario.uplink))?;
     let registry = Registry::start(&site.far, (FAR, PORT).into(), true)?;
@@ -89,7 +89,7 @@ fn name(image: &str, client: Client) -> String {
     format!("lab/{image}-{}:1", client.name())
 }
 
-/// What serves a store. The file system outlives the caches.
+/// The server of a store. The file system outlives the caches.
 struct Served {
     caches: Vec<Cache>,
     _gluster: Option<Gluster>,

@@ -20,13 +20,13 @@ pub use report::{Report, Rows};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deployments {
-    /// What `weir lab run` calls it.
+    /// Its name for `weir lab run`.
     pub name: String,
     /// One line.
     pub title: String,
     /// Where the experiment comes from.
     pub source: String,
-    /// What it shows.
+    /// The result that it shows.
     pub about: String,
     /// `deployments`.
     pub measures: String,
@@ -40,7 +40,7 @@ pub struct Deployments {
     pub paper_repetitions: usize,
     /// Where images are cached.
     pub stores: Vec<Store>,
-    /// What is deployed.
+    /// The deployments.
     #[serde(rename = "image")]
     pub images: Vec<ImageCase>,
 }
@@ -49,7 +49,7 @@ pub struct Deployments {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageCase {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Sizes of its layers, but for the one with its program.
     pub layers: Vec<Bytes>,
@@ -122,7 +122,7 @@ pub struct Row {
     pub store: Store,
     /// Pull, start and end of a container, s, by node.
     pub deployment_s: Vec<f64>,
-    /// What came over the uplink, with headers.
+    /// The bytes over the uplink, with headers.
     pub upstream: Bytes,
 }
 
@@ -139,13 +139,13 @@ pub struct Missing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replayed {
-    /// What `weir lab run` calls it.
+    /// Its name for `weir lab run`.
     pub name: String,
     /// One line.
     pub title: String,
     /// Where the experiment comes from.
     pub source: String,
-    /// What it shows.
+    /// The result that it shows.
     pub about: String,
     /// `replay`.
     pub measures: String,
@@ -176,7 +176,7 @@ pub struct ReplayRow {
     pub zone: String,
     /// Who leaves.
     pub policy: PolicyKind,
-    /// Who has a cache.
+    /// The owner of a cache.
     pub sharing: Sharing,
     /// Deployments.
     pub deployments: usize,
@@ -197,7 +197,7 @@ pub struct ReplayRow {
 }
 
 impl Deployments {
-    /// What does not fit together, if something does not.
+    /// The settings that do not fit together, if any.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         if self.nodes < 2 || self.nodes > 199 || self.repetitions == 0 || self.images.is_empty() {
@@ -215,7 +215,7 @@ impl Deployments {
 }
 
 impl Replayed {
-    /// What does not fit together, if something does not.
+    /// The settings that do not fit together, if any.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         if self.nodes < 2 || self.nodes > 199 || self.scale == 0 || self.policies.is_empty() {

@@ -77,7 +77,7 @@ fn replay(
         sharing,
         budget: setup.budget,
         policy: setup.policy,
-        // Two months in minutes: nobody is still reading what is a minute old.
+        // Two months in minutes: no client still reads a blob that is a minute old.
         keep_new_s: 0,
     };
     let registry = format!("{}:5000", std::net::Ipv4Addr::from(FAR));

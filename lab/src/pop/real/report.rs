@@ -1,4 +1,4 @@
-//! What real deployments say: a table, figures with verdicts, JSON, a plot.
+//! The results of real deployments: a table, figures with verdicts, JSON, a plot.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ const OVERHEAD: f64 = 1.15;
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What every report begins with.
+    /// The beginning of every report.
     #[serde(flatten)]
     pub head: Head,
     /// Of images and traces.
@@ -31,7 +31,7 @@ pub struct Report {
     pub rows: Rows,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "measures", rename_all = "kebab-case")]
 pub enum Rows {
@@ -41,7 +41,7 @@ pub enum Rows {
         settings: Deployments,
         /// All of it.
         rows: Vec<Row>,
-        /// What could not be had here.
+        /// The parts that are missing here.
         missing: Vec<Missing>,
     },
     /// Fig. 7.

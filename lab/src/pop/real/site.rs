@@ -25,7 +25,7 @@ pub(super) const LISTEN: &str = "127.0.0.1:5050";
 pub(super) const FAR: [u8; 4] = [10, 88, 0, 254];
 /// The switch's own address: Redis is there.
 const SWITCH: &str = "10.88.0.200";
-/// What nodes of a site know each other by.
+/// The secret by which nodes of a site know each other.
 const SECRET: &str = "0123456789abcdef";
 
 /// Where the blobs of a site are; who has a cache.
@@ -39,7 +39,7 @@ pub(super) enum Sharing<'a> {
     Peers,
 }
 
-/// What a cache is started with.
+/// The configuration of a cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CacheSetup<'a> {
     pub(super) weir: &'a Path,

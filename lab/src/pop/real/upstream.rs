@@ -17,11 +17,11 @@ use weir_cache::trace::Trace;
 use weir_image::{Digest, digest::Algorithm};
 use weir_testkit::Netns;
 
-/// Nobody waits longer for a byte.
+/// The longest wait for a byte.
 const PATIENCE: Duration = Duration::from_secs(60);
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// What a trace's images are made of.
+/// The contents of a trace's images.
 #[derive(Debug)]
 pub(super) struct Content {
     sizes: Vec<u64>,
