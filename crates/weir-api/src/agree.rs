@@ -1,4 +1,4 @@
-//! Agreements as the agent tells of them, and the calls about them.
+//! Agreements as the agent reports them, and the calls about them.
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
@@ -7,93 +7,93 @@ use weir_units::{BitRate, Bytes};
 
 use crate::{Client, ClientError, client::segment};
 
-/// An agreement, and what has become of it on this node.
+/// An agreement and its state on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgreementStatus {
-    /// The agreement that binds both parties.
+    /// The terms that bind both parties.
     pub agreement: Agreement,
-    /// The policy to enforce now; none outside of the agreement's time.
+    /// The rates to enforce now; `None` outside its time.
     pub in_force: Option<InForce>,
-    /// The class that its packets are in now, as `source:name`.
+    /// The class of its packets now, as `source:name`.
     pub class: Option<String>,
-    /// Why the promise is not enforced though it is in force: and the way out.
+    /// The reason and the remedy if it is in force and not enforced.
     pub not_enforced_because: Option<String>,
-    /// How this node shares the spare, whatever the terms leave open.
+    /// How this node shares the spare capacity; the terms may leave that open.
     #[serde(default)]
     pub share: Share,
-    /// Sent under it today, in UTC.
+    /// Bytes sent under it today (UTC).
     pub sent_today: Bytes,
-    /// Sent under it this month, in UTC.
+    /// Bytes sent under it this month (UTC).
     pub sent_this_month: Bytes,
-    /// When its guarantee was not met, this month; the last may go on.
+    /// This month's violations of its guarantee. The last one may still go on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
 }
 
-/// An agreement's rates at a moment.
+/// An agreement's rates at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InForce {
     /// The guarantee, bit/s.
     pub min: BitRate,
     /// The ceiling, bit/s.
     pub max: BitRate,
-    /// Until when the quota is used up, if it is.
+    /// When the quota renews, if it is used up.
     pub limited_until: Option<Utc>,
 }
 
-/// The answer to an offer that is accepted, or waits to be.
+/// The answer to an offer that is accepted or pending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferAnswer {
-    /// The agreement; pending if an operator is to decide.
+    /// The agreement. It is pending if an operator must decide.
     pub agreement: Agreement,
-    /// Whether it is the answer to the same offer, sent before.
+    /// Whether the same offer was answered before.
     pub repeated: bool,
-    /// If more may be promised than there is: how much more is.
+    /// The excess, if more is promised than the link has.
     pub oversubscribed: Option<Oversubscribed>,
 }
 
-/// That more may be promised than the link has, and is.
+/// The excess of promises over the link, where oversubscription allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Oversubscribed {
-    /// As configured.
+    /// The configured factor.
     pub factor: weir_agree::Oversubscription,
-    /// By how much the promises of the busiest moment exceed what may be reserved.
+    /// The excess of the busiest moment's promises over the reservable rate.
     pub excess: BitRate,
 }
 
-/// The promises over time.
+/// Promised and free bandwidth over time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalendarView {
     /// B_eth, the link's capacity.
     pub link: BitRate,
-    /// U_res B_eth, the most of one agreement.
+    /// `U_res B_eth`, the largest guarantee of one agreement.
     pub reservable: BitRate,
-    /// The rate that may be promised in all: more if oversubscribed, less if classes have minima.
+    /// The sum that may be promised. Oversubscription raises it; minima of classes lower it.
     pub promisable: BitRate,
-    /// U_oth B_eth.
+    /// `U_oth B_eth`, the part of traffic without an agreement.
     pub other: BitRate,
-    /// Whether `other` is a ceiling for all that has no agreement, while one is in force.
+    /// Whether `other` is a ceiling for that traffic while an agreement is in force.
     pub other_is_ceiling: bool,
-    /// Each moment of change, and what is promised from then on; the first is `from`.
+    /// The moments of change, each with the promises from then on. The first is `from`.
     pub steps: Vec<CalendarStep>,
 }
 
 /// One step of a [`CalendarView`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalendarStep {
-    /// From then on.
+    /// Start of the step.
     pub from: Utc,
-    /// Promised.
+    /// The promised rate.
     pub reserved: BitRate,
-    /// May still be promised.
+    /// The rate that may still be promised.
     pub free: BitRate,
 }
 
 impl Client {
-    /// The templates that the node accepts offers for.
+    /// The templates of the offers that the node accepts.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Fault`] if it makes no agreements.
+    /// [`ClientError`]; [`ClientError::Fault`] if the node makes no agreements.
     pub fn templates(&self) -> Result<Vec<Template>, ClientError> {
         self.get("/v1/agreements/templates")
     }
@@ -101,12 +101,12 @@ impl Client {
     /// Offers an agreement.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Fault`] with the reason, and what would be accepted.
+    /// [`ClientError`]; [`ClientError::Fault`] with the reason and an acceptable alternative.
     pub fn offer(&self, offer: &Offer) -> Result<OfferAnswer, ClientError> {
         self.call(Method::POST, "/v1/agreements/offers", Some(offer))
     }
 
-    /// All agreements, with what has become of them.
+    /// All agreements with their state.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -114,7 +114,7 @@ impl Client {
         self.get("/v1/agreements/status")
     }
 
-    /// One agreement, by its id.
+    /// One agreement by its id.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -122,7 +122,7 @@ impl Client {
         self.get(&format!("/v1/agreements/{}/status", segment(id)))
     }
 
-    /// Ends an agreement now, or withdraws an offer that waits.
+    /// Ends an agreement now, or withdraws a pending offer.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -130,7 +130,7 @@ impl Client {
         self.call(Method::DELETE, &format!("/v1/agreements/{}", segment(id)), None::<&()>)
     }
 
-    /// Lets an agreement last until a later end, or without an end.
+    /// Moves an agreement's end; `None` means no end.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -140,26 +140,27 @@ impl Client {
         self.call(Method::POST, &path, None::<&()>)
     }
 
-    /// Decides about an offer that waits.
+    /// Accepts or rejects a pending offer.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Fault`] if it can no longer be accepted.
+    /// [`ClientError`]; [`ClientError::Fault`] if the offer can no longer be accepted.
     pub fn decide(&self, id: &Name, accept: bool) -> Result<Agreement, ClientError> {
         let verb = if accept { "accept" } else { "reject" };
         let path = format!("/v1/agreements/{}/{verb}", segment(id.as_str()));
         self.call(Method::POST, &path, None::<&()>)
     }
 
-    /// The promises and the delivery of a month of UTC (`2026-11`), by default this month.
+    /// The promises of a month in UTC (`2026-11`), and how far they were kept. The default is this
+    /// month.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Fault`] if nothing was seen of it in that month.
+    /// [`ClientError`]; [`ClientError::Fault`] if that month has no record of it.
     pub fn report(&self, id: &str, month: Option<&str>) -> Result<Report, ClientError> {
         let month = month.map_or(String::new(), |month| format!("?month={}", segment(month)));
         self.get(&format!("/v1/agreements/{}/report{month}", segment(id)))
     }
 
-    /// The promises between two moments; the first one is now by default.
+    /// The calendar between two moments. `from` defaults to now.
     ///
     /// # Errors
     /// [`ClientError`].

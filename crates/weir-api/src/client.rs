@@ -13,17 +13,17 @@ use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status, plain::plain_value};
 
-/// The most an answer may hold: a hundred thousand classes at some 600 bytes each.
+/// The largest answer: a hundred thousand classes at some 600 bytes each.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// A class's name is one segment of a path: what is special in a URL is escaped.
+/// The characters that stay unescaped in a class's name, which is one segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 
 /// Talks to a running agent over its unix socket, one request a connection.
 ///
-/// Blocking: each call returns when the answer is here, or after [`Client::TIMEOUT`]. Not
-/// for use inside a tokio runtime, where blocking calls panic. Cheap to clone and to keep;
-/// an agent that restarts in between is simply asked again.
+/// Blocking: each call returns with the answer, or after [`Client::TIMEOUT`]. A call inside a tokio
+/// runtime panics. A client is cheap to clone and to keep. After a restart of the agent the next call
+/// connects again.
 ///
 /// ```no_run
 /// let agent = weir_api::Client::new(weir_api::DEFAULT_SOCKET);
@@ -40,10 +40,10 @@ pub struct Client {
     plain: bool,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No process listens there.
+    /// No process listens on the socket.
     #[error(
         "cannot reach the agent at {}: is `weir agent` running? start it with \
          `weir agent --config /etc/weir/weir.toml`, or say where it listens with `--socket`",
@@ -56,7 +56,7 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// The socket is there, but not for this user.
+    /// This user may not open the socket.
     #[error("cannot open the agent's socket {}: it needs root or membership of the group weir", socket.display())]
     Permission {
         /// The socket that was tried.
@@ -65,58 +65,57 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// The agent answers no request, or not in time.
+    /// The agent does not answer in time.
     #[error("no answer from the agent at {} within {after:?}: it is alive but busy, or stopped", socket.display())]
     Timeout {
         /// The socket that was tried.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// The time waited.
         after: Duration,
     },
-    /// The agent understood, and said no.
+    /// The agent refused the request.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// The agent said no to something about agreements, or nothing could be read.
+    /// The agent refused a request about agreements, or could not read it.
     #[error(transparent)]
     Fault(#[from] Box<weir_agree::Fault>),
-    /// The answer is not one of an agent of this version.
+    /// The answer does not have the form of this version.
     #[error("cannot understand the answer to {request} from {}: {found}", socket.display())]
     Protocol {
         /// The socket that was tried.
         socket: PathBuf,
         /// Method and path.
         request: String,
-        /// The beginning of the answer.
+        /// The text received instead.
         found: String,
     },
 }
 
 impl Client {
-    /// How long an answer may take.
+    /// The time limit of an answer.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
-    /// The least time that [`doctor`](Client::doctor) waits: it tries out every engine with
+    /// The lower bound of the time limit of [`doctor`](Client::doctor), which tries each engine with
     /// traffic.
     pub const DOCTORS_TIMEOUT: Duration = Duration::from_secs(70);
 
-    /// A client for the agent that listens at `socket`; nothing is opened yet.
+    /// A client for the agent that listens at `socket`. It opens nothing yet.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
         Client { socket: socket.into(), timeout: Client::TIMEOUT, plain: false }
     }
 
-    /// The same client with another bound on the time an answer may take.
+    /// The same client with another time limit.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Client {
         Client { timeout, ..self }
     }
 
-    /// The same client, with every text of its answers as [`plain`](crate::plain()) makes it: for a
-    /// terminal.
+    /// The same client for a terminal: [`plain`](crate::plain()) is applied to each text of an answer.
     #[must_use]
     pub fn for_terminal(self) -> Client {
         Client { plain: true, ..self }
     }
 
-    /// The content of an answer.
+    /// Parses an answer.
     fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> serde_json::Result<T> {
         if self.plain {
             return serde_json::from_value(plain_value(serde_json::from_slice(bytes)?));
@@ -154,7 +153,7 @@ impl Client {
         self.get(&format!("/v1/classes/{}", segment(name)))
     }
 
-    /// Why a class gets what it gets, now.
+    /// Why a class has its allocation now.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -162,7 +161,7 @@ impl Client {
         self.get(&format!("/v1/classes/{}/explain", segment(name)))
     }
 
-    /// The division as a static HTB tree would hold it.
+    /// The division as a static HTB tree.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -170,7 +169,7 @@ impl Client {
         self.get("/v1/export")
     }
 
-    /// Changes policies: all of them, or none. Answers the classes concerned.
+    /// Changes policies, all or none, and returns the classes concerned.
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::Refused`] means that the old policies are in force.
@@ -178,7 +177,7 @@ impl Client {
         self.call(Method::PATCH, "/v1/policies", Some(changes))
     }
 
-    /// Takes away what [`Client::set`] had set for a class.
+    /// Removes the values that [`Client::set`] had set for a class.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -186,7 +185,7 @@ impl Client {
         self.call(Method::DELETE, &format!("/v1/policies/{}", segment(name)), None::<&()>)
     }
 
-    /// Acknowledges what happened to the stored state; what that was.
+    /// Acknowledges the notices about the stored state and returns them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -194,7 +193,7 @@ impl Client {
         self.call(Method::DELETE, "/v1/notices", None::<&()>)
     }
 
-    /// The abilities that the agent's node has and lacks.
+    /// Checks the abilities of the agent's node.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -202,10 +201,10 @@ impl Client {
         self.clone().with_timeout(self.timeout.max(Client::DOCTORS_TIMEOUT)).get("/v1/doctor")
     }
 
-    /// The events that the agent has kept and, with `follow`, those to come.
+    /// The events that the agent has kept. With `follow`, later events too.
     ///
     /// # Errors
-    /// [`ClientError`] if there is no stream; what goes wrong later comes as an item.
+    /// [`ClientError`] if there is no stream. A later failure comes as an item.
     pub fn events(&self, follow: bool) -> Result<Events, ClientError> {
         let path = format!("/v1/events?follow={follow}");
         let runtime = self.runtime()?;
@@ -226,7 +225,7 @@ impl Client {
         self.call(Method::GET, path, None::<&()>)
     }
 
-    /// One request, its answer read to the end.
+    /// Sends one request and reads the whole answer.
     pub(crate) fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -255,13 +254,13 @@ impl Client {
             .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })
     }
 
-    /// `work`, or [`ClientError::Timeout`].
+    /// Runs `work` with the time limit.
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
         let late = |_| ClientError::Timeout { socket: self.socket.clone(), after: self.timeout };
         time::timeout(self.timeout, work).await.map_err(late)?
     }
 
-    /// One request, and the head of its answer if that is a success.
+    /// Sends one request and returns the head of a successful answer.
     async fn send(
         &self,
         method: &Method,
@@ -278,7 +277,7 @@ impl Client {
         let protocol = |e: &dyn std::error::Error| self.protocol(method, path, weir_units::chain(e));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| protocol(&e))?;
-        // Ends with the connection; its error reaches the request too.
+        // The task ends with the connection. Its error reaches the request too.
         tokio::spawn(connection);
         let request = Request::builder()
             .method(method)
@@ -303,7 +302,7 @@ impl Client {
         })
     }
 
-    /// The body, to its end.
+    /// Reads the whole body.
     async fn read(
         &self,
         method: &Method,
@@ -320,21 +319,21 @@ impl Client {
     }
 }
 
-/// The events of [`Client::events`], in the order they happened; ends when the agent
-/// stops, or after those it has kept.
+/// The events of [`Client::events`], in their order. The stream ends when the agent stops, or without
+/// `follow` after the kept events.
 #[derive(Debug)]
 pub struct Events {
     client: Client,
     runtime: Runtime,
     body: Incoming,
-    /// How long the next piece may take; none while following.
+    /// The time limit of the next piece; `None` while following.
     wait: Option<Duration>,
     buffer: Vec<u8>,
     done: bool,
 }
 
 impl Events {
-    /// The next whole line without its end, `None` at the end of the stream.
+    /// The next whole line without its line break, or `None` at the end of the stream.
     fn line(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|&b| b == b'\n') {
@@ -401,7 +400,7 @@ impl Iterator for Events {
     }
 }
 
-/// A refusal about agreements, as it comes.
+/// A refusal about agreements, as received.
 #[derive(serde::Deserialize)]
 struct Faulty {
     fault: Box<weir_agree::Fault>,

@@ -7,73 +7,73 @@ use weir_cc::{AdviceView, Direction, Explained, FlowRecord, Origin, Rule, StatsV
 
 use crate::{Client, ClientError, client::segment};
 
-/// A rule of congestion control, and whom it reaches.
+/// A rule of congestion control, and the classes it applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CongestionRule {
-    /// In the order of the configuration, from 1.
+    /// Position in the configuration, from 1.
     pub number: usize,
-    /// The connections that the rule is for: `container web to 10.0.0.0/8 port 443 out`.
+    /// The connections it names: `container web to 10.0.0.0/8 port 443 out`.
     pub connections: String,
-    /// The algorithms that they use: `bbr, cubic after 1MiB`.
+    /// The algorithms it gives them: `bbr, cubic after 1MiB`.
     pub action: String,
-    /// The classes whose sockets it is about; empty if it is about all of them.
+    /// The classes whose sockets it applies to; empty means all.
     pub classes: Vec<String>,
-    /// The reason if it reaches no connection now.
+    /// The reason if it applies to no connection now.
     pub problem: Option<String>,
     /// The origin of the rule.
     #[serde(default)]
     pub origin: Origin,
 }
 
-/// A change of trials: `POST /v1/congestion/advice`.
+/// An order about trials: `POST /v1/congestion/advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdviceRequest {
-    /// Of which network; none for all.
+    /// The destination network; `None` means all.
     pub to: Option<IpNet>,
-    /// What.
+    /// The order.
     pub verb: AdviceVerb,
 }
 
-/// See [`AdviceRequest`].
+/// The order of an [`AdviceRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdviceVerb {
-    /// The best algorithm becomes the rule.
+    /// Makes the best algorithm the rule.
     Apply,
-    /// It is only to be recommended.
+    /// Only recommends the best algorithm.
     Hold,
-    /// The rule that it has become is to be taken back.
+    /// Withdraws the rule that the advice became.
     Rollback,
-    /// The results are forgotten.
+    /// Forgets the results and starts again.
     Again,
 }
 
-/// The rules of congestion control and what they have done since the agent has had any.
+/// The rules of congestion control, with their counters since the agent first had rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CongestionView {
     /// The rules of the configuration.
     pub rules: Vec<CongestionRule>,
     /// The algorithms that the kernel has loaded.
     pub available: Vec<String>,
-    /// Why the rules are not in force as they should be, if so.
+    /// The reason if the rules are not fully in force.
     pub not_enforced_because: Option<String>,
     /// Connections that were given the algorithm of a rule.
     pub set: u64,
-    /// Changes in the flow.
+    /// Changes of algorithm during a connection.
     pub switched: u64,
-    /// Connections that were there already and were moved when asked to.
+    /// Existing connections that were moved on request.
     pub moved: u64,
     /// Algorithms that the kernel refused.
     pub failed: u64,
     /// Connections that have ended.
     pub ended: u64,
-    /// Of those, how many tried another algorithm.
+    /// Ended connections that tried another algorithm.
     #[serde(default)]
     pub tried: u64,
-    /// Connections without a record, because it was not read in time.
+    /// Ended connections whose records the agent did not read in time.
     pub lost: u64,
-    /// Times that applications said how much they will send.
+    /// How often applications announced the size of their transfer.
     #[serde(default)]
     pub hinted: u64,
 }
@@ -88,16 +88,16 @@ pub struct CongestionQuery {
     pub container: Option<String>,
     /// The service's port.
     pub port: Option<u16>,
-    /// The opener.
+    /// The side that opened the connection.
     pub direction: Option<Direction>,
 }
 
 /// The result of `POST /v1/congestion/move`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CongestionMoved {
-    /// Connections that have another algorithm now.
+    /// Connections that changed their algorithm.
     pub moved: u64,
-    /// The connections that could not be reached.
+    /// Parts that could not be reached.
     pub failures: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ impl Client {
         self.get("/v1/congestion")
     }
 
-    /// The rule of a connection, and the reason for it.
+    /// The rule of one connection, with the reason.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -128,7 +128,7 @@ impl Client {
         self.get(&path)
     }
 
-    /// The connections that ended last, the newest at the end.
+    /// The connections that ended last, newest at the end.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -144,19 +144,19 @@ impl Client {
         self.get("/v1/congestion/stats")
     }
 
-    /// Sets a rule at run time; it outlives the agent.
+    /// Sets a rule at run time. The rule survives a restart of the agent.
     ///
     /// # Errors
-    /// [`ClientError`]: an algorithm that the kernel lacks, a network that is no destination, a rule
-    /// about the same connections under another name.
+    /// [`ClientError`]: the kernel lacks the algorithm, the network is no destination, or another name
+    /// has a rule for the same connections.
     pub fn congestion_set(&self, rule: &Rule) -> Result<CongestionRule, ClientError> {
         self.call(Method::POST, "/v1/congestion/rules", Some(rule))
     }
 
-    /// Takes back the rule about the same connections that was set at run time.
+    /// Removes the rule for the same connections that was set at run time.
     ///
     /// # Errors
-    /// [`ClientError`] if no such rule exists.
+    /// [`ClientError`], also if no such rule exists.
     pub fn congestion_unset(&self, about: &Rule) -> Result<CongestionView, ClientError> {
         self.call(Method::DELETE, "/v1/congestion/rules", Some(about))
     }
@@ -169,15 +169,15 @@ impl Client {
         self.get("/v1/congestion/advice")
     }
 
-    /// Has trials go on differently.
+    /// Gives an order about trials.
     ///
     /// # Errors
-    /// [`ClientError`]: there is no such network.
+    /// [`ClientError`], also if the network is unknown.
     pub fn congestion_advise(&self, request: &AdviceRequest) -> Result<Vec<AdviceView>, ClientError> {
         self.call(Method::POST, "/v1/congestion/advice", Some(request))
     }
 
-    /// Has the connections that are there already follow the rules too.
+    /// Applies the rules to existing connections too.
     ///
     /// # Errors
     /// [`ClientError`].

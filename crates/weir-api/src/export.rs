@@ -1,74 +1,74 @@
-//! The link's division as a static HTB tree would hold it: what `weir export` prints.
+//! The link's division as a static HTB tree, for `weir export`.
 
 use serde::{Deserialize, Serialize};
 use weir_units::{BitRate, Bytes};
 
 use crate::Kind;
 
-/// A link, a tree of classes, and who belongs where.
+/// A link, a tree of classes, and the traffic of each class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
     /// weir's version.
     pub version: String,
     /// The link's device.
     pub link: String,
-    /// The rate that it carries.
+    /// The link's capacity.
     pub capacity: BitRate,
     /// The engine that holds the division now.
     pub engine: String,
-    /// Root, groups, members, each after its parent.
+    /// Root, groups and members, each after its parent.
     pub classes: Vec<ExportClass>,
-    /// Selectors; the first one that matches decides.
+    /// Selectors. The first match decides.
     pub selectors: Vec<ExportSelector>,
 }
 
-/// A class of HTB. Its rate is its minimum, its ceiling its maximum.
+/// A class of HTB. Its rate is the minimum, its ceiling the maximum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportClass {
     /// The name people use; `link` for the root.
     pub name: String,
-    /// The kind of the class; none for the root.
+    /// The kind of class; none for the root.
     pub kind: Option<Kind>,
-    /// As tc prints it, e.g. `1:1a`.
+    /// The handle as tc prints it, e.g. `1:1a`.
     pub handle: String,
-    /// The class above; the root's is the qdisc, `1:`.
+    /// The handle of the class above; the root has the qdisc `1:`.
     pub parent: String,
-    /// Its own.
+    /// The guaranteed rate.
     pub rate: BitRate,
-    /// The most it may borrow to.
+    /// The rate it may borrow up to.
     pub ceil: BitRate,
-    /// Bucket of the rate.
+    /// The bucket of the rate.
     pub burst: Bytes,
-    /// Bucket of the ceiling.
+    /// The bucket of the ceiling.
     pub cburst: Bytes,
-    /// Served at a time when it borrows, in proportion to its weight.
+    /// Bytes served in one turn while borrowing, in proportion to its weight.
     pub quantum: Bytes,
-    /// Served first if smaller.
+    /// Lower values are served first.
     pub prio: u32,
-    /// The most that waits in its queue; none if it has classes below it.
+    /// The size of its queue; none for a class with children.
     pub queue: Option<Bytes>,
-    /// Interfaces on the bridge that the link is a port of: their packets can be told apart there.
+    /// Interfaces that are ports of the link's own bridge. tc can tell their packets apart there.
     pub interfaces: Vec<String>,
-    /// Interfaces behind a route or a bridge without the link: theirs cannot.
+    /// Interfaces behind a route or behind another bridge. tc cannot tell their packets apart.
     pub routed: Vec<String>,
 }
 
-/// IP packets that belong to a class, those that match every part given.
+/// A filter for IP packets of a class. A packet must match every part given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportSelector {
     /// Handle of the class.
     pub class: String,
-    /// Handle of the class that the packets would be in without selectors.
+    /// Handle of the packets' class without selectors.
     pub from: Option<String>,
-    /// Number of the protocol above IP. Ports without it are those of TCP and of UDP.
+    /// Number of the protocol above IP. Ports without it apply to TCP and UDP.
     pub protocol: Option<u8>,
-    /// First and last of the sender's ports.
+    /// First and last source port.
     pub source_ports: Option<[u16; 2]>,
-    /// First and last of the receiver's ports.
+    /// First and last destination port.
     pub destination_ports: Option<[u16; 2]>,
-    /// The sender's network, `10.0.0.0/8`.
+    /// The source network, e.g. `10.0.0.0/8`.
     pub source: Option<String>,
-    /// The receiver's.
+    /// The destination network.
     pub destination: Option<String>,
     /// Differentiated services code point.
     pub dscp: Option<u8>,

@@ -1,4 +1,4 @@
-//! The image cache: what it holds, and what it is asked to do.
+//! The image cache: its contents, and the requests it takes.
 
 use std::collections::BTreeMap;
 
@@ -11,103 +11,104 @@ use hyper::Method;
 /// `GET /v1/images`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Images {
-    /// By name.
+    /// Sorted by name.
     pub images: Vec<Image>,
-    /// Patterns of images that stay.
+    /// Name patterns of images that are kept.
     pub pins: Vec<String>,
 }
 
-/// An image of the cache.
+/// An image in the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// Repository and tag, or digest.
     pub image: String,
-    /// Its manifest.
+    /// The digest of its manifest.
     pub digest: String,
-    /// Of an image for several platforms, those that are here.
+    /// The cached platforms of an image for several platforms.
     pub platforms: Vec<String>,
-    /// Of its bytes, those that are here; what several images share counts in each.
+    /// The cached part of its bytes. A blob of several images counts in each.
     pub present: Bytes,
     /// All its bytes.
     pub total: Bytes,
-    /// When something of it was last asked for.
+    /// When a part of it was last requested, ms since the epoch.
     pub used_ms: u64,
-    /// How often the most asked-for part of it was.
+    /// The number of requests for its most requested part.
     pub hits: u64,
-    /// Kept by a pin.
+    /// Whether a pin keeps it.
     pub pinned: bool,
-    /// A container has it.
+    /// Whether a container uses it.
     pub in_use: bool,
 }
 
 /// `GET /v1/images/usage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageUsage {
-    /// Where Docker and containerd ask.
+    /// The address that Docker and containerd ask.
     pub listen: String,
-    /// Where blobs are kept.
+    /// The directory of the blobs.
     pub directory: String,
-    /// Blobs and manifests.
+    /// The number of blobs and manifests.
     pub blobs: usize,
-    /// The room that they take.
+    /// Their size.
     pub bytes: Bytes,
-    /// Set aside for downloads.
+    /// Bytes set aside for downloads.
     pub reserved: Bytes,
-    /// Of `bytes`, what may not be evicted now: in use, pinned, being sent, new.
+    /// The part of `bytes` that may not be evicted now: in use, pinned, being sent or new.
     pub held: Bytes,
-    /// The bound on all of it.
+    /// The largest number of bytes that the cache may take.
     pub budget: Bytes,
-    /// The free space of the file system,
+    /// The free space of the file system.
     pub free: Bytes,
-    /// and what of that is to stay free.
+    /// The part of `free` that the cache must leave free.
     pub keep_free: Bytes,
-    /// The eviction policy as configured,
+    /// The configured eviction policy.
     #[serde(default)]
     pub policy: String,
-    /// and which policy that one follows: another if it is `auto`.
+    /// The policy in use now. It differs from `policy` if that is `auto`.
     #[serde(default)]
     pub follows: String,
-    /// Counters since the start, by name: `blob_hits`, `upstream_bytes`, …
+    /// Counters since the start by name: `blob_hits`, `upstream_bytes`, …
     pub counters: BTreeMap<String, u64>,
-    /// When the blob that was checked the longest ago was; none if there is no blob.
+    /// The time of the oldest check among all blobs; none without blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_check_ms: Option<u64>,
-    /// The most that is downloaded from registries; none: no bound.
+    /// The highest rate of downloads from registries; `None` means no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rate: Option<BitRate>,
-    /// The site that it has its cache with, if it is not alone.
+    /// The site that shares its cache with this node, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pop: Option<ImagePop>,
 }
 
-/// A site whose nodes have one cache together.
+/// A site whose nodes share one cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagePop {
-    /// Its name.
+    /// The site's name.
     pub name: String,
-    /// This node.
+    /// This node's name.
     pub node: String,
-    /// Where blobs are: `shared-dir` or `peer`.
+    /// Where the blobs are: `shared-dir` or `peer`.
     pub store: String,
-    /// The nodes that said so less than a minute ago, this one too; as it was when it could be asked.
+    /// The nodes that reported in the last minute, with this one. The list is from the last successful
+    /// query.
     pub nodes: Vec<String>,
-    /// Why the nodes cannot coordinate now; each goes on by itself then.
+    /// The reason if the nodes cannot coordinate now. Each then works alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// `GET /v1/images/peers`: what each of the other nodes said when it was asked just now.
+/// `GET /v1/images/peers`: what one other node answered just now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagePeer {
-    /// Its address.
+    /// The node's address.
     pub node: String,
-    /// Of its weir, if it says so.
+    /// Its weir version, if it reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// By how much its clock is ahead of this node's, ms.
+    /// The lead of its clock over this node's clock, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead_ms: Option<i64>,
-    /// Why nothing comes from it, if nothing does.
+    /// The reason if it gives no blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -115,21 +116,21 @@ pub struct ImagePeer {
 /// `POST /v1/images/pin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinImage {
-    /// Images by name; `*` stands for anything.
+    /// Image names; `*` matches any text.
     pub pattern: String,
-    /// Whether they stay from now on, or not any longer.
+    /// Whether the pin is set (`true`) or removed.
     pub stays: bool,
 }
 
 /// `POST /v1/images/remove`, `POST /v1/images/warm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedImage {
-    /// As people write it: `nginx:1.27`, `ghcr.io/acme/app@sha256:…`.
+    /// The image's name as users write it: `nginx:1.27`, `ghcr.io/acme/app@sha256:…`.
     pub image: String,
-    /// For `warm`: which one of an image for several; the node's own unless said.
+    /// For `warm`: the platform of an image for several. The default is the node's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
-    /// For `remove`: also if a pin names it.
+    /// For `remove`: also removes a pinned image.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -137,84 +138,84 @@ pub struct NamedImage {
 /// `POST /v1/images/prune`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PruneImages {
-    /// The bytes that may remain beside blobs in use and pinned ones.
+    /// The bytes that may remain beside images in use and pinned ones.
     pub down_to: Bytes,
 }
 
 /// `POST /v1/images/scrub`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubImages {
-    /// Bytes a second at most; none: as fast as the disk.
+    /// Bytes per second at most; `None` means as fast as the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Bytes>,
 }
 
-/// `POST` and `GET /v1/images/scrub`: how far the check is that was asked for last.
+/// `POST` and `GET /v1/images/scrub`: the progress of the latest scrub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scrub {
-    /// Blobs that were looked at,
+    /// Blobs checked so far.
     pub blobs: u64,
-    /// of this number.
+    /// Blobs to check.
     pub of_blobs: u64,
-    /// Their bytes.
+    /// Bytes checked so far.
     pub bytes: Bytes,
-    /// Those of all.
+    /// Bytes to check.
     pub of_bytes: Bytes,
-    /// Digests of what was not what it is called any more, and was taken away.
+    /// Digests of corrupt blobs. They were removed.
     pub corrupt: Vec<String>,
-    /// It is over:
+    /// Whether the scrub has ended.
     pub is_over: bool,
-    /// and something could not be read, for this.
+    /// The reason if something could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// The bytes that became free.
+/// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freed {
-    /// Bytes.
+    /// Bytes that became free.
     pub freed: Bytes,
 }
 
-/// `POST /v1/images/pin`: whether that was a change.
+/// `POST /v1/images/pin`: the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pinned {
-    /// It was.
+    /// Whether the pin changed.
     pub changed: bool,
 }
 
-/// `POST /v1/images/warm`: to ask with how far it is.
+/// `POST /v1/images/warm`: the id to ask for progress with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmId {
-    /// Its number.
+    /// The id.
     pub id: u64,
 }
 
 /// `GET /v1/images/warm/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warming {
-    /// The image, in full.
+    /// The image's full name.
     pub image: String,
-    /// All its bytes; 0 until its manifest is here.
+    /// The image's size; 0 until its manifest is here.
     pub total: Bytes,
-    /// Those that are here.
+    /// Bytes fetched so far.
     pub done: Bytes,
-    /// It is over:
+    /// Whether the download has ended.
     pub is_over: bool,
-    /// and failed for this.
+    /// The reason if it failed.
     pub error: Option<String>,
 }
 
 impl Client {
-    /// The images of the cache.
+    /// The images in the cache.
     ///
     /// # Errors
-    /// [`ClientError`]; code `no-images` if the agent keeps none.
+    /// [`ClientError`]; code `no-images` if the agent has no image cache.
     pub fn images(&self) -> Result<Images, ClientError> {
         self.get("/v1/images")
     }
 
-    /// How full the cache is, and what it counted.
+    /// The fill level and the counters of the cache.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -222,7 +223,8 @@ impl Client {
         self.get("/v1/images/usage")
     }
 
-    /// Asks the other nodes of a site, which ask each other, whether they take this one for a peer.
+    /// Asks each other node of the site whether it accepts this node as a peer. The nodes ask each
+    /// other.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -230,7 +232,7 @@ impl Client {
         self.get("/v1/images/peers")
     }
 
-    /// Has images stay, or not any longer.
+    /// Pins or unpins images.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -238,7 +240,7 @@ impl Client {
         self.call(Method::POST, "/v1/images/pin", Some(pin))
     }
 
-    /// Removes an image, and its blobs that nothing else needs.
+    /// Removes an image and the blobs that no other image needs.
     ///
     /// # Errors
     /// [`ClientError`]; code `unknown-name` if there is no such image.
@@ -246,7 +248,7 @@ impl Client {
         self.call(Method::POST, "/v1/images/remove", Some(image))
     }
 
-    /// Evicts what nothing holds.
+    /// Evicts blobs until the rest fits the request. Blobs in use and pinned blobs stay.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -254,7 +256,7 @@ impl Client {
         self.call(Method::POST, "/v1/images/prune", Some(prune))
     }
 
-    /// Begins to check all blobs against their digests, or goes on with that.
+    /// Starts or continues a check of all blobs against their digests.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -262,15 +264,15 @@ impl Client {
         self.call(Method::POST, "/v1/images/scrub", Some(how))
     }
 
-    /// How far [`Client::scrub_images`] is.
+    /// The progress of [`Client::scrub_images`].
     ///
     /// # Errors
-    /// [`ClientError`]; code `unknown-name` if no client asked for it since the cache began.
+    /// [`ClientError`]; code `unknown-name` if no scrub was requested since the cache started.
     pub fn image_scrub(&self) -> Result<Scrub, ClientError> {
         self.get("/v1/images/scrub")
     }
 
-    /// Begins to fetch an image.
+    /// Starts the download of an image.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -278,7 +280,7 @@ impl Client {
         self.call(Method::POST, "/v1/images/warm", Some(image))
     }
 
-    /// How far [`Client::warm_image`] is.
+    /// The progress of [`Client::warm_image`].
     ///
     /// # Errors
     /// [`ClientError`].

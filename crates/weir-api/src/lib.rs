@@ -1,5 +1,5 @@
-//! The agent's JSON interface: one set of types for the agent, the command line, the lab
-//! and anyone's Rust program.
+//! The agent's JSON interface. The agent, the command line, the lab and other Rust programs share its
+//! types.
 //!
 //! | method and path | body | answer |
 //! |---|---|---|
@@ -9,19 +9,19 @@
 //! | `GET /v1/classes/{name}/explain` | | [`Explanation`] |
 //! | `PATCH /v1/policies` | [`SetPolicies`] | `[`[`Class`]`]`: all changes or none |
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
-//! | `DELETE /v1/notices` | | what happened to the stored state, as text; it is told no more |
+//! | `DELETE /v1/notices` | | the acknowledged notices of the stored state, as text |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
 //! | `GET /v1/congestion` | | [`CongestionView`] |
 //! | `GET /v1/congestion/explain?to=&container=&port=&direction=` | | [`weir_cc::Explained`] |
-//! | `GET /v1/congestion/flows` | | `[`[`weir_cc::FlowRecord`]`]`: those that ended last |
+//! | `GET /v1/congestion/flows` | | `[`[`weir_cc::FlowRecord`]`]`: the latest to end |
 //! | `GET /v1/congestion/stats` | | [`weir_cc::StatsView`] |
-//! | `POST /v1/congestion/rules` | [`weir_cc::Rule`] | [`CongestionRule`]: set at run time, instead of one about the same connections |
-//! | `DELETE /v1/congestion/rules` | [`weir_cc::Rule`], of which counts whose it is | [`CongestionView`] |
+//! | `POST /v1/congestion/rules` | [`weir_cc::Rule`] | [`CongestionRule`]: set at run time; replaces the rule of the same connections |
+//! | `DELETE /v1/congestion/rules` | [`weir_cc::Rule`]; only its connections count | [`CongestionView`] |
 //! | `GET /v1/congestion/advice` | | `[`[`weir_cc::AdviceView`]`]` |
 //! | `POST /v1/congestion/advice` | [`AdviceRequest`] | `[`[`weir_cc::AdviceView`]`]` |
-//! | `POST /v1/congestion/move` | | [`CongestionMoved`]: connections that are there already follow the rules |
-//! | `GET /v1/images` | | [`Images`]: the image cache; `no-images` if there is none |
+//! | `POST /v1/congestion/move` | | [`CongestionMoved`]: existing connections follow the rules |
+//! | `GET /v1/images` | | [`Images`]: the image cache; `no-images` without a cache |
 //! | `GET /v1/images/usage` | | [`ImageUsage`] |
 //! | `GET /v1/images/peers` | | `[`[`ImagePeer`]`]`: asked now |
 //! | `POST /v1/images/pin` | [`PinImage`] | [`Pinned`] |
@@ -32,34 +32,38 @@
 //! | `POST /v1/images/scrub` | [`ScrubImages`] | [`Scrub`] |
 //! | `GET /v1/images/scrub` | | [`Scrub`] |
 //! | `GET /metrics` | | OpenMetrics' text, for Prometheus |
-//! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object a line; as server-sent events if `Accept` asks for `text/event-stream` |
+//! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object per line, or server-sent events if `Accept` asks for `text/event-stream` |
 //!
-//! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML, as
-//! `Content-Type` says what comes and `Accept` what is wanted:
+//! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML. `Content-Type`
+//! names the language of the request, `Accept` that of the answer.
 //!
 //! | method and path | body | answer |
 //! |---|---|---|
 //! | `GET /v1/agreements/templates` | | the templates |
 //! | `GET /v1/agreements/templates/{id}` | | the template |
-//! | `POST /v1/agreements` | an offer | 201 and the agreement; 202 while it is pending; 200 if the same offer was answered before |
+//! | `POST /v1/agreements` | an offer | 201 and the agreement; 202 while it is pending; 200 for a repeated offer |
 //! | `GET /v1/agreements` | | the agreements |
 //! | `GET /v1/agreements/{id}` | | the agreement |
 //! | `DELETE /v1/agreements/{id}` | | the agreement, terminated |
 //! | `POST /v1/agreements/{id}/renew?end=2027-12-31T00:00:00Z` | | the agreement; `end=never` for no end |
-//! | `POST /v1/agreements/{id}/accept`, `.../reject` | | the agreement: an operator's word on an offer that is pending |
+//! | `POST /v1/agreements/{id}/accept`, `.../reject` | | the agreement: an operator's decision on a pending offer |
 //! | `GET /v1/agreements/{id}/report?month=2026-11` | | [`weir_agree::Report`], in JSON |
 //! | `GET /v1/agreements/calendar?from=&to=` | | [`CalendarView`], in JSON |
 //! | `GET /v1/agreements/status`, `/v1/agreements/{id}/status` | | [`AgreementStatus`], in JSON |
 //! | `POST /v1/agreements/offers` | an offer | [`OfferAnswer`], in JSON |
 //!
-//! A refusal there is a [`weir_agree::Fault`] in the language asked for: 400 for what cannot be
-//! read, 422 for what contradicts itself or the provider's rules, 409 for what does not fit now,
-//! 429 with `Retry-After` for too many, 404, 413, 415 and 406 as HTTP has them, and 503 if it is
-//! not known whether it was recorded.
+//! A refusal there is a [`weir_agree::Fault`] in the language asked for. Its status code is one of:
 //!
-//! Rates are bit/s on the wire, sizes bytes, times milliseconds since the epoch unless the
-//! name says otherwise. An error answers 4xx or 5xx with [`Error`]. A name is a class's
-//! `name`; where two sources know the same name, `source:name`.
+//! - 400: the document cannot be read.
+//! - 422: the document contradicts itself or the provider's rules.
+//! - 409: the offer does not fit now.
+//! - 429 with `Retry-After`: too many requests.
+//! - 404, 413, 415 and 406 as in HTTP.
+//! - 503: it is unknown whether the change was recorded.
+//!
+//! Rates are bit/s on the wire. Sizes are bytes. Times are milliseconds since the epoch unless the name
+//! says otherwise. An error answers 4xx or 5xx with [`Error`]. A name is a class's `name`, or
+//! `source:name` where two sources know the same name.
 
 mod agree;
 mod client;
@@ -82,5 +86,5 @@ pub use images::{
 pub use plain::{plain, plain_lines};
 pub use shapes::*;
 
-/// Where the agent listens unless told otherwise.
+/// The socket on which the agent listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";

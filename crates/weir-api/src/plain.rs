@@ -1,16 +1,18 @@
-//! Foreign text as a terminal may show it.
+//! Makes foreign text safe for a terminal.
 
 use serde_json::Value;
 
-/// The text without what a terminal obeys or hides: control characters, directions of writing
-/// and characters without a width become `?` or U+FFFD, ends of lines become spaces. It is never
-/// longer than before, so that a name stays one.
+/// The text without characters that a terminal interprets or hides.
+///
+/// Control characters, writing directions and characters without width become `?` or U+FFFD. Line
+/// breaks and tabs become spaces. The result is never longer than the text, so a name of legal length
+/// stays legal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if matches!(c, '\n' | '\t') { ' ' } else { shown(c) }).collect()
 }
 
-/// The same for a text of several lines.
+/// Like [`plain()`], for a text of several lines.
 #[must_use]
 pub fn plain_lines(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { c } else { shown(c) }).collect()
@@ -29,14 +31,14 @@ fn shown(c: char) -> char {
     }
 }
 
-/// Every text of an answer, made plain.
+/// Applies [`plain()`] to each text of an answer.
 pub(crate) fn plain_value(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(plain(&text)),
         Value::Array(values) => values.into_iter().map(plain_value).collect(),
         Value::Object(map) => {
             let pair = |(key, value): (String, Value)| match value {
-                // The parser of the configuration draws a picture.
+                // The configuration's parser draws a picture of several lines.
                 Value::String(text) if key == "config_error" => (key, plain_lines(&text).into()),
                 value => (plain(&key), plain_value(value)),
             };

@@ -2,11 +2,11 @@ use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
-/// The kind of a class.
+/// The kind of sender or traffic that a class stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A container that a runtime told of.
+    /// A container that a runtime reported.
     Container,
     /// A named network namespace.
     Netns,
@@ -14,31 +14,31 @@ pub enum Kind {
     Interface,
     /// Processes or host-network containers, known by their cgroup.
     Cgroup,
-    /// Packets of anybody that match what the class selects.
+    /// Packets of any sender that match the class's selectors.
     Selector,
     /// The host's own traffic.
     Host,
-    /// Traffic that belongs to no class.
+    /// Traffic that belongs to no other class.
     Default,
     /// ARP, neighbour discovery, DHCP.
     Control,
-    /// A group: its members share what it gets.
+    /// A group. Its members share the group's allocation.
     Group,
 }
 
-/// Whether a class takes part now.
+/// Whether a class sends now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activity {
-    /// Sent or queued something in the last moments.
+    /// The class sent or queued something in the last moments.
     Active,
-    /// Has a class, sends nothing.
+    /// The class exists and sends nothing.
     Idle,
-    /// Its container is not here now; the policy set by hand waits for it.
+    /// Its container is not here now; the policy set by hand is kept for it.
     Absent,
 }
 
-/// The origin of a value of a policy, weakest first.
+/// The source of a policy's value, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -56,7 +56,7 @@ pub enum Origin {
     Agreement,
 }
 
-/// A policy in force, and where each of its values comes from.
+/// A policy in force, with the origin of each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// Relative share.
@@ -65,45 +65,45 @@ pub struct Policy {
     pub min: Option<BitRate>,
     /// Ceiling, bit/s.
     pub max: Option<BitRate>,
-    /// The origin of the weight.
+    /// Origin of the weight.
     pub weight_origin: Origin,
-    /// The origin of the floor.
+    /// Origin of the floor.
     pub min_origin: Origin,
-    /// The origin of the ceiling.
+    /// Origin of the ceiling.
     pub max_origin: Origin,
 }
 
 /// One sharer of the link, as `weir ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// The name people use.
+    /// The name in commands and output.
     pub name: String,
-    /// The source that told of it: `docker`, `netns`, `config`, `weir`.
+    /// The part that reported it: `docker`, `netns`, `config`, `weir`.
     pub source: String,
-    /// The kind of the class.
+    /// The kind of class.
     pub kind: Kind,
-    /// Group it belongs to.
+    /// The group it belongs to.
     pub group: Option<String>,
-    /// The scheduler's class, as tc prints it, e.g. `1:1a`; none while absent.
+    /// The scheduler's class as tc prints it, e.g. `1:1a`; absent classes have none.
     pub handle: Option<String>,
-    /// Host-side interfaces whose traffic is its.
+    /// Host-side interfaces of this class.
     pub interfaces: Vec<String>,
-    /// Packets that belong to it, from any sender: `tcp port 8081 remote 10.0.0.0/8`.
+    /// Selectors of its packets, from any sender: `tcp port 8081 remote 10.0.0.0/8`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub selects: Vec<String>,
-    /// Takes part now?
+    /// Whether it sends now.
     pub activity: Activity,
     /// Policy in force.
     pub policy: Policy,
-    /// The rate that it may send now, section 3 of the contract.
+    /// The rate it may send at now (section 3 of the contract).
     pub allocation: BitRate,
-    /// The rate that it sent over the last second.
+    /// The rate it sent at over the last second.
     pub rate: BitRate,
-    /// The rate that it would send; none if it would take any rate.
+    /// The rate it would send at without a limit; `None` if it takes all it is given.
     pub demand: Option<BitRate>,
-    /// Sent over the link since the class exists.
+    /// Bytes sent over the link since the class exists.
     pub bytes: Bytes,
-    /// Packets sent over the link (super-packets count their segments).
+    /// Packets sent over the link; each segment of a super-packet counts.
     pub packets: u64,
     /// Packets dropped because the class's queue was full.
     pub drops: u64,
@@ -111,18 +111,18 @@ pub struct Class {
     pub backlog: Bytes,
     /// Packets waiting now.
     pub backlog_packets: u64,
-    /// How long the class has had a queue, ms: the time its senders were held back.
+    /// How long the class has had a queue, ms. Its senders were held back for that time.
     pub backpressured_ms: u64,
     /// Bytes that stayed on this node and are not charged to the link.
     pub local_bytes: Bytes,
-    /// Does the kernel hold what is configured?
+    /// Whether the kernel holds the configured policy.
     pub enforced: bool,
-    /// If not: why, and the way out.
+    /// The reason and the remedy if it is not enforced.
     pub not_enforced_because: Option<String>,
-    /// The minimum that is asked for and not promised; `policy.min` is what is promised.
+    /// The minimum that is asked for and not promised. `policy.min` is the promised one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpromised: Option<BitRate>,
-    /// The agreement that its policy is from, if it is.
+    /// The agreement that its policy comes from, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agreement: Option<String>,
 }
@@ -136,60 +136,62 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the agent started.
     pub uptime_s: u64,
-    /// The device whose egress is shared.
+    /// The device whose egress weir divides.
     pub link: String,
     /// Its configured capacity.
     pub capacity: BitRate,
-    /// The rate that all classes sent over the last second.
+    /// The rate of all classes together over the last second.
     pub rate: BitRate,
     /// Sum of the floors promised.
     pub reserved: BitRate,
-    /// The rate that may be promised in all.
+    /// The sum of the floors that may be promised.
     pub reservable: BitRate,
-    /// What enforces: `bpf`, `htb`, `edt`, `bpf-credit`, `pacing`, `user` or `credit-experiment`.
+    /// The engine: `bpf`, `htb`, `edt`, `bpf-credit`, `pacing`, `user` or `credit-experiment`.
     pub engine: String,
-    /// Which allocator: `water-filling`, `credit`, `additive`.
+    /// The allocator: `water-filling`, `credit`, `additive`.
     pub allocator: String,
-    /// How packets are caught: `tcx` or `clsact`.
+    /// How the programs are attached: `tcx` or `clsact`.
     pub attach: String,
     /// Whether TCP sockets are paced to their class's share.
     #[serde(default)]
     pub pacing: bool,
-    /// Classes in all.
+    /// The number of classes.
     pub classes: usize,
-    /// Classes active now.
+    /// The number of active classes.
     pub active: usize,
-    /// Writes to the kernel's scheduler since the start, for "changes nothing when nothing changes".
+    /// Writes to the kernel's scheduler since the start. The number stays still while nothing changes.
     pub class_changes: u64,
-    /// Times that weir found its objects altered and put them right.
+    /// How often weir found its objects altered and repaired them.
     pub repairs: u64,
     /// The longest delay of a tick of the agent's loop since the start, microseconds.
     #[serde(default)]
     pub max_tick_delay_us: u64,
-    /// Where the scheduler is a process: how often it was kept from running for longer than it makes
-    /// up for.
+    /// How often the scheduler process was delayed for longer than it can make up for. Only engines
+    /// that run as a process have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<u64>,
-    /// The link's time that was lost so, microseconds.
+    /// The link time lost in these delays, microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_us: Option<u64>,
     /// The configuration file.
     pub config: String,
-    /// If the file changed and the new text was refused: why. The old one is in force.
+    /// The reason if the changed file was refused. The old configuration stays in force then.
     pub config_error: Option<String>,
-    /// The parts of the configuration that are not enforced, and the reasons.
+    /// Parts of the configuration that are not enforced, with reasons.
     pub warnings: Vec<String>,
-    /// Notices of damage to the stored state, until someone acknowledges them.
+    /// Notices of damage to the stored state, until an operator acknowledges them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
 
-/// A change to one class's policy: what is left out stays, `null` or `"none"` takes away
-/// what `weir set` had set, so that config, label or default show through.
+/// A change to one class's policy.
+///
+/// An omitted field stays as it is. `null` or `"none"` removes the value of `weir set`, so that the
+/// configuration, label or default applies again.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyChange {
-    /// Which class.
+    /// The class's name.
     pub name: String,
     /// New weight.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
@@ -202,7 +204,7 @@ pub struct PolicyChange {
     pub max: Option<Option<BitRate>>,
 }
 
-/// Tells `null` and `"none"` (`Some(None)`) from a field left out (`None`).
+/// Distinguishes `null` and `"none"` (`Some(None)`) from an omitted field (`None`).
 fn present<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -213,27 +215,27 @@ fn present<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     T::deserialize(value).map(|value| Some(Some(value))).map_err(serde::de::Error::custom)
 }
 
-/// Changes that are applied all together or not at all.
+/// Changes that are applied together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetPolicies {
-    /// One entry a class.
+    /// One entry per class.
     pub changes: Vec<PolicyChange>,
-    /// Keep the policy for a name that is not here now, for when it comes.
+    /// Whether to keep the policy of an absent name until it appears.
     #[serde(default)]
     pub allow_absent: bool,
 }
 
-/// Why a class gets what it gets, now.
+/// Why a class has its allocation now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The class.
     pub class: Class,
-    /// The reasoning, one sentence a line, in the order it was done.
+    /// The reasoning in its order, one sentence a line.
     pub reasons: Vec<String>,
-    /// The other classes that share the link now: name, weight, allocation.
+    /// The other classes and groups that share the link now.
     pub sharers: Vec<Sharer>,
-    /// The values by origin, strongest first.
+    /// The values set at each origin, strongest first.
     pub origins: Vec<String>,
 }
 
@@ -244,29 +246,29 @@ pub struct Sharer {
     pub name: String,
     /// Weight.
     pub weight: Weight,
-    /// The rate that it may send.
+    /// The rate it may send at.
     pub allocation: BitRate,
-    /// `floor`, `ceiling`, `demand` or `weight`: what decides its allocation.
+    /// The limit that decides its allocation: `floor`, `ceiling`, `demand` or `weight`.
     pub bound: String,
 }
 
 /// The result of `weir doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Doctor {
-    /// One line a check.
+    /// One line per check.
     pub checks: Vec<Check>,
 }
 
 /// One check of `weir doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// The name of the check.
+    /// The subject of the check.
     pub name: String,
-    /// Result.
-    pub verdict: Verdict,
     /// The result.
+    pub verdict: Verdict,
+    /// The finding.
     pub found: String,
-    /// If not ok: the way out.
+    /// The remedy if the check did not pass.
     pub advice: Option<String>,
 }
 
@@ -274,33 +276,37 @@ pub struct Check {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// The check passed.
     Ok,
-    /// Works, but less well.
+    /// It works, with a limitation.
     Warn,
-    /// Does not work.
+    /// It does not work.
     Fail,
 }
 
-/// Something that happened, as `weir events` prints it.
+/// An event, as `weir events` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Grows by one an event; restarts with the agent.
+    /// Grows by one per event and restarts with the agent.
     pub seq: u64,
     /// Milliseconds since the epoch.
     pub time_ms: u64,
-    /// `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
-    /// `config-refused`, `not-enforced`, `promised` (a minimum that was not), `link` (renamed, gone, back, up, down), `started`,
-    /// `stopping`; `lost` if the reader was too slow for some. Of agreements:
-    /// `agreement-accepted`, `agreement-pending`, `agreement-rejected`, `agreement-renewed`,
-    /// `agreement-activated`, `agreement-expired`, `agreement-terminated`,
+    /// The kind of event.
+    ///
+    /// General: `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
+    /// `config-refused`, `not-enforced`, `started`, `stopping`. `promised` reports a minimum that was
+    /// not promised before. `link` reports a link that was renamed, is gone, is back, is up or is down.
+    /// `lost` means that the reader was too slow for some events.
+    ///
+    /// Agreements: `agreement-accepted`, `agreement-pending`, `agreement-rejected`,
+    /// `agreement-renewed`, `agreement-activated`, `agreement-expired`, `agreement-terminated`,
     /// `agreement-quota-used-up`, `agreement-quota-back`.
     pub what: String,
-    /// The class, if it is about one.
+    /// The class that the event is about, if any.
     pub class: Option<String>,
-    /// A sentence.
+    /// One sentence about it.
     pub detail: String,
-    /// The agreement's id, if it is about one.
+    /// The id of the agreement that the event is about, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agreement: Option<String>,
 }
@@ -309,16 +315,18 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// From the agent's loop: `unknown-name`, `ambiguous-name`, `bad-request`, `no-capacity`,
-    /// `engine`. From the server in front of it: `bad-request`, `unknown-route`,
-    /// `bad-method`, `too-large`, `busy`, `stopping`.
+    /// The class of the error.
+    ///
+    /// The agent's loop uses `unknown-name`, `ambiguous-name`, `bad-request`, `no-capacity` and
+    /// `engine`. The server in front of it uses `bad-request`, `unknown-route`, `bad-method`,
+    /// `too-large`, `busy` and `stopping`.
     pub code: String,
-    /// The attempt, its object, the numbers, the way out.
+    /// The request, its object, the numbers and the remedy.
     pub message: String,
-    /// For `no-capacity`: what was asked for.
+    /// The rate asked for, with `no-capacity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<BitRate>,
-    /// For `no-capacity`: what is free.
+    /// The free rate, with `no-capacity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<BitRate>,
 }

@@ -1,5 +1,5 @@
-//! The client against sockets that misbehave; its round trips with the real server are
-//! tested beside the server.
+//! The client against sockets that misbehave. The round trips with the real server are tested beside
+//! the server.
 
 use std::{
     io::{Read, Write},
@@ -15,7 +15,7 @@ use std::{
 use weir_api::{Client, ClientError};
 use weir_units::BitRate;
 
-/// A socket in a directory of its own, gone with it.
+/// A socket in its own temporary directory.
 fn socket() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weir.sock");
@@ -46,7 +46,7 @@ fn chunked(pieces: &[&str]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Answers one connection with `answer` word for word; returns the request's head.
+/// Answers one connection with `answer` unchanged and returns the request's head.
 fn answering(answer: Vec<u8>) -> (tempfile::TempDir, Client, thread::JoinHandle<String>) {
     let (dir, path) = socket();
     let listener = UnixListener::bind(&path).unwrap();
@@ -85,8 +85,7 @@ fn a_socket_without_the_right_to_use_it_names_root_and_the_group() {
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let error = thread::spawn(move || {
         if nix::unistd::Uid::effective().is_root() {
-            // This thread alone: the kernel judges its access to files as that of user nobody from
-            // here on.
+            // This thread alone loses root's access to files.
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
         } else {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o000)).unwrap();

@@ -1,4 +1,4 @@
-//! The configuration file: TOML, every key checked, one error that says where and why.
+//! The configuration file in TOML. Each key is checked, and an error names the place and the reason.
 
 mod access;
 mod agreements;
@@ -26,7 +26,7 @@ pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
 
-/// Parts of a policy; what is left out comes from the next weaker origin.
+/// The values of a policy. A missing value comes from the next weaker origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Layer {
@@ -54,10 +54,10 @@ pub(crate) struct Config {
     pub(crate) agent: Agent,
     #[serde(default)]
     pub(crate) discover: Discover,
-    /// The bounds of wishes by labels.
+    /// The limits of labels.
     #[serde(default)]
     pub(crate) labels: Labels,
-    /// The policy of classes without one.
+    /// The default policy of classes.
     #[serde(default)]
     pub(crate) defaults: Layer,
     /// The host's own traffic.
@@ -73,18 +73,18 @@ pub(crate) struct Config {
     /// The rules of congestion control.
     #[serde(default)]
     pub(crate) congestion: Vec<weir_cc::Rule>,
-    /// Without the section no connection tries another.
+    /// Without this section there are no trials.
     pub(crate) advice: Option<weir_cc::AdviceSettings>,
-    /// Without the section no agreements are made.
+    /// Without this section the node makes no agreements.
     pub(crate) agreements: Option<Agreements>,
-    /// Without the section no images are kept.
+    /// Without this section the node has no image cache.
     pub(crate) images: Option<weir_image::Settings>,
     #[serde(default)]
     pub(crate) access: Access,
 }
 
 impl Config {
-    /// How the link is divided: as `[link]` says, unless agreements share the spare in their way.
+    /// The allocator of `[link]`, unless agreements require another one for the spare capacity.
     pub(crate) fn allocator(&self) -> AllocatorKind {
         match &self.agreements {
             Some(Agreements { share: weir_agree::Share::Additive, .. }) => AllocatorKind::Additive,
@@ -117,12 +117,12 @@ pub(crate) struct Link {
     pub(crate) charge_local: bool,
     #[serde(default)]
     pub(crate) split: Split,
-    /// Transmit queues of the scheduler's device.
+    /// The number of transmit queues of the scheduler's device.
     #[serde(default = "one")]
     pub(crate) queues: u32,
     #[serde(default)]
     pub(crate) pacing: bool,
-    /// A scheduler that is a thread of the agent goes before other processes.
+    /// Whether a scheduler thread in the agent has priority over other processes.
     #[serde(default = "yes")]
     pub(crate) priority: bool,
 }
@@ -197,7 +197,7 @@ pub(crate) struct Class {
     pub(crate) group: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) cgroup: Option<PathBuf>,
-    /// The packets that belong to it, from any sender.
+    /// Selectors of its packets, from any sender.
     #[serde(default, rename = "match", deserialize_with = "selector::one_or_more")]
     pub(crate) selectors: Vec<Selector>,
     pub(crate) weight: Option<Weight>,
@@ -216,14 +216,14 @@ impl Class {
         Layer { weight: self.weight, min: self.min, max: self.max }
     }
 
-    /// Whether its policy is that of the class with this source and name. One with a match has a
-    /// name of its own, which a container may have too.
+    /// Whether this is the configuration of the class with this source and name. A class with `match`
+    /// has its own name, which a container may have too.
     pub(crate) fn is_about(&self, source: &str, name: &str) -> bool {
         let own = self.selectors.is_empty() || source == "config";
         own && (self.name == name || self.name.split_once(':') == Some((source, name)))
     }
 
-    /// Whether the class says itself where its traffic is, rather than naming a container.
+    /// Whether the class itself names its traffic, not a container.
     pub(crate) fn is_static(&self) -> bool {
         self.interface.is_some() || self.cgroup.is_some() || !self.selectors.is_empty()
     }
@@ -295,7 +295,7 @@ fn netns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String
     })
 }
 
-/// The file cannot be used.
+/// The error of a file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error(
@@ -308,12 +308,12 @@ pub(crate) enum ConfigError {
     Syntax { path: PathBuf, detail: String },
     #[error("cannot use configuration {path}: {what}: {detail}")]
     Value { path: PathBuf, what: String, detail: String },
-    /// This node lacks what it names.
+    /// This node lacks something that the file names.
     #[error("cannot use configuration {path}: {why}")]
     Unusable { path: PathBuf, why: String },
 }
 
-/// The file's text.
+/// Reads the file's text.
 fn read(path: &Path) -> Result<String, ConfigError> {
     let path = path.to_owned();
     std::fs::read_to_string(&path).map_err(|source| match source.kind() {
@@ -328,7 +328,8 @@ pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
     parse(&text, path)
 }
 
-/// Reads `[images]` and `[access]` alone, for a cache without an agent: the rest of the file is not looked at.
+/// Reads only `[images]` and `[access]`, for a cache without an agent. The rest of the file is not
+/// checked.
 pub(crate) fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), ConfigError> {
     #[derive(Deserialize)]
     struct Alone {
@@ -349,7 +350,7 @@ pub(crate) fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights),
     Ok((images.for_unit(), alone.access.rights().map_err(unusable)?))
 }
 
-/// Checks a configuration text; `path` is for the error.
+/// Parses and checks a configuration. `path` is for the error.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     let config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
         path: path.to_owned(),
@@ -359,10 +360,10 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// The group of all that has no agreement, where agreements hold it to a ceiling.
+/// The group of all classes without an agreement. It exists if agreements limit these to a ceiling.
 pub(crate) const OTHER: &str = "other";
 
-/// Names of the classes that weir makes itself.
+/// The names of weir's own classes.
 pub(crate) const RESERVED: [&str; 3] = ["host", "default", "control"];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The API's requests to the agent: one channel, one answer each.
+//! The API's requests to the agent's loop: one channel, and one answer each.
 
 use crate::{
     agent::{agree::Ask, congestion},
@@ -32,9 +32,9 @@ pub(crate) enum Request {
     Congestion(congestion::Ask),
     /// `GET /v1/export`.
     Export(Reply<Result<Export, Error>>),
-    /// `GET /v1/events`: those kept, then those to come.
+    /// `GET /v1/events`: the kept events, then later ones.
     Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
 }
 
-/// How the server reaches the agent's loop.
+/// The channel from the server to the agent's loop.
 pub(crate) type Control = mpsc::Sender<Request>;

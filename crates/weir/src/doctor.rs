@@ -1,5 +1,4 @@
-//! Finds the abilities of this kernel. It tries them in a network namespace that goes with the
-//! thread that made it.
+//! Checks the abilities of this kernel, in a network namespace that ends with its thread.
 
 use nix::sched::{CloneFlags, unshare};
 use weir_api::{Check, Verdict};
@@ -24,7 +23,7 @@ fn bad(name: &str, verdict: Verdict, found: impl Into<String>, advice: &str) -> 
     Check { name: name.to_owned(), verdict, found: found.into(), advice: Some(advice.to_owned()) }
 }
 
-/// Tries everything that the engines need. Nothing is left on the host.
+/// Tries all kernel features that the engines need. Nothing remains on the host.
 #[must_use]
 pub(crate) fn kernel() -> Vec<Check> {
     let mut checks = vec![release()];
@@ -50,7 +49,7 @@ pub(crate) fn kernel() -> Vec<Check> {
     checks
 }
 
-/// Has every engine divide a small link, all at once: a second or two.
+/// Tries all engines at once on a small link. This takes one or two seconds.
 #[must_use]
 pub(crate) fn engines() -> Vec<Check> {
     let check = |kind: Kind| -> Check {
@@ -81,7 +80,7 @@ fn release() -> Check {
     }
 }
 
-/// In a namespace of its own.
+/// Runs the attempts in their own namespace.
 fn try_out() -> Vec<Check> {
     let mut checks = Vec::new();
     let mut netlink = match Netlink::open() {
@@ -149,7 +148,7 @@ fn try_out() -> Vec<Check> {
     checks
 }
 
-/// A class with either kind of queue.
+/// Tries a class with each kind of queue.
 fn htb(netlink: &mut Netlink, ifb: u32) -> Check {
     let handle = TcHandle::new(1, 2);
     let class = HtbClass {

@@ -5,10 +5,10 @@ use std::path::Path;
 pub use crate::agent::store::fuzz::second_copy;
 use crate::config;
 
-/// A configuration. A refusal names the file.
+/// Parses a configuration. A refusal names the file.
 ///
 /// # Panics
-/// It does not.
+/// The parser never panics.
 pub fn configuration(text: &str) {
     if let Err(refusal) = config::parse(text, Path::new("weir.toml")) {
         assert!(refusal.to_string().contains("weir.toml"), "{refusal}");

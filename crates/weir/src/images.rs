@@ -1,5 +1,5 @@
-//! The image cache of this node: a thread and a runtime of its own, so that whatever happens there
-//! does not hold up the division of the link.
+//! The image cache of this node. It has its own thread and runtime, so it cannot delay the division of
+//! the link.
 
 mod watchdog;
 
@@ -22,38 +22,38 @@ use weir_discovery::{containerd, docker};
 use weir_image::{Mirror, Settings, Timing};
 use weir_units::chain;
 
-/// Between two tries to open the store or to listen.
+/// The interval between attempts to open the store or to listen.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Between two looks at which images containers have.
+/// The interval between looks at the containers' images.
 const LOOK: Duration = Duration::from_secs(15);
-/// How long containerd may take to say.
+/// The time limit of containerd's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The consequence of a fault that ends the mirror.
+/// The effect of a fault that ends the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFault {
-    /// The mirror is begun again in a while: the agent has a link to divide meanwhile.
+    /// The mirror is started again after [`AGAIN`], because the agent has a link to divide.
     TryAgain,
-    /// The process is to end with an error, so that its service manager starts it again.
+    /// The process ends with an error, and its service manager starts it again.
     End,
 }
 
-/// An event's kind and text.
+/// The kind and the text of an event.
 pub(crate) type Said = (&'static str, String);
 
-/// The cache as the API sees it; cheap to clone.
+/// The cache for the API; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Images {
-    /// The number of the mirror's life, and its state. A mirror that was given up changes nothing.
+    /// The number of the mirror's life, and its state. An earlier life cannot change the state.
     state: Arc<Mutex<(u64, State)>>,
-    /// None if the configuration has no `[images]`.
+    /// `None` if the configuration has no `[images]`.
     settings: Arc<Mutex<Option<Settings>>>,
     said: broadcast::Sender<Said>,
     stop: watch::Sender<bool>,
-    /// The life that goes on; an earlier one ends as soon as it runs again.
+    /// The number of the current life. An earlier one ends as soon as its thread runs again.
     life: watch::Sender<u64>,
     on_fault: OnFault,
-    /// The reason of its end, once it has ended for good.
+    /// The reason of its final end.
     fault: watch::Sender<Option<String>>,
     docker: Option<PathBuf>,
 }
@@ -62,13 +62,13 @@ pub(crate) struct Images {
 enum State {
     /// The configuration has no `[images]`.
     Off,
-    /// It cannot serve, for this; tried again in a while.
+    /// The cache cannot serve for this reason. It tries again after [`AGAIN`].
     Down(String),
-    /// The listener is a second handle of the one that the mirror accepts on: to close it from outside.
+    /// The listener is a second handle of the mirror's own. The watchdog closes the port by it.
     Up(Mirror, Handle, TcpListener),
 }
 
-/// Why the cache cannot be asked.
+/// The reason why the cache cannot be asked.
 #[derive(Debug)]
 pub(crate) enum Absent {
     Off,
@@ -76,7 +76,7 @@ pub(crate) enum Absent {
 }
 
 impl Images {
-    /// None.
+    /// A node without an image cache.
     pub(crate) fn off() -> Images {
         Images::with(State::Off, None, None, OnFault::TryAgain)
     }
@@ -94,12 +94,12 @@ impl Images {
         }
     }
 
-    /// Begins to serve in a thread of its own, and to watch it from another.
+    /// Starts to serve in one thread, and to watch it from another.
     ///
-    /// * `docker`: whom to ask which images are in use.
+    /// * `docker`: the socket to ask for the images in use.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system refuses a thread.
     pub(crate) fn start(
         settings: Settings,
         docker: Option<PathBuf>,
@@ -116,7 +116,7 @@ impl Images {
         Ok(images)
     }
 
-    /// A thread with a runtime of its own.
+    /// Starts a life: a thread with its own runtime.
     fn begin_life(&self, life: u64) -> anyhow::Result<()> {
         let serving = self.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -126,7 +126,7 @@ impl Images {
             .context("cannot set up the image cache")?;
         let run = move || {
             runtime.block_on(serving.run(life));
-            // A blocking task that never ends does not hold the thread.
+            // The runtime does not wait for a blocking task that never ends.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("weir-images".to_owned());
@@ -138,7 +138,7 @@ impl Images {
         let (mut stop, mut current) = (self.stop.subscribe(), self.life.subscribe());
         let serve = async {
             loop {
-                // In a task: after a panic it begins again.
+                // The task isolates a panic, and the loop starts again.
                 let this = self.clone();
                 let mut task = tokio::spawn(async move { this.once(life).await });
                 let _ends_too = Aborts(task.abort_handle());
@@ -167,7 +167,7 @@ impl Images {
     async fn once(&self, life: u64) -> anyhow::Result<()> {
         let settings = self.settings().clone().context("there is no [images]")?;
         let given = settings.clone();
-        // Looking through a large store takes a while.
+        // The scan of a large store takes long.
         let opened = tokio::task::spawn_blocking(move || Mirror::open(given, Timing::default())).await?;
         let (mirror, recovered) = opened.map_err(|e| anyhow::anyhow!("{}", chain(&e)))?;
         let listener = mirror.listen()?;
@@ -189,7 +189,7 @@ impl Images {
                         "{digest} in {} is not what it is called any more: removed, fetched again when asked for",
                         settings.directory.display()
                     );
-                    // Without a listener there is nothing to do.
+                    // A send fails only without a receiver, which is fine.
                     let _ = self.said.send(("image-corrupt", what));
                 }
             }
@@ -206,17 +206,17 @@ impl Images {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Events for the operator.
+    /// The cache's events for the operator.
     pub(crate) fn said(&self) -> broadcast::Receiver<Said> {
         self.said.subscribe()
     }
 
-    /// Waits for what ends it for good, which only [`OnFault::End`] lets happen.
+    /// Waits for the final end, which happens only with [`OnFault::End`].
     pub(crate) async fn fault(&self) -> String {
         let mut fault = self.fault.subscribe();
         match fault.wait_for(Option::is_some).await {
             Ok(fault) => fault.clone().unwrap_or_default(),
-            // The sender is one of `self`.
+            // The sender is a part of `self`, so it cannot be gone.
             Err(_) => std::future::pending().await,
         }
     }
@@ -225,15 +225,15 @@ impl Images {
         self.fault.send_replace(Some(why));
     }
 
-    /// How many mirrors were given up because they did not answer.
+    /// The number of mirrors given up because they did not answer.
     pub(crate) fn frozen(&self) -> u64 {
         *self.life.borrow()
     }
 
-    /// Whether these can be in force without a restart.
+    /// Whether these settings can be applied without a restart.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why a restart is needed.
     pub(crate) fn can_be(&self, settings: Option<&Settings>) -> Result<(), String> {
         let same = match (&*self.settings(), settings) {
             (Some(old), Some(new)) => old.differs_only_in_rates(new),
@@ -245,7 +245,7 @@ impl Images {
         })
     }
 
-    /// Puts other rates in force.
+    /// Applies other rates.
     ///
     /// # Errors
     /// As [`Images::can_be`].
@@ -269,12 +269,12 @@ impl Images {
         }
     }
 
-    /// Ends it; what is being sent is cut, what is being downloaded is continued later.
+    /// Stops the cache. Transfers to runtimes are cut, and downloads continue after the next start.
     pub(crate) fn stop(&self) {
         let _ = self.stop.send(true);
     }
 
-    /// The mirror, and where its work is done.
+    /// The mirror and the handle of its runtime.
     pub(crate) fn get(&self) -> Result<(Mirror, Handle), Absent> {
         match &self.lock().1 {
             State::Up(mirror, runtime, _) => Ok((mirror.clone(), runtime.clone())),
@@ -284,7 +284,7 @@ impl Images {
     }
 }
 
-/// Ends a task when its owner ends: a dropped handle alone lets it run on.
+/// Ends a task with its owner. A dropped handle alone would let the task continue.
 struct Aborts(tokio::task::AbortHandle);
 
 impl Drop for Aborts {
@@ -293,10 +293,10 @@ impl Drop for Aborts {
     }
 }
 
-/// Tells the store, now and then, what the containers of Docker and containerd are made of.
+/// Reports the blobs of Docker's and containerd's containers to the store at intervals.
 async fn look(mirror: Mirror, docker: Option<PathBuf>, containerd: PathBuf) {
     let options = docker.map(docker::Options::at);
-    // While one of them cannot be asked, what was in use there is taken to be.
+    // If one of them cannot be asked, its last answer still counts.
     let (mut of_docker, mut of_containerd) = (HashSet::new(), HashSet::new());
     let digests = |ids: &mut dyn Iterator<Item = &String>| ids.filter_map(|id| id.parse().ok()).collect();
     loop {

@@ -1,4 +1,4 @@
-//! `weir`: the agent of a node, and the command line that talks to it. Its program is `main.rs`.
+//! `weir`: the agent of a node and its command line. `main.rs` is the program.
 
 mod agent;
 mod cli;
@@ -13,7 +13,7 @@ mod server;
 
 use std::{io, process::ExitCode};
 
-/// Runs the command that this process was started with.
+/// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
     cli::run(std::env::args_os(), cli::Look::of_stdout(), &mut io::stdout(), &mut io::stderr())

@@ -1,4 +1,4 @@
-//! How an answer comes back from the agent's loop.
+//! The way of an answer from the agent's loop.
 
 use tokio::sync::oneshot;
 

@@ -1,5 +1,5 @@
-//! The agent's HTTP API on its unix socket: the routes of [`weir_api`]'s table, each one
-//! question to the agent's loop.
+//! The agent's HTTP API on its unix socket. Each route of [`weir_api`]'s table is one request to the
+//! agent's loop.
 
 mod access;
 mod agree;
@@ -43,13 +43,13 @@ pub(crate) use access::Access;
 use body::{Body, Follow, Name};
 pub(crate) use socket::{Socket, admit};
 
-/// How long the agent's loop may take; shorter than a client waits, so that the client
-/// hears why.
+/// The time limit of the agent's loop. It is shorter than a client's limit, so that the client gets the
+/// reason.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long trying out every engine with traffic may take, on a small machine too.
+/// The time limit of trying each engine with traffic, also on a small machine.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers requests until the future is dropped. To stop, drop the future.
+/// Answers requests until the future is dropped.
 pub(crate) async fn serve(
     listener: UnixListener,
     control: Control,
@@ -59,12 +59,12 @@ pub(crate) async fn serve(
     connections::serve(listener, guarded(router(control, images), access)).await
 }
 
-/// The same for an image cache without an agent.
+/// Answers requests for an image cache without an agent.
 pub(crate) async fn serve_images(listener: UnixListener, images: Images, access: Access) -> Infallible {
     connections::serve(listener, guarded(images::alone(images), access)).await
 }
 
-/// The routes, for callers who have the right to each.
+/// The routes, each open only to callers with its right.
 fn guarded(router: Router, access: Access) -> Router {
     router
         .route_layer(middleware::from_fn_with_state(access, access::gate))
@@ -150,12 +150,12 @@ async fn bad_method(method: Method, uri: Uri) -> Failure {
     Failure::new("bad-method", format!("{} does not take {method}", uri.path()))
 }
 
-/// Puts one question to the agent's loop and waits for the answer.
+/// Sends one request to the agent's loop and waits for the answer.
 async fn ask<T>(control: &Control, question: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
     ask_within(PATIENCE, control, question).await
 }
 
-/// The same for what takes longer.
+/// Like [`ask`], with another time limit.
 async fn ask_within<T>(
     patience: Duration,
     control: &Control,
@@ -172,7 +172,7 @@ async fn ask_within<T>(
         .map_err(|_| Failure::new("busy", format!("the agent's loop gave no answer within {patience:?}")))?
 }
 
-/// A refusal on its way out: its status follows from its code.
+/// A refusal to be sent. Its status follows from its code.
 #[derive(Debug)]
 struct Failure(Error);
 

@@ -1,4 +1,4 @@
-//! Rules of congestion control at run time: set by hand, and found by trials.
+//! Rules of congestion control at run time: set by hand, or found by trials.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use weir_units::chain;
 use super::{Agent, Steering, congestion};
 use crate::{agent::store::Store, config::Config};
 
-/// Between two times that trials are stored.
+/// The interval between two writes of the trials.
 const STORED_EVERY: Duration = Duration::from_secs(60);
 
 fn refused(message: String) -> Error {
     Error { code: "bad-request".into(), message, asked: None, free: None }
 }
 
-/// Candidates that this kernel has.
+/// Checks that this kernel has the candidates.
 pub(super) fn checked(config: &Config) -> Result<(), String> {
     let Some(advice) = &config.advice else { return Ok(()) };
     for rule in &advice.candidates {
@@ -28,8 +28,8 @@ pub(super) fn checked(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Rules and trials as they were left. A rule set by hand that can no longer be in force is left
-/// out and reported.
+/// Restores the stored rules and trials. A rule set by hand that is no longer possible is left out and
+/// reported.
 pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(Steering, Vec<String>)> {
     let rules = congestion::checked(&config.congestion).map_err(anyhow::Error::msg)?;
     checked(config).map_err(anyhow::Error::msg)?;
@@ -47,7 +47,7 @@ pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(Steering, 
 }
 
 impl Agent {
-    /// Sets a rule at run time, instead of one that was set or configured about the same connections.
+    /// Sets a rule at run time. It replaces an earlier rule for the same connections.
     pub(super) fn set_rule(&mut self, rule: Rule, origin: Origin) -> Result<RuleView, Error> {
         let rule = Rule { origin, ..rule };
         self.is_named_once(&rule)?;
@@ -62,7 +62,7 @@ impl Agent {
         view.ok_or_else(|| refused(format!("the rule for {rule} is gone")))
     }
 
-    /// Takes back a rule that was set at run time.
+    /// Removes a rule that was set at run time.
     pub(super) fn unset_rule(&mut self, about: &Rule) -> Result<CongestionView, Error> {
         let mut set = self.congestion.set.clone();
         set.retain(|other| !other.is_about_the_same_as(about));
@@ -85,7 +85,8 @@ impl Agent {
         Ok(self.congestion.view())
     }
 
-    /// One class has two names; rules that differ by these only are about the same connections.
+    /// Refuses a rule that names a class by its other name. A class has two names, and rules that
+    /// differ only in them apply to the same connections.
     fn is_named_once(&self, rule: &Rule) -> Result<(), Error> {
         let known = |rule: &Rule| {
             let container = rule.container.as_ref();
@@ -104,7 +105,7 @@ impl Agent {
         }
     }
 
-    /// Stores rules, then puts them in force.
+    /// Stores rules, then applies them.
     fn put_rules(&mut self, set: Vec<Rule>) -> Result<(), String> {
         let rules = congestion::together(&self.book.config().congestion, &set)?;
         self.store.save_congestion_rules(&set).map_err(|e| format!("{}; nothing was changed", chain(&e)))?;
@@ -114,7 +115,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends the turns of trials whose time has come, and does what they have found.
+    /// Ends the trials that are due, and applies their results.
     pub(super) fn advise(&mut self) {
         let advisor = &self.congestion.advisor;
         if !advisor.is_active() && advisor.assignments().is_empty() {

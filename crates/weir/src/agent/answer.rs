@@ -1,4 +1,4 @@
-//! Answers to the API's requests to the loop.
+//! The API's requests to the loop.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ impl Agent {
         if matches!(request, Request::Classes(_) | Request::Class(..) | Request::Explain(..)) {
             self.count_drops();
         }
-        // A caller that has gone needs no answer.
+        // A failed send is ignored: the caller has gone.
         match request {
             Request::Status(reply) => drop(reply.send(self.status())),
             Request::Classes(reply) => drop(reply.send(self.classes())),
@@ -42,7 +42,7 @@ impl Agent {
             Request::Acknowledge(reply) => drop(reply.send(self.acknowledge())),
             Request::Doctor(reply) => {
                 let own = self.doctor();
-                // Trying things out takes seconds: not while the link waits to be divided.
+                // The checks take seconds, so they run outside the loop that divides the link.
                 std::thread::spawn(move || {
                     let mut checks = crate::doctor::kernel();
                     checks.extend(crate::doctor::engines());
@@ -59,7 +59,7 @@ impl Agent {
         }
     }
 
-    /// Forgets what happened to the state, as someone has read it; what that was.
+    /// Deletes the notices about the stored state, because an operator has read them. Returns them.
     fn acknowledge(&mut self) -> Result<Vec<String>, weir_api::Error> {
         let notices = self.store.notices();
         if !notices.is_empty() {
@@ -69,7 +69,7 @@ impl Agent {
         Ok(notices)
     }
 
-    /// Stores policies set by hand, then puts them in force.
+    /// Stores policies set by hand, then applies them.
     fn put(
         &mut self,
         set: store::SetLayers,

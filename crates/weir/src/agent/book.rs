@@ -1,4 +1,4 @@
-//! The book of classes: names, policies, origins, admission. No kernel here.
+//! The book of classes: names, policies, origins, admission. It does not use the kernel.
 
 mod agreed;
 pub(crate) mod claim;
@@ -26,9 +26,9 @@ pub(crate) use promise::Unpromised;
 
 /// The most policies that one request changes.
 const MAX_CHANGES: usize = 10_000;
-/// The most policies that are kept for classes that are not here.
+/// The most policies kept for absent classes.
 const MAX_ABSENT: usize = 1_000;
-/// Key of the one class whose policy is weir's own.
+/// The key of the control class. Its policy is fixed by weir.
 const CONTROL_KEY: &str = "weir:control";
 
 /// A policy with the origin of each of its values.
@@ -39,7 +39,7 @@ pub(crate) struct Effective {
 }
 
 impl Effective {
-    /// The same with another minimum. One above the maximum is left out.
+    /// The same with another minimum. A minimum above the maximum is left out.
     fn with_min(self, min: Option<BitRate>) -> Effective {
         let Effective { policy, origins } = self;
         let with = |min| Policy::new(policy.weight(), min, policy.max());
@@ -53,7 +53,7 @@ pub(crate) struct Entry {
     pub(crate) claim: Claim,
     /// The policy in force.
     pub(crate) effective: Effective,
-    /// The agreement that its policy is from, if it is.
+    /// The agreement that its policy comes from, if any.
     pub(crate) agreement: Option<weir_agree::Name>,
     /// The scheduler's class; none while absent.
     pub(crate) minor: Option<u16>,
@@ -71,14 +71,14 @@ pub(crate) enum Change {
         key: String,
         why: String,
     },
-    /// A minimum of which [`Change::Unpromised`] was told is promised.
+    /// A minimum is promised again, after a [`Change::Unpromised`].
     Promised {
         key: String,
         min: BitRate,
     },
 }
 
-/// All sharers.
+/// All classes and groups.
 pub(crate) struct Book {
     config: Config,
     set: SetLayers,
@@ -88,25 +88,26 @@ pub(crate) struct Book {
     found: Vec<Claim>,
     /// The agreements in force.
     agreed: Vec<Agreed>,
-    /// Why some of them are not enforced.
+    /// The reasons why some agreements are not enforced.
     unmet: BTreeMap<weir_agree::Name, String>,
-    /// The most that agreements promise together, now or at any later time.
+    /// The highest sum that agreements promise at any moment from now on.
     promised: BitRate,
-    /// Present classes in the order of their arrival: of those that wait for a promise, the
-    /// first one gets it first.
+    /// Present classes in the order of their arrival. The first of those that wait for a promise gets
+    /// it first.
     arrivals: Vec<String>,
     /// The promises made to classes and groups.
     ledger: Ledger,
     awaited: Awaited,
-    /// Minima that were told of as not promised.
+    /// Minima reported as not promised.
     told: BTreeMap<String, Unpromised>,
     reservation: Reservation,
 }
 
-/// One named layer of a policy.
+/// The layers of a policy with their origins.
 type Layers = [(Origin, Layer); 4];
 
-/// The strongest value of each part, and the minimum beside the policy: it is still to be promised.
+/// The strongest value of each part of a policy. The minimum is returned separately, because it is not
+/// promised yet.
 fn effective(layers: &Layers) -> (Effective, Option<BitRate>) {
     fn pick<T: Copy>(layers: &Layers, part: impl Fn(&Layer) -> Option<T>) -> (Option<T>, Origin) {
         let strongest =
@@ -116,7 +117,7 @@ fn effective(layers: &Layers) -> (Effective, Option<BitRate>) {
     let (weight, w) = pick(layers, |l| l.weight);
     let (min, m) = pick(layers, |l| l.min);
     let (max, x) = pick(layers, |l| l.max);
-    // Each layer was checked where it came from.
+    // Each layer was checked at its source.
     let policy = Policy::new(weight.unwrap_or_default(), None, max).unwrap_or_default();
     (Effective { policy, origins: [w, m, x] }, min)
 }
@@ -125,7 +126,7 @@ fn bad(message: impl Into<String>) -> Error {
     Error { code: "bad-request".into(), message: message.into(), asked: None, free: None }
 }
 
-/// All sharers with their policies, and the promises that go with them.
+/// All classes and groups with their policies and promises.
 struct Resolved {
     entries: BTreeMap<String, Entry>,
     ledger: Ledger,
@@ -134,9 +135,9 @@ struct Resolved {
 }
 
 impl Book {
-    /// A book without classes but weir's own and the configured groups; agreements promise
-    /// `promised` at most. The promises of `ledger` are kept for their classes until
-    /// [`Book::update`] says who is here.
+    /// A book with weir's own classes and the configured groups only. Agreements promise at most
+    /// `promised`. The promises of `ledger` are kept for their classes until [`Book::update`] reports
+    /// the present classes.
     pub(crate) fn new(
         config: Config,
         mut set: SetLayers,
@@ -184,7 +185,7 @@ impl Book {
         &self.minors
     }
 
-    /// The promises made: what must be stored before they are relied on.
+    /// The promises made. They must be stored before they are relied on.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -193,13 +194,13 @@ impl Book {
         self.reservation
     }
 
-    /// All entries by key, groups and absent ones too.
+    /// All entries by key, including groups and absent classes.
     pub(crate) fn entries(&self) -> &BTreeMap<String, Entry> {
         &self.entries
     }
 
-    /// Replaces what is known to be here. Without `docker_told` containers that were promised a
-    /// minimum may be missing from `claims`: their promises are kept.
+    /// Replaces the claims of present classes. Without `docker_told`, `claims` may lack containers with
+    /// a promised minimum. Their promises are kept.
     pub(crate) fn update(&mut self, claims: Vec<Claim>, docker_told: bool) -> Vec<Change> {
         let before: BTreeSet<String> = self.found.iter().map(Claim::key).collect();
         let keys: BTreeSet<String> = claims.iter().map(Claim::key).collect();
@@ -222,7 +223,7 @@ impl Book {
         changes
     }
 
-    /// Minima that are promised, or not, other than when this was last asked.
+    /// Minima whose promise changed since the last call.
     pub(crate) fn promise_changes(&mut self) -> Vec<Change> {
         if self.awaited == Awaited::Everyone {
             return Vec::new();
@@ -249,13 +250,13 @@ impl Book {
         changes
     }
 
-    /// Puts a new configuration in force. Its own minima fit: it was checked when it was read.
+    /// Applies a new configuration. Its own minima fit, because it was checked when it was read.
     pub(crate) fn reconfigure(&mut self, config: Config) {
         self.config = config;
         self.accept(self.resolve(&self.config, &self.set, &self.found));
     }
 
-    /// The policies set by hand after `changes`; nothing is changed yet.
+    /// The policies set by hand as they are after `changes`. Nothing is changed yet.
     ///
     /// # Errors
     /// Unknown or ambiguous names, contradictions, minima that do not fit.
@@ -299,8 +300,8 @@ impl Book {
         Ok(set)
     }
 
-    /// Refuses policies set by hand that would not be promised their minimum, or that would take
-    /// another class's.
+    /// Refuses policies set by hand with a minimum that cannot be promised, or that take another
+    /// class's minimum.
     fn try_out(&self, set: &SetLayers) -> Result<(), Error> {
         for (key, entry) in &self.resolve(&self.config, set, &self.found).entries {
             let Some(unpromised) = &entry.unpromised else { continue };
@@ -318,7 +319,7 @@ impl Book {
     /// The policies set by hand without those of one name.
     ///
     /// # Errors
-    /// Unknown or ambiguous names; what shows through does not fit.
+    /// Unknown or ambiguous names, or a weaker origin's policy that does not fit.
     pub(crate) fn plan_unset(&self, name: &str) -> Result<SetLayers, Error> {
         let key = self.key_for(&self.names(), name, false)?;
         let mut set = self.set.clone();
@@ -327,18 +328,18 @@ impl Book {
         Ok(set)
     }
 
-    /// Puts planned policies in force.
+    /// Applies planned policies.
     pub(crate) fn commit(&mut self, set: SetLayers) {
         self.set = set;
         self.accept(self.resolve(&self.config, &self.set, &self.found));
     }
 
-    /// The entries by the names that people use.
+    /// The entries by their names in commands.
     pub(crate) fn names(&self) -> Names<'_> {
         Names::of(&self.entries)
     }
 
-    /// The key of the class or group that people call `name`.
+    /// The key of the class or group called `name`.
     ///
     /// # Errors
     /// `unknown-name`, `ambiguous-name`.
@@ -370,22 +371,21 @@ impl Book {
         self.entries = resolved.entries;
         self.reservation = resolved.reservation;
         self.unmet = resolved.unmet;
-        // Until it is known who is here, the stored promises stay as they are.
+        // The stored promises stay unchanged until the present classes are known.
         if self.awaited != Awaited::Everyone {
             self.ledger = resolved.ledger;
         }
         let minors = self.entries.iter().filter_map(|(k, e)| e.minor.map(|m| (k.clone(), m)));
         let minors: Minors = minors.filter(|(_, m)| *m >= FIRST).collect();
         if self.awaited == Awaited::Everyone {
-            // A class that had a minor before the restart has it again when it is found.
+            // A class found after a restart keeps its earlier minor.
             self.minors.extend(minors);
         } else {
             self.minors = minors;
         }
     }
 
-    /// Works out each class's policy. A minimum that does not fit costs its class that minimum, and
-    /// nothing else.
+    /// Computes each class's policy. A class whose minimum does not fit loses only that minimum.
     fn resolve(&self, config: &Config, set: &SetLayers, claims: &[Claim]) -> Resolved {
         let mut entries = self.entries_for(config, set, claims);
         let ceiling = agreed::ceiling(config);
@@ -397,14 +397,14 @@ impl Book {
                 continue;
             }
             if entry.claim.is_agreed() {
-                // Promised by the agreement, and by nothing else.
+                // The agreement's admission promised this minimum.
                 continue;
             }
             let (without, min) = effective(&layers(config, set, key, &entry.claim));
             entry.effective = without;
             let (Some(min), origin) = (min, without.origins[1]) else { continue };
             match without.policy.max() {
-                // The control class lives in the part that is not for promising.
+                // The control class uses the part of the link that is not promised.
                 _ if entry.claim.kind == Kind::Control => entry.effective = without.with_min(Some(min)),
                 Some(max) if min > max => entry.unpromised = Some(Unpromised::above_max(min, origin, max)),
                 _ => {
@@ -423,7 +423,7 @@ impl Book {
     }
 }
 
-/// Leaves out the minima by labels that do not fit into what labels may ask for together.
+/// Leaves out the minima of labels that exceed the total allowed for labels.
 fn leave_out_labels(
     total: Option<BitRate>,
     entries: &mut BTreeMap<String, Entry>,
@@ -445,7 +445,7 @@ fn leave_out_labels(
     }
 }
 
-/// Whether a source told of this class, not weir or the configuration.
+/// Whether a source reported this class. Classes of weir and of the configuration do not count.
 fn is_claimed(claim: &Claim) -> bool {
     !matches!(claim.source, "weir" | "group" | agreed::SOURCE)
 }
@@ -485,8 +485,8 @@ fn layers(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layers 
     ]
 }
 
-/// The place of a minimum among those that ask for a promise at the same time. The check of a
-/// configuration counts those of the first rank: all of them fit.
+/// The rank of a minimum among those that ask for a promise at the same time. All minima of the first
+/// rank fit, because the check of a configuration counts them.
 fn rank(config: &Config, claim: &Claim, origin: Origin) -> u8 {
     let is_configured = !is_claimed(claim)
         || claim.source == "absent"

@@ -1,10 +1,10 @@
-//! Random lives of a book against a naive model: each class that exists has its policy or a
-//! reason, the oldest promise wins, and no event is untrue.
+//! Random lives of a book against a naive model. Each class has its policy or a reason, the oldest
+//! promise wins, and no event is untrue.
 
 use super::*;
 use crate::agent::store::Promise;
 
-/// Lives in the normal run; `WEIR_BOOK_LIVES` asks for more.
+/// Lives in a normal run. The variable `WEIR_BOOK_LIVES` sets another number.
 const LIVES: u64 = 400;
 const STEPS: usize = 25;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -17,19 +17,19 @@ struct Stored {
     ledger: Ledger,
 }
 
-/// Minima in the order in which they were promised.
+/// Minima in the order of their promises.
 type Order = Vec<(String, u64)>;
 
 struct Life {
     random: fastrand::Rng,
     config: Config,
-    /// Containers that are here, in the order of their arrival.
+    /// Present containers in the order of their arrival.
     here: Vec<Claim>,
     agreed: BitRate,
     stored: Stored,
     book: Book,
     order: Order,
-    /// The last word of events on each minimum that is not promised.
+    /// The last event about each minimum that is not promised.
     heard: BTreeMap<String, String>,
     log: Vec<String>,
 }
@@ -71,7 +71,7 @@ fn random_config(random: &mut fastrand::Rng) -> (Option<Config>, String) {
     (crate::config::parse(&text, std::path::Path::new("test.toml")).ok(), text)
 }
 
-/// A policy by the naive reading: the strongest origin that has a value.
+/// A policy in the naive reading: each value comes from the strongest origin that has one.
 fn asked(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layer {
     let class = config.classes.iter().find(|c| c.is_about(claim.source, &claim.name) || c.name == key);
     let own = match claim.kind {
@@ -191,7 +191,7 @@ impl Life {
             self.log.push("refused".to_owned());
             return self.check(Vec::new(), false);
         };
-        // Stored before it is in force; a crash between the two is a restart.
+        // Policies are stored before they are applied. A crash between the two is a restart.
         self.stored.set.clone_from(&set);
         if self.random.u8(..5) == 0 {
             return self.restart();
@@ -206,7 +206,7 @@ impl Life {
         }
     }
 
-    /// The agent ends, in whatever way: nothing is known but what was stored.
+    /// The agent ends in any way. Only the stored state survives.
     fn restart(&mut self) {
         self.log.push("restart".to_owned());
         let Stored { set, minors, ledger } = self.stored.clone();
@@ -222,7 +222,7 @@ impl Life {
         }
         self.book = Book::new(self.config.clone(), set, minors, ledger, self.agreed);
         self.heard.clear();
-        // They are found in any order.
+        // A survey finds the containers in any order.
         self.random.shuffle(&mut self.here);
         if self.random.bool() {
             self.log.push("docker is late".to_owned());
@@ -231,7 +231,7 @@ impl Life {
         self.survey(true);
     }
 
-    /// The minima that the model promises.
+    /// Computes the minima that the model promises.
     fn model(&mut self, is_late: bool) {
         struct Asks {
             min: u64,
@@ -251,7 +251,7 @@ impl Life {
         }
         let room = self.config.link.reservable.of(self.config.link.capacity).saturating_sub(self.agreed).0;
         let entries = self.book.entries();
-        // Counts everything from the beginning each time.
+        // Counts all promises from the beginning each time.
         let fits = |order: &Order| {
             let mut of_group: BTreeMap<&str, u64> = BTreeMap::new();
             let (mut link, mut bought) = (0, BTreeMap::new());
@@ -330,7 +330,7 @@ impl Life {
         let mut made: Order = made.into_iter().map(|(key, promise)| (key.clone(), promise.min.0)).collect();
         let mut order = self.order.clone();
         if is_late {
-            // A promise that is kept without room has no place of its own in the model.
+            // A promise kept without room has no defined place in the model.
             made.sort();
             order.sort();
         }
@@ -377,7 +377,7 @@ impl Life {
                 }
             }
         }
-        // The one who asks for nothing any more, or has gone, is not told of.
+        // Absent classes, and classes without a minimum, get no events.
         self.heard.retain(|key, _| {
             self.book
                 .entries()
@@ -388,7 +388,7 @@ impl Life {
             |key: &String| self.book.entries()[key].unpromised.is_some() != self.heard.contains_key(key);
         let wrong: Vec<&String> = self.book.entries().keys().filter(|key| silent(key)).collect();
         assert!(wrong.is_empty(), "of {wrong:?} events tell otherwise: {}", self.told());
-        // The agent stores it before the kernel is told.
+        // The agent stores the state before it writes to the kernel.
         self.stored = Stored {
             set: self.book.set_layers().clone(),
             minors: self.book.minors().clone(),

@@ -149,7 +149,7 @@ fn who_came_first_keeps_what_a_label_was_promised() {
     let why = unpromised(&book, "docker:a").unwrap();
     assert!(why.contains("weir.min, is not promised") && why.contains("35mbit are free"), "{why}");
     assert!(changes.contains(&Change::Unpromised { key: "docker:a".into(), why }));
-    // When the first leaves, the second gets it.
+    // When the first class leaves, the second gets the promise.
     let changes = book.update(vec![with("a", 60)], true);
     assert!(changes.contains(&Change::Promised { key: "docker:a".into(), min: BitRate::mbit(60) }));
     assert_eq!(floor(&book, "docker:a"), BitRate::mbit(60));
@@ -176,7 +176,7 @@ fn a_policy_can_wait_for_a_name_that_is_not_here() {
     later.allow_absent = true;
     set(&mut book, &later).unwrap();
     assert_eq!(book.entries()["absent:web"].minor, None);
-    // It is reserved for the one who waits.
+    // The minimum is reserved for the absent class.
     assert_eq!(book.reservation().reserved, BitRate::mbit(20));
     book.update(vec![claim("web")], true);
     assert_eq!(floor(&book, "docker:web"), BitRate::mbit(20));
@@ -294,7 +294,8 @@ fn classes_are_not_promised_what_agreements_are() {
     let error = book.plan(&min("web", 26)).unwrap_err();
     assert_eq!((error.code.as_str(), error.free), ("no-capacity", Some(BitRate::mbit(25))));
     set(&mut book, &min("web", 25)).unwrap();
-    // Agreements stand before all others: with too much agreed the newest promise goes.
+    // Agreements come before all other promises. When too much is agreed, the newest promise is
+    // withdrawn.
     book.agree(Vec::new(), BitRate::mbit(85));
     assert_eq!((floor(&book, "docker:db"), floor(&book, "docker:web")), (BitRate::mbit(10), BitRate::ZERO));
     assert!(unpromised(&book, "docker:web").unwrap().contains("0bit are free"));
@@ -314,7 +315,7 @@ fn classes_without_an_agreement_share_the_ceiling_of_others() {
         [None, Some("other"), Some("other"), Some("other")]
     );
     assert_eq!(book.entries()["weir:control"].claim.group, None);
-    // The promises to the others are within their part.
+    // Promises to classes without an agreement fit in their part.
     assert!(book.plan(&min("db", 6)).is_err());
     assert!(book.plan(&min("db", 5)).is_ok());
 }
@@ -391,7 +392,7 @@ fn many_names_are_refused_with_the_numbers_and_cost_little() {
     assert!(book.plan(&absent(999..1_001)).is_err());
     // Policies that are kept already can still be changed.
     set(&mut book, &absent(0..1_000)).unwrap();
-    // Of classes that are here as many as there is room for.
+    // Policies of present classes have no such bound.
     book.update((0..10_000).map(|n| claim(&format!("n{n}"))).collect(), true);
     set(&mut book, &absent(0..10_000)).unwrap();
     assert!(begun.elapsed().as_secs() < 10, "it took {:?}", begun.elapsed());

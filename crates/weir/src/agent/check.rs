@@ -1,4 +1,4 @@
-//! Whether a configuration can be used on this node: the same for `--check`, a start and a reload.
+//! Checks whether this node can use a configuration. `--check`, a start and a reload share the checks.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use weir_units::chain;
 use super::{advice, congestion};
 use crate::config::{self, Config, ConfigError};
 
-/// Reads the configuration and says what is wrong with it, by itself and on this node.
+/// Reads the configuration and reports its errors, both in itself and on this node.
 pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     let config = config::load(path)?;
     fits_node(path, &config, &mut Netlink::open()?)?;
     can_run(path, config.link.engine)
 }
 
-/// Whether this kernel has the engine that the configuration names. The rights to try it out may be
-/// missing, and the machine may be too busy to share well: neither is the configuration's fault.
+/// Whether this kernel has the configured engine. Missing rights to try it, or a machine too busy to
+/// share well, are not faults of the configuration.
 pub(super) fn can_run(path: &Path, engine: engine::Choice) -> anyhow::Result<()> {
     let engine::Choice::Only(kind) = engine else { return Ok(()) };
     match engine::selftest::run(kind) {
@@ -30,12 +30,12 @@ pub(super) fn can_run(path: &Path, engine: engine::Choice) -> anyhow::Result<()>
     }
 }
 
-/// A configuration that cannot be used, though its text is good.
+/// The error for a valid configuration that this node cannot use.
 pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> ConfigError {
     ConfigError::Unusable { path: path.to_owned(), why: why.to_string() }
 }
 
-/// Whether this node has what the configuration names.
+/// Whether this node has the configured devices.
 pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> anyhow::Result<()> {
     let device = &config.link.device;
     match netlink.link(device) {

@@ -1,5 +1,5 @@
-//! Gathers who is on this node: Docker's containers, named namespaces, configured interfaces and
-//! cgroups, and interfaces that lead to unknown containers.
+//! Finds the classes of this node: Docker's containers, named namespaces, configured interfaces and
+//! cgroups. It also finds interfaces of unknown containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,23 +22,23 @@ use crate::config::{Config, Granted, Layer, RESERVED, grant};
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     pub(crate) claims: Vec<Claim>,
-    /// Host-side interfaces that lead to unknown namespaces: index and name.
+    /// Host-side interfaces (index and name) of namespaces that no source reported.
     pub(crate) strangers: Vec<(u32, String)>,
     /// The namespaces that ports lead to.
     pub(crate) namespaces: Vec<NetnsRef>,
-    /// The owner of each network namespace: key of the claim.
+    /// The network namespaces of claims, by the claim's key.
     pub(crate) homes: Vec<(String, NetnsRef)>,
-    /// Destinations that do not leave by the link.
+    /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
-    /// The uplink, if it is there.
+    /// The uplink, if it exists.
     pub(crate) uplink: Option<Link>,
-    /// Largest packet of any of the ports.
+    /// The largest MTU of all ports.
     pub(crate) mtu: u32,
-    /// Notices for the operator.
+    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Looks at the node. `uplink` is the last known index of the link: a renamed link stays the link.
+/// Surveys the node. `uplink` is the link's last known index. A renamed link is found by it.
 pub(crate) fn survey(
     netlink: &mut Netlink,
     config: &Config,
@@ -65,7 +65,8 @@ pub(crate) fn survey(
                 Some(own) => {
                     claim.ports = own.iter().map(|p| (p.index, p.name.clone())).collect();
                     if own.is_empty() && found.source == Source::Netns {
-                        // Not a container of this node: nothing leads there.
+                        // The namespace belongs to no container of this node, because no interface
+                        // leads to it.
                         continue;
                     }
                     survey.namespaces.push(netns.clone());
@@ -120,7 +121,7 @@ pub(crate) fn survey(
         }
         survey.claims.push(claim);
     }
-    // An interface belongs to one class; a configured class takes it from any other.
+    // An interface belongs to one class. A configured class takes precedence.
     let named: BTreeSet<u32> =
         survey.claims.iter().filter(|c| c.source == "config").flat_map(|c| &c.ports).map(|p| p.0).collect();
     for claim in survey.claims.iter_mut().filter(|c| c.source != "config") {
@@ -187,14 +188,14 @@ fn claim(config: &Config, found: &Found) -> Claim {
     }
 }
 
-/// The words of status for a label that was cut.
+/// The status text for a label that was cut.
 pub(crate) fn cut_text(container: &str, cut: &str) -> String {
     format!("container {container}: {cut}")
 }
 
-/// Says of selectors which container they wait for.
+/// Marks selectors whose container is absent.
 fn miss_containers(claims: &mut [Claim]) {
-    // Weir makes those itself.
+    // Weir creates the reserved classes itself.
     let is_here = |name: &str, claims: &[Claim]| {
         RESERVED.contains(&name) || claims.iter().any(|claim| claim.sends_as(name))
     };
@@ -220,8 +221,9 @@ fn resolve(claim: &mut Claim, mount: Result<&Cgroup2, &cgroup::CgroupError>, pat
     }
 }
 
-/// Destinations that do not leave by the link: this node's addresses, and networks behind its other
-/// interfaces. Behind the uplink, and behind the bridge it is a port of, is the world.
+/// Destinations that packets reach without the uplink: this node's addresses, and networks behind its
+/// other interfaces. Networks behind the uplink, and behind a bridge that has it as a port, are
+/// outside.
 fn local(
     netlink: &mut Netlink,
     config: &Config,

@@ -1,13 +1,14 @@
-//! The time that agreements go by: the calendar's clock may be set, and is not believed at once.
+//! The clock for agreements. The calendar's clock may be set, so a step of it is not believed at once.
 //!
-//! The believed time runs with the kernel's clock since boot, which no one sets. The calendar's
-//! clock corrects it as long as the two differ by little. A step is believed when it has stood for
-//! [`STANDS`], or for [`STANDS_SYNCHRONIZED`] where the kernel says that something keeps the clock
-//! right. The second is not zero, as a wrong answer of a time server is synchronised as well.
+//! The believed time runs with the kernel's clock since boot, which cannot be set. The calendar's clock
+//! corrects it while the two differ by at most [`TOLERANCE`]. A larger step is believed after it has
+//! stood for [`STANDS`]. If the kernel calls the clock synchronised, the wait is
+//! [`STANDS_SYNCHRONIZED`]. That wait is not zero, because a wrong answer of a time server counts as
+//! synchronised too.
 //!
-//! An agent that starts goes on from the time that the last one stored. In the same boot the
-//! kernel's clock tells how long ago that was. In a later boot the stored time is the earliest that
-//! it can be: a clock before it is not believed, and a later one is.
+//! A new agent continues from the time that the last agent stored. In the same boot, the clock since
+//! boot tells how long ago that was. In a later boot, the stored time is the earliest possible time. An
+//! earlier clock is not believed then, and a later one is.
 
 use std::time::Duration;
 
@@ -16,13 +17,13 @@ use weir_agree::Utc;
 
 use super::Agent;
 
-/// A correction by more than this is a step.
+/// A larger difference is a step.
 const TOLERANCE: Duration = Duration::from_secs(2);
-/// How long a step has to stand.
+/// How long a step must stand.
 pub(crate) const STANDS: Duration = Duration::from_secs(600);
-/// The same for a clock that the kernel calls synchronised.
+/// How long a step must stand if the kernel calls the clock synchronised.
 pub(crate) const STANDS_SYNCHRONIZED: Duration = Duration::from_secs(120);
-/// No node runs this program before 2026: a clock that says so was never set.
+/// 2026-01-01. A clock with an earlier time was never set, because no node ran this program before.
 const EARLIEST: Duration = Duration::from_secs(1_767_225_600);
 /// How often the believed time is stored.
 const STORED_EVERY: Duration = Duration::from_secs(600);
@@ -30,20 +31,20 @@ const STORED_EVERY: Duration = Duration::from_secs(600);
 /// A reading of the kernel's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// Since 1970.
+    /// Time since 1970.
     pub(crate) wall: Duration,
-    /// Since boot, in which a suspended node's time counts.
+    /// Time since boot, including suspended time.
     pub(crate) boot: Duration,
-    /// The kernel is told by someone that the clock is right.
+    /// A program told the kernel that the clock is right.
     pub(crate) is_synchronized: bool,
 }
 
-/// The believed time, as it is stored.
+/// The believed time in its stored form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
-    /// Since 1970.
+    /// Time since 1970.
     wall: Duration,
-    /// Since boot.
+    /// Time since boot.
     boot: Duration,
     boot_id: String,
 }
@@ -51,7 +52,7 @@ pub(crate) struct Mark {
 /// A step that is not believed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Doubt {
-    /// The clock's first word after the step, and the time believed then.
+    /// The clock's time after the step, and the believed time at that moment.
     said: Duration,
     believed: Duration,
     since: Duration,
@@ -60,11 +61,11 @@ struct Doubt {
 /// The outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It is not believed for now.
+    /// The step is not believed yet.
     Doubted(String),
-    /// It was taken back.
+    /// The step was undone.
     Back(String),
-    /// It has stood for long enough.
+    /// The step has stood for long enough.
     Believed(String),
 }
 
@@ -73,11 +74,11 @@ pub(crate) enum News {
 /// Invariant: the believed time never lies before [`EARLIEST`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// The time believed at a moment since boot.
+    /// The believed time at the moment `boot` since boot.
     wall: Duration,
     boot: Duration,
     boot_id: String,
-    /// It is the earliest that it can be, after a boot: a later clock is likely.
+    /// The believed time is a lower bound since the boot, so a later clock is likely right.
     is_earliest: bool,
     doubt: Option<Doubt>,
 }
@@ -87,7 +88,7 @@ fn utc(since_epoch: Duration) -> Utc {
 }
 
 impl Clock {
-    /// Goes on from the time that the last agent stored.
+    /// Continues from the time that the last agent stored.
     pub(crate) fn start(reading: Reading, boot_id: &str, mark: Option<&Mark>) -> Clock {
         let Reading { wall, boot, .. } = reading;
         let (wall, is_earliest) = match mark {
@@ -104,12 +105,12 @@ impl Clock {
         self.wall + boot.saturating_sub(self.boot)
     }
 
-    /// The time at that moment since boot.
+    /// The believed time at that moment since boot.
     pub(crate) fn now(&self, boot: Duration) -> Utc {
         utc(self.believed(boot))
     }
 
-    /// Looks at the clocks. Twice a second is enough.
+    /// Compares the clocks. Two calls a second are enough.
     pub(crate) fn look(&mut self, reading: Reading) -> Option<News> {
         let Reading { wall, boot, is_synchronized } = reading;
         let believed = self.believed(boot);
@@ -140,12 +141,12 @@ impl Clock {
         known.is_none().then(|| News::Doubted(doubt.to_string()))
     }
 
-    /// Why the clock is not believed, if so.
+    /// The reason why the clock is not believed, if so.
     pub(crate) fn doubt(&self) -> Option<String> {
         self.doubt.map(|doubt| doubt.to_string())
     }
 
-    /// The mark for the next agent; nothing while the time is in doubt.
+    /// The mark for the next agent; `None` while the time is in doubt.
     pub(crate) fn mark(&self) -> Option<Mark> {
         let is_known = self.doubt.is_none() && !self.is_earliest;
         is_known.then(|| Mark { wall: self.wall, boot: self.boot, boot_id: self.boot_id.clone() })
@@ -183,14 +184,14 @@ pub(super) fn read() -> Reading {
     Reading { wall, boot: since_boot(), is_synchronized: is_synchronized() }
 }
 
-/// The number of this boot.
+/// The id of this boot.
 pub(super) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 fn is_synchronized() -> bool {
     use nix::libc::{STA_UNSYNC, adjtimex, timex};
-    // SAFETY: zeros are a `timex`; with no modes set the kernel only fills it in.
+    // SAFETY: a zeroed `timex` is valid, and with no modes set the kernel only fills it in.
     let (state, status) = unsafe {
         let mut timex: timex = std::mem::zeroed();
         let state = adjtimex(&raw mut timex);
@@ -200,7 +201,7 @@ fn is_synchronized() -> bool {
 }
 
 impl Agent {
-    /// Looks at the clock that agreements go by, tells of a step, and stores the time now and then.
+    /// Checks the clock for agreements, reports a step, and stores the time from time to time.
     pub(super) fn watch_clock(&mut self) {
         if self.agreements.is_none() {
             return;

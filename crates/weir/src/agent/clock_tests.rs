@@ -6,7 +6,7 @@ const DAY: u64 = 86_400;
 /// 2027-01-15T08:00:00Z.
 const NOW: u64 = 1_800_000_000;
 
-/// The clocks that many seconds after a start at [`NOW`], with the calendar's that far off.
+/// The clocks `seconds` after a start at [`NOW`], with the calendar's clock off by `off` seconds.
 fn at(seconds: u64, off: i64) -> Reading {
     let wall = Duration::from_secs((NOW + seconds).saturating_add_signed(off));
     Reading { wall, boot: Duration::from_secs(1_000 + seconds), is_synchronized: false }
@@ -131,7 +131,7 @@ proptest! {
                 second += 1;
                 let reading = Reading { is_synchronized, ..at(second, if n < stays { off } else { 0 }) };
                 clock.look(reading);
-                // A correction of up to 2 s is followed.
+                // Corrections of up to 2 s are followed.
                 prop_assert!((seconds(&clock, reading) - (NOW + second) as i64).abs() <= 2);
             }
         }
@@ -149,7 +149,7 @@ proptest! {
 
     #[test]
     fn slow_corrections_are_followed(rates in prop::collection::vec(-500_i64..500, 1..50)) {
-        // Parts of a million, a minute each, as the kernel slews.
+        // Each rate is in parts per million for one minute, as the kernel slews.
         let (mut clock, mut off, mut second) = (started(), 0_i64, 0_u64);
         for rate in rates {
             for _ in 0..60 {
@@ -164,8 +164,8 @@ proptest! {
     }
 }
 
-/// Agreements by the believed time, second by second, with the calendar's clock off as `off` says;
-/// the seconds at which the two agreements begin and end.
+/// Runs two agreements by the believed time, second by second. `off` gives the error of the calendar's
+/// clock. Returns the seconds at which the agreements begin and end.
 fn lived(off: impl Fn(u64) -> i64) -> Vec<(u64, &'static str)> {
     use crate::agent::{
         agree::{Agreements, offer},
@@ -204,11 +204,11 @@ fn agreements_begin_and_end_at_their_moments_whatever_the_clock_does() {
     let right = [(50, "agreement-activated"), (100, "agreement-expired"), (150, "agreement-expired")];
     assert_eq!(lived(|_| 0), right);
     for off in [DAY as i64, -(DAY as i64), -(NOW as i64)] {
-        // A jump of 3 s at each second at which something is due, and between.
+        // A jump of 3 s at each second of a change, and between them.
         for begin in [10, 48, 49, 50, 51, 98, 99, 100, 148, 150] {
             assert_eq!(lived(|second| if (begin..begin + 3).contains(&second) { off } else { 0 }), right);
         }
-        // One that stays for the whole time.
+        // An error that stays for the whole time.
         assert_eq!(lived(|_| off), right);
     }
 }

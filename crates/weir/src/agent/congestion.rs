@@ -1,4 +1,4 @@
-//! Rules of congestion control: told to the kernel, and what came of the flows.
+//! Rules of congestion control: sent to the kernel, with the records of ended flows.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,10 +22,10 @@ use weir_units::chain;
 use super::{Agent, claims::Survey, node};
 use crate::reply::Reply;
 
-/// How many flows that have ended are kept for `weir cc flows`.
+/// The number of ended flows kept for `weir cc flows`.
 const KEPT: usize = 1000;
 
-/// The questions of the API about congestion control.
+/// The API's requests about congestion control.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// `GET /v1/congestion`.
@@ -48,36 +48,36 @@ pub(crate) enum Ask {
     Advise(AdviceRequest, Reply<Result<Vec<AdviceView>, Error>>),
 }
 
-/// Rules, the programs that hold them, and what was seen.
+/// The rules, the programs that enforce them, and the counters.
 #[derive(Default)]
 pub(crate) struct Steering {
     pub(super) rules: Rules,
-    /// Those set at run time, by hand and by trials.
+    /// The rules set at run time, by hand and by trials.
     pub(super) set: Vec<Rule>,
     pub(super) advisor: Advisor,
-    /// When trials were last stored.
+    /// When the trials were last stored.
     pub(super) stored: Option<std::time::Instant>,
     pub(super) hold: Option<Congestion>,
     failure: Option<String>,
     has_looked: bool,
-    /// The classes whose sockets are told apart.
+    /// The classes whose sockets the rules distinguish.
     classes: Vec<Class>,
     stats: Stats,
     recent: VecDeque<FlowRecord>,
     ended: u64,
-    /// Of those: tried another algorithm.
+    /// Ended connections that tried another algorithm.
     tried: u64,
 }
 
-/// Rules that can be in force here.
+/// The configured rules, if this kernel can enforce them.
 pub(super) fn checked(rules: &[Rule]) -> Result<Rules, String> {
     together(rules, &[]).map_err(|e| format!("[[congestion]]: {e}"))
 }
 
-/// The same with those set at run time.
+/// The configured rules together with those set at run time.
 pub(super) fn together(config: &[Rule], set: &[Rule]) -> Result<Rules, String> {
     let rules = Rules::layered(config.to_vec(), set).map_err(|e| e.to_string())?;
-    // Asking for it loads a module that was not yet.
+    // The attempt loads a kernel module that was not loaded yet.
     let missing = |name: &Algorithm| try_algorithm(name.as_str()).is_err();
     let has: Vec<Algorithm> = available().iter().filter_map(|name| name.parse().ok()).collect();
     rules.check_available(missing, &has).map_err(|e| e.to_string())?;
@@ -89,7 +89,7 @@ impl Steering {
         Steering { rules, set, advisor, ..Steering::default() }
     }
 
-    /// Other rules, in force with the next survey.
+    /// Replaces the rules. They apply from the next survey on.
     pub(super) fn set_rules(&mut self, rules: Rules) {
         self.rules = rules;
     }
@@ -98,14 +98,14 @@ impl Steering {
         self.failure.as_deref()
     }
 
-    /// Whether the kernel has something to do.
+    /// Whether the rules or trials need the kernel programs.
     pub(super) fn is_needed(&self) -> bool {
         !self.rules.is_empty() || self.advisor.is_active()
     }
 
-    /// Has the kernel follow the rules, for the sockets of these classes.
+    /// Makes the kernel apply the rules to the sockets of these classes.
     fn apply(&mut self, homes: &Homes) -> Result<(), String> {
-        // Only at first: what an earlier agent has left.
+        // Leftovers of an earlier agent are looked for only once.
         let is_left = !std::mem::replace(&mut self.has_looked, true) && Congestion::is_left();
         if self.hold.is_none() && (self.is_needed() || is_left) {
             self.hold = Some(Congestion::open().map_err(|e| chain(&e))?);
@@ -119,7 +119,7 @@ impl Steering {
         failures.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Takes everything away from the kernel; flows go on.
+    /// Removes the programs from the kernel. Connections continue.
     pub(super) fn remove(&mut self) -> Result<(), String> {
         self.drain()?;
         self.hold.take().map_or(Ok(()), |hold| hold.remove().map_err(|e| chain(&e)))
@@ -200,7 +200,7 @@ impl Steering {
 }
 
 impl Agent {
-    /// Tells the kernel whose sockets are whose, and the rules for them.
+    /// Tells the kernel which sockets belong to which class, and their rules.
     pub(super) fn steer(&mut self, survey: &Survey) {
         let mut homes = Homes { host: node::handle(HOST), ..Homes::default() };
         let netns: BTreeMap<&str, _> =
@@ -226,7 +226,7 @@ impl Agent {
         self.felt(result);
     }
 
-    /// Reads what has ended.
+    /// Reads the records of ended flows.
     pub(super) fn count_flows(&mut self) {
         if self.congestion.hold.is_some()
             && let Err(why) = self.congestion.drain()
@@ -235,10 +235,10 @@ impl Agent {
         }
     }
 
-    /// Says that the agent lives, and looks whether the program is still attached.
+    /// Sends the agent's heartbeat, and checks that the program is still attached.
     pub(super) fn keep_steering(&mut self) {
         let Some(hold) = &mut self.congestion.hold else {
-            // A start that failed is tried again.
+            // A failed start is tried again.
             self.stale |= self.congestion.is_needed();
             return;
         };
@@ -264,7 +264,7 @@ impl Agent {
     pub(super) fn ask_congestion(&mut self, ask: Ask) {
         let error = |message| Error { code: "engine".into(), message, asked: None, free: None };
         self.count_flows();
-        // A caller that has gone needs no answer.
+        // A failed send is ignored: the caller has gone.
         match ask {
             Ask::View(reply) => drop(reply.send(self.congestion.view())),
             Ask::Explain(query, reply) => drop(reply.send(self.explain_congestion(&query))),

@@ -1,43 +1,43 @@
-//! Estimates the demand of a class from its traffic and its backlog. Pure.
+//! Estimates a class's demand from its rate and its backlog. Pure.
 //!
-//! Never guessed from policy: a class with a queue takes whatever it is given; one without
-//! wants about what it sends; one that sends nothing is not active.
+//! The estimate does not use the policy. A class with a queue takes all it is given. A class without
+//! one wants about the rate it sends at. A silent class is not active.
 
 use std::time::Duration;
 
 use weir_share::Demand;
 use weir_units::{BitRate, Bytes, Instant};
 
-/// One look at a class.
+/// The counters of a class at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// Sent since the class exists.
+    /// Bytes sent since the class exists.
     pub(crate) bytes: u64,
-    /// Waiting.
+    /// Bytes in the queue.
     pub(crate) backlog: u64,
 }
 
-/// Without a queue for this long, a class is no longer taken to be held back.
+/// The time without a queue after which a class no longer counts as held back.
 const RELENT: Duration = Duration::from_millis(500);
-/// Without traffic for this long, a class is no longer active.
+/// The time without traffic after which a class is no longer active.
 const SLEEP: Duration = Duration::from_millis(1500);
-/// Over this time the rate that people see is averaged.
+/// The period over which the displayed rate is averaged.
 const SHOWN: Duration = Duration::from_secs(1);
-/// A queue of this many bytes is one: below it, it may be packets in passing.
+/// The smallest backlog in bytes that counts as a queue. Fewer bytes may be packets in passing.
 const QUEUE: u64 = 3 * 1514;
-/// The least that an active class is taken to want.
+/// The smallest demand of an active class.
 const LEAST: BitRate = BitRate::kbit(64);
 
-/// Follows one class.
+/// The estimator of one class.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimator {
     last: Option<(Instant, Sample)>,
     demand: Demand,
-    /// When it last was held back.
+    /// When the class was last held back.
     hungry_at: Option<Instant>,
-    /// When it last sent.
+    /// When the class last sent.
     sent_at: Option<Instant>,
-    /// The highest rate since `peak_since`, the one of the window before, both without a queue.
+    /// The highest rates without a queue: since `peak_since`, and in the window before.
     peak: (BitRate, BitRate),
     peak_since: Instant,
     /// Moments and byte counts of the last second, oldest first.
@@ -59,12 +59,12 @@ impl Estimator {
         }
     }
 
-    /// Takes a sample; `allocation` is what the class was allowed since the last one.
+    /// Takes a sample. `allocation` is the class's allocation since the last sample.
     pub(crate) fn observe(&mut self, now: Instant, sample: Sample, allocation: BitRate) -> Demand {
         let (then, before) = *self.last.get_or_insert((now, sample));
         self.last = Some((now, sample));
         let elapsed = now.since(then);
-        // Counters begin again at zero if the class was made again.
+        // The counters of a re-created class start at zero.
         let sent = Bytes(sample.bytes.checked_sub(before.bytes).unwrap_or(sample.bytes));
         self.window.push_back((now, sample.bytes));
         while self.window.len() > 2 && now.since(self.window[1].0) >= SHOWN {
@@ -97,7 +97,7 @@ impl Estimator {
             let peak = self.peak.0.max(self.peak.1);
             let wanted = peak.scale(5, 4).max(LEAST);
             match self.demand.get() {
-                // Near enough: nothing changes when nothing changes.
+                // The old demand is near enough. A steady rate then changes nothing.
                 old if self.demand.is_active()
                     && !self.demand.is_unlimited()
                     && peak.scale(23, 20) <= old
@@ -113,12 +113,12 @@ impl Estimator {
         self.demand
     }
 
-    /// The demand.
+    /// The estimated demand.
     pub(crate) fn demand(&self) -> Demand {
         self.demand
     }
 
-    /// The rate over the last second.
+    /// The average rate of the last second.
     pub(crate) fn rate(&self) -> BitRate {
         match (self.window.front(), self.window.back()) {
             (Some(&(t0, b0)), Some(&(t1, b1))) => BitRate::of(Bytes(b1.saturating_sub(b0)), t1.since(t0)),
@@ -126,13 +126,13 @@ impl Estimator {
         }
     }
 
-    /// How long it has had a queue.
+    /// How long the class has had a queue.
     pub(crate) fn backpressured(&self) -> Duration {
         self.backpressured
     }
 }
 
-/// The next step of a scale of four steps an octave at or above `rate`.
+/// The next step at or above `rate`, on a scale of four steps per octave.
 fn grid(rate: BitRate) -> BitRate {
     let octave = 1u64 << rate.0.max(4).ilog2();
     let step = octave / 4;
@@ -145,7 +145,7 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(100);
 
-    /// Feeds `rate` for `ticks` with a queue of `backlog`; returns the last demand.
+    /// Feeds `rate` for `ticks` with a backlog of `backlog`. Returns the last demand.
     fn feed(
         e: &mut Estimator,
         clock: &mut (Instant, u64),

@@ -1,4 +1,4 @@
-//! From policies and demands to the scheduler's tree.
+//! Turns policies and demands into the scheduler's tree.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,33 @@ use weir_units::chain;
 
 use super::{Agent, demand::Estimator};
 
-/// The state that the loop keeps of each class, by key.
+/// The state of one class, by key.
 pub(super) struct Followed {
     pub(super) minor: u16,
     pub(super) estimator: Estimator,
-    /// Counters of the present scheduler class, and of earlier ones that were remade.
+    /// The counters of the present scheduler class. `before` sums those of its predecessors.
     pub(super) counters: Counters,
     pub(super) before: Counters,
-    /// Dropped by the present class's queue, when last asked.
+    /// Packets dropped by the present class's queue at the last read.
     pub(super) queue_drops: u64,
     pub(super) allocation: BitRate,
     pub(super) bound: Bound,
 }
 
 impl Followed {
-    /// Dropped by the present class.
+    /// Packets dropped by the present class.
     pub(super) fn drops(&self) -> u64 {
         self.counters.drops.max(self.queue_drops)
     }
 }
 
 impl Agent {
-    /// Whether the node has been looked at since the agent began.
+    /// Whether the node was surveyed since the agent started.
     pub(super) fn is_surveyed(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Follows the classes of the book and no others.
+    /// Follows exactly the classes of the book.
     pub(super) fn follow(&mut self) {
         let entries = self.book.entries();
         self.followed.retain(|key, f| entries.get(key).is_some_and(|e| e.minor == Some(f.minor)));
@@ -56,9 +56,10 @@ impl Agent {
         }
     }
 
-    /// Divides the link by policy and demand, and has the scheduler hold the division.
-    /// An agent that does not know yet who is here writes nothing: it would remove the classes that
-    /// its predecessor left, with what waits in them.
+    /// Divides the link by policy and demand, and makes the scheduler enforce the division.
+    ///
+    /// Before the first survey it writes nothing. It would otherwise remove the classes of the previous
+    /// agent with their queued packets.
     pub(super) fn divide(&mut self) {
         if !self.is_surveyed() {
             return;

@@ -1,4 +1,4 @@
-//! Events, for `weir events`, the log and listeners.
+//! Events for `weir events`, the log, and other listeners.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! The division as a tree that needs no agent, for `weir export`.
+//! The division as a static tree without an agent, for `weir export`.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ const DIRECTORY: &str = "/run/weir";
 /// The network namespace of this process.
 const NAMESPACE: &str = "/proc/self/ns/net";
 
-/// Held while the agent runs. The kernel frees the lock however the process ends.
+/// Held while the agent runs. The kernel frees the lock when the process ends in any way.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: Flock<File>,
@@ -68,7 +68,7 @@ fn take_in(directory: &Path, namespace: u64) -> anyhow::Result<Lock> {
     }
 }
 
-/// An error, with the way out if rights are missing.
+/// Adds the remedy to an error if rights are missing.
 fn denied(error: io::Error, what: String) -> anyhow::Error {
     let needs = "the agent needs root, or CAP_NET_ADMIN and CAP_BPF, and a directory /run/weir of its own; `weir doctor` tells \
          what is missing";
@@ -76,7 +76,7 @@ fn denied(error: io::Error, what: String) -> anyhow::Error {
     anyhow::Error::new(error).context(if is_denied { format!("{what} ({needs})") } else { what })
 }
 
-/// None if an agent that ended has just removed the file.
+/// Locks the file. `None` if an agent that just ended has removed it.
 fn lock(path: &Path) -> anyhow::Result<Option<Lock>> {
     let cannot = || format!("cannot lock {}", path.display());
     let file = OpenOptions::new()
@@ -140,7 +140,7 @@ mod tests {
             let refused = take_in(bad, 7).unwrap_err().to_string();
             assert!(refused.contains("another user could change it"), "{refused}");
         }
-        // A link in the place of the lock is not followed.
+        // A symbolic link in the place of the lock is not followed.
         let good = dir.path().join("good");
         fs::create_dir(&good).unwrap();
         let target = dir.path().join("target");

@@ -1,9 +1,9 @@
-//! The agent: finds who shares the link, divides it, has the kernel hold the division.
+//! The agent finds the classes of the link, divides the link, and has the kernel enforce the division.
 //!
-//! One thread, one loop. Every tick it reads the counters and the backlog of each class. If the
-//! demand of a class changed, it divides the link and writes the differences. Any other change (of
-//! containers, policies, the configuration or by other programs) marks a part to be looked at on
-//! the next turn.
+//! The agent is one thread with one loop. Each tick reads what each class sent and queued. The agent
+//! divides the link again only if a demand changed, and writes only the differences. Any other change
+//! (containers, policies, the configuration, foreign changes to the kernel) sets a mark. The next turn
+//! of the loop checks the marked part.
 
 mod advice;
 pub(crate) mod agree;
@@ -63,17 +63,17 @@ use crate::{
     server::{self, Access, Socket},
 };
 
-/// Between two looks at the queues. Short enough for a class that wakes to get its share
-/// before a person notices, long enough for a hundred classes to cost little.
+/// The interval between two reads of the queues. It is short enough that a class that wakes gets its
+/// share before a person notices, and long enough that a hundred classes cost little.
 const TICK: Duration = Duration::from_millis(100);
-/// The time between two looks while no class sends.
+/// The interval while no class sends.
 const IDLE_TICK: Duration = Duration::from_millis(500);
-/// How long Docker may take to say who is here before the agent starts without knowing.
-/// Until then the kernel goes on as an earlier agent left it.
+/// How long the agent waits for Docker's first list of containers before it starts without one. Until
+/// then the kernel keeps the state of an earlier agent.
 const FIRST_WORD: Duration = Duration::from_secs(3);
-/// After so long an agent that has taken over knows who sends.
+/// After this time, an agent that has taken over knows which classes send.
 const ACQUAINTED: Duration = Duration::from_millis(250);
-/// How many past events are kept for `weir events`.
+/// The number of past events kept for `weir events`.
 const KEPT: usize = 512;
 
 struct Agent {
@@ -82,30 +82,30 @@ struct Agent {
     config_error: Option<String>,
     store: Store,
     clock: Clock,
-    /// When the time was stored, since boot.
+    /// When the time was last stored, as time since boot.
     clock_stored: Option<Duration>,
-    /// None if the configuration makes none.
+    /// `None` if the configuration allows no agreements.
     agreements: Option<Agreements>,
-    /// The bytes counted under agreements, by agreement and class.
+    /// Bytes counted under agreements, by agreement and class.
     counted: BTreeMap<(weir_agree::Name, String), Counted>,
-    /// The link when agreements were last watched.
+    /// The link's state when the agent last watched agreements.
     link_seen: Option<LinkSeen>,
     book: Book,
-    /// The promises to classes as they are stored.
+    /// The stored promises to classes.
     promises: store::Ledger,
-    /// Why they are not stored as they are made, if so.
+    /// The reason if the stored promises differ from those made.
     promises_error: Option<String>,
     node: Node,
     congestion: Steering,
     allocator: Allocator,
     followed: BTreeMap<String, Followed>,
     measured: Vec<Measured>,
-    /// The link when it was last looked at: index, name, up; none in it if it was gone.
+    /// The link at the last look: index, name, up. The inner `None` means that it was gone.
     link: Option<Option<(u32, String, bool)>>,
     warnings: Vec<String>,
     engine_error: Option<String>,
-    /// A fault of programs or maps that the last look could not mend; a new division does not mend
-    /// it either.
+    /// The damage to programs and maps that the last patrol found and could not repair. A new division
+    /// of the link does not repair it either.
     unmended: Option<String>,
     docker: Option<docker::Watcher>,
     snapshots: Option<watch::Receiver<docker::Snapshot>>,
@@ -119,11 +119,11 @@ struct Agent {
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
     patrolled: std::time::Instant,
-    /// Has not watched for long enough to know who sends.
+    /// The agent has not watched for long enough to know which classes send.
     is_new_here: bool,
-    /// When it began to watch.
+    /// The start of the watch.
     watches_since: Option<Instant>,
-    /// A policy or a demand changed since the last division.
+    /// A policy or a demand changed since the link was last divided.
     dirty: bool,
     /// Containers, links or the configuration changed since the last survey.
     stale: bool,
@@ -156,8 +156,8 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     agent.access = access.clone();
     let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), access));
 
-    // SAFETY: `LinkEvents` owns its socket, answers with the same descriptor always, and is
-    // not taken out of the `AsyncFd`.
+    // SAFETY: `LinkEvents` owns its socket and always answers with the same descriptor. It is not taken
+    // out of the `AsyncFd`.
     let links = unsafe { AsyncFd::register(LinkEvents::open()?) }?;
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
@@ -179,7 +179,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     loop {
         let until_change = agent.until_change();
         tokio::select! {
-            // A due tick comes before requests and changes, however many wait.
+            // A due tick comes before all waiting requests and changes.
             biased;
             _ = term.recv() => break,
             _ = int.recv() => break,
@@ -201,7 +201,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
             () = tokio::time::sleep(until_change) => agent.turn(),
             Some(request) = requests.recv() => {
                 agent.answer(request);
-                // The runtime looks at its timers only when this task yields.
+                // The runtime checks its timers only when this task yields.
                 tokio::task::yield_now().await;
             }
             ready = links.readable() => {
@@ -212,7 +212,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                     continue;
                 }
                 agent.stale = true;
-                // Events come in bursts: take them as one.
+                // Events come in bursts. The agent handles a burst once.
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 links.get_ref().drain();
                 agent.turn();
@@ -231,7 +231,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     agent.close().await
 }
 
-/// Waits for a change that Docker tells of; never returns if no watcher runs.
+/// Waits for Docker to report a change, or without end if Docker is not watched.
 async fn changed(snapshots: &mut Option<watch::Receiver<docker::Snapshot>>) {
     if let Some(receiver) = snapshots
         && receiver.changed().await.is_ok()
@@ -316,7 +316,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Detaches programs of an earlier agent that no class needs now.
+    /// Removes attachments of an earlier agent that are no longer needed.
     fn settle(&mut self) {
         if let Err(e) = self.node.catcher.sweep() {
             tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
@@ -330,8 +330,8 @@ impl Agent {
         self.snapshots = self.docker.as_ref().map(docker::Watcher::snapshots);
     }
 
-    /// Waits for Docker's first answer: without it the classes of its containers would be
-    /// taken for left over, and be removed with what waits in them.
+    /// Waits for Docker's first answer. Without it the agent would take the classes of Docker's
+    /// containers for leftovers, and would remove them with their queued packets.
     async fn await_docker(&mut self) {
         let Some(snapshots) = &mut self.snapshots else { return };
         let answered = snapshots.wait_for(|s| !matches!(s.error, Some(docker::Unavailable::NotYet)));
@@ -352,7 +352,7 @@ impl Agent {
             self.reload();
         }
         self.watch_clock();
-        // First: a promise begins and ends at its instant.
+        // Agreements come first, because a promise begins and ends at its instant.
         self.keep_agreements();
         for text in self.store.said() {
             self.event("state-damaged", None, text);
@@ -373,7 +373,7 @@ impl Agent {
         self.pace();
     }
 
-    /// Finds out who is here, and has their packets caught.
+    /// Finds the current classes and attaches the classifier to their interfaces.
     fn survey(&mut self) {
         self.stale = false;
         let snapshot = self.snapshots.as_mut().map(|s| s.borrow_and_update().clone());
@@ -402,7 +402,7 @@ impl Agent {
             self.dirty = true;
         }
         self.follow();
-        // A class must be there before packets are sent to it.
+        // A class must exist before packets are sent to it.
         if self.dirty {
             self.divide();
         }
@@ -410,7 +410,7 @@ impl Agent {
             self.fault(chain(&e));
             self.stale = true;
         }
-        // Only now is it known what the kernel got.
+        // The state of the kernel is known only now.
         self.tell(changes);
         self.steer(&survey);
         for claim in &survey.claims {
@@ -430,7 +430,7 @@ impl Agent {
         }
     }
 
-    /// Puts the host back as it was found: traffic flows on, unshaped.
+    /// Restores the host as the agent found it. Traffic then flows unshaped.
     async fn close(mut self) -> anyhow::Result<()> {
         if let Some(agreements) = &mut self.agreements {
             agreements.save_counted(&self.store);
@@ -444,7 +444,7 @@ impl Agent {
         let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let unsteered = self.congestion.remove();
         let failures = self.node.catcher.remove();
-        // Packets that wait in the queues leave before the queues go.
+        // The queues are removed after their packets have left.
         for _ in 0..50 {
             if self.node.engine.backlog().unwrap_or(0) == 0 {
                 break;
@@ -466,7 +466,7 @@ impl Agent {
     }
 }
 
-/// The engine whose scheduler an earlier agent has left in place, if any.
+/// The engine of the scheduler that an earlier agent left in place, if any.
 fn left(netlink: &mut Netlink, store: &Store) -> anyhow::Result<Option<String>> {
     let there = netlink.link(engine::DEVICE).is_ok();
     Ok(store.engine()?.filter(|_| there))
@@ -476,7 +476,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|m| m.modified()).ok()
 }
 
-/// Whether a class takes part, for views.
+/// A class's activity, for views.
 fn activity(minor: Option<u16>, demand: Demand) -> weir_api::Activity {
     match (minor, demand.is_active()) {
         (None, _) => weir_api::Activity::Absent,

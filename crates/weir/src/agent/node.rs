@@ -1,4 +1,4 @@
-//! The agent's hold on the kernel: scheduler, programs, and what ties classes to both.
+//! The agent's objects in the kernel: the scheduler, the programs, and their links to classes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,25 +21,25 @@ use super::{
 };
 use crate::config::{self, Config};
 
-/// Scheduler and programs of one link.
+/// The scheduler and programs of one link.
 pub(crate) struct Node {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) catcher: Catcher,
     pub(crate) netlink: Netlink,
     pub(crate) shape: plan::Shape,
-    /// Interfaces and others that could not be caught, by interface index: why.
+    /// Interfaces and other attachments that failed, by interface index, with the reason.
     pub(crate) failures: BTreeMap<u32, String>,
     /// The pacing of the classes' sockets, if it is asked for and possible.
     pub(crate) pacing: Option<Pacing>,
-    /// Why sockets are not paced as they should be, if so.
+    /// The reason if sockets are not paced as configured.
     pub(crate) pacing_failure: Option<String>,
     /// The reason why an alteration of the pacing of sockets could not be undone at the last look.
     pub(crate) unmended_pacing: Option<String>,
-    /// Why selectors select nothing, if so.
+    /// The reason if selectors have no effect.
     pub(crate) rules_failure: Option<String>,
-    /// Classes whose packets cannot be told apart beside those of the others.
+    /// Classes whose packets the programs cannot distinguish from those of others.
     pub(crate) left_out: BTreeSet<u16>,
-    /// Why the uplink's own traffic is not shared, if so.
+    /// The reason if the uplink's own traffic is not shared.
     pub(crate) uplink_failure: Option<String>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
         config::Split::Never => false,
         config::Split::Auto => plan::Shape::split_by_default(link.capacity),
     };
-    // The bytes that a socket may have in flight before its sender blocks, and a quarter more.
+    // A socket's default send buffer and a quarter more. The sender blocks when the buffer is full.
     let buffer = std::fs::read_to_string("/proc/sys/net/core/wmem_default")
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok())
@@ -69,8 +69,8 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
     }
 }
 
-/// The selectors of the book's claims, as the programs' rules: earlier claims' first. Agreements
-/// that do not fit the programs' tables are left out: their minors.
+/// The selectors of the book's claims as the programs' rules, those of earlier claims first. Also
+/// returns the minors of the agreements left out because they do not fit the programs' tables.
 pub(crate) fn rules(book: &Book) -> (Vec<Rule>, BTreeSet<u16>) {
     let minor_of = |claim: &Claim| book.entries().get(&claim.key()).and_then(|entry| entry.minor);
     let senders = |name: &str| -> Vec<u32> {
@@ -99,7 +99,8 @@ pub(crate) fn rules(book: &Book) -> (Vec<Rule>, BTreeSet<u16>) {
 }
 
 impl Node {
-    /// Sets up, or takes over, scheduler and programs. Nothing is caught yet.
+    /// Sets up the scheduler and the programs, or takes over those of an earlier agent. No interface is
+    /// attached yet.
     pub(crate) fn open(
         config: &Config,
         kind: Kind,
@@ -113,7 +114,7 @@ impl Node {
             config::Attach::Tcx => Attach::Tcx,
             config::Attach::Clsact => Attach::Clsact,
         };
-        // Without pacing, credit alone would cost TCP much of the link.
+        // Without pacing, engine `bpf-credit` would cost TCP much of the link.
         let wanted = config.link.pacing || kind == Kind::Pacing;
         let pacing = if wanted { Programs::PACED } else { 0 } | engine.placed().programs();
         let programs = Programs {
@@ -170,8 +171,8 @@ impl Node {
         })
     }
 
-    /// Has the engine enforce these allocations; returns the number of changes. `hold` leaves
-    /// classes that an earlier agent has left at what they have.
+    /// Makes the engine enforce these allocations, and returns the number of changes. `hold` leaves the
+    /// classes of an earlier agent unchanged.
     pub(crate) fn apply(
         &mut self,
         groups: &[plan::Group],
@@ -181,7 +182,7 @@ impl Node {
         self.engine.apply(&Plan { shape: &self.shape, groups, members }, hold)
     }
 
-    /// Reads counters; the number says how much someone else had changed.
+    /// Reads the counters. Returns the number of objects that another program had changed.
     pub(crate) fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
         let drift = match self.engine.measure(out) {
             Ok(drift) if out.is_empty() => drift.max(1),
@@ -189,14 +190,14 @@ impl Node {
             Err(EngineError::Netlink(e)) if e.is_gone() => 1,
             Err(e) => return Err(e),
         };
-        // Device or root qdisc are gone.
+        // The device or the root qdisc is gone.
         if self.engine.rebuild()? {
             self.catcher.retarget(self.engine.index())?;
         }
         Ok(drift)
     }
 
-    /// Catches what was found: interfaces, cgroups, the uplink.
+    /// Attaches the programs to the interfaces, cgroups and the uplink of a survey.
     pub(crate) fn catch(&mut self, book: &Book, survey: &Survey) -> Result<(), EngineError> {
         let mut ports = BTreeMap::new();
         let mut cgroups = BTreeMap::new();
@@ -205,7 +206,7 @@ impl Node {
         for entry in book.entries().values() {
             let Some(minor) = entry.minor else { continue };
             let handle = handle(minor);
-            // The classifier takes a packet's word for its class only if that class is tracked.
+            // The classifier accepts a packet's mark only for tracked classes.
             if minor != CONTROL {
                 tracked.insert(handle);
             }
@@ -223,7 +224,8 @@ impl Node {
         self.catcher.track(tracked)?;
         self.catcher.set_local(survey.local.clone())?;
         self.catcher.set_cgroups(&cgroups, levels)?;
-        // Before any program is put in place: an earlier agent's had its rules.
+        // The rules are written before any program is attached, because the programs of an earlier
+        // agent had their rules.
         self.select(book, |_| true);
         self.failures =
             self.catcher.set_ports(&ports).into_iter().map(|(index, e)| (index, chain(&e))).collect();
@@ -239,7 +241,7 @@ impl Node {
         Ok(())
     }
 
-    /// Has selected packets belong to their classes, as far as `is_ready` says of a class's minor.
+    /// Applies the selectors of the classes for which `is_ready` returns true.
     pub(crate) fn select(&mut self, book: &Book, is_ready: impl Fn(u16) -> bool) {
         let (mut rules, left_out) = rules(book);
         rules.retain(|rule| is_ready(TcHandle(rule.handle).minor()));
@@ -265,7 +267,7 @@ mod tests {
         let (set, minors) = (store::SetLayers::new(), store::Minors::new());
         let ledger = store::Ledger::new();
         let mut book = Book::new(config, set, minors, ledger, weir_units::BitRate::ZERO);
-        // A kind each, by the length of its prefix.
+        // Each prefix length is a kind of its own.
         let agreed = (1..=80).map(|len| Agreed {
             id: weir_agree::Name::new(&format!("a-{len}")).unwrap(),
             selector: weir_agree::Selector {

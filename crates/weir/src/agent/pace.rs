@@ -1,4 +1,4 @@
-//! The rate of each class's TCP sockets: the share that the division gave it.
+//! The pacing rate of each class's TCP sockets, from the class's share.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,15 +9,16 @@ use weir_units::chain;
 
 use super::{Agent, divide::Followed, node};
 
-/// Sockets are given a little more than the share, so that a queue remains by which the
-/// scheduler, not the sender, decides: per mille.
+/// The sockets' part of the share, per mille. It is above 1000, so a queue remains and the scheduler
+/// decides, not the sender.
 const MORE: u64 = 1010;
-/// Sockets stay below the credit of their class: a packet without credit is dropped. Per mille.
+/// The same for engines with credit, per mille. It is below 1000, because a packet without credit is
+/// dropped.
 const BELOW: u64 = 990;
-/// A queue that would take so long to drain takes all of the share from what sockets may
-/// send: the queue shrinks towards the same part of this, 2 ms.
+/// The drain time of a queue that reduces the sockets' rate by the whole share. With the 10 per mille
+/// above the share, the queue settles at 2 ms.
 const DRAIN: Duration = Duration::from_millis(200);
-/// Never less than this part of the share, per mille.
+/// The lowest rate, as a part of the share, per mille.
 const LEAST: u64 = 800;
 
 /// The rate for the sockets of a class with this share and queue.
@@ -28,7 +29,7 @@ fn paced(share: BitRate, backlog: u64, more: u64) -> BitRate {
 }
 
 impl Agent {
-    /// Tells the pacing program that the agent lives and what the classes may send now.
+    /// Sends the pacing program the agent's heartbeat and the present rates of the classes.
     pub(super) fn pace(&mut self) {
         let Some(pacing) = &mut self.node.pacing else { return };
         let capacity = self.book.config().link.capacity;
@@ -64,7 +65,7 @@ impl Agent {
             result.err().map(|e| chain(&e)).or_else(|| self.node.unmended_pacing.clone());
     }
 
-    /// Looks whether the pacing program is still attached, and its rates are those that it was told.
+    /// Checks that the pacing program is attached and has the rates that the agent wrote.
     pub(super) fn keep_pacing(&mut self) {
         let Some(pacing) = &mut self.node.pacing else { return };
         let (program, rates) = (pacing.repair(), pacing.repair_shares());

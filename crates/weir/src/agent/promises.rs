@@ -1,11 +1,11 @@
-//! Promises to classes: stored before they are relied on, and told of.
+//! Promises to classes: stored before they are relied on, and reported.
 
 use weir_units::chain;
 
 use super::{Agent, book::Change};
 
 impl Agent {
-    /// Stores the promises made to classes, before the kernel is told of them.
+    /// Stores the promises to classes before the kernel enforces them.
     pub(super) fn save_promises(&mut self) {
         if self.book.ledger() == &self.promises {
             return;
@@ -28,7 +28,7 @@ impl Agent {
         }
     }
 
-    /// Stores promises and tells of those that changed.
+    /// Stores the promises and reports those that changed.
     pub(super) fn keep_promises(&mut self) {
         self.save_promises();
         let changes = self.book.promise_changes();
@@ -36,7 +36,7 @@ impl Agent {
         self.tell(changes);
     }
 
-    /// Tells what changed in the book.
+    /// Reports the changes of the book.
     pub(super) fn tell(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {

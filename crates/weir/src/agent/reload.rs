@@ -1,4 +1,4 @@
-//! A changed configuration, without a restart.
+//! Applies a changed configuration without a restart.
 
 use weir_share::Allocator;
 use weir_units::chain;
@@ -71,7 +71,7 @@ impl Agent {
             }
             Err(why) => {
                 tracing::warn!("{} is refused, the old one stays in force: {why}", self.path.display());
-                // An event is a line; the parser draws a picture.
+                // An event is one line, and the parser's message has several.
                 self.event("config-refused", None, why.split_whitespace().collect::<Vec<_>>().join(" "));
                 self.config_error = Some(why);
             }

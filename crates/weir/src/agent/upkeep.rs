@@ -8,14 +8,13 @@ use weir_units::chain;
 
 use super::{ACQUAINTED, Agent, demand::Sample};
 
-/// Between two looks at whether all attachments are still in place, and the programs' maps as they
-/// should be: with a turn of the loop less than the second within which damage is to be mended or
-/// said. (While no class sends, turns are [`IDLE_TICK`](super::IDLE_TICK) apart, and it is a
-/// second.)
+/// The interval between two checks of the attachments and of the programs' maps. Together with a tick
+/// it is less than the second within which damage is repaired or reported. While no class sends, ticks
+/// are [`IDLE_TICK`](super::IDLE_TICK) apart, and the checks are a second apart.
 pub(super) const PATROL: Duration = Duration::from_millis(650);
 
 impl Agent {
-    /// Reads what each class sent and what waits.
+    /// Reads what each class sent and queued.
     pub(super) fn look(&mut self) {
         let mut measured = std::mem::take(&mut self.measured);
         match self.node.measure(&mut measured) {
@@ -55,8 +54,8 @@ impl Agent {
         self.measured = measured;
     }
 
-    /// Asks the queues for their drops. This costs more than a look at the classes, so that it
-    /// happens only before an answer.
+    /// Reads the drops of the queues. This costs more than a look at the classes, so it happens only
+    /// before an answer.
     pub(super) fn count_drops(&mut self) {
         match self.node.engine.drops() {
             Ok(drops) => {
@@ -64,13 +63,13 @@ impl Agent {
                     followed.queue_drops = drops.get(&followed.minor).copied().unwrap_or(0);
                 }
             }
-            // The next look at the classes says what is wrong.
+            // The next look at the classes reports the fault.
             Err(e) => tracing::debug!("cannot read the queues: {}", chain(&e)),
         }
     }
 
-    /// Looks whether the attachments are still there, and whether the programs' maps still say whose packets
-    /// are whose.
+    /// Checks that the attachments exist, and that the programs' maps still assign packets to the right
+    /// classes.
     pub(super) fn patrol(&mut self) {
         self.patrolled = std::time::Instant::now();
         let Repairs { devices, entries, failure } = self.node.catcher.repair();
@@ -90,12 +89,13 @@ impl Agent {
             self.unmended.clone_from(&unmended);
             unmended.into_iter().for_each(|why| self.say_fault(why));
         }
-        // A fault that has passed is over when the link has been divided again.
+        // A fault that has passed ends with the next division of the link.
         self.dirty |= self.engine_error.is_some();
         self.keep_pacing();
         self.keep_steering();
         self.save_promises();
-        // A cgroup, a namespace without a link event, an uplink that could not be caught.
+        // The next survey is due for a cgroup, for a namespace without a link event, and for an uplink
+        // that could not be attached.
         let restless = self.node.uplink_failure.is_some()
             || !self.node.failures.is_empty()
             || self.book.entries().values().any(|e| e.claim.problem.is_some() || !e.claim.cgroups.is_empty());
@@ -114,12 +114,12 @@ impl Agent {
         self.event("not-enforced", None, why);
     }
 
-    /// Why the link is not divided as it should be, if so.
+    /// The reason if the link is not divided as configured.
     pub(super) fn scheduler_fault(&self) -> Option<&String> {
         self.engine_error.as_ref().or(self.unmended.as_ref())
     }
 
-    /// Tells what became of the link: renamed, replaced, gone, down.
+    /// Reports what happened to the link: renamed, replaced, gone, down.
     pub(super) fn follow_link(&mut self, found: Option<&Link>) {
         let now = found.map(|l| (l.index, l.name.clone(), l.up));
         let Some(before) = self.link.replace(now.clone()) else { return };
@@ -139,7 +139,7 @@ impl Agent {
         self.event("link", None, what);
     }
 
-    /// Sets the scheduler's device up again if someone set it down.
+    /// Sets the scheduler's device up if another program set it down.
     pub(super) fn wake(&mut self) {
         match self.node.engine.wake() {
             Ok(false) => {}

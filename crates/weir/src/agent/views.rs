@@ -6,13 +6,13 @@ use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{Agent, activity, book::Entry, divide::Followed};
 
-/// A policy in the words of `weir set`.
+/// A policy in the syntax of `weir set`.
 pub(super) fn policy_text(policy: &Policy) -> String {
     let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
     format!("weight={} min={} max={}", policy.weight(), rate(policy.min()), rate(policy.max()))
 }
 
-/// A name that went away between question and answer.
+/// The error if a name disappeared between question and answer.
 pub(super) fn gone(name: &str) -> Error {
     let message = format!("no class or group is called {name} any more");
     Error { code: "unknown-name".into(), message, asked: None, free: None }
@@ -104,7 +104,7 @@ impl Agent {
         let members = || {
             self.book.entries().iter().filter(|(_, e)| e.claim.group.as_deref() == Some(&entry.claim.name))
         };
-        // A group sends what its members send.
+        // A group's rate is the sum of its members' rates.
         let parts: Vec<_> = if entry.claim.kind == Kind::Group {
             members().filter_map(|(k, _)| self.followed.get(k)).collect()
         } else {
@@ -160,12 +160,12 @@ impl Agent {
         }
     }
 
-    /// Why not all of this class's policy holds, if so.
+    /// The reason if a part of this class's policy is not in force.
     pub(super) fn problem(&self, entry: &Entry) -> Option<String> {
         self.fault_of(entry).or_else(|| entry.unpromised.as_ref().map(ToString::to_string))
     }
 
-    /// Why the kernel does not hold what is promised to this class, if it does not.
+    /// The reason if the kernel does not enforce the promises to this class.
     pub(super) fn fault_of(&self, entry: &Entry) -> Option<String> {
         if let Some(error) = self.scheduler_fault() {
             return Some(format!("the scheduler has a fault: {error}"));
@@ -310,7 +310,7 @@ impl Agent {
         Explanation { class, reasons, sharers, origins }
     }
 
-    /// The agent's own checks: is what is configured what the kernel holds?
+    /// The agent's own checks: whether the kernel holds the configured state.
     pub(super) fn doctor(&self) -> Vec<Check> {
         let status = self.status();
         let check = |name: &str, bad: Option<String>, good: String, verdict, advice: Option<&str>| Check {
@@ -398,7 +398,7 @@ impl Agent {
         checks
     }
 
-    /// The classes whose minimum is not promised, the first of them by name.
+    /// The classes whose minimum is not promised; the first are named.
     fn unpromised(&self) -> Vec<String> {
         const SHOWN: usize = 8;
         let entries = self.book.entries().values();
@@ -410,7 +410,7 @@ impl Agent {
         all.into_iter().take(SHOWN).chain(rest).collect()
     }
 
-    /// The classes that were measured above their maximum, by more than a burst can explain.
+    /// The classes measured above their maximum by more than a burst can explain.
     fn exceeding(&self) -> Vec<String> {
         let over = |key: &String, entry: &Entry| {
             let max = entry.effective.policy.max()?;

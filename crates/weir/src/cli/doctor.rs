@@ -34,7 +34,7 @@ pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The checks that this process can make when no agent answers.
+/// The checks that this process makes itself if no agent answers.
 fn without_agent(silent: &ClientError) -> Doctor {
     let agent =
         Check { name: "agent".to_owned(), verdict: Verdict::Warn, found: silent.to_string(), advice: None };

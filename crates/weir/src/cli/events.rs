@@ -40,7 +40,7 @@ pub(super) fn run(args: &EventsArgs, session: &mut Session<'_>) -> anyhow::Resul
                 event.detail
             )?;
         }
-        // Each line when it happens, also into a pipe.
+        // Each line is written immediately, also into a pipe.
         session.out.flush()?;
     }
     if args.follow {

@@ -33,10 +33,10 @@ pub(super) fn run(args: &ExplainArgs, session: &mut Session<'_>) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text of `weir explain`, for the screen of another verb.
+/// The text of `weir explain`, for other verbs.
 pub(super) fn text(explanation: &Explanation, look: Look) -> String {
     let mut text = Vec::new();
-    // A vector takes what is written to it.
+    // Writing to a vector cannot fail.
     let _ = write(&mut text, look, explanation);
     String::from_utf8_lossy(&text).into_owned()
 }
@@ -76,7 +76,7 @@ fn write(out: &mut dyn Write, look: Look, explanation: &Explanation) -> io::Resu
     Ok(())
 }
 
-/// The class, and its traffic now.
+/// Describes the class and its present traffic.
 pub(super) fn headline(class: &Class) -> String {
     let group = class.group.as_ref().map(|group| format!(" of group {group}")).unwrap_or_default();
     let demand = match class.demand {
@@ -94,7 +94,7 @@ pub(super) fn headline(class: &Class) -> String {
     )
 }
 
-/// The policy in force, each value with who set it.
+/// Describes the policy in force, with the origin of each value.
 pub(super) fn policy(class: &Class) -> String {
     let policy = &class.policy;
     let bound = |name, value: Option<_>, origin| match value {

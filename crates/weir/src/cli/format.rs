@@ -1,4 +1,4 @@
-//! Rates, times and tables as people read them.
+//! Rates, times and tables for people.
 
 use std::io::IsTerminal;
 
@@ -10,18 +10,18 @@ use weir_units::BitRate;
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Colours, and bold: on a terminal, and not with `NO_COLOR` (no-color.org).
+    /// Colours and bold text. They need a terminal and no `NO_COLOR` (no-color.org).
     pub(crate) colour: bool,
-    /// Whether the output is a terminal at all.
+    /// Whether the output is a terminal.
     pub(crate) terminal: bool,
 }
 
 impl Look {
-    /// For pipes and files.
+    /// The form for pipes and files.
     #[cfg(test)]
     pub(crate) const PLAIN: Look = Look { colour: false, terminal: false };
 
-    /// The form that standard output takes.
+    /// The form of standard output.
     pub(crate) fn of_stdout() -> Look {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -32,7 +32,7 @@ impl Look {
 
 /// A measured rate in four characters and a unit: `12.3mbit`, `940mbit`, `1.5gbit`, `0`.
 ///
-/// Rounded to the nearest tenth; what was configured is printed exactly instead.
+/// The rate is rounded to the nearest tenth. Configured rates are printed exactly instead.
 pub(crate) fn rate(rate: BitRate) -> String {
     const UNITS: [(&str, u128); 5] = [
         ("bit", 1),
@@ -44,7 +44,7 @@ pub(crate) fn rate(rate: BitRate) -> String {
     if rate == BitRate::ZERO {
         return "0".to_owned();
     }
-    // 128 bits: a rate near 2^64 bit/s times ten still fits.
+    // 128 bits are enough for ten times a rate near 2^64 bit/s.
     let bits = u128::from(rate.0);
     let in_unit = |(name, unit): (&str, u128)| {
         let tenths = (bits * 10 + unit / 2) / unit;
@@ -59,12 +59,12 @@ pub(crate) fn rate(rate: BitRate) -> String {
     fits.map_or_else(|| rate.to_string(), |(_, text)| text)
 }
 
-/// A floor or a ceiling as configured, `-` for none.
+/// A configured floor or ceiling; `-` for none.
 pub(crate) fn bound(bound: Option<BitRate>) -> String {
     bound.map_or_else(|| "-".to_owned(), |bound| bound.to_string())
 }
 
-/// The quotient of `part` and `whole`, in percent.
+/// `part` in percent of `whole`.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn percent(part: BitRate, whole: BitRate) -> String {
     match whole.0 {
@@ -75,12 +75,12 @@ pub(crate) fn percent(part: BitRate, whole: BitRate) -> String {
 
 /// Milliseconds since the epoch as `2026-01-02T03:04:05.678Z`.
 pub(crate) fn moment(time_ms: u64) -> String {
-    // The last moment that the library represents is in the year 9999.
+    // The last moment that the library supports is in the year 9999.
     let time = i64::try_from(time_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     time.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-/// Whole seconds as `2d 3h 12m 5s`.
+/// Seconds as `2d 3h 12m 5s`.
 pub(crate) fn seconds(seconds: u64) -> String {
     let units =
         [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
@@ -102,7 +102,7 @@ pub(crate) fn millis(ms: u64) -> String {
     }
 }
 
-/// `active`, `idle`, `absent`; with `!` if the kernel does not hold the policy.
+/// `active`, `idle` or `absent`; with `!` if the kernel does not enforce the policy.
 pub(crate) fn state(class: &Class) -> String {
     let activity = match class.activity {
         Activity::Active => "active",
@@ -112,7 +112,7 @@ pub(crate) fn state(class: &Class) -> String {
     format!("{activity}{}", if class.enforced { "" } else { "!" })
 }
 
-/// A colour that means something.
+/// A colour with a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -122,11 +122,11 @@ pub(crate) enum Tone {
     Bad,
 }
 
-/// A table without borders: columns two spaces apart, nothing wrapped and only what is
-/// absurdly long cut off, so that it reads the same for `awk` as for people.
+/// A table without borders, with two spaces between columns. Text is never wrapped, and only very long
+/// text is cut. Both people and `awk` can read it.
 pub(crate) struct Table {
     look: Look,
-    /// Whether the column is for numbers, which stand to the right.
+    /// Whether a column holds numbers, which are aligned to the right.
     is_right: Vec<bool>,
     /// The headings, then the lines.
     rows: Vec<Vec<(String, &'static str)>>,
@@ -150,20 +150,21 @@ impl Tone {
 }
 
 impl Table {
-    /// Headings; those that begin with `>` are for numbers, which stand to the right.
+    /// Creates a table with these headings. A heading that begins with `>` is for numbers, aligned to
+    /// the right.
     pub(crate) fn new(look: Look, headings: &[&str]) -> Table {
         let is_right = headings.iter().map(|heading| heading.starts_with('>')).collect();
         let names = headings.iter().map(|heading| (heading.trim_start_matches('>').to_owned(), BOLD));
         Table { look, is_right, rows: vec![names.collect()] }
     }
 
-    /// One line.
+    /// Adds a line.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (String, Tone)>) {
         self.rows.push(cells.into_iter().map(|(text, tone)| (cut(text), tone.begins())).collect());
     }
 }
 
-/// The beginning of what is too long for any screen.
+/// Cuts text that is too long for any screen.
 fn cut(text: String) -> String {
     const LONGEST: usize = 1024;
     match text.char_indices().nth(LONGEST) {

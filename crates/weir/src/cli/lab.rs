@@ -31,7 +31,7 @@ pub(super) struct Forwarded {
 /// Replaces this process by `weir-lab` with `verb` and the words that follow it.
 ///
 /// # Errors
-/// If there is no such program beside this one or on PATH, or the kernel does not run it.
+/// The program is neither beside this one nor on PATH, or the kernel cannot run it.
 pub(super) fn run(verb: &[&str], forwarded: &Forwarded) -> anyhow::Result<ExitCode> {
     let own = env::current_exe().unwrap_or_else(|_| "weir".into());
     let path = env::var_os("PATH").unwrap_or_default();
@@ -46,7 +46,7 @@ pub(super) fn run(verb: &[&str], forwarded: &Forwarded) -> anyhow::Result<ExitCo
     Err(anyhow::Error::new(error).context(format!("cannot run {}", program.display())))
 }
 
-/// The program beside `own`, else the first one of these directories.
+/// The program beside `own`, or else the first in these directories.
 fn find(own: &Path, path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     let beside = own.parent().map(Path::to_owned);
     beside.into_iter().chain(path).map(|directory| directory.join(PROGRAM)).find(|file| file.is_file())

@@ -1,4 +1,4 @@
-//! `weir completions` and `weir man`: made from the command line's own description.
+//! `weir completions` and `weir man`, generated from the definition of the command line.
 
 use std::{
     fs,
@@ -38,7 +38,7 @@ pub(super) struct ManArgs {
 }
 
 pub(super) fn completions(args: &CompletionsArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    // The generator panics if its output fails, so it writes to memory.
+    // The generator panics if its output fails, so it writes into memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "weir", &mut script);
     session.out.write_all(&script)?;
@@ -56,9 +56,9 @@ pub(super) fn pages(args: &ManArgs, session: &mut Session<'_>) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of a command, and those of the commands below it.
+/// Writes the page of a command and the pages of its subcommands.
 fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
-    // The examples need their line ends, which the generator's own section takes from them.
+    // The examples keep their line breaks here. The generator's own section would remove them.
     let examples = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let version = command.get_version().unwrap_or_default().to_owned();
@@ -75,7 +75,7 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     if let Some(examples) = examples {
         page.extend_from_slice(b".SH EXAMPLES\n.nf\n");
         for line in examples.trim_start_matches("Examples:\n").lines() {
-            // A line of text must not begin with what troff takes as a command.
+            // Troff must not take the beginning of a line for a command.
             let escaped = line.replace('\\', "\\e").replace('-', "\\-");
             writeln!(page, "\\&{escaped}")?;
         }

@@ -1,4 +1,4 @@
-//! The command line: each verb in a file of its own, all of them through [`run`].
+//! The command line. Each verb has its own file, and [`run`] calls them all.
 
 mod agree;
 mod cc;
@@ -34,7 +34,7 @@ pub(crate) use format::Look;
 
 use crate::config::ConfigError;
 
-/// The request itself is wrong: nothing was asked of the agent.
+/// The exit code of a wrong request. The agent was not asked.
 const USAGE: u8 = 2;
 
 /// Quality of service for fog and edge nodes: divides a node's uplink between its
@@ -141,7 +141,7 @@ struct AgentArgs {
     print_config: bool,
 }
 
-/// The surroundings of a verb.
+/// The context of a verb.
 struct Session<'a> {
     client: Client,
     json: bool,
@@ -150,7 +150,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Prints an answer: as JSON if asked for, else as `text` writes it.
+    /// Prints an answer: as JSON if asked for, else with `text`.
     fn print<T: Serialize>(
         &mut self,
         answer: &T,
@@ -166,12 +166,13 @@ impl Session<'_> {
     }
 }
 
-/// The command line, or a file it names, does not say what to do.
+/// The error of a command line, or of a file it names, that cannot be understood.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// Does what `args` say, the program's name first. Errors are told on `err`, and by the code.
+/// Runs the command line `args`, which starts with the program's name. Errors go to `err` and into the
+/// exit code.
 pub(crate) fn run(
     args: impl IntoIterator<Item = OsString>,
     look: Look,
@@ -180,7 +181,7 @@ pub(crate) fn run(
 ) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        // No verb at all: the help, but not as an answer.
+        // Without a verb the help is printed, but as an error.
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = write!(err, "{}", e.render());
             return ExitCode::from(USAGE);
@@ -191,19 +192,19 @@ pub(crate) fn run(
             say(err, &text.trim_end());
             return ExitCode::from(USAGE);
         }
-        // Help, or the version: not an error at all.
+        // The help or the version is no error.
         Err(e) => {
             let _ = write!(out, "{}", e.render());
             return ExitCode::SUCCESS;
         }
     };
     let client = Client::new(&cli.global.socket);
-    // JSON stays as the agent says it.
+    // JSON is printed as the agent sent it.
     let client = if cli.global.json { client } else { client.for_terminal() };
     let session = Session { client, json: cli.global.json, look, out };
     match dispatch(cli.command, session) {
         Ok(code) => code,
-        // The reader of the output has seen enough (`weir ps | head`).
+        // The reader closed the pipe early (`weir ps | head`).
         Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,
         Err(e) => {
             say(err, &format_args!("{e:#}"));
@@ -235,7 +236,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
     }
 }
 
-/// The configuration that is installed.
+/// The configuration that the package installs.
 const CONFIG: &str = include_str!("../../../../packaging/weir.toml");
 
 fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
@@ -252,7 +253,7 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sends the agent's log to standard error: `info` and above, or what `WEIR_LOG` says
+/// Sends the agent's log to standard error. The level is `info`, or the value of `WEIR_LOG`
 /// (`weir=debug`, `warn,weir_datapath=trace`).
 fn log_to_stderr() -> anyhow::Result<()> {
     use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
@@ -269,7 +270,7 @@ fn log_to_stderr() -> anyhow::Result<()> {
 }
 
 fn say(err: &mut dyn Write, what: &dyn fmt::Display) {
-    // Standard error is gone too, so that no one can be told.
+    // Standard error may be gone, and then there is no place to report it.
     let _ = writeln!(err, "weir: {}", weir_api::plain_lines(&what.to_string()));
 }
 

@@ -48,7 +48,7 @@ pub(super) fn run(args: &PsArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// The table of classes and, below it, why some are not enforced.
+/// Writes the table of classes. The reasons why some are not enforced follow.
 pub(super) fn write(out: &mut dyn Write, look: Look, classes: &[Class], wide: bool) -> io::Result<()> {
     const SHORT: [&str; 10] =
         ["NAME", "GROUP", ">WEIGHT", ">MIN", ">MAX", ">ALLOCATED", ">SENDING", ">DROPS", ">BACKLOG", "STATE"];
@@ -74,7 +74,7 @@ pub(super) fn write(out: &mut dyn Write, look: Look, classes: &[Class], wide: bo
     Ok(())
 }
 
-/// People's classes first, a group above its members; weir's own last.
+/// The order of the table: a group before its members, and weir's own classes last.
 fn rank(class: &Class) -> (bool, &str, bool, &str) {
     let own = matches!(class.kind, Kind::Host | Kind::Default | Kind::Control);
     let is_group = class.kind == Kind::Group;

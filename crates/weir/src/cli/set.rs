@@ -81,7 +81,7 @@ pub(super) fn unset(args: &UnsetArgs, session: &mut Session<'_>) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// One `key=value`; `None` for `none`.
+/// One `key=value`. `None` stands for `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
     Weight(Option<Weight>),
@@ -89,7 +89,7 @@ enum Setting {
     Max(Option<BitRate>),
 }
 
-/// The text is not a setting.
+/// The error of a text that is no setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum SettingError {
     #[error("write weight=N, min=RATE or max=RATE")]
@@ -145,7 +145,7 @@ impl FromStr for Setting {
     }
 }
 
-/// A class's name; catches the forgotten one.
+/// Parses a class's name, and detects a forgotten one.
 fn class_name(text: &str) -> Result<String, String> {
     match text.split_once('=') {
         Some(("weight" | "min" | "max", _)) => {
@@ -171,7 +171,7 @@ fn from_settings(name: String, settings: &[Setting]) -> Result<PolicyChange, Usa
     Ok(change)
 }
 
-/// Changes as a list, or whole as the API takes them.
+/// Reads changes from a file: a list, or the whole body of an API request.
 fn from_file(file: &Path) -> Result<SetPolicies, Usage> {
     let mut text = String::new();
     let (name, read) = if file == Path::new("-") {
@@ -188,7 +188,7 @@ fn from_file(file: &Path) -> Result<SetPolicies, Usage> {
     }
 }
 
-/// JSON; an error names the field.
+/// Parses JSON. An error names the field.
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|e| e.to_string())?;
@@ -196,7 +196,7 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     Ok(value)
 }
 
-/// Refuses what the agent could only refuse too, whatever its state.
+/// Refuses a request that the agent would refuse in any state.
 fn check(asked: &SetPolicies) -> Result<(), Usage> {
     if asked.changes.is_empty() {
         return Err(Usage("there is no change in the file".to_owned()));

@@ -36,7 +36,7 @@ pub(super) fn weir(args: &[&str]) -> Outcome {
     Outcome { code, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
 }
 
-/// The same against an agent.
+/// Runs the command line against an agent.
 pub(super) fn ask(agent: &FakeAgent, args: &[&str]) -> Outcome {
     let socket = agent.path().to_str().unwrap();
     weir(&[&["--socket", socket], args].concat())
@@ -366,7 +366,7 @@ fn doctor_works_without_an_agent() {
     assert_eq!(doctor.err, "");
 }
 
-/// A reader that has seen enough.
+/// A reader that has closed its end.
 struct Closed;
 
 impl Write for Closed {

@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for Subject {
 }
 
 impl Subject {
-    /// The number of the user or group; none if this system does not know the name.
+    /// The number of the user or group; `None` if the system does not know the name.
     fn id(&self) -> Result<Option<u32>, String> {
         if let Ok(id) = self.name.parse() {
             return Ok(Some(id));
@@ -73,7 +73,7 @@ impl Subject {
     }
 }
 
-/// The group whose members may use the socket without `[access]`, if the system has it.
+/// The group whose members may use the socket without `[access]`, if it exists.
 pub(crate) const GROUP: &str = "weir";
 
 /// `[access]`
@@ -86,20 +86,20 @@ pub(crate) struct Access {
     admin: Vec<Subject>,
 }
 
-/// The rights by number of user and group.
+/// The rights by user and group number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Rights {
     users: BTreeMap<u32, Right>,
     groups: BTreeMap<u32, Right>,
-    /// The gid of the group `weir`, if the system has it.
+    /// The number of the group `weir`, if it exists.
     group: Option<u32>,
 }
 
 impl Access {
-    /// Looks the names up.
+    /// Resolves the names.
     ///
     /// # Errors
-    /// A name that this system does not know.
+    /// The system does not know a name.
     pub(crate) fn rights(&self) -> Result<Rights, String> {
         let usual = Subject { is_group: true, name: GROUP.to_owned() };
         let group = usual.id()?;
@@ -130,13 +130,13 @@ impl Access {
 }
 
 impl Rights {
-    /// The greatest right of a user who is in these groups.
+    /// The highest right of a user in these groups.
     pub(crate) fn of(&self, uid: u32, groups: &[u32]) -> Option<Right> {
         let by_group = groups.iter().filter_map(|group| self.groups.get(group));
         by_group.chain(self.users.get(&uid)).copied().max()
     }
 
-    /// Whether someone outside of the group `weir` has a right, so that the socket's mode lets all users in.
+    /// Whether a user outside the group `weir` has a right. The socket's mode then admits all users.
     pub(crate) fn is_for_others(&self) -> bool {
         !self.users.is_empty() || self.groups.keys().any(|group| Some(*group) != self.group)
     }
@@ -180,7 +180,7 @@ mod tests {
         assert!(refused("read = [\"@no-such-group\"]").contains("no group no-such-group"));
         assert!(toml::from_str::<Access>("read = [\"a b\"]").is_err());
         assert!(toml::from_str::<Access>("reed = []").is_err());
-        // Root's name is known everywhere.
+        // Every system knows root's name.
         assert_eq!(access("admin = [\"root\"]").rights().unwrap().of(0, &[]), Some(Right::Admin));
     }
 

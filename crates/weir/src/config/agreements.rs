@@ -1,4 +1,4 @@
-//! `[agreements]`: what of the link may be promised to whom.
+//! `[agreements]`: the parts of the link that may be promised.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Agreements {
-    /// U_res.
+    /// `U_res`, the part for agreements.
     pub(crate) reservable: Reservable,
-    /// U_oth; none for 0.
+    /// `U_oth`, the part for other traffic; `None` for 0.
     #[serde(deserialize_with = "part_or_zero")]
     pub(crate) other: Option<Reservable>,
-    /// The bound of both together.
+    /// The upper bound of the sum of both.
     pub(crate) together: Reservable,
     pub(crate) share: Share,
-    /// Whether what has no agreement is held to `other` while an agreement is in force.
+    /// Whether traffic without an agreement is limited to `other` while an agreement is in force.
     pub(crate) other_is_ceiling: Option<bool>,
     pub(crate) oversubscription: Option<Oversubscription>,
     pub(crate) decide: Decide,
-    /// The responder's name; the host's unless given.
+    /// The responder's name. The default is the host's name.
     pub(crate) provider: Option<Name>,
     pub(crate) most: usize,
     pub(crate) most_of_party: usize,
@@ -48,7 +48,7 @@ pub(crate) enum Decide {
     /// Admission decides.
     #[default]
     Automatic,
-    /// An offer that fits waits for `weir agree accept`.
+    /// A fitting offer waits for `weir agree accept`.
     Operator,
 }
 
@@ -83,21 +83,21 @@ fn part_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Res
 }
 
 impl Agreements {
-    /// The limits of admission, with `elsewhere` of the reserved part promised to classes without
-    /// an agreement.
+    /// The limits of admission. `elsewhere` is the part of the reservable rate that is promised to
+    /// classes without an agreement.
     pub(crate) fn limits(&self, link: &Link, elsewhere: BitRate) -> Result<Limits, weir_agree::SplitError> {
         let split = Split::new(self.reservable, self.other, self.together)?;
         let oversubscription = self.oversubscription;
         Ok(Limits { split, oversubscription, elsewhere, ..Limits::new(link.capacity) })
     }
 
-    /// The rate that what has no agreement is held to while one is in force, if it is.
+    /// The ceiling of traffic without an agreement while one is in force, if configured.
     pub(crate) fn ceiling(&self, link: &Link) -> Option<BitRate> {
         let wanted = self.other_is_ceiling.unwrap_or(self.share == Share::Additive);
         self.other.filter(|_| wanted).map(|part| part.of(link.capacity))
     }
 
-    /// The rate that may be promised in all, to agreements and to classes.
+    /// The rate that may be promised to agreements and classes together.
     pub(crate) fn promisable(&self, link: &Link) -> BitRate {
         let own = self.reservable.of(link.capacity);
         let other = self.other.map_or(BitRate::ZERO, |part| part.of(link.capacity));
@@ -116,13 +116,13 @@ impl Agreements {
         }
     }
 
-    /// The first moment that is remembered.
+    /// The moment before which ended agreements are forgotten.
     pub(crate) fn remembers_since(&self, now: Utc) -> Utc {
         now.before(Duration::from_secs(u64::from(self.keep_days) * 86_400))
     }
 }
 
-/// Tests the section against the link.
+/// Checks the section against the link.
 pub(super) fn check(agreements: &Agreements, link: &Link) -> Result<(), Fault> {
     let what = "[agreements]";
     agreements.limits(link, BitRate::ZERO).map_err(|e| {

@@ -1,5 +1,4 @@
-//! Checks that serde does not make: double names, values out of bounds, parts that do not fit
-//! together.
+//! Checks beyond serde: double names, values out of bounds, and contradictions between parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +12,7 @@ use super::{
     labels,
 };
 
-/// Whether the parts of a configuration go together, and each value is one that weir can keep.
+/// Checks that the parts of a configuration fit together, and that weir can enforce each value.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let link = &config.link;
     if link.device.is_empty() {
@@ -104,7 +103,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_minima(config)
 }
 
-/// Whether the minima of the file can be promised together, with each of its classes there.
+/// Checks that the file's minima can be promised together when all its classes are present.
 fn check_minima(config: &Config) -> Result<(), Fault> {
     let link = &config.link;
     let own = link.reservable.of(link.capacity);
@@ -116,7 +115,8 @@ fn check_minima(config: &Config) -> Result<(), Fault> {
         let policy = policy(&format!("[[group]] {}", group.name), group.layer())?;
         groups.push(Claimant { name: &group.name, policy, group: None });
     }
-    // Where agreements hold all others to a ceiling, those are one group, and groups do not nest.
+    // All classes without an agreement form one group if agreements limit them to a ceiling. Groups do
+    // not nest.
     let other = ceiling.map(|_| groups.len() as u32);
     if let Some(ceiling) = ceiling {
         let policy = policy("[agreements] other", Layer { max: Some(ceiling), ..Layer::default() })?;
@@ -146,7 +146,7 @@ fn check_minima(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The section that holds the minimum of a refusal.
+/// The section of the refused minimum.
 fn place(config: &Config, error: &AdmitError) -> String {
     let name = error.name();
     match name {

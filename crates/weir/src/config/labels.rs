@@ -1,4 +1,4 @@
-//! `[labels]`: what containers may ask for by their labels.
+//! `[labels]`: the values that containers may set by their labels.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,25 @@ use super::{
     fault::{Fault, fault},
 };
 
-/// The keys that a label may have, without `weir.`.
+/// The keys of labels, without `weir.`.
 const KEYS: [&str; 4] = ["weight", "min", "max", "group"];
 
 /// `[labels]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Labels {
-    /// The keys that count.
+    /// The allowed keys.
     #[serde(deserialize_with = "allow")]
     pub(crate) allow: BTreeSet<String>,
-    /// The most that a label may ask for as a weight.
+    /// The highest weight by label.
     pub(crate) max_weight: Option<Weight>,
-    /// The most that a label may ask for as a minimum.
+    /// The highest minimum by label.
     pub(crate) max_min: Option<BitRate>,
-    /// The most that labels may ask for as minima together.
+    /// The highest sum of minima by labels.
     pub(crate) min_total: Option<BitRate>,
     /// The groups of the configuration that a label may name.
     pub(crate) groups: Vec<String>,
-    /// Whether labels that come from the image count.
+    /// Whether labels from the image count.
     pub(crate) from_image: bool,
 }
 
@@ -57,7 +57,7 @@ fn allow<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>,
     let keys: Vec<String> = match Raw::deserialize(deserializer)? {
         Raw::Word(word) => match word.as_str() {
             "all" => KEYS.map(str::to_owned).into(),
-            // A limit takes from no one.
+            // A limit takes bandwidth from no other class.
             "limits" => vec!["max".to_owned()],
             "none" => Vec::new(),
             _ => {
@@ -76,7 +76,7 @@ fn allow<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>,
     }
 }
 
-/// Whether the section's values go together with the rest of the file.
+/// Whether the section's values fit the rest of the file.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let labels = &config.labels;
     for (key, rate) in [("max_min", labels.max_min), ("min_total", labels.min_total)] {
@@ -91,7 +91,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
 }
 
-/// The labels of a container that count.
+/// The accepted labels of a container.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) layer: Layer,
@@ -100,7 +100,7 @@ pub(crate) struct Granted {
     pub(crate) cut: Vec<String>,
 }
 
-/// Cuts what the labels of `found` ask for to what the configuration allows.
+/// Limits the labels of `found` to the configured bounds.
 pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
     let labels = &config.labels;
     let asked = found.policy;
@@ -148,7 +148,7 @@ pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
     Granted { layer, group, cut }
 }
 
-/// Those of the minima `asked` by labels, the oldest first, that fit into `total` together.
+/// Marks the minima `asked` by labels that fit into `total` together, the oldest first.
 pub(crate) fn within(total: Option<BitRate>, asked: &[BitRate]) -> Vec<bool> {
     let Some(BitRate(mut free)) = total else { return vec![true; asked.len()] };
     let fits = |min: &BitRate| free.checked_sub(min.0).map(|left| free = left).is_some();
@@ -165,7 +165,7 @@ mod tests {
         crate::config::parse(&text, std::path::Path::new("test.toml"))
     }
 
-    /// A container of the notes' attack: an image's author gives it all that labels can give.
+    /// A container whose image sets all values that labels can set.
     fn miner(from_image: FromImage) -> Found {
         Found {
             name: "miner".into(),

@@ -10,14 +10,15 @@ use serde::{
 use weir_agree::Protocol;
 use weir_bpf::{LocalPrefix, Rule};
 
-/// IP packets that match every part that is given. "Local" is who sends by this node's link.
+/// A filter for IP packets. A packet must match every given part. "Local" means the side that sends by
+/// this node's link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Selector {
-    /// Another class, whose packets these are without selectors: a container's, `host`.
+    /// The class of the packets without selectors: a container's class, or `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) container: Option<String>,
-    /// Ports without it are those of TCP and of UDP.
+    /// Ports without it apply to TCP and UDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) protocol: Option<Protocol>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +34,7 @@ pub(crate) struct Selector {
 }
 
 impl Selector {
-    /// Tests the parts: why no packet matches, or all do.
+    /// Refuses selectors that match no packet or all packets.
     pub(crate) fn check(&self) -> Result<(), String> {
         if *self == Selector::default() {
             return Err("it matches everything: name at least one of container, protocol, port, \
@@ -58,7 +59,7 @@ impl Selector {
         Ok(())
     }
 
-    /// How many parts are given.
+    /// The number of given parts.
     pub(crate) fn parts(&self) -> usize {
         let ports = [&self.port, &self.remote_port].into_iter().flatten().count();
         let nets = [self.local, self.remote].into_iter().flatten().count();
@@ -66,7 +67,7 @@ impl Selector {
         ports + nets + others.into_iter().filter(|given| *given).count()
     }
 
-    /// The programs' rules for it: one, or one for each class that `classes` knows its container by.
+    /// The programs' rules: one, or one for each class that `classes` returns for its container.
     pub(crate) fn rules(&self, handle: u32, classes: impl Fn(&str) -> Vec<u32>) -> Vec<Rule> {
         let prefix = |net: IpNet| LocalPrefix { network: net.addr(), len: net.prefix_len() };
         let rule = Rule {
@@ -89,7 +90,7 @@ impl Selector {
     }
 }
 
-/// The number above IP (IANA).
+/// The number of the protocol above IP (IANA).
 fn number(protocol: Protocol) -> u8 {
     match protocol {
         Protocol::Tcp => 6,
@@ -98,7 +99,7 @@ fn number(protocol: Protocol) -> u8 {
     }
 }
 
-/// The traffic of an agreement.
+/// The selector of an agreement's traffic.
 impl From<&weir_agree::Selector> for Selector {
     fn from(selector: &weir_agree::Selector) -> Selector {
         let one = |port: u16| Ports(port..=port);
@@ -129,7 +130,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A port, or a range of them.
+/// A port or a range of ports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Ports(pub(crate) RangeInclusive<u16>);
 

@@ -4,7 +4,7 @@ fn parse(text: &str) -> Result<Config, String> {
     super::parse(text, Path::new("weir.toml")).map_err(|e| e.to_string())
 }
 
-/// A class with this `match`.
+/// A configuration with a class with this `match`.
 fn matching(selectors: &str) -> String {
     format!("{LINK}[[class]]\nname = \"a\"\nmatch = {selectors}\n")
 }
@@ -17,7 +17,7 @@ fn upstream(text: &str) -> String {
     images(&format!("budget = \"1GiB\"\n[[images.upstream]]\n{text}"))
 }
 
-/// A node that asks its peers.
+/// A configuration of a node that asks its peers.
 fn peers(text: &str) -> String {
     let peer =
         "store = \"peer\"\nlisten = \"10.0.0.7:5051\"\nsecret_file = \"/s\"\nredis = \"redis://10.0.0.5\"";
@@ -50,14 +50,14 @@ fn the_installed_configuration_is_good_on_any_link_once_it_is_filled_in() {
     }
 }
 
-/// Each is refused by the section that does not fit, and with the numbers.
+/// The refusal names the section that does not fit, with the numbers.
 #[test]
 fn minima_of_one_file_that_do_not_fit_together_are_refused() {
     let interface = |name: &str, min: u64| {
         format!("[[class]]\nname = \"{name}\"\ninterface = \"veth-{name}\"\nmin = \"{min}mbit\"\n")
     };
     for (text, words) in [
-        // Classes that are not there count too.
+        // Absent classes count too.
         (interface("a", 60) + &interface("b", 60), &["[[class]] b", "60mbit of the 95mbit", "35mbit are free"][..]),
         ("[host]\nmin = \"60mbit\"\n[default]\nmin = \"60mbit\"\n".into(), &["[default]", "35mbit are free"]),
         ("[[group]]\nname = \"g\"\nmin = \"96mbit\"\n".into(), &["[[group]] g", "95mbit are free"]),
@@ -110,7 +110,7 @@ fn the_example_that_ships_is_valid() {
     let text = include_str!("../../../../docs/weir.toml");
     let config = parse(text).unwrap();
     assert!(config.classes.len() >= 3 && config.groups.len() == 1);
-    // Agreements are off there; what it says of them is valid too.
+    // Agreements are off in the example. Its commented section is valid too.
     let (_, section) = text.split_once("# [agreements]").unwrap();
     let uncommented: String = format!("# [agreements]{section}")
         .lines()
@@ -120,7 +120,7 @@ fn the_example_that_ships_is_valid() {
         .collect();
     let agreements = parse(&format!("{LINK}{uncommented}")).unwrap().agreements.unwrap();
     assert_eq!(agreements.templates.len(), 1);
-    // And of images.
+    // The section about images is valid too.
     let images = parse(&format!("{LINK}{uncommented}")).unwrap().images.unwrap();
     assert_eq!((images.upstreams.len(), images.listen.port()), (2, 5050));
     assert_eq!(images.upstreams[0].redirects.len(), 1);

@@ -1,8 +1,8 @@
-//! Watches the mirror from outside its thread: a mirror that does not answer closes its port.
+//! Watches the mirror from outside its thread. The port of a mirror that does not answer is closed.
 //!
-//! A runtime waits for a silent mirror, and goes on to the registry at once where nothing listens.
-//! A stuck thread cannot be ended, so the watchdog takes its port away and begins another life. The
-//! next mirror serves as soon as the stuck one has let go of the store.
+//! A runtime waits for a silent mirror, but asks the registry at once if the port is closed. A stuck
+//! thread cannot be ended, so the watchdog closes its port and starts another life. The next mirror
+//! serves as soon as the stuck one releases the store.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -14,16 +14,16 @@ use std::{
 
 use super::{Images, OnFault, State};
 
-/// Between two questions.
+/// The interval between checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The most that an answer may take.
+/// The time limit of an answer.
 const LIMIT: Duration = Duration::from_secs(2);
-/// One wait for an answer. Waits are counted instead of time, so that a machine that stood still for
-/// a while counts as one wait.
+/// The length of one wait for an answer. The watchdog counts waits, not time, so a pause of the whole
+/// machine counts as one wait.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Whether something answers `GET /v2/` here in time. A closed port and a cut connection are answers,
-/// as a runtime goes on to the registry then.
+/// Whether `GET /v2/` gets an answer in time. A closed port and a cut connection count as answers,
+/// because a runtime then asks the registry.
 fn answers(address: SocketAddr) -> bool {
     let mut waits = 0..LIMIT.as_millis() / WAIT.as_millis();
     let is_late = |kind| matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut);
@@ -55,14 +55,14 @@ fn answers(address: SocketAddr) -> bool {
     }
 }
 
-/// Ends a listener for all who hold it: nothing is accepted, and connections are refused.
+/// Closes a listener for all its handles. Connections are refused from then on.
 fn close(listener: TcpListener) {
-    // The call is the same for each kind of socket; the standard library has it for streams only.
+    // `shutdown` works for each kind of socket, but the standard library offers it for streams only.
     let _ = TcpStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
 }
 
 impl Images {
-    /// Asks the mirror every second, until [`Images::stop`].
+    /// Checks the mirror every second, until [`Images::stop`].
     pub(super) fn watch(&self) {
         while !*self.stop.borrow() {
             thread::sleep(PERIOD);
@@ -77,7 +77,7 @@ impl Images {
         }
     }
 
-    /// Takes the port from this life and begins the next one. Returns `false` where no life follows.
+    /// Closes this life's port and starts the next life. Returns `false` if none follows.
     fn give_up(&self, life: u64, address: SocketAddr) -> bool {
         let mut now = self.lock();
         if now.0 != life {
@@ -94,7 +94,7 @@ impl Images {
             close(listener);
         }
         self.life.send_replace(life + 1);
-        // Without a listener there is nothing to do.
+        // A send fails only without a receiver, which is fine.
         let _ = self.said.send(("image-frozen", why.clone()));
         if self.on_fault == OnFault::End {
             self.end(why);
@@ -124,7 +124,7 @@ mod tests {
         toml::from_str(&text).unwrap()
     }
 
-    /// A cache in a directory of its own, on a port that was free a moment ago.
+    /// A cache in its own directory, on a port that was free just before.
     fn start(directory: &std::path::Path, on_fault: OnFault) -> (Images, SocketAddr) {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let images = Images::start(settings(directory, free), None, on_fault).unwrap();
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Holds the mirror's only thread until the sender is dropped.
+    /// Blocks the mirror's only thread until the sender is dropped.
     fn freeze(images: &Images) -> mpsc::Sender<()> {
         let (release, held) = mpsc::channel();
         drop(images.get().map(|(_, runtime)| runtime.spawn(async move { held.recv() })).unwrap());
@@ -166,7 +166,7 @@ mod tests {
         let (kind, what) = said.try_recv().unwrap();
         assert_eq!(kind, "image-frozen");
         assert!(what.contains("did not answer itself within 2s"), "{what}");
-        // The old thread runs again: it ends, and takes nothing from the next mirror.
+        // The old thread continues and ends. It takes nothing from the next mirror.
         drop(release);
         until("another serves", || images.get().is_ok());
         assert!(answers(address) && !is_refused(address));

@@ -1,4 +1,4 @@
-//! The right that each route needs, and whether the caller has it.
+//! The right that each route needs, and the check of the caller's right.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// The rights in force; a reload writes them.
+/// The rights in force. A reload replaces them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access(Arc<RwLock<Rights>>);
 
@@ -41,7 +41,9 @@ impl Access {
     }
 }
 
-/// All routes. A route that is not here answers no one.
+/// All routes with their rights. A route that is missing here answers no caller.
+///
+/// The right `own` lets a caller end and renew its own agreements. Those of other users need `admin`.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
 pub(super) const ROUTES: [(&str, &str, Right); 44] = [
@@ -91,13 +93,13 @@ pub(super) const ROUTES: [(&str, &str, Right); 44] = [
     ("POST", "/v1/agreements/{id}/reject", Admin),
 ];
 
-/// The right that a route needs; none for a method that it does not take.
+/// The right that a route needs; `None` for an unsupported method.
 fn needed(method: &Method, path: &str) -> Option<Right> {
     let method = if method == Method::HEAD { &Method::GET } else { method };
     ROUTES.iter().find(|(m, p, _)| *m == method.as_str() && *p == path).map(|(.., right)| *right)
 }
 
-/// Lets a request pass if its caller has the right that the route needs.
+/// Passes a request on if its caller has the route's right.
 pub(super) async fn gate(
     State(access): State<Access>,
     path: MatchedPath,
@@ -168,7 +170,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_route_answers_those_who_have_its_right_and_no_one_else() {
-        // No agent answers: a request that passes is told so.
+        // No agent runs, so a request that passes gets that answer.
         let router = guarded(router(mpsc::channel(1).0, Images::off()), access());
         let callers = [
             (1000, None),

@@ -1,7 +1,7 @@
-//! The routes of agreements: documents in and out in the language that is asked for.
+//! The routes of agreements. Documents are read and written in the language of the request.
 //!
-//! Documents of clients are bounded before they are read: in size, in number at a time, and for
-//! each user in number a second.
+//! Documents of clients are limited before they are read: in size, in number at a time, and in number
+//! per second for each user.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -34,15 +34,15 @@ use crate::{
     reply::Reply,
 };
 
-/// Offers that are read at a time. Together with [`MAX_DOCUMENT`] this bounds memory.
+/// The number of offers read at a time. With [`MAX_DOCUMENT`] it bounds the memory.
 const READERS: usize = 64;
-/// The same of root, who waits for no one.
+/// The same for root, which has its own places.
 const READERS_OF_ROOT: usize = 16;
-/// How long an offer may take to come.
+/// The time limit for receiving an offer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The documents of one user: a number at once, and then one at intervals. Parties have a pace of
-/// their own behind it; this bounds what reading costs, and is half of what all strangers may have
-/// together, so that a user who invents parties leaves room for others'.
+/// The pace of one user's documents: a burst, then one per interval. It limits the cost of reading.
+/// Each party has a second pace after it. One user gets half of the pace of all strangers together, so
+/// a user who invents parties leaves room for others.
 const USER: Pace = Pace { burst: 100, every: Duration::from_millis(80) };
 
 #[derive(Clone)]
@@ -133,7 +133,7 @@ impl Desk {
             refuse(FaultCode::Malformed, format!("cannot read the offer: it is not UTF-8: {e}"))
         })?;
         let language_of_body = said.unwrap_or_else(|| Language::guess(text));
-        // A client that names no language has the answer in that of its document.
+        // A client that names no language gets the answer in the language of its document.
         let language = of_answer(headers, language_of_body)?;
         let offer = Offer::read(text, language_of_body).map_err(|fault| Refusal::new(fault, language))?;
         Ok((offer, language))
@@ -303,7 +303,7 @@ fn moment(text: &str, language: Language) -> Result<Utc, Refusal> {
     })
 }
 
-/// Many documents as one answer: an array, an array of tables, or one element around them all.
+/// Several documents as one answer: an array, an array of tables, or an enclosing element.
 fn list<T: Document + Serialize>(language: Language, key: &str, element: &str, all: &[T]) -> Response {
     let text = match language {
         Language::Json => serde_json::to_string_pretty(all).unwrap_or_default(),

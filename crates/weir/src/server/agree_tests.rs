@@ -1,4 +1,4 @@
-//! Agreements over HTTP, in front of real agreements with a database of their own.
+//! Agreements over HTTP. The server runs on real agreements with their own database.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -13,7 +13,7 @@ use weir_agree::{Agreement, Document, Language, Offer, Template};
 
 use super::fake::FakeAgent;
 
-/// A connection that is kept.
+/// A kept-alive connection.
 struct Connection(BufReader<UnixStream>);
 
 struct Answer {
@@ -33,11 +33,11 @@ impl Connection {
         let length = body.len();
         let head = format!("{request} HTTP/1.1\r\nhost: weir\r\n{headers}content-length: {length}\r\n\r\n");
         let stream = self.0.get_mut();
-        // A server that refuses a body may close before the body has come.
+        // A server that refuses a body may close before it has received the whole body.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            // A server that refuses a body without reading it closes.
+            // A server that refuses a body without reading it closes the connection.
             if self.0.read_line(&mut head).unwrap_or(0) == 0 {
                 assert_eq!(head, "", "{request}: closed amid its answer");
                 return None;
@@ -61,7 +61,7 @@ fn fig2() -> String {
     include_str!("../../../agreements/docs/fig2.xml").to_owned()
 }
 
-/// Fig. 2's offer, for another service, in that language.
+/// The offer of Fig. 2 for another service, in this language.
 fn offer(language: Language, service: &str, rate: &str) -> String {
     let xml = fig2().replace("httpd", service).replace(" 19 ", rate);
     let offer = Offer::read(&xml, Language::Xml).unwrap();
@@ -95,7 +95,7 @@ fn an_offer_is_answered_in_its_language_or_in_the_one_that_is_wanted() {
             assert_eq!(Agreement::read(&found.body, wanted).unwrap(), agreement);
         }
     }
-    // Neither says what it is, nor what is wanted.
+    // The request names no language of its body, and none of the answer.
     let answer = ask(&agent, "POST /v1/agreements", "", &offer(Language::Toml, "web9", "5"));
     assert!(Agreement::read(&answer.body, Language::Toml).is_ok(), "{}", answer.body);
     let json = content(Language::Json) + "accept: text/xml\r\n";
@@ -158,7 +158,7 @@ fn templates_calendar_renewal_and_termination_have_their_routes() {
     assert_eq!((unknown.status, code(&unknown, Language::Toml)), (404, "unknown-agreement".to_owned()));
 }
 
-/// The code of a fault; panics if it is not written in that language.
+/// The code of a fault. Panics if the fault is not in that language.
 fn code(answer: &Answer, language: Language) -> String {
     let text = &answer.body;
     match language {
@@ -261,7 +261,7 @@ fn every_bad_offer_gets_a_fault_in_its_language_and_leaves_nothing() {
 fn of_many_offers_at_once_for_the_last_megabit_one_wins() {
     const CLIENTS: usize = 40;
     for round in 0..3 {
-        // All of them are read: they are fewer than one user may send at once.
+        // All offers are read, because one user may send this number at once.
         let agent = FakeAgent::start();
         let first = ask(&agent, "POST /v1/agreements", "", &offer(Language::Json, "first", "89"));
         assert_eq!(first.status, 201);
@@ -272,7 +272,7 @@ fn of_many_offers_at_once_for_the_last_megabit_one_wins() {
                     let (start, path) = (&start, agent.path());
                     scope.spawn(move || {
                         let body = offer(Language::Json, &format!("r{round}-{i}"), "1");
-                        // Each offer has a party of its own, so that none waits for a pace.
+                        // Each offer has its own party, so none waits for a party's pace.
                         let body = body.replace("customer", &format!("party-{round}-{i}"));
                         let mut connection = Connection::open(path);
                         start.wait();
@@ -321,7 +321,8 @@ fn a_flood_of_offers_is_refused_at_its_pace_and_others_are_served() {
         "{OFFERS} offers in {seconds:.1} s, {:.0} a second: {accepted} accepted, {late} too many, {other} refused",
         OFFERS as f64 / seconds
     );
-    // The first is agreed; the burst and the pace of one party were looked at, and refused.
+    // The first offer is accepted. The others within the party's burst and pace are checked and
+    // refused.
     assert_eq!(accepted, 1);
     assert!(other as f64 <= 21.0 + seconds, "{other} offers were looked at");
     assert_eq!(agent.client().agreements().unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! The contents of a request, read so that every refusal is the API's JSON error.
+//! Reads the parts of a request, so that each refusal is the API's JSON error.
 
 use std::{error::Error as _, time::Duration};
 
@@ -12,15 +12,15 @@ use tokio::time;
 
 use super::{Failure, connections::Caller};
 
-/// The most that a request's body may hold: a change of 10,000 classes takes half of it.
+/// The largest body of a request. A change of 10,000 classes takes half of it.
 pub(super) const MAX_BODY: usize = 2 << 20;
-/// The most that a body may hold without a place among the large ones.
+/// The largest body that needs no permit for large bodies.
 pub(super) const SMALL_BODY: usize = 64 << 10;
 
-/// How long a body may take to come.
+/// The time limit for receiving a body.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The JSON body. The content type is not asked for: nothing else is understood anyway.
+/// The JSON body. The content type is ignored, because the server understands only JSON.
 pub(super) struct Body<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -80,7 +80,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     }
 }
 
-/// `follow=true` of the query; false unless given.
+/// `follow=true` of the query. The default is false.
 pub(super) struct Follow(pub(super) bool);
 
 #[derive(Deserialize)]

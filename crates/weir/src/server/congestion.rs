@@ -1,4 +1,4 @@
-//! `/v1/congestion`: rules of congestion control, and what came of flows.
+//! `/v1/congestion`: rules of congestion control, and the records of flows.
 
 use axum::{
     Json, Router,
@@ -74,7 +74,7 @@ async fn advise(
     Ok(Json(asked(&control, |reply| Ask::Advise(request, reply)).await??))
 }
 
-/// The connection of the query.
+/// The connection named in the query.
 struct About(CongestionQuery);
 
 impl<S: Send + Sync> FromRequestParts<S> for About {

@@ -1,4 +1,4 @@
-//! Connections to the socket: how many there may be, and how long they may be silent.
+//! Limits of connections to the socket: their number and their silence.
 
 use std::{
     collections::BTreeMap,
@@ -19,31 +19,32 @@ use tower_service::Service as _;
 
 use super::{Failure, peer::Peer};
 
-/// The most connections at a time. One takes a descriptor and some 20 KiB.
+/// The most connections at a time. Each takes a descriptor and some 20 KiB.
 const MAX_CONNECTIONS: usize = 256;
-/// The most of them by users other than root, so that root always gets in.
+/// The most connections of users other than root, so that root always gets in.
 const MAX_OF_OTHERS: usize = 192;
-/// The most of one user other than root.
+/// The most connections of one user other than root.
 const MAX_OF_USER: usize = 32;
-/// How long the head of a request may take to come, and how long a connection may be silent between requests.
+/// The time limit of a request's head, and of silence between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the listener rests if the system has no descriptors or memory for another connection.
+/// The pause of the listener if the system lacks descriptors or memory for a connection.
 const REST: Duration = Duration::from_millis(100);
-/// Bodies of more than [`SMALL_BODY`](super::body::SMALL_BODY) that are read at a time: of root, and of all others.
+/// The number of bodies above [`SMALL_BODY`](super::body::SMALL_BODY) read at a time. Root has this
+/// number, and all other users together have the same.
 const LARGE_BODIES: usize = 2;
 
-/// The user of a request, and the places for its body.
+/// The user of a request, and the permits for large bodies.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) peer: Peer,
     pub(super) large_bodies: Arc<Semaphore>,
 }
 
-/// Connections by user.
+/// The number of connections by user.
 #[derive(Debug, Default)]
 struct Places(Mutex<BTreeMap<u32, usize>>);
 
-/// A connection's place; free again when it is dropped.
+/// A connection's place. Its drop frees the place.
 #[derive(Debug)]
 struct Place {
     places: Arc<Places>,
@@ -52,7 +53,7 @@ struct Place {
 
 impl Places {
     /// # Errors
-    /// The bound that is reached.
+    /// The limit that is reached.
     fn take(self: &Arc<Places>, peer: &Peer) -> Result<Place, String> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
@@ -86,8 +87,7 @@ impl Drop for Place {
     }
 }
 
-/// Answers requests until the future is dropped. To stop, drop the future: connections that are
-/// open end with the runtime.
+/// Answers requests until the future is dropped. Open connections end with the runtime.
 pub(super) async fn serve(listener: UnixListener, router: Router) -> Infallible {
     let places = Arc::new(Places::default());
     let [of_root, of_others] = [(); 2].map(|()| Arc::new(Semaphore::new(LARGE_BODIES)));
@@ -131,7 +131,7 @@ async fn converse(stream: UnixStream, caller: Caller, router: Router, _place: Pl
     }
 }
 
-/// Says why there is no room, as far as the socket's buffer takes it.
+/// Sends the reason of the refusal, as far as the socket's buffer takes it.
 fn refuse(stream: &UnixStream, why: &str) {
     let failure = Failure::new("busy", format!("cannot take another connection: {why}; close some, or wait"));
     let body = serde_json::to_string(&failure.0).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `GET /v1/events`: those kept, then those to come, as lines or as server-sent events.
+//! `GET /v1/events`: the kept events, then later ones, as lines or as server-sent events.
 
 use std::{
     convert::Infallible,
@@ -14,7 +14,7 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use weir_api::Event;
 
-/// The stream in the form that `headers` ask for; it ends after `kept` unless `live` goes on.
+/// The stream in the form that `headers` request. Without `live` it ends after `kept`.
 pub(super) fn response(kept: Vec<Event>, live: Option<Receiver<Event>>, headers: &HeaderMap) -> Response {
     let feed = Feed { kept: kept.into_iter(), live, last: None }.stream();
     let wants_sse = headers
@@ -35,11 +35,11 @@ fn json(event: &Event) -> String {
     serde_json::to_string(event).expect("strings and numbers always have a JSON form")
 }
 
-/// One reader's place in the events.
+/// The position of one reader in the events.
 struct Feed {
     kept: std::vec::IntoIter<Event>,
     live: Option<Receiver<Event>>,
-    /// Number of the last event told.
+    /// The number of the last event sent.
     last: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Feed {
     async fn next_live(&mut self) -> Option<Event> {
         loop {
             match self.live.as_mut()?.recv().await {
-                // Told already, as one of those kept.
+                // The event was sent already, as one of the kept events.
                 Ok(event) if self.last.is_some_and(|last| event.seq <= last) => {}
                 Ok(event) => return Some(event),
                 Err(RecvError::Lagged(count)) => return Some(self.lost(count)),
@@ -69,8 +69,8 @@ impl Feed {
         }
     }
 
-    /// Stands for `count` events that came faster than they were read, and bears the
-    /// number of the last of them.
+    /// An event in place of `count` events that the reader was too slow for. It has the number of the
+    /// last of them.
     fn lost(&self, count: u64) -> Event {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Event {

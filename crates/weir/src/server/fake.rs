@@ -1,4 +1,4 @@
-//! An agent for tests: the real server in front of a loop with four made-up classes.
+//! An agent for tests: the real server before a loop with four fixed classes.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,14 +19,14 @@ use weir_units::{BitRate, Bytes};
 use super::{Access, Socket, serve};
 use crate::{agent::congestion::Ask, config::Rights, control::Request};
 
-/// Floors above this are refused with `no-capacity`.
+/// Larger floors are refused with `no-capacity`.
 pub(crate) const FREE: BitRate = BitRate::mbit(60);
 
 pub(crate) fn weight(weight: u32) -> Weight {
     Weight::new(weight).unwrap()
 }
 
-/// A class that sends `rate` of the `allocation` it may.
+/// A class with this allocation that sends at `rate`.
 pub(crate) fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
     Class {
         name: name.to_owned(),
@@ -62,8 +62,8 @@ pub(crate) fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
     }
 }
 
-/// `web` in a group with a floor and a ceiling, `video` with a queue, `camera` that is not
-/// enforced, and the host.
+/// `web` in a group with a floor and a ceiling, `video` with a queue, `camera` that is not enforced,
+/// and the host.
 pub(crate) fn classes() -> Vec<Class> {
     let mut web = class("web", BitRate::mbit(40), BitRate(39_840_000));
     web.group = Some("tenant-a".to_owned());
@@ -189,10 +189,10 @@ fn unknown(name: &str) -> Error {
     }
 }
 
-/// An agent on a socket of its own, for the length of a test.
+/// An agent on its own socket for one test.
 pub(crate) struct FakeAgent {
     pub(crate) path: PathBuf,
-    /// Sends an event to those who follow.
+    /// Sends an event to its followers.
     pub(crate) events: broadcast::Sender<Event>,
     stop: mpsc::Sender<Request>,
     thread: Option<thread::JoinHandle<()>>,
@@ -233,7 +233,7 @@ impl FakeAgent {
 
 impl Drop for FakeAgent {
     fn drop(&mut self) {
-        // The loop ends at an answer for which no caller waits, about the name `stop`.
+        // The loop ends at a request about the name `stop` without a waiting caller.
         let (reply, _) = tokio::sync::oneshot::channel();
         let _ = self.stop.blocking_send(Request::Unset("stop".to_owned(), reply));
         if let Some(thread) = self.thread.take() {
@@ -243,13 +243,13 @@ impl Drop for FakeAgent {
     }
 }
 
-/// The loop: keeps policies, knows two events. The class `hang` never answers, `vanish`
-/// drops the question.
+/// The loop keeps policies and knows two events. It never answers about the class `hang`, and drops
+/// requests about `vanish`.
 async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSender<Event>) {
     let mut classes = classes();
     let mut hanging = Vec::new();
     let mut agreements = crate::agent::agree::Desk::new();
-    // A reply fails if the client has gone, which is its right.
+    // A reply fails if the client has gone, which is fine.
     while let Some(request) = requests.recv().await {
         match request {
             Request::Status(reply) => drop(reply.send(status())),
@@ -329,7 +329,7 @@ pub(crate) fn flow() -> FlowRecord {
     }
 }
 
-/// A trial that has just begun.
+/// A trial that has just started.
 pub(crate) fn advice() -> Vec<AdviceView> {
     let to = "10.1.2.0/24".parse().unwrap();
     let settings = AdviceSettings {
@@ -388,7 +388,7 @@ pub(crate) fn export() -> Export {
     Export { version, link, capacity, engine, classes: Vec::new(), selectors: Vec::new() }
 }
 
-/// All or none, as the real agent does.
+/// Applies all changes or none, as the real agent does.
 fn set(classes: &mut Vec<Class>, changes: &SetPolicies) -> Result<Vec<Class>, Error> {
     let mut next = classes.clone();
     let mut changed = Vec::new();

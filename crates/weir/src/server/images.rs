@@ -30,7 +30,7 @@ pub(super) fn router(images: Images) -> Router {
         .with_state(images)
 }
 
-/// The answers of a cache without an agent.
+/// The routes of a cache without an agent.
 pub(super) fn alone(images: Images) -> Router {
     let measured = Router::new().route("/metrics", get(metrics::of_images_alone)).with_state(images.clone());
     measured.merge(router(images))
@@ -46,7 +46,7 @@ fn mirror(images: &Images) -> Result<(Mirror, Handle), Failure> {
     })
 }
 
-/// Work on the store, beside the loop.
+/// Runs work on the store, outside the agent's loop.
 async fn on_store<T: Send + 'static>(
     images: &Images,
     work: impl FnOnce(&Mirror) -> Result<T, StoreError> + Send + 'static,
@@ -75,13 +75,14 @@ async fn list(State(images): State<Images>) -> Answer<Listed> {
     listed.await.map(Json)
 }
 
-/// The most that the site may take to say who is there.
+/// The time limit of a query for the site's nodes.
 const SITE: std::time::Duration = std::time::Duration::from_secs(1);
 
 async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
     let (site, runtime) = mirror(&images)?;
     if site.settings().pop.is_some() {
-        // Asked now, as what was heard some seconds ago may be over. A late answer is for the next question.
+        // The site is asked now, because earlier answers may be outdated. A late answer serves the next
+        // request.
         let asked = runtime.spawn(async move { site.ask_site().await });
         let _ = tokio::time::timeout(SITE, asked).await;
     }
@@ -223,7 +224,7 @@ async fn scrubbing(State(images): State<Images>) -> Answer<Scrub> {
     }))
 }
 
-/// This node's, in the words of images.
+/// This node's platform in the syntax of images.
 fn platform_here() -> String {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! In which language a document comes, and in which its answer is wanted.
+//! The languages of a document and of its answer.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use axum::{
 };
 use weir_agree::{Fault, FaultCode, Language, Utc};
 
-/// The media types that are understood.
+/// The supported media types.
 const TYPES: [(&str, Language); 6] = [
     ("application/xml", Language::Xml),
     ("text/xml", Language::Xml),
@@ -29,17 +29,17 @@ fn unknown(status: StatusCode, what: String) -> Refusal {
     Refusal { status: Some(status), fault, language: Language::Json }
 }
 
-/// A fault on its way out, in the language that is wanted.
+/// A fault to be sent, in the language of the answer.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// If it does not follow from the fault's code.
+    /// The status, if it does not follow from the fault's code.
     pub(super) status: Option<StatusCode>,
     pub(super) fault: Fault,
     pub(super) language: Language,
 }
 
-/// The language of a request's body, if it says; none for a body that says nothing, and for what
-/// curl says if it is not told.
+/// The language of a request's body. `None` if the header is missing, or is the one that curl sends by
+/// default.
 pub(super) fn of_body(headers: &HeaderMap) -> Result<Option<Language>, Refusal> {
     let Some(said) = headers.get(header::CONTENT_TYPE) else { return Ok(None) };
     let said = said.to_str().unwrap_or("?");
@@ -50,7 +50,7 @@ pub(super) fn of_body(headers: &HeaderMap) -> Result<Option<Language>, Refusal> 
     language(said).map(Some).ok_or_else(|| unknown(StatusCode::UNSUPPORTED_MEDIA_TYPE, what()))
 }
 
-/// The language of the answer: the one that `Accept` prefers, or `otherwise` if it does not care.
+/// The language of the answer: the one that `Accept` prefers, or `otherwise` without a preference.
 pub(super) fn of_answer(headers: &HeaderMap, otherwise: Language) -> Result<Language, Refusal> {
     let said: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
     let said = said.join(",");
@@ -79,7 +79,7 @@ pub(super) fn of_answer(headers: &HeaderMap, otherwise: Language) -> Result<Lang
         .ok_or_else(|| unknown(StatusCode::NOT_ACCEPTABLE, format!("cannot answer with {said}")))
 }
 
-/// The HTTP status of such a fault.
+/// The HTTP status of a fault.
 fn status(code: FaultCode) -> StatusCode {
     use FaultCode::*;
     match code {

@@ -1,4 +1,4 @@
-//! `GET /metrics`: classes, the link and agreements in OpenMetrics' text, for Prometheus.
+//! `GET /metrics`: classes, the link and agreements as OpenMetrics text, for Prometheus.
 
 use std::sync::atomic::AtomicU64;
 
@@ -25,10 +25,10 @@ use crate::{
     images::Images,
 };
 
-/// OpenMetrics 1.0, which Prometheus reads.
+/// OpenMetrics 1.0.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The parts that are asked.
+/// The sources of the metrics.
 #[derive(Debug, Clone)]
 pub(super) struct Measured {
     pub(super) control: Control,
@@ -39,13 +39,13 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
     let Measured { control, images } = measured;
     let status = ask(&control, Request::Status).await?;
     let classes = ask(&control, Request::Classes).await?;
-    // A node that makes no agreements has none.
+    // A node without `[agreements]` has none.
     let agreements =
         ask(&control, |reply| Request::Agreements(Ask::Statuses(reply))).await?.unwrap_or_default();
     let congestion =
         (asked(&control, congestion::Ask::View).await?, asked(&control, congestion::Ask::Stats).await?);
     let advice = asked(&control, congestion::Ask::Advice).await?;
-    // The cache is asked where its disk does not hold up the loop.
+    // The cache is asked on a thread where its disk cannot delay the loop.
     let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
         images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
@@ -54,7 +54,7 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
     Ok(answer(text(Some((&status, &classes, &agreements, &congestion, &advice)), images.as_ref(), frozen)))
 }
 
-/// Of the image cache alone.
+/// The metrics of the image cache alone.
 pub(super) async fn of_images_alone(State(images): State<Images>) -> Response {
     let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
@@ -109,7 +109,7 @@ struct OfTrial {
 type Gauges<L> = Family<L, Gauge<f64, AtomicU64>>;
 type Counters<L> = Family<L, Counter>;
 
-/// Rates in bytes per second, as is the custom there.
+/// The rate in bytes per second, as is usual in Prometheus.
 fn bytes_per_second(rate: BitRate) -> f64 {
     rate.0 as f64 / 8.0
 }
@@ -140,7 +140,7 @@ fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>, frozen: u6
         );
     }
     let mut text = String::new();
-    // A string takes what is written to it.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
     text
 }
@@ -280,8 +280,7 @@ fn of_agreements(registry: &mut Registry, agreements: &[AgreementStatus]) {
     );
 }
 
-/// Flows that have ended, by where they led, how large they were and what they used. Nothing
-/// without rules.
+/// Ended flows by destination, size and algorithm. Without rules the list is empty.
 fn of_congestion(registry: &mut Registry, (view, stats): &(CongestionView, StatsView)) {
     if view.rules.is_empty() {
         return;
@@ -331,7 +330,7 @@ fn of_congestion(registry: &mut Registry, (view, stats): &(CongestionView, Stats
     }
 }
 
-/// Trials: what algorithms do, as far as it is known.
+/// Trials: the measured effects of algorithms.
 fn of_advice(registry: &mut Registry, advice: &[AdviceView]) {
     if advice.is_empty() {
         return;

@@ -8,17 +8,17 @@ use weir_agree::Name;
 
 use crate::config::{Right, Rights};
 
-/// A user as the kernel names it when it connects (`SO_PEERCRED`, `SO_PEERGROUPS` of unix(7)).
+/// A user as the kernel recorded it at the connection (`SO_PEERCRED`, `SO_PEERGROUPS` of unix(7)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) uid: u32,
-    /// Its groups, with its own.
+    /// Its supplementary groups and its own group.
     groups: Arc<[u32]>,
 }
 
 impl Peer {
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel's error.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Peer> {
         let cred = stream.peer_cred()?;
         let mut groups = groups(stream)?;
@@ -26,21 +26,21 @@ impl Peer {
         Ok(Peer { uid: cred.uid(), groups: groups.into() })
     }
 
-    /// Whether it is root, or the user that the agent runs as.
+    /// Whether it is root or the agent's own user.
     pub(super) fn is_root(&self) -> bool {
         self.uid == 0 || self.uid == geteuid().as_raw()
     }
 
-    /// Its right.
+    /// Its right at the socket.
     pub(super) fn right(&self, rights: &Rights) -> Option<Right> {
         if self.is_root() { Some(Right::Admin) } else { rights.of(self.uid, &self.groups) }
     }
 
-    /// This user, speaking for that party.
+    /// The name of this user as the speaker of that party.
     pub(super) fn client(&self, party: Option<&Name>) -> Name {
         let uid = self.uid;
         let text = match party {
-            // A name has at most 256 bytes: a long party is told apart by its beginning.
+            // A name has at most 256 bytes, so a long party is cut.
             Some(party) => {
                 format!("{uid}/{}", party.as_str().chars().take(60).collect::<String>().trim_end())
             }
@@ -50,7 +50,7 @@ impl Peer {
     }
 }
 
-/// The supplementary groups of the process that connected.
+/// The supplementary groups of the connecting process.
 fn groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; 32];
     loop {
@@ -71,7 +71,7 @@ fn groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel says how many there are.
+        // The kernel returns the required number of groups.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Err(error);
         }

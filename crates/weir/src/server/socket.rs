@@ -1,4 +1,4 @@
-//! The socket itself: where it is, who may use it, and that there is one agent on it.
+//! The socket: its path, its users, and the exclusion of a second agent.
 
 use std::{
     fs::{self, File},
@@ -17,10 +17,10 @@ use nix::{
 
 use crate::config::{GROUP, Rights};
 
-/// Why the socket cannot be listened on.
+/// The reason why the agent cannot listen on the socket.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
-    /// An agent is alive there.
+    /// Another agent answers there.
     #[error(
         "cannot listen on {}: another agent answers there; stop it first, \
          or give this one a socket of its own (`socket` in `[agent]`)",
@@ -35,9 +35,9 @@ pub(crate) enum BindError {
     Io {
         /// The attempt.
         what: &'static str,
-        /// On what.
+        /// The path concerned.
         path: PathBuf,
-        /// Why not.
+        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -45,23 +45,23 @@ pub(crate) enum BindError {
 
 /// The socket an agent listens on.
 ///
-/// Invariant: while it lives, no other `Socket` of the same path does, in any process: the
-/// lock file beside it says so even between two agents that find the same dead socket.
+/// Invariant: at any time at most one `Socket` of a path exists, in all processes together. A lock file
+/// beside the socket ensures this, even if two agents find the same dead socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Tells our socket from one that took its name.
+    /// Distinguishes this socket from a later one with the same name.
     inode: u64,
     _lock: Flock<File>,
 }
 
 impl Socket {
-    /// Listens on `path`: makes its directory, takes the place of a socket without a listener, lets
-    /// in root, the group `weir` and those who have a right.
+    /// Listens on `path`. Creates its directory and replaces a socket without a listener. Admits root,
+    /// the group `weir` and users with a right.
     ///
     /// # Errors
-    /// [`BindError`]; a live agent's socket is never taken.
+    /// [`BindError`]. The socket of a live agent is never replaced.
     pub(crate) fn bind(path: &Path, rights: &Rights) -> Result<Socket, BindError> {
         let io = |what, path: &Path| {
             let path = path.to_owned();
@@ -102,17 +102,17 @@ impl Socket {
         Ok(Socket { listener, path: path.to_owned(), inode, _lock: lock })
     }
 
-    /// The listener, for the runtime this is called in.
+    /// The listener, registered with the current runtime.
     ///
     /// # Errors
-    /// Out of file descriptors.
+    /// No file descriptors are left.
     pub(crate) fn listener(&self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.listener.try_clone()?)
     }
 }
 
 impl Drop for Socket {
-    /// Removes the socket, unless its name has gone to another.
+    /// Removes the socket, unless another one has its name now.
     fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
@@ -120,14 +120,15 @@ impl Drop for Socket {
     }
 }
 
-/// Sets the socket's mode. The kernel lets all users connect if some outside of the group `weir` have a right; each
-/// request is checked then.
+/// Sets the socket's mode. All users may connect if a user outside the group `weir` has a right. Each
+/// request is checked later.
 pub(crate) fn admit(path: &Path, rights: &Rights) -> io::Result<()> {
     let mode = if rights.is_for_others() { 0o666 } else { 0o660 };
     fs::set_permissions(path, PermissionsExt::from_mode(mode))
 }
 
-/// Holds `path.lock`. The file stays: removing it would let two lock two files of its name.
+/// Locks `path.lock`. The file is never removed, because two agents could then lock two files of that
+/// name.
 fn lock(path: &Path) -> Result<Flock<File>, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");

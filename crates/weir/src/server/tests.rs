@@ -19,18 +19,18 @@ use super::{
 };
 use crate::config::Rights;
 
-/// Sends bytes, returns all that comes back until the server closes or is silent.
+/// Sends bytes. Returns the answer until the server closes or is silent.
 fn raw(path: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // The server may answer and close before it has read all.
+    // The server may answer and close before it has read everything.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()
 }
 
-/// One request; its status and its body.
+/// Sends one request. Returns its status and its body.
 fn http(path: &Path, head: &str, body: &str) -> (u16, Value) {
     let request = format!(
         "{head} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -184,7 +184,7 @@ fn garbage_does_not_harm_the_server() {
     {
         let mut stream = UnixStream::connect(agent.path()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        // The server may close before it has read all.
+        // The server may close before it has read everything.
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -209,7 +209,7 @@ fn events_are_those_kept_and_with_follow_those_to_come() {
     assert_eq!(kept, [fake::event(1, "started"), fake::event(2, "class-added")]);
     let mut follow = agent.client().events(true).unwrap();
     let mut seen: Vec<Event> = follow.by_ref().take(2).map(Result::unwrap).collect();
-    // The second is known to the reader already, as one of those kept.
+    // The reader has the second event already, as one of the kept events.
     for seq in [2, 3, 4] {
         agent.events.send(fake::event(seq, "policy-changed")).unwrap();
     }
@@ -222,7 +222,7 @@ fn a_reader_that_is_too_slow_learns_how_many_events_it_lost() {
     let agent = FakeAgent::start();
     let mut follow = agent.client().events(true).unwrap();
     assert_eq!(follow.by_ref().take(2).count(), 2);
-    // Large, so that they fill the socket's buffer and then the channel's four places.
+    // The events are large. They fill the socket's buffer and then the channel's four places.
     let mut sent = 3..2_000;
     for seq in sent.by_ref() {
         let event = Event { detail: "x".repeat(10_000), ..fake::event(seq, "policy-changed") };
@@ -291,10 +291,10 @@ fn a_live_socket_is_never_taken_and_a_dead_one_is_replaced() {
     assert!(matches!(Socket::bind(&path, &Rights::default()), Err(BindError::InUse(p)) if p == path));
     drop(first);
     assert!(!path.exists());
-    // A dead socket, as `kill -9` leaves it.
+    // A dead socket, as after `kill -9`.
     drop(UnixListener::bind(&path).unwrap());
     drop(Socket::bind(&path, &Rights::default()).unwrap());
-    // A live one of a program that knows nothing of the lock.
+    // A live socket of a program that does not use the lock.
     let stranger = UnixListener::bind(&path).unwrap();
     assert!(matches!(Socket::bind(&path, &Rights::default()), Err(BindError::InUse(_))));
     assert!(path.exists());

@@ -1,4 +1,4 @@
-//! The questions of the API about agreements.
+//! The API's questions about agreements.
 
 use weir_agree::{Agreement, Fault, FaultCode, Name, Offer, Report, Template, Utc};
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
@@ -9,15 +9,15 @@ use crate::{
     reply::Reply,
 };
 
-/// The answer's way back.
+/// The channel for the answer.
 type Answer<T> = Reply<Result<T, Fault>>;
 
 /// The agreements that a caller may end and renew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Everyone's.
+    /// All agreements.
     Any,
-    /// Those that this user made.
+    /// The agreements that this user made.
     User(u32),
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) enum Ask {
     Templates(Answer<Vec<Template>>),
-    /// From a client that is told apart by that name, and the user who made it.
+    /// An offer. The name distinguishes clients, and the number is the user who sent it.
     Offer(Name, u32, Box<Offer>, Answer<OfferAnswer>),
     All(Answer<Vec<Agreement>>),
     One(String, Answer<Agreement>),
@@ -33,18 +33,18 @@ pub(crate) enum Ask {
     Status(String, Answer<AgreementStatus>),
     Terminate(String, Owner, Answer<Agreement>),
     Renew(String, Option<Utc>, Owner, Answer<Agreement>),
-    /// An operator's yes or no.
+    /// An operator's decision: accept or reject.
     Decide(String, bool, Answer<Agreement>),
     Calendar(Option<Utc>, Option<Utc>, Answer<CalendarView>),
-    /// Of the month of that moment, of this one without.
+    /// The report of the month that contains the moment. `None` means this month.
     Report(String, Option<Utc>, Answer<Report>),
 }
 
 impl Agent {
-    /// Answers a question about agreements; what it changes is in force at once.
+    /// Answers a question about agreements. A change is in force when this returns.
     pub(in crate::agent) fn agree(&mut self, ask: Ask) {
         let now = self.moment();
-        // A caller that has gone needs no answer.
+        // A failed send is ignored: the caller has gone.
         match ask {
             Ask::Templates(reply) => drop(reply.send(self.with_agreements(|a| Ok(a.templates())))),
             Ask::All(reply) => drop(reply.send(self.with_agreements(|a| Ok(a.all().cloned().collect())))),
@@ -122,7 +122,7 @@ impl Agent {
     }
 }
 
-/// The answer to a question that came when no agreements were made.
+/// The answer where the configuration allows no agreements.
 pub(super) fn off() -> Fault {
     let message = "cannot make agreements: the node's configuration has no [agreements]".to_owned();
     Fault::new(FaultCode::AgreementsOff, message)

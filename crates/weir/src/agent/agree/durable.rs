@@ -1,5 +1,5 @@
-//! Promises survive a disk that fails, tears and forgets. The test has a database on a simulated
-//! disk that loses unsynced writes, at every operation in turn.
+//! Promises survive a disk that fails, tears writes and forgets. The database runs on a simulated disk
+//! that loses unsynced changes. The disk fails at every operation in turn.
 
 use std::{
     collections::BTreeMap,
@@ -16,19 +16,19 @@ use super::{
 };
 use crate::agent::store::place::{Copy, Place, Seen};
 
-/// A write or a change of length that is not synced.
+/// An unsynced write or change of length.
 #[derive(Debug, Clone)]
 enum Pending {
     Write(u64, Vec<u8>),
     Length(u64),
 }
 
-/// A disk: what is safe, what is only in its cache, and what goes wrong when.
+/// A disk: the safe bytes, the cached bytes and the planned failure.
 #[derive(Debug, Default)]
 struct Disk {
     safe: Vec<u8>,
     pending: Vec<Pending>,
-    /// The content to read: both together.
+    /// The bytes that a read returns: safe and cached.
     seen: Vec<u8>,
     /// The second copy.
     second: Text,
@@ -36,21 +36,21 @@ struct Disk {
     asides: u64,
     /// Operations so far.
     operations: u64,
-    /// At that one it fails, and at all later ones.
+    /// The operation that fails. All later ones fail too.
     fails_at: Option<u64>,
-    /// Only the one at which it fails; the later ones are done.
+    /// Only that one operation fails.
     once: bool,
-    /// Decides what of the cache a crash leaves, and how much of a write.
+    /// The seed that decides which cached changes and which part of a write survive a crash.
     seed: u64,
 }
 
-/// A file that grows or is exchanged.
+/// A file that grows or is replaced.
 #[derive(Debug, Default)]
 struct Text {
     safe: Option<Vec<u8>>,
-    /// None as well: it is as it is on disk.
+    /// `None` means that the text is as on disk.
     seen: Option<Vec<u8>>,
-    /// It was exchanged, and the directory is not synced.
+    /// The file was replaced, and the directory is not synced yet.
     is_exchanged: bool,
 }
 
@@ -91,7 +91,7 @@ impl Disk {
         self.pending.push(change);
     }
 
-    /// Power is lost: of what is in the cache, each change is there, lost, or torn.
+    /// Loses power. Each cached change survives, is lost, or is torn.
     fn crash(&mut self) {
         for change in std::mem::take(&mut self.pending) {
             match self.random() % 3 {
@@ -110,7 +110,7 @@ impl Disk {
 }
 
 impl Disk {
-    /// Of what was added, a part is there; what was exchanged is the old or the new.
+    /// Keeps a part of an appended text. A replaced text is the old one or the new one.
     fn crash_second(&mut self) {
         let random = self.random();
         let Text { safe, seen, is_exchanged } = &mut self.second;
@@ -166,7 +166,7 @@ impl StorageBackend for Handle {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut disk = self.disk();
         if let Err(error) = disk.operate() {
-            // Some of it may have got through.
+            // A part of the write may have reached the disk.
             let part = (disk.random() as usize) % (data.len() + 1);
             disk.change(Pending::Write(offset, data[..part].to_vec()));
             return Err(error);
@@ -216,7 +216,7 @@ impl Place for Handle {
         let text = disk.second.seen.as_mut().ok_or(io::ErrorKind::NotFound)?;
         text.extend_from_slice(&line[..part]);
         failed?;
-        // The sync.
+        // This operation is the sync.
         disk.operate()?;
         disk.second.safe = disk.second.seen.clone();
         Ok(())
@@ -226,7 +226,7 @@ impl Place for Handle {
         let mut text = Vec::new();
         write(&mut text)?;
         let mut disk = self.disk();
-        // The write, the sync, the exchange; then the directory's sync.
+        // The write, the sync, the exchange; the sync of the directory follows.
         for _ in 0..3 {
             disk.operate()?;
         }
@@ -245,25 +245,25 @@ fn store(disk: &Handle) -> Result<Store, StoreError> {
     Store::opened_in(Box::new(disk.clone()), PathBuf::from("made-up.redb"))
 }
 
-/// The answer to a client.
+/// The answer that a client got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Accepted,
     Refused,
-    /// The outcome is unknown.
+    /// The answer said that the result is unknown.
     Unknown,
 }
 
 const OFFERS: u64 = 20;
 
-/// An offer of its own, every fourth too large for the link.
+/// The `i`-th offer. Every fourth is too large for the link.
 fn nth(i: u64) -> Offer {
     let mut offer = offer(&format!("s{i}"), if i % 4 == 3 { 95 } else { 4 });
     offer.id = Some(Name::new(&format!("offer-{i}")).unwrap());
     offer
 }
 
-/// Sends all offers, terminates every fifth agreement, and notes what was told.
+/// Sends all offers, terminates every fifth agreement, and records the answers.
 fn live(
     agreements: &mut Agreements,
     store: &Store,
@@ -299,7 +299,7 @@ fn live(
     }
 }
 
-/// The stored agreements must be those of the answers: none lost, none twice, none refused.
+/// Compares the agreements with the answers: none is lost, doubled or refused.
 fn compare(agreements: &Agreements, told: &BTreeMap<u64, Told>, ended: &BTreeMap<u64, bool>, what: &str) {
     for (i, told) in told {
         let id = nth(*i).id;
@@ -318,8 +318,8 @@ fn compare(agreements: &Agreements, told: &BTreeMap<u64, Told>, ended: &BTreeMap
     assert_eq!(ids.len(), agreements.all().count(), "{what}: an id is given twice");
 }
 
-/// One life with a disk that fails at that operation, once or always, a crash, and a second life.
-/// Returns the number of operations of the first.
+/// A first life with a disk that fails at that operation (once or from then on), a crash, and a second
+/// life. Returns the number of operations of the first life.
 fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
     let config = config("offers_at_once = 1000\n");
     let seed = fails_at.unwrap_or(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -343,7 +343,7 @@ fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
     let store = store(&disk).unwrap_or_else(|e| panic!("{what}: {e}"));
     let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
     compare(&agreements, &told, &ended, &format!("{what}, after the crash"));
-    // A client without an answer asks again, with the same id.
+    // A client without an answer asks again with the same id.
     live(&mut agreements, &store, &mut told, &mut ended);
     assert!(told.values().all(|told| *told != Told::Unknown), "{what}: {told:?}");
     compare(&agreements, &told, &ended, &format!("{what}, asked again"));
@@ -353,7 +353,7 @@ fn two_lives(fails_at: Option<u64>, once: bool) -> u64 {
     operations
 }
 
-/// The second copy alone must hold all agreements: the database is lost.
+/// Checks that the second copy alone holds all agreements, as if the database were lost.
 fn same_in_second(disk: &Handle, agreements: &Agreements, what: &str) {
     let mut without = Disk { seed: 1, ..Disk::default() };
     without.second.seen = disk.disk().second.seen.clone();

@@ -1,4 +1,4 @@
-//! Agreements and the link: what is in force becomes policy, and what was sent is counted.
+//! Agreements and the link: agreements in force become policies, and delivered bytes are counted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,25 +11,25 @@ use weir_units::{BitRate, Bytes};
 
 use crate::agent::{Agent, clock::since_boot};
 
-/// The demand and the traffic of one agreement in force, between two looks at its class.
+/// The demand and the delivery of one agreement in force, between two looks at its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct Interval {
     pub(in crate::agent) id: Name,
     /// The class's key.
     pub(in crate::agent) class: String,
-    /// The promise.
+    /// The promised rate.
     pub(in crate::agent) guarantee: BitRate,
-    /// The demand.
+    /// The rate it would have sent at.
     pub(in crate::agent) demand: Demand,
-    /// The traffic.
+    /// The bytes sent.
     pub(in crate::agent) delivered: Bytes,
-    /// How long the interval was.
+    /// The length of the interval.
     pub(in crate::agent) time: Duration,
-    /// Whether more was waiting, at its beginning and at its end.
+    /// Whether the class had a backlog at the beginning and at the end.
     pub(in crate::agent) waits: bool,
 }
 
-/// Up to where a class's bytes were counted under its agreement.
+/// The state of a class's counters at the last count under its agreement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct Counted {
     bytes: u64,
@@ -42,16 +42,16 @@ impl Agent {
         Moment { utc: self.clock.now(since_boot()), monotonic: self.now() }
     }
 
-    /// The time until an agreement begins or ends; [`Duration::MAX`] if none does.
+    /// The time until an agreement begins or ends; `Duration::MAX` if none does.
     pub(in crate::agent) fn until_change(&self) -> Duration {
         let now = self.moment().utc;
         let next = self.agreements.as_ref().and_then(|a| a.next_change(now));
-        // A millisecond is the calendar's grain: not before it.
+        // The calendar counts in milliseconds, so the agent does not wake before the moment.
         next.map_or(Duration::MAX, |next| next.since(now))
     }
 
-    /// Puts in force what is agreed, at every moment at which that changes: whatever has a
-    /// class has its rates when this returns.
+    /// Enforces the agreements in force, at every moment of change. Each class has its rates when this
+    /// returns.
     pub(in crate::agent) fn keep_agreements(&mut self) {
         let now = self.moment().utc;
         let Some(agreements) = &mut self.agreements else { return };
@@ -68,10 +68,10 @@ impl Agent {
             }
         }
         if changed && !self.is_surveyed() {
-            // The first survey has all of it enforced, beside the classes that it finds.
+            // The first survey enforces all agreements, together with the classes it finds.
             self.dirty = true;
         } else if changed {
-            // A class has packets after it is made, and none before it is unmade.
+            // Selectors lead packets to a class only after it is created and before it is removed.
             let known: BTreeSet<u16> = self.followed.values().map(|f| f.minor).collect();
             self.node.select(&self.book, |minor| known.contains(&minor));
             self.follow();
@@ -79,7 +79,7 @@ impl Agent {
             self.node.select(&self.book, |_| true);
             self.keep_promises();
         }
-        // A disk may take its time: what has happened is told first.
+        // Events are reported before the disk is written, because a write may take long.
         self.admit_both();
         if let Some(agreements) = &mut self.agreements {
             if !self.dirty {
@@ -90,7 +90,7 @@ impl Agent {
         self.admit_both();
     }
 
-    /// Has agreements know what is promised to classes, and tells what happened to agreements.
+    /// Tells the agreements how much is promised to classes, and reports the changes of agreements.
     fn admit_both(&mut self) {
         let promised = self.book.promised_to_classes();
         let Some(agreements) = &mut self.agreements else { return };
@@ -102,7 +102,7 @@ impl Agent {
         }
     }
 
-    /// Counts what was sent under each agreement since the last look.
+    /// Counts the bytes sent under each agreement since the last look.
     pub(in crate::agent) fn count_delivered(&mut self) {
         let now = self.moment();
         if self.agreements.is_none() {

@@ -1,9 +1,9 @@
-//! The agreements of this node: the book, the database behind it, and what has happened.
+//! The agreements of this node: the book, its database, and their events.
 //!
-//! No kernel here, and no clock: moments are arguments. An answer is on disk before it is given. If
-//! a write fails, the database is opened again, and what it holds then is the truth: an offer whose
-//! agreement is found in it is accepted, another one was never made, and if it cannot be opened the
-//! answer says that nobody knows.
+//! This module uses no kernel and no clock: moments are arguments. An answer is given only after its
+//! content is on disk. After a failed write the database is opened again, and its content decides. An
+//! offer counts as accepted if its agreement is in the database, and as never made otherwise. If the
+//! database cannot be opened, the answer says that the result is unknown.
 
 mod ask;
 #[cfg(test)]
@@ -37,13 +37,12 @@ pub(super) use enforce::{Counted, Interval as Delivery};
 pub(crate) use tests::{Desk, offer};
 pub(super) use watch::LinkSeen;
 
-/// The longest time for which counted bytes wait to be written. A crash forgets that much of a
-/// quota's use.
+/// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
-/// The most steps of the calendar that are told at once.
+/// The most calendar steps in one answer.
 const MOST_STEPS: usize = 10_000;
 
-/// Something that happened to an agreement, for `weir events`.
+/// A change of an agreement, for `weir events`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Happened {
     pub(crate) what: &'static str,
@@ -53,26 +52,26 @@ pub(crate) struct Happened {
 
 /// All agreements of this node.
 ///
-/// Invariant: every agreement of the book that is not new is in the database, or `unsaved` says
-/// that its row is older than it.
+/// Invariant: every agreement of the book that is not new is in the database, or `unsaved` says that
+/// its row is older.
 pub(crate) struct Agreements {
     book: Book,
-    /// The users who made them; none of an agreement that is older than owners are.
+    /// The users who made them. Agreements from before owners were stored have none.
     owners: BTreeMap<Name, u32>,
     rules: Rules,
     link: config::Link,
-    /// Promised to classes, of what agreements could have had.
+    /// The promises to classes that reduce what agreements may get.
     elsewhere: BitRate,
     next: u64,
     openings: u64,
-    /// Terminating: something may enforce them still.
+    /// Agreements in termination. The engine may still enforce them.
     terminating: BTreeSet<Name>,
-    /// The agreements with wrong rows.
+    /// Agreements whose rows are outdated.
     unsaved: BTreeSet<Name>,
-    /// The agreements with counted bytes that are not written.
+    /// Agreements whose counted bytes are not written yet.
     counted: BTreeSet<Name>,
     counted_since: Instant,
-    /// The agreements with a quota that was used up at the last look.
+    /// Agreements whose quota was used up at the last look.
     used_up: BTreeSet<Name>,
     monitor: Monitor,
     months_saved: Instant,
@@ -80,7 +79,8 @@ pub(crate) struct Agreements {
 }
 
 impl Agreements {
-    /// Those in the database, by the rules of the configuration; none without such a section.
+    /// Opens the agreements of the database under the configuration's rules. `None` without such a
+    /// section.
     pub(crate) fn open(config: &Config, store: &Store, now: Utc) -> Result<Option<Agreements>, StoreError> {
         let Some(rules) = config.agreements.clone() else {
             let left = store.agreements()?.agreements;
@@ -91,7 +91,7 @@ impl Agreements {
             return Ok(None);
         };
         let limits = rules.limits(&config.link, BitRate::ZERO);
-        // The configuration was checked: it divides the link.
+        // The configuration was checked, so the limits exist.
         let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.capacity));
         let mut agreements = Agreements {
             book: Book::new(limits, rules.book_limits()),
@@ -112,14 +112,14 @@ impl Agreements {
         };
         agreements.offer_templates();
         agreements.reconcile(store)?;
-        // Events of the time without an agent.
+        // The changes due while no agent ran.
         agreements.advance(now);
         agreements.settle(store, now);
         agreements.resume(store, now);
         Ok(Some(agreements))
     }
 
-    /// Takes over changed rules; agreements stay as they were made.
+    /// Adopts changed rules. Existing agreements keep their terms.
     pub(crate) fn reconfigure(&mut self, rules: Rules, link: &config::Link) {
         let gone: Vec<Name> = self.book.templates().map(|t| t.id.clone()).collect();
         gone.iter().for_each(|id| drop(self.book.remove_template(id)));
@@ -134,12 +134,12 @@ impl Agreements {
             templates.push(words::plain_template(&self.rules, &self.link));
         }
         for template in templates {
-            // Configured ones were checked with the configuration.
+            // Configured templates were checked with the configuration.
             let _ = self.book.set_template(template);
         }
     }
 
-    /// Says how much is promised to classes without an agreement.
+    /// Sets the sum of the promises to classes without an agreement.
     pub(crate) fn promised_to_classes(&mut self, promised: BitRate) {
         let theirs =
             self.rules.promisable(&self.link).saturating_sub(self.rules.reservable.of(self.link.capacity));
@@ -156,7 +156,7 @@ impl Agreements {
         }
     }
 
-    /// Takes over from the database what it holds and this does not.
+    /// Adds the agreements of the database that the book lacks.
     fn reconcile(&mut self, store: &Store) -> Result<(), StoreError> {
         let openings = store.openings()?;
         if openings == self.openings {
@@ -181,7 +181,7 @@ impl Agreements {
         Ok(())
     }
 
-    /// Events since the last call.
+    /// The changes since the last call.
     pub(crate) fn happened(&mut self) -> Vec<Happened> {
         std::mem::take(&mut self.happened)
     }
@@ -207,7 +207,7 @@ impl Agreements {
         })
     }
 
-    /// Answers an offer of `client`: its agreement is on disk when this returns it.
+    /// Answers an offer of `client`. The agreement is on disk when this returns it.
     pub(crate) fn offer(
         &mut self,
         client: &Name,
@@ -258,7 +258,7 @@ impl Agreements {
         Ok(answer(agreement))
     }
 
-    /// Changes an agreement in the book and, before anybody hears of it, on disk.
+    /// Changes an agreement in the book, and on disk before any caller learns of it.
     fn change<T>(
         &mut self,
         id: &str,
@@ -280,7 +280,7 @@ impl Agreements {
         Ok((after, done))
     }
 
-    /// Whether a caller may do that with an agreement.
+    /// Whether a caller may do `what` with an agreement.
     ///
     /// # Errors
     /// There is no such agreement, or another user made it.
@@ -293,14 +293,14 @@ impl Agreements {
         }
     }
 
-    /// Ends an agreement; what enforces it is still to be taken down, see [`Agreements::finish`].
+    /// Ends an agreement. The engine still enforces it until [`Agreements::finish`].
     pub(crate) fn terminate(&mut self, id: &str, store: &Store, now: Utc) -> Result<(), Fault> {
         let (agreement, ()) = self.change(id, store, |book, id| book.terminate(id, now))?;
         self.terminating.insert(agreement.id);
         Ok(())
     }
 
-    /// Notes that nothing enforces terminating agreements any more.
+    /// Records that the engine no longer enforces terminating agreements.
     pub(crate) fn finish(&mut self, store: &Store, now: Utc) {
         if self.terminating.is_empty() {
             return;
@@ -329,7 +329,7 @@ impl Agreements {
         Ok(agreement)
     }
 
-    /// An operator's word on an offer that waits.
+    /// Accepts or rejects a pending offer.
     pub(crate) fn decide(
         &mut self,
         id: &str,
@@ -347,7 +347,7 @@ impl Agreements {
         Ok(agreement)
     }
 
-    /// Tells of one that begins when it is accepted.
+    /// Reports an agreement that begins with its acceptance.
     fn tell_begun(&mut self, agreement: &Agreement) {
         if agreement.service_state == ServiceState::Ready {
             self.tell("agreement-activated", Some(&agreement.id), words::promise(agreement));
@@ -375,8 +375,8 @@ impl Agreements {
         })
     }
 
-    /// Lets agreements begin and end whose time has come: the clock says so to the next agent too,
-    /// so that nothing has to be written before it is enforced.
+    /// Begins and ends the agreements that are due. Nothing is written before, because the clock gives
+    /// the next agent the same result.
     pub(crate) fn advance(&mut self, now: Utc) {
         for change in self.book.advance(now) {
             self.unsaved.insert(change.id.clone());
@@ -389,7 +389,7 @@ impl Agreements {
         }
     }
 
-    /// Writes what [`Agreements::advance`] changed, and forgets what is long over.
+    /// Writes the changes of [`Agreements::advance`], and deletes agreements that ended long ago.
     pub(crate) fn settle(&mut self, store: &Store, now: Utc) {
         let old: Vec<Name> =
             self.book.forget_until(self.rules.remembers_since(now)).into_iter().map(|a| a.id).collect();
@@ -401,7 +401,7 @@ impl Agreements {
         self.save(store);
     }
 
-    /// Writes what is not written yet.
+    /// Writes the outdated rows.
     fn save(&mut self, store: &Store) {
         if self.unsaved.is_empty() {
             return;
@@ -416,7 +416,7 @@ impl Agreements {
         }
     }
 
-    /// Counts what was sent, and notices quotas that are used up or back.
+    /// Counts the delivered bytes, and notices quotas that are used up or renewed.
     pub(super) fn count(&mut self, delivered: &[Delivery], store: &Store, now: Moment) {
         for one in delivered.iter().filter(|one| one.delivered.0 > 0) {
             if self.book.count(&one.id, one.delivered, now.utc).is_ok() {
@@ -453,7 +453,7 @@ impl Agreements {
         }
     }
 
-    /// Writes what was counted under agreements with a quota.
+    /// Writes the bytes counted under agreements with a quota.
     pub(crate) fn save_counted(&mut self, store: &Store) {
         let counted = std::mem::take(&mut self.counted);
         let with_quota = |id: &Name| self.book.agreement(id).is_some_and(|a| a.offer.terms.quota.is_some());
@@ -483,22 +483,22 @@ impl Agreements {
         self.book.in_force(now).into_iter().map(agreed).collect()
     }
 
-    /// The most that is promised together, now or later.
+    /// The highest sum of promises at any moment from now on.
     pub(crate) fn promised(&self, now: Utc) -> BitRate {
         self.book.calendar().peak(Interval { start: now, end: None })
     }
 
-    /// Promises, now or later, beyond the reservable rate.
+    /// The part of these promises above the reservable rate.
     pub(crate) fn excess(&self, now: Utc) -> BitRate {
         self.promised(now).saturating_sub(self.book.calendar().limits().reservable())
     }
 
-    /// When something begins or ends next.
+    /// The next moment at which an agreement begins or ends.
     pub(crate) fn next_change(&self, after: Utc) -> Option<Utc> {
         self.book.next_change(after)
     }
 
-    /// An agreement with what has become of it; `class` says where it is enforced, or why not.
+    /// An agreement with its state. `class` is the class that enforces it, or the reason why none does.
     pub(crate) fn status(
         &self,
         agreement: &Agreement,

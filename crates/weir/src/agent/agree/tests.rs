@@ -1,6 +1,6 @@
 use super::*;
 
-/// This machine's calendar.
+/// The current time of this machine.
 fn utc() -> Utc {
     Utc::from(std::time::SystemTime::now())
 }
@@ -11,7 +11,7 @@ pub(super) fn config(more: &str) -> Config {
     crate::config::parse(&format!("{CONFIG}{more}"), std::path::Path::new("test.toml")).unwrap()
 }
 
-/// Real agreements in front of a database of their own, for tests of the server.
+/// Real agreements with their own database, for tests of the server.
 pub(crate) struct Desk {
     pub(crate) agreements: Agreements,
     pub(crate) store: Store,
@@ -118,7 +118,7 @@ fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
 #[test]
 fn what_classes_are_promised_is_not_promised_to_agreements() {
     let mut desk = Desk::new();
-    // 95 may be promised in all, 90 of it to agreements.
+    // 95 Mbit/s may be promised, 90 of them to agreements.
     desk.agreements.promised_to_classes(BitRate::mbit(25));
     let Desk { agreements, store, .. } = &mut desk;
     let fault = agreements.offer(&client(), None, offer("web", 71), store, moment(0)).unwrap_err();
@@ -304,7 +304,7 @@ fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
         assert!(agreements.permits(Owner::User(1000), old.as_str(), "renew").is_err());
         made.agreement.id
     };
-    // The maker is known after a restart too.
+    // The owner is known after a restart too.
     let store = Store::open(dir.path()).unwrap();
     let mut agreements = Agreements::open(&config, &store, moment(1).utc).unwrap().unwrap();
     for owner in [Owner::Any, Owner::User(1000)] {
@@ -317,7 +317,7 @@ fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
         "user 1001 cannot terminate a-1: user 1000 made it; root may, and so may each user of `admin` in \
          `[access]` of the configuration"
     );
-    // A number is never given to another agreement, so that no one inherits one.
+    // An id is never used again, so no user inherits an agreement.
     agreements.terminate(id.as_str(), &store, moment(2).utc).unwrap();
     agreements.finish(&store, moment(2).utc);
     agreements.settle(&store, moment(2 * 86_400).utc);

@@ -1,5 +1,5 @@
-//! Tells whether guarantees are met. The monitor judges the traffic of the link; its verdict goes
-//! to the database, to events and to callers.
+//! Checks whether guarantees are met. The monitor gets each look at the link, and its findings go to
+//! the database, to events and to callers.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,40 +11,40 @@ use weir_units::{Bytes, TcHandle};
 use super::{Agreements, Delivery};
 use crate::agent::{Agent, store::Store};
 
-/// The longest time for which a look waits to be written. A crash forgets that much of a month.
+/// How long observations may wait to be written. A crash forgets at most this part of a month.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
-/// The link at the last look.
+/// The link's counters at the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct LinkSeen {
-    /// Of the link's own queue; none if it has none.
+    /// The counters of the link's own queue, if it has one.
     queue: Option<Counters>,
-    /// The bytes that all classes had sent.
+    /// Bytes sent by all classes.
     sent: u64,
-    /// The number of repairs.
+    /// Repairs so far.
     repairs: u64,
 }
 
-/// The fate of the bytes sent between two looks.
+/// The traffic between two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Passed {
     conditions: Conditions,
-    /// The bytes that came to the link, from the scheduler or past it; at least those that it
-    /// carried.
+    /// Bytes offered to the link by the scheduler or past it. At least the bytes carried.
     offered: u64,
 }
 
 impl LinkSeen {
-    /// The changes between an earlier look and this one; `up`: the link was.
+    /// The traffic between an earlier look and this one. `up` says whether the link was up.
     fn since(&self, earlier: &LinkSeen, up: bool, fault: bool, capacity: weir_units::BitRate) -> Passed {
         let sent = self.sent.saturating_sub(earlier.sent);
-        // Without a queue of its own, what is sent is gone.
+        // A link without its own queue carries all that is sent.
         let (carried, offered, full) = match (self.queue, earlier.queue) {
             _ if !up => (0, sent, true),
             (Some(now), Some(before)) => {
                 let carried = now.bytes.saturating_sub(before.bytes);
                 let drops = now.drops.saturating_sub(before.drops);
-                // It counts what it drops in packets; they are like those that it carries.
+                // The queue counts drops in packets. The mean size of carried packets stands for
+                // theirs.
                 let mean = carried / now.packets.saturating_sub(before.packets).max(1);
                 let waits = now.backlog.saturating_sub(before.backlog);
                 let full = drops > 0 || (now.backlog > 0 && before.backlog > 0);
@@ -64,14 +64,14 @@ impl LinkSeen {
     }
 }
 
-/// The part that the link carries of an offered load: its queue drops from all senders alike.
+/// The carried part of the bytes `of`. The link's queue drops the same part of each sender's traffic.
 fn part(of: u64, carried: u64, offered: u64) -> Bytes {
     let kept = u128::from(of) * u128::from(carried.min(offered)) / u128::from(offered.max(1));
     Bytes(u64::try_from(kept).unwrap_or(u64::MAX))
 }
 
 impl Agent {
-    /// Has the monitor look at what each agreement got.
+    /// Gives the monitor the rates that each agreement got.
     pub(in crate::agent) fn watch_agreements(&mut self, delivered: &[Delivery], now: Moment) {
         if delivered.is_empty() {
             self.link_seen = None;
@@ -114,7 +114,7 @@ impl Agent {
             None
         });
         let root = queue.and_then(|all| all.into_iter().find(|q| q.parent == TcHandle::ROOT));
-        // A group's are its members'.
+        // A group is left out, because its members count.
         let classes = self.book.entries().iter().filter(|(_, e)| e.claim.kind != weir_api::Kind::Group);
         let classes = classes.filter_map(|(key, _)| self.followed.get(key));
         LinkSeen {
@@ -126,7 +126,7 @@ impl Agent {
 }
 
 impl Agreements {
-    /// Takes up the months of agreements from before a restart.
+    /// Resumes the months that agreements had before a restart.
     pub(super) fn resume(&mut self, store: &Store, now: Utc) {
         for id in self.book.in_force(now).into_iter().map(|f| f.id.clone()).collect::<Vec<_>>() {
             match store.month(&id, now.month()) {
@@ -137,7 +137,7 @@ impl Agreements {
         }
     }
 
-    /// Has the monitor look, and tells and stores what it finds.
+    /// Runs the monitor, then reports and stores its findings.
     fn watch(&mut self, looks: &[(Name, Look)], store: &Store, now: Moment) {
         let mut months: Vec<(Name, Month)> = Vec::new();
         for (id, look) in looks {
@@ -156,7 +156,7 @@ impl Agreements {
                 }
                 months.extend(self.monitor.month(id).map(|month| (id.clone(), month)));
             }
-            // It is in the book: what it delivered has just been counted.
+            // The book knows the agreement: its delivered bytes were counted just now.
             let _ = self.book.set_guarantee(id, self.monitor.state(id));
         }
         let in_force: BTreeSet<Name> =
@@ -177,7 +177,7 @@ impl Agreements {
         }
     }
 
-    /// Writes what was seen of all that are watched.
+    /// Writes the observations of all watched agreements.
     pub(crate) fn save_months(&self, store: &Store) {
         let month = |id: &Name| Some((id.clone(), self.monitor.month(id)?));
         let months: Vec<(Name, Month)> = self.monitor.watched().filter_map(month).collect();
@@ -188,7 +188,7 @@ impl Agreements {
         }
     }
 
-    /// The promises and the delivery in the month of that moment.
+    /// The promises of the month that contains `month`, and how far they were kept.
     pub(crate) fn report(&self, id: &str, month: Utc, store: &Store, now: Utc) -> Result<Report, Fault> {
         let agreement = self.one(id)?;
         let watched = self.monitor.month(&agreement.id).filter(|seen| seen.month() == month.month());
@@ -221,8 +221,8 @@ mod tests {
         *,
     };
 
-    /// Seconds from that moment on, in each of which an agreement of 20 Mbit/s that asks for more
-    /// gets this part of it in percent.
+    /// Watches an agreement of 20 Mbit/s with a backlog, one second per value, from that moment on.
+    /// Each value is the delivered part in percent.
     fn watched(agreements: &mut Agreements, store: &Store, id: &Name, from: Moment, percents: &[u64]) {
         let guarantee = BitRate::mbit(20);
         for (n, percent) in (1..).zip(percents) {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(month.observed_ms, 9_000, "up to the last look of it");
     }
 
-    /// The link's queue has let through that many bytes, in packets of 100.
+    /// The counters of a link whose queue let `bytes` through, in packets of 100.
     fn seen(bytes: u64, drops: u64, backlog: u64, sent: u64) -> LinkSeen {
         let queue = Counters { bytes, packets: bytes / 100, drops, backlog, ..Counters::default() };
         LinkSeen { queue: Some(queue), sent, repairs: 1 }
@@ -317,12 +317,12 @@ mod tests {
     #[test]
     fn what_bypasses_the_classes_is_seen_where_the_link_has_no_room_for_it() {
         let (before, link) = (seen(0, 0, 0, 0), BitRate::mbit(95));
-        // The classes fill the link, and half as much comes beside them: a third is dropped.
+        // The classes fill the link, and half as much traffic bypasses them. A third is dropped.
         let passed = seen(10_000, 40, 1_000, 10_000).since(&before, true, false, link);
         assert_eq!(passed.offered, 15_000);
         assert_eq!(passed.conditions.bypassed, Bytes(3_333));
         assert_eq!(part(6_000, 10_000, passed.offered), Bytes(4_000));
-        // A slow link: nothing came beside them.
+        // On a slow link, no traffic bypasses the classes.
         let passed = seen(2_000, 80, 0, 10_000).since(&before, true, false, link);
         assert_eq!((passed.offered, passed.conditions.bypassed), (10_000, Bytes(0)));
     }

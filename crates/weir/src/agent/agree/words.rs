@@ -1,4 +1,4 @@
-//! Texts about agreements, and the template of a provider without one.
+//! Texts about agreements, and the template of a provider that configures none.
 
 use weir_agree::{Agreement, Constraints, Fault, FaultCode, GRAIN, Name, Service, Template, Terms};
 
@@ -9,7 +9,7 @@ use crate::{
 
 pub(super) use super::ask::off;
 
-/// An agreement in one line.
+/// Describes an agreement in one line.
 pub(super) fn promise(agreement: &Agreement) -> String {
     let terms = &agreement.offer.terms;
     let until = agreement.until.map_or("without an end".to_owned(), |until| format!("to {until}"));
@@ -32,7 +32,7 @@ pub(super) fn not_recorded(why: &str) -> Fault {
     Fault::new(FaultCode::NotRecorded, format!("cannot record the agreement: {why}"))
 }
 
-/// A write failed; `is_known` says whether the database could be read afterwards.
+/// The fault after a failed write. `is_known` says whether the database could be read afterwards.
 pub(super) fn uncertain(error: &StoreError, is_known: bool) -> Fault {
     not_recorded(&match is_known {
         true => format!("{error}; nothing was changed"),
@@ -40,18 +40,18 @@ pub(super) fn uncertain(error: &StoreError, is_known: bool) -> Fault {
     })
 }
 
-/// How this node is called.
+/// The name of this node.
 pub(super) fn host() -> Name {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Name::new(name.trim()).unwrap_or_else(|_| fixed("weir"))
 }
 
-/// A name that is written here.
+/// A name from a constant in the source.
 fn fixed(text: &'static str) -> Name {
     Name::new(text).expect("names in the source are names")
 }
 
-/// The offer if no template is configured: anything that admission accepts.
+/// The template if none is configured: it allows any offer that admission accepts.
 pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
     let most = rules.reservable.of(link.capacity);
     let rate = most.scale(1, 10).max(GRAIN);
@@ -70,7 +70,7 @@ pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
     }
 }
 
-/// The answer to a user who would change the agreement of another.
+/// The answer to a user who asks to change another user's agreement.
 pub(super) fn not_owned(id: &Name, uid: u32, owner: Option<u32>, what: &str) -> Fault {
     let owner = owner.map_or("its maker is not known".to_owned(), |owner| format!("user {owner} made it"));
     let message = format!(

@@ -1,5 +1,5 @@
-//! Agreements in the book of classes: what is in force goes before every other origin of a
-//! policy, and what is promised to agreements is not promised to classes.
+//! Agreements in the book of classes. An agreement in force takes precedence over every other origin of
+//! a policy. Classes are not promised what agreements are promised.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,33 @@ use weir_units::BitRate;
 use super::{Book, Claim, Effective, Entry, is_claimed};
 use crate::config::{Config, Layer, OTHER, RESERVED, Selector};
 
-/// Source of the classes of agreements that select packets, not a container.
+/// The source of classes for agreements that select packets, not a container.
 pub(super) const SOURCE: &str = "agreement";
 
 /// An agreement in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) id: Name,
-    /// The traffic that it is about.
+    /// The traffic of the agreement.
     pub(crate) selector: weir_agree::Selector,
-    /// Its part of the spare; none to leave it to weaker origins.
+    /// Its weight for spare capacity; `None` leaves the weight to weaker origins.
     pub(crate) weight: Option<Weight>,
     pub(crate) min: BitRate,
     pub(crate) max: BitRate,
-    /// Until when its quota is used up, if it is.
+    /// The time when its used-up quota renews, if any.
     pub(crate) limited_until: Option<Utc>,
 }
 
 impl Claim {
-    /// Whether it is an agreement's, about packets.
+    /// Whether it is the class of an agreement that selects packets.
     pub(crate) fn is_agreed(&self) -> bool {
         self.source == SOURCE
     }
 }
 
 impl Book {
-    /// Puts agreements in force instead of those before; all that there are promise `promised`
-    /// at most, now or later. True if something changed.
+    /// Replaces the agreements in force. All agreements together promise at most `promised`, now or
+    /// later. Returns whether something changed.
     pub(crate) fn agree(&mut self, agreed: Vec<Agreed>, promised: BitRate) -> bool {
         if self.agreed == agreed && self.promised == promised {
             return false;
@@ -52,23 +52,23 @@ impl Book {
         self.reservation.reserved.saturating_sub(self.promised)
     }
 
-    /// The part of that agreement in force.
+    /// The agreement in force with this id.
     pub(crate) fn agreed(&self, id: &Name) -> Option<&Agreed> {
         self.agreed.iter().find(|agreed| agreed.id == *id)
     }
 
-    /// Why that agreement, which is in force, is not enforced.
+    /// The reason why an agreement in force is not enforced.
     pub(crate) fn unmet(&self, id: &Name) -> Option<&str> {
         self.unmet.get(id).map(String::as_str)
     }
 
-    /// The class that an agreement in force is about.
+    /// The class of an agreement in force.
     pub(crate) fn class_of(&self, id: &Name) -> Option<&str> {
         self.entries.iter().find(|(_, e)| e.agreement.as_ref() == Some(id)).map(|(key, _)| key.as_str())
     }
 
-    /// Claims that select packets, in the order in which they do: agreements first, and among
-    /// them those that ask for more of a packet.
+    /// The claims that select packets, in the order of the selection. Agreements come first, those with
+    /// more conditions before the others.
     pub(crate) fn selecting(&self) -> impl Iterator<Item = &Claim> {
         let of_agreements = self.entries.values().map(|e| &e.claim).filter(|c| c.is_agreed());
         let mut of_agreements: Vec<&Claim> = of_agreements.collect();
@@ -85,12 +85,12 @@ impl Book {
     }
 }
 
-/// The rate that what has no agreement is held to while one is in force, if it is.
+/// The ceiling of traffic without an agreement while one is in force, if configured.
 pub(super) fn ceiling(config: &Config) -> Option<BitRate> {
     config.agreements.as_ref()?.ceiling(&config.link)
 }
 
-/// Whether it is the group of what has no agreement.
+/// Whether it is the group of traffic without an agreement.
 pub(super) fn is_other(claim: &Claim) -> bool {
     claim.kind == Kind::Group && claim.name == OTHER
 }
@@ -100,7 +100,8 @@ pub(super) fn bounded(min: Option<BitRate>, max: BitRate) -> Effective {
     Effective { policy, origins: [Origin::Default, Origin::Agreement, Origin::Agreement] }
 }
 
-/// Lays what is in force over the classes' own policies. Returns why something cannot be.
+/// Applies agreements in force over the classes' own policies. Returns the reasons why some cannot be
+/// applied.
 pub(super) fn overlay(
     entries: &mut BTreeMap<String, Entry>,
     agreed: &[Agreed],
@@ -132,14 +133,14 @@ fn lay(entries: &mut BTreeMap<String, Entry>, agreed: &Agreed) -> Result<(), Str
     let policy = Policy::new(weight, Some(agreed.min), Some(agreed.max)).map_err(|e| e.to_string())?;
     let origin = if agreed.weight.is_some() { Origin::Agreement } else { entry.effective.origins[0] };
     entry.effective = Effective { policy, origins: [origin, Origin::Agreement, Origin::Agreement] };
-    // The promise is the link's, not the group's.
+    // The link carries the promise, not the group.
     entry.claim.group = None;
     entry.agreement = Some(agreed.id.clone());
     entry.unpromised = None;
     Ok(())
 }
 
-/// Classes of agreements that select packets.
+/// The classes of agreements that select packets.
 pub(super) fn claims<'a>(agreed: &'a [Agreed], here: &'a [Claim]) -> impl Iterator<Item = Claim> + 'a {
     let selecting = agreed.iter().filter(|agreed| whole_container(&agreed.selector).is_none());
     selecting.map(|agreed| {
@@ -166,13 +167,13 @@ fn absent(container: &str) -> String {
     format!("there is no container {container} now; it is enforced as soon as there is")
 }
 
-/// The container whose class is meant as a whole.
+/// The container, if the selector names all its packets.
 fn whole_container(selector: &weir_agree::Selector) -> Option<&str> {
     let container = selector.container.as_ref()?;
     (*selector == weir_agree::Selector::service(container)).then_some(container.as_str())
 }
 
-/// The class that an agreement is about.
+/// The class that an agreement applies to.
 fn target(entries: &BTreeMap<String, Entry>, agreed: &Agreed) -> Result<String, String> {
     let Some(container) = whole_container(&agreed.selector) else {
         return Ok(format!("{SOURCE}:{}", agreed.id));
@@ -180,7 +181,7 @@ fn target(entries: &BTreeMap<String, Entry>, agreed: &Agreed) -> Result<String, 
     let named = |key: &str, entry: &Entry| key == container || entry.claim.name == container;
     let sends = |entry: &Entry| is_claimed(&entry.claim) || entry.claim.kind == Kind::Host;
     let is_here = |entry: &Entry| entry.minor.is_some() && sends(entry);
-    // Weir's own name is never a container's: `docker:host` is the container.
+    // A reserved name always means weir's class. `docker:host` means the container.
     if RESERVED.contains(&container) {
         let own = format!("weir:{container}");
         return entries.get(&own).filter(|e| is_here(e)).map(|_| own).ok_or_else(|| absent(container));

@@ -1,10 +1,10 @@
-//! A class as its source tells of it.
+//! A class as its source reports it.
 
 use weir_api::Kind;
 
 use crate::config::{Layer, RESERVED, Selector};
 
-/// A class that a source of classes told of.
+/// A class that a source reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// `docker`, `netns`, `config`.
@@ -12,17 +12,17 @@ pub(crate) struct Claim {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) group: Option<String>,
-    /// The wishes of its labels, as far as `[labels]` lets them count.
+    /// The policy of its labels, as far as `[labels]` allows it.
     pub(crate) label: Layer,
-    /// The wishes that `[labels]` cut.
+    /// The labels that `[labels]` cut, with reasons.
     pub(crate) cut: Vec<String>,
     /// Host-side interfaces: index and name.
     pub(crate) ports: Vec<(u32, String)>,
     /// Cgroups: id and depth.
     pub(crate) cgroups: Vec<(u64, u32)>,
-    /// Packets that belong to it, from any sender; those of an earlier claim go first.
+    /// Selectors of its packets, from any sender. An earlier claim's selectors come first.
     pub(crate) selectors: Vec<Selector>,
-    /// Why its traffic cannot be caught.
+    /// The reason why its traffic cannot be classified.
     pub(crate) problem: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Claim {
         format!("{}:{}", self.source, self.name)
     }
 
-    /// Whether packets that a selector takes from `name` are those of this claim.
+    /// Whether this claim's packets are those that a selector takes from `name`.
     pub(crate) fn sends_as(&self, name: &str) -> bool {
         let sends = !matches!(self.kind, Kind::Group | Kind::Selector | Kind::Control);
         let is_own = self.source != "weir" && RESERVED.contains(&name);

@@ -1,4 +1,4 @@
-//! The entries of the book: who is here, and who has a policy and is not.
+//! The entries of the book: present classes, and absent ones with a policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Book {
-    /// Everyone there is, present or not, with minors but without policies.
+    /// All classes and groups, present or not. They have minors but no policies yet.
     pub(super) fn entries_for(
         &self,
         config: &Config,
@@ -80,11 +80,11 @@ impl Book {
         for claim in agreed::claims(&self.agreed, claims) {
             numbered(claim);
         }
-        // Classes that the configuration or a hand gave a policy, and that are not here.
+        // Absent classes with a policy from the configuration or set by hand.
         let here: BTreeSet<String> = claims.iter().flat_map(|c| [c.name.clone(), c.key()]).collect();
         let is_here = |name: &str| here.contains(name);
         let mut absent: BTreeMap<&str, Option<&String>> = BTreeMap::new();
-        // A policy set by hand for a container of that name holds the same minimum free.
+        // A policy set by hand for a container of that name already reserves the same minimum.
         let by_hand: BTreeSet<&str> =
             set.keys().filter(|key| !is_here(key)).filter_map(|key| Some(key.split_once(':')?.1)).collect();
         for class in config

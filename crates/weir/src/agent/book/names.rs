@@ -1,4 +1,4 @@
-//! The names that people use for classes and groups.
+//! The names of classes and groups in commands.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use weir_api::Error;
 
 use super::Entry;
 
-/// The entries by name, for a request that names many.
+/// The entries by name, for a request with many names.
 pub(crate) struct Names<'a> {
     entries: &'a BTreeMap<String, Entry>,
     by_name: BTreeMap<&'a str, Vec<&'a str>>,
@@ -21,12 +21,12 @@ impl<'a> Names<'a> {
         Names { entries, by_name }
     }
 
-    /// The key of the class or group that people call `name`.
+    /// The key of the class or group called `name`.
     ///
     /// # Errors
     /// `unknown-name`, `ambiguous-name`.
     pub(crate) fn find(&self, name: &str) -> Result<&'a str, Error> {
-        // Weir's own names win over containers' names: `docker:host` is the container.
+        // Weir's own names take precedence over containers' names. `docker:host` means the container.
         for key in [name.to_owned(), format!("weir:{name}"), format!("group:{name}")] {
             if let Some((key, _)) = self.entries.get_key_value(&key) {
                 return Ok(key);
@@ -50,7 +50,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether a class or group of that key or name is here.
+    /// Whether a class or group with that key or name is present.
     pub(super) fn is_present(&self, name: &str) -> bool {
         let is_here = |key: &str| self.entries.get(key).is_some_and(|entry| entry.minor.is_some());
         is_here(name) || self.by_name.get(name).is_some_and(|keys| keys.iter().any(|key| is_here(key)))

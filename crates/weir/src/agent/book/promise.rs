@@ -1,4 +1,5 @@
-//! Promises of minima: the oldest comes first, and a minimum that does not fit is left out alone.
+//! Promises of minima. The oldest promise comes first, and only a minimum that does not fit is left
+//! out.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ pub(crate) struct Unpromised {
 enum Why {
     DoesNotFit(AdmitError),
     AboveMax(BitRate),
-    /// Of what labels may ask for together.
+    /// The limit of all minima by labels together.
     AboveTotal(BitRate),
 }
 
@@ -38,13 +39,13 @@ impl Unpromised {
         Unpromised { min, origin: Origin::Label, kept: None, why: Why::AboveTotal(total) }
     }
 
-    /// Whether it says the same as `other`, though numbers beside the minimum may differ.
+    /// Whether it says the same as `other`. Numbers other than the minimum may differ.
     pub(super) fn is_as(&self, other: &Unpromised) -> bool {
         (self.min, self.kept) == (other.min, other.kept)
     }
 
-    /// Why a request that has this effect is refused, if it is: a label is no reason to refuse
-    /// an operator.
+    /// The refusal of a request with this effect. `None` for labels, because a label must not block an
+    /// operator.
     pub(super) fn refusal(&self, name: &str) -> Option<Error> {
         match &self.why {
             _ if self.origin == Origin::Label => None,
@@ -84,19 +85,19 @@ impl std::fmt::Display for Unpromised {
 pub(super) struct Want {
     pub(super) min: BitRate,
     pub(super) origin: Origin,
-    /// Among those that ask at the same time: the configuration's own, then what was set by
-    /// hand, then what was found.
+    /// The rank among minima that ask at the same time: those of the configuration, then those set by
+    /// hand, then those of found classes.
     pub(super) rank: u8,
-    /// The entry's place among those that are here.
+    /// The entry's place in the order of arrival.
     pub(super) arrival: usize,
 }
 
-/// Keys of promises that are kept for classes that may be here and were not looked for yet.
+/// The classes that may be present but were not looked for yet. Their promises are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
     /// No survey was made yet.
     Everyone,
-    /// Docker has not told of its containers yet.
+    /// Docker has not reported its containers yet.
     Docker,
     Nobody,
 }
@@ -112,8 +113,8 @@ impl Awaited {
     }
 }
 
-/// Makes promises to all that want one, and has the entries say who got none. The promises of
-/// `ledger` come first, by age.
+/// Promises minima, and marks the entries without a promise. The promises of `ledger` come first, by
+/// age.
 pub(super) fn make(
     admission: &Admission,
     ledger: &Ledger,
@@ -155,7 +156,7 @@ pub(super) fn make(
                 }
             }
             _ if awaited.includes(key) => {
-                // Its group is not known. A promise without room is looked at again when its class is here.
+                // Its group is unknown. A promise without room is checked again when its class appears.
                 let _ =
                     promises.promise(Promisee::Class { name: key, group: None }, promise.min, BitRate::ZERO);
                 made.insert(key.clone(), *promise);
@@ -196,7 +197,7 @@ pub(super) fn make(
     (made, reservation)
 }
 
-/// A class that comes takes over the promise that was made to its name, and leaves it behind.
+/// Moves promises between a class and its absent entry, as a class of that name appears or leaves.
 fn carry_over(ledger: &Ledger, wants: &BTreeMap<String, Want>) -> Ledger {
     let mut carried: Ledger = ledger.clone();
     let mut missing: Vec<&String> = ledger.keys().filter(|key| !wants.contains_key(*key)).collect();

@@ -1,5 +1,5 @@
-//! The agreements' part of the database. An agreement is one row; what was sent under it, with
-//! a quota, another; the number of the next is written with the agreement that takes it.
+//! The agreements' part of the database. An agreement is one row, and its sent bytes under a quota are
+//! another. The next number is written together with the agreement that takes it.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use super::{META, Store, StoreError, Text};
 
 /// Agreements as JSON, by id.
 const AGREEMENTS: Text = TableDefinition::new("agreements");
-/// The bytes that were sent, as JSON, by agreement.
+/// The sent bytes as JSON, by agreement.
 const USAGE: Text = TableDefinition::new("agreement-usage");
-/// The month of an agreement, as JSON, by `id/2026-11`.
+/// The months of agreements as JSON, by `id/2026-11`.
 const MONTHS: Text = TableDefinition::new("agreement-months");
 /// The user who made an agreement, by number.
 const OWNERS: Text = TableDefinition::new("agreement-owners");
@@ -36,16 +36,16 @@ fn month_key(id: &Name, month: Utc) -> String {
 /// The stored agreements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Stored {
-    /// All of them, with what was sent.
+    /// All agreements with their sent bytes.
     pub(crate) agreements: Vec<(Agreement, Usage)>,
-    /// The users who made them, as far as it was recorded.
+    /// The users who made them, where recorded.
     pub(crate) owners: BTreeMap<Name, u32>,
-    /// The number that the next one has; none was given to two.
+    /// The number of the next agreement. No number is used twice.
     pub(crate) next: u64,
 }
 
 impl Store {
-    /// All agreements. A row that can no longer be read is left out, and logged.
+    /// All agreements. An unreadable row is left out and logged.
     pub(crate) fn agreements(&self) -> Result<Stored, StoreError> {
         self.read("read the agreements of", |tx| {
             let (rows, usages) = (tx.open_table(AGREEMENTS)?, tx.open_table(USAGE)?);
@@ -74,8 +74,8 @@ impl Store {
         })
     }
 
-    /// Records agreements as they are now, and the number of the next. With an error it is unknown
-    /// how much is written. Afterwards what the database says is true.
+    /// Records agreements and the number of the next one. After an error it is unknown how much was
+    /// written, and the content of the database counts.
     pub(crate) fn save_agreements<'a>(
         &self,
         agreements: impl IntoIterator<Item = &'a Agreement>,
@@ -90,7 +90,7 @@ impl Store {
         })
     }
 
-    /// Records a new agreement with the user who made it, as [`Store::save_agreements`] does.
+    /// Records a new agreement with its maker. Errors are as in [`Store::save_agreements`].
     pub(crate) fn save_offer(
         &self,
         agreement: &Agreement,
@@ -107,7 +107,7 @@ impl Store {
         })
     }
 
-    /// Records what was sent.
+    /// Records the sent bytes.
     pub(crate) fn save_usage(&self, usages: &[(Name, Usage)]) -> Result<(), StoreError> {
         self.write("write what was sent to", |change| {
             usages.iter().try_for_each(|(id, usage)| {
@@ -116,7 +116,7 @@ impl Store {
         })
     }
 
-    /// The month of that moment.
+    /// An agreement's month that contains `month`.
     pub(crate) fn month(&self, id: &Name, month: Utc) -> Result<Option<Month>, StoreError> {
         self.read("read what was seen of an agreement from", |tx| {
             let row = tx.open_table(MONTHS)?.get(month_key(id, month).as_str())?;
@@ -130,7 +130,7 @@ impl Store {
         })
     }
 
-    /// Records what was seen of agreements.
+    /// Records the months of agreements.
     pub(crate) fn save_months(&self, months: &[(Name, Month)]) -> Result<(), StoreError> {
         self.write("write what was seen of agreements to", |change| {
             months.iter().try_for_each(|(id, month)| {
@@ -140,7 +140,7 @@ impl Store {
         })
     }
 
-    /// Forgets agreements.
+    /// Deletes agreements.
     pub(crate) fn forget_agreements(&self, ids: &[Name]) -> Result<(), StoreError> {
         self.write("forget agreements of", |change| {
             for id in ids {

@@ -9,7 +9,7 @@ use weir_cc::{Origin, Rule, Trial};
 
 use super::{Store, StoreError, Text};
 
-/// Rules as JSON, by what they are about.
+/// Rules as JSON, by the connections they apply to.
 const RULES: Text = TableDefinition::new("congestion-rules");
 /// Trials as JSON, by network.
 const TRIALS: Text = TableDefinition::new("congestion-trials");
@@ -27,7 +27,7 @@ struct Row {
 }
 
 impl Store {
-    /// Rules set at run time. One that can no longer be read is left out, and logged.
+    /// The rules set at run time. An unreadable rule is left out and logged.
     pub(crate) fn congestion_rules(&self) -> Result<Vec<Rule>, StoreError> {
         self.read("read the rules of congestion control of", |tx| {
             let mut rules = Vec::new();
@@ -52,7 +52,7 @@ impl Store {
         self.write("write the rules of congestion control of", |change| change.replace(RULES, &rows))
     }
 
-    /// Trials, by network. A trial that can no longer be read begins again.
+    /// The trials, by network. An unreadable trial starts again.
     pub(crate) fn congestion_trials(&self) -> Result<BTreeMap<IpNet, Trial>, StoreError> {
         self.read("read the trials of", |tx| {
             let mut trials = BTreeMap::new();
@@ -103,7 +103,7 @@ mod tests {
             store.save_congestion_trials(&trials).unwrap();
         }
         let store = Store::open(dir.path()).unwrap();
-        // By what they are about.
+        // The rules are sorted by their connections.
         assert_eq!(store.congestion_rules().unwrap(), [set, advised]);
         assert_eq!(store.congestion_trials().unwrap(), trials);
     }

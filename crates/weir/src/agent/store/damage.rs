@@ -1,4 +1,5 @@
-//! Random damage to the state: it opens, it says so, and nothing is lost that a sound copy holds.
+//! Random damage to the state. It still opens, reports the damage, and loses nothing that a sound copy
+//! holds.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use weir_agree::{Agreement, Name, Usage};
 use super::*;
 use crate::agent::agree::{Desk, offer};
 
-/// How many damaged files are tried.
+/// The variable with the number of damaged files to try.
 const FILES: &str = "WEIR_DAMAGED_FILES";
 const AGREEMENTS: usize = 250;
 
@@ -19,7 +20,7 @@ fn files() -> u64 {
     std::env::var(FILES).ok().and_then(|n| n.parse().ok()).unwrap_or(100)
 }
 
-/// The promises in the state that is damaged.
+/// The promises in the damaged state.
 #[derive(Debug, PartialEq)]
 struct Promised {
     agreements: Vec<(Agreement, Usage)>,
@@ -40,7 +41,7 @@ fn promised(store: &Store) -> Promised {
     }
 }
 
-/// An agreement that is as good as any other.
+/// An ordinary agreement.
 fn agreement() -> Agreement {
     let mut desk = Desk::new();
     let utc = weir_agree::Utc::from_millis(1_800_000_000_000);
@@ -54,7 +55,7 @@ fn fill(store: &Store) {
     let all: Vec<Agreement> = (1..=AGREEMENTS)
         .map(|n| Agreement { id: Name::new(&format!("a-{n}")).unwrap(), ..one.clone() })
         .collect();
-    // Some in one change, some in one each.
+    // Some agreements are written in one change, others in one change each.
     let (most, rest) = all.split_at(AGREEMENTS - 20);
     store.save_agreements(most, most.len() as u64 + 1).unwrap();
     for (n, agreement) in (most.len() + 2..).zip(rest) {
@@ -66,14 +67,14 @@ fn fill(store: &Store) {
     store.cookie().unwrap();
 }
 
-/// A state of a node, as files, and what it holds.
+/// The files of a node's state, and their content.
 struct Sample {
     dir: tempfile::TempDir,
     holds: Promised,
 }
 
 impl Sample {
-    /// Left by an agent that ended, or by one that was killed.
+    /// The state of an agent that ended, or of one that was killed.
     fn new(was_killed: bool) -> Sample {
         let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let store = Store::open(from.path()).unwrap();
@@ -96,7 +97,7 @@ impl Sample {
     }
 }
 
-/// Damages a file in one of many ways; which.
+/// Damages a file in one of many ways and returns which.
 fn damage(path: &Path, random: &mut fastrand::Rng) -> String {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let length = file.metadata().unwrap().len();
@@ -161,7 +162,7 @@ fn a_damaged_database_is_set_aside_and_no_promise_is_lost() {
         assert_eq!(store.said().len(), notices.len(), "{what}");
         told += notices.len();
         drop(store);
-        // It is said until someone has read it, and the new database is sound.
+        // The notice stays until it is acknowledged. The new database is sound.
         let store = Store::open(dir.path()).unwrap();
         assert_eq!((store.notices(), store.said()), (notices, vec![]), "{what}, opened again");
         assert_eq!(promised(&store), sample.holds, "{what}, opened again");
@@ -188,11 +189,11 @@ fn a_damaged_second_copy_is_rewritten_from_the_database() {
         let store = Store::open(dir.path()).unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(promised(&store), sample.holds, "{what}");
         let notices = store.notices();
-        // The last line alone may be one that was never answered.
+        // Only the last line may belong to a change that was never answered.
         let is_torn = notices.is_empty() && differs;
         assert!(notices.len() == usize::from(differs) || is_torn, "{what}: {notices:?}");
         drop(store);
-        // It can be relied on again.
+        // The copy can be relied on again.
         fs::write(dir.path().join("weir.redb"), "garbage").unwrap();
         let store = Store::open(dir.path()).unwrap();
         assert_eq!(promised(&store), sample.holds, "{what}, then without the database");
@@ -271,7 +272,7 @@ fn a_fresh_start_and_an_upgrade_are_silent_and_a_lost_second_copy_is_said() {
     let store = Store::open(dir.path()).unwrap();
     assert!(store.notices()[0].contains("weir.promises was missing"), "{:?}", store.notices());
     drop(store);
-    // As an agent left it that kept one copy.
+    // The state of an agent from before the second copy.
     fs::remove_file(&second).unwrap();
     let database = redb::Database::open(dir.path().join("weir.redb")).unwrap();
     let tx = database.begin_write().unwrap();
@@ -322,7 +323,7 @@ fn a_disk_that_cannot_be_written_is_told_and_sets_nothing_aside() {
     let dir = sample.copy();
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.failure(), None);
-    // The second copy takes no line and cannot be replaced.
+    // The second copy accepts no line and cannot be replaced.
     fs::remove_file(dir.path().join("weir.promises")).unwrap();
     fs::create_dir(dir.path().join("weir.promises.new")).unwrap();
     assert!(store.save_minors(&Minors::new()).is_err());
@@ -381,7 +382,7 @@ fn damage_that_is_met_at_run_time_costs_no_promise() {
         let dir = sample.copy();
         let store = Store::open(dir.path()).unwrap();
         let what = format!("seed {seed}: {}", damage(&dir.path().join("weir.redb"), &mut random));
-        // Each answer is either an error or on disk in a copy that is sound.
+        // Each answer is an error, or its change is on disk in a sound copy.
         let mut minors = sample.holds.minors.clone();
         for n in 0..12 {
             let wanted: Minors = minors.iter().map(|(key, minor)| (key.clone(), minor + n % 2)).collect();

@@ -2,10 +2,9 @@
 
 use super::second;
 
-/// The lines of a second copy. Each gets its checksum, so that its content is looked at.
-///
+/// The lines of a second copy. Each line gets its checksum, so that its content is parsed.
 /// # Panics
-/// A line is taken for good and cannot be written.
+/// A line is accepted and cannot be written again.
 pub fn second_copy(text: &str) {
     let lines: Vec<u8> = text.lines().flat_map(second::summed).collect();
     let Ok(read) = second::read(lines.as_slice(), true) else { panic!("memory cannot be read") };

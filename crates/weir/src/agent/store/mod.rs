@@ -1,6 +1,6 @@
-//! The state that outlives the agent: policies set by hand, agreements, minors of classes, qdiscs
-//! added to the host. One embedded database and a second copy of its rows beside it: every change
-//! is on disk in both before it is answered.
+//! The state that outlives the agent: policies set by hand, agreements, minors of classes, and qdiscs
+//! added to the host. One embedded database holds it, with a second copy of its rows beside it. Each
+//! change is on disk in both before it is answered.
 
 mod agreements;
 mod congestion;
@@ -39,10 +39,11 @@ const META: Text = TableDefinition::new("meta");
 /// The one table whose rows are numbers.
 const MINORS: &str = "minors";
 const MINORS_TABLE: TableDefinition<'_, &str, u16> = TableDefinition::new(MINORS);
-/// The second copy is rewritten when its growth exceeds twice its first length by these bytes.
+/// The second copy is rewritten when its growth exceeds twice its first length by more than this, in
+/// bytes.
 const GROWS: u64 = 4 << 20;
 
-/// The database could not be used.
+/// The error if the database could not be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} the state in {path}: {detail}")]
 pub(crate) struct StoreError {
@@ -56,7 +57,7 @@ struct Open {
     database: Database,
     /// The number of its last change.
     sequence: u64,
-    /// The second copy when it was written last.
+    /// The length of the second copy when it was last rewritten, in bytes.
     length: u64,
     /// Bytes added to it since.
     added: u64,
@@ -68,9 +69,9 @@ struct Open {
 
 /// The database and its second copy.
 ///
-/// A write that fails leaves the database closed, as it is unknown how much is on disk. The next
-/// access opens it again, and its content counts then. A database that is found damaged then is set
-/// aside, and the second copy is what counts.
+/// A failed write leaves the database closed, because it is unknown how much is on disk. The next
+/// access opens it again, and its content counts then. A database found damaged at that point is set
+/// aside, and the second copy counts.
 pub(crate) struct Store {
     slot: RefCell<Option<Open>>,
     place: Box<dyn Place>,
@@ -78,7 +79,7 @@ pub(crate) struct Store {
     path: PathBuf,
     notices: RefCell<Vec<String>>,
     said: RefCell<Vec<String>>,
-    /// Why it could not be used at the last access, if so.
+    /// The reason if it could not be used at the last access.
     failure: RefCell<Option<String>>,
 }
 
@@ -87,7 +88,7 @@ pub(crate) type SetLayers = BTreeMap<String, Layer>;
 /// The scheduler's classes, by `source:name`.
 pub(crate) type Minors = BTreeMap<String, u16>;
 
-/// A transaction that notes what it changes, for the second copy.
+/// A transaction that records its changes for the second copy.
 pub(super) struct Change<'t> {
     tx: &'t WriteTransaction,
     rows: RefCell<Vec<Row>>,
@@ -98,7 +99,7 @@ impl Change<'_> {
         Change { tx, rows: RefCell::new(Vec::new()) }
     }
 
-    /// Makes a row as it is here.
+    /// Writes or removes a row.
     fn put(&self, row: Row) -> Result<(), redb::Error> {
         let Row(table, key, value) = &row;
         let differs = if table == MINORS {
@@ -135,7 +136,7 @@ impl Change<'_> {
         self.put(Row(name(table), key.to_owned(), None))
     }
 
-    /// The keys of a table that begin so.
+    /// The keys of a table with this beginning.
     fn keys(&self, table: Text, beginning: &str) -> Result<Vec<String>, redb::Error> {
         let table = self.tx.open_table(table)?;
         let mut keys = Vec::new();
@@ -149,7 +150,7 @@ impl Change<'_> {
         Ok(keys)
     }
 
-    /// Makes a table's rows these and no others.
+    /// Replaces the rows of a table.
     fn replace(&self, table: Text, rows: &BTreeMap<String, String>) -> Result<(), redb::Error> {
         for key in self.keys(table, "")?.iter().filter(|key| !rows.contains_key(*key)) {
             self.remove(table, key)?;
@@ -162,7 +163,7 @@ fn name(table: Text) -> String {
     redb::TableHandle::name(&table).to_owned()
 }
 
-/// Makes the tables.
+/// Creates the tables.
 fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(POLICIES)?;
     tx.open_table(MINORS_TABLE)?;
@@ -172,7 +173,7 @@ fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
 }
 
 impl Store {
-    /// Opens, or creates, `weir.redb` and `weir.promises` in this directory.
+    /// Opens or creates `weir.redb` and `weir.promises` in this directory.
     pub(crate) fn open(dir: &Path) -> Result<Store, StoreError> {
         let directory = Directory::new(dir);
         let path = directory.file(place::Copy::First);
@@ -195,8 +196,8 @@ impl Store {
         Ok(store)
     }
 
-    /// How often the database was opened, it being open now: more than before says that what it
-    /// holds may differ from what was written.
+    /// The number of times the database was opened. A higher number than before means that its content
+    /// may differ from what was written. The call opens a closed database.
     pub(crate) fn openings(&self) -> Result<u64, StoreError> {
         self.with("open", |_| Ok(()))?;
         Ok(self.openings.get())
@@ -231,7 +232,7 @@ impl Store {
         result
     }
 
-    /// One change, on disk in both copies when this returns.
+    /// Makes one change. It is on disk in both copies when this returns.
     fn write(
         &self,
         what: &'static str,
@@ -274,24 +275,24 @@ impl Store {
         self.notices.borrow().clone()
     }
 
-    /// Notices that came since this was last asked.
+    /// The notices since the last call.
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.take()
     }
 
-    /// Why the state could not be read or written at the last access, if so.
+    /// The reason if the state could not be read or written at the last access.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.borrow().clone()
     }
 
-    /// Forgets what happened to the state: someone has read it.
+    /// Deletes the notices, because an operator has read them.
     pub(crate) fn acknowledge(&self) -> Result<(), StoreError> {
         self.write("write what is acknowledged to", |change| opening::note(change, &[]))?;
         self.notices.borrow_mut().clear();
         Ok(())
     }
 
-    /// Policies set by hand. One that can no longer be read is left out, and logged.
+    /// The policies set by hand. An unreadable policy is left out and logged.
     pub(crate) fn policies(&self) -> Result<SetLayers, StoreError> {
         self.read("read the policies of", |tx| {
             let mut layers = SetLayers::new();
@@ -326,7 +327,7 @@ impl Store {
         })
     }
 
-    /// Records which class has which minor.
+    /// Records the minor of each class.
     pub(crate) fn save_minors(&self, minors: &Minors) -> Result<(), StoreError> {
         self.write("write the classes of", |change| {
             let table = change.tx.open_table(MINORS_TABLE)?;
@@ -348,7 +349,8 @@ impl Store {
         })
     }
 
-    /// Records what was added to the host's interfaces; touches the disk only for news.
+    /// Records the qdiscs that weir added to the host's interfaces. It writes to the disk only if they
+    /// changed.
     pub(crate) fn save_created(&self, created: &Created) -> Result<(), StoreError> {
         if self.created()? == *created {
             return Ok(());
@@ -357,7 +359,7 @@ impl Store {
         self.write("write what was added, to", |change| change.insert(META, "created", &text))
     }
 
-    /// The engine that holds the link's division: the last one used, unless it was put away.
+    /// The last engine used. `None` if it was removed from the kernel.
     pub(crate) fn engine(&self) -> Result<Option<String>, StoreError> {
         self.read("read the engine of", |tx| {
             let table = tx.open_table(META)?;
@@ -365,7 +367,7 @@ impl Store {
         })
     }
 
-    /// Records the engine in use; none if it was put away.
+    /// Records the engine in use. `None` means that it was removed from the kernel.
     pub(crate) fn save_engine(&self, name: Option<&str>) -> Result<(), StoreError> {
         self.write("write the engine of", |change| change.insert(META, "engine", name.unwrap_or_default()))
     }
@@ -384,7 +386,7 @@ impl Store {
         self.write("write the time to", |change| change.insert(META, "clock", &text))
     }
 
-    /// A number that stays the same on this node: marks packets that passed the scheduler.
+    /// A number that stays the same on this node. It marks packets that passed the scheduler.
     pub(crate) fn cookie(&self) -> Result<u16, StoreError> {
         let found = self.read("read", |tx| {
             Ok(tx.open_table(META)?.get("cookie")?.and_then(|v| v.value().parse().ok()))
@@ -392,7 +394,7 @@ impl Store {
         if let Some(cookie) = found {
             return Ok(cookie);
         }
-        // Not a secret: it only has to differ from what other software writes there.
+        // The number is no secret. It only has to differ from the values of other software.
         let seed = std::process::id() ^ std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.subsec_nanos());
         let cookie = (seed ^ seed >> 16) as u16 | 0x4001;
         self.write("write", |change| change.insert(META, "cookie", &cookie.to_string()))?;

@@ -1,5 +1,5 @@
-//! Opening the state: the database is read from its beginning to its end where a panic cannot take
-//! the agent down. A damaged one is set aside and restored from the second copy.
+//! Opens the state. The database is read as a whole in a place where a panic cannot end the agent. A
+//! damaged database is set aside and restored from the second copy.
 
 use std::{
     cell::Cell,
@@ -19,21 +19,22 @@ use super::{
 
 /// The number of the last change, in [`super::META`].
 const SEQUENCE: &str = "sequence";
-/// How the rows are to be understood.
+/// The version of the rows' meaning.
 const SCHEMA: &str = "schema";
 /// The schema of this weir. A newer one is refused.
 const KNOWN_SCHEMA: u64 = 1;
 /// Notices that no one has acknowledged, as JSON.
 const NOTICES: &str = "notices";
-/// Says which weir had the database open last; one that keeps no second copy writes nothing here.
+/// Names the weir that last opened the database. A weir without a second copy does not write [`COPIED`]
+/// here.
 const OPENINGS: &str = "openings";
 const COPIED: &str = "copied";
-/// A database that ends this number of agents in a row counts as damaged.
+/// A database counts as damaged if this number of agents in a row ended while reading it.
 const UNFINISHED: u64 = 3;
-/// How many notices are kept; the oldest goes.
+/// The number of notices kept. The oldest is dropped.
 const NOTICES_KEPT: usize = 20;
 
-/// Runs what may panic on damaged input. The panic's message is the error, and is not printed.
+/// Runs code that may panic on damaged input. The panic's message becomes the error and is not printed.
 pub(super) fn guarded<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     thread_local!(static GUARDED: Cell<bool> = const { Cell::new(false) });
     static HOOK: Once = Once::new();
@@ -55,22 +56,22 @@ pub(super) fn guarded<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Why a database was not opened.
+/// The reason why a database was not opened.
 enum Failure {
-    /// Its content is not what was written.
+    /// The content is not what was written.
     Damage(String),
-    /// Something else that another try may find gone.
+    /// Another fault, which may be gone at the next attempt.
     Other(String),
 }
 
 /// A sound database.
 struct Sound {
     database: Database,
-    /// The number of its last change; none from before there were numbers.
+    /// The number of its last change. A database from before numbers has none.
     sequence: Option<u64>,
     schema: Option<u64>,
     notices: Vec<String>,
-    /// It was open in a weir that keeps no second copy.
+    /// A weir without a second copy had it open.
     is_foreign: bool,
 }
 
@@ -82,7 +83,7 @@ fn meta(tx: &ReadTransaction, key: &str) -> Result<Option<String>, redb::Error> 
     }
 }
 
-/// Shows each row of the database that has a second copy.
+/// Passes each row that also belongs into the second copy to `show`.
 pub(super) fn each_row<E: From<redb::Error>>(
     tx: &ReadTransaction,
     mut show: impl FnMut(Row) -> Result<(), E>,
@@ -143,14 +144,14 @@ fn verify(place: &dyn Place) -> Result<Sound, Failure> {
         {
             true
         }
-        // A disk that is full or cannot be written has lost nothing yet.
+        // A full or write-protected disk has lost nothing yet.
         redb::Error::Io(_) => place.is_readable(Copy::First).is_err(),
         _ => true,
     };
     Err(if is_damage { Failure::Damage(error.to_string()) } else { Failure::Other(error.to_string()) })
 }
 
-/// The same, where damage that ends the process is noticed by the agents that come after.
+/// Like [`verify`], with a record on disk. Later agents thus notice damage that ends the process.
 fn verify_once(place: &dyn Place) -> Result<Sound, Failure> {
     let verified = match place.begin_reading() {
         UNFINISHED.. => Err(Failure::Damage(format!("{UNFINISHED} agents ended while they read it"))),
@@ -160,7 +161,7 @@ fn verify_once(place: &dyn Place) -> Result<Sound, Failure> {
     verified
 }
 
-/// The second copy, or why it cannot be read.
+/// Reads the second copy, or returns why it cannot be read.
 fn read_second(place: &dyn Place, wants_rows: bool) -> Result<Result<Read, Option<String>>, String> {
     match place.look(Copy::Second) {
         Seen::Nothing => Ok(Err(None)),
@@ -173,14 +174,14 @@ fn read_second(place: &dyn Place, wants_rows: bool) -> Result<Result<Read, Optio
     }
 }
 
-/// The steps that follow from the state as it was found.
+/// The steps that the found state requires.
 #[derive(Default)]
 struct Plan {
     /// The rows for a new database.
     restored: Option<Read>,
-    /// The second copy does not hold what the database does.
+    /// Whether the second copy differs from the database and must be rewritten.
     rewrites: bool,
-    /// It is kept under another name, as it is damaged.
+    /// Whether the second copy is damaged and kept under another name.
     sets_second_aside: bool,
     said: Vec<String>,
 }
@@ -189,7 +190,7 @@ fn plural(count: usize, one: &str) -> String {
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The contents of a second copy, in words.
+/// Describes the content of a second copy.
 fn contents(read: &Read) -> String {
     let of = |name: &str| read.rows.keys().filter(|(table, _)| table == name).count();
     let mut text = format!(
@@ -207,7 +208,7 @@ fn bad(read: &Read) -> usize {
     usize::try_from(read.bad).unwrap_or(usize::MAX)
 }
 
-/// Plans for a database that is sound.
+/// Plans the steps for a sound database.
 fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, String>, String> {
     let sequence = sound.sequence.unwrap_or(0);
     let mut plan = Plan { rewrites: true, ..Plan::default() };
@@ -215,7 +216,7 @@ fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, Strin
         return Ok(Ok(plan));
     }
     match read_second(place, false)? {
-        // Its first start ended early.
+        // The first start with a second copy ended early.
         Err(None) if sound.sequence.is_none() => {}
         Err(None) => plan.said.push("{second} was missing: it is rewritten from {first}".to_owned()),
         Err(Some(why)) => {
@@ -230,7 +231,7 @@ fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, Strin
         }
         Ok(read) => {
             let behind = sequence - read.sequence;
-            // The last change did not get here, and was told to no one.
+            // The last change did not reach the second copy, so its caller got no answer.
             let is_torn = behind == 1 && read.bad <= 1;
             plan.rewrites = behind > 0 || read.bad > 0;
             if plan.rewrites && !is_torn {
@@ -247,7 +248,7 @@ fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, Strin
     Ok(Ok(plan))
 }
 
-/// Plans for a database that is damaged or gone.
+/// Plans the steps for a damaged or missing database.
 fn plan_for_damage(place: &dyn Place, damage: Option<String>) -> Result<Plan, String> {
     let mut plan = Plan { rewrites: true, ..Plan::default() };
     let begin = match &damage {
@@ -276,7 +277,7 @@ fn plan_for_damage(place: &dyn Place, damage: Option<String>) -> Result<Plan, St
     Ok(plan)
 }
 
-/// Opens the state. The database and the second copy hold the same when this returns.
+/// Opens the state. Both copies hold the same when this returns.
 pub(super) fn open(place: &dyn Place) -> Result<Open, String> {
     let found = match place.look(Copy::First) {
         Seen::Nothing => Err(None),
@@ -329,7 +330,7 @@ fn is_known(place: &dyn Place, schema: Option<u64>) -> Result<(), String> {
     }
 }
 
-/// Writes what the plan says to both copies.
+/// Writes the plan's content to both copies.
 fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     let Sound { database, sequence, schema, notices, .. } = sound;
     let Plan { restored, rewrites, sets_second_aside, said } = plan;
@@ -347,14 +348,14 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
         notices = stored.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     }
     let now = Utc::from(std::time::SystemTime::now()).second();
-    // An opening that fails later on is tried again, and finds the same.
+    // A later failure of this opening leads to another attempt, which finds the same damage.
     let is_said = |text: &String| notices.last().is_some_and(|last| last.ends_with(text));
     let said: Vec<String> = said.into_iter().filter(|text| !is_said(text)).collect();
     notices.extend(said.iter().map(|text| format!("{now}: {text}")));
     notices.drain(..notices.len().saturating_sub(NOTICES_KEPT));
     let schema_is_new = schema.is_none() || restored.is_some();
     let has_news = schema_is_new || !said.is_empty();
-    // The rows that were found are on disk from here on.
+    // The rows found are on disk after this.
     let write = || -> Result<(), redb::Error> {
         let tx = database.begin_write()?;
         let change = Change::new(&tx);
@@ -383,12 +384,12 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     Ok(open)
 }
 
-/// Stores what is to be acknowledged.
+/// Stores the notices.
 pub(super) fn note(change: &Change<'_>, notices: &[String]) -> Result<(), redb::Error> {
     change.insert(super::META, NOTICES, &serde_json::to_string(notices).unwrap_or_default())
 }
 
-/// Stores the number of the last change, in the first copy.
+/// Stores the number of the last change in the database.
 pub(super) fn set_sequence(tx: &redb::WriteTransaction, sequence: u64) -> Result<(), redb::Error> {
     let mut table: redb::Table<'_, &str, &str> = tx.open_table(super::META as Text)?;
     table.insert(SEQUENCE, sequence.to_string().as_str())?;
@@ -397,7 +398,7 @@ pub(super) fn set_sequence(tx: &redb::WriteTransaction, sequence: u64) -> Result
 
 /// Rewrites the second copy from the database.
 pub(super) fn rewrite(place: &dyn Place, open: &mut Open) -> Result<(), String> {
-    /// Either side may fail.
+    /// The error of either side.
     enum Broken {
         Read(redb::Error),
         Write(io::Error),

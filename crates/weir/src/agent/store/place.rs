@@ -1,4 +1,4 @@
-//! Where the state is kept: two files in a directory.
+//! The place of the state: two files in a directory.
 
 use std::{
     cell::RefCell,
@@ -11,7 +11,7 @@ use std::{
 use redb::Database;
 use weir_agree::Utc;
 
-/// How many damaged files are kept; the oldest goes.
+/// The number of damaged files kept. The oldest is removed.
 const KEPT: usize = 8;
 
 /// One of the two copies.
@@ -23,44 +23,44 @@ pub(crate) enum Copy {
     Second,
 }
 
-/// A copy as it is found, before it is opened.
+/// A copy as found, before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     Nothing,
     /// A file with content.
     File,
-    /// Something that cannot be a database, and why.
+    /// Something that cannot be a database, with the reason.
     Unusable(String),
 }
 
-/// Holds the two copies: a directory, or a made-up disk.
+/// Holds the two copies: a directory, or a simulated disk.
 pub(crate) trait Place {
-    /// Opens the database, and makes a missing one.
+    /// Opens the database, and creates a missing one.
     fn open(&self) -> Result<Database, redb::Error>;
-    /// Looks at a copy without opening it.
+    /// Examines a copy without opening it.
     fn look(&self, copy: Copy) -> Seen;
-    /// Reads a copy from its beginning to its end.
+    /// Reads a copy as a whole.
     fn is_readable(&self, copy: Copy) -> io::Result<()>;
-    /// Notes that the database is being read; how often that had begun and not ended.
+    /// Records the start of a read of the database. Returns how many reads have started and not ended.
     fn begin_reading(&self) -> u64;
-    /// Notes that it was read, whatever was found.
+    /// Records the end of that read.
     fn end_reading(&self);
-    /// Moves a copy out of the way; how it is called now.
+    /// Renames a copy and returns the new name.
     fn set_aside(&self, copy: Copy) -> io::Result<String>;
-    /// The second copy.
+    /// Opens the second copy.
     fn second(&self) -> io::Result<Box<dyn BufRead + '_>>;
-    /// Adds to the second copy; on disk when this returns.
+    /// Appends to the second copy. The line is on disk when this returns.
     fn append(&self, line: &[u8]) -> io::Result<()>;
-    /// Replaces the second copy as a whole, or leaves it as it was.
+    /// Replaces the second copy as a whole, or leaves it unchanged.
     fn replace(&self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()>;
-    /// How a copy is called.
+    /// The name of a copy.
     fn name(&self, copy: Copy) -> String;
 }
 
 /// `weir.redb` and `weir.promises` in a directory.
 pub(crate) struct Directory {
     path: PathBuf,
-    /// The second copy, open for additions.
+    /// The second copy, open for appends.
     added_to: RefCell<Option<File>>,
 }
 
@@ -76,7 +76,7 @@ impl Directory {
         })
     }
 
-    /// As many bytes as reading the database has begun and not ended.
+    /// A file with one byte per unfinished read of the database.
     fn begun(&self) -> PathBuf {
         self.path.join("weir.redb.reading")
     }
@@ -85,11 +85,11 @@ impl Directory {
         File::open(&self.path)?.sync_all()
     }
 
-    /// Removes the oldest of the damaged files where there are many.
+    /// Removes the oldest damaged files if there are too many.
     fn forget_old(&self, prefix: &str) -> io::Result<()> {
         let names = fs::read_dir(&self.path)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
-        // The date is in the name.
+        // The names contain the date.
         names.sort_unstable_by(|a, b| b.cmp(a));
         for name in names.iter().skip(KEPT) {
             let path = self.path.join(name);
@@ -102,7 +102,8 @@ impl Directory {
 impl Place for Directory {
     fn open(&self) -> Result<Database, redb::Error> {
         let path = self.file(Copy::First);
-        // Only root may read who promised what to whom; an older database is open to all.
+        // Only root may read the promises. A database of an older version is readable by all, so its
+        // mode is set too.
         let file =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path)?;
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
@@ -130,7 +131,7 @@ impl Place for Directory {
     fn begin_reading(&self) -> u64 {
         let file = OpenOptions::new().create(true).append(true).open(self.begun());
         let mut begun = 0;
-        // Without this note a database is read as often as it takes.
+        // A failure is ignored. Damage that ends the process then goes unnoticed.
         let _ = file.and_then(|mut file| {
             begun = file.metadata()?.len();
             file.write_all(b"+")

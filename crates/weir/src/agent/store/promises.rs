@@ -1,4 +1,4 @@
-//! The order in which minima were promised: after a restart the oldest promise wins as before.
+//! The order in which minima were promised. After a restart the oldest promise still wins.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::{Store, StoreError, Text};
 /// Promises as JSON, by `source:name`.
 const PROMISES: Text = TableDefinition::new("promises");
 
-/// A minimum that was promised.
+/// A promised minimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
-    /// The order in which promises were made: a lower number is an older promise.
+    /// The position in the order of promises. A lower number is an older promise.
     pub(crate) since: u64,
     pub(crate) min: BitRate,
 }
@@ -28,7 +28,7 @@ pub(super) fn prepare(tx: &redb::WriteTransaction) -> Result<(), redb::Error> {
 }
 
 impl Store {
-    /// The promises made to classes and groups. One that cannot be read is left out, and logged.
+    /// The promises to classes and groups. An unreadable promise is left out and logged.
     pub(crate) fn promises(&self) -> Result<Ledger, StoreError> {
         self.read("read the promises of", |tx| {
             let mut ledger = Ledger::new();
@@ -43,7 +43,7 @@ impl Store {
         })
     }
 
-    /// Records the promises made to classes and groups.
+    /// Records the promises to classes and groups.
     pub(crate) fn save_promises(&self, ledger: &Ledger) -> Result<(), StoreError> {
         let rows = ledger
             .iter()

@@ -1,9 +1,8 @@
 //! The second copy of the state: a text file of rows beside the database.
 //!
-//! A line is one change: a checksum, the number of the change, and its rows as JSON. A whole copy
-//! is one line a row with the number 0, and a last line without rows that has the number of the
-//! change up to which it goes. A change is in the database first and here second; it is told when
-//! it is in both.
+//! Each line is one change: a checksum, the number of the change, and its rows as JSON. A whole copy
+//! has one line per row, with the number 0. Its last line has no rows and has the number of the last
+//! change included. A change is written to the database first and here second, and answered after both.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// A row of a table as it is now; without a value it is gone.
+/// The present content of a row. `None` as value means that it was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Row(pub(super) String, pub(super) String, pub(super) Option<String>);
 
@@ -22,11 +21,11 @@ pub(super) type Rows = BTreeMap<(String, String), String>;
 /// The contents of a second copy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
-    /// Its rows, as far as they can be read.
+    /// Its readable rows.
     pub(super) rows: Rows,
-    /// The last change in it.
+    /// The number of its last change.
     pub(super) sequence: u64,
-    /// How many of its lines cannot be read.
+    /// The number of its unreadable lines.
     pub(super) bad: u64,
     /// Its length in bytes.
     pub(super) length: u64,
@@ -42,7 +41,7 @@ pub(super) fn line(sequence: u64, rows: &[Row]) -> Vec<u8> {
     summed(&format!("{sequence} {}", serde_json::to_string(rows).unwrap_or_default()))
 }
 
-/// A line of this text.
+/// The line for a text, with its checksum.
 pub(super) fn summed(text: &str) -> Vec<u8> {
     format!("{} {text}\n", checksum(text.as_bytes())).into_bytes()
 }
@@ -58,7 +57,7 @@ fn parse(line: &[u8]) -> Option<(u64, Vec<Row>)> {
     Some((sequence.parse().ok()?, serde_json::from_str(rows).ok()?))
 }
 
-/// Reads a second copy. The rows are left out unless they are wanted.
+/// Reads a second copy. The rows are returned only if `wants_rows`.
 pub(super) fn read(mut from: impl BufRead, wants_rows: bool) -> io::Result<Read> {
     let (mut read, mut buffer) = (Read::default(), Vec::new());
     while from.read_until(b'\n', &mut buffer)? > 0 {
@@ -80,7 +79,7 @@ pub(super) fn read(mut from: impl BufRead, wants_rows: bool) -> io::Result<Read>
     Ok(read)
 }
 
-/// Counts what is written.
+/// Counts the bytes written.
 pub(super) struct Counting<W>(pub(super) W, pub(super) u64);
 
 impl<W: Write> Write for Counting<W> {

@@ -1,4 +1,4 @@
-//! `weir agree`: templates, offers, agreements, the calendar.
+//! `weir agree`: templates, offers, agreements and the calendar.
 
 mod report;
 mod show;
@@ -169,7 +169,7 @@ struct CalendarArgs {
     to: Option<Utc>,
 }
 
-/// An end that is asked for; none for no end.
+/// A requested end; `None` for no end.
 #[derive(Debug, Clone, Copy)]
 struct End(Option<Utc>);
 
@@ -250,7 +250,7 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
             let Template { id, responder, service, terms, constraints, .. } = template;
             let selector =
                 if terms.selector.is_empty() { "the service".to_owned() } else { terms.selector.to_string() };
-            // Without a word the node's rule holds.
+            // The node's rule applies if the terms name none.
             let share = if terms.share == Share::Weighted { "weighted" } else { "-" };
             let accepted = show::constraints(constraints);
             let cells = [
@@ -269,7 +269,7 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
     })
 }
 
-/// A template as an offer with the gaps named.
+/// Turns a template into an offer with named gaps.
 fn to_fill_in(template: &Template) -> Offer {
     let name = |text: &str| Name::new(text).unwrap_or_else(|_| template.id.clone());
     Offer {
@@ -309,7 +309,7 @@ fn offer(args: &OfferArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
     })
 }
 
-/// The document, bounded as the agent bounds it.
+/// Reads the document with the agent's size limit.
 fn read(file: &Path) -> Result<String, Usage> {
     let mut bytes = Vec::new();
     let most = MAX_DOCUMENT as u64 + 1;
@@ -384,7 +384,7 @@ fn calendar(out: &mut dyn Write, look: Look, view: &CalendarView) -> io::Result<
     write!(out, "{table}")
 }
 
-/// The calendar's now, for what is told of a quota.
+/// The present time, for quotas.
 fn now() -> Utc {
     Utc::from(SystemTime::now())
 }

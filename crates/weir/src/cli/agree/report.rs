@@ -1,4 +1,4 @@
-//! `weir agree report`: what was promised in a month, and what was kept of it.
+//! `weir agree report`: the promises of a month, and how far they were kept.
 
 use std::{
     io::{self, Write},
@@ -41,7 +41,7 @@ fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     let Report { agreement, party, service, month, min, max, availability, seen, .. } = report;
     let seconds = |ms: u64| crate::cli::format::seconds(ms / 1000);
     writeln!(out, "agreement {agreement} of {party} for {service}, {min} to {max}, in {month}")?;
-    // Never rounded up.
+    // The percentage is rounded down.
     writeln!(
         out,
         "  kept      {:.3} % of the {} it was watched",

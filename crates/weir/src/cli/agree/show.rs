@@ -1,4 +1,4 @@
-//! One agreement, for people.
+//! Describes one agreement for people.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use weir_api::AgreementStatus;
 
 use super::{Look, now};
 
-/// The answer to a change.
+/// Describes an agreement in one line, as the answer to a change.
 pub(super) fn line(out: &mut dyn Write, agreement: &Agreement) -> io::Result<()> {
     let Agreement { id, state, offer, from, until, selector, .. } = agreement;
     let until = until.map_or("without an end".to_owned(), |until| format!("to {until}"));
@@ -27,7 +27,7 @@ fn words(state: AgreementState) -> &'static str {
     }
 }
 
-/// In one word, for the table.
+/// The state in one word, for the table.
 pub(super) fn state(status: &AgreementStatus) -> &'static str {
     let agreement = &status.agreement;
     match (agreement.state, agreement.service_state) {
@@ -44,8 +44,8 @@ pub(super) fn state(status: &AgreementStatus) -> &'static str {
     }
 }
 
-/// How the spare is shared with it: by the node's rule, and where that is by weight, by the terms'
-/// or its class's.
+/// How the agreement shares spare capacity. The node's rule applies; under a rule by weight, the weight
+/// is that of the terms or of the class.
 fn spare(status: &AgreementStatus) -> String {
     let terms = &status.agreement.offer.terms;
     match (status.share, terms.share) {
@@ -55,7 +55,7 @@ fn spare(status: &AgreementStatus) -> String {
     }
 }
 
-/// All there is to say.
+/// Writes everything about an agreement.
 pub(super) fn status(out: &mut dyn Write, _: Look, status: &AgreementStatus) -> io::Result<()> {
     let agreement = &status.agreement;
     line(out, agreement)?;
@@ -113,7 +113,7 @@ pub(super) fn status(out: &mut dyn Write, _: Look, status: &AgreementStatus) -> 
     Ok(())
 }
 
-/// The offers that a template accepts, in a line.
+/// The offers that a template accepts, in one line.
 pub(super) fn constraints(rules: &Constraints) -> String {
     let mut parts = Vec::new();
     match (rules.min_at_least, rules.min_at_most) {

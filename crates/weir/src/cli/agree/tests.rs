@@ -11,7 +11,7 @@ use crate::{
     server::fake::FakeAgent,
 };
 
-/// A file of that name and text, in a directory that goes with it.
+/// A file with this name and text in its own temporary directory.
 fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path: PathBuf = dir.path().join(name);
@@ -22,7 +22,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
 
 const FIG2: &str = include_str!("../../../../agreements/docs/fig2.xml");
 
-/// The text of a screen, without the moments in it.
+/// The text of a screen without its moments.
 fn without_moments(text: &str) -> String {
     let is_moment = |word: &str| word.len() > 15 && word.starts_with("20") && word.ends_with('Z');
     let line = |line: &str| {
@@ -33,7 +33,7 @@ fn without_moments(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The whole offer that the help shows.
+/// The whole offer in the help.
 fn shown_offer() -> String {
     let (_, text) = super::EXAMPLES.split_once("what holds without it:\n").unwrap();
     text.split_once("\n\n").unwrap().0.to_owned()
@@ -89,7 +89,7 @@ fn a_template_is_filled_in_offered_listed_shown_and_terminated() {
     assert!(shown.starts_with(line), "{shown}");
     assert!(shown.contains("\n  states    Observed, service Ready, guarantee NotDetermined\n"), "{shown}");
     assert!(shown.contains("\n  now       9mbit to 9mbit\n"), "{shown}");
-    // The terms say nothing about it: the node's rule holds, which is by weight.
+    // The terms name no rule, so the node's rule applies: by weight.
     assert!(shown.contains("\n  shares    the spare by weight, with its class's\n"), "{shown}");
     let xml = ask(&agent, &["agree", "show", "a-1", "-o", "xml"]).good();
     assert!(weir_agree::Agreement::read(&xml, Language::Xml).is_ok(), "{xml}");
@@ -153,7 +153,7 @@ fn the_offer_that_the_help_shows_is_one() {
     let text = format!("id = \"camera-2026-11\"{text}");
     let line = |line: &str| {
         let line = line.trim();
-        // The line of a value that must be there has no `#`.
+        // The line of a required value has no `#`.
         let end = line.find("    ").unwrap_or(line.len());
         line[..end].to_owned()
     };

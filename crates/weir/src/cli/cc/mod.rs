@@ -126,7 +126,7 @@ impl AdviseArgs {
     }
 }
 
-/// The rule that these parts are, in the words of the configuration.
+/// Parses a rule from these parts, which use the configuration's syntax.
 fn rule(parts: &[String]) -> Result<Rule, Usage> {
     let mut table = toml::Table::new();
     for part in parts {

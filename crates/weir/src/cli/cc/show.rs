@@ -107,7 +107,7 @@ pub(super) fn advice(out: &mut dyn Write, look: Look, all: &[AdviceView]) -> io:
     Ok(())
 }
 
-/// How much longer, with its bounds: `-34% (-39 to -28)`.
+/// The relative change with its bounds: `-34% (-39 to -28)`.
 fn percent(of: Interval) -> String {
     match (of.least, of.most) {
         (Some(least), Some(most)) => {
@@ -164,7 +164,7 @@ pub(super) fn stats(out: &mut dyn Write, look: Look, view: &StatsView) -> io::Re
         table.row(
             [
                 row.to.to_string(),
-                // Decimal, as the bounds are.
+                // The size is decimal, as the bounds are.
                 row.below.map_or("-".to_owned(), |bytes| match bytes.0 {
                     ..1_000_000 => format!("{}kB", bytes.0 / 1_000),
                     _ => format!("{}MB", bytes.0 / 1_000_000),
@@ -204,11 +204,11 @@ pub(super) fn stats(out: &mut dyn Write, look: Look, view: &StatsView) -> io::Re
     Ok(())
 }
 
-/// Microseconds in three digits or so: `84us`, `1.25ms`, `12.3s`.
+/// Microseconds with about three digits: `84us`, `1.25ms`, `12.3s`.
 #[allow(clippy::cast_precision_loss)]
 fn micros(us: u64) -> String {
     match us {
-        // The kernel's word for no sample.
+        // The kernel's value for a missing sample.
         us if us == u64::from(u32::MAX) => "-".to_owned(),
         0..1_000 => format!("{us}us"),
         1_000..1_000_000 => format!("{:.2}ms", us as f64 / 1e3),

@@ -1,4 +1,4 @@
-//! `weir export`: the division as a script for those who do without an agent.
+//! `weir export`: the division as a script for use without an agent.
 
 mod tc;
 mod tcng;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &ExportArgs, session: &mut Session<'_>) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// The limits of a static tree, in words.
+/// Describes the limits of a static tree.
 fn caveats(export: &Export) -> Vec<String> {
     let mut lines: Vec<String> = [
         "A minimum here is had on top of a share by weight; weir lifts the share to the minimum.",
@@ -79,18 +79,18 @@ fn caveats(export: &Export) -> Vec<String> {
     lines
 }
 
-/// The interfaces that an export's selector is about: none for all.
+/// The class whose interfaces an export's selector applies to; `None` for all.
 fn sender<'a>(export: &'a Export, selector: &ExportSelector) -> Option<&'a ExportClass> {
     let from = selector.from.as_ref()?;
     export.classes.iter().find(|class| class.handle == *from)
 }
 
-/// The class for what matches nothing: the host's own.
+/// The class of unmatched packets: the host's own.
 fn rest(export: &Export) -> Option<&ExportClass> {
     export.classes.iter().find(|class| class.kind == Some(Kind::Host))
 }
 
-/// The protocols that a selector has to name: ports need one.
+/// The protocols that a selector must name, because ports need one.
 fn protocols(selector: &ExportSelector) -> Vec<Option<u8>> {
     let with_ports = selector.source_ports.is_some() || selector.destination_ports.is_some();
     match (selector.protocol, with_ports) {
@@ -99,7 +99,7 @@ fn protocols(selector: &ExportSelector) -> Vec<Option<u8>> {
     }
 }
 
-/// The IP versions that it is about.
+/// Whether a selector applies to this IP version.
 fn is_about(selector: &ExportSelector, v6: bool) -> bool {
     let of = |net: &Option<String>| net.as_ref().is_none_or(|net| net.contains(':') == v6);
     of(&selector.source) && of(&selector.destination)

@@ -1,4 +1,4 @@
-//! The commands of iproute2.
+//! Writes the division as commands of iproute2.
 
 use std::fmt::Write as _;
 
@@ -6,21 +6,21 @@ use weir_api::{Export, ExportClass, ExportSelector, Kind};
 
 use super::{caveats, is_about, protocols, rest, sender};
 
-/// ARP, 802.1X, DHCP and neighbour discovery: protocol, and what u32 matches.
+/// ARP, 802.1X, DHCP and neighbour discovery: the protocol, and the match for u32.
 const CONTROL: [(&str, &str); 9] = [
     ("arp", "match u32 0 0"),
     ("0x888e", "match u32 0 0"),
     ("ip", "match ip protocol 17 0xff match u16 0 0x1fff at 6 match ip dport 67 0xffff"),
     ("ip", "match ip protocol 17 0xff match u16 0 0x1fff at 6 match ip dport 68 0xffff"),
     ("ipv6", "match ip6 protocol 17 0xff match ip6 dport 546 0xfffe"),
-    // Types 133 to 137.
+    // ICMPv6 types 133 to 137.
     ("ipv6", "match ip6 protocol 58 0xff match u8 0x85 0xff at 40"),
     ("ipv6", "match ip6 protocol 58 0xff match u8 0x86 0xfe at 40"),
     ("ipv6", "match ip6 protocol 58 0xff match u8 0x88 0xff at 40"),
     ("ipv6", "match ip6 protocol 58 0xff match u8 0x89 0xff at 40"),
 ];
 
-/// A shell script; `date` goes into its first lines.
+/// Writes a shell script. `date` appears in its first lines.
 pub(super) fn script(export: &Export, date: &str) -> String {
     let Export { version, link, capacity, .. } = export;
     let mut text =
@@ -81,7 +81,7 @@ pub(super) fn script(export: &Export, date: &str) -> String {
     filters.text
 }
 
-/// A queue's handle must differ from the root's.
+/// The handle of a class's queue. It must differ from the root's handle.
 fn queue_handle(minor: &str) -> String {
     u16::from_str_radix(minor, 16).map_or(minor.to_owned(), |minor| format!("{:x}", minor.max(2)))
 }
@@ -143,7 +143,7 @@ fn select(export: &Export, selector: &ExportSelector, filters: &mut Filters) {
     }
 }
 
-/// u32's matches; ports as value and mask.
+/// The matches for u32, with ports as value and mask.
 fn matches(
     selector: &ExportSelector,
     v6: bool,
@@ -156,7 +156,7 @@ fn matches(
     if let Some(protocol) = protocol {
         parts.push(format!("match {ip} protocol {protocol} 0xff"));
     }
-    // A later fragment has no ports. (tc's own `firstfrag` wants one that others follow.)
+    // A later fragment has no ports. (tc's own `firstfrag` matches only a fragment that others follow.)
     if !v6 && (source.1 | destination.1) != 0 {
         parts.push("match u16 0 0x1fff at 6".to_owned());
     }

@@ -7,7 +7,7 @@ use weir_api::{Export, ExportClass, ExportSelector, Kind};
 
 use super::{caveats, is_about, protocols, rest};
 
-/// A configuration; `date` goes into its first lines.
+/// Writes a configuration. `date` appears in its first lines.
 pub(super) fn script(export: &Export, date: &str) -> String {
     let Export { version, link, capacity, .. } = export;
     let mut text =
@@ -47,11 +47,11 @@ pub(super) fn script(export: &Export, date: &str) -> String {
     text + "        }\n    }\n}\n"
 }
 
-/// The classes below this one.
+/// Writes the classes below this one.
 fn inside(export: &Export, parent: &ExportClass, depth: usize, text: &mut String) {
     let indent = "    ".repeat(depth);
     for class in export.classes.iter().filter(|class| class.parent == parent.handle) {
-        // Nothing that tcng can say leads to it.
+        // The control class is left out, because tcng cannot express its filters.
         if class.kind == Some(Kind::Control) {
             continue;
         }
@@ -79,7 +79,7 @@ fn parameters(class: &ExportClass) -> String {
     text
 }
 
-/// A name that the language takes: weir's, and the handle, which makes it the only one.
+/// A valid tcng name: the class's name with its handle, which makes it unique.
 fn variable(export: &Export, handle: &str) -> String {
     let name = export.classes.iter().find(|c| c.handle == *handle).map_or("", |c| c.name.as_str());
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
@@ -91,7 +91,7 @@ fn condition(selector: &ExportSelector, protocol: Option<u8>) -> String {
     let (transport, mut parts) = match protocol {
         Some(6) => ("tcp", vec!["ip_proto == IPPROTO_TCP".to_owned()]),
         Some(17) => ("udp", vec!["ip_proto == IPPROTO_UDP".to_owned()]),
-        // Ports are at the same place in SCTP's header.
+        // Ports have the same place in SCTP's header as in UDP's.
         Some(other) => ("udp", vec![format!("ip_proto == {other}")]),
         None => ("", Vec::new()),
     };

@@ -1,4 +1,4 @@
-//! `weir image doctor`: the way from a runtime to a registry, step by step.
+//! `weir image doctor`: checks the path from a runtime to a registry, step by step.
 
 use std::{
     net::SocketAddr,
@@ -96,7 +96,7 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Whether the nodes of the site find each other.
+/// Checks that the nodes of the site find each other.
 fn site(pop: &ImagePop) -> Check {
     let name = format!("{} ({}) as {}", pop.name, pop.store, pop.node);
     if let Some(problem) = &pop.problem {
@@ -114,10 +114,10 @@ fn site(pop: &ImagePop) -> Check {
     }
 }
 
-/// The difference of clocks that is reported, ms: a proof holds for a minute.
+/// The smallest reported difference of clocks, ms. A proof of membership is valid for a minute.
 const CLOCK_MS: u64 = 20_000;
 
-/// Whether another node gives this one what it has.
+/// Checks that another node gives its blobs to this one.
 fn peer(peer: &ImagePeer) -> Check {
     let ImagePeer { node, version, ahead_ms, problem } = peer;
     let clock = ahead_ms.map_or_else(String::new, |ms| format!(", its clock {:+.1} s", ms as f64 / 1e3));
@@ -135,7 +135,7 @@ fn peer(peer: &ImagePeer) -> Check {
     check("peer", Verdict::Ok, found, None)
 }
 
-/// Whether an image can be had, all the way.
+/// Checks the whole path to an image.
 fn way(listen: SocketAddr, image: &weir_image::Image) -> Check {
     let source = &image.source;
     let path = format!("/v2/{}/manifests/{}?ns={}", source.repository, image.reference, source.registry);
@@ -151,7 +151,7 @@ fn way(listen: SocketAddr, image: &weir_image::Image) -> Check {
     }
 }
 
-/// The state of Docker's and containerd's files.
+/// Checks Docker's and containerd's files.
 fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
     let url = format!("http://{listen}");
     let mentions =
@@ -191,7 +191,7 @@ fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
     checks
 }
 
-/// Whether a `config_path` of containerd is a list, with colons.
+/// Whether containerd's `config_path` is a list, separated by colons.
 fn has_list(config: &str) -> bool {
     config.lines().filter_map(|line| line.trim().split_once('=')).any(|(key, value)| {
         key.trim() == "config_path" && value.split('#').next().is_some_and(|value| value.contains(':'))

@@ -1,4 +1,4 @@
-//! `weir image`: the image cache of this node, and how Docker and containerd are pointed at it.
+//! `weir image`: the image cache of this node, and the setup of Docker and containerd for it.
 
 mod doctor;
 mod runtimes;
@@ -72,7 +72,7 @@ enum Verb {
     Generate(lab::Forwarded),
 }
 
-/// The socket to ask: that of the unit if it runs, unless another one is named.
+/// The socket to ask. The unit's socket is used if it exists and no other one is named.
 fn socket_to_ask<'a>(named: &'a Path, unit: &'a Path) -> &'a Path {
     if named == Path::new(weir_api::DEFAULT_SOCKET) && unit.exists() { unit } else { named }
 }

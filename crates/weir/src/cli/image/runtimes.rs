@@ -1,4 +1,4 @@
-//! Whether runtimes ask the cache: each pulls a tiny image that only the cache has.
+//! Checks that runtimes ask the cache. Each pulls a tiny image that only the cache has.
 
 use std::{
     io::{Read, Write},
@@ -15,27 +15,27 @@ use weir_image::PROBE;
 
 use super::step::{ask, check};
 
-/// The most that a runtime may take to pull the image.
+/// The longest time for a pull of the image.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the runtimes of this node listen.
+/// The sockets of this node's runtimes.
 #[derive(Debug)]
 pub(super) struct Sockets<'a> {
     pub(super) docker: &'a Path,
     pub(super) containerd: &'a Path,
 }
 
-/// A pull that a runtime was asked for.
+/// A pull by a runtime.
 struct Pull {
     runtime: &'static str,
-    /// Names the program or the socket.
+    /// The program or the socket.
     by: String,
     /// The error of the runtime, if the pull failed.
     result: Result<(), String>,
     advice: &'static str,
 }
 
-/// A check for each runtime that is here.
+/// One check for each installed runtime.
 pub(super) fn checks(sockets: &Sockets<'_>, mirror: SocketAddr) -> Vec<Check> {
     let mut checks = Vec::new();
     if sockets.docker.exists() {
@@ -59,7 +59,7 @@ fn is_here(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|d| d.join(program).exists()))
 }
 
-/// Lets a runtime pull under a tag of its own, and asks the cache whether the request arrived.
+/// Makes a runtime pull under a unique tag, and asks the cache whether the request arrived.
 fn judge(mirror: SocketAddr, pull: impl FnOnce(&str) -> Pull) -> Check {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     let tag = format!("{:x}-{now:x}", std::process::id());
@@ -84,7 +84,7 @@ fn judge(mirror: SocketAddr, pull: impl FnOnce(&str) -> Pull) -> Check {
 
 const UNREACHABLE: &str = "cannot be reached";
 
-/// Docker's own store asks mirrors for Docker Hub only, so the image has a name of the Hub.
+/// Pulls with Docker. Its own store asks mirrors for Docker Hub only, so the image has a Hub name.
 fn docker(socket: &Path, tag: &str) -> Pull {
     let by = format!("Docker at {}", socket.display());
     let request = |line: String| -> std::io::Result<(u16, String)> {
@@ -114,7 +114,7 @@ fn docker(socket: &Path, tag: &str) -> Pull {
     Pull { runtime: "docker", by, result, advice }
 }
 
-/// As Kubernetes pulls, with crictl; as `setup` configured it for people, with nerdctl or ctr.
+/// Pulls with crictl, as Kubernetes does, or with nerdctl or ctr, as `setup` configures them.
 fn containerd(program: &'static str, socket: &Path, tag: &str) -> Pull {
     let image = format!("docker.io/{PROBE}:{tag}");
     let address = socket.display().to_string();
@@ -140,7 +140,7 @@ fn containerd(program: &'static str, socket: &Path, tag: &str) -> Pull {
     Pull { runtime: "containerd", by: format!("{program} at {address}"), result, advice }
 }
 
-/// Runs a program for a while; its last line of errors says why it failed.
+/// Runs a program with a time limit. The last line of its errors tells the reason of a failure.
 fn run(command: &mut Command) -> Result<(), String> {
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|e| format!("{UNREACHABLE}: {e}"))?;
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// A mirror that notes the tags it is asked for, and whose answers are as brief as can be.
+    /// A mirror that records the tags it is asked for, with the shortest possible answers.
     fn mirror() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -199,7 +199,7 @@ mod tests {
         address
     }
 
-    /// A Docker that asks this mirror, if there is one, and tells its own requests.
+    /// A fake Docker that asks this mirror, if any, and reports its own requests.
     fn dockerd(socket: &Path, mirror: Option<SocketAddr>) -> mpsc::Receiver<String> {
         let listener = UnixListener::bind(socket).unwrap();
         let (tell, told) = mpsc::channel();

@@ -1,4 +1,5 @@
-//! `weir image setup` and `undo`: files of Docker and containerd, merged into and put back.
+//! `weir image setup` and `undo`: merge settings into the files of Docker and containerd, and restore
+//! the files.
 
 use std::{
     fs, io,
@@ -50,7 +51,7 @@ pub(super) struct UndoArgs {
     root: PathBuf,
 }
 
-/// The text that was written, for `undo`.
+/// The record of written text, for `undo`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Record {
     listen: String,
@@ -60,19 +61,19 @@ struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
     path: PathBuf,
-    /// The text before; none if there was no file.
+    /// The text before; `None` if there was no file.
     before: Option<String>,
     after: String,
-    /// Directories that were made for it, deepest first.
+    /// The directories created for it, deepest first.
     made: Vec<PathBuf>,
 }
 
-/// A file and what it is to say.
+/// A file and its wanted content.
 struct Wanted {
     path: &'static str,
     merge: fn(Option<&str>, &str) -> Result<String, String>,
     part: fn(&str, &str) -> Result<String, String>,
-    /// The step after which the runtime reads it.
+    /// The command after which the runtime reads it.
     then: &'static str,
 }
 
@@ -83,7 +84,7 @@ const DOCKER: &[Wanted] = &[
         part: take_mirror,
         then: "systemctl reload docker",
     },
-    // For Docker with the containerd image store; others do not read it.
+    // This file is for Docker with the containerd image store. Other versions do not read it.
     Wanted {
         path: "etc/docker/certs.d/_default/hosts.toml",
         merge: add_host,
@@ -131,7 +132,7 @@ fn add_mirror(before: Option<&str>, listen: &str) -> Result<String, String> {
     if mirrors.contains(&url) {
         return Ok(text.to_owned());
     }
-    // First: the others remain behind it.
+    // The cache comes first, and the other mirrors stay behind it.
     mirrors.insert(0, url);
     serde_json::to_string_pretty(&json).map(|text| text + "\n").map_err(|e| e.to_string())
 }
@@ -161,7 +162,7 @@ fn read(path: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// A file, whole or not at all; its mode and owner stay.
+/// Replaces a file as a whole or not at all. Its mode and owner stay.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let mut name = path.as_os_str().to_owned();
@@ -177,7 +178,7 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::rename(&new, path).with_context(cannot)
 }
 
-/// Makes a file's directory; says which ones were missing, deepest first.
+/// Creates a file's directory. Returns the directories that were missing, deepest first.
 fn make_dirs(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let dir = path.parent().unwrap_or(path);
     let made = dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
@@ -222,7 +223,7 @@ pub(super) fn setup(args: &SetupArgs, session: &mut Session<'_>) -> anyhow::Resu
     if wanted.is_empty() {
         anyhow::bail!("neither Docker nor containerd is here: nothing was set up (`--only` insists)");
     }
-    // All that can be refused is, before anything is written.
+    // All refusals come before the first write.
     let mut changes = Vec::new();
     for want in wanted {
         let path = args.root.join(want.path);
@@ -246,7 +247,7 @@ pub(super) fn setup(args: &SetupArgs, session: &mut Session<'_>) -> anyhow::Resu
                 made,
             });
         }
-        // Written down first: what is in place can always be taken back.
+        // The record is written first, so each change can be undone.
         make_dirs(&kept)?;
         replace(&kept, &serde_json::to_string_pretty(&record)?)?;
         replace(path, after)?;
@@ -290,13 +291,13 @@ pub(super) fn undo(args: &UndoArgs, session: &mut Session<'_>) -> anyhow::Result
                     Some(before) => replace(path, before)?,
                     None => {
                         fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
-                        // Only those that are empty.
+                        // Only empty directories are removed.
                         let _ = file.made.iter().try_for_each(fs::remove_dir);
                     }
                 }
                 said.push(format!("{} is as it was", path.display()));
             }
-            // The file has changed since: only weir's part goes.
+            // The file has changed since, so only weir's part is removed.
             (Some(now), _) => {
                 let want = DOCKER.iter().chain(CONTAINERD).find(|w| args.root.join(w.path) == *path);
                 let part = want.map_or(Ok(now.clone()), |want| (want.part)(&now, &record.listen));
@@ -312,7 +313,7 @@ pub(super) fn undo(args: &UndoArgs, session: &mut Session<'_>) -> anyhow::Result
         }
     }
     if record.files.iter().any(|file| file.path.ends_with("daemon.json")) {
-        // Its reload does not take away what is not there any more.
+        // A reload does not remove mirrors that are no longer in the file.
         let forgets = "dockerd forgets its mirror when it is restarted, not when it is reloaded; until then it \
                        asks registries wherever nobody answers";
         said.push(forgets.to_owned());

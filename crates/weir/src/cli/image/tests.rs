@@ -1,4 +1,4 @@
-//! `setup` and `undo` on made-up root directories.
+//! `setup` and `undo` on temporary root directories.
 
 use std::{fs, path::Path};
 
@@ -105,7 +105,7 @@ fn socket_of_the_unit_is_asked_if_it_is_there_and_no_other_is_named() {
     assert_eq!(super::socket_to_ask(named, &unit), named);
 }
 
-/// The unit runs parsers of hostile registries' answers.
+/// The unit runs parsers on the answers of possibly hostile registries.
 #[test]
 fn unit_of_the_cache_is_exposed_by_two_points_at_most() {
     let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/weir-images.service");

@@ -1,4 +1,4 @@
-//! The verbs that ask a running cache, and the one that runs it.
+//! The verbs that ask a running cache, and the verb that runs it.
 
 use std::{
     io::IsTerminal,
@@ -89,7 +89,7 @@ pub(super) struct ServeArgs {
     config: PathBuf,
 }
 
-/// `3 min ago`.
+/// A time as `3 min ago`.
 fn ago(ms: u64) -> String {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
     let s = now.saturating_sub(u128::from(ms)) / 1000;
@@ -192,7 +192,7 @@ pub(super) fn pin(args: PinArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
         session.print(&pins, |out, _| pins.iter().try_for_each(|pin| writeln!(out, "{pin}")))?;
         return Ok(ExitCode::SUCCESS);
     };
-    // A name without a tag has the tag `latest`; a pattern is taken as it is.
+    // A name without a tag means `latest`. A pattern stays unchanged.
     let pattern = match pattern.parse::<weir_image::Image>() {
         Ok(image) if !pattern.contains('*') => image.to_string(),
         _ => pattern,
@@ -208,7 +208,7 @@ pub(super) fn pin(args: PinArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses images that are pinned, before any is removed.
+/// Refuses pinned images before any image is removed.
 fn refuse_pinned(names: &[String], listed: &weir_api::Images) -> anyhow::Result<()> {
     for name in names {
         let full = name.parse::<weir_image::Image>().map_or_else(|_| name.clone(), |image| image.to_string());

@@ -1,24 +1,24 @@
-//! Bars made of characters, without colours: what goes where.
+//! Bars of characters without colours: the part at each place.
 
 use weir_units::BitRate;
 
 /// One character of a class's bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The rate of the class; in the last such character, the eighths of it, 1 to 8.
+    /// The class's rate. The last such character has 1 to 8 eighths; the others have 8.
     Sending(u8),
     /// The rest of its allocation.
     Allowed,
-    /// Its minimum lies here.
+    /// The minimum lies here.
     Floor,
-    /// Its maximum lies here.
+    /// The maximum lies here.
     Ceiling,
     /// Nothing.
     Empty,
 }
 
-/// Lays `rate`, `allocation`, floor and ceiling out on `width` characters that stand for
-/// 0 to `scale`. The ceiling is drawn over the floor, the floor over what is sent.
+/// Lays out `rate`, `allocation`, floor and ceiling on `width` characters for 0 to `scale`. The ceiling
+/// is drawn over the floor, and the floor over the rate.
 pub(super) fn class_bar(
     width: u16,
     scale: BitRate,
@@ -49,8 +49,8 @@ pub(super) fn class_bar(
     (0..u32::from(width)).map(part).collect()
 }
 
-/// Lays rates end to end on `width` characters that stand for 0 to `scale`: for each
-/// character the index of the rate in its middle.
+/// Lays rates end to end on `width` characters for 0 to `scale`. Each character holds the index of the
+/// rate in its middle.
 pub(super) fn stacked_bar(
     width: u16,
     scale: BitRate,
@@ -67,8 +67,8 @@ pub(super) fn stacked_bar(
     bar
 }
 
-/// Where `rate` ends, in eighths of a character; at most the whole bar. A rate above zero
-/// is at least one eighth, so that it shows.
+/// The end of `rate` in eighths of a character, at most the whole bar. A rate above zero has at least
+/// one eighth, so that it is visible.
 fn eighths(rate: BitRate, scale: BitRate, width: u16) -> u32 {
     let whole = u128::from(width) * 8;
     if rate == BitRate::ZERO || scale == BitRate::ZERO {

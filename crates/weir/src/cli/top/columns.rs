@@ -1,4 +1,4 @@
-//! The columns of `weir top`, and which of them fit.
+//! The columns of `weir top`, and the choice of those that fit.
 
 use ratatui::{style::Style, text::Span};
 use weir_api::Activity;
@@ -21,8 +21,7 @@ pub(super) enum Column {
     State,
 }
 
-/// Widths, and the width of the screen from which on a column is shown. The bar takes what
-/// is left.
+/// Each column's width, and the smallest screen width that shows it. The bar takes the remaining width.
 const COLUMNS: [(Column, u16, u16); 10] = [
     (Column::Name, 0, 0),
     (Column::Weight, 6, 50),
@@ -36,11 +35,11 @@ const COLUMNS: [(Column, u16, u16); 10] = [
     (Column::State, 7, 66),
 ];
 
-/// The least a bar is good for.
+/// The smallest useful width of a bar.
 const LEAST_BAR: u16 = 6;
 
-/// The columns that fit: each with its first character and its width. The first two
-/// characters of a line are for the mark of the selected one.
+/// The columns that fit, each with its first character and its width. The first two characters of a
+/// line are for the mark of the selected class.
 pub(super) fn fit(lines: &[Line<'_>], width: u16) -> Vec<(Column, u16, u16)> {
     let longest = lines.iter().map(|line| Span::raw(name(line)).width()).max().unwrap_or(0);
     let name = u16::try_from(longest).unwrap_or(u16::MAX).clamp(8, (width / 5).clamp(8, 30));
@@ -87,7 +86,7 @@ impl Column {
         }
     }
 
-    /// Numbers stand to the right.
+    /// Columns of numbers are aligned to the right.
     pub(super) fn to_the_right(self) -> bool {
         !matches!(self, Column::Name | Column::Bar | Column::State)
     }

@@ -1,4 +1,4 @@
-//! One frame of `weir top`: a function of the state, the room and whether there are colours.
+//! One frame of `weir top`: a function of the state, the area and the colours.
 
 use ratatui::{
     buffer::Buffer,
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::cli::format;
 
-/// The least lines of the figure at the bottom, borders included, and the most.
+/// The smallest and the largest number of lines of the panel at the bottom, with borders.
 const PANEL: (u16, u16) = (7, 14);
 
-/// Draws all of it into `area`.
+/// Draws the whole frame into `area`.
 pub(super) fn frame(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     if area.width < 20 || area.height < 4 {
         return Paragraph::new("too small").render(area, buf);
@@ -50,9 +50,9 @@ pub(super) fn frame(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The frame as text, the empty lines at its end left out.
+/// The frame as text, without empty lines at its end.
 pub(super) fn as_text(state: &State, width: u16) -> String {
-    // Title, link, a line a warning, a gap, heading, classes.
+    // Title, link, one line per warning, a gap, heading, classes.
     let warnings = state.status.as_ref().map_or(0, |status| status.warnings.len() + 1);
     let height =
         u16::try_from(state.lines().len() + warnings + 6).unwrap_or(u16::MAX).min(u16::MAX / width.max(1));
@@ -85,7 +85,7 @@ fn take_bottom(room: &mut Rect, height: u16) -> Rect {
     Rect { y: room.y + room.height, height, ..*room }
 }
 
-/// All above the table.
+/// Draws the part above the table.
 fn head(state: &State, ink: Ink, room: &mut Rect, buf: &mut Buffer) {
     title(state, ink, take_top(room, 1), buf);
     if let Some(status) = &state.status {
@@ -94,7 +94,7 @@ fn head(state: &State, ink: Ink, room: &mut Rect, buf: &mut Buffer) {
     banners(state, ink, room, buf);
 }
 
-/// A line with one text at its left and one at its right; the left one wins.
+/// Draws one text at the left and one at the right of a line. The left one takes precedence.
 fn two_sided(left: Text<'_>, right: Text<'_>, area: Rect, buf: &mut Buffer) {
     if area.height == 0 {
         return;
@@ -131,10 +131,10 @@ fn title(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     two_sided(Text::from(left), Text::from(right), area, buf);
 }
 
-/// The load of the link: a bar in which each class has its colour, and the numbers.
+/// Draws the load of the link: a bar with one colour per class, and the numbers.
 fn link(state: &State, status: &Status, ink: Ink, area: Rect, buf: &mut Buffer) {
     let lines = state.lines();
-    // A group is the sum of its members, which are there themselves.
+    // A group is left out, because its members are shown.
     let senders: Vec<&Class> =
         lines.iter().map(|line| line.class).filter(|c| c.kind != Kind::Group).collect();
     if area.height > 0 {
@@ -165,7 +165,7 @@ fn link(state: &State, status: &Status, ink: Ink, area: Rect, buf: &mut Buffer) 
     two_sided(left, Text::styled(promised + &repairs, ink.dim()), numbers, buf);
 }
 
-/// The faults, a line each.
+/// Draws the faults, one line each.
 fn banners(state: &State, ink: Ink, room: &mut Rect, buf: &mut Buffer) {
     let mut lines = Vec::new();
     if let Some((why, tries)) = &state.silence {
@@ -180,7 +180,7 @@ fn banners(state: &State, ink: Ink, room: &mut Rect, buf: &mut Buffer) {
         }
         lines.extend(status.warnings.iter().map(|warning| (format!("! {warning}"), ink.warn())));
     }
-    // The table has the better claim to the room.
+    // The warnings take at most a quarter of the room, and the table gets the rest.
     let most = usize::from(room.height / 4).max(1);
     for (text, style) in lines.into_iter().take(most) {
         let row = take_top(room, 1);
@@ -190,7 +190,7 @@ fn banners(state: &State, ink: Ink, room: &mut Rect, buf: &mut Buffer) {
     }
 }
 
-/// The classes, and a mark beside the selected one, which is always in sight.
+/// Draws the classes. The selected one has a mark and is always visible.
 fn table(state: &State, selected: Option<String>, ink: Ink, area: Rect, buf: &mut Buffer) {
     if area.height == 0 || state.status.is_none() {
         return;
@@ -240,7 +240,7 @@ fn table(state: &State, selected: Option<String>, ink: Ink, area: Rect, buf: &mu
     }
 }
 
-/// The bar's heading: what its ends stand for.
+/// Draws the heading of the bars: the rates at their ends.
 fn scale(capacity: BitRate, ink: Ink, cell: Rect, buf: &mut Buffer) {
     put("0", ink.dim(), false, cell, buf);
     let (half, full) = (format::rate(BitRate(capacity.0 / 2)), format::rate(capacity));

@@ -1,4 +1,4 @@
-//! Styles, and text in its place.
+//! Styles, and text in cells.
 
 use ratatui::{
     buffer::Buffer,
@@ -10,7 +10,7 @@ use weir_api::{Class, Kind};
 
 use super::state::{State, id};
 
-/// Colours of classes; all readable on black and on white.
+/// The colours of classes. All are readable on black and on white.
 const PALETTE: [Color; 12] = [
     Color::Indexed(37),
     Color::Indexed(172),
@@ -26,10 +26,10 @@ const PALETTE: [Color; 12] = [
     Color::Indexed(107),
 ];
 
-/// Colour of what is weir's own: the host, the unclaimed, the control class.
+/// The colour of weir's own classes: host, default, control.
 const OWN: Color = Color::Indexed(245);
 
-/// Styles, without colours where there are to be none.
+/// Styles, with or without colours.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ink {
     pub(super) colour: bool,
@@ -73,7 +73,7 @@ pub(super) fn class_style(state: &State, class: &Class, ink: Ink) -> Style {
     }
 }
 
-/// Text in its cell, cut with `…` if it is too long.
+/// Draws text into its cell, and cuts it with `…` if it is too long.
 pub(super) fn put(text: &str, style: Style, to_the_right: bool, cell: Rect, buf: &mut Buffer) {
     let (length, room) = (Span::raw(text).width(), usize::from(cell.width));
     if length <= room {

@@ -1,7 +1,7 @@
-//! `weir top`: the classes, live.
+//! `weir top`: a live view of the classes.
 //!
-//! Three parts: [`state`] decides, [`draw`] shows, and here is what touches the world: a
-//! thread that asks the agent, and the terminal.
+//! The module has three parts. [`state`] decides, and [`draw`] shows. This file handles the outside:
+//! the thread that asks the agent, and the terminal.
 
 mod bar;
 mod columns;
@@ -74,13 +74,13 @@ pub(super) fn run(args: &TopArgs, session: &mut Session<'_>) -> anyhow::Result<E
     if !session.look.terminal {
         return Err(Usage("`weir top` needs a terminal; use --once or --json here".to_owned()).into());
     }
-    // Asking is quick on a local socket; a second try is better than a long wait.
+    // The agent answers quickly on a local socket. A second attempt is better than a long wait.
     let client = session.client.clone().with_timeout(Duration::from_secs(3));
     full_screen(state, &client, session.look)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// One frame, as wide as the terminal, or 100 characters.
+/// Prints one frame as wide as the terminal, or 100 characters wide.
 fn one_frame(mut state: State, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     state.hear(sample(&session.client)?);
     let width =
@@ -89,7 +89,7 @@ fn one_frame(mut state: State, session: &mut Session<'_>) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Status and classes as JSON, once or every second.
+/// Prints status and classes as JSON, once or every second.
 fn figures(once: bool, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     loop {
         let (status, classes) = (session.client.status()?, session.client.classes()?);
@@ -110,18 +110,18 @@ fn sample(client: &Client) -> Result<News, ClientError> {
     Ok(News::Sample(Box::new(client.status()?), client.classes()?))
 }
 
-/// An input that wakes the screen.
+/// An event for the screen's thread.
 enum Input {
     Terminal(Event),
     News(News),
-    /// A signal, or no more terminal.
+    /// A signal, or the loss of the terminal.
     End,
 }
 
 /// Sends [`Input::End`] at the first SIGTERM, SIGHUP or SIGINT.
 fn end_on_signal(tell: Sender<Input>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    // A signal that comes from here on no longer ends the process at once.
+    // From here on a signal no longer ends the process immediately.
     let [mut term, mut hup, mut int] = {
         let _entered = runtime.enter();
         let [term, hup, int] =
@@ -141,8 +141,8 @@ fn end_on_signal(tell: Sender<Input>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Takes the terminal, and gives it back however this ends: also on a panic, of whatever
-/// thread, and on SIGTERM, SIGHUP and SIGINT.
+/// Takes the terminal and restores it at the end. The end may be a panic of any thread, SIGTERM, SIGHUP
+/// or SIGINT.
 fn full_screen(state: State, client: &Client, look: Look) -> anyhow::Result<()> {
     let (tell, inbox) = mpsc::channel();
     end_on_signal(tell.clone()).context("cannot listen for signals")?;
@@ -164,12 +164,12 @@ fn watch(
     // Neither thread is joined: one may wait for the agent, and the other for a key.
     let (client, figures, keys) = (client.clone(), EndOnDrop(tell.clone()), EndOnDrop(tell.clone()));
     thread::spawn(move || ask_the_agent(&client, &asked, &figures.0));
-    // A thread of its own, also because reading spins once the terminal has gone.
+    // Keys have their own thread, because reading spins after the terminal is gone.
     thread::spawn(move || read_the_terminal(&keys.0));
     let ink = Ink { colour: look.colour };
     loop {
         terminal.draw(|frame| draw::frame(&state, ink, frame.area(), frame.buffer_mut()))?;
-        // All that has come meanwhile goes into one frame.
+        // All waiting events go into one frame.
         for input in std::iter::once(inbox.recv()?).chain(inbox.try_iter()) {
             match input {
                 Input::End => return Ok(()),
@@ -181,7 +181,7 @@ fn watch(
                         action => drop(ask.send(action)),
                     }
                 }
-                // Anything else, such as another size, only wants a new frame.
+                // Other events, such as a new size, only need a new frame.
                 Input::Terminal(_) => {}
             }
         }
@@ -196,8 +196,8 @@ fn read_the_terminal(tell: &Sender<Input>) {
     }
 }
 
-/// A thread that ends, were it by a panic, ends the whole: the panic hook has given the
-/// terminal back by then.
+/// Ends the program when its thread ends, also by a panic. The panic hook has restored the terminal by
+/// then.
 struct EndOnDrop(Sender<Input>);
 
 impl Drop for EndOnDrop {
@@ -206,7 +206,7 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Asks for the figures every second, and for what the keys want in between.
+/// Asks for the figures every second, and for the keys' requests between.
 fn ask_the_agent(client: &Client, asked: &Receiver<Action>, tell: &Sender<Input>) {
     let mut next = Instant::now();
     let mut explained = None;

@@ -1,4 +1,4 @@
-//! The panel of one class: its last minute at the bottom, its explanation on demand.
+//! The panel of the selected class: its last minute, and its explanation on request.
 
 use ratatui::{
     buffer::Buffer,
@@ -19,7 +19,7 @@ use crate::cli::{
     format::{self, Look},
 };
 
-/// The selected class: its last minute, and what the table has no room for.
+/// Draws the selected class: its last minute, and details that do not fit in the table.
 pub(super) fn panel(state: &State, class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
     let own = class_style(state, class, ink);
     let title = Text::from(vec![
@@ -100,7 +100,7 @@ fn details(class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The same text as `weir explain` prints, over the table.
+/// Draws the text of `weir explain` over the table.
 pub(super) fn explanation(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     let text = match &state.explanation {
         None => "asking ...".to_owned(),
@@ -126,8 +126,8 @@ pub(super) fn explanation(state: &State, ink: Ink, area: Rect, buf: &mut Buffer)
     }
 }
 
-/// Breaks a line at spaces; what goes on stands below the first word, or below the text
-/// after `1. `. Words longer than `width` stay whole and are cut by the edge.
+/// Breaks a line at spaces. Continued lines are indented below the first word, or below the text after
+/// `1. `. Words longer than `width` stay whole, and the edge cuts them.
 pub(super) fn wrap(line: &str, width: usize) -> Vec<String> {
     let text = line.trim_start_matches(' ');
     let indent = line.len() - text.len();

@@ -1,5 +1,5 @@
-//! The state of `weir top`, and the effect of keys and news on it. No clock, no terminal, no
-//! socket: what is to be done comes out as an [`Action`].
+//! The state of `weir top`, and the effect of keys and news on it. It uses no clock, terminal or
+//! socket. Effects are returned as an [`Action`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -9,13 +9,13 @@ use weir_api::{Class, Explanation, Kind, PolicyChange, Status};
 use weir_share::Weight;
 use weir_units::BitRate;
 
-/// How many seconds the figure of the selected class goes back.
+/// The length of the selected class's history, seconds.
 pub(super) const HISTORY: usize = 60;
 
-/// No explanation is longer; the frame stops at its end anyway.
+/// The largest scroll position. Explanations are shorter, and the frame stops at their end.
 const MAX_SCROLL: u16 = 200;
 
-/// The sort key of the lines; the largest first, names from a to z.
+/// The sort key of the lines. The largest value comes first; names are sorted from a to z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sort {
     Rate,
@@ -44,7 +44,7 @@ impl Sort {
         }
     }
 
-    /// Larger comes first.
+    /// The sort value. Larger values come first.
     fn key(self, class: &Class) -> u64 {
         match self {
             Sort::Rate => class.rate.0,
@@ -57,49 +57,49 @@ impl Sort {
     }
 }
 
-/// The meaning of the keys now.
+/// The present meaning of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Commands.
+    /// Keys are commands.
     Table,
-    /// Letters go into the filter.
+    /// Letters change the filter.
     Filter,
     /// The explanation is open.
     Explain,
 }
 
-/// The agent's answer, or its absence.
+/// A message from the agent's thread.
 #[derive(Debug)]
 pub(super) enum News {
-    /// Its figures, once a second.
+    /// The agent's figures, once a second.
     Sample(Box<Status>, Vec<Class>),
-    /// No answer, and why.
+    /// The reason why there is no answer.
     Silence(String),
-    /// The outcome of a change.
+    /// The result of a change.
     Changed(Result<Vec<Class>, String>),
-    /// The explanation asked for.
+    /// The requested explanation.
     Explained(Result<Box<Explanation>, String>),
 }
 
-/// The action after a key.
+/// The effect of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing, or only to draw.
+    /// No effect beyond a new frame.
     None,
-    /// Leave.
+    /// Ends the program.
     Quit,
-    /// Ask the agent for this change.
+    /// Sends this change to the agent.
     Set(PolicyChange),
-    /// Ask for this class's explanation, now and every second; `None` stops that.
+    /// Requests this class's explanation, now and every second. `None` stops that.
     Explain(Option<String>),
 }
 
-/// A word below the table about the last change.
+/// A message below the table about the last change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Note {
     pub(super) text: String,
     pub(super) bad: bool,
-    /// Samples until it goes.
+    /// The number of samples until it disappears.
     left: u8,
 }
 
@@ -113,7 +113,7 @@ impl Note {
     }
 }
 
-/// Tells classes apart, also two sources' that share a name.
+/// The identity of a class. It also distinguishes classes of two sources with one name.
 pub(super) fn id(class: &Class) -> String {
     format!("{}:{}", class.source, class.name)
 }
@@ -122,32 +122,32 @@ pub(super) fn id(class: &Class) -> String {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line<'a> {
     pub(super) class: &'a Class,
-    /// Shown below its group.
+    /// Whether it is shown below its group.
     pub(super) member: bool,
 }
 
-/// All that a frame shows.
+/// The content of a frame.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Where the agent should be, for the message when it is not.
+    /// The agent's socket, for the message if it does not answer.
     pub(super) socket: String,
     pub(super) status: Option<Status>,
     pub(super) classes: Vec<Class>,
-    /// The last rates by class's [`id`], newest last, at most [`HISTORY`].
+    /// The last rates by the class's [`id`]: newest last, at most [`HISTORY`].
     pub(super) history: HashMap<String, VecDeque<BitRate>>,
-    /// Numbers of colours by class's [`id`]: a class keeps its own while it is here.
+    /// The number of the colour by the class's [`id`]. A class keeps its colour while it exists.
     pub(super) colours: HashMap<String, usize>,
-    /// Why there is no answer, and for how many tries.
+    /// The reason of a missing answer, and the number of failed attempts.
     pub(super) silence: Option<(String, u64)>,
     pub(super) sort: Sort,
     pub(super) filter: String,
     pub(super) mode: Mode,
     pub(super) paused: bool,
-    /// The [`id`] of the class that keys are about, once one was chosen.
+    /// The [`id`] of the selected class, once one was selected.
     pub(super) selected: Option<String>,
     pub(super) note: Option<Note>,
     pub(super) explanation: Option<Result<Box<Explanation>, String>>,
-    /// First line shown of the explanation.
+    /// The first visible line of the explanation.
     pub(super) scroll: u16,
 }
 
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// The lines in the order they are shown: sorted, each group's members below it.
+    /// The lines in their order: sorted, with each group's members below it.
     pub(super) fn lines(&self) -> Vec<Line<'_>> {
         let needle = self.filter.to_lowercase();
         let hit = |text: &str| text.to_lowercase().contains(&needle);
@@ -195,7 +195,7 @@ impl State {
         lines
     }
 
-    /// The selected class, if it is among the lines; else the first line's.
+    /// The selected class if it is visible, else the class of the first line.
     pub(super) fn selected(&self) -> Option<&Class> {
         let lines = self.lines();
         let chosen = lines.iter().find(|line| self.is_selected(line.class));
@@ -206,7 +206,8 @@ impl State {
         self.selected.as_ref().is_some_and(|selected| *selected == id(class))
     }
 
-    /// The agent's name of the class: its name, with the source before it if two have that name.
+    /// The name that the agent knows the class by. It includes the source if two classes share the
+    /// name.
     fn asked_as(&self, class: &Class) -> String {
         match self.classes.iter().filter(|other| other.name == class.name).count() {
             0 | 1 => class.name.clone(),
@@ -214,7 +215,7 @@ impl State {
         }
     }
 
-    /// Takes in what the agent said.
+    /// Applies a message from the agent's thread.
     pub(super) fn hear(&mut self, news: News) {
         match news {
             News::Sample(status, classes) => {
@@ -253,7 +254,7 @@ impl State {
     }
 
     fn remember(&mut self, classes: &[Class]) {
-        // Those that are gone are forgotten: containers come and go for weeks.
+        // The history of removed classes is dropped, because containers come and go for weeks.
         let here: HashSet<String> = classes.iter().map(id).collect();
         self.history.retain(|id, _| here.contains(id));
         self.colours.retain(|id, _| here.contains(id));
@@ -267,8 +268,8 @@ impl State {
         }
     }
 
-    /// The first number that is free, so that few classes have few colours; none for groups
-    /// and weir's own, which need none.
+    /// Assigns the first free number, so that few classes have few colours. Groups and weir's own
+    /// classes get none.
     fn give_colour(&mut self, class: &Class) {
         let id = id(class);
         let colourless = matches!(class.kind, Kind::Group | Kind::Host | Kind::Default | Kind::Control);
@@ -280,7 +281,7 @@ impl State {
         self.colours.insert(id, free);
     }
 
-    /// Takes in a key.
+    /// Applies a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Action {
         self.note = None;
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
@@ -344,7 +345,7 @@ impl State {
         Action::None
     }
 
-    /// Moves the selection; at the ends it stays.
+    /// Moves the selection. It stops at the ends.
     fn select(&mut self, key: KeyCode) {
         let lines = self.lines();
         let Some(last) = lines.len().checked_sub(1) else { return };
@@ -361,7 +362,8 @@ impl State {
         self.selected = Some(id(lines[next.min(last)].class));
     }
 
-    /// One step of weight, a tenth above ten; shown at once, so that the next key builds on it.
+    /// Changes the weight by one, or by a tenth above ten. The new weight is shown immediately, so that
+    /// the next key builds on it.
     fn change_weight(&mut self, up: bool) -> Action {
         let Some((chosen, name)) = self.selected().map(|class| (id(class), self.asked_as(class))) else {
             return Action::None;

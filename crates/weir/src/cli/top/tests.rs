@@ -14,7 +14,7 @@ use super::{
 };
 use crate::server::fake;
 
-/// A state that has heard from the fake agent once.
+/// A state after one sample of the fake agent.
 fn state() -> State {
     let mut state = State::new("/run/weir/weir.sock".to_owned(), Sort::Rate);
     state.hear(sample());
@@ -25,7 +25,7 @@ fn sample() -> News {
     News::Sample(Box::new(fake::status()), fake::classes())
 }
 
-/// The same with a group above `web`.
+/// The same state with a group above `web`.
 fn grouped() -> State {
     let mut classes = fake::classes();
     let mut group = fake::class("tenant-a", BitRate::mbit(40), BitRate::mbit(40));
@@ -45,7 +45,7 @@ fn kinds(state: &mut State, text: &str) -> Vec<Action> {
     text.chars().map(|letter| press(state, KeyCode::Char(letter))).collect()
 }
 
-/// The lines of a frame, as a terminal of this size shows them.
+/// The lines of a frame on a terminal of this size.
 fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     let ink = Ink { colour: true };
@@ -368,7 +368,7 @@ fn long_lines_break_between_words_below_their_first() {
 }
 
 prop_compose! {
-    /// Classes as wild as the types allow.
+    /// Classes with any values that the types allow.
     fn any_class()(
         name in "\\PC{0,20}",
         group in prop::option::of("[ab]"),
