@@ -210,8 +210,8 @@ mod every_order {
         let counted = Arc::clone(&orders);
         loom::model(move || {
             counted.fetch_add(1, Ordering::Relaxed);
-            // More pairs than there is room for, so that slots are used again, as soon as a pair has come
-            // back; nobody waits, as that would be endless.
+            // More pairs than there is room for, so that slots are used again as soon as a pair has
+            // come back; no thread waits, as that would be endless.
             let ((mut there, mut arrives), (mut back, mut returns)) = (ring(2), ring(2));
             let other = loom::thread::spawn(move || {
                 let mut arrived = 0;

@@ -53,10 +53,10 @@ impl Post {
 /// One of several trees that share a root's rate, for a thread of its own.
 ///
 /// Each tree is an [`Htb`]: within it all holds that holds there, and what a leaf is assured of
-/// needs no other shard. What is lent by the root is divided every millisecond of the time that is
-/// passed in: who has packets claims what it is assured of, and the rest goes by quanta, to nobody
-/// more than its ceiling, which is what the one tree would do. No shard waits for another: a shard
-/// posts the demand of its classes, reads the posts of others, and works out its own part.
+/// needs no other shard. The rate that the root lends is divided every millisecond of the time that
+/// is passed in. A class with packets claims its assured rate. The rest goes by quanta, to no class
+/// beyond its ceiling, as in the one tree. No shard waits for another: a shard posts the demand of
+/// its classes, reads the posts of others, and works out its own part.
 ///
 /// So rates are those of the one tree while demand does not change (within 1 %, tested for two and
 /// for four shards), and for up to two periods after a change the root may lend what others use

@@ -126,7 +126,7 @@ pub fn run(
     }
 }
 
-/// The first available back end, or the reasons why there is none.
+/// The first available back end, or the reasons why no back end works.
 fn first_there(options: &Options) -> Result<Backend, String> {
     let Err(no_uml) = uml() else { return Ok(Backend::Uml) };
     let Err(no_netem) = netem() else { return Ok(Backend::Here) };

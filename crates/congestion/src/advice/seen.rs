@@ -3,12 +3,12 @@ use serde::{Deserialize, Serialize};
 use super::confidence::{Mean, Proportion, TurnMean};
 use crate::size;
 
-/// What was seen of flows.
+/// The observations of flows.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     /// Logarithms of completion times less the mean of their size.
     pub(super) pooled: Mean,
-    /// The same by turns, to compare those of different turns.
+    /// The same for each turn, to compare those of different turns.
     pub(super) turns: TurnMean,
     /// By size: the same as `pooled`, and how many were far too late.
     pub(super) sizes: [(Mean, Proportion); size::COUNT],

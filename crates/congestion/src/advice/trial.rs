@@ -27,7 +27,7 @@ pub enum Turn {
     Calm,
     /// Of the flows that begin, this part tries the algorithm.
     Open {
-        /// Which, in the order of [`Trial::arms`].
+        /// The arm, in the order of [`Trial::arms`].
         arm: usize,
         /// The part of the flows, each by itself.
         share: f64,
@@ -37,18 +37,18 @@ pub enum Turn {
 /// An algorithm that is tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Arm {
-    /// What its flows use.
+    /// The action of its flows.
     pub action: Action,
     /// Why it is tried no more, if so.
     pub dropped: Option<Drop>,
     /// The part of the flows that use it while it is its turn.
     pub share: f64,
-    /// What it does to all, as was found when half of the flows used it.
+    /// Its effect on all, found when half of the flows used it.
     pub raised: Option<Effect>,
     pub(super) own: Seen,
     /// Flows that do not use it, in its turns.
     pub(super) beside: Seen,
-    /// Flows in nobody's turns, since the share is what it is.
+    /// Flows in turns without a trial, since the last change of the share.
     pub(super) calm: Seen,
 }
 
@@ -66,24 +66,25 @@ pub(super) enum Stage {
     Settled(Settled),
 }
 
-/// Which of some algorithms is best for the flows to one network: a randomized trial whose tests
-/// hold whenever one looks.
+/// Finds the best of some algorithms for the flows to one network, by a randomized trial whose
+/// tests hold at every look.
 ///
-/// Time is cut into turns, each nobody's or one algorithm's, drawn by lot. In an algorithm's turn a
-/// part of the flows use it, each drawn by lot; so its effect is what sets those apart from the
-/// others of the same turns, and what it does to its neighbours is what sets these apart from flows
-/// in nobody's turns. Times are compared as logarithms, within sizes.
+/// Time is cut into turns, each of one algorithm or of none, drawn by lot. In an algorithm's turn a
+/// part of the flows use it, each drawn by lot. Its effect is the difference between those and the
+/// others of the same turns. Its effect on neighbours is the difference between these and flows in
+/// turns without a trial. Times are compared as logarithms, within sizes.
 ///
-/// What it may cost is bounded by a budget of late flows of each size (`usual.rs`): of all flows
-/// that came, with and without the trial, 1 % may take more than 1.1 times the usual 99th percentile. An
-/// algorithm's part of the flows is such that half of what is left covers a turn in which all that
-/// use it are late. Where it is not known that there is something left, nothing is tried; where that is
-/// not known after 500,000 flows of a size, nothing will be.
+/// A budget of late flows of each size bounds the cost (`usual.rs`): of all flows, with and without
+/// the trial, 1 % may take more than 1.1 times the usual 99th percentile. An algorithm's part of
+/// the flows is such that half of what is left covers a turn in which all that use it are late.
+/// Where it is not known that there is something left, nothing is tried; where that is not known
+/// after 500,000 flows of a size, nothing will be.
 ///
-/// What is better while few use it can be worse if all do. So what harms nobody is raised, one after
-/// the other, to half of the flows; what it does to all is its effect on its own flows, and that on
-/// the others in proportion to how many they are. The best of those becomes the rule. What is worse
-/// for the first that use it and better if all do is not found.
+/// An algorithm that is better while few use it can be worse if all do. An algorithm that harms no
+/// flow is therefore raised, one after the other, to half of the flows. Its effect on all is that
+/// on its own flows, and that on the others in proportion to their number. The best of those
+/// becomes the rule. An algorithm that is worse for its first flows and better if all use it is not
+/// found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     now: Action,
@@ -96,7 +97,7 @@ pub struct Trial {
     turn: Option<Turn>,
     turns: u64,
     pub(super) usual: [Usual; size::COUNT],
-    /// Flows in nobody's turns.
+    /// Flows in turns without a trial.
     pub(super) calm: Seen,
 }
 
@@ -128,7 +129,7 @@ impl Trial {
         }
     }
 
-    /// What flows use now: what they used when it began, or what it has made the rule.
+    /// The action of flows now: that at the beginning, or the one that it has made the rule.
     #[must_use]
     pub fn now(&self) -> &Action {
         match &self.stage {
@@ -138,13 +139,13 @@ impl Trial {
         }
     }
 
-    /// What flows used when it began.
+    /// The action of flows at the beginning.
     #[must_use]
     pub fn first(&self) -> &Action {
         &self.now
     }
 
-    /// What is tried.
+    /// The candidates.
     #[must_use]
     pub fn arms(&self) -> &[Arm] {
         &self.arms
@@ -199,7 +200,7 @@ impl Trial {
         if self.stage == Stage::Baseline {
             return usual.add_before(took);
         }
-        // Nobody's turns are without the trial until it has changed the rule.
+        // Turns without a trial have none until it has changed the rule.
         let is_calm = turn == Turn::Calm && matches!(self.stage, Stage::Trying | Stage::Raising(_));
         let Some((residual, is_far)) = usual.add(took, is_calm) else { return };
         match (turn, &mut self.stage) {
@@ -302,7 +303,7 @@ impl Trial {
         self.stage = Stage::Trying;
     }
 
-    /// Begins anew if what is usual is not what it was, and nothing where nothing can be tried.
+    /// Begins again if the usual times have changed, and not at all where nothing can be tried.
     fn follow_change(&mut self, decisions: &mut Vec<Decision>) {
         if !matches!(self.stage, Stage::Trying | Stage::Raising(_)) {
             return;
@@ -351,7 +352,7 @@ impl Trial {
     /// By halves and doubles, as means are compared within one share.
     fn set_share(&mut self, i: usize) {
         let (harmless, most) = (self.harmless(), self.most_share());
-        // What is raised is looked at before the next step is taken.
+        // A raised algorithm is looked at before the next step is taken.
         let is_looked_at =
             !matches!(self.stage, Stage::Raising(_)) || self.has_seen(&self.arms[i].own, SCREENED);
         let arm = &self.arms[i];

@@ -41,7 +41,7 @@ impl Times {
         self.cells.range(cell..).map(|(_, count)| u64::from(*count)).sum()
     }
 
-    /// The last cell of which this is true: so many are in it or beyond it.
+    /// The last cell with at least this number of flows in it or beyond it.
     fn last(&self, mut is_so: impl FnMut(u64) -> bool) -> u16 {
         let mut beyond = 0;
         let mut cells = self.cells.iter().rev();
@@ -55,10 +55,10 @@ impl Times {
 
 /// Flows of a size: how long they take without the trial, and how many may be late in it.
 ///
-/// What must hold is that of all flows, with the trial, at most 1 % take more than 1.1 times what the
-/// 99th percentile is without it. That percentile is known from flows in nobody's turns only so well:
-/// so *late* is what takes more than 1.1 times what it is at the least, and flows in nobody's turns are
-/// charged with as many late ones as there are at the most. Where about one flow in a hundred meets a
+/// The rule: of all flows, with the trial, at most 1 % take more than 1.1 times the 99th percentile
+/// without it. That percentile is known from flows in nobody's turns only so well: so *late* is
+/// what takes more than 1.1 times what it is at the least, and flows in nobody's turns are charged
+/// with as many late ones as there are at the most. Where about one flow in a hundred meets a
 /// time-out the two are far apart, and nothing may be tried until it is known on which side the
 /// percentile is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ impl Usual {
         Some((took_us.ln() - self.log.mean(), took_us > tail.far_us))
     }
 
-    /// Looks at the tail, if there are so many more flows that more can be known: true if so.
+    /// Looks at the tail after enough new flows. Returns whether it did.
     pub(super) fn look(&mut self) -> bool {
         let count = self.calm.count;
         let is_new = self.tail.is_none_or(|tail| count as f64 >= tail.of as f64 * LOOK_AGAIN);

@@ -93,8 +93,8 @@ impl fmt::Display for Drop {
     }
 }
 
-/// Of a size so many flows take a tenth more than the 99th percentile, or nearly, that one cannot say on
-/// which side of it a few more would be: nothing can be tried without the risk of moving it.
+/// Too many flows of a size take about a tenth more than the 99th percentile. A few more could move
+/// it, so that nothing can be tried without that risk.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OnTheEdge {
     /// Which size.

@@ -1,5 +1,5 @@
-//! What the OCI distribution specification (1.1), and its conformance tests, ask of a registry that
-//! is pulled from: its section "Pull", end-1, end-2, end-3, and what pulling clients read besides,
+//! The demands of the OCI distribution specification (1.1), and of its conformance tests, on a
+//! registry for pulls: its section "Pull", end-1, end-2, end-3, and the other requests of clients,
 //! end-8 and end-12.
 
 mod kit;

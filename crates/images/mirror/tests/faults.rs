@@ -1,5 +1,5 @@
-//! What goes wrong on a site of three nodes on a real Redis, one fault after the other, for both kinds of
-//! store: each pull ends right or fails clearly, and what is left afterwards is as if nothing had been.
+//! Faults of a site of three nodes on a real Redis, one after the other, for both kinds of store.
+//! Each pull ends right or fails clearly, and the state afterwards is as without the fault.
 
 mod kit;
 

@@ -1,10 +1,10 @@
 //! S3-FIFO: Yang, Zhang, Qiu, Yue and Rashmi, "FIFO queues are all you need for cache eviction"
 //! (SOSP 2023), with sizes.
 //!
-//! A tenth of the budget is a small queue for what is new; whoever is asked for twice there goes on
-//! to the main queue when its turn comes, others leave and are remembered by name for a while (nine
-//! tenths of the budget, of bytes not kept). A remembered blob that comes again goes to the main
-//! queue at once. That one is a FIFO in which every use, up to three, saves from one eviction.
+//! A tenth of the budget is a small queue for new blobs. A blob with two requests there goes on to
+//! the main queue at the end. Others leave and are remembered by name for a while (nine tenths of
+//! the budget, of bytes not kept). A remembered blob that comes again goes to the main queue at
+//! once. That one is a FIFO in which every use, up to three, saves from one eviction.
 //!
 //! Unlike the form that simulators take, a blob larger than the small queue is accepted: the
 //! queues' sizes decide the order, and are no bounds. Layers of a gigabyte are the ones that are

@@ -7,11 +7,12 @@ use crate::{FetchModel, trace::Trace};
 /// The least fetch time, s, that a cache of this size leaves of a trace, with any policy: the first
 /// fetch of each blob, and of the rest the part that cannot be kept.
 ///
-/// Between two deployments that ask for it a blob has to be kept: its bytes for that many deployments.
-/// A cache has its bytes for all of them. Whatever a policy keeps fits, so the most that it can save is
-/// at most what fits if bytes may be taken from any other moment, best value first and the last in part
-/// (Berger, Beckmann and Harchol-Balter, "Practical Bounds on Optimal Caching with Variable Object
-/// Sizes", SIGMETRICS 2018, PFOO-L). No policy reaches it.
+/// Between two deployments that ask for it a blob has to be kept: its bytes for that many
+/// deployments. A cache has its bytes for all of them. The blobs that a policy keeps fit. The most
+/// that it can save is therefore at most the value that fits if bytes may be taken from any other
+/// moment, best value first and the last in part (Berger, Beckmann and Harchol-Balter, "Practical
+/// Bounds on Optimal Caching with Variable Object Sizes", SIGMETRICS 2018, PFOO-L). No policy
+/// reaches it.
 #[must_use]
 pub fn least_fetch_s(trace: &Trace, budget: Bytes, fetch: FetchModel) -> f64 {
     let cost: Vec<f64> = trace.blobs.iter().map(|bytes| fetch.time(*bytes).as_secs_f64()).collect();

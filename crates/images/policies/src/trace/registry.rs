@@ -10,10 +10,10 @@
 //! | `http.response.status`, `.written` | 200 and the blob's size |
 //! | `timestamp` | ISO 8601, UTC |
 //!
-//! A manifest does not name its layers. What a client fetches from a repository within ten minutes
-//! after it asked for a manifest belongs to that image, of which every client tells the part
-//! that it lacked; a manifest's name may be a tag, which means another image after a `PUT`. A layer
-//! that every client had already is never seen.
+//! A manifest does not name its layers. The layers that a client fetches from a repository within
+//! ten minutes after it asked for a manifest belong to that image. Every client tells the part that
+//! it lacked. A manifest's name may be a tag, which means another image after a `PUT`. A layer that
+//! every client had already is never seen.
 
 use std::{collections::HashMap, fmt, io::Read, time::Duration};
 

@@ -13,8 +13,8 @@
 #define WEIR_CC_IN 2		/* it was accepted here */
 
 /*
- * What an application may say of a connection of its own, whoever it is:
- * setsockopt(socket, WEIR_CC_LEVEL, WEIR_CC_WILL_SEND, &bytes, sizeof(bytes)), of 4 or 8 bytes.
+ * Any application may announce the bytes of a connection of its own: setsockopt(socket,
+ * WEIR_CC_LEVEL, WEIR_CC_WILL_SEND, &bytes, sizeof(bytes)), of 4 or 8 bytes.
  */
 #define WEIR_CC_LEVEL 0x5745	/* "WE" */
 #define WEIR_CC_WILL_SEND 1	/* so many bytes more will be sent */

@@ -18,11 +18,11 @@
  * is given: counting that again would reserve it twice). The rate that it *may* send is the part
  * of its weight beside the others' demands, so it can wake or grow without asking.
  *
- * *The link's account.* Clocks say what has left: of what waited, the part whose time has
- * passed. What all classes together sent above the capacity (a sleeper woke while others'
- * packets were stamped already) is in the wire's queue: the next ticks give out less until it
- * has drained. What they sent below it, because a class was given more than it
- * used, is given to the others after, up to SLACK: so a crude guess of demand costs nothing.
+ * *The link's account.* Clocks say what has left: of what waited, the part whose time has passed.
+ * Bytes that all classes together sent above the capacity (a sleeper woke while others' packets
+ * were stamped already) are in the wire's queue: the next ticks give out less until it has
+ * drained. Bytes that they sent below it, because a class was given more than it used, are given
+ * to the others after, up to SLACK: so a crude guess of demand costs nothing.
  *
  * *Super-packets.* Where one takes milliseconds, those of several classes may be due at the same
  * time: a TBF above fq splits them, and lets them out no faster than the link takes them. The
