@@ -363,6 +363,7 @@ fn same_in_second(disk: &Handle, agreements: &Agreements, what: &str) {
     assert_eq!(store.notices().len(), 1, "{what}: {:?}", store.notices());
 }
 
+/// No refused agreement appears either.
 #[test]
 fn no_accepted_agreement_is_lost_whenever_the_disk_fails() {
     let operations = two_lives(None, false);
