@@ -71,7 +71,7 @@ pub(crate) enum Change {
         key: String,
         why: String,
     },
-    /// A minimum is promised again, after a [`Change::Unpromised`].
+    /// A minimum that [`Change::Unpromised`] reported is promised.
     Promised {
         key: String,
         min: BitRate,

@@ -105,6 +105,7 @@ fn a_class_has_its_minor_again_after_agreements_came_before_the_survey() {
     assert_eq!(after.minors(), before.minors());
 }
 
+/// The refused request changes nothing.
 #[test]
 fn minimum_that_does_not_fit_is_refused_with_numbers() {
     let mut book = book("");
@@ -196,6 +197,7 @@ fn a_name_that_two_sources_know_must_be_qualified() {
     assert_eq!(floor(&book, "docker:web"), BitRate::ZERO);
 }
 
+/// The rest of the configuration applies.
 #[test]
 fn configured_minimum_after_one_set_by_hand_is_not_promised() {
     let mut book = book("");
@@ -256,6 +258,7 @@ fn agreed(container: &str, min: u64, max: u64) -> Agreed {
     }
 }
 
+/// The class gets its own policy back at the end of the agreement.
 #[test]
 fn agreement_in_force_goes_before_every_other_origin() {
     let text =
@@ -301,6 +304,7 @@ fn classes_are_not_promised_what_agreements_are() {
     assert!(unpromised(&book, "docker:web").unwrap().contains("0bit are free"));
 }
 
+/// The ceiling exists only while an agreement is in force.
 #[test]
 fn classes_without_an_agreement_share_the_ceiling_of_others() {
     let mut book = book("[agreements]\nshare = \"additive\"\n");

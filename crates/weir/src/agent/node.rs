@@ -259,6 +259,7 @@ mod tests {
     use super::*;
     use crate::agent::{book::Agreed, store};
 
+    /// The programs' tables distinguish 64 kinds of selectors.
     #[test]
     fn indistinct_agreements_are_left_out_and_the_others_hold() {
         let config = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n\

@@ -214,6 +214,7 @@ fn every_bad_value_is_refused_and_named() {
     }
 }
 
+/// The section can also express the paper's division.
 #[test]
 fn agreements_are_off_without_their_section() {
     assert_eq!(parse(LINK).unwrap().agreements, None);

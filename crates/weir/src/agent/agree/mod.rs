@@ -375,8 +375,8 @@ impl Agreements {
         })
     }
 
-    /// Begins and ends the agreements that are due. Nothing is written before, because the clock gives
-    /// the next agent the same result.
+    /// Begins and ends the agreements that are due. This needs no write before enforcement, because the
+    /// clock gives the next agent the same result.
     pub(crate) fn advance(&mut self, now: Utc) {
         for change in self.book.advance(now) {
             self.unsaved.insert(change.id.clone());

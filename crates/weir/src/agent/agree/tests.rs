@@ -176,6 +176,7 @@ fn an_operator_who_decides_has_offers_wait() {
     assert_eq!(agreements.in_force(moment(5).utc).len(), 1);
 }
 
+/// An agreement without a weight in its terms has its class's weight.
 #[test]
 fn spare_is_shared_by_weight_only_where_the_node_says_so() {
     let weighted = || {
@@ -218,6 +219,7 @@ fn what_begins_at_once_is_told_and_what_waits_for_a_word_when_that_is_yes() {
     assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
 }
 
+/// An agreement that was terminating at the crash is terminated after it.
 #[test]
 fn termination_goes_on_after_a_crash_and_old_ones_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
@@ -242,6 +244,7 @@ fn termination_goes_on_after_a_crash_and_old_ones_are_forgotten() {
     assert_eq!((stored().len(), agreements.all().count()), (0, 0));
 }
 
+/// Earlier promises beyond the new limit are kept and reported.
 #[test]
 fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
     let mut desk = Desk::new();
@@ -255,6 +258,7 @@ fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
     assert_eq!(agreements.in_force(moment(1).utc).len(), 1, "what was promised before is kept");
 }
 
+/// Its use and its renewal are reported once each. Days and months count apart.
 #[test]
 fn quota_is_told_once_each_way_by_day_and_by_month() {
     let mut desk = Desk::new();

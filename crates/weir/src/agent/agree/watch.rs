@@ -236,6 +236,7 @@ mod tests {
         }
     }
 
+    /// The report is available after the end of the agreement too.
     #[test]
     fn month_is_written_each_minute_and_outlives_a_restart() {
         let dir = tempfile::tempdir().unwrap();

@@ -39,6 +39,7 @@ fn shown_offer() -> String {
     text.split_once("\n\n").unwrap().0.to_owned()
 }
 
+/// Its marked lines alone are accepted too, and each of them is required.
 #[test]
 fn offer_of_the_help_is_accepted_as_printed() {
     let whole = shown_offer();
@@ -117,6 +118,7 @@ fn every_verb_answers_in_json() {
     assert_eq!(json(&["agree", "terminate", "a-1"])["state"], "Terminated");
 }
 
+/// An unreadable offer never reaches the agent, and the error names the place in it.
 #[test]
 fn refusal_names_an_acceptable_offer_and_a_fault_its_place() {
     let agent = FakeAgent::start();

@@ -321,6 +321,7 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
         assert!(far_end("example.org").is_err() && far_end("10.1.2.3:99999").is_err());
     }
 
+    /// A wrong rule is refused before it is sent to the agent.
     #[test]
     fn rule_is_set_in_words_of_the_configuration_wrong_ones_stay() {
         let agent = FakeAgent::start();
