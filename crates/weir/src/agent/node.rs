@@ -114,7 +114,7 @@ impl Node {
             config::Attach::Tcx => Attach::Tcx,
             config::Attach::Clsact => Attach::Clsact,
         };
-        // Without pacing, engine `bpf-credit` would cost TCP much of the link.
+        // Engine `pacing` always paces. Its credit alone would cost TCP much of the link.
         let wanted = config.link.pacing || kind == Kind::Pacing;
         let pacing = if wanted { Programs::PACED } else { 0 } | engine.placed().programs();
         let programs = Programs {
