@@ -63,7 +63,7 @@ fn flows_over_netem_take_the_time_of_their_bytes_and_of_their_round_trips() {
 }
 
 #[test]
-fn flows_over_links_in_user_space_take_the_time_of_their_bytes_and_of_their_round_trips() {
+fn flows_in_user_space_take_the_time_of_bytes_and_round_trips() {
     match wires() {
         Ok(()) => flows_take_the_time_of_their_bytes_and_of_their_round_trips(Backend::Wires),
         Err(why) => println!("SKIPPED: {why:#}"),
@@ -72,7 +72,7 @@ fn flows_over_links_in_user_space_take_the_time_of_their_bytes_and_of_their_roun
 
 /// A fresh server for each direction of a flow, or the first one's algorithm would be the next one's.
 #[test]
-fn iperf3_moves_flows_by_the_algorithm_asked_for_in_no_less_than_the_time_of_their_bytes() {
+fn iperf3_uses_the_asked_algorithm_and_at_least_the_time_of_bytes() {
     let has_iperf3 = std::process::Command::new("iperf3").arg("--version").output().is_ok();
     if let Some(why) =
         wires().err().map(|why| format!("{why:#}")).or((!has_iperf3).then(|| "no iperf3".into()))
@@ -108,7 +108,7 @@ fn weir() -> Result<PathBuf, String> {
 
 /// Two seeds of CUBIC and of BBR on all links, with weir's rule beside them, twice.
 #[test]
-fn in_virtual_time_a_seed_gives_the_same_times_to_the_nanosecond_and_another_seed_others() {
+fn virtual_time_repeats_for_a_seed_and_differs_for_another() {
     let (kernel, weir) = (ecc::guest::uml().map_err(|why| format!("{why:#}")), weir());
     if let Some(why) = kernel.err().or(weir.clone().err()) {
         println!("SKIPPED: {why}");

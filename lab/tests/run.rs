@@ -92,7 +92,7 @@ fn a_scenario_runs_its_cases_under_its_controls_and_writes_what_it_found() {
 }
 
 #[test]
-fn an_agent_that_cannot_start_is_an_error_with_its_path_and_leaves_nothing() {
+fn agent_that_cannot_start_is_an_error_and_leaves_nothing() {
     let Some(_turn) = may_run() else { return };
     let mut scenario = Scenario::parse(SMALL, "small").unwrap();
     scenario.controls = vec![Kind::Weir];

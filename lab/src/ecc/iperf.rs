@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_iperf3_tells_is_refused_if_less_arrived_or_another_algorithm_was_used() {
+    fn iperf3_result_with_less_data_or_another_algorithm_is_refused() {
         let said = |received: u64| {
             format!(
                 "{{\"end\":{{\"sum_received\":{{\"seconds\":2.0,\"bytes\":{received}}},\

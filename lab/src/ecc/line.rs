@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_alone_takes_half_a_round_trip_and_the_second_burst_waits_for_the_rate() {
+    fn lone_packet_takes_half_a_round_trip_and_a_burst_the_rate() {
         let mut line = Line::new(link(10, 20.0, 4.0, 0.0), 1);
         for nth in 0..4 {
             assert!(line.arrive(at(0), Bytes(1250), nth));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_lost_as_the_scenario_says_and_they_take_their_share_of_the_rate() {
+    fn losses_are_those_of_the_scenario_and_take_their_rate() {
         let mut line = Line::new(link(100, 10.0, 1.0, 0.1), 7);
         let mut out = 0;
         for nth in 0..20_000u64 {
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_comes_out_is_in_order_late_enough_within_the_rate_and_what_waits_within_the_buffer(
+        fn output_is_in_order_late_enough_and_within_rate_and_buffer(
             packets in prop::collection::vec((0u64..3_000, 64u64..=1514), 1..300),
             mbit in 1u64..200,
             buffer_bdp in 0.1f64..5.0,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn at_each_point_the_quickest_wins_and_who_is_as_quick_beyond_doubt_shares_the_place() {
+    fn quickest_wins_each_point_and_equals_share_the_place() {
         let of = |time: fn(Algorithm, &str) -> f64| {
             let report = sample_of_sweep(time);
             let point = *report.settings.points().last().unwrap();

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_get_their_rates_and_the_rest_of_the_link_and_empty_queues_are_looked_into() {
+    fn users_get_rates_and_the_rest_and_empty_queues_cost_a_look() {
         let fifos = (0..4).map(|_| Fifo::new()).collect::<Vec<_>>();
         // Two users with packets of 0.5 and 2 Mbit/s, up to 1 and 12; two without.
         let mut dequeuer = Dequeuer::new(&fifos, super::super::paper_rates, BitRate::mbit(10));

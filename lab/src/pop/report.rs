@@ -291,7 +291,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn sharing_finds_more_and_takes_less_time_and_stands_beside_the_papers_figures() {
+    fn sharing_finds_more_in_less_time_beside_the_papers_figures() {
         let report = report(SITES, 1500, 1);
         let shared = figure(&report, "fra, image-lru, at once: images found, shared");
         assert_eq!((shared.want, shared.paper), (Some(82.0), Some(82.0)));

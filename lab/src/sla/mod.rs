@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_line_is_not_promised_and_who_is_promised_nothing_asks_all_the_same() {
+    fn line_bounds_promises_and_others_ask_all_the_same() {
         let mut scenario: Scenario = toml::from_str(include_str!("../../scenarios/sla-C.toml")).unwrap();
         assert_eq!(scenario.fault(), None);
         scenario.cases[0].agreements[0] = BitRate::mbit(20);

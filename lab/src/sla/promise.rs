@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_promised_and_what_is_left_to_others_is_said_as_parts_of_the_line() {
+    fn promises_and_the_rest_are_parts_of_the_line() {
         let text = include_str!("../../scenarios/sla-C.toml");
         let mut scenario: Scenario = toml::from_str(text).unwrap();
         let said = section(&scenario, &scenario.cases[0]);

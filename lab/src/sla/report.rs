@@ -422,7 +422,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_error_says_whether_answers_are_late_or_early_and_is_of_who_was_promised_something() {
+    fn error_is_signed_and_of_consumers_with_a_promise() {
         let case = &sample(1.0, 1.0).settings.cases[0];
         let ideal = ideal_ms(655 * 655 + 140, 1448, BitRate::mbit(19));
         let late = row(case, Kind::Weir, answers(&[ideal * 1.1])).unwrap();
@@ -455,7 +455,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn plain_tc_is_judged_where_weir_is_not_there_and_never_where_it_is_to_break_the_promise() {
+    fn plain_tc_is_judged_only_where_weir_is_absent() {
         let mut scenario = sample(1.0, 1.0).settings;
         let report = |scenario: &Scenario, kinds: &[Kind]| {
             let of = |kind: &Kind| row(&scenario.cases[0], *kind, answers(&[100.0])).unwrap();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_executable_is_that_of_the_test_and_not_of_the_program_built_beside_it() {
+    fn executable_is_the_tests_and_not_the_programs_beside_it() {
         let said = "{\"reason\":\"compiler-artifact\",\"profile\":{\"test\":false},\"executable\":\"/t/weir\"}\n\
             {\"reason\":\"compiler-artifact\",\"profile\":{\"test\":true},\"executable\":\"/t/shares-1\"}\n\
             {\"reason\":\"compiler-artifact\",\"profile\":{\"test\":false},\"executable\":null}\n\

@@ -286,7 +286,7 @@ mod tests {
     use super::{super::report::tests::scenario, *};
 
     #[test]
-    fn flows_begin_as_often_as_asked_and_have_volumes_of_all_sizes_by_the_seed() {
+    fn flows_have_the_asked_rate_and_volumes_of_all_sizes_by_seed() {
         let scenario = scenario();
         let all: Vec<_> = Offered::new(&scenario, 1).take(20_000).collect();
         assert_eq!(all, Offered::new(&scenario, 1).take(20_000).collect::<Vec<_>>());

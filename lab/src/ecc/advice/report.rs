@@ -300,7 +300,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_learning_costs_a_size_is_judged_by_its_99th_percentile_if_there_are_enough_flows() {
+    fn cost_of_learning_is_judged_by_the_99th_percentile_of_a_size() {
         assert_eq!(report(1.05, 2 * JUDGED).head.pass, Some(true));
         let slow = report(1.2, 2 * JUDGED);
         assert_eq!(slow.head.pass, Some(false));
