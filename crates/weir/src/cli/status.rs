@@ -18,7 +18,7 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct StatusArgs {
-    /// Say no more what happened to the stored state
+    /// Acknowledge the notices about the stored state
     #[arg(long)]
     acknowledge: bool,
 }

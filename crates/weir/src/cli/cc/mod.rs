@@ -16,7 +16,7 @@ use self::show::{advice, explain, flows, list, stats};
 use super::{Session, Usage};
 
 const EXAMPLES: &str = "Examples:
-  weir cc ls                                     the rules, and whom they reach
+  weir cc ls                                     the rules, and their classes
   weir cc explain 10.1.2.3:443 --container web   which rule a connection follows, and why
   weir cc flows                                  what ended last: bytes, time, algorithm, round trips
   weir cc stats                                  completion times by destination, size and algorithm
@@ -40,7 +40,7 @@ pub(super) struct CcArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the rules: which connections, which algorithm, whom they reach
+    /// List the rules: connections, algorithms, and the classes that they reach
     Ls,
     /// Say which rule a connection follows, and why none of the others
     Explain(ExplainArgs),
@@ -86,7 +86,7 @@ const ADVISE_EXAMPLES: &str = "Examples:
   weir cc advise                               what is known, with 95 % intervals
   weir cc advise --apply                       what is best becomes the rule, step by step
   weir cc advise --rollback 192.0.2.0/24       take that rule back
-  weir cc advise --again 192.0.2.0/24          forget what is known, and begin anew
+  weir cc advise --again 192.0.2.0/24          forget the results, and begin again
 
 Off unless [advice] of the configuration names networks. A part of the connections to each, drawn by
 lot, tries another algorithm; completion times are compared within sizes, with tests that hold whenever

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "Examples:
   weir image doctor                            does it work, all the way?
   weir image ls                                what is here
   weir image df                                how full it is, and what it saved
-  weir image warm nginx:1.27                   fetch it before anybody asks
+  weir image warm nginx:1.27                   fetch it before a client asks
   weir image pin 'ghcr.io/acme/*:prod'         keep these
   weir image scrub                             is all of it still what it was?
   weir image undo                              take the set-up back
@@ -58,7 +58,7 @@ enum Verb {
     Rm(verbs::RmArgs),
     /// Evict what is neither pinned nor in use
     Prune(verbs::PruneArgs),
-    /// Fetch an image before anybody asks for it
+    /// Fetch an image before a client asks for it
     Warm(verbs::WarmArgs),
     /// Check all that is here against its digests, now
     Scrub(verbs::ScrubArgs),

@@ -315,7 +315,7 @@ pub(super) fn undo(args: &UndoArgs, session: &mut Session<'_>) -> anyhow::Result
     if record.files.iter().any(|file| file.path.ends_with("daemon.json")) {
         // A reload does not remove mirrors that are no longer in the file.
         let forgets = "dockerd forgets its mirror when it is restarted, not when it is reloaded; until then it \
-                       asks registries wherever nobody answers";
+                       asks the registry itself when the mirror does not answer";
         said.push(forgets.to_owned());
     }
     fs::remove_file(&kept).with_context(|| format!("cannot remove {}", kept.display()))?;
