@@ -266,7 +266,7 @@ fn absurd(to: IpNet) -> Option<&'static str> {
         }
         address if address.is_loopback() => Some("what stays on this node is left as it is"),
         address if address.is_multicast() => Some("TCP has no multicast"),
-        _ if within("0.0.0.0/8") || within("::/128") => Some("it is the address of nobody"),
+        _ if within("0.0.0.0/8") || within("::/128") => Some("no host has it"),
         _ if within("255.255.255.255/32") => Some("TCP has no broadcast"),
         _ => None,
     }

@@ -35,7 +35,7 @@ pub enum RulesError {
         rule: String,
     },
     /// Too many.
-    #[error("there are {found} rules, {MOST_RULES} at the most")]
+    #[error("there are {found} rules, at most {MOST_RULES}")]
     Many {
         /// How many.
         found: usize,

@@ -143,7 +143,7 @@ pub enum Refusal {
     #[error("cannot extend what has no end")]
     NoEnd,
     /// It is over.
-    #[error("cannot extend what ended at {end}: it is {now} (offer anew)")]
+    #[error("cannot extend what ended at {end}: it is {now} (make a new offer)")]
     Over {
         /// Its end.
         end: Utc,

@@ -58,7 +58,7 @@ pub struct Rule {
 pub enum RulesError {
     /// Too many combinations of fields.
     #[error(
-        "cannot tell {found} kinds of rules apart, {MASKS} at the most: a kind is a combination of fields, \
+        "cannot tell {found} kinds of rules apart, at most {MASKS}: a kind is a combination of fields, \
          prefix lengths and sizes of port ranges (ranges such as 8000-8063, aligned to their size, are one kind)"
     )]
     Kinds {
@@ -66,7 +66,7 @@ pub enum RulesError {
         found: usize,
     },
     /// Too many in all.
-    #[error("cannot hold {found} rules, {ENTRIES} at the most (a port range counts for each part of it)")]
+    #[error("cannot hold {found} rules, at most {ENTRIES} (a port range counts for each part of it)")]
     Entries {
         /// How many there are.
         found: usize,

@@ -209,7 +209,7 @@ impl Agent {
         reasons.extend(entry.claim.cut.iter().cloned());
         if !class.selects.is_empty() {
             reasons.push(format!(
-                "its packets are those that match {}; whoever sends them, they are not that one's",
+                "its packets are those that match {}, from any sender: they do not count as the sender's own",
                 class.selects.join(", or ")
             ));
         }
@@ -383,7 +383,7 @@ impl Agent {
         checks.push(check(
             "maxima",
             over,
-            "nobody sends above their maximum".to_owned(),
+            "no class sends above its maximum".to_owned(),
             Verdict::Fail,
             Some("packets reach the link without passing weir: look for other tc programs on the interfaces (`tc filter show dev X ingress`)"),
         ));

@@ -189,7 +189,12 @@ async fn warm(State(images): State<Images>, Body(image): Body<NamedImage>) -> An
 
 async fn warming(State(images): State<Images>, Path(id): Path<u64>) -> Answer<Warming> {
     let (mirror, _) = mirror(&images)?;
-    let unknown = || Failure::new("unknown-name", format!("nobody asked for a fetch {id} lately"));
+    let unknown = || {
+        Failure::new(
+            "unknown-name",
+            format!("no fetch has the number {id}; only the last ones are remembered"),
+        )
+    };
     let seen = mirror.warming(id).ok_or_else(unknown)?;
     Ok(Json(Warming {
         image: seen.image,
@@ -211,7 +216,7 @@ async fn scrub(State(images): State<Images>, Body(how): Body<ScrubImages>) -> An
 
 async fn scrubbing(State(images): State<Images>) -> Answer<Scrub> {
     let (mirror, _) = mirror(&images)?;
-    let unknown = || Failure::new("unknown-name", "nobody asked for a check of all blobs since the start");
+    let unknown = || Failure::new("unknown-name", "no check of all blobs was asked for since the start");
     let seen = mirror.scrubbing().ok_or_else(unknown)?;
     Ok(Json(Scrub {
         blobs: seen.blobs,

@@ -440,7 +440,7 @@ impl Downloads {
             {
                 // Not an outage: it is not tried again. The bytes that are here stay, to be
                 // continued.
-                let why = "nobody waits for it any more".to_owned();
+                let why = "no client waits for it any more".to_owned();
                 return Err(Fault::Store { what: format!("{}/{}", job.ask.source, job.ask.path), why });
             }
         }

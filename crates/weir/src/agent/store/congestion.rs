@@ -60,7 +60,7 @@ impl Store {
                 let (to, text) = row?;
                 match (to.value().parse(), serde_json::from_str(text.value())) {
                     (Ok(to), Ok(trial)) => drop(trials.insert(to, trial)),
-                    _ => tracing::warn!("the trial of {} begins anew: it cannot be read", to.value()),
+                    _ => tracing::warn!("the trial of {} begins again: it cannot be read", to.value()),
                 }
             }
             Ok(trials)
