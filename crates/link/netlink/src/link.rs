@@ -164,7 +164,8 @@ impl Netlink {
         }))
     }
 
-    /// Creates an ifb device with one queue, names its purpose in its alias and sets it up.
+    /// Creates an ifb device with this number of transmit queues, writes its purpose to its alias and
+    /// sets it up.
     ///
     /// # Errors
     /// [`NetlinkError`]: `EEXIST` if the name is taken, `EOPNOTSUPP` without `CONFIG_IFB`.
@@ -366,7 +367,7 @@ pub struct LinkEvents {
 }
 
 impl LinkEvents {
-    /// Subscribes to links, addresses and traffic control of this namespace.
+    /// Subscribes to links and addresses of this namespace.
     ///
     /// # Errors
     /// [`NetlinkError::Socket`].

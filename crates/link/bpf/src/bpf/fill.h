@@ -2,7 +2,7 @@
 /*
  * Weighted max-min fairness with floors and ceilings, and one level of groups, in the kernel.
  *
- * The same division as weir-share's water-filling (crates/weir-share/src/fill.rs, the oracle
+ * The same division as weir-share's water-filling (crates/link/alloc/src/fill.rs, the oracle
  * of its tests): for capacity C and claims with weight w, floor m, ceiling M and demand d,
  *
  *     a = min(d, clamp(lambda w, m, M)),  lambda the largest with  sum a <= C
