@@ -8,19 +8,35 @@ use libbpf_cargo::SkeletonBuilder;
 const COMPILERS: [&str; 7] =
     ["clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-15"];
 
-/// Objects, by the name of their source without `.bpf.c`.
-const OBJECTS: [&str; 7] =
-    ["classify", "classify_check", "congestion", "edt", "fill_check", "pacing", "user"];
+/// Objects: the folder of their feature, and the name of their source without `.bpf.c`.
+const OBJECTS: [(&str, &str); 7] = [
+    ("classify", "classify"),
+    ("classify", "classify_check"),
+    ("congestion", "congestion"),
+    ("edt", "edt"),
+    ("edt", "fill_check"),
+    ("pacing", "pacing"),
+    ("user", "user"),
+];
 
 /// Those that use all kinds of atomics, which kernels have from 5.12.
 const ATOMIC: [&str; 1] = ["user"];
 
 /// Objects that are opened as they are: their maps are laid out by hand.
-const PLAIN: [&str; 1] = ["fair"];
+const PLAIN: [(&str, &str); 1] = [("fair", "fair")];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    println!("cargo:rerun-if-changed=src/bpf");
+    for feature in ["classify", "common", "congestion", "credit", "edt", "fair", "pacing", "user"] {
+        // A change of Rust alone compiles no program again.
+        for file in
+            std::fs::read_dir(format!("src/{feature}")).expect("each feature has its folder").flatten()
+        {
+            if file.path().extension().is_some_and(|e| e == "c" || e == "h") {
+                println!("cargo:rerun-if-changed={}", file.path().display());
+            }
+        }
+    }
     println!("cargo:rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").ok().or_else(|| {
         let works = |c: &&&str| Command::new(c).arg("--version").output().is_ok_and(|o| o.status.success());
@@ -34,12 +50,13 @@ fn main() {
     // asm/types.h is under the multiarch directory on Debian and Ubuntu.
     let multiarch =
         format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default());
-    let mut args: Vec<OsString> = vec![format!("-I{multiarch}").into(), "-Wall".into(), "-Werror".into()];
+    let mut args: Vec<OsString> =
+        vec![format!("-I{multiarch}").into(), "-Isrc".into(), "-Wall".into(), "-Werror".into()];
     if let Ok(headers) = env::var("DEP_BPF_INCLUDE") {
         args.push(format!("-I{headers}").into());
     }
-    for object in OBJECTS {
-        let source = format!("src/bpf/{object}.bpf.c");
+    for (feature, object) in OBJECTS {
+        let source = format!("src/{feature}/{object}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)
             .obj(out.join(format!("{object}.bpf.o")))
@@ -54,8 +71,8 @@ fn main() {
     }
     // They need a kernel far newer than this instruction set (5.12), with all kinds of atomics.
     args.push("-mcpu=v3".into());
-    for object in PLAIN {
-        let source = format!("src/bpf/{object}.bpf.c");
+    for (feature, object) in PLAIN {
+        let source = format!("src/{feature}/{object}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)
             .obj(out.join(format!("{object}.bpf.o")))
@@ -67,7 +84,8 @@ fn main() {
     // The qdisc as a part of the unit tests, and of them alone.
     let mut user = cc::Build::new();
     user.compiler(&clang)
-        .file("src/bpf/fair_user.c")
+        .file("src/fair/fair_user.c")
+        .include("src")
         .opt_level(2)
         .extra_warnings(false)
         .warnings_into_errors(true);
@@ -80,7 +98,7 @@ fn main() {
     let list: String = OBJECTS
         .iter()
         .chain(&PLAIN)
-        .map(|object| format!("(\"{object}\", include_bytes!(\"{object}.bpf.o\").as_slice()),\n"))
+        .map(|(_, object)| format!("(\"{object}\", include_bytes!(\"{object}.bpf.o\").as_slice()),\n"))
         .collect();
     let list = format!("const OBJECTS: [(&str, &[u8]); {}] = [\n{list}];\n", OBJECTS.len() + PLAIN.len());
     std::fs::write(out.join("objects.rs"), list).expect("cargo's directory can be written to");

@@ -117,7 +117,7 @@ impl Attacked {
     /// Asserts that `default`, `host` and `control` did not grow, and that there are no other faults.
     fn judge(&self, what: &str, mut faults: Vec<String>) {
         sleep(Duration::from_millis(300));
-        // A bucket of 20 kbit/s (crates/weir-bpf/src/bpf/control.h).
+        // A bucket of 20 kbit/s (crates/link/bpf/src/classify/control.h).
         let allowed = self.begin.elapsed().as_secs_f64() * 2500.0 + NOISE;
         for (name, before) in OTHERS.iter().zip(self.before) {
             let grown = self.node.class(name).bytes.0.saturating_sub(before);

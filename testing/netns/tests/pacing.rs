@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::Earlier;
+use weir_bpf::EarlierPacing;
 use weir_discovery::cgroup::Cgroup2;
 use weir_netlab::{
     stats,
@@ -32,7 +32,7 @@ fn is_attached(node: &Node) -> bool {
     let root = Cgroup2::find().expect("asked for above");
     let dir = File::open(root.mount()).expect("a directory");
     let netns = std::fs::metadata(node.topology.node().path()).expect("the namespace is there");
-    Earlier::find(dir.as_fd(), netns.ino()).is_some()
+    EarlierPacing::find(dir.as_fd(), netns.ino()).is_some()
 }
 
 /// The limits of pacing that bulk connections from a namespace have now, as `ss` tells: one word
@@ -189,7 +189,7 @@ fn a_program_that_someone_took_away_is_put_back() {
     let root = Cgroup2::find().expect("asked for above");
     let dir = File::open(root.mount()).expect("a directory");
     let netns = std::fs::metadata(node.topology.node().path()).expect("the namespace is there");
-    let ours = Earlier::find(dir.as_fd(), netns.ino()).expect("it is attached");
+    let ours = EarlierPacing::find(dir.as_fd(), netns.ino()).expect("it is attached");
     weir_bpf::attach::detach_sock_ops(ours.program, dir.as_fd()).expect("it is there");
     let begin = Instant::now();
     while !is_attached(&node) {

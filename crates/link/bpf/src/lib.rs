@@ -1,45 +1,36 @@
-//! weir's BPF programs and the maps through which the agent tells them what belongs where.
+//! weir's BPF programs, and the maps through which the agent configures them.
 //!
-//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`], `entries` or `mapped` (or calls the
-//! qdisc in user space, in tests); the layouts shared with the programs are asserted against
-//! `intf.h`, `select.h`, `fair.h`, `edt.h`, `congestion.h` and `user.h` on both sides.
+//! Each feature has a folder with its programs, its headers and its loader:
+//!
+//! * `classify`: the class of a packet.
+//! * `fair`: the qdisc of the engine `bpf`. `edt`: the departure times of the engine `edt`. `user`: the
+//!   way of packets to the scheduler of the engine `user`.
+//! * `credit`: the credit of classes where no qdisc queues. `pacing`: the rates of TCP sockets.
+//! * `congestion`: the congestion control of flows.
+//! * `common`: what several features share.
+//!
+//! **Invariant**: every `unsafe` block of weir's BPF side is in [`attach`], `common/entries.rs` or
+//! `common/mapped.rs`, or calls a program compiled for user space in tests. Both sides assert the layouts that
+//! they share.
 
-pub mod attach;
-mod classifier;
+mod classify;
+mod common;
 mod congestion;
-mod credits;
+mod credit;
 mod edt;
-mod entries;
 pub mod fair;
-mod mapped;
-mod pacer;
-mod restore;
-mod rules;
+mod pacing;
 mod user;
 
-pub use classifier::{Classifier, Config, Error, LocalPrefix};
+pub use classify::{
+    Classifier, Config, ENTRIES, LocalPrefix, MASKS, Restored, Rule, RuleSet, RulesError, Wanted, port_blocks,
+};
+pub use common::{Error, attach};
 pub use congestion::{
     Congestion, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule, CongestionTrial,
     EarlierCongestion,
 };
-pub use credits::{Credit, Credits, Refill};
+pub use credit::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
-pub use pacer::{Earlier, Pacer};
-pub use restore::{Restored, Wanted};
-pub use rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError, port_blocks};
+pub use pacing::{EarlierPacing, Pacer};
 pub use user::{Entered, LANES, UserPath};
-
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/classify.skel.rs"));
-}
-
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
-mod pacing_skeleton {
-    include!(concat!(env!("OUT_DIR"), "/pacing.skel.rs"));
-}
-
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
-mod congestion_skeleton {
-    include!(concat!(env!("OUT_DIR"), "/congestion.skel.rs"));
-}

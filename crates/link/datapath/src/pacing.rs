@@ -22,7 +22,7 @@ use nix::{
     sched::{CloneFlags, setns},
     time::{ClockId, clock_gettime},
 };
-use weir_bpf::{Earlier, Pacer, attach};
+use weir_bpf::{EarlierPacing, Pacer, attach};
 use weir_discovery::{
     NetnsRef, NsId,
     cgroup::{Cgroup2, CgroupError},
@@ -83,8 +83,8 @@ impl Root {
 
     /// The programs that an earlier agent of this network namespace left.
     #[must_use]
-    pub fn earlier(&self) -> Option<Earlier> {
-        Earlier::find(self.dir.as_fd(), self.owner.ino)
+    pub fn earlier(&self) -> Option<EarlierPacing> {
+        EarlierPacing::find(self.dir.as_fd(), self.owner.ino)
     }
 }
 
@@ -104,7 +104,11 @@ impl Pacing {
     ///
     /// # Errors
     /// [`PacingError`].
-    pub fn open(root: Root, catcher: &Catcher, earlier: Option<&Earlier>) -> Result<Pacing, PacingError> {
+    pub fn open(
+        root: Root,
+        catcher: &Catcher,
+        earlier: Option<&EarlierPacing>,
+    ) -> Result<Pacing, PacingError> {
         let pacer = Pacer::load(catcher.classifier())?;
         pacer.beat(root.owner.ino, now_ns(), false)?;
         let error = |errno| PacingError::Attach { errno };
@@ -112,7 +116,7 @@ impl Pacing {
             .map_err(error)?;
         let program = attach::program_id(&pacer.program()).map_err(error)?;
         let living = namespaces();
-        Earlier::sweep(root.dir.as_fd(), |owner, alive_ns| {
+        EarlierPacing::sweep(root.dir.as_fd(), |owner, alive_ns| {
             let silent = now_ns().saturating_sub(alive_ns);
             silent > FORGOTTEN_NS || (silent > DEAD_NS && !living.contains(&owner))
         });

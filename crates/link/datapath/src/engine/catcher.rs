@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::errno::Errno;
-use weir_bpf::{Classifier, Config, Earlier, LocalPrefix, Rule, RuleSet, attach};
+use weir_bpf::{Classifier, Config, EarlierPacing, LocalPrefix, Rule, RuleSet, attach};
 use weir_netlink::{
     Netlink, Request,
     tc::{self, Hook, Verdict},
@@ -87,7 +87,7 @@ impl Catcher {
         how: Attach,
         config: Config,
         created: Created,
-        earlier: Option<&Earlier>,
+        earlier: Option<&EarlierPacing>,
     ) -> Result<Catcher, EngineError> {
         let classifier = Classifier::load_after(earlier)?;
         classifier.configure(&config)?;

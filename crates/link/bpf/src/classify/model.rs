@@ -5,7 +5,8 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-use crate::{Config, LocalPrefix, Rule, rules};
+use super::rules;
+use crate::{Config, LocalPrefix, Rule};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;

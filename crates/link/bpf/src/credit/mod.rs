@@ -1,6 +1,6 @@
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use crate::{Error, entries::ignore};
+use crate::{Error, common::entries::ignore};
 
 /// `struct weir_refill` of credit.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

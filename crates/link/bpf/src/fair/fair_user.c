@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fair queueing qdisc in user space: fair.bpf.c as it is, with what it calls of the kernel put
- * in its place, so that a test can run it in a time of its own (fair_tests.rs).
+ * in its place, so that a test can run it in a time of its own (tests.rs).
  */
 #include <linux/bpf.h>
 

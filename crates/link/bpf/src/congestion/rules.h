@@ -4,7 +4,7 @@
 #define WEIR_CONGESTION_RULES_H
 
 #include "congestion.h"
-#include "sockets.h"
+#include "common/sockets.h"
 
 #define V4 4
 #define V6 6

@@ -12,7 +12,7 @@ use std::{
 use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object, ObjectBuilder, query::MapInfoIter};
 use nix::errno::Errno;
 
-use crate::{Error, mapped::Mapped};
+use crate::{Error, common::mapped::Mapped};
 
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fair.bpf.o"));
@@ -469,5 +469,5 @@ mod tests {
 }
 
 #[cfg(test)]
-#[path = "fair_tests.rs"]
+#[path = "tests.rs"]
 mod division;

@@ -9,7 +9,7 @@ use libbpf_rs::{
 };
 
 use self::skeleton::{EdtSkel, EdtSkelBuilder, OpenEdtSkel};
-use crate::{Error, attach};
+use crate::{Error, common::attach};
 
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, clippy::pedantic)]
 #[allow(clippy::undocumented_unsafe_blocks)]

@@ -36,7 +36,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "edt.h"
-#include "datagram.h"
+#include "common/datagram.h"
 #include "fill.h"
 
 #define NEXT (-1) /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */

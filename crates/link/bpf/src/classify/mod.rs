@@ -1,3 +1,8 @@
+//! The classifier decides the class of each packet.
+
+mod restore;
+mod rules;
+
 use std::{
     cell::OnceCell,
     collections::BTreeMap,
@@ -11,18 +16,14 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
-use crate::skeleton::{ClassifySkel, ClassifySkelBuilder};
-use crate::{Credits, RuleSet, UserPath, entries::ignore, pacer::Earlier, rules};
+pub use self::restore::{Restored, Wanted};
+pub use self::rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError, port_blocks};
+use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
+use crate::{Credits, Error, UserPath, common::entries::ignore, pacing::EarlierPacing};
 
-/// Why a program could not be loaded or a map not be written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {what}")]
-pub struct Error {
-    /// The attempt.
-    pub what: &'static str,
-    /// libbpf's words.
-    #[source]
-    pub source: libbpf_rs::Error,
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/classify.skel.rs"));
 }
 
 /// `struct weir_config` of intf.h. Handles are tc's.
@@ -128,7 +129,7 @@ impl Classifier {
     ///
     /// # Errors
     /// As [`load`](Classifier::load).
-    pub fn load_after(earlier: Option<&Earlier>) -> Result<Classifier, Error> {
+    pub fn load_after(earlier: Option<&EarlierPacing>) -> Result<Classifier, Error> {
         let error = |source| Error { what: "load the classifier programs", source };
         // libbpf's own lines would go to stderr in its format; the error carries the reason.
         libbpf_rs::set_print(None);
@@ -298,8 +299,6 @@ pub(crate) fn set(
 }
 
 #[cfg(test)]
-#[path = "classifier_model.rs"]
 mod model;
 #[cfg(test)]
-#[path = "classifier_tests.rs"]
 mod tests;

@@ -4,7 +4,7 @@
 #define WEIR_INTF_H
 
 #define WEIR_CGROUP_LEVELS 8
-#define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pace.h) */
+#define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pacing.h) */
 #define WEIR_IN_PLACE 2 /* there is no scheduler: packets pass by credit (credit.h) */
 #define WEIR_USER 4     /* the scheduler is a process: what it has put into weir_user takes over (user.bpf.c) */
 

@@ -6,10 +6,10 @@
  *
  * fair.h       what user space writes and reads
  * datagram.h   fragments
- * fair_heap.h  heaps without allocation
- * fair_flow.h  packets in slots, flows in a class, CoDel
- * fair_sched.h which class is next
- * fair_credit.h the same as qCon does it
+ * heap.h    heaps without allocation
+ * flow.h    packets in slots, flows in a class, CoDel
+ * sched.h   which class is next
+ * credit.h  the same as qCon does it
  *
  * All state is touched under the qdisc's root lock only (but for the marks, which are atomic).
  * Packets are held as kptrs in a fixed pool of slots and everything else is index and number: no
@@ -23,12 +23,12 @@
 #include <bpf/bpf_tracing.h>
 
 #include "fair.h"
-#include "fair_kernel.h"
-#include "datagram.h"
-#include "fair_heap.h"
-#include "fair_flow.h"
-#include "fair_sched.h"
-#include "fair_credit.h"
+#include "kernel.h"
+#include "common/datagram.h"
+#include "heap.h"
+#include "flow.h"
+#include "sched.h"
+#include "credit.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 

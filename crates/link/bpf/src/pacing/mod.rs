@@ -1,76 +1,24 @@
+//! Pacing holds the TCP sockets of a class to the share of the class.
+
+mod earlier;
+
 use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd},
 };
 
 use libbpf_rs::{
-    ErrorKind, Link, MapCore, MapFlags, MapHandle, MapMut, OpenObject,
+    ErrorKind, Link, MapCore, MapFlags, MapMut, OpenObject,
     skel::{OpenSkel, SkelBuilder},
 };
 
-use crate::{
-    Classifier, Error, attach,
-    entries::ignore,
-    pacing_skeleton::{PacingSkel, PacingSkelBuilder},
-};
+pub use self::earlier::EarlierPacing;
+use self::skeleton::{PacingSkel, PacingSkelBuilder};
+use crate::{Classifier, Error, common::entries::ignore};
 
-/// The objects that an earlier agent of the same network namespace left at a cgroup.
-pub struct Earlier {
-    /// Its program.
-    pub program: u32,
-    /// Its records of sockets.
-    pub(crate) flows: MapHandle,
-}
-
-/// A [`Pacer`] of some agent, at a cgroup.
-struct Left {
-    program: u32,
-    /// `struct weir_pacing` of intf.h.
-    alive_ns: u64,
-    owner: u64,
-    maps: Vec<u32>,
-}
-
-impl Left {
-    fn all(cgroup: BorrowedFd<'_>) -> Vec<Left> {
-        let ids = attach::sock_ops(cgroup).unwrap_or_default();
-        let ours = |id: &u32| attach::program_name(*id).is_ok_and(|name| name == Pacer::PROGRAM);
-        ids.into_iter().filter(ours).filter_map(Left::read).collect()
-    }
-
-    fn read(program: u32) -> Option<Left> {
-        let maps = attach::program_maps(program).ok()?;
-        let value = map_named(&maps, "weir_pacing")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
-        let word = |i: usize| value.get(i * 8..i * 8 + 8)?.try_into().ok().map(u64::from_ne_bytes);
-        Some(Left { program, alive_ns: word(0)?, owner: word(1)?, maps })
-    }
-}
-
-pub(crate) fn map_named(ids: &[u32], name: &str) -> Option<MapHandle> {
-    let mut maps = ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
-    maps.find(|map| map.name() == name)
-}
-
-impl Earlier {
-    /// The objects that an earlier agent left at a cgroup, if it shared the link of the network
-    /// namespace `owner` (its inode).
-    #[must_use]
-    pub fn find(cgroup: BorrowedFd<'_>, owner: u64) -> Option<Earlier> {
-        let left = Left::all(cgroup).into_iter().find(|left| left.owner == owner)?;
-        Some(Earlier { program: left.program, flows: map_named(&left.maps, "weir_flows")? })
-    }
-
-    /// Takes away what agents, whosever they were, have left at a cgroup, if `is_over` says so
-    /// of the network namespace (its inode) and of the moment at which the agent was last
-    /// heard of, ns of the monotonic clock.
-    pub fn sweep(cgroup: BorrowedFd<'_>, is_over: impl Fn(u64, u64) -> bool) {
-        for left in Left::all(cgroup) {
-            if is_over(left.owner, left.alive_ns) {
-                // Another agent may have been quicker.
-                let _ = attach::detach_sock_ops(left.program, cgroup);
-            }
-        }
-    }
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/pacing.skel.rs"));
 }
 
 /// The programs that pace TCP sockets, and their maps. See `pacing.bpf.c`.
@@ -82,7 +30,7 @@ pub struct Pacer {
 
 impl Pacer {
     /// The name under which the kernel knows the program for socket events.
-    pub const PROGRAM: &'static str = "weir_pacer";
+    pub const PROGRAM: &'static str = earlier::PROGRAM;
 
     /// Loads the programs, which share maps with the classifier; nothing is attached yet.
     ///
@@ -157,5 +105,5 @@ impl Pacer {
     }
 }
 
-/// Size of `struct weir_crowd` of pace.h.
+/// Size of `struct weir_crowd` of pacing.h.
 pub(crate) const CROWD: usize = 40;

@@ -5,7 +5,7 @@
  *
  * weir_pacer is attached once, at the root of the cgroup v2 hierarchy. It asks for a call at every
  * RTT sample of each connection, and there sets SO_MAX_PACING_RATE to the share of the socket's
- * class over its flows (pace.h). A socket that no classifier has seen (loopback, traffic between
+ * class over its flows (pacing.h). A socket that no classifier has seen (loopback, traffic between
  * containers) is left alone, as is one that its application paces.
  *
  * A rate alone does not make small bursts: where the round trip is short the kernel builds
@@ -25,9 +25,9 @@
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 
-#include "intf.h"
-#include "pace.h"
-#include "sockets.h"
+#include "common/intf.h"
+#include "pacing.h"
+#include "common/sockets.h"
 
 #define UNLIMITED 0xffffffffu
 #define ANY_WINDOW 0x7fffffff

@@ -33,11 +33,11 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "intf.h"
+#include "common/intf.h"
 #include "control.h"
-#include "credit.h"
-#include "datagram.h"
-#include "pace.h"
+#include "credit/credit.h"
+#include "common/datagram.h"
+#include "pacing/pacing.h"
 #include "select.h"
 
 #define NEXT (-1)     /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */

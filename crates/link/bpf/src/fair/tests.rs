@@ -10,9 +10,9 @@ use weir_units::BitRate;
 
 use super::{CHANGED, LinkParams, Mode, PARAMS, Params};
 
-#[path = "fair_case_tests.rs"]
+#[path = "case_tests.rs"]
 mod cases;
-#[path = "fair_datagram_tests.rs"]
+#[path = "datagram_tests.rs"]
 mod datagrams;
 
 const CAPACITY: BitRate = BitRate::mbit(95);

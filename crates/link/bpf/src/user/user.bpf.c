@@ -21,7 +21,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "intf.h"
+#include "common/intf.h"
 #include "user.h"
 
 #define NEXT (-1)

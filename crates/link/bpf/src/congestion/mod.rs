@@ -11,12 +11,17 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
+use self::skeleton::{CongestionSkel, CongestionSkelBuilder};
 use crate::{
-    Error, LocalPrefix, attach,
-    classifier::set,
-    congestion_skeleton::{CongestionSkel, CongestionSkelBuilder},
-    pacer::map_named,
+    Error, LocalPrefix,
+    classify::set,
+    common::{attach, map_named},
 };
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/congestion.skel.rs"));
+}
 
 /// The objects that an earlier agent left at a cgroup: its program and its records of sockets.
 pub struct EarlierCongestion {

@@ -34,9 +34,9 @@
 #include <bpf/bpf_helpers.h>
 
 #include "congestion.h"
-#include "congestion_rules.h"
-#include "congestion_trials.h"
-#include "sockets.h"
+#include "rules.h"
+#include "trials.h"
+#include "common/sockets.h"
 
 #define INFINITE_SSTHRESH 0x7fffffff
 #define SNDCWND_CLAMP 1002	/* TCP_BPF_SNDCWND_CLAMP */

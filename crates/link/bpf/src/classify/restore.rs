@@ -8,10 +8,14 @@ use std::{
 
 use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
+use super::rules::{self, RuleSet};
 use crate::{
-    Classifier, Config, Error, LocalPrefix, Pacer, RuleSet, attach,
-    entries::{entries, ignore},
-    pacer, rules,
+    Classifier, Config, Error, LocalPrefix, Pacer,
+    common::{
+        attach,
+        entries::{entries, ignore},
+    },
+    pacing,
 };
 
 /// All that decides about a packet's class, as the agent wants it.
@@ -153,7 +157,7 @@ impl Pacer {
         let shares = restore(self.shares(), &keyed.collect(), |_| true).map_err(error)?;
         // The kernel counts in them; that they exist is weir's affair.
         let crowds =
-            entries::<4, { pacer::CROWD }>(self.crowds(), wanted.len()).map_err(refused).map_err(error)?;
+            entries::<4, { pacing::CROWD }>(self.crowds(), wanted.len()).map_err(refused).map_err(error)?;
         let lost: Vec<_> =
             wanted.iter().filter(|(handle, _)| !crowds.contains_key(&handle.to_ne_bytes())).collect();
         lost.iter().try_for_each(|(handle, rate)| self.set_share(**handle, Some(**rate)))?;

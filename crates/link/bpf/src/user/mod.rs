@@ -9,7 +9,7 @@ use libbpf_rs::{
 };
 
 use self::skeleton::{UserSkel, UserSkelBuilder};
-use crate::{Error, classifier, mapped::Mapped};
+use crate::{Error, classify, common::mapped::Mapped};
 
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, clippy::pedantic)]
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -82,7 +82,7 @@ impl UserPath {
     /// # Errors
     /// [`Error`]: there are [`LANES`].
     pub fn set_lane(&self, handle: u32, lane: Option<u32>) -> Result<(), Error> {
-        classifier::set(&self.skeleton.maps.weir_lanes, &handle.to_ne_bytes(), lane, "give a class a lane")
+        classify::set(&self.skeleton.maps.weir_lanes, &handle.to_ne_bytes(), lane, "give a class a lane")
     }
 
     /// The packets that entered a lane.
