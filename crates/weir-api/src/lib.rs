@@ -72,6 +72,7 @@ mod export;
 mod images;
 mod plain;
 mod shapes;
+mod words;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
 pub use client::{Client, ClientError, Events};
@@ -85,6 +86,7 @@ pub use images::{
 };
 pub use plain::{plain, plain_lines};
 pub use shapes::*;
+pub use words::{ErrorCode, EventKind};
 
 /// The socket on which the agent listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";

@@ -1,3 +1,4 @@
+use crate::{ErrorCode, EventKind};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
@@ -292,16 +293,7 @@ pub struct Event {
     /// Milliseconds since the epoch.
     pub time_ms: u64,
     /// The kind of event.
-    ///
-    /// General: `class-added`, `class-removed`, `policy-changed`, `repaired`, `reloaded`,
-    /// `config-refused`, `not-enforced`, `started`, `stopping`. `promised` reports a minimum that was
-    /// not promised before. `link` reports a link that was renamed, is gone, is back, is up or is down.
-    /// `lost` means that the reader was too slow for some events.
-    ///
-    /// Agreements: `agreement-accepted`, `agreement-pending`, `agreement-rejected`,
-    /// `agreement-renewed`, `agreement-activated`, `agreement-expired`, `agreement-terminated`,
-    /// `agreement-quota-used-up`, `agreement-quota-back`.
-    pub what: String,
+    pub what: EventKind,
     /// The class that the event is about, if any.
     pub class: Option<String>,
     /// One sentence about it.
@@ -316,11 +308,7 @@ pub struct Event {
 #[error("{message}")]
 pub struct Error {
     /// The class of the error.
-    ///
-    /// The agent's loop uses `unknown-name`, `ambiguous-name`, `bad-request`, `no-capacity` and
-    /// `engine`. The server in front of it uses `bad-request`, `unknown-route`, `bad-method`,
-    /// `too-large`, `busy` and `stopping`.
-    pub code: String,
+    pub code: ErrorCode,
     /// The request, its object, the numbers and the remedy.
     pub message: String,
     /// The rate asked for, with `no-capacity`.
@@ -329,6 +317,13 @@ pub struct Error {
     /// The free rate, with `no-capacity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<BitRate>,
+}
+
+impl Error {
+    /// An error without rates.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Error {
+        Error { code, message: message.into(), asked: None, free: None }
+    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use tokio::{
     sync::{broadcast, watch},
     time::sleep,
 };
+use weir_api::EventKind;
 use weir_discovery::{containerd, docker};
 use weir_image::{Mirror, Settings, Timing};
 use weir_units::chain;
@@ -39,7 +40,7 @@ pub(crate) enum OnFault {
 }
 
 /// The kind and the text of an event.
-pub(crate) type Said = (&'static str, String);
+pub(crate) type Said = (EventKind, String);
 
 /// The cache for the API; cheap to clone.
 #[derive(Debug, Clone)]
@@ -190,7 +191,7 @@ impl Images {
                         settings.directory.display()
                     );
                     // A send fails only without a receiver, which is fine.
-                    let _ = self.said.send(("image-corrupt", what));
+                    let _ = self.said.send((EventKind::ImageCorrupt, what));
                 }
             }
         };

@@ -31,7 +31,7 @@ use axum::{
     routing::{delete, get, patch},
 };
 use tokio::{net::UnixListener, sync::oneshot, time};
-use weir_api::{Class, Doctor, Error, Explanation, Export, SetPolicies, Status};
+use weir_api::{Class, Doctor, Error, ErrorCode, Explanation, Export, SetPolicies, Status};
 
 use crate::{
     control::{Control, Request},
@@ -141,13 +141,13 @@ async fn events(
 
 async fn unknown_route(method: Method, uri: Uri) -> Failure {
     Failure::new(
-        "unknown-route",
+        ErrorCode::UnknownRoute,
         format!("there is no {method} {}: see the table of the weir-api crate", uri.path()),
     )
 }
 
 async fn bad_method(method: Method, uri: Uri) -> Failure {
-    Failure::new("bad-method", format!("{} does not take {method}", uri.path()))
+    Failure::new(ErrorCode::BadMethod, format!("{} does not take {method}", uri.path()))
 }
 
 /// Sends one request to the agent's loop and waits for the answer.
@@ -161,15 +161,15 @@ async fn ask_within<T>(
     control: &Control,
     question: impl FnOnce(Reply<T>) -> Request,
 ) -> Result<T, Failure> {
-    let stopping = || Failure::new("stopping", "the agent is stopping; ask again when it is back");
+    let stopping = || Failure::new(ErrorCode::Stopping, "the agent is stopping; ask again when it is back");
     let (reply, answer) = oneshot::channel();
     let work = async {
         control.send(question(reply)).await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())
     };
-    time::timeout(patience, work)
-        .await
-        .map_err(|_| Failure::new("busy", format!("the agent's loop gave no answer within {patience:?}")))?
+    time::timeout(patience, work).await.map_err(|_| {
+        Failure::new(ErrorCode::Busy, format!("the agent's loop gave no answer within {patience:?}"))
+    })?
 }
 
 /// A refusal to be sent. Its status follows from its code.
@@ -177,19 +177,19 @@ async fn ask_within<T>(
 struct Failure(Error);
 
 impl Failure {
-    fn new(code: &str, message: impl Into<String>) -> Failure {
-        Failure(Error { code: code.to_owned(), message: message.into(), asked: None, free: None })
+    fn new(code: ErrorCode, message: impl Into<String>) -> Failure {
+        Failure(Error::new(code, message))
     }
 
     fn status(&self) -> StatusCode {
-        match self.0.code.as_str() {
-            "bad-request" => StatusCode::BAD_REQUEST,
-            "unknown-name" | "unknown-route" | "no-images" => StatusCode::NOT_FOUND,
-            "bad-method" => StatusCode::METHOD_NOT_ALLOWED,
-            "forbidden" => StatusCode::FORBIDDEN,
-            "ambiguous-name" | "no-capacity" | "pinned" => StatusCode::CONFLICT,
-            "too-large" => StatusCode::PAYLOAD_TOO_LARGE,
-            "busy" | "stopping" => StatusCode::SERVICE_UNAVAILABLE,
+        match &self.0.code {
+            ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+            ErrorCode::UnknownName | ErrorCode::UnknownRoute | ErrorCode::NoImages => StatusCode::NOT_FOUND,
+            ErrorCode::BadMethod => StatusCode::METHOD_NOT_ALLOWED,
+            ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+            ErrorCode::AmbiguousName | ErrorCode::NoCapacity | ErrorCode::Pinned => StatusCode::CONFLICT,
+            ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::Busy | ErrorCode::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -112,8 +112,8 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: Engine) {
             .events(false)
             .expect("it answers")
             .filter_map(|event| event.ok())
-            .filter(|event| event.what.starts_with("guarantee-"))
-            .map(|event| event.what)
+            .filter(|event| event.what.as_str().starts_with("guarantee-"))
+            .map(|event| event.what.to_string())
             .collect();
         assert_eq!(events, ["guarantee-violated", "guarantee-restored"], "{load}");
         node.agent().kill();

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_api::{AdviceRequest, AdviceVerb, CongestionRule as RuleView, CongestionView, Error};
+use weir_api::{
+    AdviceRequest, AdviceVerb, CongestionRule as RuleView, CongestionView, Error, ErrorCode, EventKind,
+};
 use weir_bpf::CongestionTrial;
 use weir_cc::{AdviceView, Advisor, Algorithm, Decision, Origin, Rule, Trial, rule_for};
 use weir_datapath::congestion::{shapes, system_default};
@@ -16,7 +18,7 @@ use crate::{agent::store::Store, config::Config};
 const STORED_EVERY: Duration = Duration::from_secs(60);
 
 fn refused(message: String) -> Error {
-    Error { code: "bad-request".into(), message, asked: None, free: None }
+    Error::new(ErrorCode::BadRequest, message)
 }
 
 /// Checks that this kernel has the candidates.
@@ -58,7 +60,7 @@ impl Agent {
         let rules = self.congestion.rules.as_slice();
         let number = rules.iter().position(|other| other.is_about_the_same_as(&rule));
         let view = number.and_then(|i| self.congestion.view().rules.into_iter().nth(i));
-        self.event("rule-set", None, format!("{rule}: {}, by {origin}", rule.action()));
+        self.event(EventKind::RuleSet, None, format!("{rule}: {}, by {origin}", rule.action()));
         view.ok_or_else(|| refused(format!("the rule for {rule} is gone")))
     }
 
@@ -75,13 +77,13 @@ impl Agent {
                 "`weir cc ls` lists them"
             };
             let message = format!("no rule for {about} was set at run time; {why}");
-            return Err(Error { code: "unknown-name".into(), message, asked: None, free: None });
+            return Err(Error::new(ErrorCode::UnknownName, message));
         }
         if let Some(to) = about.to.filter(|to| rule_for(*to, None).is_about_the_same_as(about)) {
             self.congestion.advisor.take_back(to);
         }
         self.put_rules(set).map_err(|why| refused(format!("cannot take back a rule: {why}")))?;
-        self.event("rule-unset", None, format!("{about}"));
+        self.event(EventKind::RuleUnset, None, format!("{about}"));
         Ok(self.congestion.view())
     }
 
@@ -152,25 +154,29 @@ impl Agent {
     fn follow_decision(&mut self, to: IpNet, decision: Decision) {
         match decision {
             Decision::Dropped { action, why } => {
-                self.event("advice", None, format!("{to}: {action} is tried no more: {why}"));
+                self.event(EventKind::Advice, None, format!("{to}: {action} is tried no more: {why}"));
             }
             Decision::Raising { action, why } => {
-                self.event("advice", None, format!("{to}: more and more connections use {action}: {why}"));
+                self.event(
+                    EventKind::Advice,
+                    None,
+                    format!("{to}: more and more connections use {action}: {why}"),
+                );
             }
             Decision::Keep { action, why } => {
-                self.event("advice", None, format!("{to}: keeps {action}: {why}"));
+                self.event(EventKind::Advice, None, format!("{to}: keeps {action}: {why}"));
             }
             Decision::Change { action, why } => {
-                self.event("advice", None, format!("{to}: {action} becomes the rule: {why}"));
+                self.event(EventKind::Advice, None, format!("{to}: {action} becomes the rule: {why}"));
                 if let Err(e) = self.set_rule(rule_for(to, Some(&action)), Origin::Advice) {
-                    self.event("not-enforced", None, format!("{to}: {action}: {}", e.message));
+                    self.event(EventKind::NotEnforced, None, format!("{to}: {action}: {}", e.message));
                     self.congestion.advisor.take_back(to);
                 }
             }
             Decision::TakeBack { action, why } => {
-                self.event("advice", None, format!("{to}: {action} is taken back: {why}"));
+                self.event(EventKind::Advice, None, format!("{to}: {action} is taken back: {why}"));
                 if let Err(e) = self.unset_advised(to) {
-                    self.event("not-enforced", None, format!("{to}: {}", e.message));
+                    self.event(EventKind::NotEnforced, None, format!("{to}: {}", e.message));
                 }
             }
         }
@@ -183,7 +189,7 @@ impl Agent {
             return self.unset_rule(&about);
         }
         let message = format!("no rule for {to} comes from advice: there is nothing to take back");
-        Err(Error { code: "unknown-name".into(), message, asked: None, free: None })
+        Err(Error::new(ErrorCode::UnknownName, message))
     }
 
     pub(super) fn ask_advice(&mut self, request: AdviceRequest) -> Result<Vec<AdviceView>, Error> {
@@ -203,7 +209,7 @@ impl Agent {
             let what = to.map_or("no trial".to_owned(), |to| format!("no trial for {to}"));
             let message =
                 format!("there is {what}: [advice] of the configuration names the networks (docs/weir.toml)");
-            return Err(Error { code: "unknown-name".into(), message, asked: None, free: None });
+            return Err(Error::new(ErrorCode::UnknownName, message));
         }
         self.save_trials();
         Ok(self.congestion.advisor.view())

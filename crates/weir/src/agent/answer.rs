@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use weir_api::{ErrorCode, EventKind};
 use weir_units::chain;
 
 use super::{Agent, store, views};
@@ -9,7 +10,7 @@ use crate::control::Request;
 
 fn not_stored(e: store::StoreError) -> weir_api::Error {
     let message = format!("{}; nothing was changed", chain(&e));
-    weir_api::Error { code: "engine".into(), message, asked: None, free: None }
+    weir_api::Error::new(ErrorCode::Engine, message)
 }
 
 impl Agent {
@@ -64,7 +65,7 @@ impl Agent {
         let notices = self.store.notices();
         if !notices.is_empty() {
             self.store.acknowledge().map_err(not_stored)?;
-            self.event("acknowledged", None, format!("{} notices of the state", notices.len()));
+            self.event(EventKind::Acknowledged, None, format!("{} notices of the state", notices.len()));
         }
         Ok(notices)
     }
@@ -90,7 +91,7 @@ impl Agent {
             .map(|(key, entry)| (key.clone(), views::policy_text(&entry.effective.policy)))
             .collect();
         for (key, text) in changed {
-            self.event("policy-changed", Some(&key), text);
+            self.event(EventKind::PolicyChanged, Some(&key), text);
         }
         self.keep_promises();
         let keys = self.book.names();

@@ -8,7 +8,7 @@ mod promise;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_api::{Error, Kind, Origin, PolicyChange, SetPolicies};
+use weir_api::{Error, ErrorCode, Kind, Origin, PolicyChange, SetPolicies};
 use weir_datapath::engine::FIRST;
 use weir_share::{Policy, Reservation, Weight};
 use weir_units::BitRate;
@@ -123,7 +123,7 @@ fn effective(layers: &Layers) -> (Effective, Option<BitRate>) {
 }
 
 fn bad(message: impl Into<String>) -> Error {
-    Error { code: "bad-request".into(), message: message.into(), asked: None, free: None }
+    Error::new(ErrorCode::BadRequest, message)
 }
 
 /// All classes and groups with their policies and promises.
@@ -272,7 +272,7 @@ impl Book {
         let mut seen = BTreeSet::new();
         for change in &changes.changes {
             let key = self.key_for(&names, &change.name, changes.allow_absent).map_err(|mut e| {
-                if e.code == "unknown-name" {
+                if e.code == ErrorCode::UnknownName {
                     e.message += "; `--keep` keeps a policy for one that is yet to come";
                 }
                 e
@@ -354,7 +354,7 @@ impl Book {
             )),
             // The first class of this name is meant.
             Ok(key) => Ok(key.strip_prefix("absent:").unwrap_or(key).to_owned()),
-            Err(e) if e.code == "unknown-name" && allow_absent => {
+            Err(e) if e.code == ErrorCode::UnknownName && allow_absent => {
                 let ok = |c: char| c.is_ascii_alphanumeric() || "_.-@+:".contains(c);
                 if name.is_empty() || name.len() > 255 || !name.chars().all(ok) {
                     return Err(bad(format!(

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use weir_agree::Utc;
+use weir_api::EventKind;
 
 use super::Agent;
 
@@ -207,9 +208,9 @@ impl Agent {
             return;
         }
         match self.clock.look(read()) {
-            Some(News::Doubted(text)) => self.event("clock-doubted", None, text),
-            Some(News::Back(text)) => self.event("clock-back", None, text),
-            Some(News::Believed(text)) => self.event("clock-believed", None, text),
+            Some(News::Doubted(text)) => self.event(EventKind::ClockDoubted, None, text),
+            Some(News::Back(text)) => self.event(EventKind::ClockBack, None, text),
+            Some(News::Believed(text)) => self.event(EventKind::ClockBelieved, None, text),
             None => {}
         }
         let now = since_boot();

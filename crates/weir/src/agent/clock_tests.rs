@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use weir_api::EventKind;
 
 use super::*;
 
@@ -166,7 +167,7 @@ proptest! {
 
 /// Runs two agreements by the believed time, second by second. `off` gives the error of the calendar's
 /// clock. Returns the seconds at which the agreements begin and end.
-fn lived(off: impl Fn(u64) -> i64) -> Vec<(u64, &'static str)> {
+fn lived(off: impl Fn(u64) -> i64) -> Vec<(u64, EventKind)> {
     use crate::agent::{
         agree::{Agreements, offer},
         store::Store,
@@ -201,7 +202,11 @@ fn lived(off: impl Fn(u64) -> i64) -> Vec<(u64, &'static str)> {
 
 #[test]
 fn agreements_begin_and_end_at_their_moments_whatever_the_clock_does() {
-    let right = [(50, "agreement-activated"), (100, "agreement-expired"), (150, "agreement-expired")];
+    let right = [
+        (50, EventKind::AgreementActivated),
+        (100, EventKind::AgreementExpired),
+        (150, EventKind::AgreementExpired),
+    ];
     assert_eq!(lived(|_| 0), right);
     for off in [DAY as i64, -(DAY as i64), -(NOW as i64)] {
         // A jump of 3 s at each second of a change, and between them.

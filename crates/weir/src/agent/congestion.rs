@@ -6,7 +6,8 @@ use std::{
 };
 
 use weir_api::{
-    AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error, Kind,
+    AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error,
+    ErrorCode, EventKind, Kind,
 };
 use weir_bpf::{CongestionRecord, CongestionRule};
 use weir_cc::{
@@ -247,7 +248,7 @@ impl Agent {
             Ok(true) => {
                 self.repairs += 1;
                 let what = "the program that chooses congestion control had been taken away";
-                self.event("repaired", None, what.to_owned());
+                self.event(EventKind::Repaired, None, what.to_owned());
             }
             Err(e) => self.felt(Err(chain(&e))),
         }
@@ -256,13 +257,13 @@ impl Agent {
     pub(super) fn felt(&mut self, result: Result<(), String>) {
         let failure = result.err();
         if let Some(why) = failure.as_ref().filter(|why| self.congestion.failure.as_ref() != Some(*why)) {
-            self.event("not-enforced", None, why.clone());
+            self.event(EventKind::NotEnforced, None, why.clone());
         }
         self.congestion.failure = failure;
     }
 
     pub(super) fn ask_congestion(&mut self, ask: Ask) {
-        let error = |message| Error { code: "engine".into(), message, asked: None, free: None };
+        let error = |message| Error::new(ErrorCode::Engine, message);
         self.count_flows();
         // A failed send is ignored: the caller has gone.
         match ask {

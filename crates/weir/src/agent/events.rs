@@ -2,18 +2,18 @@
 
 use std::time::SystemTime;
 
-use weir_api::Event;
+use weir_api::{Event, EventKind};
 
 use super::{Agent, KEPT};
 
 impl Agent {
-    pub(super) fn event(&mut self, what: &str, key: Option<&str>, detail: String) {
+    pub(super) fn event(&mut self, what: EventKind, key: Option<&str>, detail: String) {
         self.event_of(what, key, None, detail);
     }
 
     pub(super) fn event_of(
         &mut self,
-        what: &str,
+        what: EventKind,
         key: Option<&str>,
         agreement: Option<String>,
         detail: String,
@@ -29,13 +29,13 @@ impl Agent {
         let event = Event {
             seq: self.sequence,
             time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-            what: what.to_owned(),
+            what,
             class: key.map(name),
             detail,
             agreement,
         };
         let agreement = event.agreement.as_deref();
-        tracing::info!(class = event.class.as_deref(), agreement, "{what}: {}", event.detail);
+        tracing::info!(class = event.class.as_deref(), agreement, "{}: {}", event.what, event.detail);
         self.events.push_back(event.clone());
         if self.events.len() > KEPT {
             self.events.pop_front();

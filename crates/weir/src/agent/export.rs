@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{Error, Export, ExportClass, ExportSelector, Kind};
+use weir_api::{Error, ErrorCode, Export, ExportClass, ExportSelector, Kind};
 use weir_bpf::{LocalPrefix, Rule};
 use weir_datapath::engine::{Plan, plan, tree};
 use weir_netlink::tc::Leaf;
@@ -15,7 +15,7 @@ impl Agent {
     /// The division in force, with minima as rates.
     pub(super) fn export(&mut self) -> Result<Export, Error> {
         let links = self.node.netlink.links().map_err(|e| Error {
-            code: "engine".into(),
+            code: ErrorCode::Engine,
             message: format!("cannot look at this node's interfaces: {}", chain(&e)),
             asked: None,
             free: None,

@@ -39,7 +39,7 @@ use tokio::{
     sync::{broadcast, mpsc, watch},
     time::{MissedTickBehavior, interval},
 };
-use weir_api::Event;
+use weir_api::{Event, EventKind};
 use weir_datapath::engine::{self, Measured};
 use weir_discovery::docker;
 use weir_netlink::{LinkEvents, Netlink};
@@ -163,7 +163,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
     agent.event(
-        "started",
+        EventKind::Started,
         None,
         format!("sharing {} on {}", agent.book.config().link.capacity, agent.book.config().link.device),
     );
@@ -225,7 +225,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
         }
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    agent.event("stopping", None, "putting everything back".to_owned());
+    agent.event(EventKind::Stopping, None, "putting everything back".to_owned());
     api.abort();
     images.stop();
     agent.close().await
@@ -307,10 +307,10 @@ impl Agent {
             stale: true,
         };
         for (better, why) in refused {
-            agent.event("engine", None, format!("{better} was not taken: {why}"));
+            agent.event(EventKind::Engine, None, format!("{better} was not taken: {why}"));
         }
         for why in left_out {
-            agent.event("not-enforced", None, why);
+            agent.event(EventKind::NotEnforced, None, why);
         }
         agent.watch_docker();
         Ok(agent)
@@ -355,7 +355,7 @@ impl Agent {
         // Agreements come first, because a promise begins and ends at its instant.
         self.keep_agreements();
         for text in self.store.said() {
-            self.event("state-damaged", None, text);
+            self.event(EventKind::StateDamaged, None, text);
         }
         if self.stale {
             self.survey();
@@ -417,7 +417,7 @@ impl Agent {
             let is_new = |cut: &&String| !self.warnings.contains(&claims::cut_text(&claim.name, cut));
             let fresh: Vec<String> = claim.cut.iter().filter(is_new).cloned().collect();
             for cut in fresh {
-                self.event("label-cut", Some(&claim.key()), cut);
+                self.event(EventKind::LabelCut, Some(&claim.key()), cut);
             }
         }
         self.warnings = survey.warnings;

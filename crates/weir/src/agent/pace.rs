@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_api::Kind;
+use weir_api::{EventKind, Kind};
 use weir_datapath::engine::{Place, plan::potential};
 use weir_units::BitRate;
 use weir_units::chain;
@@ -75,7 +75,11 @@ impl Agent {
             Ok(true) => {
                 self.repairs += 1;
                 self.stale = true;
-                self.event("repaired", None, "the program that paces sockets had been taken away".to_owned());
+                self.event(
+                    EventKind::Repaired,
+                    None,
+                    "the program that paces sockets had been taken away".to_owned(),
+                );
             }
             Err(e) => self.node.unmended_pacing = Some(chain(&e)),
         }
@@ -84,7 +88,7 @@ impl Agent {
             Ok(count) => {
                 self.repairs += 1;
                 let message = format!("{count} rates of classes' sockets had been altered, added or removed");
-                self.event("repaired", None, message);
+                self.event(EventKind::Repaired, None, message);
             }
             Err(e) => self.node.unmended_pacing = Some(chain(&e)),
         }

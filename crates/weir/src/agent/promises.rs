@@ -1,5 +1,6 @@
 //! Promises to classes: stored before they are relied on, and reported.
 
+use weir_api::EventKind;
 use weir_units::chain;
 
 use super::{Agent, book::Change};
@@ -46,12 +47,18 @@ impl Agent {
                         None => "shares the link now".to_owned(),
                         Some(why) => format!("is here and not enforced: {why}"),
                     };
-                    self.event("class-added", Some(&key), detail);
+                    self.event(EventKind::ClassAdded, Some(&key), detail);
                 }
-                Change::Removed(key) => self.event("class-removed", Some(&key), "no longer here".to_owned()),
-                Change::Unpromised { key, why } => self.event("not-enforced", Some(&key), why),
+                Change::Removed(key) => {
+                    self.event(EventKind::ClassRemoved, Some(&key), "no longer here".to_owned())
+                }
+                Change::Unpromised { key, why } => self.event(EventKind::NotEnforced, Some(&key), why),
                 Change::Promised { key, min } => {
-                    self.event("promised", Some(&key), format!("its minimum of {min} is promised now"));
+                    self.event(
+                        EventKind::Promised,
+                        Some(&key),
+                        format!("its minimum of {min} is promised now"),
+                    );
                 }
             }
         }

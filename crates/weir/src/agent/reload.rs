@@ -1,5 +1,6 @@
 //! Applies a changed configuration without a restart.
 
+use weir_api::EventKind;
 use weir_share::Allocator;
 use weir_units::chain;
 
@@ -65,14 +66,18 @@ impl Agent {
                     self.fault(chain(&e));
                 }
                 self.config_error = None;
-                self.event("reloaded", None, format!("{} is in force", self.path.display()));
+                self.event(EventKind::Reloaded, None, format!("{} is in force", self.path.display()));
                 self.keep_promises();
                 (self.dirty, self.stale) = (true, true);
             }
             Err(why) => {
                 tracing::warn!("{} is refused, the old one stays in force: {why}", self.path.display());
                 // An event is one line, and the parser's message has several.
-                self.event("config-refused", None, why.split_whitespace().collect::<Vec<_>>().join(" "));
+                self.event(
+                    EventKind::ConfigRefused,
+                    None,
+                    why.split_whitespace().collect::<Vec<_>>().join(" "),
+                );
                 self.config_error = Some(why);
             }
         }

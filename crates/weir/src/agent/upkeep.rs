@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use weir_api::EventKind;
 use weir_datapath::engine::Repairs;
 use weir_netlink::Link;
 use weir_units::chain;
@@ -23,7 +24,7 @@ impl Agent {
                 self.repairs += 1;
                 self.dirty = true;
                 self.event(
-                    "repaired",
+                    EventKind::Repaired,
                     None,
                     format!("{drift} objects of the scheduler had been altered or removed"),
                 );
@@ -76,13 +77,13 @@ impl Agent {
         self.repairs += u64::from(!(devices.is_empty() && entries.is_empty()));
         if !devices.is_empty() {
             let message = format!("weir's program was missing from {}", devices.join(", "));
-            self.event("repaired", None, message);
+            self.event(EventKind::Repaired, None, message);
         }
         if !entries.is_empty() {
             let each = entries.iter().map(|(map, count)| format!("{count} of {map}"));
             let maps = each.collect::<Vec<_>>().join(", ");
             let message = format!("entries of the programs' maps had been altered, added or removed: {maps}");
-            self.event("repaired", None, message);
+            self.event(EventKind::Repaired, None, message);
         }
         let unmended = failure.map(|e| chain(&e));
         if self.unmended != unmended {
@@ -111,7 +112,7 @@ impl Agent {
 
     fn say_fault(&mut self, why: String) {
         tracing::error!("{why}");
-        self.event("not-enforced", None, why);
+        self.event(EventKind::NotEnforced, None, why);
     }
 
     /// The reason if the link is not divided as configured.
@@ -136,7 +137,7 @@ impl Agent {
             }
             (_, Some((_, name, up))) => format!("{name} is {}", if up { "up" } else { "down" }),
         };
-        self.event("link", None, what);
+        self.event(EventKind::Link, None, what);
     }
 
     /// Sets the scheduler's device up if another program set it down.
@@ -146,7 +147,7 @@ impl Agent {
             Ok(true) => {
                 self.repairs += 1;
                 let device = self.node.engine.device().to_owned();
-                self.event("repaired", None, format!("{device} had been set down"));
+                self.event(EventKind::Repaired, None, format!("{device} had been set down"));
             }
             Err(e) => self.fault(chain(&e)),
         }

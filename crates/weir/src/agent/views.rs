@@ -1,6 +1,6 @@
 //! The agent's answers: status, classes, explanations, its own health.
 
-use weir_api::{Check, Class, Error, Explanation, Kind, Origin, Sharer, Status, Verdict};
+use weir_api::{Check, Class, Error, ErrorCode, Explanation, Kind, Origin, Sharer, Status, Verdict};
 use weir_share::{Bound, Demand, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
@@ -15,7 +15,7 @@ pub(super) fn policy_text(policy: &Policy) -> String {
 /// The error if a name disappeared between question and answer.
 pub(super) fn gone(name: &str) -> Error {
     let message = format!("no class or group is called {name} any more");
-    Error { code: "unknown-name".into(), message, asked: None, free: None }
+    Error::new(ErrorCode::UnknownName, message)
 }
 
 fn origin_text(origin: Origin, name: &str, agreement: Option<&weir_agree::Name>) -> String {

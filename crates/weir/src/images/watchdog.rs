@@ -11,6 +11,7 @@ use std::{
     thread,
     time::Duration,
 };
+use weir_api::EventKind;
 
 use super::{Images, OnFault, State};
 
@@ -95,7 +96,7 @@ impl Images {
         }
         self.life.send_replace(life + 1);
         // A send fails only without a receiver, which is fine.
-        let _ = self.said.send(("image-frozen", why.clone()));
+        let _ = self.said.send((EventKind::ImageFrozen, why.clone()));
         if self.on_fault == OnFault::End {
             self.end(why);
             return false;

@@ -9,6 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use weir_agree::{Fault, FaultCode, Language};
+use weir_api::ErrorCode;
 
 use super::{
     Failure, bad_method,
@@ -122,7 +123,7 @@ pub(super) async fn gate(
         let language = of_answer(request.headers(), Language::Json).unwrap_or(Language::Json);
         return Refusal::new(Fault::new(FaultCode::Forbidden, message), language).into_response();
     }
-    Failure::new("forbidden", message).into_response()
+    Failure::new(ErrorCode::Forbidden, message).into_response()
 }
 
 fn refusal(method: &Method, path: &str, needed: Right, uid: u32, has: Option<Right>) -> String {

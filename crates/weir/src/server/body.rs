@@ -9,6 +9,7 @@ use axum::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time;
+use weir_api::ErrorCode;
 
 use super::{Failure, connections::Caller};
 
@@ -27,7 +28,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, _: &S) -> Result<Body<T>, Failure> {
-        let bad = |why: String| Failure::new("bad-request", format!("cannot read the request: {why}"));
+        let bad =
+            |why: String| Failure::new(ErrorCode::BadRequest, format!("cannot read the request: {why}"));
         let length =
             request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let caller = request.extensions().get::<Caller>().cloned();
@@ -40,7 +42,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
                         "cannot read a body of more than {SMALL_BODY} bytes now: others are still coming; try \
                          again, or change fewer classes in one call"
                     );
-                    Failure::new("busy", message)
+                    Failure::new(ErrorCode::Busy, message)
                 };
                 (MAX_BODY, Some(place.map_err(busy)?))
             }
@@ -50,7 +52,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             .map_err(|_| bad(format!("its body did not come within {PATIENCE:?}")))?
             .map_err(|e| match e.source() {
                 Some(cause) if cause.is::<http_body_util::LengthLimitError>() => Failure::new(
-                    "too-large",
+                    ErrorCode::TooLarge,
                     format!("cannot take a request of more than {MAX_BODY} bytes: change fewer classes in one call"),
                 ),
                 _ => bad(e.to_string()),
@@ -76,7 +78,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Name, Failure> {
         let name = Path::from_request_parts(parts, state).await;
-        name.map(|Path(name)| Name(name)).map_err(|e| Failure::new("bad-request", e.body_text()))
+        name.map(|Path(name)| Name(name)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
     }
 }
 
@@ -95,6 +97,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Follow {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Follow, Failure> {
         let query = Query::<EventsQuery>::from_request_parts(parts, state).await;
-        query.map(|Query(query)| Follow(query.follow)).map_err(|e| Failure::new("bad-request", e.body_text()))
+        query
+            .map(|Query(query)| Follow(query.follow))
+            .map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
     }
 }

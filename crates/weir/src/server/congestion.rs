@@ -6,7 +6,7 @@ use axum::{
     http::request::Parts,
     routing::{get, post},
 };
-use weir_api::{AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule, CongestionView};
+use weir_api::{AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule, CongestionView, ErrorCode};
 use weir_cc::{AdviceView, Explained, FlowRecord, Rule, StatsView};
 
 use super::{Answer, Failure, ask, body::Body};
@@ -82,6 +82,6 @@ impl<S: Send + Sync> FromRequestParts<S> for About {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<About, Failure> {
         let query = Query::<CongestionQuery>::from_request_parts(parts, state).await;
-        query.map(|Query(query)| About(query)).map_err(|e| Failure::new("bad-request", e.body_text()))
+        query.map(|Query(query)| About(query)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
     }
 }

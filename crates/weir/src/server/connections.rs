@@ -16,6 +16,7 @@ use tokio::{
     time,
 };
 use tower_service::Service as _;
+use weir_api::ErrorCode;
 
 use super::{Failure, peer::Peer};
 
@@ -133,7 +134,8 @@ async fn converse(stream: UnixStream, caller: Caller, router: Router, _place: Pl
 
 /// Sends the reason of the refusal, as far as the socket's buffer takes it.
 fn refuse(stream: &UnixStream, why: &str) {
-    let failure = Failure::new("busy", format!("cannot take another connection: {why}; close some, or wait"));
+    let failure =
+        Failure::new(ErrorCode::Busy, format!("cannot take another connection: {why}; close some, or wait"));
     let body = serde_json::to_string(&failure.0).unwrap_or_default();
     let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close";
     let _ = stream.try_write(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());

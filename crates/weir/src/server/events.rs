@@ -12,7 +12,7 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
-use weir_api::Event;
+use weir_api::{Event, EventKind};
 
 /// The stream in the form that `headers` request. Without `live` it ends after `kept`.
 pub(super) fn response(kept: Vec<Event>, live: Option<Receiver<Event>>, headers: &HeaderMap) -> Response {
@@ -76,7 +76,7 @@ impl Feed {
         Event {
             seq: self.last.unwrap_or(0) + count,
             time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
-            what: "lost".to_owned(),
+            what: EventKind::Lost,
             class: None,
             agreement: None,
             detail: format!("{count} events came faster than they were read"),

@@ -7,8 +7,8 @@ use std::{
 
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
-    Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, Event,
-    Explanation, Export, Kind, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
+    Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, ErrorCode, Event,
+    EventKind, Explanation, Export, Kind, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -173,7 +173,7 @@ pub(crate) fn event(seq: u64, what: &str) -> Event {
     Event {
         seq,
         time_ms: 1_700_000_000_000 + seq,
-        what: what.to_owned(),
+        what: EventKind::from(what),
         class: Some("web".to_owned()),
         detail: format!("event {seq}"),
         agreement: None,
@@ -182,7 +182,7 @@ pub(crate) fn event(seq: u64, what: &str) -> Event {
 
 fn unknown(name: &str) -> Error {
     Error {
-        code: "unknown-name".to_owned(),
+        code: ErrorCode::UnknownName,
         message: format!("there is no class `{name}`; `weir ps` lists them"),
         asked: None,
         free: None,
@@ -404,7 +404,7 @@ fn set(classes: &mut Vec<Class>, changes: &SetPolicies) -> Result<Vec<Class>, Er
             && min > FREE
         {
             return Err(Error {
-                code: "no-capacity".to_owned(),
+                code: ErrorCode::NoCapacity,
                 message: format!("cannot promise {} {min}: {FREE} of 95mbit is free", change.name),
                 asked: Some(min),
                 free: Some(FREE),

@@ -7,7 +7,7 @@ use axum::{
 };
 use tokio::runtime::Handle;
 use weir_api::{
-    Freed, Image, ImagePeer, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned,
+    ErrorCode, Freed, Image, ImagePeer, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned,
     PruneImages, Scrub, ScrubImages, WarmId, Warming,
 };
 use weir_image::{Mirror, Moment, store::StoreError};
@@ -39,10 +39,12 @@ pub(super) fn alone(images: Images) -> Router {
 fn mirror(images: &Images) -> Result<(Mirror, Handle), Failure> {
     images.get().map_err(|absent| match absent {
         Absent::Off => Failure::new(
-            "no-images",
+            ErrorCode::NoImages,
             "this agent keeps no images: its configuration has no [images] (docs/weir.toml shows one)",
         ),
-        Absent::Down(why) => Failure::new("busy", format!("the image cache does not serve now: {why}")),
+        Absent::Down(why) => {
+            Failure::new(ErrorCode::Busy, format!("the image cache does not serve now: {why}"))
+        }
     })
 }
 
@@ -53,8 +55,8 @@ async fn on_store<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let (mirror, runtime) = mirror(images)?;
     let done = runtime.spawn_blocking(move || work(&mirror)).await;
-    let stopping = |_| Failure::new("stopping", "the image cache is stopping");
-    done.map_err(stopping)?.map_err(|e| Failure::new("store", weir_units::chain(&e)))
+    let stopping = |_| Failure::new(ErrorCode::Stopping, "the image cache is stopping");
+    done.map_err(stopping)?.map_err(|e| Failure::new(ErrorCode::Store, weir_units::chain(&e)))
 }
 
 async fn list(State(images): State<Images>) -> Answer<Listed> {
@@ -135,7 +137,7 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
 async fn peers(State(images): State<Images>) -> Answer<Vec<ImagePeer>> {
     let (mirror, runtime) = mirror(&images)?;
     let asked = runtime.spawn(async move { mirror.probe_peers().await }).await;
-    let asked = asked.map_err(|_| Failure::new("stopping", "the image cache is stopping"))?;
+    let asked = asked.map_err(|_| Failure::new(ErrorCode::Stopping, "the image cache is stopping"))?;
     let told = asked.into_iter().map(|peer| ImagePeer {
         node: peer.node,
         version: peer.version,
@@ -150,14 +152,17 @@ async fn pin(State(images): State<Images>, Body(pin): Body<PinImage>) -> Answer<
     if pin.pattern.is_empty() || pin.pattern.len() > 512 || !pin.pattern.chars().all(good) {
         let why =
             "cannot pin this: write an image in full, such as ghcr.io/acme/*:prod (* stands for anything)";
-        return Err(Failure::new("bad-request", why));
+        return Err(Failure::new(ErrorCode::BadRequest, why));
     }
     let changed = on_store(&images, move |mirror| mirror.store().pin(&pin.pattern, pin.stays)).await?;
     Ok(Json(Pinned { changed }))
 }
 
 fn named(image: &NamedImage) -> Result<weir_image::Image, Failure> {
-    image.image.parse().map_err(|e: weir_image::name::BadName| Failure::new("bad-request", e.to_string()))
+    image
+        .image
+        .parse()
+        .map_err(|e: weir_image::name::BadName| Failure::new(ErrorCode::BadRequest, e.to_string()))
 }
 
 async fn remove(State(images): State<Images>, Body(image): Body<NamedImage>) -> Answer<Freed> {
@@ -166,12 +171,12 @@ async fn remove(State(images): State<Images>, Body(image): Body<NamedImage>) -> 
     let removed = on_store(&images, move |mirror| {
         let store = mirror.store();
         match if image.force { store.remove(&name) } else { store.remove_unpinned(&name) } {
-            Err(e @ StoreError::Pinned(_)) => Ok(Err(Failure::new("pinned", e.to_string()))),
+            Err(e @ StoreError::Pinned(_)) => Ok(Err(Failure::new(ErrorCode::Pinned, e.to_string()))),
             removed => removed.map(Ok),
         }
     });
     let freed = removed.await??;
-    let freed = freed.ok_or_else(|| Failure::new("unknown-name", unknown))?;
+    let freed = freed.ok_or_else(|| Failure::new(ErrorCode::UnknownName, unknown))?;
     Ok(Json(Freed { freed: Bytes(freed) }))
 }
 
@@ -191,7 +196,7 @@ async fn warming(State(images): State<Images>, Path(id): Path<u64>) -> Answer<Wa
     let (mirror, _) = mirror(&images)?;
     let unknown = || {
         Failure::new(
-            "unknown-name",
+            ErrorCode::UnknownName,
             format!("no fetch has the number {id}; only the last ones are remembered"),
         )
     };
@@ -207,7 +212,10 @@ async fn warming(State(images): State<Images>, Path(id): Path<u64>) -> Answer<Wa
 
 async fn scrub(State(images): State<Images>, Body(how): Body<ScrubImages>) -> Answer<Scrub> {
     if how.rate == Some(Bytes(0)) {
-        return Err(Failure::new("bad-request", "cannot check 0 bytes a second: name a rate such as 50MiB"));
+        return Err(Failure::new(
+            ErrorCode::BadRequest,
+            "cannot check 0 bytes a second: name a rate such as 50MiB",
+        ));
     }
     let (mirror, runtime) = mirror(&images)?;
     mirror.scrub(how.rate, &runtime);
@@ -216,7 +224,8 @@ async fn scrub(State(images): State<Images>, Body(how): Body<ScrubImages>) -> An
 
 async fn scrubbing(State(images): State<Images>) -> Answer<Scrub> {
     let (mirror, _) = mirror(&images)?;
-    let unknown = || Failure::new("unknown-name", "no check of all blobs was asked for since the start");
+    let unknown =
+        || Failure::new(ErrorCode::UnknownName, "no check of all blobs was asked for since the start");
     let seen = mirror.scrubbing().ok_or_else(unknown)?;
     Ok(Json(Scrub {
         blobs: seen.blobs,

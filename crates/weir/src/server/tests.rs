@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_api::{ClientError, Event, PolicyChange, SetPolicies};
+use weir_api::{ClientError, ErrorCode, Event, PolicyChange, SetPolicies};
 use weir_units::BitRate;
 
 use super::{
@@ -100,7 +100,7 @@ fn a_refusal_keeps_its_code_and_numbers_through_client_and_server() {
         agent.client().explain("nobody").unwrap_err(),
         agent.client().unset("nobody").unwrap_err(),
     ] {
-        assert!(matches!(&error, ClientError::Refused(e) if e.code == "unknown-name"), "{error:?}");
+        assert!(matches!(&error, ClientError::Refused(e) if e.code == ErrorCode::UnknownName), "{error:?}");
     }
 }
 
@@ -126,7 +126,7 @@ fn the_status_code_follows_from_the_refusal() {
 fn a_loop_that_does_not_answer_is_reported_before_the_client_gives_up() {
     let agent = FakeAgent::start();
     let error = agent.client().class("hang").unwrap_err();
-    assert!(matches!(&error, ClientError::Refused(e) if e.code == "busy"), "{error:?}");
+    assert!(matches!(&error, ClientError::Refused(e) if e.code == ErrorCode::Busy), "{error:?}");
 }
 
 #[test]

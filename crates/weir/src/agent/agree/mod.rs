@@ -22,7 +22,7 @@ use weir_agree::{
     Accepted, Agreement, AgreementState, Book, Fault, FaultCode, Interval, Moment, Monitor, Name, Offer,
     Rejection, ServiceState, Share, Template, Utc,
 };
-use weir_api::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer};
+use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, OfferAnswer};
 use weir_units::{BitRate, Instant};
 
 use super::{
@@ -45,7 +45,7 @@ const MOST_STEPS: usize = 10_000;
 /// A change of an agreement, for `weir events`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Happened {
-    pub(crate) what: &'static str,
+    pub(crate) what: EventKind,
     pub(crate) id: Option<Name>,
     pub(crate) detail: String,
 }
@@ -186,7 +186,7 @@ impl Agreements {
         std::mem::take(&mut self.happened)
     }
 
-    fn tell(&mut self, what: &'static str, id: Option<&Name>, detail: String) {
+    fn tell(&mut self, what: EventKind, id: Option<&Name>, detail: String) {
         self.happened.push(Happened { what, id: id.cloned(), detail });
     }
 
@@ -229,7 +229,7 @@ impl Agreements {
             Ok(accepted) => accepted,
             Err(rejection) => {
                 if !matches!(rejection, Rejection::TooManyOffers { .. }) {
-                    self.tell("agreement-rejected", None, format!("{party}: {rejection}"));
+                    self.tell(EventKind::AgreementRejected, None, format!("{party}: {rejection}"));
                 }
                 return Err(Fault::from(&rejection));
             }
@@ -250,7 +250,11 @@ impl Agreements {
                 return Err(words::uncertain(&error, known.is_ok()));
             }
         }
-        let what = if state == AgreementState::Pending { "agreement-pending" } else { "agreement-accepted" };
+        let what = if state == AgreementState::Pending {
+            EventKind::AgreementPending
+        } else {
+            EventKind::AgreementAccepted
+        };
         let excess =
             oversubscribed.map_or(String::new(), |o| format!("; the link is oversubscribed by {}", o.excess));
         self.tell(what, Some(&id), words::promise(&agreement) + &excess);
@@ -309,7 +313,7 @@ impl Agreements {
         for id in ids {
             if self.book.finish_termination(&id, now).is_ok() {
                 self.unsaved.insert(id.clone());
-                self.tell("agreement-terminated", Some(&id), "its bandwidth is free".to_owned());
+                self.tell(EventKind::AgreementTerminated, Some(&id), "its bandwidth is free".to_owned());
             }
         }
         self.save(store);
@@ -325,7 +329,7 @@ impl Agreements {
         let (agreement, _) = self.change(id, store, |book, id| book.renew(id, end, now))?;
         let detail =
             agreement.until.map_or("it has no end now".to_owned(), |end| format!("it ends at {end} now"));
-        self.tell("agreement-renewed", Some(&agreement.id), detail);
+        self.tell(EventKind::AgreementRenewed, Some(&agreement.id), detail);
         Ok(agreement)
     }
 
@@ -341,7 +345,7 @@ impl Agreements {
             true => book.accept(id, now).map(drop),
             false => book.reject(id, now),
         })?;
-        let what = if accept { "agreement-accepted" } else { "agreement-rejected" };
+        let what = if accept { EventKind::AgreementAccepted } else { EventKind::AgreementRejected };
         self.tell(what, Some(&agreement.id), words::promise(&agreement));
         self.tell_begun(&agreement);
         Ok(agreement)
@@ -350,7 +354,7 @@ impl Agreements {
     /// Reports an agreement that begins with its acceptance.
     fn tell_begun(&mut self, agreement: &Agreement) {
         if agreement.service_state == ServiceState::Ready {
-            self.tell("agreement-activated", Some(&agreement.id), words::promise(agreement));
+            self.tell(EventKind::AgreementActivated, Some(&agreement.id), words::promise(agreement));
         }
     }
 
@@ -381,8 +385,8 @@ impl Agreements {
         for change in self.book.advance(now) {
             self.unsaved.insert(change.id.clone());
             let what = match change.service_state {
-                ServiceState::Completed => "agreement-expired",
-                _ => "agreement-activated",
+                ServiceState::Completed => EventKind::AgreementExpired,
+                _ => EventKind::AgreementActivated,
             };
             let detail = self.book.agreement(&change.id).map_or(String::new(), words::promise);
             self.tell(what, Some(&change.id), detail);
@@ -434,13 +438,13 @@ impl Agreements {
         for (id, until, max) in limited {
             if !self.used_up.contains(&id) {
                 let detail = format!("it may send {max} until {until}");
-                self.tell("agreement-quota-used-up", Some(&id), detail);
+                self.tell(EventKind::AgreementQuotaUsedUp, Some(&id), detail);
             }
         }
         let back: Vec<Name> = self.used_up.difference(&used_up).cloned().collect();
         for id in back {
             self.tell(
-                "agreement-quota-back",
+                EventKind::AgreementQuotaBack,
                 Some(&id),
                 "a new day or month has begun, or it is over".to_owned(),
             );

@@ -1,4 +1,5 @@
 use super::*;
+use weir_api::EventKind;
 
 /// The current time of this machine.
 fn utc() -> Utc {
@@ -198,7 +199,7 @@ fn spare_is_shared_by_weight_only_where_the_node_says_so() {
 
 #[test]
 fn what_begins_at_once_is_told_and_what_waits_for_a_word_when_that_is_yes() {
-    let told = |agreements: &mut Agreements| -> Vec<&str> {
+    let told = |agreements: &mut Agreements| -> Vec<EventKind> {
         agreements.happened().into_iter().map(|one| one.what).collect()
     };
     let mut desk = Desk::new();
@@ -268,7 +269,7 @@ fn quota_is_told_once_each_way_by_day_and_by_month() {
     offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
     let id = agreements.offer(&client(), None, offer, store, moment(0)).unwrap().agreement.id;
     agreements.happened();
-    let told = |agreements: &mut Agreements| -> Vec<&str> {
+    let told = |agreements: &mut Agreements| -> Vec<EventKind> {
         agreements.happened().into_iter().map(|one| one.what).collect()
     };
     let sent = |bytes| {

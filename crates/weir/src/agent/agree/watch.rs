@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use weir_agree::{Conditions, Fault, FaultCode, Look, Moment, Month, Name, News, Report, Utc};
+use weir_api::EventKind;
 use weir_netlink::tc::Counters;
 use weir_units::chain;
 use weir_units::{Bytes, TcHandle};
@@ -147,10 +148,10 @@ impl Agreements {
                         let cause = violation.cause;
                         let text =
                             format!("{} short of {}; cause: {cause}", violation.mean, violation.guarantee);
-                        self.tell("guarantee-violated", Some(id), text);
+                        self.tell(EventKind::GuaranteeViolated, Some(id), text);
                     }
                     News::Restored(violation) => {
-                        self.tell("guarantee-restored", Some(id), violation.to_string())
+                        self.tell(EventKind::GuaranteeRestored, Some(id), violation.to_string())
                     }
                     News::MonthEnded(month) => months.push((id.clone(), *month)),
                 }

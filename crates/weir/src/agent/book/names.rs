@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::Error;
+use weir_api::{Error, ErrorCode};
 
 use super::Entry;
 
@@ -41,11 +41,11 @@ impl<'a> Names<'a> {
                     "no class or group is called {name}; there are {}{more} (`weir ps` lists all)",
                     known.join(", ")
                 );
-                Err(Error { code: "unknown-name".into(), message, asked: None, free: None })
+                Err(Error::new(ErrorCode::UnknownName, message))
             }
             keys => {
                 let message = format!("{name} could be {}: say which", keys.join(" or "));
-                Err(Error { code: "ambiguous-name".into(), message, asked: None, free: None })
+                Err(Error::new(ErrorCode::AmbiguousName, message))
             }
         }
     }

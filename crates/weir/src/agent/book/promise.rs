@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{Error, Kind, Origin};
+use weir_api::{Error, ErrorCode, Kind, Origin};
 use weir_share::{Admission, AdmitError, Promisee, Reservation};
 use weir_units::BitRate;
 
@@ -50,7 +50,7 @@ impl Unpromised {
         match &self.why {
             _ if self.origin == Origin::Label => None,
             Why::DoesNotFit(error) => Some(Error {
-                code: "no-capacity".into(),
+                code: ErrorCode::NoCapacity,
                 message: error.to_string(),
                 asked: Some(error.asked()),
                 free: Some(error.free()),

@@ -1,0 +1,193 @@
+//! The kinds of events and the codes of errors.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Makes an enumeration whose JSON form is a word.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+            /// A word that this version does not know.
+            Other(String),
+        }
+
+        impl $name {
+            /// The word in JSON.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $($name::$variant => $word,)*
+                    $name::Other(word) => word,
+                }
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(word: &str) -> $name {
+                match word {
+                    $($word => $name::$variant,)*
+                    _ => $name::Other(word.to_owned()),
+                }
+            }
+        }
+
+        impl PartialEq<&str> for $name {
+            fn eq(&self, word: &&str) -> bool {
+                self.as_str() == *word
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                String::deserialize(deserializer).map(|word| $name::from(word.as_str()))
+            }
+        }
+    };
+}
+
+words! {
+    /// The kind of an [`Event`](crate::Event).
+    EventKind {
+        /// An operator has read the notices of the stored state.
+        Acknowledged = "acknowledged",
+        /// A trial of a congestion control has a result.
+        Advice = "advice",
+        /// An agreement is accepted.
+        AgreementAccepted = "agreement-accepted",
+        /// An agreement is in force.
+        AgreementActivated = "agreement-activated",
+        /// The term of an agreement is over.
+        AgreementExpired = "agreement-expired",
+        /// An offer waits for an operator's decision.
+        AgreementPending = "agreement-pending",
+        /// A new month gives an agreement its quota again.
+        AgreementQuotaBack = "agreement-quota-back",
+        /// The quota of an agreement is used up.
+        AgreementQuotaUsedUp = "agreement-quota-used-up",
+        /// An offer is rejected.
+        AgreementRejected = "agreement-rejected",
+        /// The end of an agreement changed.
+        AgreementRenewed = "agreement-renewed",
+        /// An agreement is ended, and its bandwidth is free.
+        AgreementTerminated = "agreement-terminated",
+        /// A class is here.
+        ClassAdded = "class-added",
+        /// A class is gone.
+        ClassRemoved = "class-removed",
+        /// The clock agrees with the agent's own again.
+        ClockBack = "clock-back",
+        /// The agent follows a step of the clock.
+        ClockBelieved = "clock-believed",
+        /// The clock made a step that the agent does not follow yet.
+        ClockDoubted = "clock-doubted",
+        /// A changed configuration is refused; the old one stays in force.
+        ConfigRefused = "config-refused",
+        /// A better engine was not taken.
+        Engine = "engine",
+        /// A guarantee of an agreement holds again.
+        GuaranteeRestored = "guarantee-restored",
+        /// A guarantee of an agreement is violated.
+        GuaranteeViolated = "guarantee-violated",
+        /// The image cache found a corrupt blob.
+        ImageCorrupt = "image-corrupt",
+        /// The image cache did not answer itself in time.
+        ImageFrozen = "image-frozen",
+        /// `[labels]` cut a container's labels.
+        LabelCut = "label-cut",
+        /// The link was renamed, is gone, is back, is up or is down.
+        Link = "link",
+        /// The reader was too slow for some events.
+        Lost = "lost",
+        /// A part of a policy is not enforced.
+        NotEnforced = "not-enforced",
+        /// The policy of a class changed.
+        PolicyChanged = "policy-changed",
+        /// A minimum is promised that was not promised before.
+        Promised = "promised",
+        /// A changed configuration is in force.
+        Reloaded = "reloaded",
+        /// The agent undid a foreign change to the kernel.
+        Repaired = "repaired",
+        /// A rule of congestion control was set.
+        RuleSet = "rule-set",
+        /// A rule of congestion control was removed.
+        RuleUnset = "rule-unset",
+        /// The agent started.
+        Started = "started",
+        /// The stored state was damaged.
+        StateDamaged = "state-damaged",
+        /// The agent stops.
+        Stopping = "stopping",
+    }
+}
+
+words! {
+    /// The class of an [`Error`](crate::Error).
+    ErrorCode {
+        /// Several classes have that name.
+        AmbiguousName = "ambiguous-name",
+        /// The route does not take that method.
+        BadMethod = "bad-method",
+        /// The request contradicts itself or a rule.
+        BadRequest = "bad-request",
+        /// The agent has no time or no place for the request now.
+        Busy = "busy",
+        /// The kernel or the store refused the change.
+        Engine = "engine",
+        /// The caller's rights do not include the request.
+        Forbidden = "forbidden",
+        /// The minimum does not fit.
+        NoCapacity = "no-capacity",
+        /// The configuration has no image cache.
+        NoImages = "no-images",
+        /// The image is pinned.
+        Pinned = "pinned",
+        /// The agent stops.
+        Stopping = "stopping",
+        /// The image cache's store refused the change.
+        Store = "store",
+        /// The body is too large.
+        TooLarge = "too-large",
+        /// There is no such class, image, rule or check.
+        UnknownName = "unknown-name",
+        /// There is no such route.
+        UnknownRoute = "unknown-route",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_newer_agent_is_kept_as_it_is() {
+        let kind: EventKind = serde_json::from_str("\"class-moved\"").unwrap();
+        assert_eq!(kind, EventKind::Other("class-moved".to_owned()));
+        assert_eq!(serde_json::to_string(&kind).unwrap(), "\"class-moved\"");
+    }
+
+    #[test]
+    fn a_known_word_is_read_as_its_kind() {
+        let code: ErrorCode = serde_json::from_str("\"no-capacity\"").unwrap();
+        assert_eq!(code, ErrorCode::NoCapacity);
+        assert_eq!(serde_json::to_string(&code).unwrap(), "\"no-capacity\"");
+        assert_eq!(format!("{:<14}|", EventKind::Lost), "lost          |");
+    }
+}
