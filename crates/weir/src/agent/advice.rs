@@ -92,7 +92,7 @@ impl Agent {
     fn is_named_once(&self, rule: &Rule) -> Result<(), Error> {
         let known = |rule: &Rule| {
             let container = rule.container.as_ref();
-            container.map(|name| self.book.find(name).map_or_else(|_| name.clone(), str::to_owned))
+            container.map(|name| self.book.find(name).map_or_else(|_| name.clone(), ToString::to_string))
         };
         let is_same = |other: &&Rule| {
             !other.is_about_the_same_as(rule)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_api::{ErrorCode, EventKind};
 use weir_units::chain;
 
-use super::{Agent, store, views};
+use super::{Agent, class_key::ClassKey, store, views};
 use crate::control::Request;
 
 fn not_stored(e: store::StoreError) -> weir_api::Error {
@@ -23,11 +23,11 @@ impl Agent {
             Request::Status(reply) => drop(reply.send(self.status())),
             Request::Classes(reply) => drop(reply.send(self.classes())),
             Request::Class(name, reply) => {
-                let class = self.book.find(&name).map(str::to_owned).map(|key| self.class(&key));
+                let class = self.book.find(&name).cloned().map(|key| self.class(&key));
                 drop(reply.send(class));
             }
             Request::Explain(name, reply) => {
-                let explanation = self.book.find(&name).map(str::to_owned).map(|key| self.explain(&key));
+                let explanation = self.book.find(&name).cloned().map(|key| self.explain(&key));
                 drop(reply.send(explanation));
             }
             Request::Set(changes, reply) => {
@@ -77,13 +77,13 @@ impl Agent {
         names: &[String],
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         self.store.save_policies(&set).map_err(not_stored)?;
-        let before: BTreeMap<String, _> =
+        let before: BTreeMap<ClassKey, _> =
             self.book.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
         self.book.commit(set);
         self.save_promises();
         self.follow();
         self.divide();
-        let changed: Vec<(String, String)> = self
+        let changed: Vec<(ClassKey, String)> = self
             .book
             .entries()
             .iter()
@@ -95,8 +95,7 @@ impl Agent {
         }
         self.keep_promises();
         let keys = self.book.names();
-        let found: Vec<String> =
-            names.iter().filter_map(|name| keys.find(name).ok().map(str::to_owned)).collect();
+        let found: Vec<ClassKey> = names.iter().filter_map(|name| keys.find(name).ok().cloned()).collect();
         Ok(found.iter().map(|key| self.class(key)).collect())
     }
 }

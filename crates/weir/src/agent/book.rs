@@ -17,6 +17,7 @@ use self::{
     names::Names,
     promise::{Awaited, Want},
 };
+use super::class_key::{ClassKey, ClassSource};
 use super::store::{Ledger, Minors, SetLayers};
 use crate::config::{Config, Layer, within};
 
@@ -64,16 +65,16 @@ pub(crate) struct Entry {
 /// A change of the book.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    Added(String),
-    Removed(String),
+    Added(ClassKey),
+    Removed(ClassKey),
     /// A minimum is not promised, or no longer.
     Unpromised {
-        key: String,
+        key: ClassKey,
         why: String,
     },
     /// A minimum that [`Change::Unpromised`] reported is promised.
     Promised {
-        key: String,
+        key: ClassKey,
         min: BitRate,
     },
 }
@@ -83,7 +84,7 @@ pub(crate) struct Book {
     config: Config,
     set: SetLayers,
     minors: Minors,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<ClassKey, Entry>,
     /// The claims of the last survey.
     found: Vec<Claim>,
     /// The agreements in force.
@@ -94,12 +95,12 @@ pub(crate) struct Book {
     promised: BitRate,
     /// Present classes in the order of their arrival. The first of those that wait for a promise gets
     /// it first.
-    arrivals: Vec<String>,
+    arrivals: Vec<ClassKey>,
     /// The promises made to classes and groups.
     ledger: Ledger,
     awaited: Awaited,
     /// Minima reported as not promised.
-    told: BTreeMap<String, Unpromised>,
+    told: BTreeMap<ClassKey, Unpromised>,
     reservation: Reservation,
 }
 
@@ -128,7 +129,7 @@ fn bad(message: impl Into<String>) -> Error {
 
 /// All classes and groups with their policies and promises.
 struct Resolved {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<ClassKey, Entry>,
     ledger: Ledger,
     reservation: Reservation,
     unmet: BTreeMap<weir_agree::Name, String>,
@@ -195,21 +196,21 @@ impl Book {
     }
 
     /// All entries by key, including groups and absent classes.
-    pub(crate) fn entries(&self) -> &BTreeMap<String, Entry> {
+    pub(crate) fn entries(&self) -> &BTreeMap<ClassKey, Entry> {
         &self.entries
     }
 
     /// Replaces the claims of present classes. Without `docker_told`, `claims` may lack containers with
     /// a promised minimum. Their promises are kept.
     pub(crate) fn update(&mut self, claims: Vec<Claim>, docker_told: bool) -> Vec<Change> {
-        let before: BTreeSet<String> = self.found.iter().map(Claim::key).collect();
-        let keys: BTreeSet<String> = claims.iter().map(Claim::key).collect();
+        let before: BTreeSet<ClassKey> = self.found.iter().map(Claim::key).collect();
+        let keys: BTreeSet<ClassKey> = claims.iter().map(Claim::key).collect();
         self.awaited = match (docker_told, self.awaited) {
             (false, Awaited::Everyone | Awaited::Docker) => Awaited::Docker,
             _ => Awaited::Nobody,
         };
         self.arrivals.retain(|key| keys.contains(key));
-        let mut arrived: BTreeSet<String> = self.arrivals.iter().cloned().collect();
+        let mut arrived: BTreeSet<ClassKey> = self.arrivals.iter().cloned().collect();
         for key in claims.iter().map(Claim::key) {
             if arrived.insert(key.clone()) {
                 self.arrivals.push(key);
@@ -228,7 +229,7 @@ impl Book {
         if self.awaited == Awaited::Everyone {
             return Vec::new();
         }
-        let now: BTreeMap<String, Unpromised> = self
+        let now: BTreeMap<ClassKey, Unpromised> = self
             .entries
             .iter()
             .filter_map(|(key, e)| e.unpromised.clone().map(|unpromised| (key.clone(), unpromised)))
@@ -343,17 +344,18 @@ impl Book {
     ///
     /// # Errors
     /// `unknown-name`, `ambiguous-name`.
-    pub(crate) fn find(&self, name: &str) -> Result<&str, Error> {
+    pub(crate) fn find(&self, name: &str) -> Result<&ClassKey, Error> {
         self.names().find(name)
     }
 
     fn key_for(&self, names: &Names<'_>, name: &str, allow_absent: bool) -> Result<String, Error> {
         match names.find(name) {
-            Ok(CONTROL_KEY) => Err(bad(
+            Ok(key) if *key == CONTROL_KEY => Err(bad(
                 "the class control is weir's own and cannot be changed: it carries ARP, neighbour discovery and DHCP",
             )),
             // The first class of this name is meant.
-            Ok(key) => Ok(key.strip_prefix("absent:").unwrap_or(key).to_owned()),
+            Ok(key) if key.source() == ClassSource::Absent => Ok(key.name().to_owned()),
+            Ok(key) => Ok(key.to_string()),
             Err(e) if e.code == ErrorCode::UnknownName && allow_absent => {
                 let ok = |c: char| c.is_ascii_alphanumeric() || "_.-@+:".contains(c);
                 if name.is_empty() || name.len() > 255 || !name.chars().all(ok) {
@@ -390,7 +392,7 @@ impl Book {
         let mut entries = self.entries_for(config, set, claims);
         let ceiling = agreed::ceiling(config);
         let mut wants = BTreeMap::new();
-        let arrivals: BTreeMap<&str, usize> = self.arrivals.iter().map(String::as_str).zip(0..).collect();
+        let arrivals: BTreeMap<&ClassKey, usize> = self.arrivals.iter().zip(0..).collect();
         for (key, entry) in &mut entries {
             if let (Some(ceiling), true) = (ceiling, agreed::is_other(&entry.claim)) {
                 entry.effective = agreed::bounded(None, ceiling);
@@ -409,7 +411,7 @@ impl Book {
                 Some(max) if min > max => entry.unpromised = Some(Unpromised::above_max(min, origin, max)),
                 _ => {
                     let rank = rank(config, &entry.claim, origin);
-                    let arrival = arrivals.get(key.as_str()).copied().unwrap_or(usize::MAX);
+                    let arrival = arrivals.get(key).copied().unwrap_or(usize::MAX);
                     wants.insert(key.clone(), Want { min, origin, rank, arrival });
                 }
             }
@@ -426,11 +428,11 @@ impl Book {
 /// Leaves out the minima of labels that exceed the total allowed for labels.
 fn leave_out_labels(
     total: Option<BitRate>,
-    entries: &mut BTreeMap<String, Entry>,
-    wants: &mut BTreeMap<String, Want>,
+    entries: &mut BTreeMap<ClassKey, Entry>,
+    wants: &mut BTreeMap<ClassKey, Want>,
 ) {
     let Some(total) = total else { return };
-    let mut asked: Vec<(usize, String, BitRate)> = wants
+    let mut asked: Vec<(usize, ClassKey, BitRate)> = wants
         .iter()
         .filter(|(_, want)| want.origin == Origin::Label)
         .map(|(key, want)| (want.arrival, key.clone(), want.min))
@@ -447,15 +449,15 @@ fn leave_out_labels(
 
 /// Whether a source reported this class. Classes of weir and of the configuration do not count.
 fn is_claimed(claim: &Claim) -> bool {
-    !matches!(claim.source, "weir" | "group" | agreed::SOURCE)
+    !matches!(claim.source, ClassSource::Weir | ClassSource::Group | ClassSource::Agreement)
 }
 
 /// The layers of a policy, weakest first.
-fn layers(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layers {
-    let by_hand = set.get(key).or_else(|| set.get(&claim.name)).copied().unwrap_or_default();
+fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &Claim) -> Layers {
+    let by_hand = set.get(key.as_str()).or_else(|| set.get(&claim.name)).copied().unwrap_or_default();
     let class = || {
-        let mut about = config.classes.iter().filter(|c| c.is_about(claim.source, &claim.name));
-        let exact = about.clone().find(|c| c.name == key);
+        let mut about = config.classes.iter().filter(|c| c.is_about(claim.source.as_str(), &claim.name));
+        let exact = about.clone().find(|c| c.name == key.as_str());
         exact.or_else(|| about.next()).map(crate::config::Class::layer)
     };
     let (defaults, configured) = match claim.kind {
@@ -489,8 +491,8 @@ fn layers(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layers 
 /// rank fit, because the check of a configuration counts them.
 fn rank(config: &Config, claim: &Claim, origin: Origin) -> u8 {
     let is_configured = !is_claimed(claim)
-        || claim.source == "absent"
-        || config.classes.iter().any(|class| class.is_about(claim.source, &claim.name));
+        || claim.source == ClassSource::Absent
+        || config.classes.iter().any(|class| class.is_about(claim.source.as_str(), &claim.name));
     match origin {
         Origin::Config => 0,
         Origin::Defaults if is_configured => 0,

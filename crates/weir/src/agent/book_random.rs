@@ -72,15 +72,18 @@ fn random_config(random: &mut fastrand::Rng) -> (Option<Config>, String) {
 }
 
 /// A policy in the naive reading: each value comes from the strongest origin that has one.
-fn asked(config: &Config, set: &SetLayers, key: &str, claim: &Claim) -> Layer {
-    let class = config.classes.iter().find(|c| c.is_about(claim.source, &claim.name) || c.name == key);
+fn asked(config: &Config, set: &SetLayers, key: &ClassKey, claim: &Claim) -> Layer {
+    let class = config
+        .classes
+        .iter()
+        .find(|c| c.is_about(claim.source.as_str(), &claim.name) || c.name == key.as_str());
     let own = match claim.kind {
         Kind::Host => vec![config.host],
         Kind::Default => vec![config.default],
         Kind::Group => config.groups.iter().filter(|g| g.name == claim.name).map(|g| g.layer()).collect(),
         _ => class.map(|c| c.layer()).into_iter().chain([claim.label, config.defaults]).collect(),
     };
-    let by_hand = set.get(key).or_else(|| set.get(&claim.name)).copied();
+    let by_hand = set.get(key.as_str()).or_else(|| set.get(&claim.name)).copied();
     let all: Vec<Layer> = by_hand.into_iter().chain(own).collect();
     Layer {
         weight: all.iter().find_map(|l| l.weight),
@@ -115,7 +118,7 @@ impl Life {
 
     fn claims(&self, docker: bool) -> Vec<Claim> {
         let interfaces = self.config.classes.iter().filter(|class| class.is_static()).map(|class| Claim {
-            source: "config",
+            source: ClassSource::Config,
             kind: Kind::Interface,
             group: class.group.clone(),
             ..claim(&class.name)
@@ -185,8 +188,8 @@ impl Life {
             self.log.push(format!("set {change:?}"));
             self.book.plan(&SetPolicies { changes: vec![change], allow_absent: true })
         };
-        let held: Vec<String> = self.book.ledger().keys().cloned().collect();
-        let held = held.into_iter().filter(|key| !self.heard.contains_key(key)).collect::<Vec<_>>();
+        let held: Vec<ClassKey> = self.book.ledger().keys().cloned().collect();
+        let held = held.into_iter().filter(|key| !self.heard.contains_key(key.as_str())).collect::<Vec<_>>();
         let Ok(set) = planned else {
             self.log.push("refused".to_owned());
             return self.check(Vec::new(), false);
@@ -246,8 +249,8 @@ impl Life {
             }
             let arrival = self.book.arrivals.iter().position(|other| other == key).unwrap_or(usize::MAX);
             let rank = rank(&self.config, &entry.claim, entry.effective.origins[1]);
-            let turn = (rank, entry.claim.kind != Kind::Group, arrival, key.clone());
-            asks.insert(key.clone(), Asks { min: min.0, turn });
+            let turn = (rank, entry.claim.kind != Kind::Group, arrival, key.to_string());
+            asks.insert(key.to_string(), Asks { min: min.0, turn });
         }
         let room = self.config.link.reservable.of(self.config.link.capacity).saturating_sub(self.agreed).0;
         let entries = self.book.entries();
@@ -256,7 +259,7 @@ impl Life {
             let mut of_group: BTreeMap<&str, u64> = BTreeMap::new();
             let (mut link, mut bought) = (0, BTreeMap::new());
             for (key, min) in order {
-                let claim = entries.get(key).map(|e| &e.claim);
+                let claim = entries.get(key.as_str()).map(|e| &e.claim);
                 match claim {
                     Some(claim) if claim.kind == Kind::Group => {
                         bought.insert(claim.name.as_str(), *min);
@@ -266,7 +269,7 @@ impl Life {
                 }
             }
             for (group, sum) in of_group {
-                let max = entries[&format!("group:{group}")].effective.policy.max();
+                let max = entries[format!("group:{group}").as_str()].effective.policy.max();
                 match bought.get(group) {
                     Some(min) if sum > *min => return false,
                     Some(_) => {}
@@ -325,9 +328,10 @@ impl Life {
 
     fn check(&mut self, changes: Vec<Change>, is_late: bool) {
         self.model(is_late);
-        let mut made: Vec<(&String, &Promise)> = self.book.ledger().iter().collect();
+        let mut made: Vec<(&ClassKey, &Promise)> = self.book.ledger().iter().collect();
         made.sort_by_key(|(_, promise)| promise.since);
-        let mut made: Order = made.into_iter().map(|(key, promise)| (key.clone(), promise.min.0)).collect();
+        let mut made: Order =
+            made.into_iter().map(|(key, promise)| (key.to_string(), promise.min.0)).collect();
         let mut order = self.order.clone();
         if is_late {
             // A promise kept without room has no defined place in the model.
@@ -336,9 +340,9 @@ impl Life {
         }
         assert_eq!(made, order, "{}", self.told());
         if is_late {
-            let mut ages: Vec<(&String, &Promise)> = self.book.ledger().iter().collect();
+            let mut ages: Vec<(&ClassKey, &Promise)> = self.book.ledger().iter().collect();
             ages.sort_by_key(|(_, promise)| promise.since);
-            self.order = ages.into_iter().map(|(key, promise)| (key.clone(), promise.min.0)).collect();
+            self.order = ages.into_iter().map(|(key, promise)| (key.to_string(), promise.min.0)).collect();
         }
         for claim in &self.book.found {
             let entry = self.book.entries().get(&claim.key());
@@ -370,9 +374,9 @@ impl Life {
                 Change::Removed(key) => {
                     assert!(self.book.entries().get(&key).is_none_or(|e| e.minor.is_none()));
                 }
-                Change::Unpromised { key, why } => drop(self.heard.insert(key, why)),
+                Change::Unpromised { key, why } => drop(self.heard.insert(key.to_string(), why)),
                 Change::Promised { key, min } => {
-                    assert!(self.heard.remove(&key).is_some(), "{key} was promised: {}", self.told());
+                    assert!(self.heard.remove(key.as_str()).is_some(), "{key} was promised: {}", self.told());
                     assert_eq!(self.book.entries()[&key].effective.policy.min(), Some(min));
                 }
             }
@@ -381,12 +385,13 @@ impl Life {
         self.heard.retain(|key, _| {
             self.book
                 .entries()
-                .get(key)
+                .get(key.as_str())
                 .is_some_and(|e| e.unpromised.is_some() || e.effective.policy.min().is_some())
         });
-        let silent =
-            |key: &String| self.book.entries()[key].unpromised.is_some() != self.heard.contains_key(key);
-        let wrong: Vec<&String> = self.book.entries().keys().filter(|key| silent(key)).collect();
+        let silent = |key: &&ClassKey| {
+            self.book.entries()[*key].unpromised.is_some() != self.heard.contains_key(key.as_str())
+        };
+        let wrong: Vec<&ClassKey> = self.book.entries().keys().filter(|key| silent(key)).collect();
         assert!(wrong.is_empty(), "of {wrong:?} events tell otherwise: {}", self.told());
         // The agent stores the state before it writes to the kernel.
         self.stored = Stored {

@@ -16,6 +16,7 @@ use weir_discovery::{
 use weir_netlink::{Link, Netlink, NetlinkError};
 
 use super::book::claim::Claim;
+use super::class_key::{ClassKey, ClassSource};
 use crate::config::{Config, Granted, Layer, RESERVED, grant};
 
 /// The result of a survey.
@@ -27,7 +28,7 @@ pub(crate) struct Survey {
     /// The namespaces that ports lead to.
     pub(crate) namespaces: Vec<NetnsRef>,
     /// The network namespaces of claims, by the claim's key.
-    pub(crate) homes: Vec<(String, NetnsRef)>,
+    pub(crate) homes: Vec<(ClassKey, NetnsRef)>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
     /// The uplink, if it exists.
@@ -89,7 +90,7 @@ pub(crate) fn survey(
     }
     for class in config.classes.iter().filter(|c| c.is_static()) {
         let mut claim = Claim {
-            source: "config",
+            source: ClassSource::Config,
             name: class.name.clone(),
             kind: match (&class.interface, &class.cgroup) {
                 (Some(_), _) => Kind::Interface,
@@ -122,9 +123,14 @@ pub(crate) fn survey(
         survey.claims.push(claim);
     }
     // An interface belongs to one class. A configured class takes precedence.
-    let named: BTreeSet<u32> =
-        survey.claims.iter().filter(|c| c.source == "config").flat_map(|c| &c.ports).map(|p| p.0).collect();
-    for claim in survey.claims.iter_mut().filter(|c| c.source != "config") {
+    let named: BTreeSet<u32> = survey
+        .claims
+        .iter()
+        .filter(|c| c.source == ClassSource::Config)
+        .flat_map(|c| &c.ports)
+        .map(|p| p.0)
+        .collect();
+    for claim in survey.claims.iter_mut().filter(|c| c.source != ClassSource::Config) {
         claim.ports.retain(|(index, _)| !named.contains(index));
     }
     let uplink_index = uplink.as_ref().map(|l| l.index);
@@ -168,10 +174,10 @@ fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>)
 
 fn claim(config: &Config, found: &Found) -> Claim {
     let (source, kind) = match (found.source, &found.location) {
-        (Source::Docker, Location::HostNetwork { .. }) => ("docker", Kind::Cgroup),
-        (Source::Docker, _) => ("docker", Kind::Container),
-        (Source::Netns, _) => ("netns", Kind::Netns),
-        (Source::Config, _) => ("config", Kind::Interface),
+        (Source::Docker, Location::HostNetwork { .. }) => (ClassSource::Docker, Kind::Cgroup),
+        (Source::Docker, _) => (ClassSource::Docker, Kind::Container),
+        (Source::Netns, _) => (ClassSource::Netns, Kind::Netns),
+        (Source::Config, _) => (ClassSource::Config, Kind::Interface),
     };
     let Granted { layer, group, cut } = grant(config, found);
     Claim {

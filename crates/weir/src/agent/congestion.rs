@@ -220,7 +220,7 @@ impl Agent {
                 homes.levels |= 1 << level;
             }
             let (name, group) = (entry.claim.name.clone(), entry.claim.group.clone());
-            classes.push(Class { handle, name, key: key.clone(), group });
+            classes.push(Class { handle, name, key: key.to_string(), group });
         }
         self.congestion.classes = classes;
         let result = self.congestion.apply(&homes);
@@ -285,7 +285,7 @@ impl Agent {
         if let Some(name) = &query.container {
             let key = self.book.find(name)?;
             let claim = &self.book.entries()[key].claim;
-            connection.container = Some([&claim.name, key]);
+            connection.container = Some([&claim.name, key.as_str()]);
             connection.group = claim.group.as_deref();
         }
         Ok(self.congestion.rules.explain(&connection))

@@ -9,7 +9,7 @@ use weir_share::{Bound, Policy, Sharer};
 use weir_units::BitRate;
 use weir_units::chain;
 
-use super::{Agent, demand::Estimator};
+use super::{Agent, class_key::ClassKey, demand::Estimator};
 
 /// The state of one class, by key.
 pub(super) struct Followed {
@@ -73,7 +73,7 @@ impl Agent {
             group_policies.push(entry.effective.policy);
             groups.push(plan::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
         }
-        let mut keys: Vec<&String> = Vec::new();
+        let mut keys: Vec<&ClassKey> = Vec::new();
         let mut sharers: Vec<Sharer> = Vec::new();
         let mut members: Vec<plan::Member> = Vec::new();
         for (key, entry) in self.book.entries() {
@@ -108,7 +108,7 @@ impl Agent {
             group.allocation = self.allocator.group_allocations()[i];
         }
         for (name, i) in &group_keys {
-            if let Some(followed) = self.followed.get_mut(&format!("group:{name}")) {
+            if let Some(followed) = self.followed.get_mut(&ClassKey::group(name)) {
                 followed.allocation = groups[*i].allocation;
                 followed.bound = self.allocator.group_bounds()[*i];
             }

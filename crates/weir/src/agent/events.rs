@@ -4,27 +4,24 @@ use std::time::SystemTime;
 
 use weir_api::{Event, EventKind};
 
-use super::{Agent, KEPT};
+use super::{Agent, KEPT, class_key::ClassKey};
 
 impl Agent {
-    pub(super) fn event(&mut self, what: EventKind, key: Option<&str>, detail: String) {
+    pub(super) fn event(&mut self, what: EventKind, key: Option<&ClassKey>, detail: String) {
         self.event_of(what, key, None, detail);
     }
 
     pub(super) fn event_of(
         &mut self,
         what: EventKind,
-        key: Option<&str>,
+        key: Option<&ClassKey>,
         agreement: Option<String>,
         detail: String,
     ) {
         self.sequence += 1;
         let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let name = |key: &str| {
-            self.book.entries().get(key).map_or_else(
-                || key.split_once(':').map_or(key, |(_, n)| n).to_owned(),
-                |e| e.claim.name.clone(),
-            )
+        let name = |key: &ClassKey| {
+            self.book.entries().get(key).map_or_else(|| key.name().to_owned(), |e| e.claim.name.clone())
         };
         let event = Event {
             seq: self.sequence,

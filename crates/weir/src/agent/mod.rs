@@ -11,6 +11,7 @@ mod answer;
 mod book;
 mod check;
 mod claims;
+mod class_key;
 mod clock;
 pub(crate) mod congestion;
 mod demand;
@@ -51,6 +52,7 @@ pub(crate) use self::check::check;
 use self::{
     agree::{Agreements, Counted, LinkSeen},
     book::Book,
+    class_key::ClassKey,
     clock::Clock,
     congestion::Steering,
     divide::Followed,
@@ -87,7 +89,7 @@ struct Agent {
     /// `None` if the configuration allows no agreements.
     agreements: Option<Agreements>,
     /// Bytes counted under agreements, by agreement and class.
-    counted: BTreeMap<(weir_agree::Name, String), Counted>,
+    counted: BTreeMap<(weir_agree::Name, ClassKey), Counted>,
     /// The link's state when the agent last watched agreements.
     link_seen: Option<LinkSeen>,
     book: Book,
@@ -98,7 +100,7 @@ struct Agent {
     node: Node,
     congestion: Steering,
     allocator: Allocator,
-    followed: BTreeMap<String, Followed>,
+    followed: BTreeMap<ClassKey, Followed>,
     measured: Vec<Measured>,
     /// The link at the last look: index, name, up. The inner `None` means that it was gone.
     link: Option<Option<(u32, String, bool)>>,

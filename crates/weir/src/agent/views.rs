@@ -4,6 +4,7 @@ use weir_api::{Check, Class, Error, ErrorCode, Explanation, Kind, Origin, Sharer
 use weir_share::{Bound, Demand, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
+use super::class_key::ClassKey;
 use super::{Agent, activity, book::Entry, divide::Followed};
 
 /// A policy in the syntax of `weir set`.
@@ -98,7 +99,7 @@ impl Agent {
         self.book.entries().keys().map(|key| self.class(key)).collect()
     }
 
-    pub(super) fn class(&self, key: &str) -> Class {
+    pub(super) fn class(&self, key: &ClassKey) -> Class {
         let entry = &self.book.entries()[key];
         let followed = self.followed.get(key);
         let members = || {
@@ -126,7 +127,7 @@ impl Agent {
         let effective = entry.effective;
         Class {
             name: entry.claim.name.clone(),
-            source: entry.claim.source.to_owned(),
+            source: entry.claim.source.to_string(),
             kind: entry.claim.kind,
             group: entry.claim.group.clone(),
             handle: entry.minor.map(|minor| TcHandle::new(weir_datapath::engine::MAJOR, minor).to_string()),
@@ -193,7 +194,7 @@ impl Agent {
         lost.map(|(_, name)| format!("interface {name} is not caught yet"))
     }
 
-    pub(super) fn explain(&self, key: &str) -> Explanation {
+    pub(super) fn explain(&self, key: &ClassKey) -> Explanation {
         let entry = &self.book.entries()[key];
         let class = self.class(key);
         let capacity = self.book.config().link.capacity;
@@ -213,17 +214,17 @@ impl Agent {
                 class.selects.join(", or ")
             ));
         }
-        let siblings: Vec<(&String, &Entry)> = self
+        let siblings: Vec<(&ClassKey, &Entry)> = self
             .book
             .entries()
             .iter()
             .filter(|(_, e)| e.minor.is_some() && e.claim.group == entry.claim.group)
             .collect();
-        let active = |key: &String| self.class(key).activity == weir_api::Activity::Active;
+        let active = |key: &ClassKey| self.class(key).activity == weir_api::Activity::Active;
         let (whole, of) = match &entry.claim.group {
             Some(group) => {
                 let whole =
-                    self.followed.get(&format!("group:{group}")).map_or(BitRate::ZERO, |f| f.allocation);
+                    self.followed.get(&ClassKey::group(group)).map_or(BitRate::ZERO, |f| f.allocation);
                 (whole, format!("group {group}'s {whole}"))
             }
             None => (capacity, format!("the link's {capacity}")),
@@ -412,7 +413,7 @@ impl Agent {
 
     /// The classes measured above their maximum by more than a burst can explain.
     fn exceeding(&self) -> Vec<String> {
-        let over = |key: &String, entry: &Entry| {
+        let over = |key: &ClassKey, entry: &Entry| {
             let max = entry.effective.policy.max()?;
             let rate = self.followed.get(key)?.estimator.rate();
             (rate.0 > max.scale(115, 100).0 + BitRate::kbit(500).0)

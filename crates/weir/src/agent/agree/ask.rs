@@ -113,7 +113,7 @@ impl Agent {
         let agreed = self.book.agreed(&agreement.id);
         let class = agreed.map(|_| match self.book.class_of(&agreement.id) {
             Some(key) => match self.problem(&self.book.entries()[key]) {
-                None => Ok(key.to_owned()),
+                None => Ok(key.to_string()),
                 Some(why) => Err(why),
             },
             None => Err(self.book.unmet(&agreement.id).unwrap_or("it is not known why").to_owned()),

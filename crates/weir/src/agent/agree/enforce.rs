@@ -9,14 +9,14 @@ use weir_agree::{Moment, Name};
 use weir_share::Demand;
 use weir_units::{BitRate, Bytes};
 
-use crate::agent::{Agent, clock::since_boot};
+use crate::agent::{Agent, class_key::ClassKey, clock::since_boot};
 
 /// The demand and the delivery of one agreement in force, between two looks at its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct Interval {
     pub(in crate::agent) id: Name,
     /// The class's key.
-    pub(in crate::agent) class: String,
+    pub(in crate::agent) class: ClassKey,
     /// The promised rate.
     pub(in crate::agent) guarantee: BitRate,
     /// The rate it would have sent at.
@@ -96,9 +96,9 @@ impl Agent {
         let Some(agreements) = &mut self.agreements else { return };
         agreements.promised_to_classes(promised);
         for one in agreements.happened() {
-            let key = one.id.as_ref().and_then(|id| self.book.class_of(id)).map(str::to_owned);
+            let key = one.id.as_ref().and_then(|id| self.book.class_of(id)).cloned();
             let detail = one.id.as_ref().map_or(String::new(), |id| format!("{id}: ")) + &one.detail;
-            self.event_of(one.what, key.as_deref(), one.id.map(|id| id.to_string()), detail);
+            self.event_of(one.what, key.as_ref(), one.id.map(|id| id.to_string()), detail);
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::agent::class_key::ClassKey;
 use weir_api::EventKind;
 
 /// The current time of this machine.
@@ -140,7 +141,7 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
     let sent = |bytes| {
         let delivery = Delivery {
             id: id.clone(),
-            class: "docker:web".to_owned(),
+            class: "docker:web".into(),
             guarantee: BitRate::mbit(20),
             demand: weir_share::Demand::UNLIMITED,
             delivered: weir_units::Bytes(bytes),
@@ -273,7 +274,7 @@ fn quota_is_told_once_each_way_by_day_and_by_month() {
         agreements.happened().into_iter().map(|one| one.what).collect()
     };
     let sent = |bytes| {
-        let class = "docker:web".to_owned();
+        let class = ClassKey::from("docker:web");
         let (demand, delivered) = (weir_share::Demand::UNLIMITED, weir_units::Bytes(bytes));
         let time = std::time::Duration::from_millis(100);
         [Delivery {

@@ -9,10 +9,8 @@ use weir_share::{Admission, Policy, Weight};
 use weir_units::BitRate;
 
 use super::{Book, Claim, Effective, Entry, is_claimed};
+use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::config::{Config, Layer, OTHER, RESERVED, Selector};
-
-/// The source of classes for agreements that select packets, not a container.
-pub(super) const SOURCE: &str = "agreement";
 
 /// An agreement in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +29,7 @@ pub(crate) struct Agreed {
 impl Claim {
     /// Whether it is the class of an agreement that selects packets.
     pub(crate) fn is_agreed(&self) -> bool {
-        self.source == SOURCE
+        self.source == ClassSource::Agreement
     }
 }
 
@@ -63,8 +61,8 @@ impl Book {
     }
 
     /// The class of an agreement in force.
-    pub(crate) fn class_of(&self, id: &Name) -> Option<&str> {
-        self.entries.iter().find(|(_, e)| e.agreement.as_ref() == Some(id)).map(|(key, _)| key.as_str())
+    pub(crate) fn class_of(&self, id: &Name) -> Option<&ClassKey> {
+        self.entries.iter().find(|(_, e)| e.agreement.as_ref() == Some(id)).map(|(key, _)| key)
     }
 
     /// The claims that select packets, in the order of the selection. Agreements come first, those with
@@ -103,12 +101,12 @@ pub(super) fn bounded(min: Option<BitRate>, max: BitRate) -> Effective {
 /// Applies agreements in force over the classes' own policies. Returns the reasons why some cannot be
 /// applied.
 pub(super) fn overlay(
-    entries: &mut BTreeMap<String, Entry>,
+    entries: &mut BTreeMap<ClassKey, Entry>,
     agreed: &[Agreed],
     ceiling: Option<BitRate>,
 ) -> BTreeMap<Name, String> {
     let mut unmet = BTreeMap::new();
-    if let (Some(ceiling), Some(other)) = (ceiling, entries.get_mut(&format!("group:{OTHER}"))) {
+    if let (Some(ceiling), Some(other)) = (ceiling, entries.get_mut(&ClassKey::group(OTHER))) {
         other.effective = match agreed {
             [] => Effective { policy: Policy::default(), origins: [Origin::Default; 3] },
             _ => bounded(Some(ceiling), ceiling),
@@ -123,7 +121,7 @@ pub(super) fn overlay(
     unmet
 }
 
-fn lay(entries: &mut BTreeMap<String, Entry>, agreed: &Agreed) -> Result<(), String> {
+fn lay(entries: &mut BTreeMap<ClassKey, Entry>, agreed: &Agreed) -> Result<(), String> {
     let key = target(entries, agreed)?;
     let entry = entries.get_mut(&key).ok_or("its class has gone")?;
     if let Some(other) = &entry.agreement {
@@ -149,7 +147,7 @@ pub(super) fn claims<'a>(agreed: &'a [Agreed], here: &'a [Claim]) -> impl Iterat
             !RESERVED.contains(&name) && !here.iter().any(|claim| claim.sends_as(name))
         });
         Claim {
-            source: SOURCE,
+            source: ClassSource::Agreement,
             name: agreed.id.to_string(),
             kind: Kind::Selector,
             group: None,
@@ -174,19 +172,19 @@ fn whole_container(selector: &weir_agree::Selector) -> Option<&str> {
 }
 
 /// The class that an agreement applies to.
-fn target(entries: &BTreeMap<String, Entry>, agreed: &Agreed) -> Result<String, String> {
+fn target(entries: &BTreeMap<ClassKey, Entry>, agreed: &Agreed) -> Result<ClassKey, String> {
     let Some(container) = whole_container(&agreed.selector) else {
-        return Ok(format!("{SOURCE}:{}", agreed.id));
+        return Ok(ClassKey::new(ClassSource::Agreement, agreed.id.as_str()));
     };
-    let named = |key: &str, entry: &Entry| key == container || entry.claim.name == container;
+    let named = |key: &ClassKey, entry: &Entry| key.as_str() == container || entry.claim.name == container;
     let sends = |entry: &Entry| is_claimed(&entry.claim) || entry.claim.kind == Kind::Host;
     let is_here = |entry: &Entry| entry.minor.is_some() && sends(entry);
     // A reserved name always means weir's class. `docker:host` means the container.
     if RESERVED.contains(&container) {
-        let own = format!("weir:{container}");
+        let own = ClassKey::own(container);
         return entries.get(&own).filter(|e| is_here(e)).map(|_| own).ok_or_else(|| absent(container));
     }
-    let found: Vec<&String> =
+    let found: Vec<&ClassKey> =
         entries.iter().filter(|(k, e)| named(k, e) && is_here(e)).map(|(k, _)| k).collect();
     match found.as_slice() {
         [key] => Ok((*key).clone()),

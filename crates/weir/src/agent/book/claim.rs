@@ -2,13 +2,13 @@
 
 use weir_api::Kind;
 
+use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::config::{Layer, RESERVED, Selector};
 
 /// A class that a source reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// `docker`, `netns`, `config`.
-    pub(crate) source: &'static str,
+    pub(crate) source: ClassSource,
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) group: Option<String>,
@@ -27,14 +27,14 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    pub(crate) fn key(&self) -> String {
-        format!("{}:{}", self.source, self.name)
+    pub(crate) fn key(&self) -> ClassKey {
+        ClassKey::new(self.source, &self.name)
     }
 
     /// Whether this claim's packets are those that a selector takes from `name`.
     pub(crate) fn sends_as(&self, name: &str) -> bool {
         let sends = !matches!(self.kind, Kind::Group | Kind::Selector | Kind::Control);
-        let is_own = self.source != "weir" && RESERVED.contains(&name);
+        let is_own = self.source != ClassSource::Weir && RESERVED.contains(&name);
         sends && !is_own && (self.name == name || self.key() == name)
     }
 }

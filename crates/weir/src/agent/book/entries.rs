@@ -8,6 +8,7 @@ use weir_share::Policy;
 
 use super::{Book, Claim, Effective, Entry, agreed};
 use crate::{
+    agent::class_key::{ClassKey, ClassSource},
     agent::store::SetLayers,
     config::{Config, Layer, OTHER},
 };
@@ -19,7 +20,7 @@ impl Book {
         config: &Config,
         set: &SetLayers,
         claims: &[Claim],
-    ) -> BTreeMap<String, Entry> {
+    ) -> BTreeMap<ClassKey, Entry> {
         let nobody = Effective { policy: Policy::default(), origins: [Origin::Default; 3] };
         let mut entries = BTreeMap::new();
         let mut add = |claim: Claim, minor| {
@@ -28,7 +29,7 @@ impl Book {
         };
         let other = agreed::ceiling(config).map(|_| OTHER);
         let own = |name: &str, kind| Claim {
-            source: "weir",
+            source: ClassSource::Weir,
             name: name.to_owned(),
             kind,
             group: None,
@@ -46,7 +47,7 @@ impl Book {
 
         let mut taken: BTreeSet<u16> = self.minors.values().copied().collect();
         let mut next = FIRST;
-        let mut minor_of = |key: &str| -> Option<u16> {
+        let mut minor_of = |key: &ClassKey| -> Option<u16> {
             if let Some(minor) = self.minors.get(key) {
                 return Some(*minor);
             }
@@ -71,7 +72,7 @@ impl Book {
             None => claims.iter().for_each(|claim| groups.extend(group_of(config, claim))),
         }
         for name in groups {
-            numbered(Claim { source: "group", ..own(name, Kind::Group) });
+            numbered(Claim { source: ClassSource::Group, ..own(name, Kind::Group) });
         }
         for claim in claims {
             let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);
@@ -81,7 +82,8 @@ impl Book {
             numbered(claim);
         }
         // Absent classes with a policy from the configuration or set by hand.
-        let here: BTreeSet<String> = claims.iter().flat_map(|c| [c.name.clone(), c.key()]).collect();
+        let here: BTreeSet<String> =
+            claims.iter().flat_map(|c| [c.name.clone(), c.key().to_string()]).collect();
         let is_here = |name: &str| here.contains(name);
         let mut absent: BTreeMap<&str, Option<&String>> = BTreeMap::new();
         // A policy set by hand for a container of that name already reserves the same minimum.
@@ -95,18 +97,14 @@ impl Book {
             absent.insert(&class.name, class.group.as_ref());
         }
         for name in set.keys().filter(|name| !is_here(name)) {
-            let known = ["weir:", "group:"].iter().any(|p| name.starts_with(p));
-            if !known {
+            let source = ClassKey::parse(name).map(|key| key.source());
+            if !matches!(source, Some(ClassSource::Weir | ClassSource::Group)) {
                 absent.entry(name).or_insert(None);
             }
         }
         for (name, group) in absent {
-            let (source, bare) = match name.split_once(':') {
-                Some(("docker", bare)) => ("docker", bare),
-                Some(("netns", bare)) => ("netns", bare),
-                Some(("config", bare)) => ("config", bare),
-                _ => ("absent", name),
-            };
+            let key = ClassKey::parse(name).filter(|key| key.source().is_discovered());
+            let (source, bare) = key.as_ref().map_or((ClassSource::Absent, name), |k| (k.source(), k.name()));
             add(Claim { source, group: group.cloned(), ..own(bare, Kind::Container) }, None);
         }
         entries
@@ -114,6 +112,6 @@ impl Book {
 }
 
 fn group_of<'a>(config: &'a Config, claim: &'a Claim) -> Option<&'a str> {
-    let configured = config.classes.iter().find(|c| c.is_about(claim.source, &claim.name));
+    let configured = config.classes.iter().find(|c| c.is_about(claim.source.as_str(), &claim.name));
     configured.and_then(|c| c.group.as_deref()).or(claim.group.as_deref())
 }

@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use weir_api::{Error, ErrorCode};
 
 use super::Entry;
+use crate::agent::class_key::ClassKey;
 
 /// The entries by name, for a request with many names.
 pub(crate) struct Names<'a> {
-    entries: &'a BTreeMap<String, Entry>,
-    by_name: BTreeMap<&'a str, Vec<&'a str>>,
+    entries: &'a BTreeMap<ClassKey, Entry>,
+    by_name: BTreeMap<&'a str, Vec<&'a ClassKey>>,
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn of(entries: &'a BTreeMap<String, Entry>) -> Names<'a> {
-        let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    pub(super) fn of(entries: &'a BTreeMap<ClassKey, Entry>) -> Names<'a> {
+        let mut by_name: BTreeMap<&str, Vec<&ClassKey>> = BTreeMap::new();
         for (key, entry) in entries {
             by_name.entry(&entry.claim.name).or_default().push(key);
         }
@@ -25,10 +26,11 @@ impl<'a> Names<'a> {
     ///
     /// # Errors
     /// `unknown-name`, `ambiguous-name`.
-    pub(crate) fn find(&self, name: &str) -> Result<&'a str, Error> {
+    pub(crate) fn find(&self, name: &str) -> Result<&'a ClassKey, Error> {
         // Weir's own names take precedence over containers' names. `docker:host` means the container.
-        for key in [name.to_owned(), format!("weir:{name}"), format!("group:{name}")] {
-            if let Some((key, _)) = self.entries.get_key_value(&key) {
+        let own = [ClassKey::own(name), ClassKey::group(name)];
+        for key in [name, own[0].as_str(), own[1].as_str()] {
+            if let Some((key, _)) = self.entries.get_key_value(key) {
                 return Ok(key);
             }
         }
@@ -44,6 +46,7 @@ impl<'a> Names<'a> {
                 Err(Error::new(ErrorCode::UnknownName, message))
             }
             keys => {
+                let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
                 let message = format!("{name} could be {}: say which", keys.join(" or "));
                 Err(Error::new(ErrorCode::AmbiguousName, message))
             }
@@ -53,6 +56,7 @@ impl<'a> Names<'a> {
     /// Whether a class or group with that key or name is present.
     pub(super) fn is_present(&self, name: &str) -> bool {
         let is_here = |key: &str| self.entries.get(key).is_some_and(|entry| entry.minor.is_some());
-        is_here(name) || self.by_name.get(name).is_some_and(|keys| keys.iter().any(|key| is_here(key)))
+        is_here(name)
+            || self.by_name.get(name).is_some_and(|keys| keys.iter().any(|key| is_here(key.as_str())))
     }
 }

@@ -8,6 +8,7 @@ use weir_share::{Admission, AdmitError, Promisee, Reservation};
 use weir_units::BitRate;
 
 use super::{Entry, bad};
+use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::agent::store::{Ledger, Promise};
 
 /// A minimum that is asked for and not promised.
@@ -103,11 +104,10 @@ pub(super) enum Awaited {
 }
 
 impl Awaited {
-    fn includes(self, key: &str) -> bool {
-        let found = |sources: &[&str]| sources.iter().any(|source| key.starts_with(source));
+    fn includes(self, key: &ClassKey) -> bool {
         match self {
-            Awaited::Everyone => found(&["docker:", "netns:", "config:"]),
-            Awaited::Docker => found(&["docker:"]),
+            Awaited::Everyone => key.source().is_discovered(),
+            Awaited::Docker => key.source() == ClassSource::Docker,
             Awaited::Nobody => false,
         }
     }
@@ -119,11 +119,11 @@ pub(super) fn make(
     admission: &Admission,
     ledger: &Ledger,
     awaited: Awaited,
-    entries: &mut BTreeMap<String, Entry>,
-    wants: &BTreeMap<String, Want>,
+    entries: &mut BTreeMap<ClassKey, Entry>,
+    wants: &BTreeMap<ClassKey, Want>,
 ) -> (Ledger, Reservation) {
     let ledger = carry_over(ledger, wants);
-    let members: BTreeMap<String, (String, Option<String>, bool)> = entries
+    let members: BTreeMap<ClassKey, (String, Option<String>, bool)> = entries
         .iter()
         .map(|(key, e)| {
             (key.clone(), (e.claim.name.clone(), e.claim.group.clone(), e.claim.kind == Kind::Group))
@@ -135,7 +135,7 @@ pub(super) fn make(
         .map(|e| (e.claim.name.as_str(), e.effective.policy.max()))
         .collect();
     let index: BTreeMap<&str, u32> = groups.iter().map(|(name, _)| *name).zip(0..).collect();
-    let promisee = |key: &str| match members.get(key) {
+    let promisee = |key: &ClassKey| match members.get(key) {
         Some((name, _, true)) => index.get(name.as_str()).map(|i| Promisee::Group(*i)),
         Some((name, group, false)) => {
             let group = group.as_deref().and_then(|group| index.get(group).copied());
@@ -145,7 +145,7 @@ pub(super) fn make(
     };
     let mut promises = admission.promises(groups.iter().copied());
     let mut made = Ledger::new();
-    let mut standing: Vec<(&String, &Promise)> = ledger.iter().collect();
+    let mut standing: Vec<(&ClassKey, &Promise)> = ledger.iter().collect();
     standing.sort_by_key(|(key, promise)| (promise.since, *key));
     for (key, promise) in standing {
         match (wants.get(key), promisee(key)) {
@@ -157,18 +157,21 @@ pub(super) fn make(
             }
             _ if awaited.includes(key) => {
                 // Its group is unknown. A promise without room is checked again when its class appears.
-                let _ =
-                    promises.promise(Promisee::Class { name: key, group: None }, promise.min, BitRate::ZERO);
+                let _ = promises.promise(
+                    Promisee::Class { name: key.as_str(), group: None },
+                    promise.min,
+                    BitRate::ZERO,
+                );
                 made.insert(key.clone(), *promise);
             }
             _ => {}
         }
     }
-    let mut waiting: Vec<(&String, &Want)> = wants
+    let mut waiting: Vec<(&ClassKey, &Want)> = wants
         .iter()
         .filter(|(key, want)| made.get(*key).is_none_or(|promise| promise.min < want.min))
         .collect();
-    let is_group = |key: &str| matches!(promisee(key), Some(Promisee::Group(_)));
+    let is_group = |key: &ClassKey| matches!(promisee(key), Some(Promisee::Group(_)));
     waiting.sort_by_key(|(key, want)| (want.rank, !is_group(key), want.arrival, *key));
     let mut next = ledger.values().map(|promise| promise.since + 1).max().unwrap_or(0);
     let mut unpromised = BTreeMap::new();
@@ -198,19 +201,18 @@ pub(super) fn make(
 }
 
 /// Moves promises between a class and its absent entry, as a class of that name appears or leaves.
-fn carry_over(ledger: &Ledger, wants: &BTreeMap<String, Want>) -> Ledger {
+fn carry_over(ledger: &Ledger, wants: &BTreeMap<ClassKey, Want>) -> Ledger {
     let mut carried: Ledger = ledger.clone();
-    let mut missing: Vec<&String> = ledger.keys().filter(|key| !wants.contains_key(*key)).collect();
+    let mut missing: Vec<&ClassKey> = ledger.keys().filter(|key| !wants.contains_key(*key)).collect();
     missing.sort_by_key(|key| ledger[*key].since);
     for old in missing {
-        let Some((source, name)) = old.split_once(':') else { continue };
-        let candidates: &[&str] = match source {
-            "absent" => &["config", "docker", "netns"],
-            "config" | "docker" | "netns" => &["absent"],
+        let candidates: &[ClassSource] = match old.source() {
+            ClassSource::Absent => &[ClassSource::Config, ClassSource::Docker, ClassSource::Netns],
+            source if source.is_discovered() => &[ClassSource::Absent],
             _ => continue,
         };
-        let free = |key: &String| wants.contains_key(key) && !carried.contains_key(key);
-        let new = candidates.iter().map(|source| format!("{source}:{name}")).find(free);
+        let free = |key: &ClassKey| wants.contains_key(key) && !carried.contains_key(key);
+        let new = candidates.iter().map(|source| ClassKey::new(*source, old.name())).find(free);
         if let Some(new) = new
             && let Some(promise) = carried.remove(old)
         {

@@ -63,7 +63,9 @@ fn fill(store: &Store) {
     }
     let layer = |n: u16| Layer { weight: format!("{}", n % 9 + 1).parse().ok(), ..Layer::default() };
     store.save_policies(&(0..40).map(|n| (format!("docker:c{n}"), layer(n))).collect()).unwrap();
-    store.save_minors(&(0..40).map(|n| (format!("docker:c{n}"), n + 16)).collect()).unwrap();
+    store
+        .save_minors(&(0..40).map(|n| (ClassKey::from(format!("docker:c{n}").as_str()), n + 16)).collect())
+        .unwrap();
     store.cookie().unwrap();
 }
 

@@ -29,6 +29,7 @@ use self::{
     place::{Directory, Place},
     second::Row,
 };
+use crate::agent::class_key::ClassKey;
 use crate::{agent::clock::Mark, config::Layer};
 
 /// A table whose rows are text.
@@ -86,7 +87,7 @@ pub(crate) struct Store {
 /// Policies set by hand, by class name.
 pub(crate) type SetLayers = BTreeMap<String, Layer>;
 /// The scheduler's classes, by `source:name`.
-pub(crate) type Minors = BTreeMap<String, u16>;
+pub(crate) type Minors = BTreeMap<ClassKey, u16>;
 
 /// A transaction that records its changes for the second copy.
 pub(super) struct Change<'t> {
@@ -321,9 +322,13 @@ impl Store {
     pub(crate) fn minors(&self) -> Result<Minors, StoreError> {
         self.read("read the classes of", |tx| {
             let table = tx.open_table(MINORS_TABLE)?;
-            let rows =
-                table.iter()?.map(|row| row.map(|(key, minor)| (key.value().to_owned(), minor.value())));
-            Ok(rows.collect::<Result<Minors, _>>()?)
+            let mut minors = Minors::new();
+            for row in table.iter()? {
+                let (key, minor) = row?;
+                // A class of a source that this version does not know has no minor here.
+                minors.extend(ClassKey::parse(key.value()).map(|key| (key, minor.value())));
+            }
+            Ok(minors)
         })
     }
 
@@ -334,8 +339,9 @@ impl Store {
             let keys = table.iter()?.map(|row| row.map(|(key, _)| key.value().to_owned()));
             let keys = keys.collect::<Result<Vec<String>, _>>()?;
             drop(table);
-            let gone = keys.into_iter().filter(|key| !minors.contains_key(key)).map(|key| (key, None));
-            let rows = minors.iter().map(|(key, minor)| (key.clone(), Some(minor.to_string())));
+            let gone =
+                keys.into_iter().filter(|key| !minors.contains_key(key.as_str())).map(|key| (key, None));
+            let rows = minors.iter().map(|(key, minor)| (key.to_string(), Some(minor.to_string())));
             gone.chain(rows).try_for_each(|(key, value)| change.put(Row(MINORS.to_owned(), key, value)))
         })
     }
@@ -417,7 +423,7 @@ mod tests {
             ),
             ("db".to_owned(), Layer { weight: None, min: Some(BitRate::kbit(800)), max: None }),
         ]);
-        let minors = Minors::from([("docker:web".to_owned(), 16)]);
+        let minors = Minors::from([("docker:web".into(), 16)]);
         let created = Created::from([(3, "eth0".to_owned())]);
         let cookie = {
             let store = Store::open(dir.path()).unwrap();

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
 use super::{Store, StoreError, Text};
+use crate::agent::class_key::ClassKey;
 
 /// Promises as JSON, by `source:name`.
 const PROMISES: Text = TableDefinition::new("promises");
@@ -20,7 +21,7 @@ pub(crate) struct Promise {
 }
 
 /// The promises made to classes and groups, by `source:name`.
-pub(crate) type Ledger = BTreeMap<String, Promise>;
+pub(crate) type Ledger = BTreeMap<ClassKey, Promise>;
 
 pub(super) fn prepare(tx: &redb::WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(PROMISES)?;
@@ -34,9 +35,12 @@ impl Store {
             let mut ledger = Ledger::new();
             for row in tx.open_table(PROMISES)?.iter()? {
                 let (key, text) = row?;
-                match serde_json::from_str(text.value()) {
-                    Ok(promise) => drop(ledger.insert(key.value().to_owned(), promise)),
-                    Err(e) => tracing::warn!("ignoring the stored promise to {}: {e}", key.value()),
+                match (ClassKey::parse(key.value()), serde_json::from_str(text.value())) {
+                    (Some(key), Ok(promise)) => drop(ledger.insert(key, promise)),
+                    (None, _) => {
+                        tracing::warn!("ignoring the stored promise to {}: no such source", key.value())
+                    }
+                    (_, Err(e)) => tracing::warn!("ignoring the stored promise to {}: {e}", key.value()),
                 }
             }
             Ok(ledger)
@@ -47,7 +51,7 @@ impl Store {
     pub(crate) fn save_promises(&self, ledger: &Ledger) -> Result<(), StoreError> {
         let rows = ledger
             .iter()
-            .map(|(key, promise)| (key.clone(), serde_json::to_string(promise).unwrap_or_default()));
+            .map(|(key, promise)| (key.to_string(), serde_json::to_string(promise).unwrap_or_default()));
         let rows = rows.collect();
         self.write("write the promises of", |change| change.replace(PROMISES, &rows))
     }
@@ -61,9 +65,8 @@ mod tests {
     fn promises_saved_are_there_after_a_restart_in_their_order() {
         let dir = tempfile::tempdir().unwrap();
         let promise = |since, mbit| Promise { since, min: BitRate::mbit(mbit) };
-        let old = Ledger::from([("docker:z".to_owned(), promise(0, 60)), ("x".to_owned(), promise(1, 1))]);
-        let new =
-            Ledger::from([("docker:z".to_owned(), promise(0, 50)), ("docker:a".to_owned(), promise(2, 9))]);
+        let old = Ledger::from([("docker:z".into(), promise(0, 60)), ("absent:x".into(), promise(1, 1))]);
+        let new = Ledger::from([("docker:z".into(), promise(0, 50)), ("docker:a".into(), promise(2, 9))]);
         let store = Store::open(dir.path()).unwrap();
         store.save_promises(&old).unwrap();
         store.save_promises(&new).unwrap();
