@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use weir_bpf::CongestionRule;
 use weir_cc::{Action, Entry, Rule};
-use weir_datapath::congestion::{Congestion, Homes, shapes};
+use weir_datapath::congestion::{Congestion, SocketOwners, shapes};
 use weir_discovery::NetnsRef;
 use weir_netlab::topology::Netns;
 
@@ -16,7 +16,7 @@ const HANDLE: u32 = 1;
 /// The programs are loaded once for all measurements. They end with their process at the latest.
 pub(super) struct Ruled {
     hold: Congestion,
-    homes: Homes,
+    homes: SocketOwners,
     rule: CongestionRule,
     is_in_force: bool,
     seen: u64,
@@ -32,7 +32,7 @@ impl Ruled {
             .iter()
             .map(|netns| Ok((NetnsRef::at(&netns.path())?, HANDLE)))
             .collect::<Result<_>>()?;
-        let homes = Homes { namespaces: places, ..Homes::default() };
+        let homes = SocketOwners { namespaces: places, ..SocketOwners::default() };
         Ok(Ruled {
             hold: Congestion::open()?,
             homes,
@@ -50,7 +50,7 @@ impl Ruled {
         if std::mem::replace(&mut self.is_in_force, is_in_force) == is_in_force {
             return Ok(());
         }
-        let homes = if is_in_force { self.homes.clone() } else { Homes::default() };
+        let homes = if is_in_force { self.homes.clone() } else { SocketOwners::default() };
         let failures = self.hold.apply(&homes, std::slice::from_ref(&self.rule))?;
         ensure!(failures.is_empty(), "{}", failures.join("; "));
         Ok(())

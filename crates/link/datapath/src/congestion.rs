@@ -47,7 +47,7 @@ pub enum CongestionError {
 
 /// The sockets to tell apart, and by which key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Homes {
+pub struct SocketOwners {
     /// The class of the node's own sockets, by its handle.
     pub host: u32,
     /// Of all sockets in these network namespaces.
@@ -159,7 +159,11 @@ impl Congestion {
     ///
     /// # Errors
     /// [`CongestionError`]: the old rules are in force.
-    pub fn apply(&mut self, homes: &Homes, rules: &[CongestionRule]) -> Result<Vec<String>, CongestionError> {
+    pub fn apply(
+        &mut self,
+        homes: &SocketOwners,
+        rules: &[CongestionRule],
+    ) -> Result<Vec<String>, CongestionError> {
         let mut failures = self.settle(homes)?;
         if self.rules.as_deref() != Some(rules) {
             let set = if self.config.set == 1 { 2 } else { 1 };
@@ -214,7 +218,7 @@ impl Congestion {
     }
 
     /// Tells the programs whose sockets are whose.
-    fn settle(&mut self, homes: &Homes) -> Result<Vec<String>, CongestionError> {
+    fn settle(&mut self, homes: &SocketOwners) -> Result<Vec<String>, CongestionError> {
         let own = NetnsRef { path: "/proc/self/ns/net".into(), id: self.root.owner };
         let all: Vec<(&NetnsRef, u32)> = [(&own, homes.host)]
             .into_iter()

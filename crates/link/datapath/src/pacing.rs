@@ -29,7 +29,7 @@ use weir_discovery::{
     netns::DIRS,
 };
 
-use crate::engine::Catcher;
+use crate::engine::Attachments;
 
 /// So long after its agent was last heard of, a program at the root of the hierarchy is taken
 /// away: sockets that sent anything since have been told that they are free.
@@ -106,10 +106,10 @@ impl Pacing {
     /// [`PacingError`].
     pub fn open(
         root: Root,
-        catcher: &Catcher,
+        attachments: &Attachments,
         earlier: Option<&EarlierPacing>,
     ) -> Result<Pacing, PacingError> {
-        let pacer = Pacer::load(catcher.classifier())?;
+        let pacer = Pacer::load(attachments.classifier())?;
         pacer.beat(root.owner.ino, now_ns(), false)?;
         let error = |errno| PacingError::Attach { errno };
         attach::attach_sock_ops(&pacer.program(), root.dir.as_fd(), earlier.map(|e| e.program))

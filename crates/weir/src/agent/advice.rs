@@ -11,7 +11,7 @@ use weir_cc::{AdviceView, Advisor, Algorithm, Decision, Origin, Rule, Trial, rul
 use weir_datapath::congestion::{shapes, system_default};
 use weir_units::chain;
 
-use super::{Agent, Steering, congestion};
+use super::{Agent, CongestionControl, congestion};
 use crate::{agent::store::Store, config::Config};
 
 /// The interval between two writes of the trials.
@@ -32,7 +32,7 @@ pub(super) fn checked(config: &Config) -> Result<(), String> {
 
 /// Restores the stored rules and trials. A rule set by hand that is no longer possible is left out and
 /// reported.
-pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(Steering, Vec<String>)> {
+pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(CongestionControl, Vec<String>)> {
     let rules = congestion::checked(&config.congestion).map_err(anyhow::Error::msg)?;
     checked(config).map_err(anyhow::Error::msg)?;
     let (mut set, mut left_out) = (Vec::new(), Vec::new());
@@ -45,7 +45,7 @@ pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(Steering, 
     }
     let rules = congestion::together(&config.congestion, &set).unwrap_or(rules);
     let advisor = Advisor::new(config.advice.clone(), store.congestion_trials()?, fastrand::u32(..1 << 30));
-    Ok((Steering::new(rules, set, advisor), left_out))
+    Ok((CongestionControl::new(rules, set, advisor), left_out))
 }
 
 impl Agent {
@@ -92,7 +92,7 @@ impl Agent {
     fn is_named_once(&self, rule: &Rule) -> Result<(), Error> {
         let known = |rule: &Rule| {
             let container = rule.container.as_ref();
-            container.map(|name| self.book.find(name).map_or_else(|_| name.clone(), ToString::to_string))
+            container.map(|name| self.classes.find(name).map_or_else(|_| name.clone(), ToString::to_string))
         };
         let is_same = |other: &&Rule| {
             !other.is_about_the_same_as(rule)
@@ -109,11 +109,11 @@ impl Agent {
 
     /// Stores rules, then applies them.
     fn put_rules(&mut self, set: Vec<Rule>) -> Result<(), String> {
-        let rules = congestion::together(&self.book.config().congestion, &set)?;
+        let rules = congestion::together(&self.classes.config().congestion, &set)?;
         self.store.save_congestion_rules(&set).map_err(|e| format!("{}; nothing was changed", chain(&e)))?;
         self.congestion.set = set;
         self.congestion.set_rules(rules);
-        self.survey();
+        self.discover();
         Ok(())
     }
 
@@ -127,14 +127,14 @@ impl Agent {
         let system = system_default().and_then(|name| name.parse::<Algorithm>().ok());
         let Some(system) = system else { return };
         let random = || fastrand::u64(..);
-        let steering = &mut self.congestion;
+        let control = &mut self.congestion;
         let stages = |advisor: &Advisor| advisor.trials().values().map(Trial::stage).collect::<Vec<_>>();
-        let before = stages(&steering.advisor);
-        let Some(decisions) = steering.advisor.turn(now, &steering.rules, &system, random) else { return };
-        let trials: Vec<CongestionTrial> = steering.advisor.assignments().iter().map(shapes::trial).collect();
-        let is_news = !decisions.is_empty() || stages(&steering.advisor) != before;
-        if let Some(Err(e)) = steering.hold.as_mut().map(|hold| hold.try_out(&trials)) {
-            self.felt(Err(chain(&e)));
+        let before = stages(&control.advisor);
+        let Some(decisions) = control.advisor.turn(now, &control.rules, &system, random) else { return };
+        let trials: Vec<CongestionTrial> = control.advisor.assignments().iter().map(shapes::trial).collect();
+        let is_news = !decisions.is_empty() || stages(&control.advisor) != before;
+        if let Some(Err(e)) = control.hold.as_mut().map(|hold| hold.try_out(&trials)) {
+            self.record_result(Err(chain(&e)));
         }
         for (to, decision) in decisions {
             self.follow_decision(to, decision);

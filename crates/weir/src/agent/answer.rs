@@ -23,20 +23,20 @@ impl Agent {
             Request::Status(reply) => drop(reply.send(self.status())),
             Request::Classes(reply) => drop(reply.send(self.classes())),
             Request::Class(name, reply) => {
-                let class = self.book.find(&name).cloned().map(|key| self.class(&key));
+                let class = self.classes.find(&name).cloned().map(|key| self.class(&key));
                 drop(reply.send(class));
             }
             Request::Explain(name, reply) => {
-                let explanation = self.book.find(&name).cloned().map(|key| self.explain(&key));
+                let explanation = self.classes.find(&name).cloned().map(|key| self.explain(&key));
                 drop(reply.send(explanation));
             }
             Request::Set(changes, reply) => {
                 let names: Vec<String> = changes.changes.iter().map(|c| c.name.clone()).collect();
-                let planned = self.book.plan(&changes);
+                let planned = self.classes.plan(&changes);
                 drop(reply.send(planned.and_then(|set| self.put(set, &names))));
             }
             Request::Unset(name, reply) => {
-                let planned = self.book.plan_unset(&name);
+                let planned = self.classes.plan_unset(&name);
                 let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
                 drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
             }
@@ -78,13 +78,13 @@ impl Agent {
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         self.store.save_policies(&set).map_err(not_stored)?;
         let before: BTreeMap<ClassKey, _> =
-            self.book.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
-        self.book.commit(set);
+            self.classes.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
+        self.classes.commit(set);
         self.save_promises();
         self.follow();
-        self.divide();
+        self.allocate();
         let changed: Vec<(ClassKey, String)> = self
-            .book
+            .classes
             .entries()
             .iter()
             .filter(|(key, entry)| before.get(*key) != Some(&entry.effective))
@@ -94,7 +94,7 @@ impl Agent {
             self.event(EventKind::PolicyChanged, Some(&key), text);
         }
         self.keep_promises();
-        let keys = self.book.names();
+        let keys = self.classes.names();
         let found: Vec<ClassKey> = names.iter().filter_map(|name| keys.find(name).ok().cloned()).collect();
         Ok(found.iter().map(|key| self.class(key)).collect())
     }

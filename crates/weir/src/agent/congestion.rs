@@ -15,12 +15,12 @@ use weir_cc::{
     StatsView,
 };
 use weir_datapath::{
-    congestion::{Congestion, Homes, available, shapes, try_algorithm},
+    congestion::{Congestion, SocketOwners, available, shapes, try_algorithm},
     engine::HOST,
 };
 use weir_units::chain;
 
-use super::{Agent, claims::Survey, node};
+use super::{Agent, datapath, discover::Discovery};
 use crate::reply::Reply;
 
 /// The number of ended flows kept for `weir cc flows`.
@@ -51,7 +51,7 @@ pub(crate) enum Ask {
 
 /// The rules, the programs that enforce them, and the counters.
 #[derive(Default)]
-pub(crate) struct Steering {
+pub(crate) struct CongestionControl {
     pub(super) rules: Rules,
     /// The rules set at run time, by hand and by trials.
     pub(super) set: Vec<Rule>,
@@ -85,12 +85,12 @@ pub(super) fn together(config: &[Rule], set: &[Rule]) -> Result<Rules, String> {
     Ok(rules)
 }
 
-impl Steering {
-    pub(super) fn new(rules: Rules, set: Vec<Rule>, advisor: Advisor) -> Steering {
-        Steering { rules, set, advisor, ..Steering::default() }
+impl CongestionControl {
+    pub(super) fn new(rules: Rules, set: Vec<Rule>, advisor: Advisor) -> CongestionControl {
+        CongestionControl { rules, set, advisor, ..CongestionControl::default() }
     }
 
-    /// Replaces the rules. They apply from the next survey on.
+    /// Replaces the rules. They apply from the next discovery on.
     pub(super) fn set_rules(&mut self, rules: Rules) {
         self.rules = rules;
     }
@@ -105,7 +105,7 @@ impl Steering {
     }
 
     /// Makes the kernel apply the rules to the sockets of these classes.
-    fn apply(&mut self, homes: &Homes) -> Result<(), String> {
+    fn apply(&mut self, homes: &SocketOwners) -> Result<(), String> {
         // Leftovers of an earlier agent are looked for only once.
         let is_left = !std::mem::replace(&mut self.has_looked, true) && Congestion::is_left();
         if self.hold.is_none() && (self.is_needed() || is_left) {
@@ -202,29 +202,29 @@ impl Steering {
 
 impl Agent {
     /// Tells the kernel which sockets belong to which class, and their rules.
-    pub(super) fn steer(&mut self, survey: &Survey) {
-        let mut homes = Homes { host: node::handle(HOST), ..Homes::default() };
+    pub(super) fn apply_congestion_rules(&mut self, discovery: &Discovery) {
+        let mut homes = SocketOwners { host: datapath::handle(HOST), ..SocketOwners::default() };
         let netns: BTreeMap<&str, _> =
-            survey.homes.iter().map(|(key, netns)| (key.as_str(), netns)).collect();
+            discovery.homes.iter().map(|(key, netns)| (key.as_str(), netns)).collect();
         let mut classes = Vec::new();
-        for (key, entry) in self.book.entries() {
+        for (key, entry) in self.classes.entries() {
             let Some(minor) = entry.minor else { continue };
-            let handle = node::handle(minor);
+            let handle = datapath::handle(minor);
             if let Some(netns) = netns.get(key.as_str()) {
                 homes.namespaces.push(((*netns).clone(), handle));
-            } else if entry.claim.cgroups.is_empty() && entry.claim.kind != Kind::Host {
+            } else if entry.class.cgroups.is_empty() && entry.class.kind != Kind::Host {
                 continue;
             }
-            for (id, level) in &entry.claim.cgroups {
+            for (id, level) in &entry.class.cgroups {
                 homes.cgroups.insert(*id, handle);
                 homes.levels |= 1 << level;
             }
-            let (name, group) = (entry.claim.name.clone(), entry.claim.group.clone());
+            let (name, group) = (entry.class.name.clone(), entry.class.group.clone());
             classes.push(Class { handle, name, key: key.to_string(), group });
         }
         self.congestion.classes = classes;
         let result = self.congestion.apply(&homes);
-        self.felt(result);
+        self.record_result(result);
     }
 
     /// Reads the records of ended flows.
@@ -232,7 +232,7 @@ impl Agent {
         if self.congestion.hold.is_some()
             && let Err(why) = self.congestion.drain()
         {
-            self.felt(Err(why));
+            self.record_result(Err(why));
         }
     }
 
@@ -250,11 +250,11 @@ impl Agent {
                 let what = "the program that chooses congestion control had been taken away";
                 self.event(EventKind::Repaired, None, what.to_owned());
             }
-            Err(e) => self.felt(Err(chain(&e))),
+            Err(e) => self.record_result(Err(chain(&e))),
         }
     }
 
-    pub(super) fn felt(&mut self, result: Result<(), String>) {
+    pub(super) fn record_result(&mut self, result: Result<(), String>) {
         let failure = result.err();
         if let Some(why) = failure.as_ref().filter(|why| self.congestion.failure.as_ref() != Some(*why)) {
             self.event(EventKind::NotEnforced, None, why.clone());
@@ -283,8 +283,8 @@ impl Agent {
         let mut connection =
             Connection { port: query.port, direction: query.direction, ..Connection::to(query.to) };
         if let Some(name) = &query.container {
-            let key = self.book.find(name)?;
-            let claim = &self.book.entries()[key].claim;
+            let key = self.classes.find(name)?;
+            let claim = &self.classes.entries()[key].class;
             connection.container = Some([&claim.name, key.as_str()]);
             connection.group = claim.group.as_deref();
         }

@@ -21,7 +21,7 @@ impl Agent {
         self.sequence += 1;
         let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let name = |key: &ClassKey| {
-            self.book.entries().get(key).map_or_else(|| key.name().to_owned(), |e| e.claim.name.clone())
+            self.classes.entries().get(key).map_or_else(|| key.name().to_owned(), |e| e.class.name.clone())
         };
         let event = Event {
             seq: self.sequence,

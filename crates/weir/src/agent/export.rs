@@ -9,26 +9,26 @@ use weir_netlink::tc::Leaf;
 use weir_units::chain;
 use weir_units::{BitRate, TcHandle};
 
-use super::{Agent, book::Entry, node::rules};
+use super::{Agent, class_table::Entry, datapath::rules};
 
 impl Agent {
     /// The division in force, with minima as rates.
     pub(super) fn export(&mut self) -> Result<Export, Error> {
-        let links = self.node.netlink.links().map_err(|e| Error {
+        let links = self.datapath.netlink.links().map_err(|e| Error {
             code: ErrorCode::Engine,
             message: format!("cannot look at this node's interfaces: {}", chain(&e)),
             asked: None,
             free: None,
         })?;
         let bridge =
-            links.iter().find(|l| Some(l.index) == self.node.catcher.uplink()).and_then(|l| l.master);
+            links.iter().find(|l| Some(l.index) == self.datapath.attachments.uplink()).and_then(|l| l.master);
         let is_seen = |index: u32| {
             bridge.is_some() && links.iter().any(|link| link.index == index && link.master == bridge)
         };
-        let present = || self.book.entries().values().filter_map(|e| e.minor.map(|minor| (minor, e)));
-        let of_kind = |group: bool| present().filter(move |(_, e)| (e.claim.kind == Kind::Group) == group);
+        let present = || self.classes.entries().values().filter_map(|e| e.minor.map(|minor| (minor, e)));
+        let of_kind = |group: bool| present().filter(move |(_, e)| (e.class.kind == Kind::Group) == group);
         let index: BTreeMap<&str, usize> =
-            of_kind(true).map(|(_, e)| e.claim.name.as_str()).zip(0..).collect();
+            of_kind(true).map(|(_, e)| e.class.name.as_str()).zip(0..).collect();
         let group = |(minor, entry): (u16, &Entry)| plan::Group {
             minor,
             policy: entry.effective.policy,
@@ -36,26 +36,26 @@ impl Agent {
         };
         let member = |(minor, entry): (u16, &Entry)| plan::Member {
             minor,
-            group: entry.claim.group.as_deref().and_then(|name| index.get(name).copied()),
+            group: entry.class.group.as_deref().and_then(|name| index.get(name).copied()),
             policy: entry.effective.policy,
             allocation: BitRate::ZERO,
             hungry: false,
-            prio: u32::from(entry.claim.kind != Kind::Control),
+            prio: u32::from(entry.class.kind != Kind::Control),
         };
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();
         let members: Vec<plan::Member> = of_kind(false).map(member).collect();
         let mut nodes = Vec::new();
-        tree::fixed(&Plan { shape: &self.node.shape, groups: &groups, members: &members }, &mut nodes);
+        tree::fixed(&Plan { shape: &self.datapath.shape, groups: &groups, members: &members }, &mut nodes);
         let class = |node: &tree::Node| {
             let found = present().find(|(minor, _)| *minor == node.class.handle.minor()).map(|(_, e)| e);
-            let ports = found.map_or(&[][..], |entry| &entry.claim.ports);
+            let ports = found.map_or(&[][..], |entry| &entry.class.ports);
             let named = |seen: bool| {
                 let of = ports.iter().filter(|(index, _)| is_seen(*index) == seen);
                 of.map(|(_, name)| name.clone()).collect()
             };
             ExportClass {
-                name: found.map_or("link".to_owned(), |entry| entry.claim.name.clone()),
-                kind: found.map(|entry| entry.claim.kind),
+                name: found.map_or("link".to_owned(), |entry| entry.class.name.clone()),
+                kind: found.map(|entry| entry.class.kind),
                 handle: node.class.handle.to_string(),
                 parent: node.class.parent.to_string(),
                 rate: node.class.rate,
@@ -69,14 +69,14 @@ impl Agent {
                 routed: named(false),
             }
         };
-        let link = &self.book.config().link;
+        let link = &self.classes.config().link;
         Ok(Export {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             link: link.device.clone(),
             capacity: link.capacity,
-            engine: self.node.engine.kind().name().to_owned(),
+            engine: self.datapath.engine.kind().name().to_owned(),
             classes: nodes.iter().map(class).collect(),
-            selectors: rules(&self.book).0.iter().map(selector).collect(),
+            selectors: rules(&self.classes).0.iter().map(selector).collect(),
         })
     }
 }

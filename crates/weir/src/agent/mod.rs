@@ -7,24 +7,24 @@
 
 mod advice;
 pub(crate) mod agree;
+mod allocate;
 mod answer;
-mod book;
 mod check;
-mod claims;
 mod class_key;
+mod class_table;
 mod clock;
 pub(crate) mod congestion;
+mod datapath;
 mod demand;
-mod divide;
+mod discover;
 mod events;
 mod export;
 mod lock;
-mod node;
 mod pace;
 mod promises;
+mod reconcile;
 mod reload;
 pub(crate) mod store;
-mod upkeep;
 mod views;
 
 use std::{
@@ -51,12 +51,12 @@ use weir_units::{BitRate, Instant};
 pub(crate) use self::check::check;
 use self::{
     agree::{Agreements, Counted, LinkSeen},
-    book::Book,
+    allocate::Followed,
     class_key::ClassKey,
+    class_table::ClassTable,
     clock::Clock,
-    congestion::Steering,
-    divide::Followed,
-    node::Node,
+    congestion::CongestionControl,
+    datapath::Datapath,
     store::Store,
 };
 use crate::{
@@ -92,13 +92,13 @@ struct Agent {
     counted: BTreeMap<(weir_agree::Name, ClassKey), Counted>,
     /// The link's state when the agent last watched agreements.
     link_seen: Option<LinkSeen>,
-    book: Book,
+    classes: ClassTable,
     /// The stored promises to classes.
     promises: store::Ledger,
     /// The reason if the stored promises differ from those made.
     promises_error: Option<String>,
-    node: Node,
-    congestion: Steering,
+    datapath: Datapath,
+    congestion: CongestionControl,
     allocator: Allocator,
     followed: BTreeMap<ClassKey, Followed>,
     measured: Vec<Measured>,
@@ -106,9 +106,9 @@ struct Agent {
     link: Option<Option<(u32, String, bool)>>,
     warnings: Vec<String>,
     engine_error: Option<String>,
-    /// The damage to programs and maps that the last patrol found and could not repair. A new division
+    /// The damage to programs and maps that the last check found and could not repair. A new division
     /// of the link does not repair it either.
-    unmended: Option<String>,
+    unrepaired: Option<String>,
     docker: Option<docker::Watcher>,
     snapshots: Option<watch::Receiver<docker::Snapshot>>,
     events: VecDeque<Event>,
@@ -120,14 +120,14 @@ struct Agent {
     repairs: u64,
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
-    patrolled: std::time::Instant,
+    reconciled_at: std::time::Instant,
     /// The agent has not watched for long enough to know which classes send.
     is_new_here: bool,
     /// The start of the watch.
     watches_since: Option<Instant>,
     /// A policy or a demand changed since the link was last divided.
     dirty: bool,
-    /// Containers, links or the configuration changed since the last survey.
+    /// Containers, links or the configuration changed since the last discovery.
     stale: bool,
 }
 
@@ -146,9 +146,9 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let access = Access::new(rights);
     let mut agent = Agent::open(path, config)?;
     let (control, mut requests) = mpsc::channel(64);
-    let images = match agent.book.config().images.clone() {
+    let images = match agent.classes.config().images.clone() {
         Some(settings) if settings.is_agents() => {
-            let docker = agent.book.config().discover.docker.clone();
+            let docker = agent.classes.config().discover.docker.clone();
             Images::start(settings, docker, OnFault::TryAgain)?
         }
         _ => Images::off(),
@@ -167,12 +167,16 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     agent.event(
         EventKind::Started,
         None,
-        format!("sharing {} on {}", agent.book.config().link.capacity, agent.book.config().link.device),
+        format!("sharing {} on {}", agent.classes.config().link.capacity, agent.classes.config().link.device),
     );
     agent.await_docker().await;
     agent.turn();
     agent.settle();
-    tracing::info!("sharing {} of {}", agent.book.config().link.device, agent.book.config().link.capacity);
+    tracing::info!(
+        "sharing {} of {}",
+        agent.classes.config().link.device,
+        agent.classes.config().link.capacity
+    );
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     let mut clock = interval(TICK);
@@ -253,14 +257,14 @@ impl Agent {
         let agreements = Agreements::open(&config, &store, utc)?;
         let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(utc));
         let promises = store.promises()?;
-        let book = Book::new(config.clone(), set, minors, promises.clone(), promised);
-        let (steering, left_out) = advice::open(&config, &store)
+        let classes = ClassTable::new(config.clone(), set, minors, promises.clone(), promised);
+        let (control, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
         )?;
-        let node = match Node::open(&config, kind, store.cookie()?, store.created()?) {
-            Ok(node) => node,
+        let datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {
+            Ok(datapath) => datapath,
             Err(error) => {
                 check::can_run(path, config.link.engine)?;
                 let what = format!(
@@ -280,18 +284,18 @@ impl Agent {
             agreements,
             counted: BTreeMap::new(),
             link_seen: None,
-            book,
+            classes,
             promises,
             promises_error: None,
-            node,
-            congestion: steering,
+            datapath,
+            congestion: control,
             allocator: Allocator::new(config.allocator()),
             followed: BTreeMap::new(),
             measured: Vec::new(),
             link: None,
             warnings: Vec::new(),
             engine_error: None,
-            unmended: None,
+            unrepaired: None,
             docker: None,
             snapshots: None,
             events: VecDeque::new(),
@@ -302,7 +306,7 @@ impl Agent {
             started: std::time::Instant::now(),
             repairs: 0,
             max_tick_delay: Duration::ZERO,
-            patrolled: std::time::Instant::now(),
+            reconciled_at: std::time::Instant::now(),
             is_new_here: true,
             watches_since: None,
             dirty: true,
@@ -320,7 +324,7 @@ impl Agent {
 
     /// Removes attachments of an earlier agent that are no longer needed.
     fn settle(&mut self) {
-        if let Err(e) = self.node.catcher.sweep() {
+        if let Err(e) = self.datapath.attachments.sweep() {
             tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
         }
         self.save_created();
@@ -328,7 +332,7 @@ impl Agent {
 
     fn watch_docker(&mut self) {
         self.docker =
-            self.book.config().discover.docker.as_ref().map(|s| docker::watch(docker::Options::at(s)));
+            self.classes.config().discover.docker.as_ref().map(|s| docker::watch(docker::Options::at(s)));
         self.snapshots = self.docker.as_ref().map(docker::Watcher::snapshots);
     }
 
@@ -360,45 +364,46 @@ impl Agent {
             self.event(EventKind::StateDamaged, None, text);
         }
         if self.stale {
-            self.survey();
+            self.discover();
         }
-        self.look();
+        self.poll_counters();
         self.count_delivered();
         self.count_flows();
         self.advise();
-        if self.patrolled.elapsed() >= upkeep::PATROL {
-            self.patrol();
+        if self.reconciled_at.elapsed() >= reconcile::RECONCILE_EVERY {
+            self.reconcile();
         }
         if self.dirty {
-            self.divide();
+            self.allocate();
         }
         self.pace();
     }
 
     /// Finds the current classes and attaches the classifier to their interfaces.
-    fn survey(&mut self) {
+    fn discover(&mut self) {
         self.stale = false;
         let snapshot = self.snapshots.as_mut().map(|s| s.borrow_and_update().clone());
         let docker_told =
             snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(docker::Unavailable::NotYet)));
-        let (config, uplink) = (self.book.config(), self.node.catcher.uplink());
-        let survey = match claims::survey(&mut self.node.netlink, config, snapshot.as_ref(), uplink) {
-            Ok(survey) => survey,
-            Err(e) => {
-                tracing::warn!("cannot look at this node: {}", chain(&e));
-                self.stale = true;
-                return;
-            }
-        };
-        self.follow_link(survey.uplink.as_ref());
+        let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
+        let discovery =
+            match discover::discover(&mut self.datapath.netlink, config, snapshot.as_ref(), uplink) {
+                Ok(discovery) => discovery,
+                Err(e) => {
+                    tracing::warn!("cannot look at this node: {}", chain(&e));
+                    self.stale = true;
+                    return;
+                }
+            };
+        self.follow_link(discovery.uplink.as_ref());
         self.wake();
-        let before = self.book.minors().clone();
-        let changes = self.book.update(survey.claims.clone(), docker_told);
+        let before = self.classes.minors().clone();
+        let changes = self.classes.update(discovery.classes.clone(), docker_told);
         self.save_promises();
-        let shape = node::shape(self.book.config(), survey.mtu);
-        if self.book.minors() != &before || shape != self.node.shape {
-            self.node.shape = shape;
-            if let Err(e) = self.store.save_minors(self.book.minors()) {
+        let shape = datapath::shape(self.classes.config(), discovery.mtu);
+        if self.classes.minors() != &before || shape != self.datapath.shape {
+            self.datapath.shape = shape;
+            if let Err(e) = self.store.save_minors(self.classes.minors()) {
                 tracing::warn!("{}", chain(&e));
             }
             self.dirty = true;
@@ -406,28 +411,28 @@ impl Agent {
         self.follow();
         // A class must exist before packets are sent to it.
         if self.dirty {
-            self.divide();
+            self.allocate();
         }
-        if let Err(e) = self.node.catch(&self.book, &survey) {
+        if let Err(e) = self.datapath.catch(&self.classes, &discovery) {
             self.fault(chain(&e));
             self.stale = true;
         }
         // The state of the kernel is known only now.
         self.tell(changes);
-        self.steer(&survey);
-        for claim in &survey.claims {
-            let is_new = |cut: &&String| !self.warnings.contains(&claims::cut_text(&claim.name, cut));
+        self.apply_congestion_rules(&discovery);
+        for claim in &discovery.classes {
+            let is_new = |cut: &&String| !self.warnings.contains(&discover::cut_text(&claim.name, cut));
             let fresh: Vec<String> = claim.cut.iter().filter(is_new).cloned().collect();
             for cut in fresh {
                 self.event(EventKind::LabelCut, Some(&claim.key()), cut);
             }
         }
-        self.warnings = survey.warnings;
+        self.warnings = discovery.warnings;
         self.save_created();
     }
 
     fn save_created(&mut self) {
-        if let Err(e) = self.store.save_created(self.node.catcher.created()) {
+        if let Err(e) = self.store.save_created(self.datapath.attachments.created()) {
             tracing::warn!("{}", chain(&e));
         }
     }
@@ -443,17 +448,17 @@ impl Agent {
             self.count_flows();
             self.save_trials();
         }
-        let unpaced = self.node.pacing.as_mut().map_or(Ok(()), |p| p.remove());
+        let unpaced = self.datapath.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let unsteered = self.congestion.remove();
-        let failures = self.node.catcher.remove();
+        let failures = self.datapath.attachments.remove();
         // The queues are removed after their packets have left.
         for _ in 0..50 {
-            if self.node.engine.backlog().unwrap_or(0) == 0 {
+            if self.datapath.engine.backlog().unwrap_or(0) == 0 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        self.node.engine.remove()?;
+        self.datapath.engine.remove()?;
         self.store.save_minors(&store::Minors::new())?;
         self.store.save_engine(None)?;
         self.save_created();

@@ -7,7 +7,7 @@ use weir_datapath::engine::{Place, plan::potential};
 use weir_units::BitRate;
 use weir_units::chain;
 
-use super::{Agent, divide::Followed, node};
+use super::{Agent, allocate::Followed, datapath};
 
 /// The sockets' part of the share, per mille. It is above 1000, so a queue remains and the scheduler
 /// decides, not the sender.
@@ -31,13 +31,13 @@ fn paced(share: BitRate, backlog: u64, more: u64) -> BitRate {
 impl Agent {
     /// Sends the pacing program the agent's heartbeat and the present rates of the classes.
     pub(super) fn pace(&mut self) {
-        let Some(pacing) = &mut self.node.pacing else { return };
-        let capacity = self.book.config().link.capacity;
+        let Some(pacing) = &mut self.datapath.pacing else { return };
+        let capacity = self.classes.config().link.capacity;
         let mut shares = BTreeMap::new();
-        let more = if self.node.engine.placed() == Place::InPlace { BELOW } else { MORE };
+        let more = if self.datapath.engine.placed() == Place::InPlace { BELOW } else { MORE };
         let is_hungry = |followed: &Followed| followed.estimator.demand().is_unlimited();
         let (mut hungry, mut spare) = ((0, 0), capacity.0);
-        for (key, entry) in self.book.entries().iter().filter(|(_, e)| e.claim.kind != Kind::Group) {
+        for (key, entry) in self.classes.entries().iter().filter(|(_, e)| e.class.kind != Kind::Group) {
             let Some(followed) = self.followed.get(key) else { continue };
             spare = spare.saturating_sub(followed.allocation.0);
             if is_hungry(followed) {
@@ -45,11 +45,11 @@ impl Agent {
                 hungry.1 += u64::from(entry.effective.policy.weight().get());
             }
         }
-        for (key, entry) in self.book.entries() {
+        for (key, entry) in self.classes.entries() {
             let (
                 Some(followed),
                 Kind::Container | Kind::Netns | Kind::Interface | Kind::Cgroup | Kind::Selector | Kind::Host,
-            ) = (self.followed.get(key), entry.claim.kind)
+            ) = (self.followed.get(key), entry.class.kind)
             else {
                 continue;
             };
@@ -58,18 +58,18 @@ impl Agent {
             } else {
                 potential(&entry.effective.policy, followed.allocation, hungry, spare).min(capacity)
             };
-            shares.insert(node::handle(followed.minor), rate.bytes_per_sec());
+            shares.insert(datapath::handle(followed.minor), rate.bytes_per_sec());
         }
         let result = pacing.beat().and_then(|()| pacing.set_shares(&shares));
-        self.node.pacing_failure =
-            result.err().map(|e| chain(&e)).or_else(|| self.node.unmended_pacing.clone());
+        self.datapath.pacing_failure =
+            result.err().map(|e| chain(&e)).or_else(|| self.datapath.unrepaired_pacing.clone());
     }
 
     /// Checks that the pacing program is attached and has the rates that the agent wrote.
-    pub(super) fn keep_pacing(&mut self) {
-        let Some(pacing) = &mut self.node.pacing else { return };
+    pub(super) fn reconcile_pacing(&mut self) {
+        let Some(pacing) = &mut self.datapath.pacing else { return };
         let (program, rates) = (pacing.repair(), pacing.repair_shares());
-        self.node.unmended_pacing = None;
+        self.datapath.unrepaired_pacing = None;
         match program {
             Ok(false) => {}
             Ok(true) => {
@@ -81,7 +81,7 @@ impl Agent {
                     "the program that paces sockets had been taken away".to_owned(),
                 );
             }
-            Err(e) => self.node.unmended_pacing = Some(chain(&e)),
+            Err(e) => self.datapath.unrepaired_pacing = Some(chain(&e)),
         }
         match rates {
             Ok(0) => {}
@@ -90,7 +90,7 @@ impl Agent {
                 let message = format!("{count} rates of classes' sockets had been altered, added or removed");
                 self.event(EventKind::Repaired, None, message);
             }
-            Err(e) => self.node.unmended_pacing = Some(chain(&e)),
+            Err(e) => self.datapath.unrepaired_pacing = Some(chain(&e)),
         }
     }
 }

@@ -3,17 +3,17 @@
 use weir_api::EventKind;
 use weir_units::chain;
 
-use super::{Agent, book::Change};
+use super::{Agent, class_table::Change};
 
 impl Agent {
     /// Stores the promises to classes before the kernel enforces them.
     pub(super) fn save_promises(&mut self) {
-        if self.book.ledger() == &self.promises {
+        if self.classes.ledger() == &self.promises {
             return;
         }
-        match self.store.save_promises(self.book.ledger()) {
+        match self.store.save_promises(self.classes.ledger()) {
             Ok(()) => {
-                self.promises.clone_from(self.book.ledger());
+                self.promises.clone_from(self.classes.ledger());
                 self.promises_error = None;
             }
             Err(e) => {
@@ -32,17 +32,17 @@ impl Agent {
     /// Stores the promises and reports those that changed.
     pub(super) fn keep_promises(&mut self) {
         self.save_promises();
-        let changes = self.book.promise_changes();
+        let changes = self.classes.promise_changes();
         self.dirty |= !changes.is_empty();
         self.tell(changes);
     }
 
-    /// Reports the changes of the book.
+    /// Reports the changes of the class table.
     pub(super) fn tell(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
                 Change::Added(key) => {
-                    let fault = self.book.entries().get(&key).and_then(|entry| self.fault_of(entry));
+                    let fault = self.classes.entries().get(&key).and_then(|entry| self.fault_of(entry));
                     let detail = match fault {
                         None => "shares the link now".to_owned(),
                         Some(why) => format!("is here and not enforced: {why}"),

@@ -12,20 +12,20 @@ impl Agent {
     pub(super) fn reload(&mut self) {
         self.modified = modified(&self.path);
         let result = config::load(&self.path).map_err(|e| chain(&e)).and_then(|config| {
-            let (old, new) = (&self.book.config().link, &config.link);
+            let (old, new) = (&self.classes.config().link, &config.link);
             if old.device != new.device
                 || old.attach != new.attach
                 || old.engine != new.engine
                 || old.pacing != new.pacing
                 || old.queues != new.queues
-                || self.book.config().agent != config.agent
+                || self.classes.config().agent != config.agent
             {
                 return Err(
                     "a change of [link] device, attach, engine, queues or pacing, or of [agent], needs a restart of the agent"
                         .to_owned(),
                 );
             }
-            if self.book.config().agreements.is_some() != config.agreements.is_some() {
+            if self.classes.config().agreements.is_some() != config.agreements.is_some() {
                 return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
             }
             let unusable = |why| chain(&check::unusable(&self.path, why));
@@ -40,11 +40,11 @@ impl Agent {
             server::admit(&config.agent.socket, &rights)
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
             self.access.set(rights);
-            let docker = self.book.config().discover.docker != config.discover.docker;
+            let docker = self.classes.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
-            self.book.reconfigure(config);
+            self.classes.reconfigure(config);
             if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
-                agreements.reconfigure(rules, &self.book.config().link);
+                agreements.reconfigure(rules, &self.classes.config().link);
             }
             if let Some(images) = images {
                 self.images.reconfigure(images)?;
@@ -58,10 +58,11 @@ impl Agent {
                 if docker {
                     self.watch_docker();
                 }
-                let link = self.book.config().link.clone();
-                self.node.engine.hurry(link.priority);
-                self.allocator = Allocator::new(self.book.config().allocator());
-                if let Err(e) = self.node.catcher.configure(|c| c.charge_local = u32::from(link.charge_local))
+                let link = self.classes.config().link.clone();
+                self.datapath.engine.set_realtime(link.priority);
+                self.allocator = Allocator::new(self.classes.config().allocator());
+                if let Err(e) =
+                    self.datapath.attachments.configure(|c| c.charge_local = u32::from(link.charge_local))
                 {
                     self.fault(chain(&e));
                 }

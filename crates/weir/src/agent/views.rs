@@ -5,7 +5,7 @@ use weir_share::{Bound, Demand, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::class_key::ClassKey;
-use super::{Agent, activity, book::Entry, divide::Followed};
+use super::{Agent, activity, allocate::Followed, class_table::Entry};
 
 /// A policy in the syntax of `weir set`.
 pub(super) fn policy_text(policy: &Policy) -> String {
@@ -35,27 +35,27 @@ fn origin_text(origin: Origin, name: &str, agreement: Option<&weir_agree::Name>)
 
 impl Agent {
     pub(super) fn status(&self) -> Status {
-        let link = &self.book.config().link;
-        let reservation = self.book.reservation();
+        let link = &self.classes.config().link;
+        let reservation = self.classes.reservation();
         let present =
-            || self.book.entries().values().filter(|e| e.minor.is_some() && e.claim.kind != Kind::Group);
+            || self.classes.entries().values().filter(|e| e.minor.is_some() && e.class.kind != Kind::Group);
         let is_active = |f: &&Followed| f.estimator.demand().is_active();
         let mut warnings = self.warnings.clone();
         warnings.extend(self.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
-            self.node.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
+            self.datapath.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
         );
-        if self.node.engine.kind() == weir_datapath::engine::Kind::CreditExperiment {
+        if self.datapath.engine.kind() == weir_datapath::engine::Kind::CreditExperiment {
             warnings.push(
                 "engine credit-experiment drops instead of queueing: TCP loses a third of a LAN's link and \
                  more; it is there to be measured"
                     .to_owned(),
             );
         }
-        warnings.extend(self.node.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
-        warnings.extend(self.node.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
+        warnings.extend(self.datapath.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
+        warnings.extend(self.datapath.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         warnings.extend(self.congestion.failure().map(str::to_owned));
-        warnings.extend(self.node.failures.values().cloned());
+        warnings.extend(self.datapath.failures.values().cloned());
         warnings.extend(self.promises_error.clone());
         warnings.extend(self.unpromised());
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
@@ -73,18 +73,18 @@ impl Agent {
             rate: BitRate(self.followed.values().map(|f| f.estimator.rate().0).sum()),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
-            engine: self.node.engine.kind().name().to_owned(),
+            engine: self.datapath.engine.kind().name().to_owned(),
             allocator: link.allocator.to_string(),
-            attach: self.node.catcher.how().name().to_owned(),
-            pacing: self.node.pacing.is_some(),
+            attach: self.datapath.attachments.how().name().to_owned(),
+            pacing: self.datapath.pacing.is_some(),
             classes: present().count(),
             active: self.followed.values().filter(is_active).count(),
-            class_changes: self.node.engine.writes(),
+            class_changes: self.datapath.engine.writes(),
             repairs: self.repairs,
             max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
-            late: self.node.engine.lateness().map(|late| late.times),
+            late: self.datapath.engine.lateness().map(|late| late.times),
             late_us: self
-                .node
+                .datapath
                 .engine
                 .lateness()
                 .map(|late| u64::try_from(late.lost.as_micros()).unwrap_or(u64::MAX)),
@@ -96,17 +96,17 @@ impl Agent {
     }
 
     pub(super) fn classes(&self) -> Vec<Class> {
-        self.book.entries().keys().map(|key| self.class(key)).collect()
+        self.classes.entries().keys().map(|key| self.class(key)).collect()
     }
 
     pub(super) fn class(&self, key: &ClassKey) -> Class {
-        let entry = &self.book.entries()[key];
+        let entry = &self.classes.entries()[key];
         let followed = self.followed.get(key);
         let members = || {
-            self.book.entries().iter().filter(|(_, e)| e.claim.group.as_deref() == Some(&entry.claim.name))
+            self.classes.entries().iter().filter(|(_, e)| e.class.group.as_deref() == Some(&entry.class.name))
         };
         // A group's rate is the sum of its members' rates.
-        let parts: Vec<_> = if entry.claim.kind == Kind::Group {
+        let parts: Vec<_> = if entry.class.kind == Kind::Group {
             members().filter_map(|(k, _)| self.followed.get(k)).collect()
         } else {
             followed.into_iter().collect()
@@ -117,8 +117,8 @@ impl Agent {
             .map(|f| f.estimator.demand())
             .fold(Demand::NONE, |all, one| Demand::rate(all.get().saturating_add(one.get())));
         let local = match entry.minor {
-            Some(minor) if !entry.claim.ports.is_empty() => {
-                self.node.catcher.local_bytes(super::node::handle(minor)).unwrap_or(0)
+            Some(minor) if !entry.class.ports.is_empty() => {
+                self.datapath.attachments.local_bytes(super::datapath::handle(minor)).unwrap_or(0)
             }
             _ => 0,
         };
@@ -126,13 +126,13 @@ impl Agent {
         let unpromised = entry.unpromised.as_ref().map(|unpromised| unpromised.min);
         let effective = entry.effective;
         Class {
-            name: entry.claim.name.clone(),
-            source: entry.claim.source.to_string(),
-            kind: entry.claim.kind,
-            group: entry.claim.group.clone(),
+            name: entry.class.name.clone(),
+            source: entry.class.source.to_string(),
+            kind: entry.class.kind,
+            group: entry.class.group.clone(),
             handle: entry.minor.map(|minor| TcHandle::new(weir_datapath::engine::MAJOR, minor).to_string()),
-            interfaces: entry.claim.ports.iter().map(|p| p.1.clone()).collect(),
-            selects: entry.claim.selectors.iter().map(ToString::to_string).collect(),
+            interfaces: entry.class.ports.iter().map(|p| p.1.clone()).collect(),
+            selects: entry.class.selectors.iter().map(ToString::to_string).collect(),
             activity: activity(entry.minor, demand),
             policy: weir_api::Policy {
                 weight: effective.policy.weight(),
@@ -171,34 +171,34 @@ impl Agent {
         if let Some(error) = self.scheduler_fault() {
             return Some(format!("the scheduler has a fault: {error}"));
         }
-        if let Some(problem) = entry.claim.problem.clone() {
+        if let Some(problem) = entry.class.problem.clone() {
             return Some(problem);
         }
-        if let Some(why) = entry.claim.ports.iter().find_map(|(index, _)| self.node.failures.get(index)) {
+        if let Some(why) = entry.class.ports.iter().find_map(|(index, _)| self.datapath.failures.get(index)) {
             return Some(why.clone());
         }
-        if let (Some(why), false) = (&self.node.rules_failure, entry.claim.selectors.is_empty()) {
+        if let (Some(why), false) = (&self.datapath.rules_failure, entry.class.selectors.is_empty()) {
             return Some(why.clone());
         }
-        if entry.minor.is_some_and(|minor| self.node.left_out.contains(&minor)) {
+        if entry.minor.is_some_and(|minor| self.datapath.left_out.contains(&minor)) {
             return Some(
                 "this node tells 64 kinds of selectors apart and others have them: select as others do"
                     .into(),
             );
         }
-        let by_uplink = entry.claim.kind == Kind::Host || !entry.claim.cgroups.is_empty();
-        if by_uplink && let Some(why) = &self.node.uplink_failure {
+        let by_uplink = entry.class.kind == Kind::Host || !entry.class.cgroups.is_empty();
+        if by_uplink && let Some(why) = &self.datapath.uplink_failure {
             return Some(why.clone());
         }
-        let lost = entry.claim.ports.iter().find(|(index, _)| !self.node.catcher.catches(*index));
+        let lost = entry.class.ports.iter().find(|(index, _)| !self.datapath.attachments.catches(*index));
         lost.map(|(_, name)| format!("interface {name} is not caught yet"))
     }
 
     pub(super) fn explain(&self, key: &ClassKey) -> Explanation {
-        let entry = &self.book.entries()[key];
+        let entry = &self.classes.entries()[key];
         let class = self.class(key);
-        let capacity = self.book.config().link.capacity;
-        let name = &entry.claim.name;
+        let capacity = self.classes.config().link.capacity;
+        let name = &entry.class.name;
         let mut reasons = Vec::new();
         if let Some(why) = &class.not_enforced_because {
             reasons.push(format!("not enforced: {why}"));
@@ -207,7 +207,7 @@ impl Agent {
             let kept = entry.effective.policy.min().map_or("", |_| ", and its minimum is kept free");
             reasons.push(format!("{name} is not here now; its policy waits for it{kept}"));
         }
-        reasons.extend(entry.claim.cut.iter().cloned());
+        reasons.extend(entry.class.cut.iter().cloned());
         if !class.selects.is_empty() {
             reasons.push(format!(
                 "its packets are those that match {}, from any sender: they do not count as the sender's own",
@@ -215,13 +215,13 @@ impl Agent {
             ));
         }
         let siblings: Vec<(&ClassKey, &Entry)> = self
-            .book
+            .classes
             .entries()
             .iter()
-            .filter(|(_, e)| e.minor.is_some() && e.claim.group == entry.claim.group)
+            .filter(|(_, e)| e.minor.is_some() && e.class.group == entry.class.group)
             .collect();
         let active = |key: &ClassKey| self.class(key).activity == weir_api::Activity::Active;
-        let (whole, of) = match &entry.claim.group {
+        let (whole, of) = match &entry.class.group {
             Some(group) => {
                 let whole =
                     self.followed.get(&ClassKey::group(group)).map_or(BitRate::ZERO, |f| f.allocation);
@@ -286,7 +286,7 @@ impl Agent {
             .filter(|(k, _)| active(k))
             .filter_map(|(k, e)| {
                 self.followed.get(*k).map(|f| Sharer {
-                    name: e.claim.name.clone(),
+                    name: e.class.name.clone(),
                     weight: e.effective.policy.weight(),
                     allocation: f.allocation,
                     bound: f.bound.to_string(),
@@ -337,21 +337,21 @@ impl Agent {
         checks.push(check(
             "scheduler",
             self.scheduler_fault().cloned(),
-            format!("{} on {}", status.engine, self.node.engine.device()),
+            format!("{} on {}", status.engine, self.datapath.engine.device()),
             Verdict::Fail,
             None,
         ));
         checks.push(check(
             "host traffic",
-            self.node.uplink_failure.clone(),
+            self.datapath.uplink_failure.clone(),
             format!("shared at {}'s egress", status.link),
             Verdict::Warn,
             None,
         ));
-        if self.node.pacing.is_some() || self.node.pacing_failure.is_some() {
+        if self.datapath.pacing.is_some() || self.datapath.pacing_failure.is_some() {
             checks.push(check(
                 "pacing",
-                self.node.pacing_failure.clone(),
+                self.datapath.pacing_failure.clone(),
                 "TCP sockets are paced to their class's share".to_owned(),
                 Verdict::Warn,
                 Some("the scheduler alone holds shares; queues are longer without pacing"),
@@ -402,9 +402,9 @@ impl Agent {
     /// The classes whose minimum is not promised; the first are named.
     fn unpromised(&self) -> Vec<String> {
         const SHOWN: usize = 8;
-        let entries = self.book.entries().values();
+        let entries = self.classes.entries().values();
         let all: Vec<String> = entries
-            .filter_map(|e| e.unpromised.as_ref().map(|why| format!("{}: {why}", e.claim.name)))
+            .filter_map(|e| e.unpromised.as_ref().map(|why| format!("{}: {why}", e.class.name)))
             .collect();
         let more = all.len().saturating_sub(SHOWN);
         let rest = (more > 0).then(|| format!("{more} more minima are not promised (`weir ps` lists all)"));
@@ -417,8 +417,8 @@ impl Agent {
             let max = entry.effective.policy.max()?;
             let rate = self.followed.get(key)?.estimator.rate();
             (rate.0 > max.scale(115, 100).0 + BitRate::kbit(500).0)
-                .then(|| format!("{} sends {rate}, its maximum is {max}", entry.claim.name))
+                .then(|| format!("{} sends {rate}, its maximum is {max}", entry.class.name))
         };
-        self.book.entries().iter().filter_map(|(k, e)| over(k, e)).collect()
+        self.classes.entries().iter().filter_map(|(k, e)| over(k, e)).collect()
     }
 }

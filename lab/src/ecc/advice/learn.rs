@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 use ipnet::IpNet;
 use weir_cc::{Advisor, Algorithm, Class, Decision, Origin, Rule, Rules, rule_for};
-use weir_datapath::congestion::{Congestion, Homes, shapes, system_default};
+use weir_datapath::congestion::{Congestion, SocketOwners, shapes, system_default};
 use weir_discovery::NetnsRef;
 use weir_netlab::{interrupt, stats::SplitMix};
 
@@ -175,7 +175,7 @@ fn begin_all(offered: Offered, going: &dyn Fn(u64) -> bool, ended: &Sender<Resul
 /// Trials and rules for the clients' flows, as in the agent.
 struct Learner {
     hold: Congestion,
-    homes: Homes,
+    homes: SocketOwners,
     rules: Rules,
     advisor: Advisor,
     system: Algorithm,
@@ -188,7 +188,7 @@ impl Learner {
     fn new(scenario: &Scenario, network: &Network) -> Result<Learner> {
         let system = system_default().context("this kernel does not tell its congestion control")?;
         let clients = NetnsRef::at(&network.clients().path())?;
-        let homes = Homes { namespaces: vec![(clients, CLIENTS)], ..Homes::default() };
+        let homes = SocketOwners { namespaces: vec![(clients, CLIENTS)], ..SocketOwners::default() };
         let settings = scenario.settings(Network::server_address(Place::Cloud))?;
         let mut learner = Learner {
             hold: Congestion::open()?,

@@ -15,7 +15,7 @@ use weir_bpf::{Credits, Refill};
 use weir_netlink::{Netlink, tc::Counters};
 use weir_units::{BitRate, TcHandle};
 
-use super::{Catcher, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ifb::Ifb, plan};
+use super::{Attachments, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ifb::Ifb, plan};
 
 use crate::pacing::now_ns;
 
@@ -86,8 +86,8 @@ impl Engine for Credit {
         Place::InPlace
     }
 
-    fn join(&mut self, catcher: &Catcher) -> Result<(), EngineError> {
-        self.credits = Some(catcher.classifier().credits()?);
+    fn join(&mut self, attachments: &Attachments) -> Result<(), EngineError> {
+        self.credits = Some(attachments.classifier().credits()?);
         Ok(())
     }
 

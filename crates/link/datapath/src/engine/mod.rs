@@ -1,13 +1,13 @@
 //! Engines enforce a division in the data path.
 //!
-//! [`Catcher`] brings packets to the scheduler (BPF at the containers' ports and at the uplink).
+//! [`Attachments`] brings packets to the scheduler (BPF at the containers' ports and at the uplink).
 //! The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones, [`Edt`] where
 //! there is fq, [`Credit`] where no queue may be, [`User`] in this process. An engine gets a
 //! [`Plan`] and enforces it in its own way. Senders must get the shares of water-filling: one suite
 //! of tests (`testing/netns/tests/conformance.rs`) holds for all of them.
 
+mod attachments;
 mod bpf;
-mod catcher;
 mod credit;
 mod edt;
 mod htb;
@@ -24,8 +24,8 @@ use std::collections::BTreeMap;
 
 use weir_netlink::{NetlinkError, tc::Counters};
 
+pub use attachments::{Attach, Attachments, Created, PortClass, Repairs};
 pub use bpf::BpfQdisc;
-pub use catcher::{Attach, Catcher, Created, PortClass, Repairs};
 pub use credit::Credit;
 pub use edt::Edt;
 pub use htb::Htb;
@@ -91,8 +91,8 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// [`EngineError`].
-    fn join(&mut self, catcher: &Catcher) -> Result<(), EngineError> {
-        let _ = catcher;
+    fn join(&mut self, attachments: &Attachments) -> Result<(), EngineError> {
+        let _ = attachments;
         Ok(())
     }
 
@@ -125,7 +125,7 @@ pub trait Engine: Send {
     fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError>;
 
     /// Has the scheduler go before other processes, or not, where it is one.
-    fn hurry(&mut self, _ahead: bool) {}
+    fn set_realtime(&mut self, _ahead: bool) {}
 
     /// How late the scheduler was as of the last [`measure`](Engine::measure), where it is a process
     /// that others may keep from running.

@@ -24,7 +24,7 @@ use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{
-    Attach, CONTROL, Catcher, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, PortClass, plan::Member,
+    Attach, Attachments, CONTROL, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, PortClass, plan::Member,
     plan::Plan, plan::Shape,
 };
 
@@ -142,15 +142,15 @@ fn attempt(kind: Kind) -> Result<Shares, Failure> {
         ..Config::default()
     };
     let (shape, members) = division();
-    let mut catcher = Catcher::open(Attach::best(), programs, super::Created::new(), None)?;
-    engine.join(&catcher)?;
+    let mut attachments = Attachments::open(Attach::best(), programs, super::Created::new(), None)?;
+    engine.join(&attachments)?;
     engine.apply(&Plan { shape: &shape, groups: &[], members: &members }, false)?;
-    if let Some((_, error)) = catcher.set_ports(&ports).into_iter().next() {
+    if let Some((_, error)) = attachments.set_ports(&ports).into_iter().next() {
         return Err(error.into());
     }
     let measured = measure(&senders);
     // The namespace goes when the last who holds it does: not before its devices and programs.
-    let _ = catcher.remove();
+    let _ = attachments.remove();
     engine.remove()?;
     let expected = [0, 1].map(|i| members[i].allocation.as_mbit());
     let shares = Shares { measured: measured?, expected };

@@ -110,13 +110,13 @@ impl Agent {
     fn status_of(&mut self, id: &str, now: Utc) -> Result<AgreementStatus, Fault> {
         let agreements = self.agreements.as_ref().ok_or_else(words::off)?;
         let agreement = agreements.one(id)?;
-        let agreed = self.book.agreed(&agreement.id);
-        let class = agreed.map(|_| match self.book.class_of(&agreement.id) {
-            Some(key) => match self.problem(&self.book.entries()[key]) {
+        let agreed = self.classes.agreed(&agreement.id);
+        let class = agreed.map(|_| match self.classes.class_of(&agreement.id) {
+            Some(key) => match self.problem(&self.classes.entries()[key]) {
                 None => Ok(key.to_string()),
                 Some(why) => Err(why),
             },
-            None => Err(self.book.unmet(&agreement.id).unwrap_or("it is not known why").to_owned()),
+            None => Err(self.classes.unmet(&agreement.id).unwrap_or("it is not known why").to_owned()),
         });
         Ok(agreements.status(agreement, class, agreed, now))
     }

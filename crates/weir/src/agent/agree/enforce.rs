@@ -57,26 +57,26 @@ impl Agent {
         let Some(agreements) = &mut self.agreements else { return };
         agreements.advance(now);
         let (agreed, promised) = (agreements.in_force(now), agreements.promised(now));
-        let before = self.book.minors().clone();
-        let changed = self.book.agree(agreed, promised);
+        let before = self.classes.minors().clone();
+        let changed = self.classes.agree(agreed, promised);
         if changed {
             self.save_promises();
-            if *self.book.minors() != before
-                && let Err(e) = self.store.save_minors(self.book.minors())
+            if *self.classes.minors() != before
+                && let Err(e) = self.store.save_minors(self.classes.minors())
             {
                 tracing::warn!("{}", weir_units::chain(&e));
             }
         }
-        if changed && !self.is_surveyed() {
+        if changed && !self.has_discovered() {
             // The first survey enforces all agreements, together with the classes it finds.
             self.dirty = true;
         } else if changed {
             // Selectors lead packets to a class only after it is created and before it is removed.
             let known: BTreeSet<u16> = self.followed.values().map(|f| f.minor).collect();
-            self.node.select(&self.book, |minor| known.contains(&minor));
+            self.datapath.select(&self.classes, |minor| known.contains(&minor));
             self.follow();
-            self.divide();
-            self.node.select(&self.book, |_| true);
+            self.allocate();
+            self.datapath.select(&self.classes, |_| true);
             self.keep_promises();
         }
         // Events are reported before the disk is written, because a write may take long.
@@ -92,11 +92,11 @@ impl Agent {
 
     /// Tells the agreements how much is promised to classes, and reports the changes of agreements.
     fn admit_both(&mut self) {
-        let promised = self.book.promised_to_classes();
+        let promised = self.classes.promised_to_classes();
         let Some(agreements) = &mut self.agreements else { return };
         agreements.promised_to_classes(promised);
         for one in agreements.happened() {
-            let key = one.id.as_ref().and_then(|id| self.book.class_of(id)).cloned();
+            let key = one.id.as_ref().and_then(|id| self.classes.class_of(id)).cloned();
             let detail = one.id.as_ref().map_or(String::new(), |id| format!("{id}: ")) + &one.detail;
             self.event_of(one.what, key.as_ref(), one.id.map(|id| id.to_string()), detail);
         }
@@ -110,7 +110,7 @@ impl Agent {
         }
         let mut counted = BTreeMap::new();
         let mut intervals = Vec::new();
-        for (key, entry) in self.book.entries() {
+        for (key, entry) in self.classes.entries() {
             let (Some(id), Some(followed)) = (&entry.agreement, self.followed.get(key)) else { continue };
             let bytes = followed.before.bytes + followed.counters.bytes;
             let waits = followed.counters.backlog > 0;

@@ -26,7 +26,7 @@ use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, 
 use weir_units::{BitRate, Instant};
 
 use super::{
-    book::Agreed,
+    class_table::Agreed,
     store::{Store, StoreError},
 };
 use crate::config::{self, Agreements as Rules, Config, Decide};

@@ -81,7 +81,7 @@ impl Agent {
         let seen = self.see_link();
         let Some(earlier) = self.link_seen.replace(seen) else { return };
         let up = matches!(&self.link, Some(Some((_, _, true))));
-        let capacity = self.book.config().link.capacity;
+        let capacity = self.classes.config().link.capacity;
         let Passed { conditions, offered } = seen.since(&earlier, up, self.engine_error.is_some(), capacity);
         let carried = conditions.carried.0;
         let lost = conditions.link_full && carried < offered / 10 * 9;
@@ -89,7 +89,7 @@ impl Agent {
         let looks: Vec<(Name, Look)> = delivered
             .iter()
             .map(|one| {
-                let unmet = self.book.entries().get(&one.class).is_some_and(|e| self.problem(e).is_some());
+                let unmet = self.classes.entries().get(&one.class).is_some_and(|e| self.problem(e).is_some());
                 let held_back = one.waits || (conditions.link_full && one.demand.is_active());
                 let look = Look {
                     at: now.utc,
@@ -108,15 +108,15 @@ impl Agent {
     }
 
     fn see_link(&mut self) -> LinkSeen {
-        let uplink = self.node.catcher.uplink();
-        let qdiscs = uplink.map(|index| self.node.netlink.qdiscs(index)).transpose();
+        let uplink = self.datapath.attachments.uplink();
+        let qdiscs = uplink.map(|index| self.datapath.netlink.qdiscs(index)).transpose();
         let queue = qdiscs.unwrap_or_else(|e| {
             tracing::debug!("cannot read the link's queue: {}", chain(&e));
             None
         });
         let root = queue.and_then(|all| all.into_iter().find(|q| q.parent == TcHandle::ROOT));
         // A group is left out, because its members count.
-        let classes = self.book.entries().iter().filter(|(_, e)| e.claim.kind != weir_api::Kind::Group);
+        let classes = self.classes.entries().iter().filter(|(_, e)| e.class.kind != weir_api::Kind::Group);
         let classes = classes.filter_map(|(key, _)| self.followed.get(key));
         LinkSeen {
             queue: root.filter(|q| q.kind != "noqueue").map(|q| q.counters),

@@ -1,21 +1,21 @@
 //! The scheduler: weir-htb in this process.
 //!
 //! Packets come to a macvtap (`user.bpf.c`, [`tap`]) on weir's ifb, wait there unread in a queue for
-//! each class, and a thread ([`pump`]) writes back what the tree ([`schedule`]) lets leave. Super-packets
+//! each class, and a thread ([`forwarder`]) writes back what the tree ([`schedule`]) lets leave. Super-packets
 //! stay whole or are cut ([`packet`]). The tree is engine `htb`'s, so what divides the link is the same;
 //! this one needs no qdisc, holds back the host's own sockets too, and ends with the agent: then the
 //! kernel takes the packets' way here away, and all flows on unshaped.
 
-mod favour;
+mod busy_poll;
+mod counters;
+mod forwarder;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
-mod gauge;
+mod gso;
 mod packet;
-mod pump;
-mod rest;
+mod realtime;
 mod schedule;
 mod tap;
-mod train;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,12 +31,12 @@ use weir_units::TcHandle;
 
 pub use self::schedule::Lateness;
 use self::{
-    gauge::Gauge,
+    counters::QueueCounters,
+    forwarder::{Command, Forwarder, Report},
     packet::LARGEST,
-    pump::{Order, Pump, Report},
 };
 use super::{
-    Catcher, DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ROOT, ifb::Ifb, tree,
+    Attachments, DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ROOT, ifb::Ifb, tree,
 };
 
 /// Priority of the program at the device's egress.
@@ -54,11 +54,11 @@ pub struct User {
     /// Index of the macvtap.
     tap: u32,
     cookie: u32,
-    pump: Pump,
+    forwarder: Forwarder,
     /// By minor.
     lanes: BTreeMap<u16, usize>,
     applied: BTreeMap<u16, HtbClass>,
-    gauges: Vec<Gauge>,
+    gauges: Vec<QueueCounters>,
     late: Lateness,
     split: Option<bool>,
     /// Its thread goes before others.
@@ -80,15 +80,15 @@ impl User {
         let path = UserPath::load()?;
         let mut ifb = Ifb::open(link, 1)?;
         match set_up(&mut ifb, &path, FEW) {
-            Ok((tap, pump)) => Ok(User {
+            Ok((tap, forwarder)) => Ok(User {
                 ifb,
                 path,
                 tap,
                 cookie: 0,
-                pump,
+                forwarder,
                 lanes: BTreeMap::new(),
                 applied: BTreeMap::new(),
-                gauges: vec![Gauge::default(); FEW],
+                gauges: vec![QueueCounters::default(); FEW],
                 late: Lateness::default(),
                 split: None,
                 ahead: false,
@@ -118,7 +118,7 @@ impl User {
         Ok(self.path.configure(self.tap, lanes, self.cookie)?)
     }
 
-    /// The lane of a class: lane 0 has the traffic of no class.
+    /// The tap queue of a class: tap queue 0 has the traffic of no class.
     fn lane_for(&self, minor: u16) -> Result<usize, EngineError> {
         if minor == DEFAULT {
             return Ok(0);
@@ -138,17 +138,18 @@ impl User {
             let _ = self.path.set_lane(TcHandle::new(MAJOR, minor).0, None);
         }
         self.applied.clear();
-        self.gauges = (0..self.gauges.len()).map(|lane| Gauge::new(self.path.entered(lane))).collect();
+        self.gauges =
+            (0..self.gauges.len()).map(|lane| QueueCounters::new(self.path.entered(lane))).collect();
         self.split = None;
     }
 
-    /// Begins again with a device of this number of lanes. Packets that wait are lost.
+    /// Begins again with a device of this number of tap queues. Packets that wait are lost.
     fn begin(&mut self, lanes: usize) -> Result<(), EngineError> {
         self.ifb.rebuild()?;
-        (self.tap, self.pump) = set_up(&mut self.ifb, &self.path, lanes)?;
-        self.gauges.resize(lanes, Gauge::default());
+        (self.tap, self.forwarder) = set_up(&mut self.ifb, &self.path, lanes)?;
+        self.gauges.resize(lanes, QueueCounters::default());
         self.forget();
-        self.hurry(self.ahead);
+        self.set_realtime(self.ahead);
         self.patrolled = None;
         self.configure()
     }
@@ -167,7 +168,7 @@ impl User {
 }
 
 /// Puts a macvtap on the ifb, with the program that lets packets go on, and starts the thread.
-fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Pump), EngineError> {
+fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Forwarder), EngineError> {
     // Another engine's, with all its classes.
     if let Some(root) = ifb.root()? {
         ifb.netlink.call(tc::delete_qdisc(ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
@@ -186,12 +187,12 @@ fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Pump), E
         };
         let queues = tap::open(tap, lanes)
             .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root, or CAP_MKNOD where devtmpfs has no such node)", e))?;
-        let pump = Pump::start(queues).map_err(|e| lacking("start a thread", e))?;
+        let forwarder = Forwarder::start(queues).map_err(|e| lacking("start a thread", e))?;
         ifb.netlink.set_up(tap, tap::NAME)?;
-        Ok(pump)
+        Ok(forwarder)
     };
     match ready() {
-        Ok(pump) => Ok((tap, pump)),
+        Ok(forwarder) => Ok((tap, forwarder)),
         Err(error) => {
             let _ = ifb.netlink.delete_link(tap, tap::NAME);
             Err(error)
@@ -226,17 +227,17 @@ impl Engine for User {
         Place::Process(self.tap)
     }
 
-    fn join(&mut self, catcher: &Catcher) -> Result<(), EngineError> {
-        self.cookie = catcher.cookie();
+    fn join(&mut self, attachments: &Attachments) -> Result<(), EngineError> {
+        self.cookie = attachments.cookie();
         self.configure()?;
-        Ok(catcher.classifier().hand_over_to(&self.path)?)
+        Ok(attachments.classifier().hand_over_to(&self.path)?)
     }
 
-    fn hurry(&mut self, ahead: bool) {
+    fn set_realtime(&mut self, ahead: bool) {
         self.ahead = ahead;
         // The next measurement finds out whether the thread has gone.
-        self.pump.order(Order::Ahead(ahead));
-        self.pump.ring();
+        self.forwarder.order(Command::Ahead(ahead));
+        self.forwarder.ring();
     }
 
     fn writes(&self) -> u64 {
@@ -266,7 +267,7 @@ impl Engine for User {
             }
             self.patrolled = Some(Instant::now());
         }
-        let Some(report) = self.pump.ask() else { return Ok(1) };
+        let Some(report) = self.forwarder.ask() else { return Ok(1) };
         self.late = report.late;
         for (minor, stats) in &report.classes {
             let counters = self.counters(&report, *minor, stats);
@@ -330,7 +331,7 @@ impl Engine for User {
 }
 
 impl User {
-    /// Makes the thread's tree the given one; orders only what differs.
+    /// Makes the thread's tree the given one; commands only what differs.
     fn write(&mut self, split: bool, wanted: &[tree::Node]) -> Result<usize, EngineError> {
         let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
         let root = TcHandle::new(MAJOR, ROOT);
@@ -342,27 +343,27 @@ impl User {
             .copied()
             .collect();
         gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == ROOT));
-        let mut orders = Vec::new();
+        let mut commands = Vec::new();
         let mut first_error = None;
         if self.split != Some(split) {
-            orders.push(Order::Segments(if split { 1 } else { LARGEST }));
+            commands.push(Command::Segments(if split { 1 } else { LARGEST }));
             self.split = Some(split);
         }
         for class in &gone {
             let minor = class.handle.minor();
             self.applied.remove(&minor);
-            orders.push(Order::Remove(minor));
+            commands.push(Command::Remove(minor));
             if !minors.contains_key(&minor)
                 && let Some(lane) = self.lanes.remove(&minor)
             {
                 self.path.set_lane(class.handle.0, None)?;
-                orders.push(Order::Lane(lane, None));
+                commands.push(Command::TapQueue(lane, None));
             }
         }
         for node in wanted {
             let minor = node.class.handle.minor();
             if self.applied.get(&minor).is_none_or(|old| tree::differs(old, &node.class)) {
-                orders.push(Order::Set(node.class));
+                commands.push(Command::Set(node.class));
                 self.applied.insert(minor, node.class);
             }
             if node.leaf.is_some() && !self.lanes.contains_key(&minor) {
@@ -373,22 +374,22 @@ impl User {
                     Ok((lane, ())) => {
                         self.gauges[lane].begin();
                         self.lanes.insert(minor, lane);
-                        orders.push(Order::Lane(lane, Some(minor)));
+                        commands.push(Command::TapQueue(lane, Some(minor)));
                     }
                     Err(error) => drop(first_error.get_or_insert(error)),
                 }
             }
         }
-        let written = orders.len();
-        for order in orders {
-            if !self.pump.order(order) {
+        let written = commands.len();
+        for order in commands {
+            if !self.forwarder.order(order) {
                 // The next measurement finds that it is gone.
                 self.forget();
                 break;
             }
         }
         if written > 0 {
-            self.pump.ring();
+            self.forwarder.ring();
         }
         self.writes += written as u64;
         first_error.map_or(Ok(written), Err)

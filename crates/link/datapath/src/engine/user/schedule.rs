@@ -1,4 +1,4 @@
-//! Decides which lane's packet leaves next, and when: weir-htb's tree by the minors of classes.
+//! Decides which tap queue's packet leaves next, and when: weir-htb's tree by the minors of classes.
 //! Pure: time is an argument.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -7,7 +7,7 @@ use weir_htb::{ClassError, ClassId, Htb, Limits, Next, Packet, Params, Stats};
 use weir_netlink::tc::HtbClass;
 use weir_units::Instant;
 
-/// The most classes: a lane each, and groups.
+/// The most classes: a tap queue each, and groups.
 const CLASSES: u32 = 1024;
 
 /// How far behind the scheduler may be and lose nothing of the link's time.
@@ -16,8 +16,8 @@ const CATCH_UP: Duration = Duration::from_millis(20);
 /// The packet that leaves, or the time to ask again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// The packet that this lane has offered.
-    Lane(usize),
+    /// The packet that this tap queue has offered.
+    TapQueue(usize),
     /// None before this moment, unless one is offered.
     At(Instant),
     /// None is offered.
@@ -33,7 +33,7 @@ pub struct Lateness {
     pub lost: Duration,
 }
 
-/// A tree of classes in which each lane has one packet on offer, or none.
+/// A tree of classes in which each tap queue has one packet on offer, or none.
 ///
 /// A process is not run at the moment it asked for. So the tree's time is not the clock's but that of
 /// the packets: who is late goes through the moments that it missed, one after the other, and packets
@@ -77,7 +77,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Removes a class without children. The offered packet is handed back: its lane.
+    /// Removes a class without children. The offered packet is handed back: its tap queue.
     pub(super) fn remove(&mut self, minor: u16) -> Result<Option<usize>, ClassError> {
         let Some(id) = self.ids.get(&minor).copied() else { return Ok(None) };
         let mut lane = None;
@@ -87,14 +87,14 @@ impl Schedule {
         Ok(lane)
     }
 
-    /// Offers a lane's next packet; `wire`: its bytes there. False if there is no such class (yet).
+    /// Offers a tap queue's next packet; `wire`: its bytes there. False if there is no such class (yet).
     pub(super) fn offer(&mut self, minor: u16, lane: usize, wire: u32) -> bool {
         let handle = u32::try_from(lane).unwrap_or(u32::MAX);
         let packet = Packet { handle, len: wire.clamp(1, Packet::MAX_LEN) };
         self.ids.get(&minor).is_some_and(|id| self.htb.enqueue(*id, packet).is_ok())
     }
 
-    /// The packet that leaves at `now`. Its lane may offer the next one before it is asked again:
+    /// The packet that leaves at `now`. Its tap queue may offer the next one before it is asked again:
     /// then it keeps its turn.
     pub(super) fn next(&mut self, now: Instant) -> Turn {
         if !self.busy {
@@ -103,7 +103,7 @@ impl Schedule {
         self.busy = true;
         loop {
             match self.htb.dequeue(self.at) {
-                Next::Packet(departure) => return Turn::Lane(departure.packet.handle as usize),
+                Next::Packet(departure) => return Turn::TapQueue(departure.packet.handle as usize),
                 Next::At(then) if then <= now => {
                     let lost = now.since(then).saturating_sub(CATCH_UP);
                     if lost > Duration::ZERO {
@@ -182,12 +182,12 @@ mod tests {
         schedule
     }
 
-    /// How many packets of each lane leave at this moment.
+    /// How many packets of each tap queue leave at this moment.
     fn leave(schedule: &mut Schedule, now: Instant) -> ([u64; 2], Turn) {
         let mut left = [0, 0];
         loop {
             match schedule.next(now) {
-                Turn::Lane(lane) => {
+                Turn::TapQueue(lane) => {
                     left[lane] += 1;
                     assert!(schedule.offer([16, 17][lane], lane, FRAME));
                 }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(schedule.next(Instant::default()), Turn::Nothing);
         schedule.offer(16, 0, FRAME);
         let mut left = 0;
-        while schedule.next(micros(1_000_000)) == Turn::Lane(0) {
+        while schedule.next(micros(1_000_000)) == Turn::TapQueue(0) {
             left += 1;
             schedule.offer(16, 0, FRAME);
         }

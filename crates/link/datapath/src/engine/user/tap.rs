@@ -22,7 +22,7 @@ use rustix::{
 /// The device's name.
 pub(super) const NAME: &str = "weir0u";
 
-/// Packets that a lane holds in the kernel: what a few sockets' buffers hold, of the smallest.
+/// Packets that a tap queue holds in the kernel: what a few sockets' buffers hold, of the smallest.
 pub(super) const QUEUE_LEN: u32 = 2048;
 
 /// `TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN | TUN_F_USO4 | TUN_F_USO6` of

@@ -1,11 +1,11 @@
-//! Computes the backlog of a lane and its losses, from the packets that entered in the kernel and
+//! Computes the backlog of a tap queue and its losses, from the packets that entered in the kernel and
 //! those read here. Pure.
 
 use weir_bpf::Entered;
 
-use super::pump::LaneReport;
+use super::forwarder::LaneReport;
 
-/// Counters of the class that has a lane.
+/// Counters of the class that has a tap queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counted {
     /// Packets that have left.
@@ -16,24 +16,24 @@ pub(super) struct Counted {
     pub(super) backlog: u64,
 }
 
-/// Follows a lane. The kernel counts before it queues, so a difference is a loss only if nothing
+/// Follows a tap queue. The kernel counts before it queues, so a difference is a loss only if nothing
 /// comes any more and nothing waits.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Gauge {
+pub(super) struct QueueCounters {
     entered: Entered,
     seen: LaneReport,
     lost: Entered,
-    /// Drops and packets before the class had the lane.
+    /// Drops and packets before the class had the tap queue.
     before: (u64, u64),
 }
 
-impl Gauge {
-    /// A lane whose queue is new; `entered`: before it was.
-    pub(super) fn new(entered: Entered) -> Gauge {
-        Gauge { entered, lost: entered, before: (entered.packets, 0), ..Gauge::default() }
+impl QueueCounters {
+    /// A tap queue whose queue is new; `entered`: before it was.
+    pub(super) fn new(entered: Entered) -> QueueCounters {
+        QueueCounters { entered, lost: entered, before: (entered.packets, 0), ..QueueCounters::default() }
     }
 
-    /// Another class has the lane now.
+    /// Another class has the tap queue now.
     pub(super) fn begin(&mut self) {
         self.before = (self.lost.packets + self.seen.failed, self.seen.segments);
     }
@@ -74,21 +74,24 @@ mod tests {
 
     #[test]
     fn unread_packets_wait_until_none_comes_and_count_as_lost() {
-        let mut gauge = Gauge::new(entered(100));
+        let mut counters = QueueCounters::new(entered(100));
         let waiting = Counted { packets: 4, drops: 0, backlog: 3 * FRAME };
-        assert_eq!(gauge.look(read(5, 1514), entered(107)), waiting);
-        assert_eq!(gauge.look(read(5, 1514), entered(107)), waiting, "one is held: the lane is not empty");
-        assert_eq!(gauge.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 0, backlog: FRAME });
-        assert_eq!(gauge.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 1, backlog: 0 });
-        assert_eq!(gauge.look(read(7, 1514), entered(108)), Counted { packets: 6, drops: 1, backlog: FRAME });
+        assert_eq!(counters.look(read(5, 1514), entered(107)), waiting);
+        assert_eq!(counters.look(read(5, 1514), entered(107)), waiting, "one is held: the lane is not empty");
+        assert_eq!(counters.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 0, backlog: FRAME });
+        assert_eq!(counters.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 1, backlog: 0 });
+        assert_eq!(
+            counters.look(read(7, 1514), entered(108)),
+            Counted { packets: 6, drops: 1, backlog: FRAME }
+        );
     }
 
     #[test]
     fn the_next_class_of_a_lane_begins_at_nothing() {
-        let mut gauge = Gauge::new(Entered::default());
-        gauge.look(read(3, 0), entered(5));
-        assert_eq!(gauge.look(read(3, 0), entered(5)).drops, 2);
-        gauge.begin();
-        assert_eq!(gauge.look(read(4, 0), entered(6)), Counted { packets: 1, drops: 0, backlog: 0 });
+        let mut counters = QueueCounters::new(Entered::default());
+        counters.look(read(3, 0), entered(5));
+        assert_eq!(counters.look(read(3, 0), entered(5)).drops, 2);
+        counters.begin();
+        assert_eq!(counters.look(read(4, 0), entered(6)), Counted { packets: 1, drops: 0, backlog: 0 });
     }
 }

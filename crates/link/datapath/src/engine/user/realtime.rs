@@ -10,13 +10,13 @@ use weir_units::Instant;
 /// earns used time again four times as fast, asleep or as one of many. It is one of many until it
 /// has earned all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Favour {
+pub(super) struct RealtimeBudget {
     used: Duration,
     at: Instant,
     is_ahead: bool,
 }
 
-impl Favour {
+impl RealtimeBudget {
     const MOST: Duration = Duration::from_millis(20);
     const EARNED: u32 = 4;
 
@@ -28,9 +28,9 @@ impl Favour {
         if self.is_ahead && !asleep {
             self.used += time;
         } else {
-            self.used = self.used.saturating_sub(Favour::EARNED * time);
+            self.used = self.used.saturating_sub(RealtimeBudget::EARNED * time);
         }
-        self.is_ahead = self.used < Favour::MOST && (self.is_ahead || self.used == Duration::ZERO);
+        self.is_ahead = self.used < RealtimeBudget::MOST && (self.is_ahead || self.used == Duration::ZERO);
         self.is_ahead
     }
 }
@@ -58,13 +58,13 @@ mod tests {
 
     /// The part of a second in which it is before others, if it works and sleeps alternately.
     fn ahead(work: u32, sleep: u32) -> f64 {
-        let (mut favour, mut now, mut ahead, mut is_ahead) =
-            (Favour::default(), Instant::default(), 0, false);
+        let (mut realtime, mut now, mut ahead, mut is_ahead) =
+            (RealtimeBudget::default(), Instant::default(), 0, false);
         for tick in 0..10_000 {
             let asleep = tick % (work + sleep) >= work;
             ahead += u32::from(is_ahead && !asleep);
             now = now + TICK;
-            is_ahead = favour.spent(now, asleep);
+            is_ahead = realtime.spent(now, asleep);
         }
         f64::from(ahead) / f64::from(10_000 * work / (work + sleep))
     }
@@ -77,16 +77,19 @@ mod tests {
 
     #[test]
     fn it_is_never_before_others_for_more_than_20_ms_and_then_not_for_5() {
-        let (mut favour, mut now) = (Favour::default(), Instant::default());
+        let (mut realtime, mut now) = (RealtimeBudget::default(), Instant::default());
         let mut change = || {
-            let (begin, first) = (now, favour.is_ahead);
+            let (begin, first) = (now, realtime.is_ahead);
             let ticks = (1..1000).map(|tick| begin + tick * TICK);
-            now = ticks.into_iter().find(|now| favour.spent(*now, false) != first).expect("soon");
+            now = ticks.into_iter().find(|now| realtime.spent(*now, false) != first).expect("soon");
             now.since(begin)
         };
         change();
         for _ in 0..3 {
-            assert_eq!((change(), change()), (Favour::MOST, Favour::MOST / Favour::EARNED));
+            assert_eq!(
+                (change(), change()),
+                (RealtimeBudget::MOST, RealtimeBudget::MOST / RealtimeBudget::EARNED)
+            );
         }
     }
 

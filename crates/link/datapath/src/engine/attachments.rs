@@ -61,7 +61,7 @@ pub struct PortClass {
 pub type Created = BTreeSet<(u32, String)>;
 
 /// The programs and their attachments.
-pub struct Catcher {
+pub struct Attachments {
     classifier: Classifier,
     netlink: Netlink,
     how: Attach,
@@ -77,7 +77,7 @@ pub struct Catcher {
     created: Created,
 }
 
-impl Catcher {
+impl Attachments {
     /// Loads the programs; nothing is attached yet. `created` is what an earlier agent on
     /// this node had added, `earlier` what it knew of sockets.
     ///
@@ -88,10 +88,10 @@ impl Catcher {
         config: Config,
         created: Created,
         earlier: Option<&EarlierPacing>,
-    ) -> Result<Catcher, EngineError> {
+    ) -> Result<Attachments, EngineError> {
         let classifier = Classifier::load_after(earlier)?;
         classifier.configure(&config)?;
-        Ok(Catcher {
+        Ok(Attachments {
             classifier,
             netlink: Netlink::open()?,
             how,

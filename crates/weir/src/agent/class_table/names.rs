@@ -17,7 +17,7 @@ impl<'a> Names<'a> {
     pub(super) fn of(entries: &'a BTreeMap<ClassKey, Entry>) -> Names<'a> {
         let mut by_name: BTreeMap<&str, Vec<&ClassKey>> = BTreeMap::new();
         for (key, entry) in entries {
-            by_name.entry(&entry.claim.name).or_default().push(key);
+            by_name.entry(&entry.class.name).or_default().push(key);
         }
         Names { entries, by_name }
     }
@@ -37,7 +37,7 @@ impl<'a> Names<'a> {
         match self.by_name.get(name).map(Vec::as_slice).unwrap_or_default() {
             [key] => Ok(key),
             [] => {
-                let known: Vec<&str> = self.entries.values().map(|e| e.claim.name.as_str()).take(8).collect();
+                let known: Vec<&str> = self.entries.values().map(|e| e.class.name.as_str()).take(8).collect();
                 let more = if self.entries.len() > 8 { ", ..." } else { "" };
                 let message = format!(
                     "no class or group is called {name}; there are {}{more} (`weir ps` lists all)",

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_bpf::{Config as Programs, Rule, RuleSet};
 use weir_datapath::{
     engine::{
-        Attach, CONTROL, Catcher, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured, Plan,
-        PortClass, plan,
+        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured,
+        Plan, PortClass, plan,
     },
     pacing::{Pacing, Root},
 };
@@ -16,15 +16,15 @@ use weir_units::chain;
 use weir_units::{Bytes, TcHandle};
 
 use super::{
-    book::{Book, Claim},
-    claims::Survey,
+    class_table::{ClassTable, DiscoveredClass},
+    discover::Discovery,
 };
 use crate::config::{self, Config};
 
 /// The scheduler and programs of one link.
-pub(crate) struct Node {
+pub(crate) struct Datapath {
     pub(crate) engine: Box<dyn Engine>,
-    pub(crate) catcher: Catcher,
+    pub(crate) attachments: Attachments,
     pub(crate) netlink: Netlink,
     pub(crate) shape: plan::Shape,
     /// Interfaces and other attachments that failed, by interface index, with the reason.
@@ -34,7 +34,7 @@ pub(crate) struct Node {
     /// The reason if sockets are not paced as configured.
     pub(crate) pacing_failure: Option<String>,
     /// The reason why an alteration of the pacing of sockets could not be undone at the last look.
-    pub(crate) unmended_pacing: Option<String>,
+    pub(crate) unrepaired_pacing: Option<String>,
     /// The reason if selectors have no effect.
     pub(crate) rules_failure: Option<String>,
     /// Classes whose packets the programs cannot distinguish from those of others.
@@ -69,18 +69,18 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
     }
 }
 
-/// The selectors of the book's claims as the programs' rules, those of earlier claims first. Also
+/// The selectors of the class table as the programs' rules, those of earlier classes first. Also
 /// returns the minors of the agreements left out because they do not fit the programs' tables.
-pub(crate) fn rules(book: &Book) -> (Vec<Rule>, BTreeSet<u16>) {
-    let minor_of = |claim: &Claim| book.entries().get(&claim.key()).and_then(|entry| entry.minor);
+pub(crate) fn rules(table: &ClassTable) -> (Vec<Rule>, BTreeSet<u16>) {
+    let minor_of = |claim: &DiscoveredClass| table.entries().get(&claim.key()).and_then(|entry| entry.minor);
     let senders = |name: &str| -> Vec<u32> {
-        let entries = book.entries().values().filter(|entry| entry.claim.sends_as(name));
+        let entries = table.entries().values().filter(|entry| entry.class.sends_as(name));
         entries.filter_map(|entry| entry.minor.map(handle)).collect()
     };
-    let rules_of = |claim: &Claim, minor| -> Vec<Rule> {
+    let rules_of = |claim: &DiscoveredClass, minor| -> Vec<Rule> {
         claim.selectors.iter().flat_map(|s| s.rules(handle(minor), senders)).collect()
     };
-    let all: Vec<(bool, u16, Vec<Rule>)> = book
+    let all: Vec<(bool, u16, Vec<Rule>)> = table
         .selecting()
         .filter_map(|claim| minor_of(claim).map(|minor| (claim.is_agreed(), minor, rules_of(claim, minor))))
         .collect();
@@ -98,7 +98,7 @@ pub(crate) fn rules(book: &Book) -> (Vec<Rule>, BTreeSet<u16>) {
     (first(most), all[most..agreed].iter().map(|(_, minor, _)| *minor).collect())
 }
 
-impl Node {
+impl Datapath {
     /// Sets up the scheduler and the programs, or takes over those of an earlier agent. No interface is
     /// attached yet.
     pub(crate) fn open(
@@ -106,9 +106,9 @@ impl Node {
         kind: Kind,
         cookie: u16,
         created: Created,
-    ) -> Result<Node, EngineError> {
+    ) -> Result<Datapath, EngineError> {
         let mut engine = kind.open(&config.link.device, config.link.queues)?;
-        engine.hurry(config.link.priority);
+        engine.set_realtime(config.link.priority);
         let how = match config.link.attach {
             config::Attach::Auto => Attach::best(),
             config::Attach::Tcx => Attach::Tcx,
@@ -130,9 +130,9 @@ impl Node {
         let root =
             NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));
         let earlier = root.as_ref().ok().and_then(Root::earlier);
-        let catcher = Catcher::open(how, programs, created, earlier.as_ref());
-        let catcher = match catcher.and_then(|c| engine.join(&c).map(|()| c)) {
-            Ok(catcher) => catcher,
+        let attachments = Attachments::open(how, programs, created, earlier.as_ref());
+        let attachments = match attachments.and_then(|c| engine.join(&c).map(|()| c)) {
+            Ok(attachments) => attachments,
             Err(error) => {
                 engine.undo();
                 return Err(error);
@@ -140,7 +140,7 @@ impl Node {
         };
         let pacing = match root {
             Ok(root) if wanted || earlier.is_some() => {
-                Pacing::open(root, &catcher, earlier.as_ref()).map(Some).map_err(|e| chain(&e))
+                Pacing::open(root, &attachments, earlier.as_ref()).map(Some).map_err(|e| chain(&e))
             }
             Ok(_) => Ok(None),
             Err(why) => {
@@ -156,12 +156,12 @@ impl Node {
             Ok(pacing) => (pacing, None),
             Err(why) => (None, Some(why)),
         };
-        Ok(Node {
+        Ok(Datapath {
             engine,
-            catcher,
+            attachments,
             pacing,
             pacing_failure,
-            unmended_pacing: None,
+            unrepaired_pacing: None,
             netlink: Netlink::open()?,
             shape: shape(config, 1500),
             failures: BTreeMap::new(),
@@ -192,72 +192,72 @@ impl Node {
         };
         // The device or the root qdisc is gone.
         if self.engine.rebuild()? {
-            self.catcher.retarget(self.engine.index())?;
+            self.attachments.retarget(self.engine.index())?;
         }
         Ok(drift)
     }
 
-    /// Attaches the programs to the interfaces, cgroups and the uplink of a survey.
-    pub(crate) fn catch(&mut self, book: &Book, survey: &Survey) -> Result<(), EngineError> {
+    /// Attaches the programs to the interfaces, cgroups and the uplink of a discovery.
+    pub(crate) fn catch(&mut self, table: &ClassTable, discovery: &Discovery) -> Result<(), EngineError> {
         let mut ports = BTreeMap::new();
         let mut cgroups = BTreeMap::new();
         let mut levels = 0;
         let mut tracked: BTreeSet<u32> = [handle(DEFAULT)].into();
-        for entry in book.entries().values() {
+        for entry in table.entries().values() {
             let Some(minor) = entry.minor else { continue };
             let handle = handle(minor);
             // The classifier accepts a packet's mark only for tracked classes.
             if minor != CONTROL {
                 tracked.insert(handle);
             }
-            for (index, name) in &entry.claim.ports {
+            for (index, name) in &entry.class.ports {
                 ports.insert(*index, PortClass { device: name.clone(), handle });
             }
-            for (id, level) in &entry.claim.cgroups {
+            for (id, level) in &entry.class.cgroups {
                 cgroups.insert(*id, handle);
                 levels |= 1 << level;
             }
         }
-        for (index, name) in &survey.strangers {
+        for (index, name) in &discovery.strangers {
             ports.insert(*index, PortClass { device: name.clone(), handle: handle(DEFAULT) });
         }
-        self.catcher.track(tracked)?;
-        self.catcher.set_local(survey.local.clone())?;
-        self.catcher.set_cgroups(&cgroups, levels)?;
+        self.attachments.track(tracked)?;
+        self.attachments.set_local(discovery.local.clone())?;
+        self.attachments.set_cgroups(&cgroups, levels)?;
         // The rules are written before any program is attached, because the programs of an earlier
         // agent had their rules.
-        self.select(book, |_| true);
+        self.select(table, |_| true);
         self.failures =
-            self.catcher.set_ports(&ports).into_iter().map(|(index, e)| (index, chain(&e))).collect();
+            self.attachments.set_ports(&ports).into_iter().map(|(index, e)| (index, chain(&e))).collect();
         if let Some(pacing) = &mut self.pacing {
-            for why in pacing.visit(&survey.namespaces) {
+            for why in pacing.visit(&discovery.namespaces) {
                 tracing::debug!("{why}");
             }
         }
-        self.uplink_failure = match &survey.uplink {
+        self.uplink_failure = match &discovery.uplink {
             Some(link) => self.catch_uplink(link).err().map(|e| chain(&e)),
-            None => Some(format!("there is no interface {} now", book.config().link.device)),
+            None => Some(format!("there is no interface {} now", table.config().link.device)),
         };
         Ok(())
     }
 
     /// Applies the selectors of the classes for which `is_ready` returns true.
-    pub(crate) fn select(&mut self, book: &Book, is_ready: impl Fn(u16) -> bool) {
-        let (mut rules, left_out) = rules(book);
+    pub(crate) fn select(&mut self, table: &ClassTable, is_ready: impl Fn(u16) -> bool) {
+        let (mut rules, left_out) = rules(table);
         rules.retain(|rule| is_ready(TcHandle(rule.handle).minor()));
         self.left_out = left_out;
-        self.rules_failure = self.catcher.set_rules(&rules).err().map(|e| chain(&e));
+        self.rules_failure = self.attachments.set_rules(&rules).err().map(|e| chain(&e));
     }
 
     fn catch_uplink(&mut self, link: &Link) -> Result<(), EngineError> {
-        self.catcher.set_uplink(link.index, &link.name)
+        self.attachments.set_uplink(link.index, &link.name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::{book::Agreed, store};
+    use crate::agent::{class_table::Agreed, store};
 
     /// The programs' tables distinguish 64 kinds of selectors.
     #[test]
@@ -267,7 +267,7 @@ mod tests {
         let config = crate::config::parse(config, std::path::Path::new("test.toml")).unwrap();
         let (set, minors) = (store::SetLayers::new(), store::Minors::new());
         let ledger = store::Ledger::new();
-        let mut book = Book::new(config, set, minors, ledger, weir_units::BitRate::ZERO);
+        let mut table = ClassTable::new(config, set, minors, ledger, weir_units::BitRate::ZERO);
         // Each prefix length is a kind of its own.
         let agreed = (1..=80).map(|len| Agreed {
             id: weir_agree::Name::new(&format!("a-{len}")).unwrap(),
@@ -281,10 +281,10 @@ mod tests {
             limited_until: None,
         });
         let agreed: Vec<Agreed> = agreed.collect();
-        assert!(book.agree(agreed[..60].to_vec(), weir_units::BitRate::ZERO));
-        assert_eq!((rules(&book).0.len(), rules(&book).1.len()), (60, 0));
-        assert!(book.agree(agreed, weir_units::BitRate::ZERO));
-        let (fit, left_out) = rules(&book);
+        assert!(table.agree(agreed[..60].to_vec(), weir_units::BitRate::ZERO));
+        assert_eq!((rules(&table).0.len(), rules(&table).1.len()), (60, 0));
+        assert!(table.agree(agreed, weir_units::BitRate::ZERO));
+        let (fit, left_out) = rules(&table);
         assert!(RuleSet::new(&fit).is_ok());
         assert_eq!((fit.len(), left_out.len()), (64, 16));
     }

@@ -7,7 +7,7 @@ use crate::config::{Layer, RESERVED, Selector};
 
 /// A class that a source reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct DiscoveredClass {
     pub(crate) source: ClassSource,
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -20,18 +20,18 @@ pub(crate) struct Claim {
     pub(crate) ports: Vec<(u32, String)>,
     /// Cgroups: id and depth.
     pub(crate) cgroups: Vec<(u64, u32)>,
-    /// Selectors of its packets, from any sender. An earlier claim's selectors come first.
+    /// Selectors of its packets, from any sender. An earlier class's selectors come first.
     pub(crate) selectors: Vec<Selector>,
     /// The reason why its traffic cannot be classified.
     pub(crate) problem: Option<String>,
 }
 
-impl Claim {
+impl DiscoveredClass {
     pub(crate) fn key(&self) -> ClassKey {
         ClassKey::new(self.source, &self.name)
     }
 
-    /// Whether this claim's packets are those that a selector takes from `name`.
+    /// Whether this class's packets are those that a selector takes from `name`.
     pub(crate) fn sends_as(&self, name: &str) -> bool {
         let sends = !matches!(self.kind, Kind::Group | Kind::Selector | Kind::Control);
         let is_own = self.source != ClassSource::Weir && RESERVED.contains(&name);

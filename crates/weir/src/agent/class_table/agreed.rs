@@ -1,4 +1,4 @@
-//! Agreements in the book of classes. An agreement in force takes precedence over every other origin of
+//! Agreements in the table of classes. An agreement in force takes precedence over every other origin of
 //! a policy. Classes are not promised what agreements are promised.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use weir_api::{Kind, Origin};
 use weir_share::{Admission, Policy, Weight};
 use weir_units::BitRate;
 
-use super::{Book, Claim, Effective, Entry, is_claimed};
+use super::{ClassTable, DiscoveredClass, Effective, Entry, is_discovered};
 use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::config::{Config, Layer, OTHER, RESERVED, Selector};
 
@@ -26,14 +26,14 @@ pub(crate) struct Agreed {
     pub(crate) limited_until: Option<Utc>,
 }
 
-impl Claim {
+impl DiscoveredClass {
     /// Whether it is the class of an agreement that selects packets.
     pub(crate) fn is_agreed(&self) -> bool {
         self.source == ClassSource::Agreement
     }
 }
 
-impl Book {
+impl ClassTable {
     /// Replaces the agreements in force. All agreements together promise at most `promised`, now or
     /// later. Returns whether something changed.
     pub(crate) fn agree(&mut self, agreed: Vec<Agreed>, promised: BitRate) -> bool {
@@ -65,12 +65,12 @@ impl Book {
         self.entries.iter().find(|(_, e)| e.agreement.as_ref() == Some(id)).map(|(key, _)| key)
     }
 
-    /// The claims that select packets, in the order of the selection. Agreements come first, those with
+    /// The classes that select packets, in the order of the selection. Agreements come first, those with
     /// more conditions before the others.
-    pub(crate) fn selecting(&self) -> impl Iterator<Item = &Claim> {
-        let of_agreements = self.entries.values().map(|e| &e.claim).filter(|c| c.is_agreed());
-        let mut of_agreements: Vec<&Claim> = of_agreements.collect();
-        let parts = |claim: &Claim| claim.selectors.iter().map(Selector::parts).max();
+    pub(crate) fn selecting(&self) -> impl Iterator<Item = &DiscoveredClass> {
+        let of_agreements = self.entries.values().map(|e| &e.class).filter(|c| c.is_agreed());
+        let mut of_agreements: Vec<&DiscoveredClass> = of_agreements.collect();
+        let parts = |claim: &DiscoveredClass| claim.selectors.iter().map(Selector::parts).max();
         of_agreements.sort_by_key(|claim| std::cmp::Reverse(parts(claim)));
         of_agreements.into_iter().chain(&self.found)
     }
@@ -89,7 +89,7 @@ pub(super) fn ceiling(config: &Config) -> Option<BitRate> {
 }
 
 /// Whether it is the group of traffic without an agreement.
-pub(super) fn is_other(claim: &Claim) -> bool {
+pub(super) fn is_other(claim: &DiscoveredClass) -> bool {
     claim.kind == Kind::Group && claim.name == OTHER
 }
 
@@ -132,21 +132,24 @@ fn lay(entries: &mut BTreeMap<ClassKey, Entry>, agreed: &Agreed) -> Result<(), S
     let origin = if agreed.weight.is_some() { Origin::Agreement } else { entry.effective.origins[0] };
     entry.effective = Effective { policy, origins: [origin, Origin::Agreement, Origin::Agreement] };
     // The link carries the promise, not the group.
-    entry.claim.group = None;
+    entry.class.group = None;
     entry.agreement = Some(agreed.id.clone());
     entry.unpromised = None;
     Ok(())
 }
 
 /// The classes of agreements that select packets.
-pub(super) fn claims<'a>(agreed: &'a [Agreed], here: &'a [Claim]) -> impl Iterator<Item = Claim> + 'a {
+pub(super) fn discovered<'a>(
+    agreed: &'a [Agreed],
+    here: &'a [DiscoveredClass],
+) -> impl Iterator<Item = DiscoveredClass> + 'a {
     let selecting = agreed.iter().filter(|agreed| whole_container(&agreed.selector).is_none());
     selecting.map(|agreed| {
         let missing = agreed.selector.container.as_ref().filter(|name| {
             let name = name.as_str();
             !RESERVED.contains(&name) && !here.iter().any(|claim| claim.sends_as(name))
         });
-        Claim {
+        DiscoveredClass {
             source: ClassSource::Agreement,
             name: agreed.id.to_string(),
             kind: Kind::Selector,
@@ -176,8 +179,8 @@ fn target(entries: &BTreeMap<ClassKey, Entry>, agreed: &Agreed) -> Result<ClassK
     let Some(container) = whole_container(&agreed.selector) else {
         return Ok(ClassKey::new(ClassSource::Agreement, agreed.id.as_str()));
     };
-    let named = |key: &ClassKey, entry: &Entry| key.as_str() == container || entry.claim.name == container;
-    let sends = |entry: &Entry| is_claimed(&entry.claim) || entry.claim.kind == Kind::Host;
+    let named = |key: &ClassKey, entry: &Entry| key.as_str() == container || entry.class.name == container;
+    let sends = |entry: &Entry| is_discovered(&entry.class) || entry.class.kind == Kind::Host;
     let is_here = |entry: &Entry| entry.minor.is_some() && sends(entry);
     // A reserved name always means weir's class. `docker:host` means the container.
     if RESERVED.contains(&container) {

@@ -33,13 +33,13 @@ impl Followed {
 
 impl Agent {
     /// Whether the node was surveyed since the agent started.
-    pub(super) fn is_surveyed(&self) -> bool {
+    pub(super) fn has_discovered(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Follows exactly the classes of the book.
+    /// Follows exactly the classes of the class table.
     pub(super) fn follow(&mut self) {
-        let entries = self.book.entries();
+        let entries = self.classes.entries();
         self.followed.retain(|key, f| entries.get(key).is_some_and(|e| e.minor == Some(f.minor)));
         for (key, entry) in entries {
             if let Some(minor) = entry.minor {
@@ -58,31 +58,31 @@ impl Agent {
 
     /// Divides the link by policy and demand, and makes the scheduler enforce the division.
     ///
-    /// Before the first survey it writes nothing. It would otherwise remove the classes of the previous
+    /// Before the first discovery it writes nothing. It would otherwise remove the classes of the previous
     /// agent with their queued packets.
-    pub(super) fn divide(&mut self) {
-        if !self.is_surveyed() {
+    pub(super) fn allocate(&mut self) {
+        if !self.has_discovered() {
             return;
         }
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
         let mut groups: Vec<plan::Group> = Vec::new();
-        for entry in self.book.entries().values().filter(|e| e.claim.kind == Kind::Group) {
+        for entry in self.classes.entries().values().filter(|e| e.class.kind == Kind::Group) {
             let Some(minor) = entry.minor else { continue };
-            group_keys.insert(&entry.claim.name, groups.len());
+            group_keys.insert(&entry.class.name, groups.len());
             group_policies.push(entry.effective.policy);
             groups.push(plan::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
         }
         let mut keys: Vec<&ClassKey> = Vec::new();
         let mut sharers: Vec<Sharer> = Vec::new();
         let mut members: Vec<plan::Member> = Vec::new();
-        for (key, entry) in self.book.entries() {
+        for (key, entry) in self.classes.entries() {
             let (Some(minor), Some(followed)) = (entry.minor, self.followed.get(key)) else { continue };
-            if entry.claim.kind == Kind::Group {
+            if entry.class.kind == Kind::Group {
                 continue;
             }
             let demand = followed.estimator.demand();
-            let group = entry.claim.group.as_deref().and_then(|g| group_keys.get(g).copied());
+            let group = entry.class.group.as_deref().and_then(|g| group_keys.get(g).copied());
             let policy = entry.effective.policy;
             keys.push(key);
             sharers.push(Sharer { policy, demand, group: group.and_then(|g| u32::try_from(g).ok()) });
@@ -92,10 +92,10 @@ impl Agent {
                 policy,
                 allocation: BitRate::ZERO,
                 hungry: demand.is_unlimited(),
-                prio: u32::from(entry.claim.kind != Kind::Control),
+                prio: u32::from(entry.class.kind != Kind::Control),
             });
         }
-        let capacity = self.book.config().link.capacity;
+        let capacity = self.classes.config().link.capacity;
         self.allocator.allocate(capacity, &group_policies, &sharers);
         for (i, key) in keys.iter().enumerate() {
             members[i].allocation = self.allocator.allocations()[i];
@@ -113,7 +113,7 @@ impl Agent {
                 followed.bound = self.allocator.group_bounds()[*i];
             }
         }
-        match self.node.apply(&groups, &members, self.is_new_here) {
+        match self.datapath.apply(&groups, &members, self.is_new_here) {
             Ok(_) => {
                 self.dirty = false;
                 self.engine_error = None;

@@ -12,13 +12,13 @@ use super::{ACQUAINTED, Agent, demand::Sample};
 /// The interval between two checks of the attachments and of the programs' maps. Together with a tick
 /// it is less than the second within which damage is repaired or reported. While no class sends, ticks
 /// are [`IDLE_TICK`](super::IDLE_TICK) apart, and the checks are a second apart.
-pub(super) const PATROL: Duration = Duration::from_millis(650);
+pub(super) const RECONCILE_EVERY: Duration = Duration::from_millis(650);
 
 impl Agent {
     /// Reads what each class sent and queued.
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll_counters(&mut self) {
         let mut measured = std::mem::take(&mut self.measured);
-        match self.node.measure(&mut measured) {
+        match self.datapath.measure(&mut measured) {
             Ok(0) => {}
             Ok(drift) => {
                 self.repairs += 1;
@@ -58,7 +58,7 @@ impl Agent {
     /// Reads the drops of the queues. This costs more than a look at the classes, so it happens only
     /// before an answer.
     pub(super) fn count_drops(&mut self) {
-        match self.node.engine.drops() {
+        match self.datapath.engine.drops() {
             Ok(drops) => {
                 for followed in self.followed.values_mut() {
                     followed.queue_drops = drops.get(&followed.minor).copied().unwrap_or(0);
@@ -71,9 +71,9 @@ impl Agent {
 
     /// Checks that the attachments exist, and that the programs' maps still assign packets to the right
     /// classes.
-    pub(super) fn patrol(&mut self) {
-        self.patrolled = std::time::Instant::now();
-        let Repairs { devices, entries, failure } = self.node.catcher.repair();
+    pub(super) fn reconcile(&mut self) {
+        self.reconciled_at = std::time::Instant::now();
+        let Repairs { devices, entries, failure } = self.datapath.attachments.repair();
         self.repairs += u64::from(!(devices.is_empty() && entries.is_empty()));
         if !devices.is_empty() {
             let message = format!("weir's program was missing from {}", devices.join(", "));
@@ -85,22 +85,26 @@ impl Agent {
             let message = format!("entries of the programs' maps had been altered, added or removed: {maps}");
             self.event(EventKind::Repaired, None, message);
         }
-        let unmended = failure.map(|e| chain(&e));
-        if self.unmended != unmended {
-            self.unmended.clone_from(&unmended);
-            unmended.into_iter().for_each(|why| self.say_fault(why));
+        let unrepaired = failure.map(|e| chain(&e));
+        if self.unrepaired != unrepaired {
+            self.unrepaired.clone_from(&unrepaired);
+            unrepaired.into_iter().for_each(|why| self.say_fault(why));
         }
         // A fault that has passed ends with the next division of the link.
         self.dirty |= self.engine_error.is_some();
-        self.keep_pacing();
+        self.reconcile_pacing();
         self.keep_steering();
         self.save_promises();
-        // The next survey is due for a cgroup, for a namespace without a link event, and for an uplink
+        // The next discovery is due for a cgroup, for a namespace without a link event, and for an uplink
         // that could not be attached.
-        let restless = self.node.uplink_failure.is_some()
-            || !self.node.failures.is_empty()
-            || self.book.entries().values().any(|e| e.claim.problem.is_some() || !e.claim.cgroups.is_empty());
-        self.stale |= restless || self.book.config().classes.iter().any(|c| c.cgroup.is_some());
+        let restless = self.datapath.uplink_failure.is_some()
+            || !self.datapath.failures.is_empty()
+            || self
+                .classes
+                .entries()
+                .values()
+                .any(|e| e.class.problem.is_some() || !e.class.cgroups.is_empty());
+        self.stale |= restless || self.classes.config().classes.iter().any(|c| c.cgroup.is_some());
     }
 
     pub(super) fn fault(&mut self, why: String) {
@@ -117,7 +121,7 @@ impl Agent {
 
     /// The reason if the link is not divided as configured.
     pub(super) fn scheduler_fault(&self) -> Option<&String> {
-        self.engine_error.as_ref().or(self.unmended.as_ref())
+        self.engine_error.as_ref().or(self.unrepaired.as_ref())
     }
 
     /// Reports what happened to the link: renamed, replaced, gone, down.
@@ -127,7 +131,7 @@ impl Agent {
         if before == now {
             return;
         }
-        let device = &self.book.config().link.device;
+        let device = &self.classes.config().link.device;
         let what = match (before, now) {
             (_, None) => format!("{device} is gone: nothing leaves by it until it is back"),
             (Some((old, ..)), Some((new, name, _))) if old != new => format!("{name} is the link now"),
@@ -142,11 +146,11 @@ impl Agent {
 
     /// Sets the scheduler's device up if another program set it down.
     pub(super) fn wake(&mut self) {
-        match self.node.engine.wake() {
+        match self.datapath.engine.wake() {
             Ok(false) => {}
             Ok(true) => {
                 self.repairs += 1;
-                let device = self.node.engine.device().to_owned();
+                let device = self.datapath.engine.device().to_owned();
                 self.event(EventKind::Repaired, None, format!("{device} had been set down"));
             }
             Err(e) => self.fault(chain(&e)),

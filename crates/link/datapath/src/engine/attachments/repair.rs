@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nix::errno::Errno;
 use weir_bpf::Wanted;
 
-use super::{Attach, Catcher, EngineError, Hook, PREF, is_ours, ours_at};
+use super::{Attach, Attachments, EngineError, Hook, PREF, is_ours, ours_at};
 
 /// The parts that were damaged and are repaired.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Repairs {
     }
 }
 
-impl Catcher {
+impl Attachments {
     /// Looks whether the programs' maps hold what they should and every attachment is still there, and
     /// puts back what does not and is not.
     pub fn repair(&mut self) -> Repairs {

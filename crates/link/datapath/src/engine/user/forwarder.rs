@@ -1,5 +1,5 @@
-//! The thread that moves packets: reads each lane's first, asks the schedule which may leave, and
-//! writes it back. No other thread touches tree or queues; orders come by a channel.
+//! The thread that moves packets: reads each tap queue's first, asks the schedule which may leave, and
+//! writes it back. No other thread touches tree or queues; commands come by a channel.
 
 use std::{
     fs::File,
@@ -27,12 +27,12 @@ use weir_netlink::tc::HtbClass;
 use weir_units::Instant;
 
 use super::{
-    favour::{self, Favour},
+    busy_poll::BusyPoll,
+    gso::{Departure, GsoBatcher},
     packet::Packet,
-    rest::Rest,
+    realtime::{self, RealtimeBudget},
     schedule::{Lateness, Schedule, Turn},
     tap::Queues,
-    train::{Departure, Yard},
 };
 
 /// Packets that leave before others are looked for.
@@ -40,19 +40,19 @@ const BATCH: u32 = 64;
 /// No sleep for a moment to come is shorter: who wakes for each packet does little else. Packets
 /// that became due meanwhile leave together.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(100);
-/// How long an order may take to be answered.
+/// How long a command may take to be answered.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Stands for the bell among the lanes.
+/// Stands for the wakeup_fd among the tap queues.
 const BELL: u64 = u64::MAX;
 
-/// An order to the thread.
-pub(super) enum Order {
+/// A command to the thread.
+pub(super) enum Command {
     /// Make, or change, a class.
     Set(HtbClass),
     /// Remove one.
     Remove(u16),
-    /// A lane has this class's packets, or belongs to no class: its packets are then dropped.
-    Lane(usize, Option<u16>),
+    /// A tap queue has this class's packets, or belongs to no class: its packets are then dropped.
+    TapQueue(usize, Option<u16>),
     /// Super-packets are cut into pieces of this number of segments.
     Segments(usize),
     /// Go before other threads, or be one of many.
@@ -69,7 +69,7 @@ pub(super) struct Report {
     pub(super) late: Lateness,
 }
 
-/// The fate of a lane's packets, since its queue was opened.
+/// The fate of a tap queue's packets, since its queue was opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LaneReport {
     /// Frames read, and their bytes as whole packets.
@@ -84,18 +84,18 @@ pub(super) struct LaneReport {
 }
 
 /// The thread, from outside. When this is dropped it ends, in its own time: the kernel takes some for
-/// each lane.
-pub(super) struct Pump {
-    orders: Option<Sender<Order>>,
-    bell: Arc<OwnedFd>,
+/// each tap queue.
+pub(super) struct Forwarder {
+    commands: Option<Sender<Command>>,
+    wakeup_fd: Arc<OwnedFd>,
 }
 
-impl Pump {
-    /// Begins to move the packets of these lanes.
-    pub(super) fn start(queues: Queues) -> io::Result<Pump> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (orders, receiver) = mpsc::channel();
-        let mut worker = Worker::new(queues, Arc::clone(&bell), receiver)?;
+impl Forwarder {
+    /// Begins to move the packets of these tap queues.
+    pub(super) fn start(queues: Queues) -> io::Result<Forwarder> {
+        let wakeup_fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (commands, receiver) = mpsc::channel();
+        let mut worker = Worker::new(queues, Arc::clone(&wakeup_fd), receiver)?;
         thread::Builder::new().name("weir-user".into()).spawn(move || {
             // To the nanosecond, instead of 50 microseconds later.
             let _ = nix::sys::prctl::set_timerslack(1);
@@ -103,23 +103,23 @@ impl Pump {
                 tracing::error!("the scheduler in user space has stopped: {error}");
             }
         })?;
-        Ok(Pump { orders: Some(orders), bell })
+        Ok(Forwarder { commands: Some(commands), wakeup_fd })
     }
 
-    /// Gives an order; false if the thread has gone.
-    pub(super) fn order(&self, order: Order) -> bool {
-        self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
+    /// Gives a command; false if the thread has gone.
+    pub(super) fn order(&self, order: Command) -> bool {
+        self.commands.as_ref().is_some_and(|commands| commands.send(order).is_ok())
     }
 
-    /// Has the thread look at its orders.
+    /// Has the thread look at its commands.
     pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wakeup_fd, &1u64.to_ne_bytes());
     }
 
     /// The fate of packets; none if the thread is gone, or stuck.
     pub(super) fn ask(&self) -> Option<Report> {
         let (answer, answered) = mpsc::sync_channel(1);
-        if !self.order(Order::Tell(answer)) {
+        if !self.order(Command::Tell(answer)) {
             return None;
         }
         self.ring();
@@ -127,14 +127,14 @@ impl Pump {
     }
 }
 
-impl Drop for Pump {
+impl Drop for Forwarder {
     fn drop(&mut self) {
-        self.orders = None;
+        self.commands = None;
         self.ring();
     }
 }
 
-struct Lane {
+struct TapQueue {
     file: File,
     class: Option<u16>,
     head: Option<Packet>,
@@ -143,7 +143,7 @@ struct Lane {
     seen: LaneReport,
 }
 
-impl Lane {
+impl TapQueue {
     /// Writes a frame, in two parts or one, that counts as this number of packets on the wire.
     fn write(&mut self, headers: &[u8], payload: &[u8], segments: u32) {
         let written = if payload.is_empty() {
@@ -162,42 +162,43 @@ impl Lane {
 
 struct Worker {
     schedule: Schedule,
-    lanes: Vec<Lane>,
+    lanes: Vec<TapQueue>,
     epoll: OwnedFd,
-    bell: Arc<OwnedFd>,
-    orders: Receiver<Order>,
+    wakeup_fd: Arc<OwnedFd>,
+    commands: Receiver<Command>,
     /// Memory for packets.
     spare: Vec<Packet>,
     /// Datagrams that leave together; none where the kernel (before 6.2) does not take them so.
-    yard: Option<Yard>,
+    batcher: Option<GsoBatcher>,
     segments: usize,
-    rest: Rest,
+    busy_poll: BusyPoll,
     /// How long it may go before others; none: it is one of many.
-    favour: Option<Favour>,
+    realtime: Option<RealtimeBudget>,
     is_ahead: bool,
     begun: std::time::Instant,
 }
 
 impl Worker {
-    fn new(queues: Queues, bell: Arc<OwnedFd>, orders: Receiver<Order>) -> io::Result<Worker> {
+    fn new(queues: Queues, wakeup_fd: Arc<OwnedFd>, commands: Receiver<Command>) -> io::Result<Worker> {
         let Queues { files, datagrams } = queues;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        epoll::add(&epoll, &*wakeup_fd, EventData::new_u64(BELL), EventFlags::IN)?;
         for (lane, file) in (0u64..).zip(&files) {
             epoll::add(&epoll, file, EventData::new_u64(lane), EventFlags::IN | EventFlags::ONESHOT)?;
         }
-        let lane = |file| Lane { file, class: None, head: None, offered: false, seen: LaneReport::default() };
+        let lane =
+            |file| TapQueue { file, class: None, head: None, offered: false, seen: LaneReport::default() };
         Ok(Worker {
             schedule: Schedule::new(Instant::default()),
             lanes: files.into_iter().map(lane).collect(),
             epoll,
-            bell,
-            orders,
+            wakeup_fd,
+            commands,
             spare: Vec::new(),
-            yard: datagrams.then(Yard::new),
+            batcher: datagrams.then(GsoBatcher::new),
             segments: 1,
-            rest: Rest::default(),
-            favour: None,
+            busy_poll: BusyPoll::default(),
+            realtime: None,
             is_ahead: false,
             begun: std::time::Instant::now(),
         })
@@ -210,7 +211,7 @@ impl Worker {
             for event in events.drain(..) {
                 match event.data.u64() {
                     BELL => {
-                        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+                        let _ = rustix::io::read(&*self.wakeup_fd, &mut [0; 8]);
                         // The counters and their classes may change.
                         self.depart();
                         if !self.obey() {
@@ -221,23 +222,23 @@ impl Worker {
                 }
             }
             let turn = self.let_out()?;
-            self.favour(false);
+            self.realtime(false);
             match turn {
                 // Others first.
-                Turn::Lane(_) => {}
+                Turn::TapQueue(_) => {}
                 Turn::At(then) => {
                     let sleep = then.since(self.now()).max(SHORTEST_SLEEP);
                     self.sleep(Some(sleep))?;
                 }
-                Turn::Nothing => self.rest()?,
+                Turn::Nothing => self.busy_poll()?,
             }
         }
     }
 
     /// Until something comes.
-    fn rest(&mut self) -> io::Result<()> {
+    fn busy_poll(&mut self) -> io::Result<()> {
         let from = self.now();
-        let until = from + self.rest.look();
+        let until = from + self.busy_poll.look();
         loop {
             if self.sleep(Some(Duration::ZERO))? {
                 break;
@@ -249,7 +250,7 @@ impl Worker {
             // The process that wants this processor may be the sender.
             thread::yield_now();
         }
-        self.rest.paused(self.now().since(from));
+        self.busy_poll.paused(self.now().since(from));
         Ok(())
     }
 
@@ -258,19 +259,19 @@ impl Worker {
     }
 
     /// Goes before others for as long as it may.
-    fn favour(&mut self, asleep: bool) {
+    fn realtime(&mut self, asleep: bool) {
         let now = self.now();
-        let wanted = self.favour.as_mut().is_some_and(|favour| favour.spent(now, asleep));
+        let wanted = self.realtime.as_mut().is_some_and(|realtime| realtime.spent(now, asleep));
         if wanted == self.is_ahead {
             return;
         }
-        match favour::ask(wanted) {
+        match realtime::ask(wanted) {
             Ok(()) => self.is_ahead = wanted,
             Err(error) => {
                 tracing::warn!(
                     "cannot have the scheduler's thread go before others, so that it is late where they want its processor: {error} (SCHED_RR wants CAP_SYS_NICE, and for the agent's cgroup real-time time if the kernel has CONFIG_RT_GROUP_SCHED; `priority = false` in [link] asks for none)"
                 );
-                self.favour = None;
+                self.realtime = None;
             }
         }
     }
@@ -280,12 +281,12 @@ impl Worker {
         use std::os::fd::AsFd;
         let is_sleep = time != Some(Duration::ZERO);
         if is_sleep {
-            self.favour(false);
+            self.realtime(false);
         }
         let time = time.map(|t| TimeSpec::nanoseconds(i64::try_from(t.as_nanos()).unwrap_or(i64::MAX)));
         let woken = ppoll(&mut [PollFd::new(self.epoll.as_fd(), PollFlags::POLLIN)], time, None);
         if is_sleep {
-            self.favour(true);
+            self.realtime(true);
         }
         match woken {
             Ok(ready) => Ok(ready > 0),
@@ -296,27 +297,27 @@ impl Worker {
 
     /// Lets packets leave while any may, at most a batch.
     fn let_out(&mut self) -> io::Result<Turn> {
-        let mut turn = Turn::Lane(0);
+        let mut turn = Turn::TapQueue(0);
         for _ in 0..BATCH {
             turn = self.schedule.next(self.now());
             match turn {
-                Turn::Lane(lane) => self.send(lane)?,
+                Turn::TapQueue(lane) => self.send(lane)?,
                 _ => break,
             }
         }
-        let is_full = self.yard.as_ref().is_some_and(Yard::is_full);
-        if is_full || !matches!(turn, Turn::Lane(_)) {
+        let is_full = self.batcher.as_ref().is_some_and(GsoBatcher::is_full);
+        if is_full || !matches!(turn, Turn::TapQueue(_)) {
             self.depart();
         }
         Ok(turn)
     }
 
-    /// Has what a lane has on offer leave, or the next piece of it, and offers the next.
+    /// Has what a tap queue has on offer leave, or the next piece of it, and offers the next.
     fn send(&mut self, lane: usize) -> io::Result<()> {
         let this = &mut self.lanes[lane];
         this.offered = false;
         let Some(mut head) = this.head.take() else { return Ok(()) };
-        if self.couple(lane, &head) {
+        if self.push(lane, &head) {
             self.spare.push(head);
             return self.fill(lane);
         }
@@ -334,13 +335,13 @@ impl Worker {
     }
 
     /// Has a packet leave with others. If not, all before it have left.
-    fn couple(&mut self, lane: usize, packet: &Packet) -> bool {
-        let Worker { yard: Some(yard), lanes, .. } = self else { return false };
+    fn push(&mut self, lane: usize, packet: &Packet) -> bool {
+        let Worker { batcher: Some(batcher), lanes, .. } = self else { return false };
         let write = |d: Departure<'_>| lanes[d.lane].write(d.frame, &[], d.segments);
         match packet.single() {
-            Some(frame) => yard.couple(lane, frame, write),
+            Some(frame) => batcher.push(lane, frame, write),
             None => {
-                yard.clear(write);
+                batcher.clear(write);
                 false
             }
         }
@@ -348,11 +349,11 @@ impl Worker {
 
     /// Writes what leaves together.
     fn depart(&mut self) {
-        let Worker { yard: Some(yard), lanes, .. } = self else { return };
-        yard.clear(|d| lanes[d.lane].write(d.frame, &[], d.segments));
+        let Worker { batcher: Some(batcher), lanes, .. } = self else { return };
+        batcher.clear(|d| lanes[d.lane].write(d.frame, &[], d.segments));
     }
 
-    /// Reads a lane's next packet and offers it. Without a packet the lane waits for one.
+    /// Reads a tap queue's next packet and offers it. Without a packet the tap queue waits for one.
     fn fill(&mut self, lane: usize) -> io::Result<()> {
         let Some(this) = self.lanes.get_mut(lane) else { return Ok(()) };
         while this.head.is_none() {
@@ -390,10 +391,10 @@ impl Worker {
         }
     }
 
-    /// Carries out orders; false if no order can come any more.
+    /// Carries out commands; false if no command can come any more.
     fn obey(&mut self) -> bool {
         loop {
-            match self.orders.try_recv() {
+            match self.commands.try_recv() {
                 Ok(order) => self.carry_out(order),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return false,
@@ -404,19 +405,19 @@ impl Worker {
         true
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn carry_out(&mut self, order: Command) {
         match order {
-            Order::Set(class) => {
+            Command::Set(class) => {
                 if let Err(error) = self.schedule.set(&class) {
                     tracing::error!("{error}");
                 }
             }
-            Order::Remove(minor) => match self.schedule.remove(minor) {
+            Command::Remove(minor) => match self.schedule.remove(minor) {
                 Ok(Some(lane)) => self.lanes[lane].offered = false,
                 Ok(None) => {}
                 Err(error) => tracing::error!("{error}"),
             },
-            Order::Lane(lane, class) => {
+            Command::TapQueue(lane, class) => {
                 let this = &mut self.lanes[lane];
                 this.class = class;
                 if class.is_none() && !this.offered {
@@ -424,9 +425,9 @@ impl Worker {
                     let _ = self.fill(lane);
                 }
             }
-            Order::Ahead(ahead) => self.favour = ahead.then(Favour::default),
-            Order::Segments(segments) => self.segments = segments,
-            Order::Tell(answer) => {
+            Command::Ahead(ahead) => self.realtime = ahead.then(RealtimeBudget::default),
+            Command::Segments(segments) => self.segments = segments,
+            Command::Tell(answer) => {
                 let lanes = self
                     .lanes
                     .iter()

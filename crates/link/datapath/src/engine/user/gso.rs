@@ -6,7 +6,7 @@
 
 use super::packet::{GSO_UDP_L4, LARGEST, Super, UDP, VNET, half, layers, resize};
 
-/// The most datagrams of a train, as of the kernel's.
+/// The most datagrams of a batch, as of the kernel's.
 const LONGEST: u32 = 64;
 /// The most bytes of payload, so that the length fits in either IP.
 const HEAVIEST: usize = 65_000;
@@ -20,68 +20,68 @@ const WHOLE: u16 = 0x4000;
 
 /// Trains of several flows, so that datagrams of alternating flows need not go alone. A packet that
 /// cannot be coupled waits until all have left: no packet overtakes another of its flow.
-pub(super) struct Yard {
+pub(super) struct GsoBatcher {
     /// The oldest first.
-    trains: Vec<Train>,
-    spare: Vec<Train>,
+    trains: Vec<Batch>,
+    spare: Vec<Batch>,
     /// Datagrams that were taken since all have left.
     taken: u32,
 }
 
-impl Yard {
-    /// Flows whose trains wait for more at the same time.
+impl GsoBatcher {
+    /// Flows whose batches wait for more at the same time.
     const TRACKS: usize = 64;
     /// Then all leave, whatever else there is: how long the first one may have waited is as long as it takes
     /// to read these.
     const MOST: u32 = 256;
 
-    pub(super) fn new() -> Yard {
-        Yard { trains: Vec::with_capacity(Yard::TRACKS), spare: Vec::new(), taken: 0 }
+    pub(super) fn new() -> GsoBatcher {
+        GsoBatcher { trains: Vec::with_capacity(GsoBatcher::TRACKS), spare: Vec::new(), taken: 0 }
     }
 
     /// At this number of waiting datagrams all leave.
     pub(super) fn is_full(&self) -> bool {
-        self.taken >= Yard::MOST
+        self.taken >= GsoBatcher::MOST
     }
 
-    /// Takes a lane's frame with a train; `write` has those leave that cannot wait. False: the
-    /// packet fits no train, and all have left.
-    pub(super) fn couple(&mut self, lane: usize, frame: &[u8], mut write: impl FnMut(Departure<'_>)) -> bool {
+    /// Takes a tap queue's frame with a batch; `write` has those leave that cannot wait. False: the
+    /// packet fits no batch, and all have left.
+    pub(super) fn push(&mut self, lane: usize, frame: &[u8], mut write: impl FnMut(Departure<'_>)) -> bool {
         let Some(this) = datagram(frame) else {
             self.clear(write);
             return false;
         };
         self.taken += 1;
-        let known = self.trains.iter().position(|train| train.is_of(lane, frame, &this));
-        if let Some(train) = known
-            && self.trains[train].couple(frame, &this)
+        let known = self.trains.iter().position(|batch| batch.is_of(lane, frame, &this));
+        if let Some(batch) = known
+            && self.trains[batch].push(frame, &this)
         {
             return true;
         }
-        let full = (self.trains.len() == Yard::TRACKS).then_some(0);
+        let full = (self.trains.len() == GsoBatcher::TRACKS).then_some(0);
         if let Some(one) = known.or(full) {
-            let mut train = self.trains.remove(one);
-            write(train.departure());
-            self.spare.push(train);
+            let mut batch = self.trains.remove(one);
+            write(batch.departure());
+            self.spare.push(batch);
         }
-        let mut train = self.spare.pop().unwrap_or_else(|| Train::with(this));
-        train.begin(lane, frame, this);
-        self.trains.push(train);
+        let mut batch = self.spare.pop().unwrap_or_else(|| Batch::with(this));
+        batch.begin(lane, frame, this);
+        self.trains.push(batch);
         true
     }
 
     /// Has all of them leave.
     pub(super) fn clear(&mut self, mut write: impl FnMut(Departure<'_>)) {
         self.taken = 0;
-        for mut train in self.trains.drain(..) {
-            write(train.departure());
-            self.spare.push(train);
+        for mut batch in self.trains.drain(..) {
+            write(batch.departure());
+            self.spare.push(batch);
         }
     }
 }
 
 /// Datagrams of one flow that follow each other.
-struct Train {
+struct Batch {
     bytes: Vec<u8>,
     /// Of the first one; `segment` is the length of its payload.
     head: Super,
@@ -102,9 +102,9 @@ pub(super) struct Departure<'a> {
     pub(super) segments: u32,
 }
 
-impl Train {
-    fn with(head: Super) -> Train {
-        Train { bytes: Vec::with_capacity(LARGEST), head, ports: [0; 4], lane: 0, count: 0, is_closed: false }
+impl Batch {
+    fn with(head: Super) -> Batch {
+        Batch { bytes: Vec::with_capacity(LARGEST), head, ports: [0; 4], lane: 0, count: 0, is_closed: false }
     }
 
     fn begin(&mut self, lane: usize, frame: &[u8], head: Super) {
@@ -114,7 +114,7 @@ impl Train {
         (self.head, self.lane, self.count, self.is_closed) = (head, lane, 1, false);
     }
 
-    /// Whether a datagram is of the same flow: lane, ticket, addresses, ports.
+    /// Whether a datagram is of the same flow: tap queue, ticket, addresses, ports.
     fn is_of(&self, lane: usize, frame: &[u8], this: &Super) -> bool {
         let Super { ip, is_v6, transport: udp, .. } = self.head;
         let addresses = if is_v6 { 8 } else { 12 };
@@ -128,7 +128,7 @@ impl Train {
 
     /// Takes a datagram of this flow with it, if it may follow what is there: if nothing but what tells its
     /// length and place makes its headers another than those of the first.
-    fn couple(&mut self, frame: &[u8], this: &Super) -> bool {
+    fn push(&mut self, frame: &[u8], this: &Super) -> bool {
         let Super { ip, is_v6, payload, segment, .. } = self.head;
         let same = |from: usize, to: usize| self.bytes[from..to] == frame[from..to];
         let follows = if is_v6 {
@@ -217,16 +217,16 @@ mod tests {
         packet
     }
 
-    /// Sends frames as the pump does: what is written, and as how many packets.
+    /// Sends frames as the forwarder does: what is written, and as how many packets.
     fn pass(frames: &[Vec<u8>]) -> Vec<(Vec<u8>, u32)> {
-        let (mut yard, left) = (Yard::new(), RefCell::new(Vec::new()));
+        let (mut batcher, left) = (GsoBatcher::new(), RefCell::new(Vec::new()));
         let write = |d: Departure<'_>| left.borrow_mut().push((d.frame.to_vec(), d.segments));
         for frame in frames {
-            if !yard.couple(LANE, frame, write) {
+            if !batcher.push(LANE, frame, write) {
                 left.borrow_mut().push((frame.clone(), 1));
             }
         }
-        yard.clear(write);
+        batcher.clear(write);
         left.into_inner()
     }
 
@@ -350,23 +350,23 @@ mod tests {
         let turns = |flows: u8| -> Vec<Vec<u8>> {
             (0..10).flat_map(|turn| (0..flows).map(move |flow| of(flow, turn * 18))).collect()
         };
-        let tracks = Yard::TRACKS as u8;
-        assert_eq!(written(&turns(tracks)), Yard::TRACKS);
+        let tracks = GsoBatcher::TRACKS as u8;
+        assert_eq!(written(&turns(tracks)), GsoBatcher::TRACKS);
         assert_eq!(
             written(&turns(tracks + 1)),
-            10 * (Yard::TRACKS + 1),
+            10 * (GsoBatcher::TRACKS + 1),
             "each has left when its next one comes"
         );
     }
 
     #[test]
     fn so_many_are_read_before_all_leave() {
-        let mut yard = Yard::new();
+        let mut batcher = GsoBatcher::new();
         let taken =
-            (0..).take_while(|i| !yard.is_full() && yard.couple(LANE, &of(0, i * 18), |_| {})).count();
-        assert_eq!(taken, Yard::MOST as usize);
-        yard.clear(|_| {});
-        assert!(!yard.is_full());
+            (0..).take_while(|i| !batcher.is_full() && batcher.push(LANE, &of(0, i * 18), |_| {})).count();
+        assert_eq!(taken, GsoBatcher::MOST as usize);
+        batcher.clear(|_| {});
+        assert!(!batcher.is_full());
     }
 
     #[test]
@@ -384,11 +384,11 @@ mod tests {
 
     #[test]
     fn a_train_is_of_one_lane() {
-        let (mut yard, one, mut left) = (Yard::new(), of(0, 0), Vec::new());
+        let (mut batcher, one, mut left) = (GsoBatcher::new(), of(0, 0), Vec::new());
         for lane in [0, 1, 0] {
-            assert!(yard.couple(lane, &one, |_| unreachable!("there is room")));
+            assert!(batcher.push(lane, &one, |_| unreachable!("there is room")));
         }
-        yard.clear(|d| left.push((d.lane, d.segments)));
+        batcher.clear(|d| left.push((d.lane, d.segments)));
         assert_eq!(left, [(0, 2), (1, 1)], "whose they are counted for");
     }
 }

@@ -15,19 +15,19 @@ use weir_discovery::{
 };
 use weir_netlink::{Link, Netlink, NetlinkError};
 
-use super::book::claim::Claim;
 use super::class_key::{ClassKey, ClassSource};
+use super::class_table::discovered::DiscoveredClass;
 use crate::config::{Config, Granted, Layer, RESERVED, grant};
 
-/// The result of a survey.
+/// The result of a discovery.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
-    pub(crate) claims: Vec<Claim>,
+pub(crate) struct Discovery {
+    pub(crate) classes: Vec<DiscoveredClass>,
     /// Host-side interfaces (index and name) of namespaces that no source reported.
     pub(crate) strangers: Vec<(u32, String)>,
     /// The namespaces that ports lead to.
     pub(crate) namespaces: Vec<NetnsRef>,
-    /// The network namespaces of claims, by the claim's key.
+    /// The network namespaces of classes, by the class's key.
     pub(crate) homes: Vec<(ClassKey, NetnsRef)>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
@@ -40,18 +40,18 @@ pub(crate) struct Survey {
 }
 
 /// Surveys the node. `uplink` is the link's last known index. A renamed link is found by it.
-pub(crate) fn survey(
+pub(crate) fn discover(
     netlink: &mut Netlink,
     config: &Config,
     docker: Option<&Snapshot>,
     uplink: Option<u32>,
-) -> Result<Survey, NetlinkError> {
+) -> Result<Discovery, NetlinkError> {
     let links = netlink.links()?;
     let named = links.iter().find(|l| l.name == config.link.device);
     let uplink = named.or_else(|| links.iter().find(|l| Some(l.index) == uplink)).cloned();
-    let mut survey = Survey { uplink: uplink.clone(), mtu: 1500, ..Survey::default() };
+    let mut discovery = Discovery { uplink: uplink.clone(), mtu: 1500, ..Discovery::default() };
 
-    let found = found(config, docker, &mut survey.warnings);
+    let found = found(config, docker, &mut discovery.warnings);
     let namespaces = found.iter().enumerate().filter_map(|(i, f)| match &f.location {
         Location::Netns(netns) => Some((i, netns)),
         _ => None,
@@ -60,7 +60,7 @@ pub(crate) fn survey(
     let cgroups = Cgroup2::find();
     for (i, found) in found.iter().enumerate() {
         let mut claim = claim(config, found);
-        survey.warnings.extend(claim.cut.iter().map(|cut| cut_text(&claim.name, cut)));
+        discovery.warnings.extend(claim.cut.iter().map(|cut| cut_text(&claim.name, cut)));
         match &found.location {
             Location::Netns(netns) => match ports.of.get(&i) {
                 Some(own) => {
@@ -70,8 +70,8 @@ pub(crate) fn survey(
                         // leads to it.
                         continue;
                     }
-                    survey.namespaces.push(netns.clone());
-                    survey.homes.push((claim.key(), netns.clone()));
+                    discovery.namespaces.push(netns.clone());
+                    discovery.homes.push((claim.key(), netns.clone()));
                     if own.is_empty() {
                         claim.problem = Some(
                             "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),
@@ -86,10 +86,10 @@ pub(crate) fn survey(
             Location::HostNetwork { cgroup, .. } => resolve(&mut claim, cgroups.as_ref(), cgroup),
             Location::Interface(_) | Location::Cgroup(_) => {}
         }
-        survey.claims.push(claim);
+        discovery.classes.push(claim);
     }
     for class in config.classes.iter().filter(|c| c.is_static()) {
-        let mut claim = Claim {
+        let mut claim = DiscoveredClass {
             source: ClassSource::Config,
             name: class.name.clone(),
             kind: match (&class.interface, &class.cgroup) {
@@ -120,38 +120,38 @@ pub(crate) fn survey(
         if let Some(path) = &class.cgroup {
             resolve(&mut claim, cgroups.as_ref(), path);
         }
-        survey.claims.push(claim);
+        discovery.classes.push(claim);
     }
     // An interface belongs to one class. A configured class takes precedence.
-    let named: BTreeSet<u32> = survey
-        .claims
+    let named: BTreeSet<u32> = discovery
+        .classes
         .iter()
         .filter(|c| c.source == ClassSource::Config)
         .flat_map(|c| &c.ports)
         .map(|p| p.0)
         .collect();
-    for claim in survey.claims.iter_mut().filter(|c| c.source != ClassSource::Config) {
+    for claim in discovery.classes.iter_mut().filter(|c| c.source != ClassSource::Config) {
         claim.ports.retain(|(index, _)| !named.contains(index));
     }
     let uplink_index = uplink.as_ref().map(|l| l.index);
-    for claim in &mut survey.claims {
+    for claim in &mut discovery.classes {
         claim.ports.retain(|(index, _)| Some(*index) != uplink_index);
     }
 
-    miss_containers(&mut survey.claims);
+    miss_containers(&mut discovery.classes);
 
-    let taken: BTreeSet<u32> = survey.claims.iter().flat_map(|c| &c.ports).map(|p| p.0).collect();
-    survey.strangers = links
+    let taken: BTreeSet<u32> = discovery.classes.iter().flat_map(|c| &c.ports).map(|p| p.0).collect();
+    discovery.strangers = links
         .iter()
         .filter(|l| matches!(l.kind.as_deref(), Some("veth" | "netkit")) && l.peer_netnsid.is_some())
         .filter(|l| Some(l.index) != uplink_index && !taken.contains(&l.index))
         .map(|l| (l.index, l.name.clone()))
         .collect();
-    let caught = |l: &&Link| taken.contains(&l.index) || survey.strangers.iter().any(|s| s.0 == l.index);
+    let caught = |l: &&Link| taken.contains(&l.index) || discovery.strangers.iter().any(|s| s.0 == l.index);
     let mtus = links.iter().filter(caught).chain(uplink.as_ref()).map(|l| l.mtu);
-    survey.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
-    survey.local = local(netlink, config, &links, uplink.as_ref(), &found)?;
-    Ok(survey)
+    discovery.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
+    discovery.local = local(netlink, config, &links, uplink.as_ref(), &found)?;
+    Ok(discovery)
 }
 
 fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>) -> Vec<Found> {
@@ -172,7 +172,7 @@ fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>)
     combine(docker.map_or(&[], |s| &s.containers), &namespaces)
 }
 
-fn claim(config: &Config, found: &Found) -> Claim {
+fn claim(config: &Config, found: &Found) -> DiscoveredClass {
     let (source, kind) = match (found.source, &found.location) {
         (Source::Docker, Location::HostNetwork { .. }) => (ClassSource::Docker, Kind::Cgroup),
         (Source::Docker, _) => (ClassSource::Docker, Kind::Container),
@@ -180,7 +180,7 @@ fn claim(config: &Config, found: &Found) -> Claim {
         (Source::Config, _) => (ClassSource::Config, Kind::Interface),
     };
     let Granted { layer, group, cut } = grant(config, found);
-    Claim {
+    DiscoveredClass {
         source,
         name: found.name.clone(),
         kind,
@@ -200,22 +200,26 @@ pub(crate) fn cut_text(container: &str, cut: &str) -> String {
 }
 
 /// Marks selectors whose container is absent.
-fn miss_containers(claims: &mut [Claim]) {
+fn miss_containers(discovered: &mut [DiscoveredClass]) {
     // Weir creates the reserved classes itself.
-    let is_here = |name: &str, claims: &[Claim]| {
-        RESERVED.contains(&name) || claims.iter().any(|claim| claim.sends_as(name))
+    let is_here = |name: &str, discovered: &[DiscoveredClass]| {
+        RESERVED.contains(&name) || discovered.iter().any(|claim| claim.sends_as(name))
     };
-    for i in 0..claims.len() {
-        let mut named = claims[i].selectors.iter().filter_map(|selector| selector.container.as_deref());
-        if let Some(name) = named.find(|name| !is_here(name, claims)) {
+    for i in 0..discovered.len() {
+        let mut named = discovered[i].selectors.iter().filter_map(|selector| selector.container.as_deref());
+        if let Some(name) = named.find(|name| !is_here(name, discovered)) {
             let why =
                 format!("there is no container {name} (its packets are selected as soon as it appears)");
-            claims[i].problem = Some(why);
+            discovered[i].problem = Some(why);
         }
     }
 }
 
-fn resolve(claim: &mut Claim, mount: Result<&Cgroup2, &cgroup::CgroupError>, path: &std::path::Path) {
+fn resolve(
+    claim: &mut DiscoveredClass,
+    mount: Result<&Cgroup2, &cgroup::CgroupError>,
+    path: &std::path::Path,
+) {
     match mount.map(|m| m.resolve(path)) {
         Ok(Ok(cgroup)) if (1..=8).contains(&cgroup.level) => claim.cgroups.push((cgroup.id, cgroup.level)),
         Ok(Ok(cgroup)) => {

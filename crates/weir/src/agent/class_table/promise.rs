@@ -96,7 +96,7 @@ pub(super) struct Want {
 /// The classes that may be present but were not looked for yet. Their promises are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// No survey was made yet.
+    /// No discovery was made yet.
     Everyone,
     /// Docker has not reported its containers yet.
     Docker,
@@ -126,13 +126,13 @@ pub(super) fn make(
     let members: BTreeMap<ClassKey, (String, Option<String>, bool)> = entries
         .iter()
         .map(|(key, e)| {
-            (key.clone(), (e.claim.name.clone(), e.claim.group.clone(), e.claim.kind == Kind::Group))
+            (key.clone(), (e.class.name.clone(), e.class.group.clone(), e.class.kind == Kind::Group))
         })
         .collect();
     let groups: Vec<(&str, Option<BitRate>)> = entries
         .values()
-        .filter(|e| e.claim.kind == Kind::Group)
-        .map(|e| (e.claim.name.as_str(), e.effective.policy.max()))
+        .filter(|e| e.class.kind == Kind::Group)
+        .map(|e| (e.class.name.as_str(), e.effective.policy.max()))
         .collect();
     let index: BTreeMap<&str, u32> = groups.iter().map(|(name, _)| *name).zip(0..).collect();
     let promisee = |key: &ClassKey| match members.get(key) {

@@ -1,4 +1,4 @@
-//! The entries of the book: present classes, and absent ones with a policy.
+//! The entries of the class table: present classes, and absent ones with a policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,29 +6,29 @@ use weir_api::{Kind, Origin};
 use weir_datapath::engine::{CONTROL, DEFAULT, FIRST, HOST};
 use weir_share::Policy;
 
-use super::{Book, Claim, Effective, Entry, agreed};
+use super::{ClassTable, DiscoveredClass, Effective, Entry, agreed};
 use crate::{
     agent::class_key::{ClassKey, ClassSource},
     agent::store::SetLayers,
     config::{Config, Layer, OTHER},
 };
 
-impl Book {
+impl ClassTable {
     /// All classes and groups, present or not. They have minors but no policies yet.
     pub(super) fn entries_for(
         &self,
         config: &Config,
         set: &SetLayers,
-        claims: &[Claim],
+        discovered: &[DiscoveredClass],
     ) -> BTreeMap<ClassKey, Entry> {
         let nobody = Effective { policy: Policy::default(), origins: [Origin::Default; 3] };
         let mut entries = BTreeMap::new();
-        let mut add = |claim: Claim, minor| {
-            let entry = Entry { claim, effective: nobody, agreement: None, minor, unpromised: None };
-            entries.entry(entry.claim.key()).or_insert(entry);
+        let mut add = |claim: DiscoveredClass, minor| {
+            let entry = Entry { class: claim, effective: nobody, agreement: None, minor, unpromised: None };
+            entries.entry(entry.class.key()).or_insert(entry);
         };
         let other = agreed::ceiling(config).map(|_| OTHER);
-        let own = |name: &str, kind| Claim {
+        let own = |name: &str, kind| DiscoveredClass {
             source: ClassSource::Weir,
             name: name.to_owned(),
             kind,
@@ -40,7 +40,8 @@ impl Book {
             selectors: Vec::new(),
             problem: None,
         };
-        let unreserved = |claim: Claim| Claim { group: other.map(str::to_owned), ..claim };
+        let unreserved =
+            |claim: DiscoveredClass| DiscoveredClass { group: other.map(str::to_owned), ..claim };
         add(unreserved(own("host", Kind::Host)), Some(HOST));
         add(unreserved(own("default", Kind::Default)), Some(DEFAULT));
         add(own("control", Kind::Control), Some(CONTROL));
@@ -57,7 +58,7 @@ impl Book {
             taken.insert(next);
             Some(next)
         };
-        let mut numbered = |mut claim: Claim| {
+        let mut numbered = |mut claim: DiscoveredClass| {
             let minor = minor_of(&claim.key());
             if minor.is_none() {
                 claim.problem = Some("the scheduler has room for 65,518 classes and they are used up".into());
@@ -69,21 +70,21 @@ impl Book {
         match other {
             // Groups do not nest.
             Some(other) => drop(groups.insert(other)),
-            None => claims.iter().for_each(|claim| groups.extend(group_of(config, claim))),
+            None => discovered.iter().for_each(|claim| groups.extend(group_of(config, claim))),
         }
         for name in groups {
-            numbered(Claim { source: ClassSource::Group, ..own(name, Kind::Group) });
+            numbered(DiscoveredClass { source: ClassSource::Group, ..own(name, Kind::Group) });
         }
-        for claim in claims {
+        for claim in discovered {
             let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);
-            numbered(Claim { group, ..claim.clone() });
+            numbered(DiscoveredClass { group, ..claim.clone() });
         }
-        for claim in agreed::claims(&self.agreed, claims) {
+        for claim in agreed::discovered(&self.agreed, discovered) {
             numbered(claim);
         }
         // Absent classes with a policy from the configuration or set by hand.
         let here: BTreeSet<String> =
-            claims.iter().flat_map(|c| [c.name.clone(), c.key().to_string()]).collect();
+            discovered.iter().flat_map(|c| [c.name.clone(), c.key().to_string()]).collect();
         let is_here = |name: &str| here.contains(name);
         let mut absent: BTreeMap<&str, Option<&String>> = BTreeMap::new();
         // A policy set by hand for a container of that name already reserves the same minimum.
@@ -105,13 +106,13 @@ impl Book {
         for (name, group) in absent {
             let key = ClassKey::parse(name).filter(|key| key.source().is_discovered());
             let (source, bare) = key.as_ref().map_or((ClassSource::Absent, name), |k| (k.source(), k.name()));
-            add(Claim { source, group: group.cloned(), ..own(bare, Kind::Container) }, None);
+            add(DiscoveredClass { source, group: group.cloned(), ..own(bare, Kind::Container) }, None);
         }
         entries
     }
 }
 
-fn group_of<'a>(config: &'a Config, claim: &'a Claim) -> Option<&'a str> {
+fn group_of<'a>(config: &'a Config, claim: &'a DiscoveredClass) -> Option<&'a str> {
     let configured = config.classes.iter().find(|c| c.is_about(claim.source.as_str(), &claim.name));
     configured.and_then(|c| c.group.as_deref()).or(claim.group.as_deref())
 }

@@ -1,4 +1,4 @@
-//! Random lives of a book against a naive model. Each class has its policy or a reason, the oldest
+//! Random lives of a class table against a naive model. Each class has its policy or a reason, the oldest
 //! promise wins, and no event is untrue.
 
 use super::*;
@@ -24,10 +24,10 @@ struct Life {
     random: fastrand::Rng,
     config: Config,
     /// Present containers in the order of their arrival.
-    here: Vec<Claim>,
+    here: Vec<DiscoveredClass>,
     agreed: BitRate,
     stored: Stored,
-    book: Book,
+    table: ClassTable,
     order: Order,
     /// The last event about each minimum that is not promised.
     heard: BTreeMap<String, String>,
@@ -72,7 +72,7 @@ fn random_config(random: &mut fastrand::Rng) -> (Option<Config>, String) {
 }
 
 /// A policy in the naive reading: each value comes from the strongest origin that has one.
-fn asked(config: &Config, set: &SetLayers, key: &ClassKey, claim: &Claim) -> Layer {
+fn asked(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredClass) -> Layer {
     let class = config
         .classes
         .iter()
@@ -100,35 +100,37 @@ impl Life {
                 break config;
             }
         };
-        let book = Book::new(config.clone(), SetLayers::new(), Minors::new(), Ledger::new(), BitRate::ZERO);
+        let table =
+            ClassTable::new(config.clone(), SetLayers::new(), Minors::new(), Ledger::new(), BitRate::ZERO);
         let mut life = Life {
             random,
             config,
             here: Vec::new(),
             agreed: BitRate::ZERO,
             stored: Stored::default(),
-            book,
+            table,
             order: Order::new(),
             heard: BTreeMap::new(),
             log: Vec::new(),
         };
-        life.survey(true);
+        life.discover(true);
         life
     }
 
-    fn claims(&self, docker: bool) -> Vec<Claim> {
-        let interfaces = self.config.classes.iter().filter(|class| class.is_static()).map(|class| Claim {
-            source: ClassSource::Config,
-            kind: Kind::Interface,
-            group: class.group.clone(),
-            ..claim(&class.name)
-        });
+    fn discovered(&self, docker: bool) -> Vec<DiscoveredClass> {
+        let interfaces =
+            self.config.classes.iter().filter(|class| class.is_static()).map(|class| DiscoveredClass {
+                source: ClassSource::Config,
+                kind: Kind::Interface,
+                group: class.group.clone(),
+                ..claim(&class.name)
+            });
         self.here.iter().filter(|_| docker).cloned().chain(interfaces).collect()
     }
 
-    fn survey(&mut self, docker: bool) {
-        let claims = self.claims(docker);
-        let changes = self.book.update(claims, docker);
+    fn discover(&mut self, docker: bool) {
+        let discovered = self.discovered(docker);
+        let changes = self.table.update(discovered, docker);
         self.check(changes, !docker);
     }
 
@@ -143,32 +145,32 @@ impl Life {
                     let group = self.random.bool().then(|| "g".to_owned());
                     let label = Layer { weight, min, max };
                     self.log.push(format!("arrives: {name} {label:?} {group:?}"));
-                    self.here.push(Claim { label, group, ..claim(name) });
+                    self.here.push(DiscoveredClass { label, group, ..claim(name) });
                 }
-                self.survey(true);
+                self.discover(true);
             }
             2 if !self.here.is_empty() => {
                 let gone = self.here.remove(self.random.usize(..self.here.len()));
                 self.log.push(format!("leaves: {}", gone.name));
-                self.survey(true);
+                self.discover(true);
             }
             3 => {
                 let (config, text) = random_config(&mut self.random);
                 self.log.push(format!("reload ({}): {text}", config.is_some()));
                 if let Some(config) = config {
                     self.config = config.clone();
-                    self.book.reconfigure(config);
-                    let changes = self.book.promise_changes();
+                    self.table.reconfigure(config);
+                    let changes = self.table.promise_changes();
                     self.check(changes, false);
-                    self.survey(true);
+                    self.discover(true);
                 }
             }
             4 | 5 => self.set(),
             6 => {
                 self.agreed = BitRate::mbit(self.random.u64(..30));
                 self.log.push(format!("agreed: {}", self.agreed));
-                self.book.agree(Vec::new(), self.agreed);
-                let changes = self.book.promise_changes();
+                self.table.agree(Vec::new(), self.agreed);
+                let changes = self.table.promise_changes();
                 self.check(changes, false);
             }
             _ => self.restart(),
@@ -180,15 +182,15 @@ impl Life {
         let name = names[self.random.usize(..names.len())];
         let planned = if self.random.u8(..3) == 0 {
             self.log.push(format!("unset {name}"));
-            self.book.plan_unset(name)
+            self.table.plan_unset(name)
         } else {
             let min = self.random.bool().then(|| mbit(&mut self.random, 40));
             let max = self.random.bool().then(|| mbit(&mut self.random, 60));
             let change = PolicyChange { name: name.to_owned(), weight: None, min, max };
             self.log.push(format!("set {change:?}"));
-            self.book.plan(&SetPolicies { changes: vec![change], allow_absent: true })
+            self.table.plan(&SetPolicies { changes: vec![change], allow_absent: true })
         };
-        let held: Vec<ClassKey> = self.book.ledger().keys().cloned().collect();
+        let held: Vec<ClassKey> = self.table.ledger().keys().cloned().collect();
         let held = held.into_iter().filter(|key| !self.heard.contains_key(key.as_str())).collect::<Vec<_>>();
         let Ok(set) = planned else {
             self.log.push("refused".to_owned());
@@ -199,11 +201,11 @@ impl Life {
         if self.random.u8(..5) == 0 {
             return self.restart();
         }
-        self.book.commit(set);
-        let changes = self.book.promise_changes();
+        self.table.commit(set);
+        let changes = self.table.promise_changes();
         self.check(changes, false);
         for key in held {
-            let entry = self.book.entries().get(&key);
+            let entry = self.table.entries().get(&key);
             let lost = entry.and_then(|e| e.unpromised.as_ref().filter(|u| u.origin != Origin::Label));
             assert!(lost.is_none(), "a request took a promise from {key}: {}", self.told());
         }
@@ -223,15 +225,15 @@ impl Life {
             let gone = self.here.remove(self.random.usize(..self.here.len()));
             self.log.push(format!("without {}", gone.name));
         }
-        self.book = Book::new(self.config.clone(), set, minors, ledger, self.agreed);
+        self.table = ClassTable::new(self.config.clone(), set, minors, ledger, self.agreed);
         self.heard.clear();
-        // A survey finds the containers in any order.
+        // A discovery finds the containers in any order.
         self.random.shuffle(&mut self.here);
         if self.random.bool() {
             self.log.push("docker is late".to_owned());
-            self.survey(false);
+            self.discover(false);
         }
-        self.survey(true);
+        self.discover(true);
     }
 
     /// Computes the minima that the model promises.
@@ -241,30 +243,32 @@ impl Life {
             turn: (u8, bool, usize, String),
         }
         let mut asks: BTreeMap<String, Asks> = BTreeMap::new();
-        for (key, entry) in self.book.entries() {
-            let layer = asked(&self.config, self.book.set_layers(), key, &entry.claim);
-            let (Some(min), false) = (layer.min, entry.claim.kind == Kind::Control) else { continue };
+        for (key, entry) in self.table.entries() {
+            let layer = asked(&self.config, self.table.set_layers(), key, &entry.class);
+            let (Some(min), false) = (layer.min, entry.class.kind == Kind::Control) else { continue };
             if layer.max.is_some_and(|max| min > max) {
                 continue;
             }
-            let arrival = self.book.arrivals.iter().position(|other| other == key).unwrap_or(usize::MAX);
-            let rank = rank(&self.config, &entry.claim, entry.effective.origins[1]);
-            let turn = (rank, entry.claim.kind != Kind::Group, arrival, key.to_string());
+            let arrival = self.table.arrivals.iter().position(|other| other == key).unwrap_or(usize::MAX);
+            let rank = rank(&self.config, &entry.class, entry.effective.origins[1]);
+            let turn = (rank, entry.class.kind != Kind::Group, arrival, key.to_string());
             asks.insert(key.to_string(), Asks { min: min.0, turn });
         }
         let room = self.config.link.reservable.of(self.config.link.capacity).saturating_sub(self.agreed).0;
-        let entries = self.book.entries();
+        let entries = self.table.entries();
         // Counts all promises from the beginning each time.
         let fits = |order: &Order| {
             let mut of_group: BTreeMap<&str, u64> = BTreeMap::new();
             let (mut link, mut bought) = (0, BTreeMap::new());
             for (key, min) in order {
-                let claim = entries.get(key.as_str()).map(|e| &e.claim);
+                let claim = entries.get(key.as_str()).map(|e| &e.class);
                 match claim {
                     Some(claim) if claim.kind == Kind::Group => {
                         bought.insert(claim.name.as_str(), *min);
                     }
-                    Some(Claim { group: Some(group), .. }) => *of_group.entry(group).or_default() += min,
+                    Some(DiscoveredClass { group: Some(group), .. }) => {
+                        *of_group.entry(group).or_default() += min
+                    }
                     _ => link += min,
                 }
             }
@@ -328,7 +332,7 @@ impl Life {
 
     fn check(&mut self, changes: Vec<Change>, is_late: bool) {
         self.model(is_late);
-        let mut made: Vec<(&ClassKey, &Promise)> = self.book.ledger().iter().collect();
+        let mut made: Vec<(&ClassKey, &Promise)> = self.table.ledger().iter().collect();
         made.sort_by_key(|(_, promise)| promise.since);
         let mut made: Order =
             made.into_iter().map(|(key, promise)| (key.to_string(), promise.min.0)).collect();
@@ -340,19 +344,19 @@ impl Life {
         }
         assert_eq!(made, order, "{}", self.told());
         if is_late {
-            let mut ages: Vec<(&ClassKey, &Promise)> = self.book.ledger().iter().collect();
+            let mut ages: Vec<(&ClassKey, &Promise)> = self.table.ledger().iter().collect();
             ages.sort_by_key(|(_, promise)| promise.since);
             self.order = ages.into_iter().map(|(key, promise)| (key.to_string(), promise.min.0)).collect();
         }
-        for claim in &self.book.found {
-            let entry = self.book.entries().get(&claim.key());
+        for claim in &self.table.found {
+            let entry = self.table.entries().get(&claim.key());
             assert!(entry.is_some_and(|e| e.minor.is_some()), "{} has no class: {}", claim.name, self.told());
         }
-        for (key, entry) in self.book.entries() {
-            if entry.claim.kind == Kind::Control {
+        for (key, entry) in self.table.entries() {
+            if entry.class.kind == Kind::Control {
                 continue;
             }
-            let layer = asked(&self.config, self.book.set_layers(), key, &entry.claim);
+            let layer = asked(&self.config, self.table.set_layers(), key, &entry.class);
             let policy = entry.effective.policy;
             assert_eq!(
                 (policy.weight(), policy.max()),
@@ -370,34 +374,34 @@ impl Life {
         }
         for change in changes {
             match change {
-                Change::Added(key) => assert!(self.book.entries().contains_key(&key)),
+                Change::Added(key) => assert!(self.table.entries().contains_key(&key)),
                 Change::Removed(key) => {
-                    assert!(self.book.entries().get(&key).is_none_or(|e| e.minor.is_none()));
+                    assert!(self.table.entries().get(&key).is_none_or(|e| e.minor.is_none()));
                 }
                 Change::Unpromised { key, why } => drop(self.heard.insert(key.to_string(), why)),
                 Change::Promised { key, min } => {
                     assert!(self.heard.remove(key.as_str()).is_some(), "{key} was promised: {}", self.told());
-                    assert_eq!(self.book.entries()[&key].effective.policy.min(), Some(min));
+                    assert_eq!(self.table.entries()[&key].effective.policy.min(), Some(min));
                 }
             }
         }
         // Absent classes, and classes without a minimum, get no events.
         self.heard.retain(|key, _| {
-            self.book
+            self.table
                 .entries()
                 .get(key.as_str())
                 .is_some_and(|e| e.unpromised.is_some() || e.effective.policy.min().is_some())
         });
         let silent = |key: &&ClassKey| {
-            self.book.entries()[*key].unpromised.is_some() != self.heard.contains_key(key.as_str())
+            self.table.entries()[*key].unpromised.is_some() != self.heard.contains_key(key.as_str())
         };
-        let wrong: Vec<&ClassKey> = self.book.entries().keys().filter(|key| silent(key)).collect();
+        let wrong: Vec<&ClassKey> = self.table.entries().keys().filter(|key| silent(key)).collect();
         assert!(wrong.is_empty(), "of {wrong:?} events tell otherwise: {}", self.told());
         // The agent stores the state before it writes to the kernel.
         self.stored = Stored {
-            set: self.book.set_layers().clone(),
-            minors: self.book.minors().clone(),
-            ledger: self.book.ledger().clone(),
+            set: self.table.set_layers().clone(),
+            minors: self.table.minors().clone(),
+            ledger: self.table.ledger().clone(),
         };
     }
 
@@ -415,7 +419,7 @@ fn classes_of_random_lives_have_their_policy_or_a_reason() {
         life.log.push(format!("seed {seed}"));
         for _ in 0..STEPS {
             life.step();
-            unpromised += life.book.entries().values().filter(|e| e.unpromised.is_some()).count();
+            unpromised += life.table.entries().values().filter(|e| e.unpromised.is_some()).count();
         }
     }
     println!("{lives} lives of {STEPS} steps; {unpromised} times a minimum was not promised");

@@ -1,7 +1,7 @@
-//! The book of classes: names, policies, origins, admission. It does not use the kernel.
+//! The table of classes: names, policies, origins, admission. It does not use the kernel.
 
 mod agreed;
-pub(crate) mod claim;
+pub(crate) mod discovered;
 mod entries;
 mod names;
 mod promise;
@@ -22,7 +22,7 @@ use super::store::{Ledger, Minors, SetLayers};
 use crate::config::{Config, Layer, within};
 
 pub(crate) use agreed::Agreed;
-pub(crate) use claim::Claim;
+pub(crate) use discovered::DiscoveredClass;
 pub(crate) use promise::Unpromised;
 
 /// The most policies that one request changes.
@@ -51,7 +51,7 @@ impl Effective {
 /// A class or a group.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    pub(crate) claim: Claim,
+    pub(crate) class: DiscoveredClass,
     /// The policy in force.
     pub(crate) effective: Effective,
     /// The agreement that its policy comes from, if any.
@@ -62,7 +62,7 @@ pub(crate) struct Entry {
     pub(crate) unpromised: Option<Unpromised>,
 }
 
-/// A change of the book.
+/// A change of the class table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Added(ClassKey),
@@ -80,13 +80,13 @@ pub(crate) enum Change {
 }
 
 /// All classes and groups.
-pub(crate) struct Book {
+pub(crate) struct ClassTable {
     config: Config,
     set: SetLayers,
     minors: Minors,
     entries: BTreeMap<ClassKey, Entry>,
-    /// The claims of the last survey.
-    found: Vec<Claim>,
+    /// The classes of the last discovery.
+    found: Vec<DiscoveredClass>,
     /// The agreements in force.
     agreed: Vec<Agreed>,
     /// The reasons why some agreements are not enforced.
@@ -135,9 +135,9 @@ struct Resolved {
     unmet: BTreeMap<weir_agree::Name, String>,
 }
 
-impl Book {
-    /// A book with weir's own classes and the configured groups only. Agreements promise at most
-    /// `promised`. The promises of `ledger` are kept for their classes until [`Book::update`] reports
+impl ClassTable {
+    /// A class table with weir's own classes and the configured groups only. Agreements promise at most
+    /// `promised`. The promises of `ledger` are kept for their classes until [`ClassTable::update`] reports
     /// the present classes.
     pub(crate) fn new(
         config: Config,
@@ -145,7 +145,7 @@ impl Book {
         minors: Minors,
         ledger: Ledger,
         promised: BitRate,
-    ) -> Book {
+    ) -> ClassTable {
         set.retain(|name, layer| match layer.policy() {
             Ok(_) => true,
             Err(why) => {
@@ -154,7 +154,7 @@ impl Book {
             }
         });
         let empty = Reservation { reserved: BitRate::ZERO, reservable: BitRate::ZERO };
-        let mut book = Book {
+        let mut table = ClassTable {
             config,
             set,
             minors,
@@ -169,8 +169,8 @@ impl Book {
             told: BTreeMap::new(),
             reservation: empty,
         };
-        book.accept(book.resolve(&book.config, &book.set, &[]));
-        book
+        table.accept(table.resolve(&table.config, &table.set, &[]));
+        table
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -200,23 +200,23 @@ impl Book {
         &self.entries
     }
 
-    /// Replaces the claims of present classes. Without `docker_told`, `claims` may lack containers with
+    /// Replaces the present classes. Without `docker_told`, `discovered` may lack containers with
     /// a promised minimum. Their promises are kept.
-    pub(crate) fn update(&mut self, claims: Vec<Claim>, docker_told: bool) -> Vec<Change> {
-        let before: BTreeSet<ClassKey> = self.found.iter().map(Claim::key).collect();
-        let keys: BTreeSet<ClassKey> = claims.iter().map(Claim::key).collect();
+    pub(crate) fn update(&mut self, discovered: Vec<DiscoveredClass>, docker_told: bool) -> Vec<Change> {
+        let before: BTreeSet<ClassKey> = self.found.iter().map(DiscoveredClass::key).collect();
+        let keys: BTreeSet<ClassKey> = discovered.iter().map(DiscoveredClass::key).collect();
         self.awaited = match (docker_told, self.awaited) {
             (false, Awaited::Everyone | Awaited::Docker) => Awaited::Docker,
             _ => Awaited::Nobody,
         };
         self.arrivals.retain(|key| keys.contains(key));
         let mut arrived: BTreeSet<ClassKey> = self.arrivals.iter().cloned().collect();
-        for key in claims.iter().map(Claim::key) {
+        for key in discovered.iter().map(DiscoveredClass::key) {
             if arrived.insert(key.clone()) {
                 self.arrivals.push(key);
             }
         }
-        self.found = claims;
+        self.found = discovered;
         self.accept(self.resolve(&self.config, &self.set, &self.found));
         let mut changes: Vec<Change> = before.difference(&keys).cloned().map(Change::Removed).collect();
         changes.extend(keys.difference(&before).cloned().map(Change::Added));
@@ -310,7 +310,7 @@ impl Book {
             if before.is_some_and(|before| before.is_as(unpromised)) {
                 continue;
             }
-            if let Some(error) = unpromised.refusal(&entry.claim.name) {
+            if let Some(error) = unpromised.refusal(&entry.class.name) {
                 return Err(error);
             }
         }
@@ -388,29 +388,29 @@ impl Book {
     }
 
     /// Computes each class's policy. A class whose minimum does not fit loses only that minimum.
-    fn resolve(&self, config: &Config, set: &SetLayers, claims: &[Claim]) -> Resolved {
-        let mut entries = self.entries_for(config, set, claims);
+    fn resolve(&self, config: &Config, set: &SetLayers, discovered: &[DiscoveredClass]) -> Resolved {
+        let mut entries = self.entries_for(config, set, discovered);
         let ceiling = agreed::ceiling(config);
         let mut wants = BTreeMap::new();
         let arrivals: BTreeMap<&ClassKey, usize> = self.arrivals.iter().zip(0..).collect();
         for (key, entry) in &mut entries {
-            if let (Some(ceiling), true) = (ceiling, agreed::is_other(&entry.claim)) {
+            if let (Some(ceiling), true) = (ceiling, agreed::is_other(&entry.class)) {
                 entry.effective = agreed::bounded(None, ceiling);
                 continue;
             }
-            if entry.claim.is_agreed() {
+            if entry.class.is_agreed() {
                 // The agreement's admission promised this minimum.
                 continue;
             }
-            let (without, min) = effective(&layers(config, set, key, &entry.claim));
+            let (without, min) = effective(&layers(config, set, key, &entry.class));
             entry.effective = without;
             let (Some(min), origin) = (min, without.origins[1]) else { continue };
             match without.policy.max() {
                 // The control class uses the part of the link that is not promised.
-                _ if entry.claim.kind == Kind::Control => entry.effective = without.with_min(Some(min)),
+                _ if entry.class.kind == Kind::Control => entry.effective = without.with_min(Some(min)),
                 Some(max) if min > max => entry.unpromised = Some(Unpromised::above_max(min, origin, max)),
                 _ => {
-                    let rank = rank(config, &entry.claim, origin);
+                    let rank = rank(config, &entry.class, origin);
                     let arrival = arrivals.get(key).copied().unwrap_or(usize::MAX);
                     wants.insert(key.clone(), Want { min, origin, rank, arrival });
                 }
@@ -448,12 +448,12 @@ fn leave_out_labels(
 }
 
 /// Whether a source reported this class. Classes of weir and of the configuration do not count.
-fn is_claimed(claim: &Claim) -> bool {
+fn is_discovered(claim: &DiscoveredClass) -> bool {
     !matches!(claim.source, ClassSource::Weir | ClassSource::Group | ClassSource::Agreement)
 }
 
 /// The layers of a policy, weakest first.
-fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &Claim) -> Layers {
+fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredClass) -> Layers {
     let by_hand = set.get(key.as_str()).or_else(|| set.get(&claim.name)).copied().unwrap_or_default();
     let class = || {
         let mut about = config.classes.iter().filter(|c| c.is_about(claim.source.as_str(), &claim.name));
@@ -489,8 +489,8 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &Claim) -> La
 
 /// The rank of a minimum among those that ask for a promise at the same time. All minima of the first
 /// rank fit, because the check of a configuration counts them.
-fn rank(config: &Config, claim: &Claim, origin: Origin) -> u8 {
-    let is_configured = !is_claimed(claim)
+fn rank(config: &Config, claim: &DiscoveredClass, origin: Origin) -> u8 {
+    let is_configured = !is_discovered(claim)
         || claim.source == ClassSource::Absent
         || config.classes.iter().any(|class| class.is_about(claim.source.as_str(), &claim.name));
     match origin {
@@ -502,5 +502,5 @@ fn rank(config: &Config, claim: &Claim, origin: Origin) -> u8 {
 }
 
 #[cfg(test)]
-#[path = "book_tests.rs"]
+#[path = "class_table_tests.rs"]
 mod tests;

@@ -1,0 +1,406 @@
+use super::*;
+
+#[path = "class_table_random.rs"]
+mod random;
+
+fn config(text: &str) -> Config {
+    let text = format!("[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n{text}");
+    crate::config::parse(&text, std::path::Path::new("test.toml")).unwrap()
+}
+
+fn table_of(text: &str) -> ClassTable {
+    ClassTable::new(config(text), SetLayers::new(), Minors::new(), Ledger::new(), BitRate::ZERO)
+}
+
+fn claim(name: &str) -> DiscoveredClass {
+    DiscoveredClass {
+        source: ClassSource::Docker,
+        name: name.to_owned(),
+        kind: Kind::Container,
+        group: None,
+        label: Layer::default(),
+        cut: Vec::new(),
+        ports: vec![(7, "veth7".to_owned())],
+        cgroups: Vec::new(),
+        selectors: Vec::new(),
+        problem: None,
+    }
+}
+
+fn min(name: &str, mbit: u64) -> SetPolicies {
+    let change = PolicyChange {
+        name: name.to_owned(),
+        min: Some(Some(BitRate::mbit(mbit))),
+        ..PolicyChange::default()
+    };
+    SetPolicies { changes: vec![change], allow_absent: false }
+}
+
+fn set(table: &mut ClassTable, changes: &SetPolicies) -> Result<(), Error> {
+    let planned = table.plan(changes)?;
+    table.commit(planned);
+    Ok(())
+}
+
+fn unpromised(table: &ClassTable, key: &str) -> Option<String> {
+    table.entries()[key].unpromised.as_ref().map(ToString::to_string)
+}
+
+fn floor(table: &ClassTable, key: &str) -> BitRate {
+    table.entries()[key].effective.policy.floor()
+}
+
+#[test]
+fn a_value_comes_from_its_strongest_origin() {
+    let mut table = table_of("[defaults]\nweight = 2\n[[class]]\nname = \"web\"\nmax = \"50mbit\"\n");
+    let label = Layer { weight: "5".parse().ok(), min: Some(BitRate::mbit(4)), max: Some(BitRate::mbit(9)) };
+    table.update(vec![DiscoveredClass { label, ..claim("web") }, claim("db")], true);
+    let web = table.entries()["docker:web"].effective;
+    assert_eq!(
+        (web.policy.weight().get(), web.policy.floor(), web.policy.ceiling()),
+        (5, BitRate::mbit(4), BitRate::mbit(50))
+    );
+    assert_eq!(web.origins, [Origin::Label, Origin::Label, Origin::Config]);
+    set(&mut table, &min("web", 6)).unwrap();
+    assert_eq!(table.entries()["docker:web"].effective.origins[1], Origin::Set);
+    let db = table.entries()["docker:db"].effective;
+    assert_eq!((db.policy.weight().get(), db.origins[0]), (2, Origin::Defaults));
+}
+
+#[test]
+fn a_class_keeps_its_minor_while_others_come_and_go() {
+    let mut table = table_of("");
+    table.update(vec![claim("a"), claim("b"), claim("c")], true);
+    let minor = |table: &ClassTable, key: &str| table.entries()[key].minor;
+    let (a, c) = (minor(&table, "docker:a"), minor(&table, "docker:c"));
+    let changes = table.update(vec![claim("a"), claim("c")], true);
+    assert_eq!(changes, [Change::Removed("docker:b".into())]);
+    table.update(vec![claim("c"), claim("d"), claim("a")], true);
+    assert_eq!((minor(&table, "docker:a"), minor(&table, "docker:c")), (a, c));
+    let all: BTreeSet<_> = table.entries().values().map(|e| e.minor).collect();
+    assert_eq!(all.len(), table.entries().len());
+}
+
+#[test]
+fn a_class_has_its_minor_again_after_a_restart_whoever_is_found_first() {
+    let mut before = table_of("");
+    before.update(vec![claim("c"), claim("b")], true);
+    before.update(vec![claim("a"), claim("b"), claim("c")], true);
+    let (config, minors) = (before.config().clone(), before.minors().clone());
+    let mut after = ClassTable::new(config, SetLayers::new(), minors, Ledger::new(), BitRate::ZERO);
+    assert_eq!(after.minors(), before.minors());
+    after.update(vec![claim("a"), claim("b"), claim("c")], true);
+    assert_eq!(after.minors(), before.minors());
+}
+
+#[test]
+fn a_class_has_its_minor_again_after_agreements_came_before_the_survey() {
+    let mut before = table_of("");
+    before.update(vec![claim("c"), claim("b")], true);
+    before.update(vec![claim("a"), claim("b"), claim("c")], true);
+    let (config, minors) = (before.config().clone(), before.minors().clone());
+    let mut after = ClassTable::new(config, SetLayers::new(), minors, Ledger::new(), BitRate::ZERO);
+    after.agree(vec![agreed("b", 10, 20)], BitRate::mbit(10));
+    after.update(vec![claim("a"), claim("b"), claim("c")], true);
+    assert_eq!(after.minors(), before.minors());
+}
+
+/// The refused request changes nothing.
+#[test]
+fn minimum_that_does_not_fit_is_refused_with_numbers() {
+    let mut table = table_of("");
+    table.update(vec![claim("a"), claim("b")], true);
+    set(&mut table, &min("a", 60)).unwrap();
+    let before = table.set_layers().clone();
+    let error = set(&mut table, &min("b", 40)).unwrap_err();
+    assert_eq!(
+        (error.code.as_str(), error.asked, error.free),
+        ("no-capacity", Some(BitRate::mbit(40)), Some(BitRate::mbit(35)))
+    );
+    assert_eq!(table.set_layers(), &before);
+    assert_eq!(floor(&table, "docker:b"), BitRate::ZERO);
+    set(&mut table, &min("b", 35)).unwrap();
+    assert_eq!(table.reservation().free(), BitRate::ZERO);
+}
+
+#[test]
+fn many_changes_are_all_made_or_none() {
+    let mut table = table_of("");
+    table.update(vec![claim("a"), claim("b")], true);
+    let mut both = min("a", 10);
+    both.changes.extend(min("b", 90).changes);
+    assert_eq!(set(&mut table, &both).unwrap_err().code, "no-capacity");
+    assert_eq!(floor(&table, "docker:a"), BitRate::ZERO);
+    let mut twice = min("a", 10);
+    twice.changes.extend(min("docker:a", 20).changes);
+    assert!(set(&mut table, &twice).unwrap_err().message.contains("twice"));
+}
+
+#[test]
+fn who_came_first_keeps_what_a_label_was_promised() {
+    let mut table = table_of("");
+    let with = |name, mbit| DiscoveredClass {
+        label: Layer { min: Some(BitRate::mbit(mbit)), ..Layer::default() },
+        ..claim(name)
+    };
+    table.update(vec![with("z", 60)], true);
+    let changes = table.update(vec![with("a", 60), with("z", 60)], true);
+    assert_eq!(floor(&table, "docker:z"), BitRate::mbit(60));
+    assert_eq!(floor(&table, "docker:a"), BitRate::ZERO);
+    let why = unpromised(&table, "docker:a").unwrap();
+    assert!(why.contains("weir.min, is not promised") && why.contains("35mbit are free"), "{why}");
+    assert!(changes.contains(&Change::Unpromised { key: "docker:a".into(), why }));
+    // When the first class leaves, the second gets the promise.
+    let changes = table.update(vec![with("a", 60)], true);
+    assert!(changes.contains(&Change::Promised { key: "docker:a".into(), min: BitRate::mbit(60) }));
+    assert_eq!(floor(&table, "docker:a"), BitRate::mbit(60));
+    assert_eq!(unpromised(&table, "docker:a"), None);
+}
+
+#[test]
+fn a_label_above_the_configured_maximum_costs_its_class_the_minimum_alone() {
+    let mut table = table_of("[[class]]\nname = \"a\"\nmax = \"10mbit\"\n");
+    let label = Layer { min: Some(BitRate::mbit(20)), weight: "3".parse().ok(), max: None };
+    table.update(vec![DiscoveredClass { label, ..claim("a") }], true);
+    let policy = table.entries()["docker:a"].effective.policy;
+    let (weight, max) = (policy.weight().get(), policy.ceiling());
+    assert_eq!((weight, policy.min(), max), (3, None, BitRate::mbit(10)));
+    let why = unpromised(&table, "docker:a").unwrap();
+    assert!(why.contains("minimum of 20mbit") && why.contains("above its maximum of 10mbit"), "{why}");
+}
+
+#[test]
+fn a_policy_can_wait_for_a_name_that_is_not_here() {
+    let mut table = table_of("");
+    let mut later = min("web", 20);
+    assert_eq!(set(&mut table, &later).unwrap_err().code, "unknown-name");
+    later.allow_absent = true;
+    set(&mut table, &later).unwrap();
+    assert_eq!(table.entries()["absent:web"].minor, None);
+    // The minimum is reserved for the absent class.
+    assert_eq!(table.reservation().reserved, BitRate::mbit(20));
+    table.update(vec![claim("web")], true);
+    assert_eq!(floor(&table, "docker:web"), BitRate::mbit(20));
+    assert!(!table.entries().contains_key("absent:web"));
+    assert_eq!(table.reservation().reserved, BitRate::mbit(20));
+}
+
+#[test]
+fn a_name_that_two_sources_know_must_be_qualified() {
+    let mut table = table_of("");
+    table.update(
+        vec![claim("web"), DiscoveredClass { source: ClassSource::Netns, kind: Kind::Netns, ..claim("web") }],
+        true,
+    );
+    let error = set(&mut table, &min("web", 1)).unwrap_err();
+    assert_eq!(error.code, "ambiguous-name");
+    assert!(error.message.contains("docker:web or netns:web"), "{error}");
+    set(&mut table, &min("netns:web", 1)).unwrap();
+    assert_eq!(floor(&table, "netns:web"), BitRate::mbit(1));
+    assert_eq!(floor(&table, "docker:web"), BitRate::ZERO);
+}
+
+/// The rest of the configuration applies.
+#[test]
+fn configured_minimum_after_one_set_by_hand_is_not_promised() {
+    let mut table = table_of("");
+    table.update(vec![claim("a")], true);
+    set(&mut table, &min("a", 60)).unwrap();
+    table.reconfigure(config("[defaults]\nweight = 9\n[[class]]\nname = \"b\"\nmin = \"50mbit\"\n"));
+    assert_eq!((floor(&table, "docker:a"), floor(&table, "absent:b")), (BitRate::mbit(60), BitRate::ZERO));
+    assert_eq!(table.entries()["docker:a"].effective.policy.weight().get(), 9);
+    assert!(unpromised(&table, "absent:b").unwrap().contains("35mbit are free"));
+    assert!(
+        matches!(table.promise_changes().as_slice(), [Change::Unpromised { key, .. }] if *key == "absent:b")
+    );
+    table.reconfigure(config("[[class]]\nname = \"a\"\nmax = \"50mbit\"\n"));
+    assert!(unpromised(&table, "docker:a").unwrap().contains("above its maximum of 50mbit"));
+}
+
+#[test]
+fn a_groups_minimum_holds_its_members_minima() {
+    let mut table = table_of(
+        "[[group]]\nname = \"t\"\nmin = \"30mbit\"\n[[class]]\nname = \"a\"\ngroup = \"t\"\n[[class]]\nname = \"b\"\ngroup = \"t\"\n",
+    );
+    table.update(vec![claim("a"), claim("b")], true);
+    set(&mut table, &min("a", 20)).unwrap();
+    assert_eq!(table.reservation().reserved, BitRate::mbit(30));
+    assert!(set(&mut table, &min("b", 20)).unwrap_err().message.contains("group t"));
+    set(&mut table, &min("t", 40)).unwrap();
+    set(&mut table, &min("b", 20)).unwrap();
+    assert_eq!(table.entries()["docker:a"].class.group.as_deref(), Some("t"));
+}
+
+#[test]
+fn unset_lets_the_weaker_origins_show_through() {
+    let mut table = table_of("[[class]]\nname = \"a\"\nmin = \"5mbit\"\n");
+    table.update(vec![claim("a")], true);
+    set(&mut table, &min("a", 20)).unwrap();
+    let planned = table.plan_unset("a").unwrap();
+    table.commit(planned);
+    assert_eq!(floor(&table, "docker:a"), BitRate::mbit(5));
+    assert!(table.set_layers().is_empty());
+}
+
+#[test]
+fn the_control_class_cannot_be_changed_and_does_not_use_up_promises() {
+    let mut table = table_of("");
+    assert!(set(&mut table, &min("control", 20)).unwrap_err().message.contains("weir's own"));
+    assert_eq!(table.reservation().reserved, BitRate::ZERO);
+    assert_eq!(floor(&table, CONTROL_KEY), BitRate::mbit(1));
+}
+
+fn agreed(container: &str, min: u64, max: u64) -> Agreed {
+    Agreed {
+        id: weir_agree::Name::new(&format!("a-{container}")).unwrap(),
+        selector: weir_agree::Selector::service(&weir_agree::Name::new(container).unwrap()),
+        weight: None,
+        min: BitRate::mbit(min),
+        max: BitRate::mbit(max),
+        limited_until: None,
+    }
+}
+
+/// The class gets its own policy back at the end of the agreement.
+#[test]
+fn agreement_in_force_goes_before_every_other_origin() {
+    let text =
+        "[agreements]\n[[group]]\nname = \"g\"\n[[class]]\nname = \"web\"\ngroup = \"g\"\nweight = 3\n";
+    let mut table = table_of(text);
+    table.update(vec![claim("web"), claim("db")], true);
+    set(&mut table, &min("web", 5)).unwrap();
+    assert!(table.agree(vec![agreed("web", 20, 30), agreed("gone", 10, 10)], BitRate::mbit(30)));
+    let web = &table.entries()["docker:web"];
+    let policy = web.effective.policy;
+    assert_eq!(
+        (policy.floor(), policy.ceiling(), policy.weight().get()),
+        (BitRate::mbit(20), BitRate::mbit(30), 3)
+    );
+    assert_eq!(web.effective.origins, [Origin::Config, Origin::Agreement, Origin::Agreement]);
+    assert_eq!(web.class.group, None);
+    assert_eq!(table.class_of(&agreed("web", 0, 0).id).map(ClassKey::as_str), Some("docker:web"));
+    assert!(table.unmet(&agreed("gone", 0, 0).id).unwrap().contains("no container gone now"));
+    // A class that is found again while the agreement is in force keeps it.
+    table.update(vec![claim("web"), claim("db")], true);
+    assert_eq!(floor(&table, "docker:web"), BitRate::mbit(20));
+
+    assert!(table.agree(Vec::new(), BitRate::ZERO));
+    let web = &table.entries()["docker:web"];
+    assert_eq!((web.class.group.as_deref(), floor(&table, "docker:web")), (Some("g"), BitRate::mbit(5)));
+    assert!(!table.agree(Vec::new(), BitRate::ZERO));
+}
+
+#[test]
+fn classes_are_not_promised_what_agreements_are() {
+    let mut table = table_of("[agreements]\n");
+    table.update(vec![claim("web"), claim("db")], true);
+    set(&mut table, &min("db", 10)).unwrap();
+    table.agree(Vec::new(), BitRate::mbit(60));
+    assert_eq!(table.promised_to_classes(), BitRate::mbit(10));
+    let error = table.plan(&min("web", 26)).unwrap_err();
+    assert_eq!((error.code.as_str(), error.free), ("no-capacity", Some(BitRate::mbit(25))));
+    set(&mut table, &min("web", 25)).unwrap();
+    // Agreements come before all other promises. When too much is agreed, the newest promise is
+    // withdrawn.
+    table.agree(Vec::new(), BitRate::mbit(85));
+    assert_eq!((floor(&table, "docker:db"), floor(&table, "docker:web")), (BitRate::mbit(10), BitRate::ZERO));
+    assert!(unpromised(&table, "docker:web").unwrap().contains("0bit are free"));
+}
+
+/// The ceiling exists only while an agreement is in force.
+#[test]
+fn classes_without_an_agreement_share_the_ceiling_of_others() {
+    let mut table = table_of("[agreements]\nshare = \"additive\"\n");
+    table.update(vec![claim("web"), DiscoveredClass { group: Some("pod".to_owned()), ..claim("db") }], true);
+    let other = |table: &ClassTable| table.entries()["group:other"].effective.policy;
+    assert_eq!((other(&table).min(), other(&table).max()), (None, None));
+    table.agree(vec![agreed("web", 20, 30)], BitRate::mbit(20));
+    assert_eq!((other(&table).floor(), other(&table).ceiling()), (BitRate::mbit(5), BitRate::mbit(5)));
+    let group = |key: &str| table.entries()[key].class.group.as_deref();
+    assert_eq!(
+        ["docker:web", "docker:db", "weir:host", "weir:default"].map(group),
+        [None, Some("other"), Some("other"), Some("other")]
+    );
+    assert_eq!(table.entries()["weir:control"].class.group, None);
+    // Promises to classes without an agreement fit in their part.
+    assert!(table.plan(&min("db", 6)).is_err());
+    assert!(table.plan(&min("db", 5)).is_ok());
+}
+
+#[test]
+fn two_agreements_are_not_about_one_container() {
+    let mut table = table_of("[agreements]\n");
+    table.update(vec![claim("web")], true);
+    table.agree(vec![agreed("docker:web", 20, 30), agreed("web", 10, 10)], BitRate::mbit(30));
+    assert_eq!(floor(&table, "docker:web"), BitRate::mbit(20));
+    let why = table.unmet(&agreed("web", 0, 0).id).unwrap();
+    assert_eq!(why, "agreement a-docker:web is about the same container");
+}
+
+#[test]
+fn a_reserved_name_is_never_a_containers() {
+    let mut table = table_of("[[group]]\nname = \"tenant\"\n");
+    table.update(["host", "default", "control", "tenant"].map(claim).into(), true);
+    for (name, key) in [
+        ("host", "weir:host"),
+        ("default", "weir:default"),
+        ("control", "weir:control"),
+        ("tenant", "group:tenant"),
+        ("docker:host", "docker:host"),
+        ("docker:tenant", "docker:tenant"),
+    ] {
+        assert_eq!(table.find(name).map(ClassKey::as_str).map_err(|e| e.message), Ok(key), "{name}");
+    }
+    set(&mut table, &min("host", 3)).unwrap();
+    assert_eq!((floor(&table, "weir:host"), floor(&table, "docker:host")), (BitRate::mbit(3), BitRate::ZERO));
+}
+
+#[test]
+fn minima_by_labels_beyond_their_total_are_not_promised() {
+    let mut table = table_of("[labels]\nmin_total = \"5mbit\"\n");
+    let asks = |name: &str, mbit| DiscoveredClass {
+        label: Layer { min: Some(BitRate::mbit(mbit)), ..Layer::default() },
+        ..claim(name)
+    };
+    table.update(vec![asks("first", 4), asks("second", 3)], true);
+    assert_eq!(
+        (floor(&table, "docker:first"), floor(&table, "docker:second")),
+        (BitRate::mbit(4), BitRate::ZERO)
+    );
+    let why = unpromised(&table, "docker:second").unwrap();
+    assert!(why.contains("labels may ask for 5mbit together"), "{why}");
+}
+
+#[test]
+fn many_names_are_refused_with_the_numbers_and_cost_little() {
+    let mut table = table_of("");
+    let begun = std::time::Instant::now();
+    let absent = |range: std::ops::Range<usize>| SetPolicies {
+        changes: range
+            .map(|n| PolicyChange {
+                weight: Some(Weight::new(2).ok()),
+                name: format!("n{n}"),
+                ..PolicyChange::default()
+            })
+            .collect(),
+        allow_absent: true,
+    };
+    let refused = table.plan(&absent(0..100_000)).unwrap_err();
+    assert!(
+        refused.message.contains("cannot change 100000 classes in one request: at most 10000"),
+        "{refused:?}"
+    );
+    let refused = table.plan(&absent(0..1_001)).unwrap_err();
+    assert!(
+        refused.message.contains("1001 classes that are not here: at most 1000, and 0 are kept"),
+        "{refused:?}"
+    );
+    set(&mut table, &absent(0..1_000)).unwrap();
+    assert!(table.plan(&absent(999..1_001)).is_err());
+    // Policies that are kept already can still be changed.
+    set(&mut table, &absent(0..1_000)).unwrap();
+    // Policies of present classes have no such bound.
+    table.update((0..10_000).map(|n| claim(&format!("n{n}"))).collect(), true);
+    set(&mut table, &absent(0..10_000)).unwrap();
+    assert!(begun.elapsed().as_secs() < 10, "it took {:?}", begun.elapsed());
+}
