@@ -134,7 +134,8 @@ impl Agent {
         let trials: Vec<CongestionTrial> = control.advisor.assignments().iter().map(shapes::trial).collect();
         let is_news = !decisions.is_empty() || stages(&control.advisor) != before;
         if let Some(Err(e)) = control.hold.as_mut().map(|hold| hold.try_out(&trials)) {
-            self.record_result(Err(chain(&e)));
+            let effects = control.record_result(Err(chain(&e)));
+            self.follow_up(effects);
         }
         for (to, decision) in decisions {
             self.follow_decision(to, decision);

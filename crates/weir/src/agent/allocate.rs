@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 
 use weir_api::Kind;
-use weir_datapath::engine::plan;
+use weir_datapath::engine::{Measured, plan};
 use weir_netlink::tc::Counters;
-use weir_share::{Bound, Policy, Sharer};
-use weir_units::BitRate;
-use weir_units::chain;
+use weir_share::{Allocator, Bound, Policy, Sharer};
+use weir_units::{BitRate, Instant};
 
-use super::{Agent, class_key::ClassKey, demand::Estimator};
+use super::{
+    Agent,
+    class_key::ClassKey,
+    class_table::ClassTable,
+    demand::{Estimator, Sample},
+    effects::Effects,
+};
 
 /// The state of one class, by key.
 pub(super) struct Followed {
@@ -31,15 +36,38 @@ impl Followed {
     }
 }
 
-impl Agent {
-    /// Whether the node was surveyed since the agent started.
-    pub(super) fn has_discovered(&self) -> bool {
-        self.link.is_some()
+/// The classes' demands and counters, and the division of the link between them.
+pub(super) struct Allocations {
+    allocator: Allocator,
+    followed: BTreeMap<ClassKey, Followed>,
+}
+
+impl Allocations {
+    pub(super) fn new(allocator: Allocator) -> Allocations {
+        Allocations { allocator, followed: BTreeMap::new() }
     }
 
-    /// Follows exactly the classes of the class table.
-    pub(super) fn follow(&mut self) {
-        let entries = self.classes.entries();
+    /// Uses another allocator from the next division on.
+    pub(super) fn set_allocator(&mut self, allocator: Allocator) {
+        self.allocator = allocator;
+    }
+
+    pub(super) fn get(&self, key: &ClassKey) -> Option<&Followed> {
+        self.followed.get(key)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Followed> {
+        self.followed.values()
+    }
+
+    /// Whether no class sends.
+    pub(super) fn is_idle(&self) -> bool {
+        self.all().all(|followed| !followed.estimator.demand().is_active())
+    }
+
+    /// Follows exactly the classes of the table.
+    pub(super) fn follow(&mut self, table: &ClassTable) {
+        let entries = table.entries();
         self.followed.retain(|key, f| entries.get(key).is_some_and(|e| e.minor == Some(f.minor)));
         for (key, entry) in entries {
             if let Some(minor) = entry.minor {
@@ -56,18 +84,39 @@ impl Agent {
         }
     }
 
-    /// Divides the link by policy and demand, and makes the scheduler enforce the division.
-    ///
-    /// Before the first discovery it writes nothing. It would otherwise remove the classes of the previous
-    /// agent with their queued packets.
-    pub(super) fn allocate(&mut self) {
-        if !self.has_discovered() {
-            return;
+    /// Takes new counters of the classes. A changed demand asks for another division.
+    pub(super) fn observe(&mut self, measured: &[Measured], now: Instant) -> Effects {
+        let by_minor: BTreeMap<u16, _> = measured.iter().map(|m| (m.minor, m.counters)).collect();
+        let mut has_changed = false;
+        for followed in self.followed.values_mut() {
+            let Some(&counters) = by_minor.get(&followed.minor) else { continue };
+            if counters.bytes < followed.counters.bytes {
+                followed.before.bytes += followed.counters.bytes;
+                followed.before.packets += followed.counters.packets;
+                followed.before.drops += followed.drops();
+                followed.queue_drops = 0;
+            }
+            followed.counters = counters;
+            let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
+            let before = followed.estimator.demand();
+            has_changed |= followed.estimator.observe(now, sample, followed.allocation) != before;
         }
+        Effects::reallocate(has_changed)
+    }
+
+    /// Takes the drops of the queues, by minor.
+    pub(super) fn set_drops(&mut self, drops: &BTreeMap<u16, u64>) {
+        for followed in self.followed.values_mut() {
+            followed.queue_drops = drops.get(&followed.minor).copied().unwrap_or(0);
+        }
+    }
+
+    /// Divides the link by policy and demand. Returns the groups and classes of the scheduler's tree.
+    pub(super) fn divide(&mut self, table: &ClassTable) -> (Vec<plan::Group>, Vec<plan::Member>) {
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
         let mut groups: Vec<plan::Group> = Vec::new();
-        for entry in self.classes.entries().values().filter(|e| e.class.kind == Kind::Group) {
+        for entry in table.entries().values().filter(|e| e.class.kind == Kind::Group) {
             let Some(minor) = entry.minor else { continue };
             group_keys.insert(&entry.class.name, groups.len());
             group_policies.push(entry.effective.policy);
@@ -76,7 +125,7 @@ impl Agent {
         let mut keys: Vec<&ClassKey> = Vec::new();
         let mut sharers: Vec<Sharer> = Vec::new();
         let mut members: Vec<plan::Member> = Vec::new();
-        for (key, entry) in self.classes.entries() {
+        for (key, entry) in table.entries() {
             let (Some(minor), Some(followed)) = (entry.minor, self.followed.get(key)) else { continue };
             if entry.class.kind == Kind::Group {
                 continue;
@@ -95,8 +144,7 @@ impl Agent {
                 prio: u32::from(entry.class.kind != Kind::Control),
             });
         }
-        let capacity = self.classes.config().link.capacity;
-        self.allocator.allocate(capacity, &group_policies, &sharers);
+        self.allocator.allocate(table.config().link.capacity, &group_policies, &sharers);
         for (i, key) in keys.iter().enumerate() {
             members[i].allocation = self.allocator.allocations()[i];
             if let Some(followed) = self.followed.get_mut(*key) {
@@ -113,12 +161,22 @@ impl Agent {
                 followed.bound = self.allocator.group_bounds()[*i];
             }
         }
-        match self.datapath.apply(&groups, &members, self.is_new_here) {
-            Ok(_) => {
-                self.dirty = false;
-                self.engine_error = None;
-            }
-            Err(e) => self.fault(chain(&e)),
+        (groups, members)
+    }
+}
+
+impl Agent {
+    /// Divides the link, and makes the scheduler enforce the division.
+    ///
+    /// Before the first discovery it writes nothing. It would otherwise remove the classes of the previous
+    /// agent with their queued packets.
+    pub(super) fn allocate(&mut self) {
+        if !self.datapath.has_seen_link() {
+            return;
         }
+        let (groups, members) = self.allocations.divide(&self.classes);
+        self.pending.reallocate = false;
+        let effects = self.datapath.enforce(&groups, &members);
+        self.follow_up(effects);
     }
 }

@@ -55,7 +55,7 @@ impl Agent {
             Request::Congestion(ask) => self.ask_congestion(ask),
             Request::Export(reply) => drop(reply.send(self.export())),
             Request::Events(reply) => {
-                drop(reply.send((self.events.iter().cloned().collect(), self.listeners.subscribe())));
+                drop(reply.send(self.events.subscribe()));
             }
         }
     }
@@ -80,8 +80,8 @@ impl Agent {
         let before: BTreeMap<ClassKey, _> =
             self.classes.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
         self.classes.commit(set);
-        self.save_promises();
-        self.follow();
+        self.promises.save(&self.store, self.classes.ledger());
+        self.allocations.follow(&self.classes);
         self.allocate();
         let changed: Vec<(ClassKey, String)> = self
             .classes

@@ -20,7 +20,7 @@ use weir_datapath::{
 };
 use weir_units::chain;
 
-use super::{Agent, datapath, discover::Discovery};
+use super::{Agent, datapath, discover::Discovery, effects::Effects};
 use crate::reply::Reply;
 
 /// The number of ended flows kept for `weir cc flows`.
@@ -60,6 +60,8 @@ pub(crate) struct CongestionControl {
     pub(super) stored: Option<std::time::Instant>,
     pub(super) hold: Option<Congestion>,
     failure: Option<String>,
+    /// Foreign changes undone since the start.
+    repairs: u64,
     has_looked: bool,
     /// The classes whose sockets the rules distinguish.
     classes: Vec<Class>,
@@ -97,6 +99,44 @@ impl CongestionControl {
 
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    pub(super) fn repairs(&self) -> u64 {
+        self.repairs
+    }
+
+    /// Remembers the result of a call to the kernel, and reports a new failure.
+    pub(super) fn record_result(&mut self, result: Result<(), String>) -> Effects {
+        let failure = result.err();
+        let is_new = failure.is_some() && failure != self.failure;
+        self.failure.clone_from(&failure);
+        let why = failure.filter(|_| is_new);
+        why.map_or(Effects::default(), |why| Effects::event(EventKind::NotEnforced, why))
+    }
+
+    /// Sends the agent's heartbeat, and checks that the program is still attached.
+    pub(super) fn reconcile(&mut self) -> Effects {
+        let Some(hold) = &mut self.hold else {
+            // A failed start is tried again.
+            return Effects::rediscover(self.is_needed());
+        };
+        match hold.beat().and_then(|()| hold.repair()) {
+            Ok(false) => Effects::default(),
+            Ok(true) => {
+                self.repairs += 1;
+                let what = "the program that chooses congestion control had been taken away";
+                Effects::event(EventKind::Repaired, what)
+            }
+            Err(e) => self.record_result(Err(chain(&e))),
+        }
+    }
+
+    /// Counts the flows that have ended. A failure is reported.
+    fn count_flows(&mut self) -> Effects {
+        match self.drain() {
+            Ok(()) => Effects::default(),
+            Err(why) => self.record_result(Err(why)),
+        }
     }
 
     /// Whether the rules or trials need the kernel programs.
@@ -224,42 +264,14 @@ impl Agent {
         }
         self.congestion.classes = classes;
         let result = self.congestion.apply(&homes);
-        self.record_result(result);
+        let effects = self.congestion.record_result(result);
+        self.follow_up(effects);
     }
 
     /// Reads the records of ended flows.
     pub(super) fn count_flows(&mut self) {
-        if self.congestion.hold.is_some()
-            && let Err(why) = self.congestion.drain()
-        {
-            self.record_result(Err(why));
-        }
-    }
-
-    /// Sends the agent's heartbeat, and checks that the program is still attached.
-    pub(super) fn keep_steering(&mut self) {
-        let Some(hold) = &mut self.congestion.hold else {
-            // A failed start is tried again.
-            self.stale |= self.congestion.is_needed();
-            return;
-        };
-        match hold.beat().and_then(|()| hold.repair()) {
-            Ok(false) => {}
-            Ok(true) => {
-                self.repairs += 1;
-                let what = "the program that chooses congestion control had been taken away";
-                self.event(EventKind::Repaired, None, what.to_owned());
-            }
-            Err(e) => self.record_result(Err(chain(&e))),
-        }
-    }
-
-    pub(super) fn record_result(&mut self, result: Result<(), String>) {
-        let failure = result.err();
-        if let Some(why) = failure.as_ref().filter(|why| self.congestion.failure.as_ref() != Some(*why)) {
-            self.event(EventKind::NotEnforced, None, why.clone());
-        }
-        self.congestion.failure = failure;
+        let effects = self.congestion.count_flows();
+        self.follow_up(effects);
     }
 
     pub(super) fn ask_congestion(&mut self, ask: Ask) {

@@ -13,11 +13,12 @@ use weir_datapath::{
 use weir_discovery::NsId;
 use weir_netlink::{Link, Netlink};
 use weir_units::chain;
-use weir_units::{Bytes, TcHandle};
+use weir_units::{Bytes, Instant, TcHandle};
 
 use super::{
     class_table::{ClassTable, DiscoveredClass},
     discover::Discovery,
+    reconcile::LinkState,
 };
 use crate::config::{self, Config};
 
@@ -41,6 +42,21 @@ pub(crate) struct Datapath {
     pub(crate) left_out: BTreeSet<u16>,
     /// The reason if the uplink's own traffic is not shared.
     pub(crate) uplink_failure: Option<String>,
+    /// The counters of the classes at the last look.
+    pub(super) measured: Vec<Measured>,
+    /// The link at the last discovery; none before the first one.
+    pub(super) link: Option<LinkState>,
+    /// The fault of the scheduler at the last attempt.
+    pub(super) error: Option<String>,
+    /// The damage to programs and maps that the last check found and could not repair. A new division of
+    /// the link does not repair it either.
+    pub(super) unrepaired: Option<String>,
+    /// Foreign changes undone since the start.
+    pub(super) repairs: u64,
+    /// The agent has not watched for long enough to know which classes send.
+    pub(super) is_new_here: bool,
+    /// The start of the watch.
+    pub(super) watches_since: Option<Instant>,
 }
 
 pub(crate) fn handle(minor: u16) -> u32 {
@@ -168,18 +184,24 @@ impl Datapath {
             rules_failure: None,
             left_out: BTreeSet::new(),
             uplink_failure: None,
+            measured: Vec::new(),
+            link: None,
+            error: None,
+            unrepaired: None,
+            repairs: 0,
+            is_new_here: true,
+            watches_since: None,
         })
     }
 
-    /// Makes the engine enforce these allocations, and returns the number of changes. `hold` leaves the
-    /// classes of an earlier agent unchanged.
-    pub(crate) fn apply(
+    /// Makes the engine enforce these allocations, and returns the number of changes. A new agent leaves
+    /// the classes of an earlier one unchanged.
+    pub(super) fn apply(
         &mut self,
         groups: &[plan::Group],
         members: &[plan::Member],
-        hold: bool,
     ) -> Result<usize, EngineError> {
-        self.engine.apply(&Plan { shape: &self.shape, groups, members }, hold)
+        self.engine.apply(&Plan { shape: &self.shape, groups, members }, self.is_new_here)
     }
 
     /// Reads the counters. Returns the number of objects that another program had changed.
@@ -198,7 +220,7 @@ impl Datapath {
     }
 
     /// Attaches the programs to the interfaces, cgroups and the uplink of a discovery.
-    pub(crate) fn catch(&mut self, table: &ClassTable, discovery: &Discovery) -> Result<(), EngineError> {
+    pub(crate) fn attach(&mut self, table: &ClassTable, discovery: &Discovery) -> Result<(), EngineError> {
         let mut ports = BTreeMap::new();
         let mut cgroups = BTreeMap::new();
         let mut levels = 0;
@@ -235,7 +257,7 @@ impl Datapath {
             }
         }
         self.uplink_failure = match &discovery.uplink {
-            Some(link) => self.catch_uplink(link).err().map(|e| chain(&e)),
+            Some(link) => self.attach_uplink(link).err().map(|e| chain(&e)),
             None => Some(format!("there is no interface {} now", table.config().link.device)),
         };
         Ok(())
@@ -249,7 +271,7 @@ impl Datapath {
         self.rules_failure = self.attachments.set_rules(&rules).err().map(|e| chain(&e));
     }
 
-    fn catch_uplink(&mut self, link: &Link) -> Result<(), EngineError> {
+    fn attach_uplink(&mut self, link: &Link) -> Result<(), EngineError> {
         self.attachments.set_uplink(link.index, &link.name)
     }
 }

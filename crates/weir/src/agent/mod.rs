@@ -13,10 +13,13 @@ mod check;
 mod class_key;
 mod class_table;
 mod clock;
+mod config_file;
 pub(crate) mod congestion;
 mod datapath;
 mod demand;
 mod discover;
+mod docker;
+mod effects;
 mod events;
 mod export;
 mod lock;
@@ -27,37 +30,27 @@ mod reload;
 pub(crate) mod store;
 mod views;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime},
-};
+use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
 use tokio::{
     io::unix::AsyncFd,
     signal::unix::{SignalKind, signal},
-    sync::{broadcast, mpsc, watch},
+    sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
-use weir_api::{Event, EventKind};
-use weir_datapath::engine::{self, Measured};
-use weir_discovery::docker;
+use weir_api::EventKind;
+use weir_datapath::engine;
+use weir_discovery::docker::Unavailable;
 use weir_netlink::{LinkEvents, Netlink};
 use weir_share::{Allocator, Demand};
-use weir_units::chain;
-use weir_units::{BitRate, Instant};
+use weir_units::{BitRate, Instant, chain};
 
 pub(crate) use self::check::check;
 use self::{
-    agree::{Agreements, Counted, LinkSeen},
-    allocate::Followed,
-    class_key::ClassKey,
-    class_table::ClassTable,
-    clock::Clock,
-    congestion::CongestionControl,
-    datapath::Datapath,
-    store::Store,
+    agree::Agreements, allocate::Allocations, class_table::ClassTable, clock::Clock, config_file::ConfigFile,
+    congestion::CongestionControl, datapath::Datapath, docker::DockerWatch, effects::Effects,
+    events::EventLog, promises::Promises, store::Store,
 };
 use crate::{
     config::{self, Config},
@@ -70,65 +63,43 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// The interval while no class sends.
 const IDLE_TICK: Duration = Duration::from_millis(500);
-/// How long the agent waits for Docker's first list of containers before it starts without one. Until
-/// then the kernel keeps the state of an earlier agent.
-const FIRST_WORD: Duration = Duration::from_secs(3);
-/// After this time, an agent that has taken over knows which classes send.
-const ACQUAINTED: Duration = Duration::from_millis(250);
-/// The number of past events kept for `weir events`.
-const KEPT: usize = 512;
-
+/// The parts of the agent. A part changes only its own state, and returns what follows as [`Effects`].
 struct Agent {
-    path: PathBuf,
-    modified: Option<SystemTime>,
-    config_error: Option<String>,
+    config_file: ConfigFile,
     store: Store,
     clock: Clock,
     /// When the time was last stored, as time since boot.
     clock_stored: Option<Duration>,
     /// `None` if the configuration allows no agreements.
     agreements: Option<Agreements>,
-    /// Bytes counted under agreements, by agreement and class.
-    counted: BTreeMap<(weir_agree::Name, ClassKey), Counted>,
-    /// The link's state when the agent last watched agreements.
-    link_seen: Option<LinkSeen>,
+    /// Names, policies and promises of the classes.
     classes: ClassTable,
     /// The stored promises to classes.
-    promises: store::Ledger,
-    /// The reason if the stored promises differ from those made.
-    promises_error: Option<String>,
+    promises: Promises,
+    /// Demands of the classes, and the division of the link.
+    allocations: Allocations,
+    /// The scheduler and the programs.
     datapath: Datapath,
     congestion: CongestionControl,
-    allocator: Allocator,
-    followed: BTreeMap<ClassKey, Followed>,
-    measured: Vec<Measured>,
-    /// The link at the last look: index, name, up. The inner `None` means that it was gone.
-    link: Option<Option<(u32, String, bool)>>,
+    docker: DockerWatch,
+    /// Warnings of the last discovery.
     warnings: Vec<String>,
-    engine_error: Option<String>,
-    /// The damage to programs and maps that the last check found and could not repair. A new division
-    /// of the link does not repair it either.
-    unrepaired: Option<String>,
-    docker: Option<docker::Watcher>,
-    snapshots: Option<watch::Receiver<docker::Snapshot>>,
-    events: VecDeque<Event>,
-    sequence: u64,
-    listeners: broadcast::Sender<Event>,
+    events: EventLog,
     images: Images,
     access: Access,
     started: std::time::Instant,
-    repairs: u64,
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
     reconciled_at: std::time::Instant,
-    /// The agent has not watched for long enough to know which classes send.
-    is_new_here: bool,
-    /// The start of the watch.
-    watches_since: Option<Instant>,
-    /// A policy or a demand changed since the link was last divided.
-    dirty: bool,
-    /// Containers, links or the configuration changed since the last discovery.
-    stale: bool,
+    pending: Pending,
+}
+
+/// The work that waits for the next turn. The loop sets it by the effects of the parts.
+struct Pending {
+    /// The link must be divided again.
+    reallocate: bool,
+    /// The node's classes must be discovered again.
+    rediscover: bool,
 }
 
 /// Runs the agent until it is told to stop.
@@ -169,7 +140,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
         None,
         format!("sharing {} on {}", agent.classes.config().link.capacity, agent.classes.config().link.device),
     );
-    agent.await_docker().await;
+    agent.docker.first_list().await;
     agent.turn();
     agent.settle();
     tracing::info!(
@@ -192,10 +163,10 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
             due = clock.tick() => {
                 agent.max_tick_delay = agent.max_tick_delay.max(due.elapsed());
                 // Requests come before changes of links; this tick sees both.
-                agent.stale |= links.get_ref().drain();
+                agent.pending.rediscover |= links.get_ref().drain();
                 agent.turn();
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-                let quiet = agent.followed.values().all(|f| !f.estimator.demand().is_active());
+                let quiet = agent.allocations.is_idle();
                 if quiet != idle {
                     idle = quiet;
                     clock = interval(if idle { IDLE_TICK } else { TICK });
@@ -217,14 +188,14 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 if !changed {
                     continue;
                 }
-                agent.stale = true;
+                agent.pending.rediscover = true;
                 // Events come in bursts. The agent handles a burst once.
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 links.get_ref().drain();
                 agent.turn();
             }
-            () = changed(&mut agent.snapshots) => {
-                agent.stale = true;
+            () = agent.docker.changed() => {
+                agent.pending.rediscover = true;
                 agent.turn();
             }
             Ok((kind, what)) = said.recv() => agent.event(kind, None, what),
@@ -235,16 +206,6 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     api.abort();
     images.stop();
     agent.close().await
-}
-
-/// Waits for Docker to report a change, or without end if Docker is not watched.
-async fn changed(snapshots: &mut Option<watch::Receiver<docker::Snapshot>>) {
-    if let Some(receiver) = snapshots
-        && receiver.changed().await.is_ok()
-    {
-        return;
-    }
-    std::future::pending().await
 }
 
 impl Agent {
@@ -274,43 +235,27 @@ impl Agent {
             }
         };
         store.save_engine(Some(kind.name()))?;
+        let docker = DockerWatch::open(classes.config());
         let mut agent = Agent {
-            modified: modified(path),
-            path: path.to_owned(),
-            config_error: None,
+            config_file: ConfigFile::new(path),
             store,
             clock,
             clock_stored: None,
             agreements,
-            counted: BTreeMap::new(),
-            link_seen: None,
             classes,
-            promises,
-            promises_error: None,
+            promises: Promises::new(promises),
+            allocations: Allocations::new(Allocator::new(config.allocator())),
             datapath,
             congestion: control,
-            allocator: Allocator::new(config.allocator()),
-            followed: BTreeMap::new(),
-            measured: Vec::new(),
-            link: None,
+            docker,
             warnings: Vec::new(),
-            engine_error: None,
-            unrepaired: None,
-            docker: None,
-            snapshots: None,
-            events: VecDeque::new(),
-            sequence: 0,
-            listeners: broadcast::Sender::new(KEPT),
+            events: EventLog::new(),
             images: Images::off(),
             access: Access::default(),
             started: std::time::Instant::now(),
-            repairs: 0,
             max_tick_delay: Duration::ZERO,
             reconciled_at: std::time::Instant::now(),
-            is_new_here: true,
-            watches_since: None,
-            dirty: true,
-            stale: true,
+            pending: Pending { reallocate: true, rediscover: true },
         };
         for (better, why) in refused {
             agent.event(EventKind::Engine, None, format!("{better} was not taken: {why}"));
@@ -318,7 +263,6 @@ impl Agent {
         for why in left_out {
             agent.event(EventKind::NotEnforced, None, why);
         }
-        agent.watch_docker();
         Ok(agent)
     }
 
@@ -330,31 +274,13 @@ impl Agent {
         self.save_created();
     }
 
-    fn watch_docker(&mut self) {
-        self.docker =
-            self.classes.config().discover.docker.as_ref().map(|s| docker::watch(docker::Options::at(s)));
-        self.snapshots = self.docker.as_ref().map(docker::Watcher::snapshots);
-    }
-
-    /// Waits for Docker's first answer. Without it the agent would take the classes of Docker's
-    /// containers for leftovers, and would remove them with their queued packets.
-    async fn await_docker(&mut self) {
-        let Some(snapshots) = &mut self.snapshots else { return };
-        let answered = snapshots.wait_for(|s| !matches!(s.error, Some(docker::Unavailable::NotYet)));
-        if tokio::time::timeout(FIRST_WORD, answered).await.is_err() {
-            tracing::warn!(
-                "docker has not answered within {FIRST_WORD:?}: its containers follow when it does"
-            );
-        }
-    }
-
     fn now(&self) -> Instant {
         Instant(self.started.elapsed())
     }
 
     /// One turn of the loop: look, divide, write.
     fn turn(&mut self) {
-        if modified(&self.path) != self.modified {
+        if self.config_file.has_changed() {
             self.reload();
         }
         self.watch_clock();
@@ -363,7 +289,7 @@ impl Agent {
         for text in self.store.said() {
             self.event(EventKind::StateDamaged, None, text);
         }
-        if self.stale {
+        if self.pending.rediscover {
             self.discover();
         }
         self.poll_counters();
@@ -373,7 +299,7 @@ impl Agent {
         if self.reconciled_at.elapsed() >= reconcile::RECONCILE_EVERY {
             self.reconcile();
         }
-        if self.dirty {
+        if self.pending.reallocate {
             self.allocate();
         }
         self.pace();
@@ -381,50 +307,51 @@ impl Agent {
 
     /// Finds the current classes and attaches the classifier to their interfaces.
     fn discover(&mut self) {
-        self.stale = false;
-        let snapshot = self.snapshots.as_mut().map(|s| s.borrow_and_update().clone());
-        let docker_told =
-            snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(docker::Unavailable::NotYet)));
+        self.pending.rediscover = false;
+        let snapshot = self.docker.snapshot();
+        let docker_told = snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(Unavailable::NotYet)));
         let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
         let discovery =
             match discover::discover(&mut self.datapath.netlink, config, snapshot.as_ref(), uplink) {
                 Ok(discovery) => discovery,
                 Err(e) => {
                     tracing::warn!("cannot look at this node: {}", chain(&e));
-                    self.stale = true;
+                    self.pending.rediscover = true;
                     return;
                 }
             };
-        self.follow_link(discovery.uplink.as_ref());
-        self.wake();
+        let device = &self.classes.config().link.device;
+        let link = self.datapath.follow_link(device, discovery.uplink.as_ref());
+        let woken = self.datapath.wake();
+        self.follow_up(link.and(woken));
         let before = self.classes.minors().clone();
         let changes = self.classes.update(discovery.classes.clone(), docker_told);
-        self.save_promises();
+        self.promises.save(&self.store, self.classes.ledger());
         let shape = datapath::shape(self.classes.config(), discovery.mtu);
         if self.classes.minors() != &before || shape != self.datapath.shape {
             self.datapath.shape = shape;
             if let Err(e) = self.store.save_minors(self.classes.minors()) {
                 tracing::warn!("{}", chain(&e));
             }
-            self.dirty = true;
+            self.pending.reallocate = true;
         }
-        self.follow();
+        self.allocations.follow(&self.classes);
         // A class must exist before packets are sent to it.
-        if self.dirty {
+        if self.pending.reallocate {
             self.allocate();
         }
-        if let Err(e) = self.datapath.catch(&self.classes, &discovery) {
-            self.fault(chain(&e));
-            self.stale = true;
+        if let Err(e) = self.datapath.attach(&self.classes, &discovery) {
+            let effects = self.datapath.fault(chain(&e)).and(Effects::rediscover(true));
+            self.follow_up(effects);
         }
         // The state of the kernel is known only now.
-        self.tell(changes);
+        self.publish_changes(changes);
         self.apply_congestion_rules(&discovery);
-        for claim in &discovery.classes {
-            let is_new = |cut: &&String| !self.warnings.contains(&discover::cut_text(&claim.name, cut));
-            let fresh: Vec<String> = claim.cut.iter().filter(is_new).cloned().collect();
+        for class in &discovery.classes {
+            let is_new = |cut: &&String| !self.warnings.contains(&discover::cut_text(&class.name, cut));
+            let fresh: Vec<String> = class.cut.iter().filter(is_new).cloned().collect();
             for cut in fresh {
-                self.event(EventKind::LabelCut, Some(&claim.key()), cut);
+                self.event(EventKind::LabelCut, Some(&class.key()), cut);
             }
         }
         self.warnings = discovery.warnings;
@@ -477,10 +404,6 @@ impl Agent {
 fn left(netlink: &mut Netlink, store: &Store) -> anyhow::Result<Option<String>> {
     let there = netlink.link(engine::DEVICE).is_ok();
     Ok(store.engine()?.filter(|_| there))
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|m| m.modified()).ok()
 }
 
 /// A class's activity, for views.

@@ -2,12 +2,17 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_api::{EventKind, Kind};
+use weir_api::Kind;
 use weir_datapath::engine::{Place, plan::potential};
 use weir_units::BitRate;
 use weir_units::chain;
 
-use super::{Agent, allocate::Followed, datapath};
+use super::{
+    Agent,
+    allocate::Followed,
+    datapath::{self, Datapath},
+    effects::Effects,
+};
 
 /// The sockets' part of the share, per mille. It is above 1000, so a queue remains and the scheduler
 /// decides, not the sender.
@@ -38,7 +43,7 @@ impl Agent {
         let is_hungry = |followed: &Followed| followed.estimator.demand().is_unlimited();
         let (mut hungry, mut spare) = ((0, 0), capacity.0);
         for (key, entry) in self.classes.entries().iter().filter(|(_, e)| e.class.kind != Kind::Group) {
-            let Some(followed) = self.followed.get(key) else { continue };
+            let Some(followed) = self.allocations.get(key) else { continue };
             spare = spare.saturating_sub(followed.allocation.0);
             if is_hungry(followed) {
                 hungry.0 += followed.allocation.0;
@@ -49,7 +54,7 @@ impl Agent {
             let (
                 Some(followed),
                 Kind::Container | Kind::Netns | Kind::Interface | Kind::Cgroup | Kind::Selector | Kind::Host,
-            ) = (self.followed.get(key), entry.class.kind)
+            ) = (self.allocations.get(key), entry.class.kind)
             else {
                 continue;
             };
@@ -64,34 +69,32 @@ impl Agent {
         self.datapath.pacing_failure =
             result.err().map(|e| chain(&e)).or_else(|| self.datapath.unrepaired_pacing.clone());
     }
+}
 
+impl Datapath {
     /// Checks that the pacing program is attached and has the rates that the agent wrote.
-    pub(super) fn reconcile_pacing(&mut self) {
-        let Some(pacing) = &mut self.datapath.pacing else { return };
+    pub(super) fn reconcile_pacing(&mut self) -> Effects {
+        let Some(pacing) = &mut self.pacing else { return Effects::default() };
         let (program, rates) = (pacing.repair(), pacing.repair_shares());
-        self.datapath.unrepaired_pacing = None;
+        self.unrepaired_pacing = None;
+        let mut effects = Effects::default();
         match program {
             Ok(false) => {}
             Ok(true) => {
-                self.repairs += 1;
-                self.stale = true;
-                self.event(
-                    EventKind::Repaired,
-                    None,
-                    "the program that paces sockets had been taken away".to_owned(),
-                );
+                let text = "the program that paces sockets had been taken away".to_owned();
+                effects = Effects::rediscover(true).and(self.repaired(text));
             }
-            Err(e) => self.datapath.unrepaired_pacing = Some(chain(&e)),
+            Err(e) => self.unrepaired_pacing = Some(chain(&e)),
         }
         match rates {
             Ok(0) => {}
             Ok(count) => {
-                self.repairs += 1;
-                let message = format!("{count} rates of classes' sockets had been altered, added or removed");
-                self.event(EventKind::Repaired, None, message);
+                let text = format!("{count} rates of classes' sockets had been altered, added or removed");
+                effects = effects.and(self.repaired(text));
             }
-            Err(e) => self.datapath.unrepaired_pacing = Some(chain(&e)),
+            Err(e) => self.unrepaired_pacing = Some(chain(&e)),
         }
+        effects
     }
 }
 

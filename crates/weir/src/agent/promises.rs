@@ -3,42 +3,63 @@
 use weir_api::EventKind;
 use weir_units::chain;
 
-use super::{Agent, class_table::Change};
+use super::{
+    Agent,
+    class_table::Change,
+    store::{Ledger, Store},
+};
 
-impl Agent {
-    /// Stores the promises to classes before the kernel enforces them.
-    pub(super) fn save_promises(&mut self) {
-        if self.classes.ledger() == &self.promises {
+/// The stored promises to classes.
+pub(super) struct Promises {
+    stored: Ledger,
+    /// The reason if the stored promises differ from those made.
+    error: Option<String>,
+}
+
+impl Promises {
+    pub(super) fn new(stored: Ledger) -> Promises {
+        Promises { stored, error: None }
+    }
+
+    pub(super) fn error(&self) -> Option<&String> {
+        self.error.as_ref()
+    }
+
+    /// Stores the promises made, before the kernel enforces them.
+    pub(super) fn save(&mut self, store: &Store, made: &Ledger) {
+        if *made == self.stored {
             return;
         }
-        match self.store.save_promises(self.classes.ledger()) {
+        match store.save_promises(made) {
             Ok(()) => {
-                self.promises.clone_from(self.classes.ledger());
-                self.promises_error = None;
+                self.stored.clone_from(made);
+                self.error = None;
             }
             Err(e) => {
                 let why = format!(
                     "the order of promises is not stored, and may be another after a restart: {}",
                     chain(&e)
                 );
-                if self.promises_error.as_ref() != Some(&why) {
+                if self.error.as_ref() != Some(&why) {
                     tracing::error!("{why}");
                 }
-                self.promises_error = Some(why);
+                self.error = Some(why);
             }
         }
     }
+}
 
+impl Agent {
     /// Stores the promises and reports those that changed.
     pub(super) fn keep_promises(&mut self) {
-        self.save_promises();
+        self.promises.save(&self.store, self.classes.ledger());
         let changes = self.classes.promise_changes();
-        self.dirty |= !changes.is_empty();
-        self.tell(changes);
+        self.pending.reallocate |= !changes.is_empty();
+        self.publish_changes(changes);
     }
 
     /// Reports the changes of the class table.
-    pub(super) fn tell(&mut self, changes: Vec<Change>) {
+    pub(super) fn publish_changes(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
                 Change::Added(key) => {

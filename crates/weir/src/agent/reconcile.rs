@@ -1,159 +1,229 @@
 //! Looks at the agent's own objects in the kernel: counters, and alterations by other programs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use weir_api::EventKind;
-use weir_datapath::engine::Repairs;
+use weir_datapath::engine::{Repairs, plan};
 use weir_netlink::Link;
-use weir_units::chain;
+use weir_units::{Instant, chain};
 
-use super::{ACQUAINTED, Agent, demand::Sample};
+use super::{Agent, datapath::Datapath, effects::Effects};
 
 /// The interval between two checks of the attachments and of the programs' maps. Together with a tick
 /// it is less than the second within which damage is repaired or reported. While no class sends, ticks
 /// are [`IDLE_TICK`](super::IDLE_TICK) apart, and the checks are a second apart.
 pub(super) const RECONCILE_EVERY: Duration = Duration::from_millis(650);
+/// After this time, an agent that has taken over knows which classes send.
+const ACQUAINTED: Duration = Duration::from_millis(250);
+
+/// The link at the last discovery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LinkState {
+    Gone,
+    Present { index: u32, name: String, is_up: bool },
+}
+
+impl LinkState {
+    fn of(found: Option<&Link>) -> LinkState {
+        found.map_or(LinkState::Gone, |link| LinkState::Present {
+            index: link.index,
+            name: link.name.clone(),
+            is_up: link.up,
+        })
+    }
+
+    /// What happened to the link since `before`: renamed, replaced, gone, down.
+    fn change_since(&self, before: &LinkState, device: &str) -> Option<String> {
+        use LinkState::{Gone, Present};
+        Some(match (before, self) {
+            _ if before == self => return None,
+            (_, Gone) => format!("{device} is gone: nothing leaves by it until it is back"),
+            (Present { index: old, .. }, Present { index, name, .. }) if old != index => {
+                format!("{name} is the link now")
+            }
+            (Gone, Present { name, .. }) => format!("{name} is back"),
+            (Present { name: was, .. }, Present { name, .. }) if was != name => {
+                format!("{was} is called {name} now, and stays the link")
+            }
+            (_, Present { name, is_up, .. }) => format!("{name} is {}", if *is_up { "up" } else { "down" }),
+        })
+    }
+}
+
+impl Datapath {
+    /// Reads the counters of the classes.
+    pub(super) fn poll_counters(&mut self, now: Instant) -> Effects {
+        let mut measured = std::mem::take(&mut self.measured);
+        let read = self.measure(&mut measured);
+        self.measured = measured;
+        let mut effects = match read {
+            Ok(0) => Effects::default(),
+            Ok(drift) => {
+                let text = format!("{drift} objects of the scheduler had been altered or removed");
+                self.repaired(text).and(Effects::reallocate(true))
+            }
+            Err(e) => self.fault(chain(&e)),
+        };
+        let since = *self.watches_since.get_or_insert(now);
+        if self.is_new_here && now.since(since) >= ACQUAINTED {
+            self.is_new_here = false;
+            effects.reallocate = true;
+        }
+        effects
+    }
+
+    /// Makes the engine enforce these allocations. After a failure they must be enforced again.
+    pub(super) fn enforce(&mut self, groups: &[plan::Group], members: &[plan::Member]) -> Effects {
+        match self.apply(groups, members) {
+            Ok(_) => {
+                self.error = None;
+                Effects::default()
+            }
+            Err(e) => Effects::reallocate(true).and(self.fault(chain(&e))),
+        }
+    }
+
+    /// Checks that the attachments exist, and that the programs' maps still assign packets to the right
+    /// classes.
+    fn reconcile(&mut self) -> Effects {
+        let Repairs { devices, entries, failure } = self.attachments.repair();
+        self.repairs += u64::from(!(devices.is_empty() && entries.is_empty()));
+        let mut effects = Effects::default();
+        if !devices.is_empty() {
+            let message = format!("weir's program was missing from {}", devices.join(", "));
+            effects = effects.and(Effects::event(EventKind::Repaired, message));
+        }
+        if !entries.is_empty() {
+            let each = entries.iter().map(|(map, count)| format!("{count} of {map}"));
+            let maps = each.collect::<Vec<_>>().join(", ");
+            let message = format!("entries of the programs' maps had been altered, added or removed: {maps}");
+            effects = effects.and(Effects::event(EventKind::Repaired, message));
+        }
+        let unrepaired = failure.map(|e| chain(&e));
+        if self.unrepaired != unrepaired {
+            self.unrepaired.clone_from(&unrepaired);
+            effects = unrepaired.into_iter().fold(effects, |all, why| all.and(not_enforced(why)));
+        }
+        // A fault that has passed ends with the next division of the link.
+        effects.and(Effects::reallocate(self.error.is_some())).and(self.reconcile_pacing())
+    }
+
+    /// Remembers why the scheduler is at fault, and reports a new reason.
+    pub(super) fn fault(&mut self, why: String) -> Effects {
+        let is_new = self.error.as_ref() != Some(&why);
+        let effects = if is_new { not_enforced(why.clone()) } else { Effects::default() };
+        self.error = Some(why);
+        effects
+    }
+
+    /// Counts a repair and reports it.
+    pub(super) fn repaired(&mut self, detail: String) -> Effects {
+        self.repairs += 1;
+        Effects::event(EventKind::Repaired, detail)
+    }
+
+    /// The reason if the link is not divided as configured.
+    pub(super) fn scheduler_fault(&self) -> Option<&String> {
+        self.error.as_ref().or(self.unrepaired.as_ref())
+    }
+
+    /// Whether the node's classes were discovered since the agent started.
+    pub(super) fn has_seen_link(&self) -> bool {
+        self.link.is_some()
+    }
+
+    pub(super) fn is_link_up(&self) -> bool {
+        matches!(self.link, Some(LinkState::Present { is_up: true, .. }))
+    }
+
+    /// Takes the link's present state, and reports what happened to it. `device` is its configured name.
+    pub(super) fn follow_link(&mut self, device: &str, found: Option<&Link>) -> Effects {
+        let now = LinkState::of(found);
+        let before = self.link.replace(now.clone());
+        let change = before.and_then(|before| now.change_since(&before, device));
+        change.map_or(Effects::default(), |what| Effects::event(EventKind::Link, what))
+    }
+
+    /// Sets the scheduler's device up if another program set it down.
+    pub(super) fn wake(&mut self) -> Effects {
+        match self.engine.wake() {
+            Ok(false) => Effects::default(),
+            Ok(true) => {
+                let text = format!("{} had been set down", self.engine.device());
+                self.repaired(text)
+            }
+            Err(e) => self.fault(chain(&e)),
+        }
+    }
+}
+
+fn not_enforced(why: String) -> Effects {
+    tracing::error!("{why}");
+    Effects::event(EventKind::NotEnforced, why)
+}
 
 impl Agent {
     /// Reads what each class sent and queued.
     pub(super) fn poll_counters(&mut self) {
-        let mut measured = std::mem::take(&mut self.measured);
-        match self.datapath.measure(&mut measured) {
-            Ok(0) => {}
-            Ok(drift) => {
-                self.repairs += 1;
-                self.dirty = true;
-                self.event(
-                    EventKind::Repaired,
-                    None,
-                    format!("{drift} objects of the scheduler had been altered or removed"),
-                );
-            }
-            Err(e) => self.fault(chain(&e)),
-        }
         let now = self.now();
-        let since = *self.watches_since.get_or_insert(now);
-        if self.is_new_here && now.since(since) >= ACQUAINTED {
-            (self.is_new_here, self.dirty) = (false, true);
-        }
-        let by_minor: BTreeMap<u16, _> = measured.iter().map(|m| (m.minor, m.counters)).collect();
-        for followed in self.followed.values_mut() {
-            let Some(&counters) = by_minor.get(&followed.minor) else { continue };
-            if counters.bytes < followed.counters.bytes {
-                followed.before.bytes += followed.counters.bytes;
-                followed.before.packets += followed.counters.packets;
-                followed.before.drops += followed.drops();
-                followed.queue_drops = 0;
-            }
-            followed.counters = counters;
-            let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
-            let before = followed.estimator.demand();
-            if followed.estimator.observe(now, sample, followed.allocation) != before {
-                self.dirty = true;
-            }
-        }
-        self.measured = measured;
+        let polled = self.datapath.poll_counters(now);
+        let observed = self.allocations.observe(&self.datapath.measured, now);
+        self.follow_up(polled.and(observed));
     }
 
     /// Reads the drops of the queues. This costs more than a look at the classes, so it happens only
     /// before an answer.
     pub(super) fn count_drops(&mut self) {
         match self.datapath.engine.drops() {
-            Ok(drops) => {
-                for followed in self.followed.values_mut() {
-                    followed.queue_drops = drops.get(&followed.minor).copied().unwrap_or(0);
-                }
-            }
+            Ok(drops) => self.allocations.set_drops(&drops),
             // The next look at the classes reports the fault.
             Err(e) => tracing::debug!("cannot read the queues: {}", chain(&e)),
         }
     }
 
-    /// Checks that the attachments exist, and that the programs' maps still assign packets to the right
-    /// classes.
+    /// Compares the agent's objects in the kernel with what they should be, and repairs them.
     pub(super) fn reconcile(&mut self) {
         self.reconciled_at = std::time::Instant::now();
-        let Repairs { devices, entries, failure } = self.datapath.attachments.repair();
-        self.repairs += u64::from(!(devices.is_empty() && entries.is_empty()));
-        if !devices.is_empty() {
-            let message = format!("weir's program was missing from {}", devices.join(", "));
-            self.event(EventKind::Repaired, None, message);
-        }
-        if !entries.is_empty() {
-            let each = entries.iter().map(|(map, count)| format!("{count} of {map}"));
-            let maps = each.collect::<Vec<_>>().join(", ");
-            let message = format!("entries of the programs' maps had been altered, added or removed: {maps}");
-            self.event(EventKind::Repaired, None, message);
-        }
-        let unrepaired = failure.map(|e| chain(&e));
-        if self.unrepaired != unrepaired {
-            self.unrepaired.clone_from(&unrepaired);
-            unrepaired.into_iter().for_each(|why| self.say_fault(why));
-        }
-        // A fault that has passed ends with the next division of the link.
-        self.dirty |= self.engine_error.is_some();
-        self.reconcile_pacing();
-        self.keep_steering();
-        self.save_promises();
+        let repaired = self.datapath.reconcile();
+        self.follow_up(repaired);
+        let repaired = self.congestion.reconcile();
+        self.follow_up(repaired);
+        self.promises.save(&self.store, self.classes.ledger());
         // The next discovery is due for a cgroup, for a namespace without a link event, and for an uplink
         // that could not be attached.
-        let restless = self.datapath.uplink_failure.is_some()
+        let is_incomplete = self.datapath.uplink_failure.is_some()
             || !self.datapath.failures.is_empty()
             || self
                 .classes
                 .entries()
                 .values()
-                .any(|e| e.class.problem.is_some() || !e.class.cgroups.is_empty());
-        self.stale |= restless || self.classes.config().classes.iter().any(|c| c.cgroup.is_some());
+                .any(|e| e.class.problem.is_some() || !e.class.cgroups.is_empty())
+            || self.classes.config().classes.iter().any(|c| c.cgroup.is_some());
+        self.follow_up(Effects::rediscover(is_incomplete));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(index: u32, name: &str, is_up: bool) -> LinkState {
+        LinkState::Present { index, name: name.to_owned(), is_up }
     }
 
-    pub(super) fn fault(&mut self, why: String) {
-        if self.engine_error.as_ref() != Some(&why) {
-            self.say_fault(why.clone());
+    #[test]
+    fn each_change_of_the_link_is_told_in_its_own_words() {
+        let up = present(3, "eth0", true);
+        let cases = [
+            (up.clone(), None),
+            (LinkState::Gone, Some("eth0 is gone: nothing leaves by it until it is back")),
+            (present(4, "eth1", true), Some("eth1 is the link now")),
+            (present(3, "wan", true), Some("eth0 is called wan now, and stays the link")),
+            (present(3, "eth0", false), Some("eth0 is down")),
+        ];
+        for (now, text) in cases {
+            assert_eq!(now.change_since(&up, "eth0").as_deref(), text, "{now:?}");
         }
-        self.engine_error = Some(why);
-    }
-
-    fn say_fault(&mut self, why: String) {
-        tracing::error!("{why}");
-        self.event(EventKind::NotEnforced, None, why);
-    }
-
-    /// The reason if the link is not divided as configured.
-    pub(super) fn scheduler_fault(&self) -> Option<&String> {
-        self.engine_error.as_ref().or(self.unrepaired.as_ref())
-    }
-
-    /// Reports what happened to the link: renamed, replaced, gone, down.
-    pub(super) fn follow_link(&mut self, found: Option<&Link>) {
-        let now = found.map(|l| (l.index, l.name.clone(), l.up));
-        let Some(before) = self.link.replace(now.clone()) else { return };
-        if before == now {
-            return;
-        }
-        let device = &self.classes.config().link.device;
-        let what = match (before, now) {
-            (_, None) => format!("{device} is gone: nothing leaves by it until it is back"),
-            (Some((old, ..)), Some((new, name, _))) if old != new => format!("{name} is the link now"),
-            (None, Some((_, name, _))) => format!("{name} is back"),
-            (Some((_, was, _)), Some((_, name, _))) if was != name => {
-                format!("{was} is called {name} now, and stays the link")
-            }
-            (_, Some((_, name, up))) => format!("{name} is {}", if up { "up" } else { "down" }),
-        };
-        self.event(EventKind::Link, None, what);
-    }
-
-    /// Sets the scheduler's device up if another program set it down.
-    pub(super) fn wake(&mut self) {
-        match self.datapath.engine.wake() {
-            Ok(false) => {}
-            Ok(true) => {
-                self.repairs += 1;
-                let device = self.datapath.engine.device().to_owned();
-                self.event(EventKind::Repaired, None, format!("{device} had been set down"));
-            }
-            Err(e) => self.fault(chain(&e)),
-        }
+        assert_eq!(up.change_since(&LinkState::Gone, "eth0").as_deref(), Some("eth0 is back"));
     }
 }

@@ -4,14 +4,14 @@ use weir_api::EventKind;
 use weir_share::Allocator;
 use weir_units::chain;
 
-use super::{Agent, advice, check, congestion, modified};
+use super::{Agent, advice, check, congestion, docker::DockerWatch, effects::Effects};
 use crate::{config, server};
 
 impl Agent {
     /// Reads the configuration again. A fault is reported, and the old configuration stays.
     pub(super) fn reload(&mut self) {
-        self.modified = modified(&self.path);
-        let result = config::load(&self.path).map_err(|e| chain(&e)).and_then(|config| {
+        let path = self.config_file.read_again();
+        let result = config::load(&path).map_err(|e| chain(&e)).and_then(|config| {
             let (old, new) = (&self.classes.config().link, &config.link);
             if old.device != new.device
                 || old.attach != new.attach
@@ -28,7 +28,7 @@ impl Agent {
             if self.classes.config().agreements.is_some() != config.agreements.is_some() {
                 return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
             }
-            let unusable = |why| chain(&check::unusable(&self.path, why));
+            let unusable = |why| chain(&check::unusable(&path, why));
             congestion::checked(&config.congestion).map_err(unusable)?;
             advice::checked(&config).map_err(unusable)?;
             let rights = config.access.rights().map_err(unusable)?;
@@ -56,30 +56,31 @@ impl Agent {
         match result {
             Ok(docker) => {
                 if docker {
-                    self.watch_docker();
+                    self.docker = DockerWatch::open(self.classes.config());
                 }
                 let link = self.classes.config().link.clone();
                 self.datapath.engine.set_realtime(link.priority);
-                self.allocator = Allocator::new(self.classes.config().allocator());
+                self.allocations.set_allocator(Allocator::new(self.classes.config().allocator()));
                 if let Err(e) =
                     self.datapath.attachments.configure(|c| c.charge_local = u32::from(link.charge_local))
                 {
-                    self.fault(chain(&e));
+                    let effects = self.datapath.fault(chain(&e));
+                    self.follow_up(effects);
                 }
-                self.config_error = None;
-                self.event(EventKind::Reloaded, None, format!("{} is in force", self.path.display()));
+                self.config_file.error = None;
+                self.event(EventKind::Reloaded, None, format!("{} is in force", path.display()));
                 self.keep_promises();
-                (self.dirty, self.stale) = (true, true);
+                self.follow_up(Effects::reallocate(true).and(Effects::rediscover(true)));
             }
             Err(why) => {
-                tracing::warn!("{} is refused, the old one stays in force: {why}", self.path.display());
+                tracing::warn!("{} is refused, the old one stays in force: {why}", path.display());
                 // An event is one line, and the parser's message has several.
                 self.event(
                     EventKind::ConfigRefused,
                     None,
                     why.split_whitespace().collect::<Vec<_>>().join(" "),
                 );
-                self.config_error = Some(why);
+                self.config_file.error = Some(why);
             }
         }
     }

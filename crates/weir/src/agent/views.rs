@@ -41,7 +41,7 @@ impl Agent {
             || self.classes.entries().values().filter(|e| e.minor.is_some() && e.class.kind != Kind::Group);
         let is_active = |f: &&Followed| f.estimator.demand().is_active();
         let mut warnings = self.warnings.clone();
-        warnings.extend(self.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
+        warnings.extend(self.datapath.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
             self.datapath.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
         );
@@ -56,7 +56,7 @@ impl Agent {
         warnings.extend(self.datapath.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         warnings.extend(self.congestion.failure().map(str::to_owned));
         warnings.extend(self.datapath.failures.values().cloned());
-        warnings.extend(self.promises_error.clone());
+        warnings.extend(self.promises.error().cloned());
         warnings.extend(self.unpromised());
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
         warnings.extend(self.clock.doubt());
@@ -70,7 +70,7 @@ impl Agent {
             uptime_s: self.started.elapsed().as_secs(),
             link: link.device.clone(),
             capacity: link.capacity,
-            rate: BitRate(self.followed.values().map(|f| f.estimator.rate().0).sum()),
+            rate: BitRate(self.allocations.all().map(|f| f.estimator.rate().0).sum()),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
             engine: self.datapath.engine.kind().name().to_owned(),
@@ -78,9 +78,9 @@ impl Agent {
             attach: self.datapath.attachments.how().name().to_owned(),
             pacing: self.datapath.pacing.is_some(),
             classes: present().count(),
-            active: self.followed.values().filter(is_active).count(),
+            active: self.allocations.all().filter(is_active).count(),
             class_changes: self.datapath.engine.writes(),
-            repairs: self.repairs,
+            repairs: self.datapath.repairs + self.congestion.repairs(),
             max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
             late: self.datapath.engine.lateness().map(|late| late.times),
             late_us: self
@@ -88,8 +88,8 @@ impl Agent {
                 .engine
                 .lateness()
                 .map(|late| u64::try_from(late.lost.as_micros()).unwrap_or(u64::MAX)),
-            config: self.path.display().to_string(),
-            config_error: self.config_error.clone(),
+            config: self.config_file.path.display().to_string(),
+            config_error: self.config_file.error.clone(),
             warnings,
             notices: self.store.notices(),
         }
@@ -101,13 +101,13 @@ impl Agent {
 
     pub(super) fn class(&self, key: &ClassKey) -> Class {
         let entry = &self.classes.entries()[key];
-        let followed = self.followed.get(key);
+        let followed = self.allocations.get(key);
         let members = || {
             self.classes.entries().iter().filter(|(_, e)| e.class.group.as_deref() == Some(&entry.class.name))
         };
         // A group's rate is the sum of its members' rates.
         let parts: Vec<_> = if entry.class.kind == Kind::Group {
-            members().filter_map(|(k, _)| self.followed.get(k)).collect()
+            members().filter_map(|(k, _)| self.allocations.get(k)).collect()
         } else {
             followed.into_iter().collect()
         };
@@ -168,7 +168,7 @@ impl Agent {
 
     /// The reason if the kernel does not enforce the promises to this class.
     pub(super) fn fault_of(&self, entry: &Entry) -> Option<String> {
-        if let Some(error) = self.scheduler_fault() {
+        if let Some(error) = self.datapath.scheduler_fault() {
             return Some(format!("the scheduler has a fault: {error}"));
         }
         if let Some(problem) = entry.class.problem.clone() {
@@ -224,12 +224,12 @@ impl Agent {
         let (whole, of) = match &entry.class.group {
             Some(group) => {
                 let whole =
-                    self.followed.get(&ClassKey::group(group)).map_or(BitRate::ZERO, |f| f.allocation);
+                    self.allocations.get(&ClassKey::group(group)).map_or(BitRate::ZERO, |f| f.allocation);
                 (whole, format!("group {group}'s {whole}"))
             }
             None => (capacity, format!("the link's {capacity}")),
         };
-        if let (Some(followed), true) = (self.followed.get(key), entry.minor.is_some()) {
+        if let (Some(followed), true) = (self.allocations.get(key), entry.minor.is_some()) {
             let weights: u64 = siblings
                 .iter()
                 .filter(|(k, _)| active(k) || *k == key)
@@ -285,7 +285,7 @@ impl Agent {
             .iter()
             .filter(|(k, _)| active(k))
             .filter_map(|(k, e)| {
-                self.followed.get(*k).map(|f| Sharer {
+                self.allocations.get(k).map(|f| Sharer {
                     name: e.class.name.clone(),
                     weight: e.effective.policy.weight(),
                     allocation: f.allocation,
@@ -329,14 +329,14 @@ impl Agent {
         )];
         checks.push(check(
             "configuration",
-            self.config_error.clone(),
+            self.config_file.error.clone(),
             format!("{} is in force", status.config),
             Verdict::Fail,
             Some("correct the file: it is read again at once; until then the old one holds"),
         ));
         checks.push(check(
             "scheduler",
-            self.scheduler_fault().cloned(),
+            self.datapath.scheduler_fault().cloned(),
             format!("{} on {}", status.engine, self.datapath.engine.device()),
             Verdict::Fail,
             None,
@@ -415,7 +415,7 @@ impl Agent {
     fn exceeding(&self) -> Vec<String> {
         let over = |key: &ClassKey, entry: &Entry| {
             let max = entry.effective.policy.max()?;
-            let rate = self.followed.get(key)?.estimator.rate();
+            let rate = self.allocations.get(key)?.estimator.rate();
             (rate.0 > max.scale(115, 100).0 + BitRate::kbit(500).0)
                 .then(|| format!("{} sends {rate}, its maximum is {max}", entry.class.name))
         };

@@ -60,21 +60,21 @@ impl Agent {
         let before = self.classes.minors().clone();
         let changed = self.classes.agree(agreed, promised);
         if changed {
-            self.save_promises();
+            self.promises.save(&self.store, self.classes.ledger());
             if *self.classes.minors() != before
                 && let Err(e) = self.store.save_minors(self.classes.minors())
             {
                 tracing::warn!("{}", weir_units::chain(&e));
             }
         }
-        if changed && !self.has_discovered() {
+        if changed && !self.datapath.has_seen_link() {
             // The first survey enforces all agreements, together with the classes it finds.
-            self.dirty = true;
+            self.pending.reallocate = true;
         } else if changed {
             // Selectors lead packets to a class only after it is created and before it is removed.
-            let known: BTreeSet<u16> = self.followed.values().map(|f| f.minor).collect();
+            let known: BTreeSet<u16> = self.allocations.all().map(|f| f.minor).collect();
             self.datapath.select(&self.classes, |minor| known.contains(&minor));
-            self.follow();
+            self.allocations.follow(&self.classes);
             self.allocate();
             self.datapath.select(&self.classes, |_| true);
             self.keep_promises();
@@ -82,7 +82,7 @@ impl Agent {
         // Events are reported before the disk is written, because a write may take long.
         self.admit_both();
         if let Some(agreements) = &mut self.agreements {
-            if !self.dirty {
+            if !self.pending.reallocate {
                 agreements.finish(&self.store, now);
             }
             agreements.settle(&self.store, now);
@@ -105,17 +105,15 @@ impl Agent {
     /// Counts the bytes sent under each agreement since the last look.
     pub(in crate::agent) fn count_delivered(&mut self) {
         let now = self.moment();
-        if self.agreements.is_none() {
-            return;
-        }
+        let Some(agreements) = &mut self.agreements else { return };
         let mut counted = BTreeMap::new();
         let mut intervals = Vec::new();
         for (key, entry) in self.classes.entries() {
-            let (Some(id), Some(followed)) = (&entry.agreement, self.followed.get(key)) else { continue };
+            let (Some(id), Some(followed)) = (&entry.agreement, self.allocations.get(key)) else { continue };
             let bytes = followed.before.bytes + followed.counters.bytes;
             let waits = followed.counters.backlog > 0;
             let place = (id.clone(), key.clone());
-            if let Some(old) = self.counted.get(&place) {
+            if let Some(old) = agreements.last_counts.get(&place) {
                 intervals.push(Interval {
                     id: id.clone(),
                     class: key.clone(),
@@ -128,14 +126,12 @@ impl Agent {
             }
             counted.insert(place, Counted { bytes, at: now.monotonic, waits });
         }
-        self.counted = counted;
+        agreements.last_counts = counted;
         for one in &intervals {
             let Interval { id, class, guarantee, demand, delivered, time, waits } = one;
             tracing::trace!(%id, %class, %guarantee, ?demand, ?delivered, ?time, waits, "delivered");
         }
-        if let Some(agreements) = &mut self.agreements {
-            agreements.count(&intervals, &self.store, now);
-        }
+        agreements.count(&intervals, &self.store, now);
         self.watch_agreements(&intervals, now);
     }
 }

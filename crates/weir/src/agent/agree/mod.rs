@@ -25,17 +25,18 @@ use weir_agree::{
 use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, OfferAnswer};
 use weir_units::{BitRate, Instant};
 
+use self::{enforce::Counted, watch::LinkSeen};
 use super::{
+    class_key::ClassKey,
     class_table::Agreed,
     store::{Store, StoreError},
 };
 use crate::config::{self, Agreements as Rules, Config, Decide};
 
 pub(crate) use ask::{Ask, Owner};
-pub(super) use enforce::{Counted, Interval as Delivery};
+pub(super) use enforce::Interval as Delivery;
 #[cfg(test)]
 pub(crate) use tests::{Desk, offer};
-pub(super) use watch::LinkSeen;
 
 /// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
@@ -76,6 +77,10 @@ pub(crate) struct Agreements {
     monitor: Monitor,
     months_saved: Instant,
     happened: Vec<Happened>,
+    /// The counters of classes at the last count, by agreement and class.
+    last_counts: BTreeMap<(Name, ClassKey), Counted>,
+    /// The link when the agreements were last watched.
+    link_seen: Option<LinkSeen>,
 }
 
 impl Agreements {
@@ -109,6 +114,8 @@ impl Agreements {
             monitor: Monitor::new(),
             months_saved: Instant::default(),
             happened: Vec::new(),
+            last_counts: BTreeMap::new(),
+            link_seen: None,
         };
         agreements.offer_templates();
         agreements.reconcile(store)?;

@@ -75,14 +75,15 @@ impl Agent {
     /// Gives the monitor the rates that each agreement got.
     pub(in crate::agent) fn watch_agreements(&mut self, delivered: &[Delivery], now: Moment) {
         if delivered.is_empty() {
-            self.link_seen = None;
+            self.agreements.iter_mut().for_each(|agreements| agreements.link_seen = None);
             return;
         }
         let seen = self.see_link();
-        let Some(earlier) = self.link_seen.replace(seen) else { return };
-        let up = matches!(&self.link, Some(Some((_, _, true))));
+        let Some(earlier) = self.agreements.as_mut().and_then(|a| a.link_seen.replace(seen)) else { return };
+        let up = self.datapath.is_link_up();
         let capacity = self.classes.config().link.capacity;
-        let Passed { conditions, offered } = seen.since(&earlier, up, self.engine_error.is_some(), capacity);
+        let Passed { conditions, offered } =
+            seen.since(&earlier, up, self.datapath.error.is_some(), capacity);
         let carried = conditions.carried.0;
         let lost = conditions.link_full && carried < offered / 10 * 9;
         let arrived = |sent: Bytes| if lost { part(sent.0, carried, offered) } else { sent };
@@ -117,11 +118,11 @@ impl Agent {
         let root = queue.and_then(|all| all.into_iter().find(|q| q.parent == TcHandle::ROOT));
         // A group is left out, because its members count.
         let classes = self.classes.entries().iter().filter(|(_, e)| e.class.kind != weir_api::Kind::Group);
-        let classes = classes.filter_map(|(key, _)| self.followed.get(key));
+        let classes = classes.filter_map(|(key, _)| self.allocations.get(key));
         LinkSeen {
             queue: root.filter(|q| q.kind != "noqueue").map(|q| q.counters),
             sent: classes.map(|f| f.before.bytes + f.counters.bytes).sum(),
-            repairs: self.repairs,
+            repairs: self.datapath.repairs + self.congestion.repairs(),
         }
     }
 }

@@ -1,0 +1,36 @@
+//! The file of the configuration.
+
+use std::{
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// The file, and when it was last read.
+pub(super) struct ConfigFile {
+    pub(super) path: PathBuf,
+    /// The time of its last change, as it was read.
+    modified: Option<SystemTime>,
+    /// The reason if its present content is refused.
+    pub(super) error: Option<String>,
+}
+
+impl ConfigFile {
+    /// A file that was read just now.
+    pub(super) fn new(path: &Path) -> ConfigFile {
+        ConfigFile { path: path.to_owned(), modified: modified(path), error: None }
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
+        modified(&self.path) != self.modified
+    }
+
+    /// Begins another reading. Later changes ask for a further one.
+    pub(super) fn read_again(&mut self) -> PathBuf {
+        self.modified = modified(&self.path);
+        self.path.clone()
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|m| m.modified()).ok()
+}
