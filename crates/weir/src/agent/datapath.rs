@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_bpf::{Config as Programs, Rule, RuleSet};
 use weir_datapath::{
     engine::{
-        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, HOST, Kind, MAJOR, Measured,
-        Plan, PortClass, plan,
+        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, HOST, Kind, Lateness, MAJOR,
+        Measured, Plan, PortClass, plan,
     },
     pacing::{Pacing, Root},
 };
@@ -25,6 +25,10 @@ use crate::config::{self, Config};
 /// The scheduler and programs of one link.
 pub(crate) struct Datapath {
     pub(crate) engine: Box<dyn Engine>,
+    /// The name of the device through which packets go: the scheduler's, or the link's own.
+    pub(crate) device: String,
+    /// How late a scheduler in this process was at the last look.
+    pub(super) lateness: Option<Lateness>,
     pub(crate) attachments: Attachments,
     pub(crate) netlink: Netlink,
     pub(crate) shape: plan::Shape,
@@ -123,8 +127,6 @@ impl Datapath {
         cookie: u16,
         created: Created,
     ) -> Result<Datapath, EngineError> {
-        let mut engine = kind.open(&config.link.device, config.link.queues)?;
-        engine.set_realtime(config.link.priority);
         let how = match config.link.attach {
             config::Attach::Auto => Attach::best(),
             config::Attach::Tcx => Attach::Tcx,
@@ -132,9 +134,8 @@ impl Datapath {
         };
         // Engine `pacing` always paces. Its credit alone would cost TCP much of the link.
         let wanted = config.link.pacing || kind == Kind::Pacing;
-        let pacing = if wanted { Programs::PACED } else { 0 } | engine.placed().programs();
+        let pacing = if wanted { Programs::PACED } else { 0 } | kind.programs();
         let programs = Programs {
-            ifb_index: engine.index(),
             control_handle: handle(CONTROL),
             host_handle: handle(HOST),
             default_handle: handle(DEFAULT),
@@ -146,14 +147,12 @@ impl Datapath {
         let root =
             NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));
         let earlier = root.as_ref().ok().and_then(Root::earlier);
-        let attachments = Attachments::open(how, programs, created, earlier.as_ref());
-        let attachments = match attachments.and_then(|c| engine.join(&c).map(|()| c)) {
-            Ok(attachments) => attachments,
-            Err(error) => {
-                engine.undo();
-                return Err(error);
-            }
-        };
+        let mut attachments = Attachments::open(how, programs, created, earlier.as_ref())?;
+        let mut engine = kind.open(&config.link.device, config.link.queues, &mut attachments)?;
+        if let Some(process) = engine.process() {
+            process.set_realtime(config.link.priority);
+        }
+        let device = engine.device().map_or(config.link.device.clone(), |device| device.name().to_owned());
         let pacing = match root {
             Ok(root) if wanted || earlier.is_some() => {
                 Pacing::open(root, &attachments, earlier.as_ref()).map(Some).map_err(|e| chain(&e))
@@ -174,6 +173,8 @@ impl Datapath {
         };
         Ok(Datapath {
             engine,
+            device,
+            lateness: None,
             attachments,
             pacing,
             pacing_failure,
@@ -206,15 +207,20 @@ impl Datapath {
 
     /// Reads the counters. Returns the number of objects that another program had changed.
     pub(crate) fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
-        let drift = match self.engine.measure(out) {
+        let drift = self.engine.measure(out);
+        self.lateness = self.engine.process().map(|process| process.lateness());
+        let drift = match drift {
             Ok(drift) if out.is_empty() => drift.max(1),
             Ok(drift) => return Ok(drift),
             Err(EngineError::Netlink(e)) if e.is_gone() => 1,
             Err(e) => return Err(e),
         };
         // The device or the root qdisc is gone.
-        if self.engine.rebuild()? {
-            self.attachments.retarget(self.engine.index())?;
+        if let Some(device) = self.engine.device()
+            && device.rebuild()?
+        {
+            let index = device.index();
+            self.attachments.retarget(index)?;
         }
         Ok(drift)
     }

@@ -380,7 +380,8 @@ impl Agent {
         let failures = self.datapath.attachments.remove();
         // The queues are removed after their packets have left.
         for _ in 0..50 {
-            if self.datapath.engine.backlog().unwrap_or(0) == 0 {
+            let backlog = self.datapath.engine.device().map_or(Ok(0), |device| device.backlog());
+            if backlog.unwrap_or(0) == 0 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -39,7 +39,7 @@ impl Agent {
         let Some(pacing) = &mut self.datapath.pacing else { return };
         let capacity = self.classes.config().link.capacity;
         let mut shares = BTreeMap::new();
-        let more = if self.datapath.engine.placed() == Place::InPlace { BELOW } else { MORE };
+        let more = if self.datapath.engine.place() == Place::InPlace { BELOW } else { MORE };
         let is_hungry = |followed: &Followed| followed.estimator.demand().is_unlimited();
         let (mut hungry, mut spare) = ((0, 0), capacity.0);
         for (key, entry) in self.classes.entries().iter().filter(|(_, e)| e.class.kind != Kind::Group) {

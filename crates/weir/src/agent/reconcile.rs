@@ -146,10 +146,11 @@ impl Datapath {
 
     /// Sets the scheduler's device up if another program set it down.
     pub(super) fn wake(&mut self) -> Effects {
-        match self.engine.wake() {
+        let Some(device) = self.engine.device() else { return Effects::default() };
+        match device.wake() {
             Ok(false) => Effects::default(),
             Ok(true) => {
-                let text = format!("{} had been set down", self.engine.device());
+                let text = format!("{} had been set down", self.device);
                 self.repaired(text)
             }
             Err(e) => self.fault(chain(&e)),

@@ -59,7 +59,9 @@ impl Agent {
                     self.docker = DockerWatch::open(self.classes.config());
                 }
                 let link = self.classes.config().link.clone();
-                self.datapath.engine.set_realtime(link.priority);
+                if let Some(process) = self.datapath.engine.process() {
+                    process.set_realtime(link.priority);
+                }
                 self.allocations.set_allocator(Allocator::new(self.classes.config().allocator()));
                 if let Err(e) =
                     self.datapath.attachments.configure(|c| c.charge_local = u32::from(link.charge_local))

@@ -82,11 +82,10 @@ impl Agent {
             class_changes: self.datapath.engine.writes(),
             repairs: self.datapath.repairs + self.congestion.repairs(),
             max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
-            late: self.datapath.engine.lateness().map(|late| late.times),
+            late: self.datapath.lateness.map(|late| late.times),
             late_us: self
                 .datapath
-                .engine
-                .lateness()
+                .lateness
                 .map(|late| u64::try_from(late.lost.as_micros()).unwrap_or(u64::MAX)),
             config: self.config_file.path.display().to_string(),
             config_error: self.config_file.error.clone(),
@@ -337,7 +336,7 @@ impl Agent {
         checks.push(check(
             "scheduler",
             self.datapath.scheduler_fault().cloned(),
-            format!("{} on {}", status.engine, self.datapath.engine.device()),
+            format!("{} on {}", status.engine, self.datapath.device),
             Verdict::Fail,
             None,
         ));

@@ -20,7 +20,9 @@ use weir_netlink::tc::{self, Counters};
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
 
-use super::{Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb, plan::Shape};
+use super::{
+    Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb, plan::Shape,
+};
 
 /// A wake-up may be so late without loss of rate.
 const BURST_NS: u64 = 1_000_000;
@@ -89,7 +91,7 @@ impl BpfQdisc {
         match engine.root() {
             Ok(()) => Ok(engine),
             Err(error) => {
-                Box::new(engine).undo();
+                engine.undo();
                 Err(error)
             }
         }
@@ -227,12 +229,8 @@ impl Engine for BpfQdisc {
         Kind::of(self.mode)
     }
 
-    fn device(&self) -> &str {
-        Ifb::NAME
-    }
-
-    fn index(&self) -> u32 {
-        self.ifb.index
+    fn place(&self) -> Place {
+        Place::Queue(self.ifb.index)
     }
 
     fn writes(&self) -> u64 {
@@ -315,6 +313,28 @@ impl Engine for BpfQdisc {
         Ok(BTreeMap::new())
     }
 
+    fn remove(&mut self) -> Result<(), EngineError> {
+        self.ifb.remove()
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+
+    fn process(&mut self) -> Option<&mut dyn Process> {
+        None
+    }
+}
+
+impl Device for BpfQdisc {
+    fn name(&self) -> &str {
+        Ifb::NAME
+    }
+
+    fn index(&self) -> u32 {
+        self.ifb.index
+    }
+
     fn rebuild(&mut self) -> Result<bool, EngineError> {
         let is_new = self.ifb.rebuild()?;
         self.root()?;
@@ -330,12 +350,11 @@ impl Engine for BpfQdisc {
         let leaves = self.told.iter().filter(|(_, p)| !p.is_group);
         Ok(leaves.map(|(minor, _)| u64::from(fair.stats(*minor).backlog_bytes)).sum())
     }
+}
 
-    fn remove(&mut self) -> Result<(), EngineError> {
-        self.ifb.remove()
-    }
-
-    fn undo(mut self: Box<Self>) {
+impl BpfQdisc {
+    /// Takes back what opening did: removes the device unless it was there before.
+    fn undo(mut self) {
         if self.ifb.is_new
             && let Err(error) = self.remove()
         {

@@ -15,7 +15,9 @@ use weir_bpf::{Credits, Refill};
 use weir_netlink::{Netlink, tc::Counters};
 use weir_units::{BitRate, TcHandle};
 
-use super::{Attachments, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ifb::Ifb, plan};
+use super::{
+    Attachments, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb, plan,
+};
 
 use crate::pacing::now_ns;
 
@@ -29,8 +31,7 @@ const LEAST_BURST: u64 = 16 * 1024;
 /// The engine in place.
 pub struct Credit {
     kind: Kind,
-    link: String,
-    credits: Option<Credits>,
+    credits: Credits,
     /// The credit rate of each class, and its dropped bytes at the last look.
     applied: BTreeMap<u16, (Refill, u64)>,
     /// The device of the engine before, until no packet goes there.
@@ -39,15 +40,16 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Has nothing to set up: [`join`](Engine::join) gives it the programs' maps.
+    /// Uses the maps of the classifier.
     ///
     /// # Errors
     /// [`EngineError`]: the device of another engine cannot be taken over.
-    pub fn open(link: &str, kind: Kind) -> Result<Credit, EngineError> {
+    pub fn open(link: &str, kind: Kind, attachments: &Attachments) -> Result<Credit, EngineError> {
         let there = Netlink::open()?.link(Ifb::NAME).is_ok();
         let leftover = if there { Some(Ifb::open(link, 1)?) } else { None };
         let applied = BTreeMap::new();
-        Ok(Credit { kind, link: link.to_owned(), credits: None, applied, leftover, writes: 0 })
+        let credits = attachments.classifier().credits()?;
+        Ok(Credit { kind, credits, applied, leftover, writes: 0 })
     }
 
     fn refills(plan: &Plan<'_>) -> BTreeMap<u16, (u64, u64)> {
@@ -82,21 +84,8 @@ impl Engine for Credit {
         self.kind
     }
 
-    fn placed(&self) -> Place {
+    fn place(&self) -> Place {
         Place::InPlace
-    }
-
-    fn join(&mut self, attachments: &Attachments) -> Result<(), EngineError> {
-        self.credits = Some(attachments.classifier().credits()?);
-        Ok(())
-    }
-
-    fn device(&self) -> &str {
-        &self.link
-    }
-
-    fn index(&self) -> u32 {
-        0
     }
 
     fn writes(&self) -> u64 {
@@ -104,7 +93,7 @@ impl Engine for Credit {
     }
 
     fn apply(&mut self, plan: &Plan<'_>, _hold: bool) -> Result<usize, EngineError> {
-        let Some(credits) = &self.credits else { return Ok(0) };
+        let credits = &self.credits;
         let wanted = Credit::refills(plan);
         let mut written = 0;
         let gone: Vec<u16> = self.applied.keys().copied().filter(|m| !wanted.contains_key(m)).collect();
@@ -134,7 +123,7 @@ impl Engine for Credit {
         if let Some(mut leftover) = self.leftover.take() {
             leftover.remove()?;
         }
-        let Some(credits) = &self.credits else { return Ok(0) };
+        let credits = &self.credits;
         for (&minor, (refill, dropped)) in &mut self.applied {
             refill.until_ns = now_ns() + VALID_NS;
             credits.set(handle(minor), refill)?;
@@ -153,7 +142,7 @@ impl Engine for Credit {
     }
 
     fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError> {
-        let Some(credits) = &self.credits else { return Ok(BTreeMap::new()) };
+        let credits = &self.credits;
         let mut drops = BTreeMap::new();
         for &minor in self.applied.keys() {
             let credit = credits.read(handle(minor))?.unwrap_or_default();
@@ -162,16 +151,12 @@ impl Engine for Credit {
         Ok(drops)
     }
 
-    fn rebuild(&mut self) -> Result<bool, EngineError> {
-        Ok(false)
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        None
     }
 
-    fn wake(&mut self) -> Result<bool, EngineError> {
-        Ok(false)
-    }
-
-    fn backlog(&mut self) -> Result<u64, EngineError> {
-        Ok(0)
+    fn process(&mut self) -> Option<&mut dyn Process> {
+        None
     }
 
     fn remove(&mut self) -> Result<(), EngineError> {
@@ -180,8 +165,6 @@ impl Engine for Credit {
             None => Ok(()),
         }
     }
-
-    fn undo(self: Box<Self>) {}
 }
 
 #[cfg(test)]

@@ -22,7 +22,10 @@ use weir_netlink::{
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
 
-use super::{Attach, Engine, EngineError, Kind, MAJOR, Measured, Plan, ROOT, ifb::Ifb, plan::Shape};
+use super::{
+    Attach, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
+    plan::Shape,
+};
 
 const HANDLE: TcHandle = TcHandle::new(MAJOR, 0);
 /// Priority of the program where it is a filter.
@@ -133,10 +136,10 @@ impl Edt {
                     found_rules: Vec::new(),
                     found_classes: Vec::new(),
                 };
-                match edt.adopt().and_then(|()| edt.place()) {
+                match edt.adopt().and_then(|()| edt.set_up_qdiscs()) {
                     Ok(()) => Ok(edt),
                     Err(error) => {
-                        Box::new(edt).undo();
+                        edt.undo();
                         Err(error)
                     }
                 }
@@ -184,7 +187,7 @@ impl Edt {
 
     /// Puts qdisc and program where they belong. The program comes first: until there is a
     /// qdisc that keeps its times, nothing waits.
-    fn place(&mut self) -> Result<(), EngineError> {
+    fn set_up_qdiscs(&mut self) -> Result<(), EngineError> {
         self.attach()?;
         let there = self.qdiscs()?;
         let found = there.iter().find(|q| q.parent == TcHandle::ROOT);
@@ -336,12 +339,8 @@ impl Engine for Edt {
         Kind::Edt
     }
 
-    fn device(&self) -> &str {
-        Ifb::NAME
-    }
-
-    fn index(&self) -> u32 {
-        self.ifb.index
+    fn place(&self) -> Place {
+        Place::Queue(self.ifb.index)
     }
 
     fn writes(&self) -> u64 {
@@ -359,7 +358,7 @@ impl Engine for Edt {
         let root = Root::of(shape, self.ifb.queues);
         if self.root != Some(root) {
             self.root = Some(root);
-            self.place()?;
+            self.set_up_qdiscs()?;
             written += 1;
         }
         let wanted: BTreeMap<u32, EdtRule> = groups
@@ -510,9 +509,31 @@ impl Engine for Edt {
         Ok(BTreeMap::new())
     }
 
+    fn remove(&mut self) -> Result<(), EngineError> {
+        self.ifb.remove()
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+
+    fn process(&mut self) -> Option<&mut dyn Process> {
+        None
+    }
+}
+
+impl Device for Edt {
+    fn name(&self) -> &str {
+        Ifb::NAME
+    }
+
+    fn index(&self) -> u32 {
+        self.ifb.index
+    }
+
     fn rebuild(&mut self) -> Result<bool, EngineError> {
         let is_new = self.ifb.rebuild()?;
-        self.place()?;
+        self.set_up_qdiscs()?;
         self.patrolled = Instant::now();
         Ok(is_new)
     }
@@ -527,12 +548,11 @@ impl Engine for Edt {
         let now = now();
         Ok(self.found_classes.iter().map(|class| waiting(class, now)).sum())
     }
+}
 
-    fn remove(&mut self) -> Result<(), EngineError> {
-        self.ifb.remove()
-    }
-
-    fn undo(mut self: Box<Self>) {
+impl Edt {
+    /// Takes back what opening did: removes the device unless it was there before.
+    fn undo(mut self) {
         if self.ifb.is_new
             && let Err(error) = self.remove()
         {

@@ -11,7 +11,9 @@ use weir_netlink::{
 };
 use weir_units::TcHandle;
 
-use super::{DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Plan, ifb::Ifb, tree};
+use super::{
+    DEFAULT, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb, tree,
+};
 
 /// The HTB engine's half of the kernel.
 pub struct Htb {
@@ -40,7 +42,7 @@ impl Htb {
         match htb.root().and_then(|()| htb.adopt()) {
             Ok(()) => Ok(htb),
             Err(error) => {
-                Box::new(htb).undo();
+                htb.undo();
                 Err(error)
             }
         }
@@ -165,12 +167,8 @@ impl Engine for Htb {
         Kind::Htb
     }
 
-    fn device(&self) -> &str {
-        Ifb::NAME
-    }
-
-    fn index(&self) -> u32 {
-        self.ifb.index
+    fn place(&self) -> Place {
+        Place::Queue(self.ifb.index)
     }
 
     fn writes(&self) -> u64 {
@@ -243,6 +241,28 @@ impl Engine for Htb {
         Ok(leaves.map(|q| (q.parent.minor(), q.counters.drops)).collect())
     }
 
+    fn remove(&mut self) -> Result<(), EngineError> {
+        self.ifb.remove()
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+
+    fn process(&mut self) -> Option<&mut dyn Process> {
+        None
+    }
+}
+
+impl Device for Htb {
+    fn name(&self) -> &str {
+        Ifb::NAME
+    }
+
+    fn index(&self) -> u32 {
+        self.ifb.index
+    }
+
     fn rebuild(&mut self) -> Result<bool, EngineError> {
         let is_new = self.ifb.rebuild()?;
         self.root()?;
@@ -259,12 +279,11 @@ impl Engine for Htb {
         // Inner classes count their members' packets too; leaves are those with a queue.
         Ok(self.found.iter().filter(|f| f.leaf.0 != 0).map(|f| f.counters.backlog).sum())
     }
+}
 
-    fn remove(&mut self) -> Result<(), EngineError> {
-        self.ifb.remove()
-    }
-
-    fn undo(mut self: Box<Self>) {
+impl Htb {
+    /// Takes back what opening did: removes the device unless it was there before.
+    fn undo(mut self) {
         if self.ifb.is_new
             && let Err(error) = self.remove()
         {

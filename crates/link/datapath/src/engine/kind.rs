@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use weir_bpf::fair::Mode;
 
-use super::{BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, User, selftest};
+use super::{Attachments, BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, User, selftest};
 
 /// An engine, by its name in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,24 +48,40 @@ impl Kind {
         }
     }
 
-    /// Sets this engine up for a link, or takes over the one an earlier agent left. `queues`:
-    /// transmit queues of the device, each with a lock of its own, for engines that can use them.
+    /// How the classifier of this engine must work ([`weir_bpf::Config::pacing`]).
+    #[must_use]
+    pub fn programs(self) -> u32 {
+        match self {
+            Kind::Pacing | Kind::CreditExperiment => weir_bpf::Config::IN_PLACE,
+            Kind::User => weir_bpf::Config::USER,
+            Kind::Htb | Kind::Bpf | Kind::BpfCredit | Kind::Edt => 0,
+        }
+    }
+
+    /// Sets this engine up for a link, or takes over the one an earlier agent left, and tells the
+    /// programs of `attachments` where packets go. `queues`: transmit queues of the device, each with a
+    /// lock of its own, for engines that can use them.
     ///
     /// # Errors
     /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
-    pub fn open(self, link: &str, queues: u32) -> Result<Box<dyn Engine>, EngineError> {
-        let engine: Box<dyn Engine> = match self {
+    pub fn open(
+        self,
+        link: &str,
+        queues: u32,
+        attachments: &mut Attachments,
+    ) -> Result<Box<dyn Engine>, EngineError> {
+        let mut engine: Box<dyn Engine> = match self {
             Kind::Htb => Box::new(Htb::open(link)?),
             Kind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
             Kind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
             Kind::Edt => Box::new(Edt::open(link, queues)?),
-            Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self)?),
-            Kind::User => Box::new(User::open(link)?),
+            Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self, attachments)?),
+            Kind::User => Box::new(User::open(link, attachments)?),
         };
         if self != Kind::User {
             User::retire()?;
         }
-        if let Place::Queue(index) = engine.placed() {
+        if let Place::Queue(index) = engine.place() {
             // Its program would hide classes from every other scheduler.
             if self != Kind::Edt {
                 Edt::retire(index)?;
@@ -73,6 +89,10 @@ impl Kind {
             if !matches!(self, Kind::Bpf | Kind::BpfCredit) {
                 BpfQdisc::retire(index)?;
             }
+        }
+        if let Some(device) = engine.device() {
+            let index = device.index();
+            attachments.configure(|programs| programs.ifb_index = index)?;
         }
         Ok(engine)
     }

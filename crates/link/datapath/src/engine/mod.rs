@@ -54,93 +54,74 @@ pub enum Place {
     Process(u32),
 }
 
-impl Place {
-    /// The part of it that the programs have to know ([`weir_bpf::Config::pacing`]).
-    #[must_use]
-    pub fn programs(self) -> u32 {
-        match self {
-            Place::Queue(_) => 0,
-            Place::InPlace => weir_bpf::Config::IN_PLACE,
-            Place::Process(_) => weir_bpf::Config::USER,
-        }
-    }
-}
-
-/// The scheduler of a link.
+/// What enforces a division of the link.
 ///
-/// Setting up, adopting, repairing and reconfiguring are the same for it: it compares what should
+/// Setting up, taking over, repairing and reconfiguring are the same for it: it compares what should
 /// be with what the kernel says is there, and writes the difference. Its objects in the kernel stay
 /// when it is dropped, and work on without an agent.
 pub trait Engine: Send {
     /// The kind of the engine.
     fn kind(&self) -> Kind;
 
-    /// Name of the device that carries the scheduler.
-    fn device(&self) -> &str;
+    /// How packets come to it.
+    fn place(&self) -> Place;
 
-    /// Index of that device.
-    fn index(&self) -> u32;
-
-    /// Where packets have to be for it.
-    fn placed(&self) -> Place {
-        Place::Queue(self.index())
-    }
-
-    /// Gets to know the programs that bring packets, before the first
-    /// [`apply`](Engine::apply).
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    fn join(&mut self, attachments: &Attachments) -> Result<(), EngineError> {
-        let _ = attachments;
-        Ok(())
-    }
-
-    /// Writes to the scheduler so far.
+    /// Writes to the kernel so far.
     fn writes(&self) -> u64;
 
-    /// Makes the scheduler enforce the plan; returns how many classes were written or removed.
-    /// `hold`: the agent has just taken over and does not know yet who sends, so that what
+    /// Enforces the plan; returns how many classes were written or removed.
+    /// `hold`: the agent has just taken over and does not know yet which classes send, so that what
     /// its predecessor wrote is the better guess of allocations.
     ///
     /// # Errors
     /// The first refusal; what could be written is, and the next call tries the rest again.
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError>;
 
-    /// Reads all classes' counters (into `out`, emptied first), and sees whether someone else
-    /// altered the scheduler: returns the number of such alterations, which the next
-    /// [`apply`](Engine::apply) mends. Nothing in `out`, or an error that
-    /// [is gone](EngineError::is_gone): the whole scheduler went, and
-    /// [`rebuild`](Engine::rebuild) mends it.
+    /// Reads all classes' counters (into `out`, emptied first), and sees whether another program
+    /// altered the engine's objects: returns the number of such alterations, which the next
+    /// [`apply`](Engine::apply) repairs. Nothing in `out`, or an error that
+    /// [is gone](EngineError::is_gone): the device went, and [`rebuild`](Device::rebuild) repairs it.
     ///
     /// # Errors
     /// [`EngineError`].
     fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError>;
 
-    /// Packets that each class's queue has dropped, by minor, where the counters of
+    /// Packets that each class has lost, by minor, where the counters of
     /// [`measure`](Engine::measure) lack some.
     ///
     /// # Errors
     /// [`EngineError`].
     fn drops(&mut self) -> Result<BTreeMap<u16, u64>, EngineError>;
 
-    /// Has the scheduler go before other processes, or not, where it is one.
-    fn set_realtime(&mut self, _ahead: bool) {}
+    /// The device through which packets go, if they go through one.
+    fn device(&mut self) -> Option<&mut dyn Device>;
 
-    /// How late the scheduler was as of the last [`measure`](Engine::measure), where it is a process
-    /// that others may keep from running.
-    fn lateness(&self) -> Option<Lateness> {
-        None
-    }
+    /// The process that schedules, if a process does.
+    fn process(&mut self) -> Option<&mut dyn Process>;
 
-    /// Puts device and scheduler back if someone removed them. True if the device is a new
+    /// Removes all that the engine has in the kernel.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    fn remove(&mut self) -> Result<(), EngineError>;
+}
+
+/// A device with a queue, through which the packets of all classes go.
+pub trait Device {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Its index.
+    fn index(&self) -> u32;
+
+    /// Puts device and scheduler back if another program removed them. True if the device is a new
     /// one, to which the programs must be told to send.
     ///
     /// # Errors
     /// [`EngineError`] as in [`Kind::open`].
     fn rebuild(&mut self) -> Result<bool, EngineError>;
 
-    /// Sets the device up if someone set it down, which drops all that is sent to it. True
+    /// Sets the device up if another program set it down, which drops all that is sent to it. True
     /// if so.
     ///
     /// # Errors
@@ -152,16 +133,15 @@ pub trait Engine: Send {
     /// # Errors
     /// [`EngineError`].
     fn backlog(&mut self) -> Result<u64, EngineError>;
+}
 
-    /// Removes device and scheduler.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    fn remove(&mut self) -> Result<(), EngineError>;
+/// A scheduler in this process, which others may keep from running.
+pub trait Process {
+    /// Has the scheduler go before other processes, or not.
+    fn set_realtime(&mut self, is_wanted: bool);
 
-    /// Takes back what [`Kind::open`] did, for a start that fails later: the device is removed
-    /// if it was not there before. A scheduler that was taken over stays.
-    fn undo(self: Box<Self>);
+    /// How late the scheduler was as of the last [`measure`](Engine::measure).
+    fn lateness(&self) -> Lateness;
 }
 
 /// Minor of the class that stands for the whole link.

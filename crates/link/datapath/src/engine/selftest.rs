@@ -131,19 +131,17 @@ fn attempt(kind: Kind) -> Result<Shares, Failure> {
         ports.insert(index, PortClass { device: name, handle });
     }
     let handle = |minor| TcHandle::new(MAJOR, minor).0;
-    let mut engine = kind.open("the self-test", 1)?;
     let programs = Config {
-        ifb_index: engine.index(),
         control_handle: handle(CONTROL),
         host_handle: handle(HOST),
         default_handle: handle(DEFAULT),
         cookie: 0x4001,
-        pacing: engine.placed().programs(),
+        pacing: kind.programs(),
         ..Config::default()
     };
     let (shape, members) = division();
     let mut attachments = Attachments::open(Attach::best(), programs, super::Created::new(), None)?;
-    engine.join(&attachments)?;
+    let mut engine = kind.open("the self-test", 1, &mut attachments)?;
     engine.apply(&Plan { shape: &shape, groups: &[], members: &members }, false)?;
     if let Some((_, error)) = attachments.set_ports(&ports).into_iter().next() {
         return Err(error.into());

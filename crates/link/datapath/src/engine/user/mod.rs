@@ -36,7 +36,8 @@ use self::{
     packet::LARGEST,
 };
 use super::{
-    Attachments, DEFAULT, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, ROOT, ifb::Ifb, tree,
+    Attachments, DEFAULT, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ROOT,
+    ifb::Ifb, tree,
 };
 
 /// Priority of the program at the device's egress.
@@ -76,26 +77,35 @@ impl User {
     /// # Errors
     /// [`EngineError`]: no ifb or macvtap in this kernel, one before 5.12, missing rights, the name
     /// taken.
-    pub fn open(link: &str) -> Result<User, EngineError> {
+    pub fn open(link: &str, attachments: &Attachments) -> Result<User, EngineError> {
         let path = UserPath::load()?;
         let mut ifb = Ifb::open(link, 1)?;
         match set_up(&mut ifb, &path, FEW) {
-            Ok((tap, forwarder)) => Ok(User {
-                ifb,
-                path,
-                tap,
-                cookie: 0,
-                forwarder,
-                lanes: BTreeMap::new(),
-                applied: BTreeMap::new(),
-                gauges: vec![QueueCounters::default(); FEW],
-                late: Lateness::default(),
-                split: None,
-                ahead: false,
-                nodes: Vec::new(),
-                patrolled: None,
-                writes: 0,
-            }),
+            Ok((tap, forwarder)) => {
+                let user = User {
+                    ifb,
+                    path,
+                    tap,
+                    cookie: attachments.cookie(),
+                    forwarder,
+                    lanes: BTreeMap::new(),
+                    applied: BTreeMap::new(),
+                    gauges: vec![QueueCounters::default(); FEW],
+                    late: Lateness::default(),
+                    split: None,
+                    ahead: false,
+                    nodes: Vec::new(),
+                    patrolled: None,
+                    writes: 0,
+                };
+                match user.join(attachments) {
+                    Ok(()) => Ok(user),
+                    Err(error) => {
+                        user.undo();
+                        Err(error)
+                    }
+                }
+            }
             Err(error) => {
                 if ifb.is_new {
                     let _ = ifb.remove();
@@ -111,6 +121,12 @@ impl User {
     /// [`EngineError`].
     pub(super) fn retire() -> Result<(), EngineError> {
         Ok(delete(&mut Netlink::open()?)?)
+    }
+
+    /// Has the classifier hand packets over to the programs of this engine.
+    fn join(&self, attachments: &Attachments) -> Result<(), EngineError> {
+        self.configure()?;
+        Ok(attachments.classifier().hand_over_to(&self.path)?)
     }
 
     fn configure(&self) -> Result<(), EngineError> {
@@ -215,29 +231,8 @@ impl Engine for User {
         Kind::User
     }
 
-    fn device(&self) -> &str {
-        tap::NAME
-    }
-
-    fn index(&self) -> u32 {
-        self.tap
-    }
-
-    fn placed(&self) -> Place {
+    fn place(&self) -> Place {
         Place::Process(self.tap)
-    }
-
-    fn join(&mut self, attachments: &Attachments) -> Result<(), EngineError> {
-        self.cookie = attachments.cookie();
-        self.configure()?;
-        Ok(attachments.classifier().hand_over_to(&self.path)?)
-    }
-
-    fn set_realtime(&mut self, ahead: bool) {
-        self.ahead = ahead;
-        // The next measurement finds out whether the thread has gone.
-        self.forwarder.order(Command::Ahead(ahead));
-        self.forwarder.ring();
     }
 
     fn writes(&self) -> u64 {
@@ -288,8 +283,40 @@ impl Engine for User {
         Ok(BTreeMap::new())
     }
 
-    fn lateness(&self) -> Option<Lateness> {
-        Some(self.late)
+    fn remove(&mut self) -> Result<(), EngineError> {
+        delete(&mut self.ifb.netlink)?;
+        self.ifb.remove()
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+
+    fn process(&mut self) -> Option<&mut dyn Process> {
+        Some(self)
+    }
+}
+
+impl Process for User {
+    fn set_realtime(&mut self, is_wanted: bool) {
+        self.ahead = is_wanted;
+        // The next measurement finds out whether the thread has gone.
+        self.forwarder.order(Command::Ahead(is_wanted));
+        self.forwarder.ring();
+    }
+
+    fn lateness(&self) -> Lateness {
+        self.late
+    }
+}
+
+impl Device for User {
+    fn name(&self) -> &str {
+        tap::NAME
+    }
+
+    fn index(&self) -> u32 {
+        self.tap
     }
 
     fn rebuild(&mut self) -> Result<bool, EngineError> {
@@ -316,13 +343,11 @@ impl Engine for User {
         self.measure(&mut measured)?;
         Ok(measured.iter().find(|m| m.minor == ROOT).map_or(0, |m| m.counters.backlog))
     }
+}
 
-    fn remove(&mut self) -> Result<(), EngineError> {
-        delete(&mut self.ifb.netlink)?;
-        self.ifb.remove()
-    }
-
-    fn undo(mut self: Box<Self>) {
+impl User {
+    /// Takes back what opening did: removes the device unless it was there before.
+    fn undo(mut self) {
         let undone = if self.ifb.is_new { self.remove() } else { User::retire() };
         if let Err(error) = undone {
             tracing::warn!("cannot take back the scheduler: {error}");
