@@ -19,6 +19,7 @@ use super::{
     class_table::{ClassTable, DiscoveredClass},
     discover::Discovery,
     reconcile::LinkState,
+    selector_rules,
 };
 use crate::config::{self, Config};
 
@@ -98,7 +99,7 @@ pub(crate) fn rules(table: &ClassTable) -> (Vec<Rule>, BTreeSet<u16>) {
         entries.filter_map(|entry| entry.minor.map(handle)).collect()
     };
     let rules_of = |claim: &DiscoveredClass, minor| -> Vec<Rule> {
-        claim.selectors.iter().flat_map(|s| s.rules(handle(minor), senders)).collect()
+        claim.selectors.iter().flat_map(|s| selector_rules::rules(s, handle(minor), senders)).collect()
     };
     let all: Vec<(bool, u16, Vec<Rule>)> = table
         .selecting()

@@ -27,6 +27,7 @@ mod pace;
 mod promises;
 mod reconcile;
 mod reload;
+mod selector_rules;
 pub(crate) mod store;
 mod views;
 

@@ -4,7 +4,7 @@ use weir_api::EventKind;
 use weir_share::Allocator;
 use weir_units::chain;
 
-use super::{Agent, advice, check, congestion, docker::DockerWatch, effects::Effects};
+use super::{Agent, advice, check, congestion, docker::DockerWatch, effects::Effects, selector_rules};
 use crate::{config, server};
 
 impl Agent {
@@ -31,6 +31,7 @@ impl Agent {
             let unusable = |why| chain(&check::unusable(&path, why));
             congestion::checked(&config.congestion).map_err(unusable)?;
             advice::checked(&config).map_err(unusable)?;
+            selector_rules::fit(&config).map_err(unusable)?;
             let rights = config.access.rights().map_err(unusable)?;
             let congestion = congestion::together(&config.congestion, &self.congestion.set)
                 .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;

@@ -8,7 +8,6 @@ use serde::{
     de::{self, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 use weir_agree::Protocol;
-use weir_bpf::{LocalPrefix, Rule};
 
 /// A filter for IP packets. A packet must match every given part. "Local" means the side that sends by
 /// this node's link.
@@ -65,37 +64,6 @@ impl Selector {
         let nets = [self.local, self.remote].into_iter().flatten().count();
         let others = [self.container.is_some(), self.protocol.is_some(), self.dscp.is_some()];
         ports + nets + others.into_iter().filter(|given| *given).count()
-    }
-
-    /// The programs' rules: one, or one for each class that `classes` returns for its container.
-    pub(crate) fn rules(&self, handle: u32, classes: impl Fn(&str) -> Vec<u32>) -> Vec<Rule> {
-        let prefix = |net: IpNet| LocalPrefix { network: net.addr(), len: net.prefix_len() };
-        let rule = Rule {
-            handle,
-            from: None,
-            protocol: self.protocol.map(number),
-            source_ports: self.port.clone().map(|ports| ports.0),
-            destination_ports: self.remote_port.clone().map(|ports| ports.0),
-            source: self.local.map(prefix),
-            destination: self.remote.map(prefix),
-            dscp: self.dscp,
-        };
-        match &self.container {
-            None => vec![rule],
-            Some(name) => {
-                let of = |from| Rule { from: Some(from), ..rule.clone() };
-                classes(name).into_iter().map(of).collect()
-            }
-        }
-    }
-}
-
-/// The number of the protocol above IP (IANA).
-fn number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
     }
 }
 
@@ -207,24 +175,6 @@ mod tests {
 
     fn read(text: &str) -> Selector {
         toml::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn a_selector_becomes_a_rule_for_each_class_of_its_container() {
-        let selector = read("container = \"web\"\nprotocol = \"udp\"\nport = \"8000-8003\"\ndscp = 46\n");
-        let rules = selector.rules(7, |name| if name == "web" { vec![16, 17] } else { vec![] });
-        assert_eq!(rules.iter().map(|r| r.from).collect::<Vec<_>>(), [Some(16), Some(17)]);
-        let want = Rule {
-            handle: 7,
-            from: Some(16),
-            protocol: Some(17),
-            source_ports: Some(8000..=8003),
-            dscp: Some(46),
-            ..Rule::default()
-        };
-        assert_eq!(rules[0], want);
-        assert_eq!(selector.rules(7, |_| vec![]), [], "nobody of that name is here");
-        assert_eq!(selector.to_string(), "container web udp port 8000-8003 dscp 46");
     }
 
     #[test]

@@ -172,13 +172,6 @@ fn every_bad_value_is_refused_and_named() {
         (&matching("{ container = \"a\" }"), "class a has a match itself"),
         (&matching("[{ port = 1 }, { port = 1 }]"), "class a has the same"),
         (&matching("{ port = 1 }\ninterface = \"v1\""), "cannot be combined with interface"),
-        (
-            &matching(&format!(
-                "[{}]",
-                (0..=64).map(|len| format!("{{ local = \"::/{len}\" }},")).collect::<String>()
-            )),
-            "cannot tell 65 kinds of rules apart",
-        ),
         (&format!("{LINK}[agreements]\nreservable = 0.95\n"), "`together = 1.0` allows it"),
         (&format!("{LINK}[agreements]\noversubscription = 1.0\n"), "cannot oversubscribe 1 times"),
         (&format!("{LINK}[agreements]\nshare = \"fair\"\n"), "unknown variant `fair`"),
