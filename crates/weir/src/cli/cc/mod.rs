@@ -273,7 +273,7 @@ mod tests {
         let expected = "\
 RULE  CONNECTIONS                   ALGORITHM              REACHES  BY
    1  all                           bbr, cubic after 1MiB  all      config
-   2  container gone to 10.0.0.0/8  reno                   nobody!  config
+   2  container gone to 10.0.0.0/8  reno                   none     config
 
 kernel has  reno, bbr, cubic
 connections 12 began by a rule, 3 changed in the flow, 0 moved, 9 ended

@@ -17,7 +17,7 @@ pub(super) fn list(out: &mut dyn Write, look: Look, view: &CongestionView) -> io
         let mut table = Table::new(look, &[">RULE", "CONNECTIONS", "ALGORITHM", "REACHES", "BY"]);
         for rule in &view.rules {
             let reaches = match (&rule.problem, rule.classes.is_empty()) {
-                (Some(_), _) => ("nobody!".to_owned(), Tone::Warn),
+                (Some(_), _) => ("none".to_owned(), Tone::Warn),
                 (None, true) => ("all".to_owned(), Tone::Plain),
                 (None, false) => (rule.classes.join(","), Tone::Plain),
             };
