@@ -81,18 +81,20 @@ fn main() {
             .build()
             .unwrap_or_else(|error| panic!("cannot compile {source}: {error:#}"));
     }
-    // The qdisc as a part of the unit tests, and of them alone.
-    let mut user = cc::Build::new();
-    user.compiler(&clang)
-        .file("src/fair/fair_user.c")
-        .include("src")
-        .opt_level(2)
-        .extra_warnings(false)
-        .warnings_into_errors(true);
-    if let Ok(headers) = env::var("DEP_BPF_INCLUDE") {
-        user.include(headers);
+    // Two schedulers as a part of the unit tests, and of them alone.
+    for feature in ["fair", "edt"] {
+        let mut user = cc::Build::new();
+        user.compiler(&clang)
+            .file(format!("src/{feature}/{feature}_user.c"))
+            .include("src")
+            .opt_level(2)
+            .extra_warnings(false)
+            .warnings_into_errors(true);
+        if let Ok(headers) = env::var("DEP_BPF_INCLUDE") {
+            user.include(headers);
+        }
+        user.cargo_metadata(false).compile(&format!("weir_{feature}_user"));
     }
-    user.cargo_metadata(false).compile("weir_fair_user");
     println!("cargo:rustc-link-search=native={}", out.display());
     // For the test that loads them all.
     let list: String = OBJECTS

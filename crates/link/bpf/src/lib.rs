@@ -20,6 +20,8 @@ mod credit;
 mod edt;
 pub mod fair;
 mod pacing;
+#[cfg(test)]
+mod simulation;
 mod user;
 
 pub use classify::{

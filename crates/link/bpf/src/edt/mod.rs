@@ -391,3 +391,6 @@ fn rows<T>(
     out.extend(rows.take(count as usize).map(|(_, row)| read(&row)));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ fn class_lifted_by_its_floor_gets_no_more_beside_slow_ones() {
     let lifted = flood(353, Some(5_867), None, Some(0));
     let classes = members.into_iter().chain([lifted, flood(715, None, None, None)]).collect();
     let division = Division { classes, groups: vec![policy(49, None, None)] };
-    let mut link = Link::new(&division);
+    let mut link = Link::<Qdisc>::new(&division);
     link.run(SECOND);
     assert_eq!(link.judge(&division, 20 * SECOND, 0.005, FRAME), None);
 }
@@ -21,7 +21,7 @@ fn class_lifted_by_its_floor_gets_no_more_beside_slow_ones() {
 fn a_floor_given_under_load_is_served_at_once() {
     let mut classes = vec![flood(1, None, None, None), flood(1000, None, None, None)];
     let mut division = Division { classes: classes.clone(), groups: vec![] };
-    let mut link = Link::new(&division);
+    let mut link = Link::<Qdisc>::new(&division);
     link.run(SECOND);
     classes[0] = flood(1, Some(30_000), None, None);
     division.classes = classes;
@@ -35,7 +35,7 @@ fn one_that_was_lifted_for_long_has_its_share_soon_after_the_others_went() {
         let lifted = flood(10, Some(20_000), None, None);
         let classes = vec![lifted, flood(weight, None, None, None), flood(1000, None, None, None)];
         let mut division = Division { classes, groups: vec![] };
-        let mut link = Link::new(&division);
+        let mut link = Link::<Qdisc>::new(&division);
         link.run(30 * SECOND);
         division.classes[2].load = Load::Nothing;
         link.apply(&division);
@@ -50,7 +50,7 @@ fn one_at_its_ceiling_has_all_of_it_beside_super_packets_in_a_slow_group() {
     bulk.load = Load::Greedy(SUPER_PACKET);
     let classes = vec![bulk, flood(92, None, Some(7_020), Some(0)), flood(10, None, None, None)];
     let division = Division { classes, groups: vec![policy(193, None, Some(15_894))] };
-    let mut link = Link::new(&division);
+    let mut link = Link::<Qdisc>::new(&division);
     link.run(SECOND);
     assert_eq!(link.judge(&division, 20 * SECOND, 0.005, FRAME), None);
 }
@@ -60,7 +60,7 @@ fn class_moved_to_a_slow_group_asleep_has_its_share_at_once() {
     let classes =
         vec![flood(5, None, None, Some(0)), flood(10, None, None, None), flood(699, None, None, None)];
     let mut division = Division { classes, groups: vec![policy(4, None, None)] };
-    let mut link = Link::new(&division);
+    let mut link = Link::<Qdisc>::new(&division);
     link.run(10 * SECOND);
     link.drain();
     division.classes[1].group = Some(0);
@@ -73,7 +73,7 @@ fn class_that_leaves_a_held_back_group_has_its_share_outside() {
     let lifted = |floor, weight| flood(weight, Some(floor), None, Some(0));
     let classes = vec![lifted(13_595, 24), lifted(10_198, 65), flood(142, None, None, None)];
     let mut division = Division { classes, groups: vec![policy(1, None, None)] };
-    let mut link = Link::new(&division);
+    let mut link = Link::<Qdisc>::new(&division);
     link.run(5 * SECOND);
     division.classes[1].group = None;
     link.apply(&division);
@@ -87,7 +87,7 @@ fn class_after_super_packets_sends_few_frames_ahead_of_its_turn() {
     slow.load = Load::Greedy(SUPER_PACKET);
     let classes = vec![slow, flood(1000, None, None, None)];
     let mut division = Division { classes, groups: vec![] };
-    let mut link = Link::new(&division);
+    let mut link = Link::<Qdisc>::new(&division);
     link.run(20 * SECOND);
     link.drain();
     division.classes[0].load = Load::Greedy(FRAME);
@@ -105,7 +105,7 @@ fn what_one_sent_before_all_were_idle_does_not_count_against_it() {
         let classes = vec![slow, flood(1000, None, None, group), flood(10, None, None, None)];
         let mut division = Division { classes, groups: vec![policy(1000, None, None)] };
         division.classes[1].load = Load::Nothing;
-        let mut link = Link::new(&division);
+        let mut link = Link::<Qdisc>::new(&division);
         link.run(SECOND);
         // In a group while others go on.
         division.classes[0].load = Load::Nothing;
