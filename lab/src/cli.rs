@@ -18,15 +18,16 @@ use weir_netlab::{
 };
 
 use crate::{
+    agreements,
     control::{self, Kind},
     cost, demo,
-    ecc::{self, Backend},
+    edge_cloud::{self, Backend},
     experiment::{self, Experiment},
-    image, phtb, pop,
+    image, image_cache,
     report::{self, Shown, Summary, table::new_table},
     run::{self, Options, Step},
     scenario::Scenario,
-    sla,
+    user_htb,
 };
 
 /// Run the experiments: weir beside what people use today, with real traffic in network namespaces
@@ -140,7 +141,7 @@ struct RunArgs {
     backend: Option<Backend>,
     /// Generator of the flows' bytes; iperf3 runs in real time only
     #[arg(long, default_value = "own")]
-    generator: ecc::Generator,
+    generator: edge_cloud::Generator,
     /// Seed of everything random: the resampling of the confidence intervals, made-up traces, volumes
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -359,22 +360,23 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                 told(report, &dir, args.json)?
             }
             Experiment::Promise(scenario) => {
-                told(sla::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
+                told(agreements::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
             }
             Experiment::Packets(scenario) => {
-                let mut watch = |case: phtb::Case| {
+                let mut watch = |case: user_htb::Case| {
                     progress.set_message(format!("{name}: {case}"));
                     progress.inc(1);
                 };
-                let report = phtb::run(scenario, args.paper, args.seed, &mut watch).with_context(context)?;
+                let report =
+                    user_htb::run(scenario, args.paper, args.seed, &mut watch).with_context(context)?;
                 told(report, &dir, args.json)?
             }
             Experiment::Completion(scenario) => {
-                let mut watch = |case: &ecc::Case, algorithm: ecc::Algorithm| {
+                let mut watch = |case: &edge_cloud::Case, algorithm: edge_cloud::Algorithm| {
                     progress.set_message(format!("{name}, {algorithm}: {}", case.name));
                     progress.inc(1);
                 };
-                let report = ecc::run(scenario, &options, args.backend, args.generator, &mut watch)
+                let report = edge_cloud::run(scenario, &options, args.backend, args.generator, &mut watch)
                     .with_context(context)?;
                 is_undecided = report.rows.is_empty() || report.is_left_open();
                 told(report, &dir, args.json)?
@@ -384,8 +386,8 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                     progress.set_message(format!("{name}: {link}"));
                     progress.inc(1);
                 };
-                let report =
-                    ecc::advice::run(scenario, &options, args.backend, &mut watch).with_context(context)?;
+                let report = edge_cloud::advice::run(scenario, &options, args.backend, &mut watch)
+                    .with_context(context)?;
                 told(report, &dir, args.json)?
             }
             Experiment::Images(scenario) => {
@@ -393,14 +395,19 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                     progress.set_message(format!("{name}, {step}"));
                     progress.inc(1);
                 };
-                told(pop::run(scenario, args.seed, &mut watch).with_context(context)?, &dir, args.json)?
+                told(
+                    image_cache::run(scenario, args.seed, &mut watch).with_context(context)?,
+                    &dir,
+                    args.json,
+                )?
             }
             Experiment::Deployments(scenario) => {
                 let mut watch = |step: &str| {
                     progress.set_message(format!("{name}, {step}"));
                     progress.inc(1);
                 };
-                let report = pop::real::deploy(scenario, &options, &mut watch).with_context(context)?;
+                let report =
+                    image_cache::real::deploy(scenario, &options, &mut watch).with_context(context)?;
                 told(report, &dir, args.json)?
             }
             Experiment::Replay(scenario) => {
@@ -408,7 +415,8 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
                     progress.set_message(format!("{name}, {step}"));
                     progress.inc(1);
                 };
-                let report = pop::real::replay(scenario, &options, &mut watch).with_context(context)?;
+                let report =
+                    image_cache::real::replay(scenario, &options, &mut watch).with_context(context)?;
                 told(report, &dir, args.json)?
             }
         };
@@ -455,7 +463,7 @@ fn adapt_cost(scenario: &mut cost::Scenario, args: &RunArgs) {
 }
 
 /// Applies the command line to an experiment about promises.
-fn adapt_promise(scenario: &mut sla::Scenario, args: &RunArgs) {
+fn adapt_promise(scenario: &mut agreements::Scenario, args: &RunArgs) {
     if args.paper {
         (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
     }

@@ -4,9 +4,9 @@
 use std::{fs, path::Path};
 
 use crate::{
-    cost, ecc, phtb, pop,
+    agreements, cost, edge_cloud, image_cache,
     scenario::{self, Scenario, ScenarioError},
-    sla,
+    user_htb,
 };
 
 /// The built-in experiments about costs.
@@ -59,7 +59,7 @@ const PACKETS: [(&str, &str); 9] = [
 ];
 
 /// The built-in simulations of image caches.
-const POPS: [(&str, &str); 3] = [
+const IMAGES: [(&str, &str); 3] = [
     ("pop-hits", include_str!("../scenarios/pop-hits.toml")),
     ("pop-macro", include_str!("../scenarios/pop-macro.toml")),
     ("pop-policies", include_str!("../scenarios/pop-policies.toml")),
@@ -79,19 +79,19 @@ pub enum Experiment {
     /// The cost of shaping: files with the key `measures`.
     Cost(Box<cost::Scenario>),
     /// Whether promises are kept: files with `measures = "transmission"`.
-    Promise(Box<sla::Scenario>),
+    Promise(Box<agreements::Scenario>),
     /// Completion times of flows and jobs: files with `measures = "completion"`.
-    Completion(Box<ecc::Scenario>),
+    Completion(Box<edge_cloud::Scenario>),
     /// The quality of advice about congestion control: files with `measures = "advice"`.
-    Advice(Box<ecc::advice::Scenario>),
+    Advice(Box<edge_cloud::advice::Scenario>),
     /// The speed of the scheduler: files with `measures = "packets"`.
-    Packets(Box<phtb::Scenario>),
+    Packets(Box<user_htb::Scenario>),
     /// The hits of an image cache: files with `measures = "image-..."`. Simulated; needs no rights.
-    Images(Box<pop::Scenario>),
+    Images(Box<image_cache::Scenario>),
     /// Deployment times of Docker and containerd: files with `measures = "deployments"`.
-    Deployments(Box<pop::real::Deployments>),
+    Deployments(Box<image_cache::real::Deployments>),
     /// The hits of real caches: files with `measures = "replay"`.
-    Replay(Box<pop::real::Replayed>),
+    Replay(Box<image_cache::real::Replayed>),
 }
 
 /// All built-in experiments.
@@ -102,7 +102,7 @@ pub enum Experiment {
 pub fn built_in() -> Vec<Experiment> {
     let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
     let others = COSTS.iter().chain(&PROMISES).chain(&COMPLETIONS).chain(&ADVICE).chain(&PACKETS);
-    let others = others.chain(&POPS).chain(&SITES);
+    let others = others.chain(&IMAGES).chain(&SITES);
     let others = others.map(|(name, text)| {
         Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
     });
@@ -137,49 +137,49 @@ impl Experiment {
             return Ok(Experiment::Shares(Box::new(Scenario::parse(text, origin)?)));
         }
         if table["measures"].as_str().is_some_and(|what| what.starts_with("image-")) {
-            let images: pop::Scenario = toml::from_str(text).map_err(syntax)?;
+            let images: image_cache::Scenario = toml::from_str(text).map_err(syntax)?;
             return match images.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: images.name, what }),
                 None => Ok(Experiment::Images(Box::new(images))),
             };
         }
         if table["measures"].as_str() == Some("deployments") {
-            let real: pop::real::Deployments = toml::from_str(text).map_err(syntax)?;
+            let real: image_cache::real::Deployments = toml::from_str(text).map_err(syntax)?;
             return match real.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: real.name, what }),
                 None => Ok(Experiment::Deployments(Box::new(real))),
             };
         }
         if table["measures"].as_str() == Some("replay") {
-            let real: pop::real::Replayed = toml::from_str(text).map_err(syntax)?;
+            let real: image_cache::real::Replayed = toml::from_str(text).map_err(syntax)?;
             return match real.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: real.name, what }),
                 None => Ok(Experiment::Replay(Box::new(real))),
             };
         }
         if table["measures"].as_str() == Some("transmission") {
-            let promise: sla::Scenario = toml::from_str(text).map_err(syntax)?;
+            let promise: agreements::Scenario = toml::from_str(text).map_err(syntax)?;
             return match promise.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: promise.name, what }),
                 None => Ok(Experiment::Promise(Box::new(promise))),
             };
         }
         if table["measures"].as_str() == Some("completion") {
-            let completion: ecc::Scenario = toml::from_str(text).map_err(syntax)?;
+            let completion: edge_cloud::Scenario = toml::from_str(text).map_err(syntax)?;
             return match completion.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: completion.name, what }),
                 None => Ok(Experiment::Completion(Box::new(completion))),
             };
         }
         if table["measures"].as_str() == Some("advice") {
-            let advice: ecc::advice::Scenario = toml::from_str(text).map_err(syntax)?;
+            let advice: edge_cloud::advice::Scenario = toml::from_str(text).map_err(syntax)?;
             return match advice.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: advice.name, what }),
                 None => Ok(Experiment::Advice(Box::new(advice))),
             };
         }
         if table["measures"].as_str() == Some("packets") {
-            let packets: phtb::Scenario = toml::from_str(text).map_err(syntax)?;
+            let packets: user_htb::Scenario = toml::from_str(text).map_err(syntax)?;
             return match packets.fault() {
                 Some(what) => Err(ScenarioError::Shape { scenario: packets.name, what }),
                 None => Ok(Experiment::Packets(Box::new(packets))),
@@ -306,7 +306,7 @@ mod tests {
         let text = ADVICE[0].1.replacen("share = 0.25", "share = 0.9", 1);
         let error = Experiment::parse(&text, "ecc-advice").unwrap_err().to_string();
         assert!(error.contains("share = 0.9 is not between"), "{error}");
-        let text = POPS[0].1.replacen("name = \"fra\"", "name = \"par\"", 1);
+        let text = IMAGES[0].1.replacen("name = \"fra\"", "name = \"par\"", 1);
         let error = Experiment::parse(&text, "pop-hits").unwrap_err().to_string();
         assert!(error.contains("no zone par"), "{error}");
     }

@@ -22,7 +22,7 @@ use weir_units::Bytes;
 
 use crate::{
     cli::{Usage, progress_bar},
-    pop::{Panel, chart, gib},
+    image_cache::{Panel, chart, gib},
     report::table::new_table,
 };
 

@@ -7,24 +7,24 @@
 //!
 //! The other experiments have a module each:
 //! - [`cost`] measures the processor time and the latency of shaping.
-//! - [`sla`] checks whether promises are kept.
-//! - [`ecc`] measures completion times by congestion control.
-//! - [`phtb`] measures the speed of the scheduler in user space.
-//! - [`pop`] simulates image caches.
+//! - [`agreements`] checks whether promises are kept.
+//! - [`edge_cloud`] measures completion times by congestion control.
+//! - [`user_htb`] measures the speed of the scheduler in user space.
+//! - [`image_cache`] simulates image caches.
 //!
 //! The lab removes everything at the end, also after a panic or Ctrl-C.
 
+pub mod agreements;
 pub mod cli;
 pub mod control;
 pub mod cost;
 pub mod demo;
-pub mod ecc;
+pub mod edge_cloud;
 pub mod experiment;
 mod image;
+pub mod image_cache;
 pub mod oracle;
-pub mod phtb;
-pub mod pop;
 pub mod report;
 pub mod run;
 pub mod scenario;
-pub mod sla;
+pub mod user_htb;

@@ -9,7 +9,7 @@ use weir_htb::{ClassId, ClassSpec, Departure, Htb, Packet, Shard};
 use weir_units::{BitRate, Instant};
 
 use super::{BATCH, Backlog, NOBODY, Wire};
-use crate::phtb::{Played, Scenario, classes, cores::side_by_side, limits};
+use crate::user_htb::{Played, Scenario, classes, cores::side_by_side, limits};
 
 /// The common part of both kinds.
 trait Tree: Send {

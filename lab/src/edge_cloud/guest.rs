@@ -33,7 +33,7 @@ use super::{
     Algorithm, Case, Generator, Report, Scenario, Sweep, measure::measure, network::Medium, report::Missing,
 };
 
-use crate::{run::Options, sla::harness};
+use crate::{agreements::harness, run::Options};
 
 /// Environment variable with the path of the User-Mode-Linux kernel, if it is not in the script's directory.
 const VARIABLE: &str = "WEIR_UML";

@@ -326,7 +326,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A report of experiment C, with the consumers' times under `weir` at `factor` times S / bw.
-    pub(in crate::sla) fn sample(factor: f64, spread_ms: f64) -> Report {
+    pub(in crate::agreements) fn sample(factor: f64, spread_ms: f64) -> Report {
         let text = include_str!("../../scenarios/sla-C.toml");
         let scenario: Scenario = toml::from_str(text).unwrap();
         let begun = Instant::now();

@@ -308,7 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::phtb::tests::scenario;
+    use crate::user_htb::tests::scenario;
 
     /// A capture of `frames`, as tcpdump writes it.
     fn pcap(frames: &[&[u8]]) -> Vec<u8> {

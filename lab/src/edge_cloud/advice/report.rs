@@ -11,7 +11,7 @@ use weir_netlab::stats;
 use super::{Scenario, learn::Ended};
 
 use crate::{
-    ecc::{Backend, plot},
+    edge_cloud::{Backend, plot},
     report::{
         Figure, Head, Rule, Shown,
         sheet::{self, Sheet},

@@ -256,9 +256,9 @@ pub fn table(report: &Report) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::pop::run;
+    use crate::image_cache::run;
 
-    pub(in crate::pop) fn report(text: &str, deployments: usize, zones: usize) -> Report {
+    pub(in crate::image_cache) fn report(text: &str, deployments: usize, zones: usize) -> Report {
         let mut scenario: Scenario = toml::from_str(text).unwrap();
         scenario.deployments = deployments;
         scenario.seeds = scenario.seeds.min(2);
@@ -270,9 +270,9 @@ pub(super) mod tests {
         report
     }
 
-    pub(in crate::pop) const HITS: &str = include_str!("../../scenarios/pop-hits.toml");
-    pub(in crate::pop) const SITES: &str = include_str!("../../scenarios/pop-macro.toml");
-    pub(in crate::pop) const POLICIES: &str = include_str!("../../scenarios/pop-policies.toml");
+    pub(in crate::image_cache) const HITS: &str = include_str!("../../scenarios/pop-hits.toml");
+    pub(in crate::image_cache) const SITES: &str = include_str!("../../scenarios/pop-macro.toml");
+    pub(in crate::image_cache) const POLICIES: &str = include_str!("../../scenarios/pop-policies.toml");
 
     fn figure<'a>(report: &'a Report, name: &str) -> &'a Figure {
         let found = report.head.figures.iter().find(|figure| figure.name == name);

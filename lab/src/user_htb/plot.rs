@@ -88,17 +88,17 @@ fn draw(report: &Report, text: &mut String) -> Result<(), Box<dyn std::error::Er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::phtb::{self, Scenario};
+    use crate::user_htb::{self, Scenario};
 
     #[test]
     fn the_plot_is_svg_with_all_users_and_one() {
         let scenario = Scenario {
             packets: 5_000,
             repetitions: 1,
-            forms: vec![phtb::Form::Single],
-            ..phtb::tests::scenario("phtb-2")
+            forms: vec![user_htb::Form::Single],
+            ..user_htb::tests::scenario("phtb-2")
         };
-        let text = svg(&phtb::run(&scenario, false, 1, &mut |_| ()).unwrap()).unwrap();
+        let text = svg(&user_htb::run(&scenario, false, 1, &mut |_| ()).unwrap()).unwrap();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
         for words in ["533 of 800 users send", "all users, Mbit/s", "ceil 12mbit", "virtual time"] {
             assert!(text.contains(words), "{words}");

@@ -158,7 +158,7 @@ pub(super) fn play(scenario: &Scenario, active: u32, seed: u64) -> Result<Played
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::phtb::tests::scenario;
+    use crate::user_htb::tests::scenario;
 
     #[test]
     fn the_kernel_s_tree_is_the_scenario_s() {

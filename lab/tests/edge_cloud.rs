@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use weir_lab::{
-    ecc::{
+    edge_cloud::{
         self, Algorithm, Backend, Generator, Scenario,
         guest::{netem, wires},
     },
@@ -27,7 +27,7 @@ fn scenario(volume: u64, case: &str, access: bool) -> Scenario {
 /// Of the only job, s.
 fn seconds(scenario: &Scenario, backend: Backend) -> f64 {
     let options = Options { weir: "/nonexistent/weir".into(), seed: 1, link: String::new() };
-    let report = ecc::run(scenario, &options, Some(backend), Generator::Own, &mut |_, _| {}).unwrap();
+    let report = edge_cloud::run(scenario, &options, Some(backend), Generator::Own, &mut |_, _| {}).unwrap();
     assert_eq!((report.rows.len(), report.rows[0].jobs.len()), (1, 1));
     report.rows[0].jobs[0].seconds
 }
@@ -84,7 +84,7 @@ fn iperf3_uses_the_asked_algorithm_and_at_least_the_time_of_bytes() {
     scenario.algorithms = vec![Algorithm::Cubic, Algorithm::Bbr];
     scenario.clients = 2;
     let options = Options { weir: "/nonexistent/weir".into(), seed: 1, link: String::new() };
-    let run = |backend| ecc::run(&scenario, &options, backend, Generator::Iperf3, &mut |_, _| {});
+    let run = |backend| edge_cloud::run(&scenario, &options, backend, Generator::Iperf3, &mut |_, _| {});
     let report = run(Some(Backend::Wires)).unwrap();
     assert!(report.backend.ends_with("by iperf3") && report.rows.len() == 2, "{}", report.backend);
     for row in &report.rows {
@@ -109,7 +109,7 @@ fn weir() -> Result<PathBuf, String> {
 /// Two seeds of CUBIC and of BBR on all links, with weir's rule beside them, twice.
 #[test]
 fn virtual_time_repeats_for_a_seed_and_differs_for_another() {
-    let (kernel, weir) = (ecc::guest::uml().map_err(|why| format!("{why:#}")), weir());
+    let (kernel, weir) = (edge_cloud::guest::uml().map_err(|why| format!("{why:#}")), weir());
     if let Some(why) = kernel.err().or(weir.clone().err()) {
         println!("SKIPPED: {why}");
         return;
@@ -121,7 +121,8 @@ fn virtual_time_repeats_for_a_seed_and_differs_for_another() {
     scenario.volume[1].0 = 4_000_000;
     scenario.cloud.loss = 0.01;
     let options = Options { weir: weir.unwrap_or_default(), seed: 1, link: String::new() };
-    let run = || ecc::run(&scenario, &options, Some(Backend::Uml), Generator::Own, &mut |_, _| {}).unwrap();
+    let run =
+        || edge_cloud::run(&scenario, &options, Some(Backend::Uml), Generator::Own, &mut |_, _| {}).unwrap();
     let (first, again) = (run(), run());
     assert!(first.missing.is_empty(), "{:?}", first.missing);
     assert_eq!(first.rows.len(), 6);

@@ -337,14 +337,15 @@ pub(super) fn output(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::phtb::tests::scenario;
+    use crate::user_htb::tests::scenario;
 
     #[test]
     fn of_a_short_trace_the_link_s_rate_leaves_to_a_thousandth() {
         for name in ["phtb-3", "phtb-1600", "phtb-1"] {
             let scenario = scenario(name);
-            let trace = Trace::of(&scenario, crate::phtb::some(&scenario), 1).unwrap();
-            let case = Case { form: Form::Single, load: crate::phtb::Load::Offered, active: scenario.active };
+            let trace = Trace::of(&scenario, crate::user_htb::some(&scenario), 1).unwrap();
+            let case =
+                Case { form: Form::Single, load: crate::user_htb::Load::Offered, active: scenario.active };
             let played = play(case, &scenario, &trace).unwrap();
             let part =
                 played.late_bytes as f64 * 8e9 / (played.late_ns * link(&scenario).bits_per_sec() as f64);

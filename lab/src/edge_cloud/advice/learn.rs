@@ -21,7 +21,7 @@ use super::{
     report::{Happened, LinkReport, Phase, Times},
 };
 
-use crate::ecc::{
+use crate::edge_cloud::{
     Place,
     network::{Medium, Network},
     transfer::{Server, Transfer, carry},

@@ -11,7 +11,7 @@ use weir_netlab::stats;
 use super::{Client, Deployments, ImageCase, Missing, ReplayRow, Replayed, Row, Store};
 
 use crate::{
-    pop::plot::{Panel, chart},
+    image_cache::plot::{Panel, chart},
     report::{Figure, Head, Rule, Shown, table::new_table},
 };
 
