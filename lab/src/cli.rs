@@ -4,14 +4,13 @@ use std::{
     env,
     ffi::OsString,
     fs,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use weir_netlab::{
     interrupt::{self, Interrupted},
     topology::{self, Mode, check_rights, is_leftover},
@@ -19,14 +18,16 @@ use weir_netlab::{
 
 use crate::{
     agreements,
-    control::{self, Kind},
+    control::{self, kind::Kind},
     cost, demo,
     edge_cloud::{self, Backend},
     experiment::{self, Experiment},
     image, image_cache,
+    options::{Options, Step},
     report::{self, Shown, Summary, table::new_table},
-    run::{self, Options, Step},
+    run::{self},
     scenario::Scenario,
+    terminal::{Usage, progress_bar, say},
     user_htb,
 };
 
@@ -178,11 +179,6 @@ impl Switch {
     }
 }
 
-/// The command line, or a file it names, is wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
-
 /// Runs the command line `args`, which begins with the program's name.
 ///
 /// Exit codes:
@@ -273,11 +269,6 @@ fn clean() -> Result<ExitCode> {
     }
     say(&format!("removed what dead runs left: {namespaces} namespaces, {directories} directories"));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints a line and ignores a closed pipe (`weir lab list | head`).
-fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn list(json: bool) {
@@ -515,16 +506,6 @@ fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
             })
         }
     }
-}
-
-/// A progress bar on standard error, only on a terminal.
-pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-    }
-    let style =
-        ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("a fixed template");
-    ProgressBar::new(steps as u64).with_style(style)
 }
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use weir_cache::{
 use weir_units::Bytes;
 
 use crate::{
-    cli::{Usage, progress_bar},
     image_cache::{Panel, chart, gib},
     report::table::new_table,
+    terminal::{Usage, progress_bar},
 };
 
 const EXAMPLES: &str = "Examples:

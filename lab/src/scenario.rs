@@ -26,7 +26,7 @@ use weir_netlab::{
 use weir_share::{Policy, PolicyError, Weight};
 use weir_units::{BitRate, Bytes};
 
-use crate::control::{Kind, TcForm};
+use crate::control::kind::{Kind, TcForm};
 
 /// The built-in scenarios: the paper's in the order of its figures, then weir's own.
 const BUILT_IN: [(&str, &str); 10] = [
@@ -191,7 +191,7 @@ pub enum ScenarioError {
 mod defaults {
     use weir_units::BitRate;
 
-    use crate::control::Kind;
+    use crate::control::kind::Kind;
 
     pub(super) fn capacity() -> BitRate {
         BitRate::mbit(95)

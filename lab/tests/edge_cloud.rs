@@ -8,7 +8,7 @@ use weir_lab::{
         self, Algorithm, Backend, Generator, Scenario,
         guest::{netem, wires},
     },
-    run::Options,
+    options::Options,
 };
 
 /// A link of 20 Mbit/s and 20 ms; at the access, if there is one, of 10 Mbit/s and 2 ms.

@@ -12,9 +12,9 @@ use std::{
 use anyhow::{Context, Result};
 use weir_netlab::topology::{Proc, command, last_words};
 
-use super::{Report, Scenario};
+use super::{report::Report, scenario::Scenario};
 
-use crate::{control::Missing, run::Options};
+use crate::{control::kind::Missing, options::Options};
 
 /// Environment variable with the path of the test harness, if it is neither beside weir nor on `PATH`.
 const VARIABLE: &str = "WEIR_VM_PROGRAM";

@@ -15,14 +15,20 @@ use weir_netlab::{
 use weir_units::Bytes;
 
 use super::{
-    Answer, Case, FIRST_PORT, Report, Row, Scenario, Service, consume, guest, promise,
-    report::{Sample, row},
-    script,
+    consumer::{Answer, consume},
+    guest, promise,
+    report::{Report, Row, Sample, row},
+    scenario::{Case, FIRST_PORT, Scenario},
+    service::Service,
+    tree::script,
 };
 
 use crate::{
-    control::{self, Kind, Missing},
-    run::{Options, Step},
+    control::{
+        self,
+        kind::{Kind, Missing},
+    },
+    options::{Options, Step},
 };
 
 /// Requests that begin before this are left out: addresses are looked up and queues fill.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use plotters::style::Color;
 
-use super::{Report, Row};
+use super::report::{Report, Row};
 use crate::report::{
     color,
     sheet::{self, CENTER_TOP, GREY, INK, LEFT_MIDDLE, RIGHT_MIDDLE, Sheet, TEXT, tick},

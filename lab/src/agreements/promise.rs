@@ -11,11 +11,11 @@ use weir_netlab::{
 };
 use weir_units::BitRate;
 
-use super::{Case, Scenario};
+use super::scenario::{Case, Scenario};
 
 use crate::{
-    control::{self, Agent, AgentSetup, Kind},
-    run::Options,
+    control::{self, Agent, AgentSetup, kind::Kind},
+    options::Options,
 };
 
 /// Time limit for agreements to come into force.

@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 use weir_netlab::stats;
 use weir_units::BitRate;
 
-use super::{Answer, Case, FIRST_PORT, PAPER_BYTES, Paper, Scenario, ideal_ms, svg};
+use super::{
+    consumer::Answer,
+    scenario::{Case, FIRST_PORT, PAPER_BYTES, Paper, Scenario, ideal_ms},
+};
 
 use crate::{
-    control::{Kind, Missing},
+    control::kind::{Kind, Missing},
     report::{
-        Figure, Head, Rule, Shown,
+        Figure, Head, Rule,
         table::{align_numbers, control_name, missing_lines, new_table},
     },
 };
@@ -152,28 +155,6 @@ impl Report {
             rows,
             scripts,
         }
-    }
-}
-
-impl Shown for Report {
-    fn head(&self) -> &Head {
-        &self.head
-    }
-    fn table(&self) -> String {
-        table(self)
-    }
-    fn plot(&self) -> Result<String> {
-        svg(self)
-    }
-    fn unjudged(&self) -> &'static str {
-        if self.rows.is_empty() {
-            "nothing was measured"
-        } else {
-            "nothing is judged: no control here promises anything"
-        }
-    }
-    fn scripts(&self) -> &str {
-        &self.scripts
     }
 }
 
@@ -324,6 +305,7 @@ pub(super) mod tests {
     };
 
     use super::*;
+    use crate::report::Shown as _;
 
     /// A report of experiment C, with the consumers' times under `weir` at `factor` times S / bw.
     pub(in crate::agreements) fn sample(factor: f64, spread_ms: f64) -> Report {

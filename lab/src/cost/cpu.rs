@@ -13,12 +13,15 @@ use weir_netlab::{
     traffic::Bulk,
 };
 
-use super::{Found, Row, Scenario, Shaper, clock::Moment};
+use super::{
+    clock::Moment,
+    scenario::{Found, Row, Scenario, Shaper},
+};
 
 use crate::{
-    control::Kind,
+    control::kind::Kind,
+    options::{Options, Step},
     report::{Figure, Rule},
-    run::{Options, Step},
 };
 
 /// Time for connections to open and windows to grow before a measurement.

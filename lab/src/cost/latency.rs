@@ -9,12 +9,12 @@ use weir_netlab::{
     traffic::{self, Bulk, Rtts},
 };
 
-use super::{Found, Row, Scenario, Shaper};
+use super::scenario::{Found, Row, Scenario, Shaper};
 
 use crate::{
-    control::Kind,
+    control::kind::Kind,
+    options::{Options, Step},
     report::{Figure, Rule},
-    run::{Options, Step},
 };
 
 const WARM_UP: Duration = Duration::from_millis(1500);

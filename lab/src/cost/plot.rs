@@ -3,9 +3,9 @@
 use anyhow::Result;
 use plotters::style::Color;
 
-use super::{Measures, Report};
+use super::scenario::{Measures, Report};
 use crate::{
-    control::Kind,
+    control::kind::Kind,
     report::{
         color,
         sheet::{self, CENTER_TOP, GREY, INK, LEFT_TOP, RIGHT_MIDDLE, Sheet, TEXT, tick, title_width, width},

@@ -30,10 +30,14 @@ use weir_netlab::{
 };
 
 use super::{
-    Algorithm, Case, Generator, Report, Scenario, Sweep, measure::measure, network::Medium, report::Missing,
+    iperf::Generator,
+    measure::measure,
+    network::Medium,
+    report::{Missing, Report},
+    scenario::{Algorithm, Case, Scenario, Sweep},
 };
 
-use crate::{agreements::harness, run::Options};
+use crate::{agreements::harness, options::Options};
 
 /// Environment variable with the path of the User-Mode-Linux kernel, if it is not in the script's directory.
 const VARIABLE: &str = "WEIR_UML";
@@ -365,7 +369,7 @@ mod tests {
     use super::{
         super::{
             report::{Row, tests::sample},
-            tests::scenario,
+            scenario::tests::scenario,
         },
         *,
     };

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, time::Duration};
 use weir_netlab::{stats::SplitMix, topology::Wire};
 use weir_units::{BitRate, Bytes, Instant};
 
-use super::Link;
+use super::scenario::Link;
 
 /// A queue of limited bytes in front of a rate, then a delay or a loss.
 ///

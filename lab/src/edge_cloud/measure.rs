@@ -9,13 +9,13 @@ use anyhow::{Context, Result, anyhow};
 use weir_netlab::interrupt;
 
 use super::{
-    Algorithm, Case, Generator, Place, Point, Scenario,
-    iperf::{Ends, Prepared},
-    jobs,
+    iperf::{Ends, Generator, Prepared},
     network::{Medium, Network},
     report::{FlowTime, JobTime, Missing, Row},
     rule::Ruled,
+    scenario::{Algorithm, Case, Place, Point, Scenario},
     transfer::{RULED, Server, Transfer, carry},
+    workload::jobs,
 };
 
 /// All measurements of a scenario, with seeds from `first_seed` on, and the algorithms that could not be
@@ -202,7 +202,7 @@ fn chosen(scenario: &Scenario, algorithm: Algorithm, place: Place, bytes: u64) -
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::scenario, *};
+    use super::{super::scenario::tests::scenario, *};
 
     #[test]
     fn the_mix_is_bbr_for_small_volumes_on_the_edge_link_only() {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use weir_netlab::topology::{Netns, Wire, check_rights, unique_prefix};
 
 use super::{
-    Link, Place,
+    scenario::{Link, Place},
     wires::{self, Carrier},
 };
 

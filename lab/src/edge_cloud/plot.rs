@@ -6,9 +6,9 @@ use plotters::style::{Color, RGBColor};
 use weir_netlab::stats::SplitMix;
 
 use super::{
-    Algorithm, Point, Report,
-    report::{Row, groups},
-    table::{GROUPS, Standing, standing},
+    report::{Report, Row, groups},
+    scenario::{Algorithm, Point},
+    standing::{GROUPS, Standing, standing},
 };
 
 use crate::report::sheet::{

@@ -1,13 +1,11 @@
 //! The results of completion times: estimates with intervals, findings, JSON.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use weir_netlab::stats::{self, SplitMix};
 
-use super::{Algorithm, Claim, Finding, Outcome, Place, Point, Scenario, Side, Whose, svg, table};
+use super::scenario::{Algorithm, Claim, Finding, Outcome, Place, Point, Scenario, Side, Whose};
 
-use crate::report::{Figure, Head, Rule, Shown};
+use crate::report::{Figure, Head, Rule};
 
 /// Level of the confidence intervals.
 const LEVEL: f64 = 0.95;
@@ -159,62 +157,6 @@ impl Report {
     }
 }
 
-impl Shown for Report {
-    fn head(&self) -> &Head {
-        &self.head
-    }
-    fn table(&self) -> String {
-        table(self)
-    }
-    fn plot(&self) -> anyhow::Result<String> {
-        svg(self)
-    }
-    fn unjudged(&self) -> &'static str {
-        "nothing is expected of it"
-    }
-
-    /// The findings' outcomes, and the unexpected ones.
-    fn verdict(&self) -> String {
-        let count = |outcome| self.findings.iter().filter(|verdict| verdict.outcome == outcome).count();
-        let mut text = format!("{}: ", self.head.scenario);
-        if self.findings.is_empty() {
-            text += self.unjudged();
-        } else {
-            let _ = write!(
-                text,
-                "{} findings confirmed, {} refuted, {} open",
-                count(Outcome::Confirmed),
-                count(Outcome::Refuted),
-                count(Outcome::Open)
-            );
-            text += match self.head.pass {
-                Some(true) => "; pass: as expected",
-                Some(false) => "; falls short: not as expected",
-                None if self.is_left_open() => {
-                    "; no verdict: intervals reach over what is expected (--paper has more seeds)"
-                }
-                None => "",
-            };
-        }
-        for verdict in &self.findings {
-            let Some(expected) = verdict.finding.expect.filter(|expected| *expected != verdict.outcome)
-            else {
-                continue;
-            };
-            let Estimate { value, low, high } = verdict.ratio;
-            let _ = write!(
-                text,
-                "\n  {}: {:?} by a ratio of {value:.2} ({low:.2} to {high:.2}), expected {expected:?}",
-                verdict.finding.says, verdict.outcome
-            );
-        }
-        for missing in &self.missing {
-            let _ = write!(text, "\n  not measured: {}: {}", missing.algorithm, missing.why);
-        }
-        text
-    }
-}
-
 impl Verdict {
     /// Whether the interval does not decide an expected outcome.
     fn is_left_open(&self) -> bool {
@@ -352,7 +294,8 @@ impl Claim {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{super::tests::scenario, *};
+    use super::{super::scenario::tests::scenario, *};
+    use crate::report::Shown as _;
 
     /// A report in which each flow takes `time` seconds for its algorithm and case.
     pub(crate) fn sample(name: &str, time: fn(Algorithm, &str) -> f64) -> Report {

@@ -18,7 +18,7 @@ use nix::{
 use weir_netlab::topology::{Netns, tunnel};
 use weir_units::{Bytes, Instant};
 
-use super::{Link, line::Line};
+use super::{line::Line, scenario::Link};
 
 /// Bytes of the Ethernet header, which tc counts and a tunnel device lacks.
 const ETHERNET: u64 = 14;

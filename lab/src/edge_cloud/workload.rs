@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_netlab::stats::SplitMix;
 
-use super::{Point, Scenario};
+use super::scenario::{Point, Scenario};
 
 /// A client's job.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +50,7 @@ pub fn jobs(scenario: &Scenario, point: Option<Point>, seed: u64) -> Vec<Job> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::scenario, *};
+    use super::{super::scenario::tests::scenario, *};
 
     #[test]
     fn a_seed_gives_the_same_jobs_again_and_another_seed_others() {

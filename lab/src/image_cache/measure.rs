@@ -10,7 +10,10 @@ use weir_cache::{
 use weir_netlab::interrupt;
 use weir_units::Bytes;
 
-use super::{Measures, Report, Row, Scenario, ZoneCase};
+use super::{
+    report::{Report, Row},
+    scenario::{Measures, Scenario, ZoneCase},
+};
 
 /// Deployments in a point of the plot of a run, as in the paper's Fig. 7.
 const BIN: usize = 50;

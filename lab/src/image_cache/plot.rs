@@ -7,7 +7,10 @@ use plotters::{
 };
 use weir_cache::simulate::Sharing;
 
-use super::{Measures, Report, report::over_lru};
+use super::{
+    report::{Report, over_lru},
+    scenario::Measures,
+};
 
 const LEFT: i32 = 70;
 const TOP: i32 = 80;

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use weir_cache::{
@@ -12,9 +11,9 @@ use weir_cache::{
 use weir_netlab::stats;
 use weir_units::Bytes;
 
-use super::{Measures, Scenario, ZoneCase, svg};
+use super::scenario::{Measures, Scenario, ZoneCase};
 
-use crate::report::{Figure, Head, Rule, Shown, table::new_table};
+use crate::report::{Figure, Head, Rule, table::new_table};
 
 /// One simulation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,21 +63,6 @@ impl Report {
         let figures: Vec<Figure> =
             scenario.zones.iter().flat_map(|case| zone_figures(scenario, case, &rows)).collect();
         Report { head: Head::now(&scenario.name, figures), seed, settings: scenario.clone(), rows }
-    }
-}
-
-impl Shown for Report {
-    fn head(&self) -> &Head {
-        &self.head
-    }
-    fn table(&self) -> String {
-        table(self)
-    }
-    fn plot(&self) -> Result<String> {
-        svg(self)
-    }
-    fn unjudged(&self) -> &'static str {
-        "nothing is judged"
     }
 }
 
@@ -255,8 +239,9 @@ pub fn table(report: &Report) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::measure::run;
     use super::*;
-    use crate::image_cache::run;
+    use crate::report::Shown as _;
 
     pub(in crate::image_cache) fn report(text: &str, deployments: usize, zones: usize) -> Report {
         let mut scenario: Scenario = toml::from_str(text).unwrap();

@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Figure, Machine,
+    figure::Figure,
+    machine::Machine,
     table::{align_numbers, new_table},
 };
 
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     fn sample(name: &str, factor: f64) -> Summary {
-        let report = serde_json::to_value(super::super::tests::sample(name, factor)).unwrap();
+        let report = serde_json::to_value(super::super::shares::tests::sample(name, factor)).unwrap();
         serde_json::from_value(report).unwrap()
     }
 

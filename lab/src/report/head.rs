@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Figure, Machine,
-    machine::kernel,
+    figure::Figure,
+    machine::{Machine, kernel},
     verdict::{of, pass},
 };
 

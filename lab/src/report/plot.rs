@@ -4,12 +4,12 @@ use anyhow::Result;
 use plotters::style::{Color, RGBColor};
 
 use super::{
-    CaseReport, ContainerReport, Report,
+    shares::{CaseReport, ContainerReport, Report},
     sheet::{
         self, CENTER_TOP, Drawn, GREY, INK, LEFT_MIDDLE, RIGHT_MIDDLE, Sheet, TEXT, tick, title_width, width,
     },
 };
-use crate::control::{Kind, TcForm};
+use crate::control::kind::{Kind, TcForm};
 
 /// Width of a bar in pixels, from crowded to roomy plots.
 const BARS: std::ops::RangeInclusive<i32> = 13..=26;
@@ -208,7 +208,7 @@ pub(crate) fn color(kind: Kind) -> RGBColor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::sample;
+    use super::super::shares::tests::sample;
     use super::*;
 
     #[test]

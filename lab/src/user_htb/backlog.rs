@@ -20,12 +20,10 @@ use weir_htb::{ClassId, Departure, Htb, Next, Outlet, Packet};
 use weir_units::{BitRate, Instant};
 
 use super::{
-    Case, Form, Load, Played, Scenario,
     cores::{side_by_side, spin, timed, wait},
     fifo::{self, Dequeuer, Fifo},
-    link, rates,
+    scenario::{Case, Form, Load, Played, Scenario, link, rates, tree},
     trace::{Frame, Trace, Users},
-    tree,
 };
 
 /// Packets of a batch, as `rte_sched` is asked for.

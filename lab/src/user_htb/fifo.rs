@@ -7,9 +7,9 @@ use weir_htb::Params;
 use weir_units::{BitRate, Bytes, Instant};
 
 /// Packets a FIFO holds.
-const PLACES: usize = super::LIMIT as usize;
+const PLACES: usize = super::scenario::LIMIT as usize;
 /// Bytes of a turn.
-const QUANTUM: i64 = super::QUANTUM as i64;
+const QUANTUM: i64 = super::scenario::QUANTUM as i64;
 
 /// One leaf's packets, length and handle in a word; 0 is no packet, so that a place tells whether it is
 /// free (FastForward). One thread fills, one empties.
@@ -117,7 +117,7 @@ impl<'a> Dequeuer<'a> {
         Dequeuer {
             fifos,
             leaves,
-            link: Bucket::new(link, Some(super::link_burst(link))),
+            link: Bucket::new(link, Some(super::scenario::link_burst(link))),
             turn: [0; 2],
             looked_in_vain: 0,
         }
@@ -172,7 +172,7 @@ mod tests {
     fn users_get_rates_and_the_rest_and_empty_queues_cost_a_look() {
         let fifos = (0..4).map(|_| Fifo::new()).collect::<Vec<_>>();
         // Two users with packets of 0.5 and 2 Mbit/s, up to 1 and 12; two without.
-        let mut dequeuer = Dequeuer::new(&fifos, super::super::paper_rates, BitRate::mbit(10));
+        let mut dequeuer = Dequeuer::new(&fifos, super::super::scenario::paper_rates, BitRate::mbit(10));
         let (mut ends, mut bytes) = ([0; 2], [0u64; 4]);
         for ms in 0..4_000 {
             for (i, (fifo, end)) in (0..).zip(fifos.iter().zip(&mut ends)) {

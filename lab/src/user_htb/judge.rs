@@ -1,6 +1,6 @@
 //! The verdict of a case's plays together.
 
-use super::{BOTH, Case, Form, Load, Played, Row, Scenario, link};
+use super::scenario::{BOTH, Case, Form, Load, Played, Row, Scenario, link};
 use crate::report::{Figure, Rule};
 
 /// Of an odd number of values the middle one, else the upper of the two.

@@ -20,7 +20,11 @@ use weir_htb::{ClassId, Params};
 use weir_netlab::topology::{Netns, check_rights, unique_prefix};
 use weir_units::BitRate;
 
-use super::{Played, QUANTUM, Scenario, cores::side_by_side, link, link_burst, rates, trace::Trace};
+use super::{
+    cores::side_by_side,
+    scenario::{Played, QUANTUM, Scenario, link, link_burst, rates},
+    trace::Trace,
+};
 
 const DEVICE: &str = "eth0";
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -157,8 +161,8 @@ pub(super) fn play(scenario: &Scenario, active: u32, seed: u64) -> Result<Played
 
 #[cfg(test)]
 mod tests {
+    use super::super::scenario::tests::scenario;
     use super::*;
-    use crate::user_htb::tests::scenario;
 
     #[test]
     fn the_kernel_s_tree_is_the_scenario_s() {

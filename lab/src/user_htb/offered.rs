@@ -13,12 +13,10 @@ use weir_htb::{ClassId, Departure, Htb, Next, Packet};
 use weir_units::{BitRate, Instant};
 
 use super::{
-    Case, Form, LIMIT, Played, Scenario,
     cores::{Line, side_by_side, spin, timed, wait},
     fifo::{Dequeuer, Fifo},
-    link, rates,
+    scenario::{Case, Form, LIMIT, Played, Scenario, link, rates, tree_in_use},
     trace::{Frame, Trace},
-    tree_in_use,
 };
 
 /// Frames that arrive together.
@@ -336,14 +334,14 @@ pub(super) fn output(
 
 #[cfg(test)]
 mod tests {
+    use super::super::scenario::tests::scenario;
     use super::*;
-    use crate::user_htb::tests::scenario;
 
     #[test]
     fn of_a_short_trace_the_link_s_rate_leaves_to_a_thousandth() {
         for name in ["phtb-3", "phtb-1600", "phtb-1"] {
             let scenario = scenario(name);
-            let trace = Trace::of(&scenario, crate::user_htb::some(&scenario), 1).unwrap();
+            let trace = Trace::of(&scenario, crate::user_htb::scenario::some(&scenario), 1).unwrap();
             let case =
                 Case { form: Form::Single, load: crate::user_htb::Load::Offered, active: scenario.active };
             let played = play(case, &scenario, &trace).unwrap();

@@ -7,7 +7,7 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use super::{Report, link, rates};
+use super::scenario::{Report, link, rates};
 
 const LEFT: i32 = 70;
 const TOP: i32 = 100;
@@ -87,8 +87,9 @@ fn draw(report: &Report, text: &mut String) -> Result<(), Box<dyn std::error::Er
 
 #[cfg(test)]
 mod tests {
+    use super::super::scenario::Scenario;
     use super::*;
-    use crate::user_htb::{self, Scenario};
+    use crate::user_htb::{self};
 
     #[test]
     fn the_plot_is_svg_with_all_users_and_one() {
@@ -96,7 +97,7 @@ mod tests {
             packets: 5_000,
             repetitions: 1,
             forms: vec![user_htb::Form::Single],
-            ..user_htb::tests::scenario("phtb-2")
+            ..user_htb::scenario::tests::scenario("phtb-2")
         };
         let text = svg(&user_htb::run(&scenario, false, 1, &mut |_| ()).unwrap()).unwrap();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use comfy_table::CellAlignment;
 
-use super::{BOTH, Report, link, svg};
+use super::{
+    plot::svg,
+    scenario::{BOTH, Report, link},
+};
 use crate::report::{Head, Shown, table::new_table};
 
 /// Packets a second of Mbit/s by bytes, as the paper's column has them.

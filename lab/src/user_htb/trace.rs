@@ -10,7 +10,7 @@ use pcap_file::{
 };
 use weir_htb::ClassId;
 
-use super::Scenario;
+use super::scenario::Scenario;
 
 /// As many frames as the paper's longest trace has, and some: captures may be endless.
 const MOST: usize = 10_000_000;
@@ -176,7 +176,7 @@ impl Trace {
     fn made_up(scenario: &Scenario, most: u64, seed: u64) -> Trace {
         let mut random = Random(seed);
         let (common, special) = (scenario.active.div_ceil(2), scenario.active / 2);
-        let assured = |user| super::paper_rates(user).0.bits_per_sec();
+        let assured = |user| super::scenario::paper_rates(user).0.bits_per_sec();
         let (one, other) = (assured(0) * u64::from(common), assured(1) * u64::from(special));
         let frame = |_| {
             let user = if random.below(one + other) < one {
@@ -307,8 +307,8 @@ fn said(path: &Path) -> String {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::scenario::tests::scenario;
     use super::*;
-    use crate::user_htb::tests::scenario;
 
     /// A capture of `frames`, as tcpdump writes it.
     fn pcap(frames: &[&[u8]]) -> Vec<u8> {

@@ -17,13 +17,13 @@ use weir_discovery::NetnsRef;
 use weir_netlab::{interrupt, stats::SplitMix};
 
 use super::{
-    Named, Scenario,
-    report::{Happened, LinkReport, Phase, Times},
+    report::{Ended, Happened, LinkReport, Phase, Times},
+    scenario::{Named, Scenario},
 };
 
 use crate::edge_cloud::{
-    Place,
     network::{Medium, Network},
+    scenario::Place,
     transfer::{Server, Transfer, carry},
 };
 
@@ -35,9 +35,6 @@ const TICK: Duration = Duration::from_millis(100);
 const WARM_UP: u64 = 1_000;
 /// Stack size of a thread that only waits for its flow, bytes.
 const STACK: usize = 128 << 10;
-
-/// An ended flow: its bytes, and its duration in seconds.
-pub(super) type Ended = (u64, f64);
 
 /// Measures on one link, in this kernel.
 ///

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use weir_cc::size;
 use weir_netlab::stats;
 
-use super::{Scenario, learn::Ended};
+use super::scenario::Scenario;
 
 use crate::{
-    edge_cloud::{Backend, plot},
+    edge_cloud::{guest::Backend, plot},
     report::{
         Figure, Head, Rule, Shown,
         sheet::{self, Sheet},
@@ -23,6 +23,9 @@ use crate::{
 const MOST_LONGER: f64 = 1.1;
 /// The smallest number of flows whose 99th percentile is judged; a hundred flows are beyond it.
 const JUDGED: u64 = 10_000;
+
+/// An ended flow: its bytes, and its duration in seconds.
+pub(super) type Ended = (u64, f64);
 
 /// The phase in which a flow began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

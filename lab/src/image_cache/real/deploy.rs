@@ -9,13 +9,13 @@ use weir_testkit::{Dockerd, Registry, runnable_image};
 use weir_units::Bytes;
 
 use super::{
-    Client, Deployments, Missing, Row, Store,
     gluster::Gluster,
     report::Report,
+    scenario::{Client, Deployments, Missing, Row, Store},
     site::{Cache, CacheSetup, FAR, LISTEN, Sharing, Site, inside, wait_for},
 };
 
-use crate::run::Options;
+use crate::options::Options;
 
 /// Port of the registry.
 const PORT: u16 = 5000;

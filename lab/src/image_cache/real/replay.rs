@@ -16,16 +16,14 @@ use weir_netlab::interrupt;
 use weir_units::Bytes;
 
 use super::{
-    ReplayRow, Replayed,
     report::Report,
+    scenario::{BIN, ReplayRow, Replayed},
     site::{self, CacheSetup, FAR, LISTEN, Site},
     upstream::{Content, Puller},
 };
 
-use crate::run::Options;
+use crate::options::Options;
 
-/// Deployments in a point of the plot, as in the paper's Fig. 7.
-pub(super) const BIN: usize = 50;
 /// No layer is smaller, so that each has its digest.
 const LEAST: u64 = 16;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use weir_cache::simulate::Sharing;
 use weir_netlab::stats;
 
-use super::{Client, Deployments, ImageCase, Missing, ReplayRow, Replayed, Row, Store};
+use super::scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replayed, Row, Store};
 
 use crate::{
     image_cache::plot::{Panel, chart},

@@ -9,7 +9,10 @@ use weir_htb::{ClassId, ClassSpec, Departure, Htb, Packet, Shard};
 use weir_units::{BitRate, Instant};
 
 use super::{BATCH, Backlog, NOBODY, Wire};
-use crate::user_htb::{Played, Scenario, classes, cores::side_by_side, limits};
+use crate::user_htb::{
+    cores::side_by_side,
+    scenario::{Played, Scenario, classes, limits},
+};
 
 /// The common part of both kinds.
 trait Tree: Send {
