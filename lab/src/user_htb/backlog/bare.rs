@@ -8,7 +8,7 @@ use std::{
 use anyhow::Result;
 use weir_htb::ring;
 
-use super::{BATCH, Backlog, Done, enqueue_stage, of_two};
+use super::wire::{BATCH, Backlog, Done, enqueue_stage, of_two};
 use crate::user_htb::{cores::side_by_side, scenario::Played};
 
 /// A word for each packet goes there and comes back, a batch at a time.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use weir_htb::{ClassId, ClassSpec, Departure, Htb, Packet, Shard};
 use weir_units::{BitRate, Instant};
 
-use super::{BATCH, Backlog, NOBODY, Wire};
+use super::wire::{BATCH, Backlog, NOBODY, Wire};
 use crate::user_htb::{
     cores::side_by_side,
     scenario::{Played, Scenario, classes, limits},
