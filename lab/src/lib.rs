@@ -15,6 +15,7 @@
 //! The lab removes everything at the end, also after a panic or Ctrl-C.
 
 pub mod agreements;
+mod choices;
 pub mod cli;
 pub mod control;
 pub mod cost;

@@ -29,7 +29,7 @@ use weir_units::{BitRate, Bytes};
 use crate::control::kind::{Kind, TcForm};
 
 /// The built-in scenarios: the paper's in the order of its figures, then weir's own.
-const BUILT_IN: [(&str, &str); 10] = [
+pub(crate) const BUILT_IN: [(&str, &str); 10] = [
     ("drr-without-root", include_str!("../scenarios/drr-without-root.toml")),
     ("weights-3", include_str!("../scenarios/weights-3.toml")),
     ("weights-grow", include_str!("../scenarios/weights-grow.toml")),

@@ -161,6 +161,14 @@ pub(super) struct Found {
 }
 
 impl Scenario {
+    /// The contradiction in the settings, if there is one.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let measures_nothing =
+            self.busy.is_empty() || self.busy.contains(&0) || self.controls.is_empty() || self.seconds == 0;
+        measures_nothing
+            .then(|| "busy, controls and seconds say what is measured: none may be empty or zero".to_owned())
+    }
+
     /// The number of calls of [`run`]'s `watch`.
     #[must_use]
     pub fn steps(&self) -> usize {

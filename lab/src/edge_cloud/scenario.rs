@@ -437,10 +437,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn scenario(name: &str) -> Scenario {
-        match crate::experiment::find(name).unwrap() {
-            crate::experiment::Experiment::Completion(scenario) => *scenario,
-            other => panic!("{name} is {other:?}"),
-        }
+        crate::experiment::tests::settings(name)
     }
 
     #[test]

@@ -439,11 +439,9 @@ pub(super) fn some(scenario: &Scenario) -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::experiment::{self, Experiment};
 
     pub(crate) fn scenario(name: &str) -> Scenario {
-        let Experiment::Packets(scenario) = experiment::find(name).unwrap() else { panic!("{name}") };
-        *scenario
+        crate::experiment::tests::settings(name)
     }
 
     #[test]

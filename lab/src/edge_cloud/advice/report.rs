@@ -275,10 +275,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn scenario() -> Scenario {
-        match crate::experiment::find("ecc-advice").unwrap() {
-            crate::experiment::Experiment::Advice(scenario) => *scenario,
-            other => panic!("ecc-advice is {other:?}"),
-        }
+        crate::experiment::tests::settings("ecc-advice")
     }
 
     /// A report of `flows` flows of 50 kB. Of 50 flows, one takes `longer` seconds in the trial, instead of 1
