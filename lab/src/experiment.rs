@@ -78,7 +78,7 @@ const KINDS: [(&str, Read); 7] = [
     ("packets", read::<user_htb::Scenario>),
     ("image-", read::<image_cache::Scenario>),
     ("deployments", read::<image_cache::real::Deployments>),
-    ("replay", read::<image_cache::real::Replayed>),
+    ("replay", read::<image_cache::real::Replays>),
 ];
 
 /// The description of an experiment.
@@ -315,7 +315,7 @@ impl Experiment for image_cache::real::Deployments {
     }
 }
 
-impl Experiment for image_cache::real::Replayed {
+impl Experiment for image_cache::real::Replays {
     delegates!(Self::fault, Self::steps);
     fn cases(&self) -> (usize, u64) {
         (self.zones.len(), 0)

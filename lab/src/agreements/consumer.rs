@@ -13,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::service::REQUEST;
 
 /// Longer than any answer takes that is still being sent.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER: usize = 64 << 10;
 
 /// One answer, with ApacheBench's measures.
@@ -65,7 +65,7 @@ fn go_first() {
 
 /// One request and its answer; `None` if `end` comes first.
 fn ask(target: SocketAddr, end: Instant) -> Result<Option<Answer>> {
-    let mut stream = TcpStream::connect_timeout(&target, PATIENCE).context("cannot connect")?;
+    let mut stream = TcpStream::connect_timeout(&target, ANSWER_TIMEOUT).context("cannot connect")?;
     setsockopt(&stream, sockopt::TcpCongestion, &OsString::from("cubic"))?;
     let begun = Instant::now();
     let request = format!("GET {REQUEST} HTTP/1.1\r\nHost: service\r\nConnection: close\r\n\r\n");
@@ -77,7 +77,7 @@ fn ask(target: SocketAddr, end: Instant) -> Result<Option<Answer>> {
         if left.is_zero() {
             return Ok(None);
         }
-        stream.set_read_timeout(Some(left.min(PATIENCE)))?;
+        stream.set_read_timeout(Some(left.min(ANSWER_TIMEOUT)))?;
         let read = match stream.read(&mut buffer) {
             Ok(0) => bail!("the answer ended after {bytes} bytes, wanted {wanted:?}"),
             Ok(read) => read,

@@ -22,7 +22,7 @@ const PROGRAM: &str = "weir-vm";
 /// The path of the scenario in the guest.
 const FILE: &str = "/scenario.toml";
 /// Time limit of the guest. One of its seconds takes several real ones, more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Runs the scenario in a guest. Without the harness, qemu or a kernel, nothing is measured and the report
 /// gives the reason.
@@ -44,14 +44,14 @@ pub(super) fn run(scenario: &Scenario, options: &Options) -> Result<Report> {
     let text = toml::to_string(&inner).context("cannot write the guest's scenario")?;
     fs::write(&file, text).context("cannot write the guest's scenario")?;
     let mut harness = command(&program.to_string_lossy());
-    harness.args(["exec", "--timeout", &PATIENCE.as_secs().to_string(), "--file"]);
+    harness.args(["exec", "--timeout", &GUEST_TIMEOUT.as_secs().to_string(), "--file"]);
     harness.arg(format!("{}:{FILE}", file.display()));
     harness.args(["--", "weir", "lab", "run", FILE, "--json", "--out", "/tmp/results"]);
     if std::env::var_os("WEIR_BIN").is_none() {
         harness.env("WEIR_BIN", &options.weir);
     }
     let mut harness = Proc::start(harness)?;
-    let ended = harness.finish(Instant::now() + PATIENCE);
+    let ended = harness.finish(Instant::now() + GUEST_TIMEOUT);
     weir_netlab::interrupt::check()?;
     let output = harness.output()?;
     match (report(&output.stdout), ended) {

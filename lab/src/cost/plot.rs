@@ -18,7 +18,7 @@ const LEFT: i32 = 70;
 const TOP: i32 = 104;
 const HEIGHT: i32 = 330;
 const BOTTOM: i32 = 70;
-const LEAST_WIDTH: i32 = 720;
+const MIN_WIDTH: i32 = 720;
 /// Font size of a case's name.
 const NAME: i32 = 14;
 
@@ -36,7 +36,7 @@ pub fn svg(report: &Report) -> Result<String> {
     // A group is at least as wide as its case's name.
     let group = group.max(cases.iter().map(|case| width(case, NAME)).max().unwrap_or(0) + 12);
     let right = LEFT + group * i32::try_from(cases.len())? + GAP;
-    let total = right.max(LEAST_WIDTH).max(LEFT + title_width(&report.settings.title));
+    let total = right.max(MIN_WIDTH).max(LEFT + title_width(&report.settings.title));
     sheet::svg(&report.head.scenario, (total, TOP + HEIGHT + BOTTOM), |sheet| {
         draw(sheet, report, &cases, &controls, (group, right))
     })

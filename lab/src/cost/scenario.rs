@@ -152,7 +152,7 @@ pub struct Report {
 
 /// The results of a measurement.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Results {
     pub(super) rows: Vec<Row>,
     pub(super) figures: Vec<Figure>,
     pub(super) missing: Vec<Missing>,

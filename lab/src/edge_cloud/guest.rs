@@ -48,7 +48,7 @@ const MEMORY: &str = "mem=1G";
 /// The start of a guest's clock, ns since the epoch. It is constant, so that runs are equal.
 const BEGINNING: &str = "time-travel-start=1767225600000000000";
 /// Time limit of a guest. It takes some seconds to minutes, more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The place where completion times are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -322,7 +322,7 @@ fn in_uml<R: DeserializeOwned>(kernel: &Path, dir: &Path, options: &Options, see
     linux.args(["init=/bin/sh", "time-travel=inf-cpu", BEGINNING, "ipv6.disable=1", "quiet", "panic=-1"]);
     linux.args(["umid=weir", "uml_dir=.", "con=null", "con0=null,fd:1", "--", "/proc/self/cwd/init"]);
     let mut linux = Proc::start(linux)?;
-    let ended = linux.finish(Instant::now() + PATIENCE);
+    let ended = linux.finish(Instant::now() + GUEST_TIMEOUT);
     interrupt::check()?;
     let said = |file| fs::read_to_string(dir.join(file)).unwrap_or_default();
     if let Some(report) = read(&said("report.json")) {
@@ -337,7 +337,7 @@ fn in_uml<R: DeserializeOwned>(kernel: &Path, dir: &Path, options: &Options, see
 fn in_vm(program: &Path, dir: &Path, options: &Options, seed: u64) -> Result<Report> {
     const FILE: &str = "/scenario.toml";
     let mut harness = command(&program.to_string_lossy());
-    harness.args(["exec", "--timeout", &PATIENCE.as_secs().to_string(), "--file"]);
+    harness.args(["exec", "--timeout", &GUEST_TIMEOUT.as_secs().to_string(), "--file"]);
     harness.arg(format!("{}:{FILE}", dir.join("scenario.toml").display()));
     harness.args(["--", "weir", "lab", "run", FILE, "--json", "--backend", "here", "--out", "/tmp/results"]);
     harness.args(["--seed", &seed.to_string()]);
@@ -345,7 +345,7 @@ fn in_vm(program: &Path, dir: &Path, options: &Options, seed: u64) -> Result<Rep
         harness.env("WEIR_BIN", &options.weir);
     }
     let mut harness = Proc::start(harness)?;
-    let ended = harness.finish(Instant::now() + PATIENCE);
+    let ended = harness.finish(Instant::now() + GUEST_TIMEOUT);
     interrupt::check()?;
     let output = harness.output()?;
     match read(&output.stdout) {

@@ -37,7 +37,7 @@ const FIRST_PORT: u16 = 20_000;
 /// Largest block of one write by iperf3, bytes.
 const BLOCK: u64 = 128 << 10;
 /// Time limit of a flow.
-const PATIENCE: Duration = Duration::from_secs(600);
+const FLOW_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The sender, its address, and the receiver.
 pub(super) struct Ends<'a> {
@@ -47,7 +47,7 @@ pub(super) struct Ends<'a> {
 }
 
 /// One direction of a flow: its running server, and the arguments of its client.
-struct Way<'a> {
+struct Direction<'a> {
     server: Proc,
     to: &'a Netns,
     arguments: Vec<String>,
@@ -57,7 +57,7 @@ struct Way<'a> {
 
 /// A flow whose servers are running.
 pub(super) struct Prepared<'a> {
-    ways: Vec<Way<'a>>,
+    ways: Vec<Direction<'a>>,
 }
 
 impl<'a> Prepared<'a> {
@@ -75,7 +75,7 @@ impl<'a> Prepared<'a> {
             let port = FIRST_PORT + 2 * nth + way;
             let mut server = from.spawn(&["iperf3", "-s", "-1", "-p", &port.to_string()])?;
             wait_until_listening(&mut server, port)?;
-            ways.push(Way { server, to, arguments: arguments(address, port, bytes, by), bytes, by });
+            ways.push(Direction { server, to, arguments: arguments(address, port, bytes, by), bytes, by });
         }
         Ok(Prepared { ways })
     }
@@ -86,10 +86,10 @@ impl<'a> Prepared<'a> {
     /// If iperf3 fails, moves less, or uses another algorithm than requested; on Ctrl-C.
     pub(super) fn carry(self) -> Result<Duration> {
         let mut took = 0.0;
-        for Way { mut server, to, arguments, bytes, by } in self.ways {
+        for Direction { mut server, to, arguments, bytes, by } in self.ways {
             let mut client = to.command("iperf3")?;
             client.args(&arguments);
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + FLOW_TIMEOUT;
             let said = Proc::start(client)?.finish(deadline)?.stdout;
             took += seconds(&said, bytes, by).with_context(|| format!("iperf3 {}", arguments.join(" ")))?;
             server.finish(deadline)?;
@@ -115,7 +115,7 @@ fn arguments(address: Ipv4Addr, port: u16, bytes: u64, by: Option<&str>) -> Vec<
 
 /// The needed part of a client's output with `-J`.
 #[derive(Deserialize)]
-struct Told {
+struct IperfResult {
     end: End,
 }
 
@@ -134,7 +134,7 @@ struct Sum {
 /// Seconds until the last byte was received.
 fn seconds(json: &str, bytes: u64, by: Option<&str>) -> Result<f64> {
     let End { sum_received, sender_tcp_congestion } =
-        serde_json::from_str::<Told>(json).context("cannot read what iperf3 says")?.end;
+        serde_json::from_str::<IperfResult>(json).context("cannot read what iperf3 says")?.end;
     ensure!(sum_received.bytes >= bytes, "{} of {bytes} bytes arrived", sum_received.bytes);
     let used = sender_tcp_congestion.as_deref();
     ensure!(

@@ -12,7 +12,7 @@ use super::{
     iperf::{Ends, Generator, Prepared},
     network::{Medium, Network},
     report::{FlowTime, JobTime, Missing, Row},
-    rule::Ruled,
+    rule::ForcedRule,
     scenario::{Algorithm, Case, Place, Point, Scenario},
     transfer::{RULED, Server, Transfer, carry},
     workload::jobs,
@@ -40,7 +40,7 @@ pub(super) fn measure(
     ];
     let all = [network.clients(), network.server(Place::Edge), network.server(Place::Cloud)];
     let (mut rows, mut missing) = (Vec::new(), Vec::<Missing>::new());
-    let mut rule: Option<Ruled> = None;
+    let mut rule: Option<ForcedRule> = None;
     warm_up(&network)?;
     for point in scenario.points() {
         for place in Place::ALL {
@@ -55,7 +55,7 @@ pub(super) fn measure(
                         continue;
                     }
                     if algorithm == Algorithm::Weir && rule.is_none() {
-                        match Ruled::load(&scenario.rule.action(), ruled_port(generator), &all) {
+                        match ForcedRule::load(&scenario.rule.action(), ruled_port(generator), &all) {
                             Ok(loaded) => rule = Some(loaded),
                             Err(error) => {
                                 missing.push(Missing { algorithm, why: format!("{error:#}") });
@@ -76,7 +76,7 @@ pub(super) fn measure(
             }
         }
     }
-    rule.map_or(Ok(()), Ruled::remove)?;
+    rule.map_or(Ok(()), ForcedRule::remove)?;
     Ok((rows, missing))
 }
 

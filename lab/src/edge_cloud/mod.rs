@@ -41,8 +41,8 @@ pub use iperf::Generator;
 pub use plot::svg;
 pub use report::{Estimate, Report};
 pub use scenario::{
-    Algorithm, Case, Claim, Finding, Leg, Link, Measures, Outcome, Place, Point, Scenario, Side, Small,
-    Sweep, Whose,
+    Algorithm, Case, Claim, Finding, Leg, Link, Measures, Outcome, Place, Point, Population, Scenario, Side,
+    Small, Sweep,
 };
 pub use table::table;
 pub use workload::{Job, jobs};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_netlab::stats::{self, SplitMix};
 
-use super::scenario::{Algorithm, Claim, Finding, Outcome, Place, Point, Scenario, Side, Whose};
+use super::scenario::{Algorithm, Claim, Finding, Outcome, Place, Point, Population, Scenario, Side};
 
 use crate::report::{Figure, Head, Rule};
 
@@ -53,15 +53,15 @@ pub struct Row {
 }
 
 impl Row {
-    fn times(&self, whose: Whose) -> Vec<f64> {
+    fn times(&self, whose: Population) -> Vec<f64> {
         let jobs = |wanted: &dyn Fn(&JobTime) -> bool| {
             self.jobs.iter().filter(|job| wanted(job)).map(|job| job.seconds).collect()
         };
         match whose {
-            Whose::Flow => self.flows.iter().map(|flow| flow.seconds).collect(),
-            Whose::Job => jobs(&|_| true),
-            Whose::Small => jobs(&|job| job.small),
-            Whose::Long => jobs(&|job| !job.small),
+            Population::Flow => self.flows.iter().map(|flow| flow.seconds).collect(),
+            Population::Job => jobs(&|_| true),
+            Population::Small => jobs(&|job| job.small),
+            Population::Long => jobs(&|job| !job.small),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Report {
             scenario.findings.iter().filter_map(|finding| judge(finding, &rows, &mut rng)).collect();
         let mut figures: Vec<Figure> = findings.iter().map(Verdict::figure).collect();
         for (case, algorithm, own) in groups(scenario, &rows, None) {
-            for (whose, name) in [(Whose::Flow, "flow"), (Whose::Job, "job")] {
+            for (whose, name) in [(Population::Flow, "flow"), (Population::Job, "job")] {
                 let Some(mean) = estimate(&own, whose, None, &mut rng) else { continue };
                 figures.push(Figure::shown(format!("{case}, {algorithm}: {name}, mean"), mean.value, "s"));
             }
@@ -213,7 +213,7 @@ fn statistic(times: &[f64], percentile: Option<f64>) -> Option<f64> {
 /// depend on each other (Davison and Hinkley 1997, section 3.8). With few seeds the interval is too narrow.
 pub(super) fn estimate(
     rows: &[&Row],
-    whose: Whose,
+    whose: Population,
     percentile: Option<f64>,
     rng: &mut SplitMix,
 ) -> Option<Estimate> {
@@ -228,7 +228,7 @@ pub(super) fn estimate(
 pub(super) fn ratio(
     of: &[&Row],
     by: &[&Row],
-    whose: Whose,
+    whose: Population,
     percentile: Option<f64>,
     rng: &mut SplitMix,
 ) -> Option<Estimate> {
@@ -349,11 +349,11 @@ pub(super) mod tests {
         let of = |algorithm| rows_of(&report.rows, &Side { case: case.clone(), algorithm }, None);
         let (bbr, cubic) = (of(Algorithm::Bbr), of(Algorithm::Cubic));
         let mut rng = SplitMix::new(1);
-        let found = ratio(&bbr, &cubic, Whose::Job, None, &mut rng).unwrap();
+        let found = ratio(&bbr, &cubic, Population::Job, None, &mut rng).unwrap();
         for number in [found.value, found.low, found.high] {
             assert!((number - 1.5).abs() < 1e-9, "{found:?}");
         }
-        let alone = estimate(&bbr, Whose::Job, Some(50.0), &mut rng).unwrap();
+        let alone = estimate(&bbr, Population::Job, Some(50.0), &mut rng).unwrap();
         assert!(alone.low < alone.value && alone.value < alone.high, "{alone:?}");
         assert!((alone.value - 3.06).abs() < 1e-9, "{alone:?}");
     }

@@ -14,7 +14,7 @@ const HANDLE: u32 = 1;
 /// A rule for connections to a port of the servers.
 ///
 /// The programs are loaded once for all measurements. They end with their process at the latest.
-pub(super) struct Ruled {
+pub(super) struct ForcedRule {
     hold: Congestion,
     homes: Homes,
     rule: CongestionRule,
@@ -22,18 +22,18 @@ pub(super) struct Ruled {
     seen: u64,
 }
 
-impl Ruled {
+impl ForcedRule {
     /// Loads the programs for these namespaces; port 0 means any port.
     ///
     /// # Errors
     /// If the kernel lacks a feature that the BPF program needs.
-    pub(super) fn load(action: &Action, port: u16, namespaces: &[&Netns]) -> Result<Ruled> {
+    pub(super) fn load(action: &Action, port: u16, namespaces: &[&Netns]) -> Result<ForcedRule> {
         let places: Vec<_> = namespaces
             .iter()
             .map(|netns| Ok((NetnsRef::at(&netns.path())?, HANDLE)))
             .collect::<Result<_>>()?;
         let homes = Homes { namespaces: places, ..Homes::default() };
-        Ok(Ruled {
+        Ok(ForcedRule {
             hold: Congestion::open()?,
             homes,
             rule: compiled(action, port),

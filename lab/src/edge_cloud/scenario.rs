@@ -170,7 +170,7 @@ pub struct Side {
 /// The completion times to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Whose {
+pub enum Population {
     /// Flows' times on all links, as in the paper.
     #[default]
     Flow,
@@ -216,7 +216,7 @@ pub struct Finding {
     pub by: Side,
     /// The times to compare, of flows or jobs.
     #[serde(default)]
-    pub whose: Whose,
+    pub whose: Population,
     /// The percentile to compare; the mean without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,

@@ -4,7 +4,7 @@ use weir_netlab::stats::SplitMix;
 
 use super::{
     report::{Estimate, Report, Row, groups, ratio},
-    scenario::{Algorithm, Point, Whose},
+    scenario::{Algorithm, Point, Population},
 };
 
 /// The fastest algorithms at a point of a sweep.
@@ -31,7 +31,7 @@ impl Standing {
 pub(super) fn standing(
     report: &Report,
     point: Option<Point>,
-    (whose, percentile): (Whose, Option<f64>),
+    (whose, percentile): (Population, Option<f64>),
     rng: &mut SplitMix,
 ) -> Option<Standing> {
     let groups = groups(&report.settings, &report.rows, point);
@@ -50,8 +50,8 @@ pub(super) fn standing(
 }
 
 /// The groups of jobs in a sweep's table and picture.
-pub(super) const GROUPS: [((Whose, Option<f64>), &str); 3] = [
-    ((Whose::Job, Some(50.0)), "all jobs, median"),
-    ((Whose::Small, Some(99.0)), "small jobs, p99"),
-    ((Whose::Long, None), "long jobs, mean"),
+pub(super) const GROUPS: [((Population, Option<f64>), &str); 3] = [
+    ((Population::Job, Some(50.0)), "all jobs, median"),
+    ((Population::Small, Some(99.0)), "small jobs, p99"),
+    ((Population::Long, None), "long jobs, mean"),
 ];

@@ -6,7 +6,7 @@ use weir_netlab::stats::SplitMix;
 
 use super::{
     report::{Estimate, Report, estimate, groups},
-    scenario::{Algorithm, Whose},
+    scenario::{Algorithm, Population},
     standing::{GROUPS, Standing, standing},
 };
 
@@ -50,9 +50,9 @@ fn times(report: &Report) -> String {
     table.set_header(["case", "by", "of", "mean, s", "median, s", "p90, s", "p99, s"]);
     for (case, algorithm, rows) in groups(&report.settings, &report.rows, None) {
         let has_small = rows.iter().flat_map(|row| &row.jobs).any(|job| job.small);
-        let kinds: &[(Whose, &str)] = match has_small {
-            true => &[(Whose::Small, "small jobs"), (Whose::Long, "long jobs")],
-            false => &[(Whose::Flow, "flows"), (Whose::Job, "jobs")],
+        let kinds: &[(Population, &str)] = match has_small {
+            true => &[(Population::Small, "small jobs"), (Population::Long, "long jobs")],
+            false => &[(Population::Flow, "flows"), (Population::Job, "jobs")],
         };
         for &(whose, name) in kinds {
             let columns = [None, Some(50.0), Some(90.0), Some(99.0)]
@@ -179,7 +179,7 @@ mod tests {
             row.jobs.iter_mut().for_each(|job| job.seconds = 2.2);
         }
         let point = report.settings.points()[0];
-        let found = standing(&report, point, (Whose::Long, None), &mut SplitMix::new(1)).unwrap();
+        let found = standing(&report, point, (Population::Long, None), &mut SplitMix::new(1)).unwrap();
         assert!(found.winners().is_empty() && found.leaders.len() == 4, "{found:?}");
     }
 }

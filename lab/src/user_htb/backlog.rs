@@ -20,18 +20,18 @@ use anyhow::{Context, Result, bail};
 use weir_htb::{ClassId, Departure, Htb, Next, Outlet, Packet};
 use weir_units::Instant;
 
-use self::wire::{BATCH, Backlog, Done, Fairness, NOBODY, PAUSE, enqueue_stage, of_two};
+use self::wire::{BATCH, Backlog, Done, Fairness, NO_PACKET, PAUSE, enqueue_stage, of_two};
 use super::{
     cores::{side_by_side, spin, timed},
     fifo::{self, Dequeuer, Fifo},
-    scenario::{Case, Form, Load, Played, Scenario, rates, tree},
+    scenario::{Case, Form, Load, PlayTiming, Scenario, rates, tree},
 };
 
 /// Plays `packets` packets, or for a while in real time, in one form.
 ///
 /// # Errors
 /// If a thread's time cannot be read, or the tree is refused.
-pub(super) fn play(case: Case, scenario: &Scenario, packets: u64, seed: u64) -> Result<Played> {
+pub(super) fn play(case: Case, scenario: &Scenario, packets: u64, seed: u64) -> Result<PlayTiming> {
     let backlog = Backlog::new(case, scenario, packets, seed);
     if backlog.real {
         std::thread::sleep(PAUSE);
@@ -43,7 +43,7 @@ pub(super) fn play(case: Case, scenario: &Scenario, packets: u64, seed: u64) -> 
             let mut parts = (Duration::ZERO, Duration::ZERO);
             let again = single(scenario, case, &backlog, Some(&mut parts))?;
             let each = |time: Duration| time.as_secs_f64() * 1e9 / again.sent.max(1) as f64;
-            Ok(Played { enqueue_ns: each(parts.0), dequeue_ns: each(parts.1), ..played })
+            Ok(PlayTiming { enqueue_ns: each(parts.0), dequeue_ns: each(parts.1), ..played })
         }
         Form::Pipeline => pipeline(scenario, case, &backlog),
         Form::Apart => sharded::apart(scenario, &backlog),
@@ -64,13 +64,13 @@ fn single(
     case: Case,
     backlog: &Backlog,
     mut parts: Option<&mut (Duration, Duration)>,
-) -> Result<Played> {
+) -> Result<PlayTiming> {
     let mut htb = tree(scenario, backlog.handles().end)?;
     for (leaf, packet) in backlog.handles().filter_map(|handle| backlog.classified(handle)) {
         htb.enqueue(leaf, packet).with_context(|| format!("scenario {}", scenario.name))?;
     }
     let (mut wire, mut left) = (backlog.wire(1), [Departure::default(); BATCH]);
-    let (mut arrived, mut fairness) = ([NOBODY; BATCH], Fairness::default());
+    let (mut arrived, mut fairness) = ([NO_PACKET; BATCH], Fairness::default());
     let ((), seconds, had) = timed(|| {
         loop {
             let start = parts.is_some().then(Clock::now);
@@ -92,10 +92,10 @@ fn single(
         }
     })?;
     let played = wire.played(seconds, had);
-    Ok(Played { worst: fairness.worst(scenario, played.late_ns / 1e9, bytes_of(&htb)), ..played })
+    Ok(PlayTiming { worst: fairness.worst(scenario, played.late_ns / 1e9, bytes_of(&htb)), ..played })
 }
 
-fn pipeline(scenario: &Scenario, case: Case, backlog: &Backlog) -> Result<Played> {
+fn pipeline(scenario: &Scenario, case: Case, backlog: &Backlog) -> Result<PlayTiming> {
     let (mut intake, mut outlet) = tree(scenario, backlog.handles().end)?.into_pipeline();
     for (leaf, packet) in backlog.handles().filter_map(|handle| backlog.classified(handle)) {
         intake.enqueue(leaf, packet).with_context(|| format!("scenario {}", scenario.name))?;
@@ -139,7 +139,7 @@ fn pipeline(scenario: &Scenario, case: Case, backlog: &Backlog) -> Result<Played
     let ((did, _, enqueue_had), ((wire, idle, outlet), seconds, had)) = side_by_side(enqueuing, dequeuing)?;
     let played = of_two(&wire, did, idle, (seconds, had.min(enqueue_had)));
     let bytes = |class| outlet.stats(class).map_or(0, |stats| stats.bytes.0);
-    Ok(Played { worst: fairness.worst(scenario, played.late_ns / 1e9, bytes), ..played })
+    Ok(PlayTiming { worst: fairness.worst(scenario, played.late_ns / 1e9, bytes), ..played })
 }
 
 /// Asks whether nothing waits, or only nothing may leave: what has come meanwhile leaves.
@@ -187,7 +187,7 @@ fn word(handle: u32) -> u64 {
     1 << 32 | u64::from(handle)
 }
 
-fn lock(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
+fn lock(scenario: &Scenario, backlog: &Backlog) -> Result<PlayTiming> {
     let htb = Mutex::new(tree(scenario, backlog.handles().end)?);
     for (leaf, packet) in backlog.handles().filter_map(|handle| backlog.classified(handle)) {
         spin(&htb).enqueue(leaf, packet).with_context(|| format!("scenario {}", scenario.name))?;
@@ -231,7 +231,7 @@ fn lock(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
     Ok(of_two(&wire, did, idle, (seconds, had.min(enqueue_had))))
 }
 
-fn paper(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
+fn paper(scenario: &Scenario, backlog: &Backlog) -> Result<PlayTiming> {
     let fifos = (0..scenario.users).map(|_| Fifo::new()).collect::<Vec<_>>();
     let mut ends = vec![0; fifos.len()];
     let mut push = |leaf: ClassId, packet: Packet| {

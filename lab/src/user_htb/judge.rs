@@ -1,6 +1,6 @@
 //! The verdict of a case's plays together.
 
-use super::scenario::{BOTH, Case, Form, Load, Played, Row, Scenario, link};
+use super::scenario::{BOTH, Case, Form, Load, PlayTiming, Row, Scenario, link};
 use crate::report::{Figure, Rule};
 
 /// Of an odd number of values the middle one, else the upper of the two.
@@ -11,9 +11,9 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// A case's plays, each with the round trips before and after.
-pub(super) fn row(case: Case, scenario: &Scenario, plays: &[(Played, Option<(f64, f64)>)]) -> Row {
-    let of = |f: &dyn Fn(&Played) -> f64| median(plays.iter().map(|(played, _)| f(played)));
-    let rate = |played: &Played| played.sent as f64 / played.seconds / 1e6;
+pub(super) fn row(case: Case, scenario: &Scenario, plays: &[(PlayTiming, Option<(f64, f64)>)]) -> Row {
+    let of = |f: &dyn Fn(&PlayTiming) -> f64| median(plays.iter().map(|(played, _)| f(played)));
+    let rate = |played: &PlayTiming| played.sent as f64 / played.seconds / 1e6;
     let least = plays.iter().map(|(played, _)| rate(played)).fold(f64::INFINITY, f64::min);
     let most = plays.iter().map(|(played, _)| rate(played)).fold(0.0, f64::max);
     let bits = link(scenario).bits_per_sec() as f64;

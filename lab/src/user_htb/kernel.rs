@@ -22,7 +22,7 @@ use weir_units::BitRate;
 
 use super::{
     cores::side_by_side,
-    scenario::{Played, QUANTUM, Scenario, link, link_burst, rates},
+    scenario::{PlayTiming, QUANTUM, Scenario, link, link_burst, rates},
     trace::Trace,
 };
 
@@ -127,7 +127,7 @@ fn allow_files(files: u64) -> Result<()> {
 ///
 /// # Errors
 /// Rights, programs or kernel features that are missing.
-pub(super) fn play(scenario: &Scenario, active: u32, seed: u64) -> Result<Played> {
+pub(super) fn play(scenario: &Scenario, active: u32, seed: u64) -> Result<PlayTiming> {
     let link_here = Link::build(scenario, active, seed)?;
     let stop = AtomicBool::new(false);
     let send = |part: &[(UdpSocket, Vec<u8>)]| {
@@ -156,7 +156,15 @@ pub(super) fn play(scenario: &Scenario, active: u32, seed: u64) -> Result<Played
         Ok::<_, anyhow::Error>((counted, a.2.min(b.2)))
     })?;
     let (sent, bytes, seconds) = counted;
-    Ok(Played { seconds, sent, bytes, late_bytes: bytes, late_ns: seconds * 1e9, had, ..Played::default() })
+    Ok(PlayTiming {
+        seconds,
+        sent,
+        bytes,
+        late_bytes: bytes,
+        late_ns: seconds * 1e9,
+        had,
+        ..PlayTiming::default()
+    })
 }
 
 #[cfg(test)]

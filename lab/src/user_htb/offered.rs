@@ -15,7 +15,7 @@ use weir_units::{BitRate, Instant};
 use super::{
     cores::{Line, side_by_side, spin, timed, wait},
     fifo::{Dequeuer, Fifo},
-    scenario::{Case, Form, LIMIT, Played, Scenario, link, rates, tree_in_use},
+    scenario::{Case, Form, LIMIT, PlayTiming, Scenario, link, rates, tree_in_use},
     trace::{Frame, Trace},
 };
 
@@ -75,7 +75,7 @@ fn instant(ns: u64) -> Instant {
 ///
 /// # Errors
 /// If a thread's time cannot be read.
-pub(super) fn play(case: Case, scenario: &Scenario, trace: &Trace) -> Result<Played> {
+pub(super) fn play(case: Case, scenario: &Scenario, trace: &Trace) -> Result<PlayTiming> {
     let (form, link) = (case.form, link(scenario));
     let end = Arrivals::new(link).after(trace.bytes());
     let (mut played, sent) = match form {
@@ -92,7 +92,7 @@ pub(super) fn play(case: Case, scenario: &Scenario, trace: &Trace) -> Result<Pla
         let (parts, _) = single(tree_in_use(scenario, scenario.users * LIMIT)?, trace, link, end, true)?;
         (played.enqueue_ns, played.dequeue_ns) = (parts.enqueue_ns, parts.dequeue_ns);
     }
-    Ok(Played {
+    Ok(PlayTiming {
         sent: sent.packets,
         bytes: sent.bytes,
         late_bytes: sent.late_bytes,
@@ -107,7 +107,7 @@ fn classified(trace: &Trace, handle: u32, frame: &Frame) -> Option<(ClassId, Pac
     Some((leaf, Packet { handle, len }))
 }
 
-fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> Result<(Played, Sent)> {
+fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> Result<(PlayTiming, Sent)> {
     let (mut enqueue, mut dequeue) = (Duration::ZERO, Duration::ZERO);
     let mut sent = Sent { half: end / 2, ..Sent::default() };
     let ((), seconds, had) = timed(|| {
@@ -136,12 +136,12 @@ fn single(mut htb: Htb, trace: &Trace, link: BitRate, end: u64, parts: bool) -> 
         }
     })?;
     let each = |time: Duration, packets: u64| time.as_secs_f64() * 1e9 / packets.max(1) as f64;
-    let played = Played {
+    let played = PlayTiming {
         seconds,
         enqueue_ns: each(enqueue, trace.frames.len() as u64),
         dequeue_ns: each(dequeue, sent.packets),
         had,
-        ..Played::default()
+        ..PlayTiming::default()
     };
     Ok((played, sent))
 }
@@ -192,7 +192,7 @@ fn stages(
     link: BitRate,
     mut enqueue: impl FnMut(u32, &[Frame]) + Send,
     dequeue: impl FnMut(u64) + Send,
-) -> Result<Played> {
+) -> Result<PlayTiming> {
     let progress = &Progress::default();
     let arriving = || {
         let (mut arrivals, mut busy) = (Arrivals::new(link), Duration::ZERO);
@@ -208,21 +208,21 @@ fn stages(
     };
     let ((busy, _, enqueue_had), (leaving, seconds, dequeue_had)) =
         side_by_side(arriving, || progress.follow(dequeue))?;
-    Ok(Played {
+    Ok(PlayTiming {
         seconds,
         enqueue_ns: busy.as_secs_f64() * 1e9 / trace.frames.len().max(1) as f64,
         // Of all, until the number that left is known.
         dequeue_ns: leaving.as_secs_f64() * 1e9,
         had: enqueue_had.min(dequeue_had),
-        ..Played::default()
+        ..PlayTiming::default()
     })
 }
 
-fn per_packet(played: Played, sent: Sent) -> (Played, Sent) {
-    (Played { dequeue_ns: played.dequeue_ns / sent.packets.max(1) as f64, ..played }, sent)
+fn per_packet(played: PlayTiming, sent: Sent) -> (PlayTiming, Sent) {
+    (PlayTiming { dequeue_ns: played.dequeue_ns / sent.packets.max(1) as f64, ..played }, sent)
 }
 
-fn pipeline(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
+fn pipeline(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(PlayTiming, Sent)> {
     let (mut intake, mut outlet) = htb.into_pipeline();
     let mut sent = Sent { half: end / 2, ..Sent::default() };
     let mut left = [Departure::default(); 2 * BATCH];
@@ -247,7 +247,7 @@ fn pipeline(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played,
     Ok(per_packet(played, sent))
 }
 
-fn lock(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
+fn lock(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(PlayTiming, Sent)> {
     let htb = Mutex::new(htb);
     let mut sent = Sent { half: end / 2, ..Sent::default() };
     let played = stages(
@@ -269,7 +269,7 @@ fn lock(htb: Htb, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sen
     Ok(per_packet(played, sent))
 }
 
-fn paper(scenario: &Scenario, trace: &Trace, link: BitRate, end: u64) -> Result<(Played, Sent)> {
+fn paper(scenario: &Scenario, trace: &Trace, link: BitRate, end: u64) -> Result<(PlayTiming, Sent)> {
     let fifos = (0..scenario.users).map(|_| Fifo::new()).collect::<Vec<_>>();
     let mut ends = vec![0; fifos.len()];
     let mut dequeuer = Dequeuer::new(&fifos, |user| rates(scenario, user), link);

@@ -106,7 +106,7 @@ impl fmt::Display for Case {
 
 /// The time of one play.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Played {
+pub(super) struct PlayTiming {
     pub(super) seconds: f64,
     pub(super) sent: u64,
     pub(super) bytes: u64,

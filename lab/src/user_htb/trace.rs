@@ -13,10 +13,10 @@ use weir_htb::ClassId;
 use super::scenario::Scenario;
 
 /// As many frames as the paper's longest trace has, and some: captures may be endless.
-const MOST: usize = 10_000_000;
+const MAX_FRAMES: usize = 10_000_000;
 /// This many more blocks than packets of a pcapng file may be of another kind: such blocks may be
 /// endless too.
-const MOST_OTHER_BLOCKS: u64 = 100_000;
+const MAX_OTHER_BLOCKS: u64 = 100_000;
 /// Ethernet's header, and where its payload's type is.
 const ETHERNET: usize = 14;
 const TYPE: usize = 12;
@@ -186,7 +186,7 @@ impl Trace {
             };
             Frame::new(user, random.len(scenario))
         };
-        let frames = (0..most.min(MOST as u64)).map(frame).collect();
+        let frames = (0..most.min(MAX_FRAMES as u64)).map(frame).collect();
         Trace { frames, users: Users::made_up(scenario.users), notes: Vec::new() }
     }
 
@@ -200,7 +200,7 @@ impl Trace {
 
     /// Of a pcap or pcapng file. The first destinations are the users.
     fn captured(mut file: impl Read, most_users: u32, most: u64) -> Result<Trace> {
-        let most = usize::try_from(most).unwrap_or(MOST).min(MOST);
+        let most = usize::try_from(most).unwrap_or(MAX_FRAMES).min(MAX_FRAMES);
         let mut magic = [0; 4];
         file.read_exact(&mut magic).context("it is shorter than a capture's first word")?;
         let next = magic == [0x0a, 0x0d, 0x0d, 0x0a];
@@ -217,7 +217,7 @@ impl Trace {
         if next {
             let mut reader = PcapNgReader::new(file).context("it is neither pcap nor pcapng")?;
             while packets < most as u64 {
-                if blocks > 2 * packets + MOST_OTHER_BLOCKS {
+                if blocks > 2 * packets + MAX_OTHER_BLOCKS {
                     notes.push(format!(
                         "the capture was read no further than {blocks} blocks, of which {packets} are packets"
                     ));

@@ -17,8 +17,8 @@ use weir_discovery::NetnsRef;
 use weir_netlab::{interrupt, stats::SplitMix};
 
 use super::{
-    report::{Ended, Happened, LinkReport, Phase, Times},
-    scenario::{Named, Scenario},
+    report::{FlowEnd, LinkReport, Phase, Times, TrialEvent},
+    scenario::{NamedLink, Scenario},
 };
 
 use crate::edge_cloud::{
@@ -40,12 +40,12 @@ const STACK: usize = 128 << 10;
 ///
 /// # Errors
 /// If the link cannot be built, a program cannot be loaded, a flow fails, or on Ctrl-C.
-pub(super) fn measure(scenario: &Scenario, named: &Named, seed: u64) -> Result<LinkReport> {
+pub(super) fn measure(scenario: &Scenario, named: &NamedLink, seed: u64) -> Result<LinkReport> {
     let network = Network::build(Medium::Netem, None, named.link, named.link)?;
     let address = Network::server_address(Place::Cloud);
     let _server = Server::start(network.server(Place::Cloud), address)?;
     let enough = |most: u64| move |begun: u64| begun < most;
-    let offered = |seed| Offered::new(scenario, seed);
+    let offered = |seed| FlowArrivals::new(scenario, seed);
     flows(&network, offered(seed + 2), &enough(WARM_UP), &mut || Ok(true))?;
     let before = flows(&network, offered(seed), &enough(scenario.beside), &mut || Ok(true))?;
 
@@ -88,7 +88,7 @@ pub(super) fn measure(scenario: &Scenario, named: &Named, seed: u64) -> Result<L
 }
 
 /// The starts and the volumes of flows, drawn from a seed.
-struct Offered {
+struct FlowArrivals {
     rng: SplitMix,
     per_second: f64,
     least: f64,
@@ -96,12 +96,12 @@ struct Offered {
     at: f64,
 }
 
-impl Offered {
-    fn new(scenario: &Scenario, seed: u64) -> Offered {
+impl FlowArrivals {
+    fn new(scenario: &Scenario, seed: u64) -> FlowArrivals {
         let [least, most] = scenario.volume.map(|bytes| (bytes.0 as f64).ln());
         // Without a first step, neighbouring seeds give nearby positions in SplitMix's sequence.
         let rng = SplitMix::new(SplitMix::new(seed).next_u64());
-        Offered { rng, per_second: scenario.per_second, least, most, at: 0.0 }
+        FlowArrivals { rng, per_second: scenario.per_second, least, most, at: 0.0 }
     }
 
     /// A random number above 0 and at most 1.
@@ -110,7 +110,7 @@ impl Offered {
     }
 }
 
-impl Iterator for Offered {
+impl Iterator for FlowArrivals {
     /// The start, counted from the first one, and the bytes.
     type Item = (Duration, u64);
     fn next(&mut self) -> Option<(Duration, u64)> {
@@ -124,10 +124,10 @@ impl Iterator for Offered {
 /// end it.
 fn flows(
     network: &Network,
-    offered: Offered,
+    offered: FlowArrivals,
     more: &(dyn Fn(u64) -> bool + Sync),
     tick: &mut dyn FnMut() -> Result<bool>,
-) -> Result<Vec<Ended>> {
+) -> Result<Vec<FlowEnd>> {
     let goes_on = AtomicBool::new(true);
     let (sender, ended) = channel();
     thread::scope(|scope| {
@@ -144,7 +144,11 @@ fn flows(
     ended.into_iter().collect()
 }
 
-fn begin_all(offered: Offered, going: &dyn Fn(u64) -> bool, ended: &Sender<Result<Ended>>) -> Result<()> {
+fn begin_all(
+    offered: FlowArrivals,
+    going: &dyn Fn(u64) -> bool,
+    ended: &Sender<Result<FlowEnd>>,
+) -> Result<()> {
     let begin = Instant::now();
     thread::scope(|scope| {
         for (nth, (at, up)) in (0..).zip(offered) {
@@ -178,7 +182,7 @@ struct Learner {
     system: Algorithm,
     rng: SplitMix,
     stage: String,
-    happened: Vec<Happened>,
+    happened: Vec<TrialEvent>,
 }
 
 impl Learner {
@@ -240,7 +244,7 @@ impl Learner {
         self.advisor.apply(None, true);
         let mut happened = |what: String| {
             let seconds = now.0.as_secs_f64();
-            self.happened.push(Happened { flows, seconds, what });
+            self.happened.push(TrialEvent { flows, seconds, what });
         };
         let stage = self.advisor.trials().values().next().map_or("", |trial| trial.stage());
         if stage != self.stage {
@@ -285,9 +289,9 @@ mod tests {
     #[test]
     fn flows_have_the_asked_rate_and_volumes_of_all_sizes_by_seed() {
         let scenario = scenario();
-        let all: Vec<_> = Offered::new(&scenario, 1).take(20_000).collect();
-        assert_eq!(all, Offered::new(&scenario, 1).take(20_000).collect::<Vec<_>>());
-        assert_ne!(all[0], Offered::new(&scenario, 2).next().unwrap());
+        let all: Vec<_> = FlowArrivals::new(&scenario, 1).take(20_000).collect();
+        assert_eq!(all, FlowArrivals::new(&scenario, 1).take(20_000).collect::<Vec<_>>());
+        assert_ne!(all[0], FlowArrivals::new(&scenario, 2).next().unwrap());
         let rate = 20_000.0 / all.last().unwrap().0.as_secs_f64();
         // The standard error is 0.7 %.
         assert!((rate / scenario.per_second - 1.0).abs() < 0.03, "{rate}");

@@ -14,7 +14,7 @@ use super::guest::{self, Backend};
 use crate::options::Options;
 
 pub use report::{LinkReport, Phase, Report, Times};
-pub use scenario::{Measures, Named, Scenario};
+pub use scenario::{Measures, NamedLink, Scenario};
 
 /// Runs a scenario in User-Mode Linux, with a guest for each link, or, on request, in this kernel.
 ///
@@ -30,7 +30,7 @@ pub fn run(
 ) -> anyhow::Result<Report> {
     match backend.unwrap_or(Backend::Uml) {
         Backend::Uml => {
-            let part = |link: &Named| Scenario { links: vec![link.clone()], ..scenario.clone() };
+            let part = |link: &NamedLink| Scenario { links: vec![link.clone()], ..scenario.clone() };
             let parts: Vec<_> = scenario.links.iter().map(|link| (part(link), options.seed)).collect();
             let mut told = |part: &Scenario, _: &Report| watch(&part.links[0].name);
             let reports = guest::in_virtual_time(&parts, options, &mut told)?;

@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// The largest ratio of a size's 99th percentile during the trial to that before it.
-const MOST_LONGER: f64 = 1.1;
+const MAX_SLOWDOWN: f64 = 1.1;
 /// The smallest number of flows whose 99th percentile is judged; a hundred flows are beyond it.
 const JUDGED: u64 = 10_000;
 
 /// An ended flow: its bytes, and its duration in seconds.
-pub(super) type Ended = (u64, f64);
+pub(super) type FlowEnd = (u64, f64);
 
 /// The phase in which a flow began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ pub struct Times {
 
 impl Times {
     /// The times of each size, and of all.
-    pub(super) fn all(phase: Phase, ended: &[Ended]) -> Vec<Times> {
+    pub(super) fn all(phase: Phase, ended: &[FlowEnd]) -> Vec<Times> {
         let sizes = (0..size::COUNT).map(Some).chain([None]);
         let of = |wanted: Option<usize>| -> Option<Times> {
             let is_its = |bytes: u64| wanted.is_none_or(|size| size::of(bytes) == size);
@@ -92,7 +92,7 @@ impl Times {
 
 /// An event of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Happened {
+pub struct TrialEvent {
     /// The number of flows that had begun before.
     pub flows: u64,
     /// The seconds since the start.
@@ -117,7 +117,7 @@ pub struct LinkReport {
     /// The length of the trial, seconds.
     pub seconds: f64,
     /// The events of the trial.
-    pub happened: Vec<Happened>,
+    pub happened: Vec<TrialEvent>,
     /// The times of the flows.
     pub times: Vec<Times>,
 }
@@ -151,7 +151,7 @@ impl LinkReport {
                 (Phase::Learning, Some(_)) => {
                     let what = format!("{name}: p99 while learning over that before, {size}");
                     let ratio = times.p99() / before.p99();
-                    let judged = Figure::judged(what, ratio, "ratio", MOST_LONGER, Rule::AtMost);
+                    let judged = Figure::judged(what, ratio, "ratio", MAX_SLOWDOWN, Rule::AtMost);
                     let is_known = before.flows.min(times.flows) >= JUDGED;
                     figures.push(Figure { pass: judged.pass.filter(|_| is_known), ..judged });
                 }
@@ -208,7 +208,7 @@ impl Shown for Report {
         );
         for link in &self.links {
             let _ = writeln!(text, "{}: {}", link.name, link.verdict);
-            for Happened { flows, seconds, what } in &link.happened {
+            for TrialEvent { flows, seconds, what } in &link.happened {
                 let _ = writeln!(text, "  after {flows} flows, {seconds:.0} s: {what}");
             }
         }
@@ -281,7 +281,7 @@ pub(super) mod tests {
     /// A report of `flows` flows of 50 kB. Of 50 flows, one takes `longer` seconds in the trial, instead of 1
     /// s before.
     fn report(longer: f64, flows: u64) -> Report {
-        let ended = |late: f64| -> Vec<Ended> {
+        let ended = |late: f64| -> Vec<FlowEnd> {
             (0..flows).map(|nth| (50_000, if nth % 50 == 0 { late } else { 0.2 })).collect()
         };
         let times = [(Phase::Before, 1.0), (Phase::Learning, longer), (Phase::After, 0.5)];
@@ -293,7 +293,7 @@ pub(super) mod tests {
             before: "cubic".to_owned(),
             after: "bbr".to_owned(),
             seconds: 100.0,
-            happened: vec![Happened { flows: 4000, seconds: 50.0, what: "trying".to_owned() }],
+            happened: vec![TrialEvent { flows: 4000, seconds: 50.0, what: "trying".to_owned() }],
             times,
         };
         Report::new(&scenario(), Backend::Uml, 1, vec![link])

@@ -16,7 +16,7 @@ pub enum Measures {
 
 /// A link to the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Named {
+pub struct NamedLink {
     /// Unique within the scenario.
     pub name: String,
     /// The link's properties.
@@ -59,7 +59,7 @@ pub struct Scenario {
     pub candidates: Vec<Rule>,
     /// The links, measured one at a time.
     #[serde(rename = "link")]
-    pub links: Vec<Named>,
+    pub links: Vec<NamedLink>,
 }
 
 impl Scenario {

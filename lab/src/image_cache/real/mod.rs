@@ -12,4 +12,4 @@ mod upstream;
 pub use deploy::run as deploy;
 pub use replay::run as replay;
 pub use report::{Report, Rows};
-pub use scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replayed, Row, Store};
+pub use scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replays, Row, Store};

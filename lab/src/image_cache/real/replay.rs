@@ -17,7 +17,7 @@ use weir_units::Bytes;
 
 use super::{
     report::Report,
-    scenario::{BIN, ReplayRow, Replayed},
+    scenario::{BIN, ReplayRow, Replays},
     site::{self, CacheSetup, FAR, LISTEN, Site},
     upstream::{Content, Puller},
 };
@@ -25,19 +25,19 @@ use super::{
 use crate::options::Options;
 
 /// No layer is smaller, so that each has its digest.
-const LEAST: u64 = 16;
+const MIN_LAYER_BYTES: u64 = 16;
 
 /// Runs all of it; `watch` is told of every fifty pulls before they begin, in words.
 ///
 /// # Errors
 /// A pull fails, or on Ctrl-C.
-pub fn run(scenario: &Replayed, options: &Options, watch: &mut dyn FnMut(&str)) -> Result<Report> {
+pub fn run(scenario: &Replays, options: &Options, watch: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut rows = Vec::new();
     for name in &scenario.zones {
         let zone = ZONES.iter().find(|zone| zone.name == *name).context("checked when it was read")?;
         let mut trace = generate(zone, scenario.deployments, options.seed);
         for bytes in &mut trace.blobs {
-            *bytes = Bytes(LEAST.max(bytes.0 / scenario.scale));
+            *bytes = Bytes(MIN_LAYER_BYTES.max(bytes.0 / scenario.scale));
         }
         let content = Arc::new(Content::of(&trace));
         for &policy in &scenario.policies {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use weir_cache::simulate::Sharing;
 use weir_netlab::stats;
 
-use super::scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replayed, Row, Store};
+use super::scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replays, Row, Store};
 
 use crate::{
     image_cache::plot::{Panel, chart},
@@ -47,7 +47,7 @@ pub enum Rows {
     /// Fig. 7.
     Replay {
         /// The scenario.
-        settings: Replayed,
+        settings: Replays,
         /// All of it.
         rows: Vec<ReplayRow>,
     },
@@ -70,7 +70,7 @@ impl Report {
         Report { head, seed, rows: Rows::Deployments { settings: settings.clone(), rows, missing } }
     }
 
-    pub(super) fn replay(settings: &Replayed, seed: u64, rows: Vec<ReplayRow>) -> Report {
+    pub(super) fn replay(settings: &Replays, seed: u64, rows: Vec<ReplayRow>) -> Report {
         let head = Head::now(&settings.name, replay_figures(settings, &rows));
         Report { head, seed, rows: Rows::Replay { settings: settings.clone(), rows } }
     }
@@ -225,7 +225,7 @@ fn deployment_panels(settings: &Deployments, rows: &[Row]) -> Vec<Panel> {
     panels
 }
 
-fn replay_figures(settings: &Replayed, rows: &[ReplayRow]) -> Vec<Figure> {
+fn replay_figures(settings: &Replays, rows: &[ReplayRow]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for row in rows {
         let name = |what: &str| format!("{}, {}, {}: {what}", row.zone, row.policy, row.sharing.name());
@@ -248,7 +248,7 @@ fn replay_figures(settings: &Replayed, rows: &[ReplayRow]) -> Vec<Figure> {
     figures
 }
 
-fn replay_table(settings: &Replayed, rows: &[ReplayRow]) -> String {
+fn replay_table(settings: &Replays, rows: &[ReplayRow]) -> String {
     let mut text = format!(
         "{}: {} ({})\nreal pulls by {} nodes in turn; layers have 1/{} of the bytes, and so have caches\n",
         settings.name, settings.title, settings.source, settings.nodes, settings.scale

@@ -129,7 +129,7 @@ pub struct Missing {
 /// Traces of deployments over HTTP: files with `measures = "replay"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Replayed {
+pub struct Replays {
     /// Its name for `weir lab run`.
     pub name: String,
     /// One line.
@@ -205,7 +205,7 @@ impl Deployments {
     }
 }
 
-impl Replayed {
+impl Replays {
     /// The settings that do not fit together, if any.
     #[must_use]
     pub fn fault(&self) -> Option<String> {

@@ -18,7 +18,7 @@ use weir_image::{Digest, digest::Algorithm};
 use weir_testkit::Netns;
 
 /// The longest wait for a byte.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// The contents of a trace's images.
@@ -183,7 +183,7 @@ impl<'a> Puller<'a> {
 
 fn connect(netns: &Netns, to: &str) -> Result<BufReader<TcpStream>> {
     let stream = netns.run_in(|| TcpStream::connect(to))?.context("cannot connect to the cache")?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
 }

@@ -9,10 +9,10 @@ use anyhow::Result;
 use weir_htb::ring;
 
 use super::wire::{BATCH, Backlog, Done, enqueue_stage, of_two};
-use crate::user_htb::{cores::side_by_side, scenario::Played};
+use crate::user_htb::{cores::side_by_side, scenario::PlayTiming};
 
 /// A word for each packet goes there and comes back, a batch at a time.
-pub(super) fn ring(backlog: &Backlog) -> Result<Played> {
+pub(super) fn ring(backlog: &Backlog) -> Result<PlayTiming> {
     let packets = backlog.frames.len();
     let mean = backlog.frames.iter().map(|frame| u64::from(frame.on_wire())).sum::<u64>() / packets as u64;
     // As large as the pipeline's.

@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use weir_htb::{ClassId, ClassSpec, Departure, Htb, Packet, Shard};
 use weir_units::{BitRate, Instant};
 
-use super::wire::{BATCH, Backlog, NOBODY, Wire};
+use super::wire::{BATCH, Backlog, NO_PACKET, Wire};
 use crate::user_htb::{
     cores::side_by_side,
-    scenario::{Played, Scenario, classes, limits},
+    scenario::{PlayTiming, Scenario, classes, limits},
 };
 
 /// The common part of both kinds.
@@ -67,7 +67,7 @@ fn play(mut tree: impl Tree, backlog: &Backlog, mut wire: Wire, begin: &Barrier)
             tree.enqueue(leaf, packet);
         }
     }
-    let (mut left, mut arrived) = ([Departure::default(); BATCH], [NOBODY; BATCH]);
+    let (mut left, mut arrived) = ([Departure::default(); BATCH], [NO_PACKET; BATCH]);
     begin.wait();
     let start = Clock::now();
     loop {
@@ -80,12 +80,12 @@ fn play(mut tree: impl Tree, backlog: &Backlog, mut wire: Wire, begin: &Barrier)
 }
 
 /// Both at once, each with its packets and its wire.
-fn both<T: Tree>(one: (T, &Backlog, Wire), other: (T, &Backlog, Wire)) -> Result<Played> {
+fn both<T: Tree>(one: (T, &Backlog, Wire), other: (T, &Backlog, Wire)) -> Result<PlayTiming> {
     let begin = Barrier::new(2);
     let play = |(tree, backlog, wire)| play(tree, backlog, wire, &begin);
     let (((a, a_took), _, a_had), ((b, b_took), _, b_had)) = side_by_side(|| play(one), || play(other))?;
     let (one, other) = (a.played(a_took, a_had), b.played(b_took, b_had));
-    Ok(Played {
+    Ok(PlayTiming {
         // Each at its own pace, as they do not wait for each other.
         seconds: one.seconds.max(other.seconds),
         sent: one.sent + other.sent,
@@ -93,7 +93,7 @@ fn both<T: Tree>(one: (T, &Backlog, Wire), other: (T, &Backlog, Wire)) -> Result
         late_bytes: one.late_bytes + other.late_bytes,
         late_ns: one.late_ns.max(other.late_ns),
         had: a_had.min(b_had),
-        ..Played::default()
+        ..PlayTiming::default()
     })
 }
 
@@ -110,13 +110,13 @@ fn divided(scenario: &Scenario, packets: u32) -> Result<[Shard; 2]> {
 }
 
 /// Each shard with its part of the wire.
-pub(super) fn shards(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
+pub(super) fn shards(scenario: &Scenario, backlog: &Backlog) -> Result<PlayTiming> {
     let [one, other] = divided(scenario, backlog.handles().end)?;
     both((one, backlog, backlog.wire(2)), (other, backlog, backlog.wire(2)))
 }
 
 /// The same users and packets on each thread, and half of the link, which is not divided again.
-pub(super) fn apart(scenario: &Scenario, backlog: &Backlog) -> Result<Played> {
+pub(super) fn apart(scenario: &Scenario, backlog: &Backlog) -> Result<PlayTiming> {
     let [one, other] = divided(scenario, backlog.handles().end)?;
     let tree = |shard: &Shard| {
         let mut specs = classes(scenario);

@@ -10,7 +10,7 @@ use weir_units::{BitRate, Instant};
 
 use super::super::{
     cores::wait,
-    scenario::{Case, Load, Played, Scenario, link, rates},
+    scenario::{Case, Load, PlayTiming, Scenario, link, rates},
     trace::{Frame, Trace, Users},
 };
 
@@ -102,7 +102,7 @@ impl Backlog {
 /// Packets that arrive together.
 type Arrived = [(ClassId, Packet); BATCH];
 
-pub(super) const NOBODY: (ClassId, Packet) = (ClassId(0), Packet { handle: 0, len: 0 });
+pub(super) const NO_PACKET: (ClassId, Packet) = (ClassId(0), Packet { handle: 0, len: 0 });
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
@@ -189,14 +189,14 @@ impl Wire {
         wait(turns);
     }
 
-    pub(super) fn played(&self, seconds: f64, had: f64) -> Played {
+    pub(super) fn played(&self, seconds: f64, had: f64) -> PlayTiming {
         let from = self.late_from.unwrap_or_default();
         let late_bytes = self.sent.bytes - from.bytes;
         // Lost real time is time in which nothing left.
         let late_ns = self.sent.ns - from.ns + self.sent.lost_ns - from.lost_ns;
         // In real time, what was counted; else all.
         let real = self.start.is_some();
-        Played {
+        PlayTiming {
             seconds: if real { late_ns / 1e9 } else { seconds },
             sent: if real { self.sent.packets - from.packets } else { self.sent.packets },
             bytes: if real { late_bytes } else { self.sent.bytes },
@@ -204,7 +204,7 @@ impl Wire {
             late_ns,
             had,
             lost_ns: self.lost_ns,
-            ..Played::default()
+            ..PlayTiming::default()
         }
     }
 }
@@ -260,9 +260,9 @@ pub(super) fn of_two(
     (busy, did): (Duration, u64),
     idle: Duration,
     (seconds, had): (f64, f64),
-) -> Played {
+) -> PlayTiming {
     let played = wire.played(seconds, had);
-    Played {
+    PlayTiming {
         enqueue_ns: busy.as_secs_f64() * 1e9 / did.max(1) as f64,
         dequeue_ns: (seconds - idle.as_secs_f64()) * 1e9 / wire.sent.packets.max(1) as f64,
         ..played
