@@ -178,7 +178,7 @@ impl Scenario {
             if case.consumers() == 0 {
                 Some(format!("case {name} has no consumers: say `agreements = [..]` or `consumers = 5`"))
             } else if case.consumers() > 64 || case.consumers > case.agreements.len() && promised > 0 {
-                Some(format!("case {name} has {} consumers: at the most 64, and an agreement for all or none", case.consumers()))
+                Some(format!("case {name} has {} consumers: at most 64, and an agreement for all or none", case.consumers()))
             } else if all > self.divided().min(self.line) || case.agreements.contains(&BitRate::ZERO) {
                 Some(format!("case {name} promises {all} of a line of {}: each agreement more than nothing, all together no more than the line", self.line))
             } else {

@@ -364,7 +364,7 @@ impl Scenario {
         }
         for scale in [self.scale, self.paper_scale] {
             if !(scale > 0.0 && scale <= 1.0) {
-                return Some(format!("volumes cannot be scaled by {scale}: more than 0 and at the most 1"));
+                return Some(format!("volumes cannot be scaled by {scale}: more than 0 and at most 1"));
             }
         }
         for point in self.points() {
@@ -426,7 +426,7 @@ pub(super) fn link_fault(name: &str, link: Link) -> Option<String> {
     (!sane).then(|| {
         format!(
             "the {name} link is of {}, {} ms, {} BDP and loses {}: at least 100kbit, 0.01 to 10000 ms, at \
-             the most 1000 BDP, and a loss of at the most 0.5",
+             most 1000 BDP, and a loss of at most 0.5",
             link.rate, link.rtt_ms, link.buffer_bdp, link.loss
         )
     })

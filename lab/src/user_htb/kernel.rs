@@ -118,7 +118,7 @@ fn allow_files(files: u64) -> Result<()> {
         return Ok(());
     }
     if hard < files {
-        bail!("cannot open {files} files, {hard} at the most (`ulimit -Hn`): take fewer users");
+        bail!("cannot open {files} files, only {hard} (`ulimit -Hn`): take fewer users");
     }
     Ok(setrlimit(Resource::RLIMIT_NOFILE, files, hard)?)
 }

@@ -218,7 +218,10 @@ impl Topology {
     pub fn build(spec: &Spec) -> Result<Topology> {
         check_rights()?;
         if spec.containers.len() > MAX_CONTAINERS {
-            bail!("cannot build {} containers: {MAX_CONTAINERS} at the most", spec.containers.len());
+            bail!(
+                "cannot build {} containers: a topology holds at most {MAX_CONTAINERS}",
+                spec.containers.len()
+            );
         }
         let prefix = unique_prefix();
         let make = |label: &str| Netns::create(&format!("{prefix}{label}"));
@@ -329,7 +332,7 @@ impl Topology {
         }
         let index = self.next_index;
         if index >= MAX_CONTAINERS {
-            bail!("cannot add container {label}: {MAX_CONTAINERS} have been made, the most there can be");
+            bail!("cannot add container {label}: {MAX_CONTAINERS} have been made, which is the limit");
         }
         let name = self.container_name(label);
         let netns = Netns::create(&name)?;
