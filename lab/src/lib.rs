@@ -14,20 +14,20 @@
 //!
 //! The lab removes everything at the end, also after a panic or Ctrl-C.
 
-pub mod agreements;
+mod agreements;
 mod choices;
 pub mod cli;
 pub mod control;
-pub mod cost;
-pub mod demo;
+mod cost;
+mod demo;
 pub mod edge_cloud;
-pub mod experiment;
+mod experiment;
 mod image;
-pub mod image_cache;
+mod image_cache;
 pub mod options;
-pub mod oracle;
+mod oracle;
 pub mod report;
 pub mod run;
 pub mod scenario;
 mod terminal;
-pub mod user_htb;
+mod user_htb;

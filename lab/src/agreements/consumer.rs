@@ -18,23 +18,23 @@ const BUFFER: usize = 64 << 10;
 
 /// One answer, with ApacheBench's measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// The start of the request.
-    pub begun: Instant,
+    pub(crate) begun: Instant,
     /// Time from the request to the first byte of the answer: ApacheBench's `wait`.
-    pub wait: Duration,
+    pub(crate) wait: Duration,
     /// Time from the request to the last byte: ApacheBench's `dtime`.
-    pub dtime: Duration,
+    pub(crate) dtime: Duration,
     /// Bytes of the answer, with its head.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Bytes that had arrived when the first byte was read.
-    pub first: usize,
+    pub(crate) first: usize,
 }
 
 impl Answer {
     /// The transmission time of the answer, ms: the paper's tt = dtime - wait.
     #[must_use]
-    pub fn transmission_ms(&self) -> f64 {
+    pub(crate) fn transmission_ms(&self) -> f64 {
         (self.dtime - self.wait).as_secs_f64() * 1e3
     }
 }
@@ -43,7 +43,7 @@ impl Answer {
 ///
 /// # Errors
 /// If the service refuses, answers something else, or takes longer than 30 s.
-pub fn consume(target: SocketAddr, end: Instant) -> Result<Vec<Answer>> {
+pub(crate) fn consume(target: SocketAddr, end: Instant) -> Result<Vec<Answer>> {
     go_first();
     let mut answers = Vec::new();
     while Instant::now() < end {

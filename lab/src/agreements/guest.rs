@@ -114,7 +114,7 @@ mod tests {
         let lacks = Missing { control: scenario.controls[0], why: "no harness".to_owned() };
         let report = Report::new(&scenario, Vec::new(), vec![lacks], String::new());
         assert_eq!(report.head.pass, None);
-        assert!(super::super::table(&report).contains("not run: weir: no harness"));
-        assert!(super::super::svg(&report).unwrap().starts_with("<svg"));
+        assert!(super::super::report::table(&report).contains("not run: weir: no harness"));
+        assert!(super::super::plot::svg(&report).unwrap().starts_with("<svg"));
     }
 }

@@ -47,7 +47,7 @@ const SERVICE: &str = "service";
 ///
 /// # Errors
 /// If the topology cannot be built, a control cannot be started or the service does not answer; on Ctrl-C.
-pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
+pub(crate) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
     if scenario.guest {
         for (case, &control) in
             scenario.cases.iter().flat_map(|c| scenario.controls.iter().map(move |k| (c, k)))

@@ -23,12 +23,6 @@ mod service;
 mod show;
 mod tree;
 
-pub use consumer::{Answer, consume};
 pub(crate) use guest::harness;
-pub use measure::run;
-pub use plot::svg;
-pub use promise::offer;
-pub use report::{ConsumerRow, Report, Row, table};
-pub use scenario::{Case, FIRST_PORT, Measures, PAPER_BYTES, Paper, Scenario, Want, ideal_ms};
-pub use service::{Service, encode, picture, rotate};
-pub use tree::script;
+pub(crate) use measure::run;
+pub(crate) use scenario::Scenario;

@@ -21,7 +21,7 @@ const LINE: i32 = 22;
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     let legend = i32::try_from(report.rows.len())? * LINE;
     let size = (LEFT + WIDTH + 30, TOP + HEIGHT + BOTTOM + legend);
     sheet::svg(&report.head.scenario, size, |sheet| draw(sheet, report))

@@ -29,7 +29,7 @@ const QUEUES: &str = "delay_ms = 200\n";
 ///
 /// # Errors
 /// If a name is invalid, which does not happen.
-pub fn offer(port: u16, rate: BitRate) -> Result<Offer> {
+pub(crate) fn offer(port: u16, rate: BitRate) -> Result<Offer> {
     let selector = Selector { protocol: Some(Protocol::Tcp), source_port: Some(port), ..Selector::default() };
     Ok(Offer {
         id: None,

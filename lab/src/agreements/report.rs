@@ -24,11 +24,11 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     /// The answers of each consumer.
-    pub answers: Vec<Vec<Answer>>,
+    pub(crate) answers: Vec<Vec<Answer>>,
     /// Payload of the UDP task that arrived, Mbit/s, one value a repetition.
-    pub udp: Vec<f64>,
+    pub(crate) udp: Vec<f64>,
     /// The engine in force, if the control is weir.
-    pub engine: Option<String>,
+    pub(crate) engine: Option<String>,
 }
 
 impl Sample {
@@ -44,47 +44,47 @@ impl Sample {
 
 /// One consumer in one case under one control.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ConsumerRow {
+pub(crate) struct ConsumerRow {
     /// The consumer's port at the service.
-    pub port: u16,
+    pub(crate) port: u16,
     /// Its promised rate, bit/s, layer 2.
-    pub agreed: Option<BitRate>,
+    pub(crate) agreed: Option<BitRate>,
     /// Number of measured transmissions.
-    pub requests: usize,
+    pub(crate) requests: usize,
     /// Mean transmission time, ms.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// Mean time between a request and its answer's first byte, ms.
-    pub wait: f64,
+    pub(crate) wait: f64,
     /// The ideal time S / bw, ms, with S as charged on the wire.
-    pub ideal: Option<f64>,
+    pub(crate) ideal: Option<f64>,
     /// Distance of the mean from the ideal time, as a fraction; negative if faster.
-    pub error: Option<f64>,
+    pub(crate) error: Option<f64>,
 }
 
 /// One case under one control: all consumers' transmission times, ms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// The case's name.
-    pub case: String,
+    pub(crate) case: String,
     /// The control.
-    pub control: Kind,
+    pub(crate) control: Kind,
     /// The engine in force, if the control is weir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engine: Option<String>,
+    pub(crate) engine: Option<String>,
     /// The shortest time.
-    pub min: f64,
+    pub(crate) min: f64,
     /// The mean.
-    pub avg: f64,
+    pub(crate) avg: f64,
     /// The longest time.
-    pub max: f64,
+    pub(crate) max: f64,
     /// Standard deviation.
-    pub std: f64,
+    pub(crate) std: f64,
     /// The results of each consumer.
-    pub consumers: Vec<ConsumerRow>,
+    pub(crate) consumers: Vec<ConsumerRow>,
     /// Payload of the UDP task that arrived, Mbit/s.
-    pub udp: Option<f64>,
+    pub(crate) udp: Option<f64>,
     /// All times in ascending order: the curve of the plot.
-    pub times: Vec<f64>,
+    pub(crate) times: Vec<f64>,
 }
 
 impl Row {
@@ -96,19 +96,19 @@ impl Row {
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The common part of all reports.
     #[serde(flatten)]
-    pub head: Head,
+    pub(crate) head: Head,
     /// Requested controls that this kernel cannot run.
-    pub missing: Vec<Missing>,
+    pub(crate) missing: Vec<Missing>,
     /// The settings of the run: the scenario.
-    pub settings: Scenario,
+    pub(crate) settings: Scenario,
     /// The results, by case and control.
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// The tc scripts of control `tc`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub scripts: String,
+    pub(crate) scripts: String,
 }
 
 /// The statistics of a sample.
@@ -247,7 +247,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
 
 /// The paper's Table 2 with a line a case and control, and the judged figures.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\ntransmission times of answers, ms; {} line, TSO {}, {} x {} s a measurement\n",

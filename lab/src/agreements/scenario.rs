@@ -6,14 +6,14 @@ use weir_units::BitRate;
 use crate::control::kind::Kind;
 
 /// The first consumer's port at the service; the other consumers have the next ports.
-pub const FIRST_PORT: u16 = 8001;
+pub(crate) const FIRST_PORT: u16 = 8001;
 /// The picture's bytes in the paper: S of its S / bw.
-pub const PAPER_BYTES: f64 = 419.0 * 1024.0;
+pub(crate) const PAPER_BYTES: f64 = 419.0 * 1024.0;
 
 /// The measured quantity, which marks scenarios of this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Measures {
+pub(crate) enum Measures {
     /// Transmission times of answers.
     Transmission,
 }
@@ -21,81 +21,81 @@ pub enum Measures {
 /// An experiment about promised bandwidth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// The name for `weir lab run`.
-    pub name: String,
+    pub(crate) name: String,
     /// A title of one line.
-    pub title: String,
+    pub(crate) title: String,
     /// The source of the experiment, such as a paper's figure.
-    pub source: String,
+    pub(crate) source: String,
     /// The purpose of the experiment.
-    pub about: String,
+    pub(crate) about: String,
     /// The mark of this kind of scenario.
-    pub measures: Measures,
+    pub(crate) measures: Measures,
     /// Whether the whole experiment runs in a virtual machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub guest: bool,
+    pub(crate) guest: bool,
     /// The rate of the whole line, layer 2: the paper's B_eth.
     #[serde(default = "line")]
-    pub line: BitRate,
+    pub(crate) line: BitRate,
     /// The part of the line that weir divides, layer 2; by default the whole line.
     #[serde(default)]
-    pub capacity: Option<BitRate>,
+    pub(crate) capacity: Option<BitRate>,
     /// Segmentation offload of the node's interface; with it HTB sends super-packets.
     #[serde(default)]
-    pub tso: bool,
+    pub(crate) tso: bool,
     /// Length of a measurement in seconds; requests in its first half second are not counted.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Number of repetitions.
     #[serde(default = "once")]
-    pub repetitions: usize,
+    pub(crate) repetitions: usize,
     /// Length of a measurement with `--paper`, seconds.
-    pub paper_seconds: u64,
+    pub(crate) paper_seconds: u64,
     /// Number of repetitions with `--paper`.
-    pub paper_repetitions: usize,
+    pub(crate) paper_repetitions: usize,
     /// The controls to compare.
-    pub controls: Vec<Kind>,
+    pub(crate) controls: Vec<Kind>,
     /// The cases to measure.
     #[serde(rename = "case")]
-    pub cases: Vec<Case>,
+    pub(crate) cases: Vec<Case>,
     /// The bounds that the figures must meet.
     #[serde(default)]
-    pub want: Want,
+    pub(crate) want: Want,
 }
 
 /// A set of consumers and their agreements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Case {
+pub(crate) struct Case {
     /// Unique within the scenario.
-    pub name: String,
+    pub(crate) name: String,
     /// Number of consumers, if there are no agreements.
     #[serde(default)]
-    pub consumers: usize,
+    pub(crate) consumers: usize,
     /// The promised rate of each consumer, which is also its ceiling.
     #[serde(default)]
-    pub agreements: Vec<BitRate>,
+    pub(crate) agreements: Vec<BitRate>,
     /// The ceiling of all other traffic; without it no class limits that traffic.
     #[serde(default)]
-    pub other: Option<BitRate>,
+    pub(crate) other: Option<BitRate>,
     /// Whether the UDP task runs.
     #[serde(default)]
-    pub overloaded: bool,
+    pub(crate) overloaded: bool,
     /// The paper's figures, ms.
     #[serde(default)]
-    pub paper: Option<Paper>,
+    pub(crate) paper: Option<Paper>,
 }
 
 impl Case {
     /// The number of consumers.
     #[must_use]
-    pub fn consumers(&self) -> usize {
+    pub(crate) fn consumers(&self) -> usize {
         self.agreements.len().max(self.consumers)
     }
 
     /// The consumers' ports and the rates promised there.
     #[must_use]
-    pub fn promised(&self) -> Vec<(u16, BitRate)> {
+    pub(crate) fn promised(&self) -> Vec<(u16, BitRate)> {
         (FIRST_PORT..).zip(self.agreements.iter().copied()).collect()
     }
 }
@@ -103,44 +103,44 @@ impl Case {
 /// A line of the paper's Table 2, ms, beside a control.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Paper {
+pub(crate) struct Paper {
     /// The shortest transmission.
     #[serde(default)]
-    pub min: Option<f64>,
+    pub(crate) min: Option<f64>,
     /// The mean.
-    pub avg: f64,
+    pub(crate) avg: f64,
     /// The longest transmission.
     #[serde(default)]
-    pub max: Option<f64>,
+    pub(crate) max: Option<f64>,
     /// Standard deviation.
-    pub std: f64,
+    pub(crate) std: f64,
 }
 
 /// The bounds that a scenario must meet; a missing bound is not judged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Want {
+pub(crate) struct Want {
     /// The largest distance of a consumer's mean from S / bw, as a fraction.
     #[serde(default)]
-    pub error: Option<f64>,
+    pub(crate) error: Option<f64>,
     /// The paper's error, as a fraction.
     #[serde(default)]
-    pub paper_error: Option<f64>,
+    pub(crate) paper_error: Option<f64>,
     /// The smallest reduction of the standard deviation against no control, as a fraction; in cases with the
     /// UDP task.
     #[serde(default)]
-    pub flatter: Option<f64>,
+    pub(crate) flatter: Option<f64>,
     /// The largest effect of the UDP task on the mean, as a fraction. It compares each case with the task to
     /// the case with the same agreements without it.
     #[serde(default)]
-    pub moved: Option<f64>,
+    pub(crate) moved: Option<f64>,
     /// Experiment D: the smallest excess of the mean under plain tc over S / bw, as a fraction. The
     /// experiment shows that tc breaks the promise there.
     #[serde(default)]
-    pub tc_longer: Option<f64>,
+    pub(crate) tc_longer: Option<f64>,
     /// Experiments A and B: the smallest ratio of the standard deviation to the mean.
     #[serde(default)]
-    pub variable: Option<f64>,
+    pub(crate) variable: Option<f64>,
 }
 
 fn line() -> BitRate {
@@ -153,13 +153,13 @@ fn once() -> usize {
 impl Scenario {
     /// The rate that weir divides.
     #[must_use]
-    pub fn divided(&self) -> BitRate {
+    pub(crate) fn divided(&self) -> BitRate {
         self.capacity.unwrap_or(self.line)
     }
 
     /// The number of calls of [`run`]'s `watch`.
     #[must_use]
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.cases.len() * self.controls.len() * self.repetitions
     }
 
@@ -190,7 +190,7 @@ impl Scenario {
 
 /// The time S / bw of an answer of `bytes` after its `first` bytes, ms; see the module's text.
 #[must_use]
-pub fn ideal_ms(bytes: usize, first: usize, rate: BitRate) -> f64 {
+pub(crate) fn ideal_ms(bytes: usize, first: usize, rate: BitRate) -> f64 {
     (charged(bytes) - charged(first)) * 8e3 / rate.bits_per_sec() as f64
 }
 

@@ -33,7 +33,7 @@ const LARGEST: u32 = 4096;
 /// The paper's pictures lie on a RAM disk. Their content does not matter, because the service sends them
 /// uncompressed.
 #[must_use]
-pub fn picture(size: u32) -> GrayImage {
+pub(crate) fn picture(size: u32) -> GrayImage {
     let middle = f64::from(size) / 2.0;
     GrayImage::from_fn(size, size, |x, y| {
         let (dx, dy) = (f64::from(x) - middle, f64::from(y) - middle);
@@ -51,7 +51,7 @@ pub fn picture(size: u32) -> GrayImage {
 /// floor(511 (cos 20 + sin 20)) + 1 = 655 pixels a side. 655^2 bytes are the paper's 419 KiB; one pixel more
 /// a side would be 420.3.
 #[must_use]
-pub fn rotate(picture: &GrayImage, degrees: f32) -> GrayImage {
+pub(crate) fn rotate(picture: &GrayImage, degrees: f32) -> GrayImage {
     let (sin, cos) = degrees.to_radians().sin_cos();
     let (spanned, tall) = (picture.width() as f32 - 1.0, picture.height() as f32 - 1.0);
     let side = |along: f32, across: f32| {
@@ -77,7 +77,7 @@ fn inside(at: f32, spanned: f32) -> f32 {
 
 /// The picture as a binary portable graymap, uncompressed; its header has 15 bytes at this size.
 #[must_use]
-pub fn encode(picture: &GrayImage) -> Vec<u8> {
+pub(crate) fn encode(picture: &GrayImage) -> Vec<u8> {
     let mut bytes = format!("P5\n{} {}\n255\n", picture.width(), picture.height()).into_bytes();
     bytes.extend_from_slice(picture.as_raw());
     bytes
@@ -85,7 +85,7 @@ pub fn encode(picture: &GrayImage) -> Vec<u8> {
 
 /// The service at work, until it is dropped.
 #[derive(Debug)]
-pub struct Service {
+pub(crate) struct Service {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -95,7 +95,7 @@ impl Service {
     ///
     /// # Errors
     /// If a port is taken, or no thread can be made.
-    pub fn start(netns: &Netns, address: IpAddr, ports: &[u16]) -> Result<Service> {
+    pub(crate) fn start(netns: &Netns, address: IpAddr, ports: &[u16]) -> Result<Service> {
         let mut listeners = Vec::with_capacity(ports.len());
         for &port in ports {
             let listener = netns

@@ -15,7 +15,12 @@ use weir_units::BitRate;
 ///
 /// The script leaves bursts and quanta to tc, as in the paper.
 #[must_use]
-pub fn script(link: BitRate, agreements: &[(u16, BitRate)], other: Option<BitRate>, sfq: bool) -> String {
+pub(crate) fn script(
+    link: BitRate,
+    agreements: &[(u16, BitRate)],
+    other: Option<BitRate>,
+    sfq: bool,
+) -> String {
     let link = link.bits_per_sec();
     let default = other.map_or(String::new(), |_| " default 2".to_owned());
     let mut text = format!(

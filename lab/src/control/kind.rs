@@ -53,7 +53,7 @@ pub enum Kind {
 impl Kind {
     /// The name on the command line.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Weir => "weir",
             Kind::WeirHtb => "weir:htb",
@@ -71,19 +71,19 @@ impl Kind {
 
     /// Whether this is weir; verdicts concern only weir.
     #[must_use]
-    pub fn is_weir(self) -> bool {
+    pub(crate) fn is_weir(self) -> bool {
         self.has_agent() && self != Kind::Credit
     }
 
     /// Whether an agent enforces it.
     #[must_use]
-    pub fn has_agent(self) -> bool {
+    pub(crate) fn has_agent(self) -> bool {
         !matches!(self, Kind::Tc | Kind::Cni | Kind::None)
     }
 
     /// The engine's name in the agent's configuration; `None` leaves the choice to the agent.
     #[must_use]
-    pub fn engine(self) -> Option<&'static str> {
+    pub(crate) fn engine(self) -> Option<&'static str> {
         if self == Kind::Credit { Some("credit-experiment") } else { self.name().strip_prefix("weir:") }
     }
 }
@@ -92,9 +92,9 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// The control.
-    pub control: Kind,
+    pub(crate) control: Kind,
     /// The missing part, in the agent's words.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// The way in which the script expresses weights.

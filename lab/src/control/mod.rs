@@ -11,9 +11,8 @@ use anyhow::Result;
 use weir_netlab::topology::Topology;
 use weir_units::BitRate;
 
-pub(crate) use agent::TEMP_PREFIX;
-pub use agent::{Agent, AgentSetup};
-pub use tc::script;
+pub(crate) use agent::{Agent, AgentSetup, TEMP_PREFIX};
+pub(crate) use tc::script;
 
 use self::{
     interface::Control,

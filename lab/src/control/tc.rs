@@ -27,7 +27,7 @@ const FRAME: u64 = 1514;
 ///
 /// `classes` holds a source address and a policy each; the class without an address gets all other packets.
 #[must_use]
-pub fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> String {
+pub(crate) fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> String {
     let link = capacity.bits_per_sec();
     let mut text = format!(
         "qdisc add dev {UPLINK} root handle 1: htb default 2\n\

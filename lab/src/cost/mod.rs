@@ -17,15 +17,14 @@ use crate::{
     report::Head,
 };
 
-pub use plot::svg;
-pub use scenario::{Measures, Report, Row, Scenario};
-pub use show::table;
+use self::scenario::{Measures, Report};
+pub(crate) use scenario::Scenario;
 
 /// Measures all cases under all controls, and judges weir's.
 ///
 /// # Errors
 /// If the topology cannot be built, a control cannot be started or traffic fails; on Ctrl-C.
-pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
+pub(crate) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
     let found = match scenario.measures {
         Measures::Cpu => cpu::run(scenario, options, watch)?,
         Measures::Latency => latency::run(scenario, options, watch)?,

@@ -26,7 +26,7 @@ const NAME: i32 = 14;
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     let mut cases: Vec<&str> = report.rows.iter().map(|row| row.case.as_str()).collect();
     cases.dedup();
     let mut controls: Vec<Kind> = report.rows.iter().map(|row| row.control).collect();

@@ -21,7 +21,7 @@ use crate::{
 /// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Measures {
+pub(crate) enum Measures {
     /// Processor time a gigabyte.
     Cpu,
     /// Round trips.
@@ -31,66 +31,66 @@ pub enum Measures {
 /// An experiment about the cost of controls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// The name for `weir lab run`.
-    pub name: String,
+    pub(crate) name: String,
     /// A title of one line.
-    pub title: String,
+    pub(crate) title: String,
     /// The source of the experiment, such as a paper's figure.
-    pub source: String,
+    pub(crate) source: String,
     /// The purpose of the experiment.
-    pub about: String,
+    pub(crate) about: String,
     /// The measured quantity.
-    pub measures: Measures,
+    pub(crate) measures: Measures,
     /// The rate that weir divides, layer 2.
     #[serde(default = "capacity")]
-    pub capacity: BitRate,
+    pub(crate) capacity: BitRate,
     /// The rate of the line behind the uplink, layer 2.
     #[serde(default = "wire")]
-    pub wire: BitRate,
+    pub(crate) wire: BitRate,
     /// How the containers reach the uplink.
     #[serde(default)]
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// Segmentation offload in the containers.
     #[serde(default = "yes")]
-    pub tso: bool,
+    pub(crate) tso: bool,
     /// Segments in each super-packet; by default TCP chooses by round-trip time and rate.
     #[serde(default)]
-    pub segments: Option<u32>,
+    pub(crate) segments: Option<u32>,
     /// Numbers of sending containers, one measurement each; a repeated number is measured again.
-    pub busy: Vec<usize>,
+    pub(crate) busy: Vec<usize>,
     /// cpu: the number of busy containers that is judged.
     #[serde(default)]
-    pub judged: Option<usize>,
+    pub(crate) judged: Option<usize>,
     /// cpu: the largest ratio of weir's time a gigabyte to that without control.
     #[serde(default)]
-    pub most_over_native: Option<f64>,
+    pub(crate) most_over_native: Option<f64>,
     /// latency: round-trip times that the line adds, ms.
     #[serde(default)]
-    pub rtt_ms: Vec<u32>,
+    pub(crate) rtt_ms: Vec<u32>,
     /// latency: the largest distance of an idle container's 99th percentile from the median while no one
     /// sends, ms.
     #[serde(default)]
-    pub most_rise_beside_ms: Option<f64>,
+    pub(crate) most_rise_beside_ms: Option<f64>,
     /// latency: the same distance for a container that sends as much as it can, ms.
     #[serde(default)]
-    pub most_rise_inside_ms: Option<f64>,
+    pub(crate) most_rise_inside_ms: Option<f64>,
     /// Length of a measurement, seconds.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Length of a measurement with `--paper`, seconds.
-    pub paper_seconds: u64,
+    pub(crate) paper_seconds: u64,
     /// Number of repetitions; each alternates between the controls.
     #[serde(default = "once")]
-    pub repetitions: usize,
+    pub(crate) repetitions: usize,
     /// Number of repetitions with `--paper`.
     #[serde(default = "once")]
-    pub paper_repetitions: usize,
+    pub(crate) paper_repetitions: usize,
     /// The controls to compare.
     #[serde(default = "controls")]
-    pub controls: Vec<Kind>,
+    pub(crate) controls: Vec<Kind>,
     /// The paper's round trip of a container while no one sends, ms.
     #[serde(default)]
-    pub paper: BTreeMap<Kind, f64>,
+    pub(crate) paper: BTreeMap<Kind, f64>,
 }
 
 fn capacity() -> BitRate {
@@ -111,43 +111,43 @@ fn controls() -> Vec<Kind> {
 
 /// One case under one control: medians over the repetitions, and their range.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// The case's name.
-    pub case: String,
+    pub(crate) case: String,
     /// The control.
-    pub control: Kind,
+    pub(crate) control: Kind,
     /// The engine in force, if the control is weir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engine: Option<String>,
+    pub(crate) engine: Option<String>,
     /// The plotted value: processor seconds a gigabyte, or the 99th percentile in ms.
-    pub value: f64,
+    pub(crate) value: f64,
     /// The smallest and largest value of the repetitions (cpu), or the median and the longest round trip
     /// (latency).
-    pub range: (f64, f64),
+    pub(crate) range: (f64, f64),
     /// cpu: payload that arrived, Mbit/s; latency: the fraction of lost probes.
-    pub beside: f64,
+    pub(crate) beside: f64,
     /// cpu: packets a gigabyte of payload, counted where they leave the containers; a super-packet counts
     /// once.
     #[serde(default)]
-    pub packets: f64,
+    pub(crate) packets: f64,
 }
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The common part of all reports.
     #[serde(flatten)]
-    pub head: Head,
+    pub(crate) head: Head,
     /// Requested controls that this kernel cannot run.
-    pub missing: Vec<Missing>,
+    pub(crate) missing: Vec<Missing>,
     /// Cases that this kernel cannot run, and the reason.
-    pub missing_cases: Vec<(String, String)>,
+    pub(crate) missing_cases: Vec<(String, String)>,
     /// The settings of the run: the scenario.
-    pub settings: Scenario,
+    pub(crate) settings: Scenario,
     /// The results, by case and control.
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// The noise of the machine, in words; empty without repetitions.
-    pub noise: String,
+    pub(crate) noise: String,
 }
 
 /// The results of a measurement.
@@ -171,7 +171,7 @@ impl Scenario {
 
     /// The number of calls of [`run`]'s `watch`.
     #[must_use]
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         let cases = match self.measures {
             Measures::Cpu => self.busy.len() * self.repetitions,
             Measures::Latency => self.rtt_ms.len(),

@@ -18,7 +18,7 @@ use crate::{
 
 /// All cases and controls, with the judged figures.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let (measure, columns): (_, &[&str]) = match settings.measures {
         Measures::Cpu => (

@@ -41,9 +41,9 @@ const FLOW_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The sender, its address, and the receiver.
 pub(super) struct Ends<'a> {
-    pub from: &'a Netns,
-    pub address: Ipv4Addr,
-    pub to: &'a Netns,
+    pub(crate) from: &'a Netns,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) to: &'a Netns,
 }
 
 /// One direction of a flow: its running server, and the arguments of its client.

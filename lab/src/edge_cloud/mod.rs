@@ -19,7 +19,7 @@
 //! The experiments need only netem from the kernel, which many kernels lack; [`guest`] runs them in one that
 //! has it.
 
-pub mod advice;
+pub(crate) mod advice;
 pub mod guest;
 mod iperf;
 mod line;
@@ -38,11 +38,5 @@ mod workload;
 
 pub use guest::{Backend, run};
 pub use iperf::Generator;
-pub use plot::svg;
-pub use report::{Estimate, Report};
-pub use scenario::{
-    Algorithm, Case, Claim, Finding, Leg, Link, Measures, Outcome, Place, Point, Population, Scenario, Side,
-    Small, Sweep,
-};
-pub use table::table;
-pub use workload::{Job, jobs};
+pub use report::Report;
+pub use scenario::{Algorithm, Case, Scenario};

@@ -36,7 +36,7 @@ const CASES: [RGBColor; 6] = [
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     if report.settings.sweep.is_some() {
         return map(report);
     }
@@ -191,7 +191,7 @@ fn square(
     sheet: &Sheet<'_>,
     (left, top): (i32, i32),
     at: Point,
-    sweep: &super::Sweep,
+    sweep: &super::scenario::Sweep,
     name: &str,
     found: Option<Standing>,
 ) -> sheet::Drawn {

@@ -15,9 +15,9 @@ const RESAMPLES: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowTime {
     /// The flow's destination.
-    pub place: Place,
+    pub(crate) place: Place,
     /// Bytes that it moved in both directions.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Seconds from the start of its connection to its last byte.
     pub seconds: f64,
 }
@@ -27,9 +27,9 @@ pub struct FlowTime {
 pub struct JobTime {
     /// Whether it is a small job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub small: bool,
+    pub(crate) small: bool,
     /// Bytes that it moved in total.
-    pub volume: u64,
+    pub(crate) volume: u64,
     /// The time of its last flow, seconds.
     pub seconds: f64,
 }
@@ -45,7 +45,7 @@ pub struct Row {
     pub seed: u64,
     /// The point of the sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub point: Option<Point>,
+    pub(crate) point: Option<Point>,
     /// Flows, in the order of their jobs.
     pub flows: Vec<FlowTime>,
     /// Jobs.
@@ -70,32 +70,32 @@ impl Row {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Missing {
     /// The algorithm.
-    pub algorithm: Algorithm,
+    pub(crate) algorithm: Algorithm,
     /// The reason.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// A number with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
+pub(crate) struct Estimate {
     /// The value of the sample.
-    pub value: f64,
+    pub(crate) value: f64,
     /// The 2.5th percentile of the resamples.
-    pub low: f64,
+    pub(crate) low: f64,
     /// The 97.5th percentile of the resamples.
-    pub high: f64,
+    pub(crate) high: f64,
 }
 
 /// A finding and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// The finding.
     #[serde(flatten)]
-    pub finding: Finding,
+    pub(crate) finding: Finding,
     /// Ratio of the two sides' times.
-    pub ratio: Estimate,
+    pub(crate) ratio: Estimate,
     /// Whether the claim holds on the whole interval.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
 }
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
@@ -104,19 +104,19 @@ pub struct Report {
     /// The common part of all reports. It passes if all findings are as expected. Without a failure, it has
     /// no verdict if an expected outcome is open.
     #[serde(flatten)]
-    pub head: Head,
+    pub(crate) head: Head,
     /// The back end, in words.
     pub backend: String,
     /// The first seed.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The settings of the run: the scenario.
-    pub settings: Scenario,
+    pub(crate) settings: Scenario,
     /// Algorithms that could not be measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Missing>,
     /// The findings and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub findings: Vec<Verdict>,
+    pub(crate) findings: Vec<Verdict>,
     /// The results of all measurements.
     pub rows: Vec<Row>,
 }
@@ -147,7 +147,7 @@ impl Report {
 
     /// Whether there is no verdict, because intervals do not decide an expected outcome.
     #[must_use]
-    pub fn is_left_open(&self) -> bool {
+    pub(crate) fn is_left_open(&self) -> bool {
         self.head.pass.is_none() && self.findings.iter().any(Verdict::is_left_open)
     }
 
@@ -277,7 +277,7 @@ fn judge(finding: &Finding, rows: &[Row], rng: &mut SplitMix) -> Option<Verdict>
 impl Claim {
     /// The outcome of the claim for an interval.
     #[must_use]
-    pub fn outcome(self, Estimate { low, high, .. }: Estimate) -> Outcome {
+    pub(crate) fn outcome(self, Estimate { low, high, .. }: Estimate) -> Outcome {
         let (least, most) = match self {
             Claim::Below(most) => (f64::NEG_INFINITY, most),
             Claim::Within(part) => (1.0 - part, 1.0 + part),
@@ -306,7 +306,7 @@ pub(super) mod tests {
                 for &algorithm in &scenario.algorithms {
                     for seed in 1..=3 {
                         let seconds = time(algorithm, &case.name) * (1.0 + seed as f64 / 100.0);
-                        let jobs: Vec<JobTime> = super::super::jobs(&scenario, point, seed)
+                        let jobs: Vec<JobTime> = super::super::workload::jobs(&scenario, point, seed)
                             .iter()
                             .map(|job| JobTime { small: job.small, volume: job.volume, seconds })
                             .collect();

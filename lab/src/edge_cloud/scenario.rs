@@ -9,7 +9,7 @@ use weir_units::{BitRate, Bytes};
 /// The measured quantity, which marks scenarios of this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Measures {
+pub(crate) enum Measures {
     /// Completion times of flows and jobs.
     Completion,
 }
@@ -43,7 +43,7 @@ impl fmt::Display for Algorithm {
 /// The destination of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub(crate) enum Place {
     /// To the edge server.
     Edge,
     /// To the cloud server.
@@ -52,11 +52,11 @@ pub enum Place {
 
 impl Place {
     /// Both places.
-    pub const ALL: [Place; 2] = [Place::Edge, Place::Cloud];
+    pub(crate) const ALL: [Place; 2] = [Place::Edge, Place::Cloud];
 
     /// The name in scenario files.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Place::Edge => "edge",
             Place::Cloud => "cloud",
@@ -69,11 +69,11 @@ impl Place {
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// The rate at layer 2, as in tc.
-    pub rate: BitRate,
+    pub(crate) rate: BitRate,
     /// The link's part of a round trip, ms.
-    pub rtt_ms: f64,
+    pub(crate) rtt_ms: f64,
     /// The largest queue in front of the link, in products of `rate` and `rtt_ms`.
-    pub buffer_bdp: f64,
+    pub(crate) buffer_bdp: f64,
     /// Fraction of packets lost at random, behind the buffer.
     #[serde(default)]
     pub loss: f64,
@@ -82,7 +82,7 @@ pub struct Link {
 impl Link {
     /// The buffer's size, at least three frames.
     #[must_use]
-    pub fn buffer(&self) -> Bytes {
+    pub(crate) fn buffer(&self) -> Bytes {
         let bdp = self.rate.bits_per_sec() as f64 / 8e3 * self.rtt_ms;
         Bytes(((bdp * self.buffer_bdp).round() as u64).max(3 * 1514))
     }
@@ -91,12 +91,12 @@ impl Link {
 /// The part of a job's volume that goes over a link.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Leg {
+pub(crate) struct Leg {
     /// The part from the client, as a fraction of the volume.
-    pub up: f64,
+    pub(crate) up: f64,
     /// The part back, sent when all of `up` has arrived.
     #[serde(default)]
-    pub down: f64,
+    pub(crate) down: f64,
 }
 
 /// The way in which jobs use the links.
@@ -104,18 +104,18 @@ pub struct Leg {
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Unique within the scenario.
-    pub name: String,
+    pub(crate) name: String,
     /// The leg over the edge link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub edge: Option<Leg>,
+    pub(crate) edge: Option<Leg>,
     /// The leg over the cloud link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cloud: Option<Leg>,
+    pub(crate) cloud: Option<Leg>,
 }
 
 impl Case {
     /// The case's legs, and their destinations.
-    pub fn legs(&self) -> impl Iterator<Item = (Place, Leg)> {
+    pub(crate) fn legs(&self) -> impl Iterator<Item = (Place, Leg)> {
         [(Place::Edge, self.edge), (Place::Cloud, self.cloud)]
             .into_iter()
             .filter_map(|(place, leg)| Some((place, leg?)))
@@ -125,52 +125,52 @@ impl Case {
 /// Small jobs among the clients' jobs; [`Scenario::small_share`] gives their part.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Small {
+pub(crate) struct Small {
     /// The smallest and the largest volume; the volume's logarithm is drawn evenly. Not scaled.
-    pub volume: [Bytes; 2],
+    pub(crate) volume: [Bytes; 2],
 }
 
 /// Links that replace those of the scenario; each combination is measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sweep {
+pub(crate) struct Sweep {
     /// Round trips of both links, ms.
-    pub rtt_ms: Vec<f64>,
+    pub(crate) rtt_ms: Vec<f64>,
     /// Buffers of both links.
-    pub buffer_bdp: Vec<f64>,
+    pub(crate) buffer_bdp: Vec<f64>,
     /// Random losses of both links.
-    pub loss: Vec<f64>,
+    pub(crate) loss: Vec<f64>,
     /// Parts of the jobs that are small, by number.
-    pub small_share: Vec<f64>,
+    pub(crate) small_share: Vec<f64>,
 }
 
 /// One combination of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
-pub struct Point {
+pub(crate) struct Point {
     /// Round trip, ms.
-    pub rtt_ms: f64,
+    pub(crate) rtt_ms: f64,
     /// Buffer, in BDPs.
-    pub buffer_bdp: f64,
+    pub(crate) buffer_bdp: f64,
     /// Random loss, as a fraction.
-    pub loss: f64,
+    pub(crate) loss: f64,
     /// The part of the jobs that is small.
-    pub small_share: f64,
+    pub(crate) small_share: f64,
 }
 
 /// One side of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Side {
+pub(crate) struct Side {
     /// One of the cases.
-    pub case: String,
+    pub(crate) case: String,
     /// One of the algorithms.
-    pub algorithm: Algorithm,
+    pub(crate) algorithm: Algorithm,
 }
 
 /// The completion times to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Population {
+pub(crate) enum Population {
     /// Flows' times on all links, as in the paper.
     #[default]
     Flow,
@@ -185,7 +185,7 @@ pub enum Population {
 /// A claim about the ratio of two sides' completion times.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Claim {
+pub(crate) enum Claim {
     /// It is below this.
     Below(f64),
     /// It differs from 1 by less than this.
@@ -195,7 +195,7 @@ pub enum Claim {
 /// The outcome of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It holds on the whole confidence interval.
     Confirmed,
     /// It holds nowhere on it.
@@ -207,24 +207,24 @@ pub enum Outcome {
 /// A finding of the paper or of weir, to be confirmed or refuted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The finding in words.
-    pub says: String,
+    pub(crate) says: String,
     /// The numerator's side.
-    pub of: Side,
+    pub(crate) of: Side,
     /// The denominator's side.
-    pub by: Side,
+    pub(crate) by: Side,
     /// The times to compare, of flows or jobs.
     #[serde(default)]
-    pub whose: Population,
+    pub(crate) whose: Population,
     /// The percentile to compare; the mean without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub percentile: Option<f64>,
+    pub(crate) percentile: Option<f64>,
     /// The claim about the ratio.
-    pub claim: Claim,
+    pub(crate) claim: Claim,
     /// The expected outcome; judged if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expect: Option<Outcome>,
+    pub(crate) expect: Option<Outcome>,
 }
 
 /// An experiment about completion times.
@@ -232,62 +232,62 @@ pub struct Finding {
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// The name for `weir lab run`.
-    pub name: String,
+    pub(crate) name: String,
     /// A title of one line.
-    pub title: String,
+    pub(crate) title: String,
     /// The source of the experiment, such as a paper's figure.
-    pub source: String,
+    pub(crate) source: String,
     /// The purpose of the experiment.
-    pub about: String,
+    pub(crate) about: String,
     /// The mark of this kind of scenario.
-    pub measures: Measures,
+    pub(crate) measures: Measures,
     /// The algorithms to compare.
     pub algorithms: Vec<Algorithm>,
     /// Number of sets of volumes; each is measured with all algorithms.
     pub seeds: usize,
     /// Number of sets with `--paper`.
-    pub paper_seeds: usize,
+    pub(crate) paper_seeds: usize,
     /// Clients with a job each; all jobs begin at once.
     pub clients: usize,
     /// The smallest and the largest volume of a job, drawn evenly.
     pub volume: [Bytes; 2],
     /// The factor of volumes and `mix_most`.
     #[serde(default = "whole")]
-    pub scale: f64,
+    pub(crate) scale: f64,
     /// The factor with `--paper`.
     #[serde(default = "whole")]
-    pub paper_scale: f64,
+    pub(crate) paper_scale: f64,
     /// The largest volume that algorithm `mix` sends by BBR, in one direction.
     #[serde(default = "mix_most")]
-    pub mix_most: Bytes,
+    pub(crate) mix_most: Bytes,
     /// The rule of algorithm `weir`.
     #[serde(default, skip_serializing_if = "is_own")]
-    pub rule: Rule,
+    pub(crate) rule: Rule,
     /// Jobs beside the clients', which begin at random while those go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub small: Option<Small>,
+    pub(crate) small: Option<Small>,
     /// The part of all jobs that is small, by number.
     #[serde(default)]
-    pub small_share: f64,
+    pub(crate) small_share: f64,
     /// A link that all flows share; without it, clients are directly at the edge and cloud links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub access: Option<Link>,
+    pub(crate) access: Option<Link>,
     /// The link to the edge server.
-    pub edge: Link,
+    pub(crate) edge: Link,
     /// The link to the cloud server.
     pub cloud: Link,
     /// Other links in place of `edge` and `cloud`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sweep: Option<Sweep>,
+    pub(crate) sweep: Option<Sweep>,
     /// The other links with `--paper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paper_sweep: Option<Sweep>,
+    pub(crate) paper_sweep: Option<Sweep>,
     /// The ways in which jobs use the links.
     #[serde(rename = "case")]
-    pub cases: Vec<Case>,
+    pub(crate) cases: Vec<Case>,
     /// The findings to examine.
     #[serde(default, rename = "finding", skip_serializing_if = "Vec::is_empty")]
-    pub findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 fn whole() -> f64 {
@@ -302,7 +302,7 @@ fn mix_most() -> Bytes {
 
 impl Scenario {
     /// Selects all seeds, volumes and points of the sweep, as for `--paper`.
-    pub fn make_whole(&mut self) {
+    pub(crate) fn make_whole(&mut self) {
         (self.seeds, self.scale) = (self.paper_seeds, self.paper_scale);
         if let Some(sweep) = self.paper_sweep.take() {
             self.sweep = Some(sweep);
@@ -311,7 +311,7 @@ impl Scenario {
 
     /// The combinations of the sweep; a single `None` without a sweep.
     #[must_use]
-    pub fn points(&self) -> Vec<Option<Point>> {
+    pub(crate) fn points(&self) -> Vec<Option<Point>> {
         let Some(sweep) = &self.sweep else { return vec![None] };
         let mut points = Vec::new();
         for &small_share in &sweep.small_share {
@@ -328,7 +328,7 @@ impl Scenario {
 
     /// The link to a place, at a point of the sweep.
     #[must_use]
-    pub fn link(&self, place: Place, point: Option<Point>) -> Link {
+    pub(crate) fn link(&self, place: Place, point: Option<Point>) -> Link {
         let link = match place {
             Place::Edge => self.edge,
             Place::Cloud => self.cloud,
@@ -338,13 +338,13 @@ impl Scenario {
 
     /// The part of the jobs that is small, at a point of the sweep.
     #[must_use]
-    pub fn small_share(&self, point: Option<Point>) -> f64 {
+    pub(crate) fn small_share(&self, point: Option<Point>) -> f64 {
         point.map_or(self.small_share, |point| point.small_share)
     }
 
     /// The number of measurements.
     #[must_use]
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.points().len() * self.cases.len() * self.algorithms.len() * self.seeds
     }
 

@@ -11,11 +11,11 @@ use super::{
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Standing {
     /// The algorithm with the smallest time, then those that are not significantly slower.
-    pub leaders: Vec<Algorithm>,
+    pub(crate) leaders: Vec<Algorithm>,
     /// The ratio of the first one's time to CUBIC's.
-    pub ratio: Estimate,
+    pub(crate) ratio: Estimate,
     /// Whether at least one algorithm is significantly slower.
-    pub is_decided: bool,
+    pub(crate) is_decided: bool,
 }
 
 impl Standing {

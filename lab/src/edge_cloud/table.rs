@@ -14,7 +14,7 @@ use crate::report::table::new_table;
 
 /// Completion times of each case and algorithm, or the winners of a sweep; then the findings.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {}\n{}; {}, kernel {}; {} seeds from {}\n",

@@ -33,10 +33,10 @@ const STALLED: Duration = Duration::from_secs(120);
 /// The bytes of a flow and its algorithms; `None` leaves the algorithm to a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
-    pub up: u64,
-    pub down: u64,
-    pub up_by: Option<&'static str>,
-    pub down_by: Option<&'static str>,
+    pub(crate) up: u64,
+    pub(crate) down: u64,
+    pub(crate) up_by: Option<&'static str>,
+    pub(crate) down_by: Option<&'static str>,
 }
 
 /// Bytes of the head, which a client sends first.

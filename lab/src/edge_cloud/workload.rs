@@ -8,13 +8,13 @@ use super::scenario::{Point, Scenario};
 
 /// A client's job.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Job {
+pub(crate) struct Job {
     /// Its start, counted from the start of the measurement.
-    pub start: Duration,
+    pub(crate) start: Duration,
     /// Its volume, bytes.
-    pub volume: u64,
+    pub(crate) volume: u64,
     /// Whether it is one of [`Scenario::small`].
-    pub small: bool,
+    pub(crate) small: bool,
 }
 
 /// The jobs of a seed: the clients' jobs, which begin at once, then the small ones.
@@ -23,7 +23,7 @@ pub struct Job {
 /// still be busy with the others. Volumes and starts are the same for all algorithms and for all links of
 /// equal rate.
 #[must_use]
-pub fn jobs(scenario: &Scenario, point: Option<Point>, seed: u64) -> Vec<Job> {
+pub(crate) fn jobs(scenario: &Scenario, point: Option<Point>, seed: u64) -> Vec<Job> {
     // Without a first step, neighbouring seeds give nearby positions in SplitMix's sequence.
     let mut rng = SplitMix::new(SplitMix::new(seed).next_u64());
     let mut unit = move || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;

@@ -24,7 +24,7 @@ const STRETCH: usize = 5_000;
 ///
 /// # Errors
 /// On Ctrl-C.
-pub fn run(scenario: &Scenario, seed: u64, watch: &mut dyn FnMut(&str)) -> Result<Report> {
+pub(crate) fn run(scenario: &Scenario, seed: u64, watch: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut rows = Vec::new();
     for case in &scenario.zones {
         let zone = case.zone().expect("checked when it was read");
@@ -53,18 +53,18 @@ impl Runner<'_> {
         let scenario = self.scenario;
         for &policy in &scenario.policies {
             match scenario.measures {
-                Measures::ImageHits => {
+                Measures::Hits => {
                     for &budget in &scenario.budgets {
                         self.open(policy, Sharing::Shared, 1, budget, 0, None)?;
                     }
                 }
-                Measures::ImagePolicies => {
+                Measures::Policies => {
                     let all = self.trace.working_set().0 as f64;
                     for &part in &scenario.parts {
                         self.open(policy, Sharing::Shared, 1, Bytes((all * part) as u64), 0, Some(part))?;
                     }
                 }
-                Measures::ImageSites => {
+                Measures::Sites => {
                     for (sharing, &budget) in
                         [Sharing::PerNode, Sharing::Shared].into_iter().zip(&scenario.budgets)
                     {

@@ -5,12 +5,11 @@
 
 mod measure;
 mod plot;
-pub mod real;
+pub(crate) mod real;
 mod report;
 mod scenario;
 mod show;
 
-pub use measure::run;
-pub use plot::{Line, Panel, chart, gib, svg};
-pub use report::{Report, Row, table};
-pub use scenario::{Measures, Scenario, ZoneCase};
+pub(crate) use measure::run;
+pub(crate) use plot::{Panel, chart, gib};
+pub(crate) use scenario::Scenario;

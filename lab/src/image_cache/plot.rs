@@ -35,31 +35,31 @@ const COLOURS: [RGBColor; 8] = [
 
 /// One line.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub(crate) struct Line {
     /// For the legend.
-    pub name: String,
+    pub(crate) name: String,
     /// In order of x.
-    pub points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// One set of axes.
 #[derive(Debug, Clone)]
-pub struct Panel {
+pub(crate) struct Panel {
     /// Above it.
-    pub title: String,
+    pub(crate) title: String,
     /// The x axis.
-    pub below: &'static str,
+    pub(crate) below: &'static str,
     /// Whether x is drawn by its logarithm.
-    pub log: bool,
+    pub(crate) log: bool,
     /// The mark of a value of x.
-    pub mark: fn(f64) -> String,
+    pub(crate) mark: fn(f64) -> String,
     /// The lines.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 impl Panel {
     /// Adds a point to the line of that name.
-    pub fn add(&mut self, name: &str, point: (f64, f64)) {
+    pub(crate) fn add(&mut self, name: &str, point: (f64, f64)) {
         add(&mut self.lines, name.to_owned(), point);
     }
 }
@@ -68,7 +68,7 @@ impl Panel {
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     let settings = &report.settings;
     chart(&settings.title, &format!("{}; simulated", settings.source), &panels(report))
 }
@@ -77,7 +77,7 @@ pub fn svg(report: &Report) -> Result<String> {
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn chart(title: &str, under: &str, panels: &[Panel]) -> Result<String> {
+pub(crate) fn chart(title: &str, under: &str, panels: &[Panel]) -> Result<String> {
     let mut text = String::new();
     draw(title, under, panels, &mut text).map_err(|e| anyhow!("cannot draw `{title}`: {e}"))?;
     Ok(text)
@@ -85,7 +85,7 @@ pub fn chart(title: &str, under: &str, panels: &[Panel]) -> Result<String> {
 
 /// A size in GiB as the mark of an axis.
 #[must_use]
-pub fn gib(x: f64) -> String {
+pub(crate) fn gib(x: f64) -> String {
     if x < 1024.0 {
         format!("{x:.3}").trim_end_matches('0').trim_end_matches('.').to_owned() + " GiB"
     } else {
@@ -95,7 +95,7 @@ pub fn gib(x: f64) -> String {
 
 fn panels(report: &Report) -> Vec<Panel> {
     match report.settings.measures {
-        Measures::ImageHits => {
+        Measures::Hits => {
             let mut lines: Vec<Line> = Vec::new();
             for row in &report.rows {
                 let name = format!("{}, {}", row.zone, row.policy);
@@ -105,7 +105,7 @@ fn panels(report: &Report) -> Vec<Panel> {
             let title = "deployments that find their image".to_owned();
             vec![Panel { title, below: "size of the shared cache", log: true, mark: gib, lines }]
         }
-        Measures::ImagePolicies => report
+        Measures::Policies => report
             .settings
             .zones
             .iter()
@@ -121,9 +121,7 @@ fn panels(report: &Report) -> Vec<Panel> {
                 Panel { title, below: "size of the cache, of the working set", log: true, mark, lines }
             })
             .collect(),
-        Measures::ImageSites => {
-            report.settings.zones.iter().flat_map(|zone| site(report, &zone.name)).collect()
-        }
+        Measures::Sites => report.settings.zones.iter().flat_map(|zone| site(report, &zone.name)).collect(),
     }
 }
 

@@ -17,24 +17,24 @@ use crate::report::{Figure, Head, Rule, table::new_table};
 
 /// One simulation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// Of which zone.
-    pub zone: String,
+    pub(crate) zone: String,
     /// Who leaves.
-    pub policy: PolicyKind,
+    pub(crate) policy: PolicyKind,
     /// The owner of a cache.
-    pub sharing: Sharing,
+    pub(crate) sharing: Sharing,
     /// The size of each cache.
-    pub budget: Bytes,
+    pub(crate) budget: Bytes,
     /// The same as a part of the working set, if it was given so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub part: Option<f64>,
+    pub(crate) part: Option<f64>,
     /// Whether the nodes deployed in parallel, on one uplink.
-    pub at_once: bool,
+    pub(crate) at_once: bool,
     /// The size of all that was deployed.
-    pub working_set: Bytes,
+    pub(crate) working_set: Bytes,
     /// The results.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
 }
 
 impl Row {
@@ -46,16 +46,16 @@ impl Row {
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The beginning of every report.
     #[serde(flatten)]
-    pub head: Head,
+    pub(crate) head: Head,
     /// Of the first trace of each zone.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// How it was run: the scenario.
-    pub settings: Scenario,
+    pub(crate) settings: Scenario,
     /// All of it.
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
@@ -69,9 +69,9 @@ impl Report {
 fn zone_figures(scenario: &Scenario, case: &ZoneCase, rows: &[Row]) -> Vec<Figure> {
     let own: Vec<&Row> = rows.iter().filter(|row| row.zone == case.name).collect();
     match scenario.measures {
-        Measures::ImageHits => hit_figures(scenario, case, &own),
-        Measures::ImageSites => site_figures(scenario, case, &own),
-        Measures::ImagePolicies => policy_figures(scenario, case, &own),
+        Measures::Hits => hit_figures(scenario, case, &own),
+        Measures::Sites => site_figures(scenario, case, &own),
+        Measures::Policies => policy_figures(scenario, case, &own),
     }
 }
 
@@ -177,7 +177,7 @@ fn policy_figures(scenario: &Scenario, case: &ZoneCase, rows: &[&Row]) -> Vec<Fi
 
 /// A line a simulation.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\nsimulated; traces made from seed {}, at most {} deployments each\n",

@@ -4,27 +4,27 @@ use serde::{Deserialize, Serialize};
 
 /// A number and its judgement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// Unique within the report.
-    pub name: String,
+    pub(crate) name: String,
     /// The measured value.
-    pub value: f64,
+    pub(crate) value: f64,
     /// Unit of all numbers here.
-    pub unit: String,
+    pub(crate) unit: String,
     /// The expected value or the bound; `None` if nothing is required.
-    pub want: Option<f64>,
+    pub(crate) want: Option<f64>,
     /// The paper's value.
-    pub paper: Option<f64>,
+    pub(crate) paper: Option<f64>,
     /// The rule that judges `value` by `want`.
-    pub rule: Option<Rule>,
+    pub(crate) rule: Option<Rule>,
     /// The judgement.
-    pub pass: Option<bool>,
+    pub(crate) pass: Option<bool>,
 }
 
 /// The rule that judges a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub(crate) enum Rule {
     /// At most this fraction of `want` away from it.
     Within(f64),
     /// At least `want`.
@@ -36,7 +36,7 @@ pub enum Rule {
 impl Rule {
     /// Whether `value` fulfils the rule.
     #[must_use]
-    pub fn holds(self, value: f64, want: f64) -> bool {
+    pub(crate) fn holds(self, value: f64, want: f64) -> bool {
         match self {
             Rule::Within(fraction) => (value - want).abs() <= fraction * want.abs(),
             Rule::AtLeast => value >= want,

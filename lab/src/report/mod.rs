@@ -11,11 +11,10 @@ mod show;
 pub(crate) mod table;
 pub(crate) mod verdict;
 
-pub use compare::{Summary, compare};
-pub use figure::{Figure, Rule};
-pub use head::{Head, Shown};
-pub use machine::Machine;
+pub(crate) use compare::{Summary, compare};
+pub(crate) use figure::{Figure, Rule};
+pub(crate) use head::Head;
+pub use head::Shown;
 pub(crate) use plot::color;
-pub use plot::svg;
-pub use shares::{CaseReport, ContainerReport, Measurement, PingMeasurement, PingReport, Report, Settings};
-pub use table::table;
+pub use shares::Report;
+pub(crate) use shares::{CaseReport, ContainerReport, Measurement, PingMeasurement, PingReport, Settings};

@@ -27,7 +27,7 @@ const PAPER: RGBColor = RGBColor(201, 42, 42);
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     let canvas = Canvas::new(report);
     let size = (canvas.width, TOP + PLOT_HEIGHT + BOTTOM);
     sheet::svg(&report.head.scenario, size, |sheet| canvas.draw(sheet, report))

@@ -23,20 +23,20 @@ pub struct Report {
     #[serde(flatten)]
     pub head: Head,
     /// The scenario's title.
-    pub title: String,
+    pub(crate) title: String,
     /// The source of the experiment, such as a paper's figure.
-    pub source: String,
+    pub(crate) source: String,
     /// Seed of the confidence intervals.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The controls of the run.
-    pub controls: Vec<Kind>,
+    pub(crate) controls: Vec<Kind>,
     /// The settings of the run.
-    pub settings: Settings,
+    pub(crate) settings: Settings,
     /// The results of the cases.
     pub cases: Vec<CaseReport>,
     /// Requested controls that this kernel cannot run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing: Vec<Missing>,
+    pub(crate) missing: Vec<Missing>,
     /// The tc scripts of control `tc`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scripts: String,
@@ -44,49 +44,49 @@ pub struct Report {
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The rate that the engine divides, bit/s.
-    pub capacity: BitRate,
+    pub(crate) capacity: BitRate,
     /// The rate of the line behind the uplink, bit/s.
-    pub wire: BitRate,
+    pub(crate) wire: BitRate,
     /// The way to the uplink.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// IP version.
-    pub family: Family,
+    pub(crate) family: Family,
     /// Segmentation offload in the containers.
-    pub tso: bool,
+    pub(crate) tso: bool,
     /// Whether bridged packets pass iptables.
-    pub br_netfilter: Option<bool>,
+    pub(crate) br_netfilter: Option<bool>,
     /// Length of a case in seconds; its first 2 s are not measured.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Largest error of a share, as a fraction.
-    pub tolerance: f64,
+    pub(crate) tolerance: f64,
     /// Largest fraction of datagrams lost; `None` is not judged.
     #[serde(default)]
-    pub max_loss: Option<f64>,
+    pub(crate) max_loss: Option<f64>,
     /// Largest rise of a mean round trip, ms.
     #[serde(default)]
-    pub max_ping_rise_ms: f64,
+    pub(crate) max_ping_rise_ms: f64,
     /// More lines of the agent's `[link]` section.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub link: String,
+    pub(crate) link: String,
     /// The form of the tc script.
-    pub tc: TcForm,
+    pub(crate) tc: TcForm,
 }
 
 /// One case under all controls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseReport {
     /// The case's name.
-    pub name: String,
+    pub(crate) name: String,
     /// One report a container, the host last.
     pub containers: Vec<ContainerReport>,
     /// Payload that arrived, as a fraction of the capacity.
     pub link_use: BTreeMap<Kind, f64>,
     /// The smallest link use that weir must reach.
-    pub want_link_use: f64,
+    pub(crate) want_link_use: f64,
     /// Jain's index of measured over expected.
-    pub jain: BTreeMap<Kind, f64>,
+    pub(crate) jain: BTreeMap<Kind, f64>,
     /// Round trips of the container that pings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ping: Option<PingReport>,
@@ -96,7 +96,7 @@ pub struct CaseReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PingReport {
     /// The container's name.
-    pub container: String,
+    pub(crate) container: String,
     /// The round trips under each control.
     pub measured: BTreeMap<Kind, PingMeasurement>,
 }
@@ -105,29 +105,29 @@ pub struct PingReport {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PingMeasurement {
     /// Mean while no one else sends.
-    pub idle_mean: f64,
+    pub(crate) idle_mean: f64,
     /// Mean while the others send.
     pub mean: f64,
     /// Median while the others send.
-    pub median: f64,
+    pub(crate) median: f64,
     /// 99th percentile while the others send.
-    pub p99: f64,
+    pub(crate) p99: f64,
     /// Fraction of unanswered probes.
-    pub loss: f64,
+    pub(crate) loss: f64,
 }
 
 /// One container in one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerReport {
     /// The container's name.
-    pub name: String,
+    pub(crate) name: String,
     /// Policy, load, and the paper's figure.
     #[serde(flatten)]
-    pub setting: Setting,
+    pub(crate) setting: Setting,
     /// The rate that it may send at, layer 2, bit/s.
-    pub allocation: BitRate,
+    pub(crate) allocation: BitRate,
     /// The part of the allocation that arrives as payload, Mbit/s.
-    pub expected: f64,
+    pub(crate) expected: f64,
     /// The result of each control; empty for a container that sent nothing.
     pub measured: BTreeMap<Kind, Measurement>,
 }
@@ -138,15 +138,15 @@ pub struct Measurement {
     /// The payload that arrived.
     pub goodput: f64,
     /// 95 % confidence interval of its mean, by block bootstrap.
-    pub ci95: (f64, f64),
+    pub(crate) ci95: (f64, f64),
     /// Distance from the expected goodput, as a fraction of it.
-    pub error: f64,
+    pub(crate) error: f64,
     /// The payload that the sender sent.
-    pub sent: f64,
+    pub(crate) sent: f64,
     /// Fraction of datagrams lost; UDP only.
     pub loss: Option<f64>,
     /// Retransmitted segments; TCP only.
-    pub retransmits: Option<u64>,
+    pub(crate) retransmits: Option<u64>,
 }
 
 impl Settings {

@@ -10,7 +10,7 @@ use crate::control::kind::{Kind, Missing};
 
 /// All cases and containers, expected beside measured.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\n\

@@ -19,19 +19,24 @@ mod trace;
 use anyhow::Result;
 use weir_netlab::interrupt;
 
-use self::scenario::{WINDOWS, some};
+use self::{
+    scenario::{Form, Load, Output, Report, Row, WINDOWS, some},
+    trace::Trace,
+};
 use crate::report::Head;
 
-pub use plot::svg;
-pub use scenario::{Case, Form, Load, Measures, Output, Paper, Report, Row, Scenario};
-pub use show::table;
-pub use trace::{Frame, Trace, Users};
+pub(crate) use scenario::{Case, Scenario};
 
 /// Plays all cases alternately; all of the trace with `whole`. `watch` hears of each play.
 ///
 /// # Errors
 /// If a capture cannot be used; on Ctrl-C.
-pub fn run(scenario: &Scenario, whole: bool, seed: u64, watch: &mut dyn FnMut(Case)) -> Result<Report> {
+pub(crate) fn run(
+    scenario: &Scenario,
+    whole: bool,
+    seed: u64,
+    watch: &mut dyn FnMut(Case),
+) -> Result<Report> {
     let most = if whole || scenario.pcap.is_some() { scenario.packets } else { some(scenario) };
     let mut trace = Trace::of(scenario, most, seed)?;
     let mut cases = scenario.cases();
@@ -74,7 +79,7 @@ pub fn run(scenario: &Scenario, whole: bool, seed: u64, watch: &mut dyn FnMut(Ca
 
 #[cfg(test)]
 mod tests {
-    use super::{scenario::tests::scenario, *};
+    use super::{scenario::tests::scenario, show::table, *};
 
     /// A short run of all forms: the tree's figures in virtual time are exact on any machine.
     #[test]

@@ -25,7 +25,7 @@ const BOUND: RGBColor = RGBColor(201, 42, 42);
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     let mut text = String::new();
     draw(report, &mut text).map_err(|e| anyhow!("cannot draw the plot of {}: {e}", report.head.scenario))?;
     Ok(text)

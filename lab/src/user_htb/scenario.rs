@@ -24,7 +24,7 @@ pub(super) const BOTH: f64 = 0.9;
 /// In which form the tree runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Form {
+pub(crate) enum Form {
     /// One thread.
     Single,
     /// Two threads, each with a tree of half of the users, and half of the link: the most that this
@@ -67,7 +67,7 @@ impl Form {
 /// How packets come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Load {
+pub(crate) enum Load {
     /// Users who send always have packets waiting: each that leaves comes again. Virtual time.
     Backlogged,
     /// The trace arrives a little faster than the link lets go; most leaves have a packet or two.
@@ -89,13 +89,13 @@ impl Load {
 
 /// One line of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Case {
+pub(crate) struct Case {
     /// In which form.
-    pub form: Form,
+    pub(crate) form: Form,
     /// How packets come.
-    pub load: Load,
+    pub(crate) load: Load,
     /// How many users send.
-    pub active: u32,
+    pub(crate) active: u32,
 }
 
 impl fmt::Display for Case {
@@ -126,76 +126,76 @@ pub(super) struct PlayTiming {
 /// The figure of the paper's table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Paper {
+pub(crate) struct Paper {
     /// Its column MPPS, which is Mbit/s by bytes: 8 times what its other columns say.
-    pub mpps: f64,
+    pub(crate) mpps: f64,
     /// Mbit/s.
-    pub mbps: f64,
+    pub(crate) mbps: f64,
     /// Time to enqueue a packet, us.
-    pub enqueue_us: f64,
+    pub(crate) enqueue_us: f64,
     /// Time to dequeue one, us.
-    pub dequeue_us: f64,
+    pub(crate) dequeue_us: f64,
 }
 
 /// An experiment about the speed of the scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// Its name for `weir lab run`.
-    pub name: String,
+    pub(crate) name: String,
     /// One line.
-    pub title: String,
+    pub(crate) title: String,
     /// Where the experiment comes from.
-    pub source: String,
+    pub(crate) source: String,
     /// The result that it shows.
-    pub about: String,
+    pub(crate) about: String,
     /// Says which kind of scenario it is.
-    pub measures: Measures,
+    pub(crate) measures: Measures,
     /// Half of them are assured of 0.5 Mbit/s and have at most 1, half 2 and 12; the link is the sum of
     /// what they are assured of.
-    pub users: u32,
+    pub(crate) users: u32,
     /// Those that send: the first.
-    pub active: u32,
+    pub(crate) active: u32,
     /// It is measured with this number too, to compare.
     #[serde(default)]
-    pub beside: Option<u32>,
+    pub(crate) beside: Option<u32>,
     /// Users' rates and the link are this multiple of the paper's.
     #[serde(default = "once")]
-    pub times: u64,
+    pub(crate) times: u64,
     /// Each user may have all of the link, so that rates hold no user back.
     #[serde(default)]
-    pub unlimited: bool,
+    pub(crate) unlimited: bool,
     /// Packets of the trace; fewer are played without `--paper`.
-    pub packets: u64,
+    pub(crate) packets: u64,
     /// Packets that each user who is backlogged has, those on their way included.
     #[serde(default = "sixteen")]
-    pub waiting: u32,
+    pub(crate) waiting: u32,
     /// Bytes of the shortest packet.
-    pub min_len: u32,
+    pub(crate) min_len: u32,
     /// Bytes of the longest one; lengths between them are equally frequent.
-    pub max_len: u32,
+    pub(crate) max_len: u32,
     /// A pcap or pcapng file to be played instead of a made-up trace. The first destinations are the
     /// users.
     #[serde(default)]
-    pub pcap: Option<PathBuf>,
+    pub(crate) pcap: Option<PathBuf>,
     /// The compared forms.
     #[serde(default = "forms")]
-    pub forms: Vec<Form>,
+    pub(crate) forms: Vec<Form>,
     /// How packets come; a capture is offered only, and shards have backlogs only.
     #[serde(default = "loads")]
-    pub loads: Vec<Load>,
+    pub(crate) loads: Vec<Load>,
     /// The number of plays of each, alternately.
     #[serde(default = "seven")]
-    pub repetitions: usize,
+    pub(crate) repetitions: usize,
     /// The paper's line.
     #[serde(default)]
-    pub paper: Option<Paper>,
+    pub(crate) paper: Option<Paper>,
 }
 
 /// The cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Measures {
+pub(crate) enum Measures {
     /// Packets a second.
     Packets,
 }
@@ -228,7 +228,7 @@ fn seven() -> usize {
 impl Scenario {
     /// The fault, if any.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         let (users, active) = (self.users, self.active);
         if !(2..=65_536).contains(&users) || !(2..=users).contains(&active) {
             return Some(format!(
@@ -271,7 +271,7 @@ impl Scenario {
 
     /// The cases: each form with each load that it can have.
     #[must_use]
-    pub fn cases(&self) -> Vec<Case> {
+    pub(crate) fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for load in &self.loads {
             for active in [Some(self.active), self.beside].into_iter().flatten() {
@@ -292,7 +292,7 @@ impl Scenario {
 
     /// How many times [`run`]'s `watch` is called.
     #[must_use]
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.cases().len() * self.repetitions
     }
 }
@@ -369,66 +369,66 @@ pub(super) fn tree_in_use(scenario: &Scenario, packets: u32) -> Result<Htb> {
 
 /// One case: medians over the repetitions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// Which.
     #[serde(flatten)]
-    pub case: Case,
+    pub(crate) case: Case,
     /// Packets that left, millions a second of real time.
-    pub mpps: f64,
+    pub(crate) mpps: f64,
     /// Least and most of that.
-    pub range: (f64, f64),
+    pub(crate) range: (f64, f64),
     /// The same a second of processor time, if it is one thread's.
-    pub mpps_cpu: Option<f64>,
+    pub(crate) mpps_cpu: Option<f64>,
     /// The traffic that left, Mbit a second of real time.
-    pub mbps: f64,
+    pub(crate) mbps: f64,
     /// Time to classify and enqueue a packet that arrives, ns.
-    pub enqueue_ns: f64,
+    pub(crate) enqueue_ns: f64,
     /// Time to dequeue one that leaves, ns.
-    pub dequeue_ns: f64,
+    pub(crate) dequeue_ns: f64,
     /// The part of the link's rate that left.
-    pub link_use: f64,
+    pub(crate) link_use: f64,
     /// Of real time: how far the worst user was off what it is assured of, as part of that.
-    pub worst: Option<f64>,
+    pub(crate) worst: Option<f64>,
     /// Of real time: how much of it the dequeue stage missed, by more than it makes up for, ms. In
     /// `link_use` nothing left then.
-    pub lost_ms: Option<f64>,
+    pub(crate) lost_ms: Option<f64>,
     /// Of its processor: what the thread with less of it had.
-    pub had: f64,
+    pub(crate) had: f64,
     /// A line of the cache from one processor to the other and back, before and after, ns.
-    pub round_trip_ns: Option<(f64, f64)>,
+    pub(crate) round_trip_ns: Option<(f64, f64)>,
 }
 
 /// Output over virtual time, Mbit/s.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Output {
+pub(crate) struct Output {
     /// Between two figures.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Of all users.
-    pub all: Vec<f64>,
+    pub(crate) all: Vec<f64>,
     /// The selected user: of the special service.
-    pub user: u32,
+    pub(crate) user: u32,
     /// Of that user.
-    pub one: Vec<f64>,
+    pub(crate) one: Vec<f64>,
 }
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The beginning of every report.
     #[serde(flatten)]
-    pub head: Head,
+    pub(crate) head: Head,
     /// How it was run: the scenario.
-    pub settings: Scenario,
+    pub(crate) settings: Scenario,
     /// Frames that were played.
-    pub played: u64,
+    pub(crate) played: u64,
     /// Their mean length, bytes.
-    pub mean_len: f64,
+    pub(crate) mean_len: f64,
     /// The remarks about the trace.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// By form.
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// For the plot.
-    pub output: Output,
+    pub(crate) output: Output,
 }
 
 /// Frames that are played without `--paper`.

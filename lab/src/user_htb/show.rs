@@ -16,7 +16,7 @@ const READ_AS_BYTES: f64 = 8.0;
 
 /// The paper's table, a line a form, and the paper's own.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\n{} of {} users, {} link, {} packets of {:.0} bytes; median of {}, in memory\n",

@@ -26,17 +26,17 @@ const DESTINATION: usize = ETHERNET + 16;
 /// The beginning of a frame: a line of the cache, which is read to classify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(64))]
-pub struct Frame([u8; 64]);
+pub(crate) struct Frame([u8; 64]);
 
 /// Frames in their order, and who their users are.
 #[derive(Debug, Clone)]
-pub struct Trace {
+pub(crate) struct Trace {
     /// As they arrive.
-    pub frames: Vec<Frame>,
+    pub(crate) frames: Vec<Frame>,
     /// The class of each address.
-    pub users: Users,
+    pub(crate) users: Users,
     /// The remarks about a capture; empty without any.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Numbers from a seed (SplitMix64), the same everywhere.
@@ -96,7 +96,7 @@ impl Frame {
     /// Bytes on the wire, without the frame check sequence.
     #[inline]
     #[must_use]
-    pub fn on_wire(&self) -> u32 {
+    pub(crate) fn on_wire(&self) -> u32 {
         u32::from(u16::from_be_bytes([self.0[TOTAL_LENGTH], self.0[TOTAL_LENGTH + 1]])) + ETHERNET as u32
     }
 }
@@ -108,7 +108,7 @@ fn address(user: u32) -> u32 {
 
 /// From IPv4 addresses to classes: an exact match in a table of open addressing.
 #[derive(Debug, Clone)]
-pub struct Users {
+pub(crate) struct Users {
     /// Address and class; address 0 belongs to no user.
     slots: Box<[(u32, u32)]>,
     count: u32,
@@ -148,7 +148,7 @@ impl Users {
     /// The class and length of a frame; none if its destination is no user.
     #[inline]
     #[must_use]
-    pub fn classify(&self, frame: &Frame) -> Option<(ClassId, u32)> {
+    pub(crate) fn classify(&self, frame: &Frame) -> Option<(ClassId, u32)> {
         let address = frame.destination();
         let (known, class) = self.slots[self.slot(address)];
         (known == address && address != 0).then(|| (ClassId(class), frame.on_wire()))
@@ -160,7 +160,7 @@ impl Trace {
     ///
     /// # Errors
     /// The file cannot be read, is no capture, or has no IPv4 packet.
-    pub fn of(scenario: &Scenario, most: u64, seed: u64) -> Result<Trace> {
+    pub(crate) fn of(scenario: &Scenario, most: u64, seed: u64) -> Result<Trace> {
         match &scenario.pcap {
             Some(path) => {
                 let file = File::open(path)
@@ -284,7 +284,7 @@ impl Trace {
 
     /// Bytes of all frames.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.frames.iter().map(|frame| u64::from(frame.on_wire())).sum()
     }
 }

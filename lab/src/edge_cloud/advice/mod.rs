@@ -10,11 +10,11 @@ mod learn;
 mod report;
 mod scenario;
 
+use self::{report::Report, scenario::NamedLink};
 use super::guest::{self, Backend};
 use crate::options::Options;
 
-pub use report::{LinkReport, Phase, Report, Times};
-pub use scenario::{Measures, NamedLink, Scenario};
+pub(crate) use scenario::Scenario;
 
 /// Runs a scenario in User-Mode Linux, with a guest for each link, or, on request, in this kernel.
 ///
@@ -22,7 +22,7 @@ pub use scenario::{Measures, NamedLink, Scenario};
 ///
 /// # Errors
 /// If there is no such kernel, a flow fails, or on Ctrl-C.
-pub fn run(
+pub(crate) fn run(
     scenario: &Scenario,
     options: &Options,
     backend: Option<Backend>,

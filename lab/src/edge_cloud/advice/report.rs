@@ -30,7 +30,7 @@ pub(super) type FlowEnd = (u64, f64);
 /// The phase in which a flow began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub(crate) enum Phase {
     /// With the system's algorithm alone.
     Before,
     /// In the trial.
@@ -51,18 +51,18 @@ impl Phase {
 
 /// The times of the flows of a size, seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Times {
+pub(crate) struct Times {
     /// The phase.
-    pub phase: Phase,
+    pub(crate) phase: Phase,
     /// The size in words; `None` for all sizes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<String>,
+    pub(crate) size: Option<String>,
     /// The number of flows.
-    pub flows: u64,
+    pub(crate) flows: u64,
     /// The mean time.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// The percentiles of the times, from 0 to 100.
-    pub percentiles: Vec<f64>,
+    pub(crate) percentiles: Vec<f64>,
 }
 
 impl Times {
@@ -92,34 +92,34 @@ impl Times {
 
 /// An event of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TrialEvent {
+pub(crate) struct TrialEvent {
     /// The number of flows that had begun before.
-    pub flows: u64,
+    pub(crate) flows: u64,
     /// The seconds since the start.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// The event in words.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 /// The results of a link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LinkReport {
+pub(crate) struct LinkReport {
     /// The link's name.
-    pub name: String,
+    pub(crate) name: String,
     /// The stage of the trial: `baseline`, `trying`, `raising`, `watching` or `settled`.
-    pub stage: String,
+    pub(crate) stage: String,
     /// The advice, in words.
-    pub verdict: String,
+    pub(crate) verdict: String,
     /// The flows' algorithm without the advice.
-    pub before: String,
+    pub(crate) before: String,
     /// The flows' algorithm in the end.
-    pub after: String,
+    pub(crate) after: String,
     /// The length of the trial, seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// The events of the trial.
-    pub happened: Vec<TrialEvent>,
+    pub(crate) happened: Vec<TrialEvent>,
     /// The times of the flows.
-    pub times: Vec<Times>,
+    pub(crate) times: Vec<Times>,
 }
 
 impl LinkReport {
@@ -172,19 +172,19 @@ impl LinkReport {
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The common part of all reports. It passes if the trial lengthened no size's 99th percentile by more
     /// than allowed. Sizes with too few flows are not judged.
     #[serde(flatten)]
-    pub head: Head,
+    pub(crate) head: Head,
     /// The kernel of the run.
-    pub backend: String,
+    pub(crate) backend: String,
     /// The seed of flows and lots.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The settings of the run.
-    pub settings: Scenario,
+    pub(crate) settings: Scenario,
     /// The results of the links.
-    pub links: Vec<LinkReport>,
+    pub(crate) links: Vec<LinkReport>,
 }
 
 impl Report {

@@ -9,68 +9,68 @@ use super::super::scenario::{Link, link_fault};
 /// The mark of this kind of scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Measures {
+pub(crate) enum Measures {
     /// The results of advice.
     Advice,
 }
 
 /// A link to the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct NamedLink {
+pub(crate) struct NamedLink {
     /// Unique within the scenario.
-    pub name: String,
+    pub(crate) name: String,
     /// The link's properties.
     #[serde(flatten)]
-    pub link: Link,
+    pub(crate) link: Link,
 }
 
 /// An experiment about advice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// The name for `weir lab run`.
-    pub name: String,
+    pub(crate) name: String,
     /// A title of one line.
-    pub title: String,
+    pub(crate) title: String,
     /// The source of the experiment, such as a paper's figure.
-    pub source: String,
+    pub(crate) source: String,
     /// The purpose of the experiment.
-    pub about: String,
+    pub(crate) about: String,
     /// The mark of this kind of scenario.
-    pub measures: Measures,
+    pub(crate) measures: Measures,
     /// Flows that begin in a second, at random.
-    pub per_second: f64,
+    pub(crate) per_second: f64,
     /// The smallest and the largest volume of a flow; the volume's logarithm is drawn evenly.
-    pub volume: [Bytes; 2],
+    pub(crate) volume: [Bytes; 2],
     /// Number of flows before the trial, and again after it.
-    pub beside: u64,
+    pub(crate) beside: u64,
     /// Number of flows before and after the trial with `--paper`.
-    pub paper_beside: u64,
+    pub(crate) paper_beside: u64,
     /// Largest number of flows of the trial.
-    pub flows: u64,
+    pub(crate) flows: u64,
     /// Largest number of flows of the trial with `--paper`.
-    pub paper_flows: u64,
+    pub(crate) paper_flows: u64,
     /// From `[advice]`: the part of the flows that tries a candidate.
-    pub share: f64,
+    pub(crate) share: f64,
     /// From `[advice]`: the length of a turn, seconds.
-    pub turn_s: u64,
+    pub(crate) turn_s: u64,
     /// From `[advice]`: the candidates beside the system's algorithm.
     #[serde(rename = "try")]
-    pub candidates: Vec<Rule>,
+    pub(crate) candidates: Vec<Rule>,
     /// The links, measured one at a time.
     #[serde(rename = "link")]
-    pub links: Vec<NamedLink>,
+    pub(crate) links: Vec<NamedLink>,
 }
 
 impl Scenario {
     /// Selects all flows, as for `--paper`.
-    pub fn make_whole(&mut self) {
+    pub(crate) fn make_whole(&mut self) {
         (self.beside, self.flows) = (self.paper_beside, self.paper_flows);
     }
 
     /// The number of links.
     #[must_use]
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.links.len()
     }
 

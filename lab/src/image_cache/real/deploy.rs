@@ -26,7 +26,7 @@ const BUDGET: Bytes = Bytes(4 << 30);
 ///
 /// # Errors
 /// A needed part is not here, a pull fails, or on Ctrl-C.
-pub fn run(scenario: &Deployments, options: &Options, watch: &mut dyn FnMut(&str)) -> Result<Report> {
+pub(crate) fn run(scenario: &Deployments, options: &Options, watch: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut site = Site::build(scenario.nodes, Some(scenario.uplink))?;
     let registry = Registry::start(&site.far, (FAR, PORT).into(), true)?;
     for image in &scenario.images {

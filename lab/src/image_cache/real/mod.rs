@@ -9,7 +9,6 @@ mod scenario;
 mod site;
 mod upstream;
 
-pub use deploy::run as deploy;
-pub use replay::run as replay;
-pub use report::{Report, Rows};
-pub use scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replays, Row, Store};
+pub(crate) use deploy::run as deploy;
+pub(crate) use replay::run as replay;
+pub(crate) use scenario::{Deployments, Replays};

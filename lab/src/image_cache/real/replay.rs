@@ -31,7 +31,7 @@ const MIN_LAYER_BYTES: u64 = 16;
 ///
 /// # Errors
 /// A pull fails, or on Ctrl-C.
-pub fn run(scenario: &Replays, options: &Options, watch: &mut dyn FnMut(&str)) -> Result<Report> {
+pub(crate) fn run(scenario: &Replays, options: &Options, watch: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut rows = Vec::new();
     for name in &scenario.zones {
         let zone = ZONES.iter().find(|zone| zone.name == *name).context("checked when it was read")?;

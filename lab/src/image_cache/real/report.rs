@@ -20,21 +20,21 @@ const OVERHEAD: f64 = 1.15;
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The beginning of every report.
     #[serde(flatten)]
-    pub head: Head,
+    pub(crate) head: Head,
     /// Of images and traces.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// How it was run, and all of it.
     #[serde(flatten)]
-    pub rows: Rows,
+    pub(crate) rows: Rows,
 }
 
 /// The measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "measures", rename_all = "kebab-case")]
-pub enum Rows {
+pub(crate) enum Rows {
     /// Table III.
     Deployments {
         /// The scenario.

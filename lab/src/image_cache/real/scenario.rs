@@ -10,52 +10,52 @@ pub(super) const BIN: usize = 50;
 /// Deployments by Docker and containerd: files with `measures = "deployments"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Deployments {
+pub(crate) struct Deployments {
     /// Its name for `weir lab run`.
-    pub name: String,
+    pub(crate) name: String,
     /// One line.
-    pub title: String,
+    pub(crate) title: String,
     /// Where the experiment comes from.
-    pub source: String,
+    pub(crate) source: String,
     /// The result that it shows.
-    pub about: String,
+    pub(crate) about: String,
     /// `deployments`.
-    pub measures: String,
+    pub(crate) measures: String,
     /// Between the site and its registry.
-    pub uplink: BitRate,
+    pub(crate) uplink: BitRate,
     /// Nodes, each with a Docker and a containerd.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// How often all is done.
-    pub repetitions: usize,
+    pub(crate) repetitions: usize,
     /// The same with `--paper`.
-    pub paper_repetitions: usize,
+    pub(crate) paper_repetitions: usize,
     /// Where images are cached.
-    pub stores: Vec<Store>,
+    pub(crate) stores: Vec<Store>,
     /// The deployments.
     #[serde(rename = "image")]
-    pub images: Vec<ImageCase>,
+    pub(crate) images: Vec<ImageCase>,
 }
 
 /// An image, and what is wanted of its deployments; as parts of what they take without a cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ImageCase {
+pub(crate) struct ImageCase {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Sizes of its layers, but for the one with its program.
-    pub layers: Vec<Bytes>,
+    pub(crate) layers: Vec<Bytes>,
     /// The most that the first node's deployment takes, through a cache on a local file system or `peer`.
     #[serde(default)]
-    pub first_at_most: Option<f64>,
+    pub(crate) first_at_most: Option<f64>,
     /// The same of the other nodes'.
     #[serde(default)]
-    pub later_at_most: Option<f64>,
+    pub(crate) later_at_most: Option<f64>,
 }
 
 /// Where images are cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Store {
+pub(crate) enum Store {
     /// Nowhere: each node asks the registry.
     None,
     /// `shared-dir` on this machine's file system.
@@ -69,7 +69,7 @@ pub enum Store {
 impl Store {
     /// As written and printed.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Store::None => "none",
             Store::Local => "local",
@@ -82,7 +82,7 @@ impl Store {
 /// Who deploys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Client {
+pub(crate) enum Client {
     /// `docker pull` and `docker run`.
     Docker,
     /// `ctr images pull` and `ctr run`.
@@ -94,7 +94,7 @@ impl Client {
 
     /// As written and printed.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Client::Docker => "docker",
             Client::Containerd => "containerd",
@@ -104,93 +104,93 @@ impl Client {
 
 /// An image deployed on one node after the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// Which image.
-    pub image: String,
+    pub(crate) image: String,
     /// By whom.
-    pub client: Client,
+    pub(crate) client: Client,
     /// Through what.
-    pub store: Store,
+    pub(crate) store: Store,
     /// Pull, start and end of a container, s, by node.
-    pub deployment_s: Vec<f64>,
+    pub(crate) deployment_s: Vec<f64>,
     /// The bytes over the uplink, with headers.
-    pub upstream: Bytes,
+    pub(crate) upstream: Bytes,
 }
 
 /// A store that cannot be had here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
+pub(crate) struct Missing {
     /// Which.
-    pub store: Store,
+    pub(crate) store: Store,
     /// Why.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// Traces of deployments over HTTP: files with `measures = "replay"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Replays {
+pub(crate) struct Replays {
     /// Its name for `weir lab run`.
-    pub name: String,
+    pub(crate) name: String,
     /// One line.
-    pub title: String,
+    pub(crate) title: String,
     /// Where the experiment comes from.
-    pub source: String,
+    pub(crate) source: String,
     /// The result that it shows.
-    pub about: String,
+    pub(crate) about: String,
     /// `replay`.
-    pub measures: String,
+    pub(crate) measures: String,
     /// Deployments of each zone.
-    pub deployments: usize,
+    pub(crate) deployments: usize,
     /// The same with `--paper`.
-    pub paper_deployments: usize,
+    pub(crate) paper_deployments: usize,
     /// Nodes, which deploy in turn.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// A layer has this part of the bytes that the trace says.
-    pub scale: u64,
+    pub(crate) scale: u64,
     /// A node's cache and the site's, before they are scaled.
-    pub budgets: [Bytes; 2],
+    pub(crate) budgets: [Bytes; 2],
     /// Who leaves.
-    pub policies: Vec<PolicyKind>,
+    pub(crate) policies: Vec<PolicyKind>,
     /// By how much a hit ratio may differ from the simulator's.
-    pub tolerance: f64,
+    pub(crate) tolerance: f64,
     /// By how much the shared cache's hit ratio is above that of the nodes alone, at least.
-    pub gain: f64,
+    pub(crate) gain: f64,
     /// The zones.
-    pub zones: Vec<String>,
+    pub(crate) zones: Vec<String>,
 }
 
 /// One replay, and its simulation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ReplayRow {
+pub(crate) struct ReplayRow {
     /// Of which zone.
-    pub zone: String,
+    pub(crate) zone: String,
     /// Who leaves.
-    pub policy: PolicyKind,
+    pub(crate) policy: PolicyKind,
     /// The owner of a cache.
-    pub sharing: Sharing,
+    pub(crate) sharing: Sharing,
     /// Deployments.
-    pub deployments: usize,
+    pub(crate) deployments: usize,
     /// All that was deployed, once.
-    pub working_set: Bytes,
+    pub(crate) working_set: Bytes,
     /// The part of deployments that asked the registry for no blob,
-    pub hits: f64,
+    pub(crate) hits: f64,
     /// and what the simulator says of it.
-    pub simulated: f64,
+    pub(crate) simulated: f64,
     /// The part of bytes that did not come from the registry,
-    pub byte_hits: f64,
+    pub(crate) byte_hits: f64,
     /// and what the simulator says of it.
-    pub simulated_bytes: f64,
+    pub(crate) simulated_bytes: f64,
     /// Mean time of a pull, ms; from memory and by a registry without a distance: no deployment's.
-    pub pull_ms: f64,
+    pub(crate) pull_ms: f64,
     /// Hits by deployments in a row, fifty each: measured, and simulated.
-    pub bins: Vec<(f64, f64)>,
+    pub(crate) bins: Vec<(f64, f64)>,
 }
 
 impl Deployments {
     /// The settings that do not fit together, if any.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         if self.nodes < 2 || self.nodes > 199 || self.repetitions == 0 || self.images.is_empty() {
             return Some("2 to 199 nodes, repetitions and images say what is deployed".into());
         }
@@ -200,7 +200,7 @@ impl Deployments {
 
     /// Measurements in all.
     #[must_use]
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.repetitions * self.stores.len()
     }
 }
@@ -208,7 +208,7 @@ impl Deployments {
 impl Replays {
     /// The settings that do not fit together, if any.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         if self.nodes < 2 || self.nodes > 199 || self.scale == 0 || self.policies.is_empty() {
             return Some("2 to 199 nodes, a scale and policies say what is replayed".into());
         }
@@ -222,7 +222,7 @@ impl Replays {
 
     /// Measurements in all.
     #[must_use]
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         2 * self.zones.len() * self.policies.len() * self.deployments.div_ceil(BIN)
     }
 }
