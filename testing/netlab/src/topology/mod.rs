@@ -42,7 +42,7 @@ pub const BRIDGE: &str = "br0";
 /// The largest IP packet on every link here.
 pub const MTU: u32 = 1500;
 /// The most containers that a topology holds: the address plan's limit.
-pub const MAX_CONTAINERS: usize = 1000;
+const MAX_CONTAINERS: usize = 1000;
 
 const PREFIX: &str = "weirlab-";
 /// Tells a container's namespace from those of the node, the wire and the server.
