@@ -1,4 +1,4 @@
-//! What the verbs share of the terminal.
+//! Helpers of the verbs for the terminal: usage errors, printed lines, a progress bar.
 
 use std::io::{IsTerminal, Write};
 

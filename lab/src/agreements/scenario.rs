@@ -157,7 +157,7 @@ impl Scenario {
         self.capacity.unwrap_or(self.line)
     }
 
-    /// The number of calls of [`run`]'s `watch`.
+    /// The number of calls of `run`'s `watch`.
     #[must_use]
     pub(crate) fn steps(&self) -> usize {
         self.cases.len() * self.controls.len() * self.repetitions

@@ -169,7 +169,7 @@ impl Scenario {
             .then(|| "busy, controls and seconds say what is measured: none may be empty or zero".to_owned())
     }
 
-    /// The number of calls of [`run`]'s `watch`.
+    /// The number of calls of `run`'s `watch`.
     #[must_use]
     pub(crate) fn steps(&self) -> usize {
         let cases = match self.measures {

@@ -22,9 +22,9 @@ pub enum Algorithm {
     Cubic,
     /// BBR (version 1) for all flows, requested by the application.
     Bbr,
-    /// The paper's mix: BBR on the edge link for at most [`Scenario::mix_most`], else CUBIC.
+    /// The paper's mix: BBR on the edge link for at most `Scenario::mix_most`, else CUBIC.
     Mix,
-    /// [`Scenario::rule`], applied by weir's BPF program. The default is weir's own rule: BBR for a flow's
+    /// `Scenario::rule`, applied by weir's BPF program. The default is weir's own rule: BBR for a flow's
     /// first MiB, in a small window, then CUBIC.
     Weir,
 }

@@ -1,6 +1,7 @@
-//! Users who always have packets waiting: each packet that leaves is classified and comes again. So it
-//! was measured in the literature (DPDK's `rte_sched`, the paper's saturated link): a leaf sends a
-//! turn of several packets, and what is measured is the scheduler, not how often leaves begin and end.
+//! Users who always have packets waiting: each packet that leaves is classified and comes again.
+//!
+//! The literature measures it so (DPDK's `rte_sched`, the paper's saturated link). A leaf sends a turn of
+//! several packets. The figure is the scheduler's speed, not how often leaves begin and end.
 //!
 //! Time is that of the wire, which takes a batch and then the next: virtual, or the real clock.
 

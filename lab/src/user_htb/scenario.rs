@@ -290,7 +290,7 @@ impl Scenario {
         cases
     }
 
-    /// How many times [`run`]'s `watch` is called.
+    /// How many times `run`'s `watch` is called.
     #[must_use]
     pub(crate) fn steps(&self) -> usize {
         self.cases().len() * self.repetitions
