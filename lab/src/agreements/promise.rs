@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Time limit for agreements to come into force.
-const READY: Duration = Duration::from_secs(5);
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// A class's queue holds a whole answer, like tc's 1000 packets. Slow start fills more than the default of 50
 /// ms, and a loss at an answer's end costs a time-out.
@@ -67,7 +67,7 @@ pub(super) fn agree(
         let mut customer = command(&options.weir.to_string_lossy());
         customer.arg("--socket").arg(agent.client().socket()).args(["agree", "offer"]).arg(&file);
         let mut customer = Proc::start(customer)?;
-        let deadline = Instant::now() + READY;
+        let deadline = Instant::now() + READY_TIMEOUT;
         if let Err(error) = customer.finish(deadline) {
             let words = customer.output().map(|output| last_words(&output)).unwrap_or_default();
             return Err(error.context(format!("the offer of {rate} at port {port} is not accepted: {words}")));
@@ -94,7 +94,7 @@ fn section(scenario: &Scenario, case: &Case) -> String {
 }
 
 fn wait_until_in_force(agent: &Agent, count: usize) -> Result<()> {
-    let deadline = Instant::now() + READY;
+    let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         interrupt::check()?;
         let agreements = if count == 0 { Vec::new() } else { agent.client().agreements()? };
@@ -107,7 +107,7 @@ fn wait_until_in_force(agent: &Agent, count: usize) -> Result<()> {
         }
         if Instant::now() >= deadline {
             let why = lacking.unwrap_or_else(|| format!("there are {} of {count}", agreements.len()));
-            bail!("agreements are not enforced after {} s: {why}", READY.as_secs());
+            bail!("agreements are not enforced after {} s: {why}", READY_TIMEOUT.as_secs());
         }
         std::thread::sleep(POLL);
     }

@@ -18,7 +18,7 @@ use weir_share::Policy;
 use weir_units::BitRate;
 
 /// Time limit for the agent's first answer and for the enforcement of a class.
-const READY: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the agent to restore the link.
 const GRACE: Duration = Duration::from_secs(5);
 /// Prefix of the agents' directories; the process id of their maker follows it.
@@ -135,7 +135,7 @@ impl Agent {
     /// # Errors
     /// After 10 s, with the missing class and the reason; if the agent ends; on Ctrl-C.
     pub(crate) fn wait_until_enforced(&mut self, names: &[String]) -> Result<()> {
-        let deadline = Instant::now() + READY;
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
             interrupt::check()?;
             if let Some(status) = self.proc.ended()? {
@@ -153,7 +153,7 @@ impl Agent {
             if Instant::now() >= deadline {
                 bail!(
                     "the agent is not ready after {} s: {lacking}; its last words: {}",
-                    READY.as_secs(),
+                    READY_TIMEOUT.as_secs(),
                     self.last_words()
                 );
             }

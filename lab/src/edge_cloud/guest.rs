@@ -46,7 +46,7 @@ const INIT: &str = include_str!("init.sh");
 /// Memory limit of a guest, which takes only as much as it uses.
 const MEMORY: &str = "mem=1G";
 /// The start of a guest's clock, ns since the epoch. It is constant, so that runs are equal.
-const BEGINNING: &str = "time-travel-start=1767225600000000000";
+const START_TIME: &str = "time-travel-start=1767225600000000000";
 /// Time limit of a guest. It takes some seconds to minutes, more on a busy machine.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -319,7 +319,7 @@ fn in_uml<R: DeserializeOwned>(kernel: &Path, dir: &Path, options: &Options, see
     let mut linux = command(&kernel.to_string_lossy());
     // The guest gets its directory, not its name: the name would change its random numbers.
     linux.current_dir(dir).args([MEMORY, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"]);
-    linux.args(["init=/bin/sh", "time-travel=inf-cpu", BEGINNING, "ipv6.disable=1", "quiet", "panic=-1"]);
+    linux.args(["init=/bin/sh", "time-travel=inf-cpu", START_TIME, "ipv6.disable=1", "quiet", "panic=-1"]);
     linux.args(["umid=weir", "uml_dir=.", "con=null", "con0=null,fd:1", "--", "/proc/self/cwd/init"]);
     let mut linux = Proc::start(linux)?;
     let ended = linux.finish(Instant::now() + GUEST_TIMEOUT);

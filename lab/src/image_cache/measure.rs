@@ -18,7 +18,7 @@ use super::{
 /// Deployments in a point of the plot of a run, as in the paper's Fig. 7.
 const BIN: usize = 50;
 /// Deployments between two looks at whether Ctrl-C was pressed.
-const STRETCH: usize = 5_000;
+const INTERRUPT_CHECK_INTERVAL: usize = 5_000;
 
 /// Simulates all of it; `watch` is told of every simulation before it begins, in words.
 ///
@@ -95,7 +95,7 @@ impl Runner<'_> {
         (self.watch)(&format!("{}, {policy}, {}, {budget}", self.case.name, sharing.name()));
         let setup = Setup { nodes, sharing, budget, policy, time: TimeModel::PAPER };
         let mut replay = Replay::new(self.trace, setup, bin);
-        while replay.advance(STRETCH) {
+        while replay.advance(INTERRUPT_CHECK_INTERVAL) {
             interrupt::check()?;
         }
         self.push(setup, false, part, replay.outcome());

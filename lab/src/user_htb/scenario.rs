@@ -15,7 +15,7 @@ pub(super) const QUANTUM: u32 = 1_514;
 pub(super) const LIMIT: u32 = 64;
 /// Frames of a user that are played without `--paper`: of fewer, what is saved up and owed at the end is
 /// more than a thousandth.
-const SOME: u64 = 1_250;
+const FRAMES_PER_USER: u64 = 1_250;
 /// Moments of a plot.
 pub(super) const WINDOWS: usize = 100;
 /// Two stages are judged if each had this much of a processor.
@@ -433,7 +433,7 @@ pub(crate) struct Report {
 
 /// Frames that are played without `--paper`.
 pub(super) fn some(scenario: &Scenario) -> u64 {
-    scenario.packets.min(SOME * u64::from(scenario.users))
+    scenario.packets.min(FRAMES_PER_USER * u64::from(scenario.users))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::{
 /// The largest ratio of a size's 99th percentile during the trial to that before it.
 const MAX_SLOWDOWN: f64 = 1.1;
 /// The smallest number of flows whose 99th percentile is judged; a hundred flows are beyond it.
-const JUDGED: u64 = 10_000;
+const MIN_JUDGED_FLOWS: u64 = 10_000;
 
 /// An ended flow: its bytes, and its duration in seconds.
 pub(super) type FlowEnd = (u64, f64);
@@ -152,7 +152,7 @@ impl LinkReport {
                     let what = format!("{name}: p99 while learning over that before, {size}");
                     let ratio = times.p99() / before.p99();
                     let judged = Figure::judged(what, ratio, "ratio", MAX_SLOWDOWN, Rule::AtMost);
-                    let is_known = before.flows.min(times.flows) >= JUDGED;
+                    let is_known = before.flows.min(times.flows) >= MIN_JUDGED_FLOWS;
                     figures.push(Figure { pass: judged.pass.filter(|_| is_known), ..judged });
                 }
                 (Phase::After, _) => {
@@ -301,15 +301,15 @@ pub(super) mod tests {
 
     #[test]
     fn cost_of_learning_is_judged_by_the_99th_percentile_of_a_size() {
-        assert_eq!(report(1.05, 2 * JUDGED).head.pass, Some(true));
-        let slow = report(1.2, 2 * JUDGED);
+        assert_eq!(report(1.05, 2 * MIN_JUDGED_FLOWS).head.pass, Some(true));
+        let slow = report(1.2, 2 * MIN_JUDGED_FLOWS);
         assert_eq!(slow.head.pass, Some(false));
         assert!(
             slow.verdict().contains("10 kB to 100 kB: 1.200 ratio, wanted at most 1.1"),
             "{}",
             slow.verdict()
         );
-        let few = report(1.2, JUDGED / 2);
+        let few = report(1.2, MIN_JUDGED_FLOWS / 2);
         assert_eq!((few.head.pass, few.verdict().contains("too few flows")), (None, true));
     }
 

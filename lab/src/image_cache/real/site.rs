@@ -18,7 +18,7 @@ use weir_testkit::Netns;
 use weir_units::{BitRate, Bytes};
 
 /// How long a daemon may take to be ready, on a machine that others use too.
-const READY: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where a node's cache listens.
 pub(super) const LISTEN: &str = "127.0.0.1:5050";
 /// Where registries are.
@@ -202,8 +202,8 @@ pub(super) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()
     let begun = Instant::now();
     while !is_so() {
         interrupt::check()?;
-        if begun.elapsed() > READY {
-            bail!("{what} was not ready within {READY:?}");
+        if begun.elapsed() > READY_TIMEOUT {
+            bail!("{what} was not ready within {READY_TIMEOUT:?}");
         }
         thread::sleep(Duration::from_millis(10));
     }
