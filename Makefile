@@ -105,7 +105,7 @@ test-rest:
 test-uml: build
 	scripts/install-deps.sh test
 	test -e $(UML) || $(MAKE) uml-kernel
-	$(CARGO) test --locked -p weir-lab --test ecc -- --nocapture
+	$(CARGO) test --locked -p weir-lab --test edge_cloud -- --nocapture
 	for backend in uml wires; do \
 		target/debug/weir lab run ecc-real --backend $$backend --out weir-lab-results/$$backend || exit 1; \
 	done

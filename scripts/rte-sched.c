@@ -1,5 +1,5 @@
 /*
- * DPDK's rte_sched as phtb measures weir-htb with backlogs: one subport, a pipe a user with one queue,
+ * DPDK's rte_sched as user_htb measures weir-htb with backlogs: one subport, a pipe a user with one queue,
  * 16 packets of 64 bytes waiting in each; what leaves is classified by a word of its header and comes
  * again. Run by bench-rte-sched.sh. Prints millions of packets a second, one core, the median of some plays.
  */

@@ -4,29 +4,25 @@ use std::{
     env,
     ffi::OsString,
     fs,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use weir_netlab::{
     interrupt::{self, Interrupted},
-    topology::{self, Mode, check_rights, is_leftover},
+    topology::{self, check_rights, is_leftover},
 };
 
 use crate::{
-    control::{self, Kind},
-    cost, demo,
-    ecc::{self, Backend},
-    experiment::{self, Experiment},
-    image, phtb, pop,
-    report::{self, Shown, Summary, table::new_table},
-    run::{self, Options, Step},
-    scenario::Scenario,
-    sla,
+    choices::Choices,
+    control, demo,
+    experiment::{self, About, Call, Verdict},
+    image,
+    report::{self, Summary, table::new_table},
+    terminal::{Usage, progress_bar, say},
 };
 
 /// Run the experiments: weir beside what people use today, with real traffic in network namespaces
@@ -113,37 +109,8 @@ struct RunArgs {
     /// Print one JSON object a line on standard output, instead of tables
     #[arg(long)]
     json: bool,
-    /// Run as long as the paper does: 60 s a case; all packets or deployments of a trace; whole volumes and
-    /// sweeps
-    #[arg(long, conflicts_with = "seconds")]
-    paper: bool,
-    /// Seconds a case; its first 2 s are not measured
-    #[arg(long, value_parser = clap::value_parser!(u64).range(3..=3600))]
-    seconds: Option<u64>,
-    /// Controls to compare; the verdict concerns weir [default: weir,tc,none; cpu and latency also cni]
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
-    control: Vec<Kind>,
-    /// How the containers reach the uplink
-    #[arg(long)]
-    mode: Option<Mode>,
-    /// Segmentation offload in the containers
-    #[arg(long)]
-    tso: Option<Switch>,
-    /// Whether bridged packets pass iptables
-    #[arg(long)]
-    br_netfilter: Option<Switch>,
-    /// Setting for the link section of the agent under test, such as allocator=\"credit\"
-    #[arg(long, value_name = "KEY=VALUE")]
-    link: Vec<String>,
-    /// Where completion times are measured [default: the first of these that is available]
-    #[arg(long)]
-    backend: Option<Backend>,
-    /// Generator of the flows' bytes; iperf3 runs in real time only
-    #[arg(long, default_value = "own")]
-    generator: ecc::Generator,
-    /// Seed of everything random: the resampling of the confidence intervals, made-up traces, volumes
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    choices: Choices,
     /// Directory for the results, with one directory a scenario
     #[arg(long, default_value = "weir-lab-results", value_name = "DIR")]
     out: PathBuf,
@@ -164,23 +131,6 @@ struct DemoArgs {
     #[arg(long, value_name = "PATH")]
     weir: Option<PathBuf>,
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Switch {
-    On,
-    Off,
-}
-
-impl Switch {
-    fn is_on(self) -> bool {
-        self == Switch::On
-    }
-}
-
-/// The command line, or a file it names, is wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
 
 /// Runs the command line `args`, which begins with the program's name.
 ///
@@ -274,18 +224,13 @@ fn clean() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a line and ignores a closed pipe (`weir lab list | head`).
-fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
-}
-
 fn list(json: bool) {
     let all = experiment::built_in();
     if json {
         for e in &all {
-            let ((title, source), (cases, seconds)) = (e.title(), e.cases());
+            let (About { name, title, source, about }, (cases, seconds)) = (e.about(), e.cases());
             let line = serde_json::json!({
-                "scenario": e.name(), "title": title, "source": source, "about": e.about(),
+                "scenario": name, "title": title, "source": source, "about": about,
                 "cases": cases, "seconds": seconds,
             });
             say(&line.to_string());
@@ -295,8 +240,8 @@ fn list(json: bool) {
     let mut table = new_table();
     table.set_header(["scenario", "source", "cases", "shows"]);
     for e in &all {
-        let (title, source) = e.title();
-        table.add_row([e.name(), source, &e.cases().0.to_string(), title]);
+        let About { name, title, source, .. } = e.about();
+        table.add_row([name, source, &e.cases().0.to_string(), title]);
     }
     say(&table.to_string());
 }
@@ -307,181 +252,34 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
     } else {
         args.names.iter().map(|name| experiment::find(name)).collect::<Result<Vec<_>, _>>()?
     };
-    for experiment in &mut experiments {
-        match experiment {
-            Experiment::Shares(scenario) => adapt(scenario, args),
-            Experiment::Cost(scenario) => adapt_cost(scenario, args),
-            Experiment::Promise(scenario) => adapt_promise(scenario, args),
-            Experiment::Completion(scenario) if args.paper => scenario.make_whole(),
-            Experiment::Advice(scenario) if args.paper => scenario.make_whole(),
-            Experiment::Packets(_) | Experiment::Completion(_) | Experiment::Advice(_) => {}
-            Experiment::Images(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
-            Experiment::Deployments(scenario) if args.paper => {
-                scenario.repetitions = scenario.paper_repetitions;
-            }
-            Experiment::Replay(scenario) if args.paper => scenario.deployments = scenario.paper_deployments,
-            Experiment::Images(_) | Experiment::Deployments(_) | Experiment::Replay(_) => {}
-        }
-    }
-    // Packets in memory and simulations need no rights. Completion times need them only for some backends,
-    // which check them themselves.
-    let anybodys = |e: &Experiment| {
-        matches!(
-            e,
-            Experiment::Packets(_)
-                | Experiment::Images(_)
-                | Experiment::Completion(_)
-                | Experiment::Advice(_)
-        )
-    };
-    if !experiments.iter().all(anybodys) {
+    experiments.iter_mut().for_each(|experiment| experiment.adapt(&args.choices));
+    if experiments.iter().any(|experiment| experiment.needs_rights()) {
         check_rights()?;
     }
-    let options = Options { weir: program(args.weir.as_ref())?, seed: args.seed, link: args.link.join("\n") };
-
-    let progress = progress_bar(experiments.iter().map(Experiment::steps).sum());
+    let options = args.choices.options(program(args.weir.as_ref())?);
+    let progress = progress_bar(experiments.iter().map(|experiment| experiment.steps()).sum());
     let mut verdicts = Vec::new();
     for experiment in &experiments {
-        let name = experiment.name();
-        let mut watch = |step: Step<'_>| {
-            progress.set_message(format!("{name}, {}: {}", step.control.name(), step.case));
+        let name = experiment.about().name;
+        let watch = |step: &str| {
+            progress.set_message(format!("{name}{step}"));
             progress.inc(1);
         };
         let dir = args.out.join(name);
-        let context = || format!("scenario {name}");
-        let mut is_undecided = false;
-        let (verdict, said) = match experiment {
-            Experiment::Shares(scenario) => {
-                told(run::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
-            }
-            Experiment::Cost(scenario) => {
-                let report = cost::run(scenario, &options, &mut watch).with_context(context)?;
-                told(report, &dir, args.json)?
-            }
-            Experiment::Promise(scenario) => {
-                told(sla::run(scenario, &options, &mut watch).with_context(context)?, &dir, args.json)?
-            }
-            Experiment::Packets(scenario) => {
-                let mut watch = |case: phtb::Case| {
-                    progress.set_message(format!("{name}: {case}"));
-                    progress.inc(1);
-                };
-                let report = phtb::run(scenario, args.paper, args.seed, &mut watch).with_context(context)?;
-                told(report, &dir, args.json)?
-            }
-            Experiment::Completion(scenario) => {
-                let mut watch = |case: &ecc::Case, algorithm: ecc::Algorithm| {
-                    progress.set_message(format!("{name}, {algorithm}: {}", case.name));
-                    progress.inc(1);
-                };
-                let report = ecc::run(scenario, &options, args.backend, args.generator, &mut watch)
-                    .with_context(context)?;
-                is_undecided = report.rows.is_empty() || report.is_left_open();
-                told(report, &dir, args.json)?
-            }
-            Experiment::Advice(scenario) => {
-                let mut watch = |link: &str| {
-                    progress.set_message(format!("{name}: {link}"));
-                    progress.inc(1);
-                };
-                let report =
-                    ecc::advice::run(scenario, &options, args.backend, &mut watch).with_context(context)?;
-                told(report, &dir, args.json)?
-            }
-            Experiment::Images(scenario) => {
-                let mut watch = |step: &str| {
-                    progress.set_message(format!("{name}, {step}"));
-                    progress.inc(1);
-                };
-                told(pop::run(scenario, args.seed, &mut watch).with_context(context)?, &dir, args.json)?
-            }
-            Experiment::Deployments(scenario) => {
-                let mut watch = |step: &str| {
-                    progress.set_message(format!("{name}, {step}"));
-                    progress.inc(1);
-                };
-                let report = pop::real::deploy(scenario, &options, &mut watch).with_context(context)?;
-                told(report, &dir, args.json)?
-            }
-            Experiment::Replay(scenario) => {
-                let mut watch = |step: &str| {
-                    progress.set_message(format!("{name}, {step}"));
-                    progress.inc(1);
-                };
-                let report = pop::real::replay(scenario, &options, &mut watch).with_context(context)?;
-                told(report, &dir, args.json)?
-            }
-        };
-        // An experiment without promises or expected figures cannot fall short.
-        let promises_nothing = matches!(
-            experiment,
-            Experiment::Cost(_) | Experiment::Packets(_) | Experiment::Completion(_) | Experiment::Advice(_)
-        );
-        if verdict.is_some() || is_undecided || !promises_nothing {
-            verdicts.push(verdict);
-        }
-        progress.suspend(|| say(&said));
+        let call =
+            Call { choices: &args.choices, options: &options, watch: &watch, dir: &dir, json: args.json };
+        let (verdict, text) = experiment.run(&call).with_context(|| format!("scenario {name}"))?;
+        verdicts.push(verdict);
+        progress.suspend(|| say(&text));
     }
     progress.finish_and_clear();
-    Ok(if verdicts.contains(&Some(false)) {
+    Ok(if verdicts.contains(&Verdict::Fail) {
         ExitCode::FAILURE
-    } else if verdicts.contains(&None) {
+    } else if verdicts.contains(&Verdict::Open) {
         ExitCode::from(2)
     } else {
         ExitCode::SUCCESS
     })
-}
-
-/// Writes a report into `dir`. Returns its verdict and the text for the terminal.
-fn told(report: impl Shown, dir: &Path, json: bool) -> Result<(Option<bool>, String)> {
-    report.write(dir)?;
-    let said = if json {
-        serde_json::to_string(&report).context("cannot write a report as JSON")?
-    } else {
-        format!("{}\n{}\n{}\n", report.table(), report.verdict(), dir.join("plot.svg").display())
-    };
-    Ok((report.head().pass, said))
-}
-
-/// Applies the command line to an experiment about costs.
-fn adapt_cost(scenario: &mut cost::Scenario, args: &RunArgs) {
-    if args.paper {
-        (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
-    }
-    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
-    scenario.mode = args.mode.unwrap_or(scenario.mode);
-    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
-    choose(&mut scenario.controls, args);
-}
-
-/// Applies the command line to an experiment about promises.
-fn adapt_promise(scenario: &mut sla::Scenario, args: &RunArgs) {
-    if args.paper {
-        (scenario.seconds, scenario.repetitions) = (scenario.paper_seconds, scenario.paper_repetitions);
-    }
-    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
-    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
-    choose(&mut scenario.controls, args);
-}
-
-fn choose(controls: &mut Vec<Kind>, args: &RunArgs) {
-    if !args.control.is_empty() {
-        controls.clone_from(&args.control);
-        controls.sort();
-        controls.dedup();
-    }
-}
-
-/// Applies the command line, which overrides the file.
-fn adapt(scenario: &mut Scenario, args: &RunArgs) {
-    if args.paper {
-        scenario.seconds = scenario.paper_seconds;
-    }
-    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
-    scenario.mode = args.mode.unwrap_or(scenario.mode);
-    scenario.tso = args.tso.map_or(scenario.tso, Switch::is_on);
-    scenario.br_netfilter = args.br_netfilter.map(Switch::is_on).or(scenario.br_netfilter);
-    choose(&mut scenario.controls, args);
 }
 
 /// The weir program: the named one, else the one beside this program, else the one on PATH.
@@ -509,20 +307,9 @@ fn program(named: Option<&PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// A progress bar on standard error, only on a terminal.
-pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-    }
-    let style =
-        ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("a fixed template");
-    ProgressBar::new(steps as u64).with_style(style)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario;
 
     fn run_args(words: &[&str]) -> RunArgs {
         let lab = Cli::try_parse_from([&["lab", "run"], words].concat()).unwrap();
@@ -533,19 +320,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn options_override_what_the_file_says() {
-        let mut scenario = scenario::find("minimum").unwrap();
-        adapt(
-            &mut scenario,
-            &run_args(&["minimum", "--control", "none,weir", "--mode", "nat", "--tso", "off"]),
-        );
-        assert_eq!(scenario.controls, [Kind::Weir, Kind::None]);
-        assert_eq!((scenario.mode, scenario.tso, scenario.seconds), (Mode::Nat, false, 5));
-        adapt(&mut scenario, &run_args(&["minimum", "--paper"]));
-        assert_eq!(scenario.seconds, 60);
     }
 
     #[test]

@@ -1,313 +1,479 @@
 //! All experiments that `weir lab run` knows: shares, their cost, promises, completion times, the speed of
 //! the scheduler in user space, and simulations of image caches.
+//!
+//! A new kind needs an implementation of [`Experiment`] and a line in `KINDS`. A new file needs a line in
+//! `BUILT_IN`.
 
 use std::{fs, path::Path};
 
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+
 use crate::{
-    cost, ecc, phtb, pop,
+    agreements,
+    choices::{Choices, Switch},
+    cost, edge_cloud, image_cache,
+    options::{Options, Step},
+    report::Shown,
+    run,
     scenario::{self, Scenario, ScenarioError},
-    sla,
+    user_htb,
 };
 
-/// The built-in experiments about costs.
-const COSTS: [(&str, &str); 3] = [
-    ("cpu", include_str!("../scenarios/cpu.toml")),
-    ("cpu-even", include_str!("../scenarios/cpu-even.toml")),
-    ("latency", include_str!("../scenarios/latency.toml")),
+/// Names and texts of scenario files.
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../scenarios/", $name, ".toml")))),*]
+    };
+}
+
+/// The built-in experiments, after those about shares in `scenario`.
+const BUILT_IN: &[(&str, &str)] = files![
+    "cpu",
+    "cpu-even",
+    "latency",
+    "sla-A",
+    "sla-B",
+    "sla-C",
+    "sla-D",
+    "sla-E",
+    "sla-sum",
+    "sla-vm",
+    "ecc-cubic",
+    "ecc-bbr",
+    "ecc-mix",
+    "ecc-weir",
+    "ecc-shallow",
+    "ecc-loss",
+    "ecc-access",
+    "ecc-mice",
+    "ecc-mice-deep",
+    "ecc-real",
+    "ecc-sweep",
+    "ecc-advice",
+    "phtb-1",
+    "phtb-2",
+    "phtb-3",
+    "phtb-4",
+    "phtb-5",
+    "phtb-6",
+    "phtb-1600",
+    "phtb-few",
+    "phtb-real",
+    "pop-hits",
+    "pop-macro",
+    "pop-policies",
+    "pop-micro",
+    "pop-real",
 ];
 
-/// The built-in experiments about promised bandwidth.
-const PROMISES: [(&str, &str); 7] = [
-    ("sla-A", include_str!("../scenarios/sla-A.toml")),
-    ("sla-B", include_str!("../scenarios/sla-B.toml")),
-    ("sla-C", include_str!("../scenarios/sla-C.toml")),
-    ("sla-D", include_str!("../scenarios/sla-D.toml")),
-    ("sla-E", include_str!("../scenarios/sla-E.toml")),
-    ("sla-sum", include_str!("../scenarios/sla-sum.toml")),
-    ("sla-vm", include_str!("../scenarios/sla-vm.toml")),
+/// Reads a scenario file: its text, then its origin.
+type Read = fn(&str, &str) -> Result<Box<dyn Experiment>, ScenarioError>;
+
+/// The kinds of experiments, by the beginning of `measures` in their files.
+const KINDS: [(&str, Read); 7] = [
+    ("transmission", read::<agreements::Scenario>),
+    ("completion", read::<edge_cloud::Scenario>),
+    ("advice", read::<edge_cloud::advice::Scenario>),
+    ("packets", read::<user_htb::Scenario>),
+    ("image-", read::<image_cache::Scenario>),
+    ("deployments", read::<image_cache::real::Deployments>),
+    ("replay", read::<image_cache::real::Replays>),
 ];
 
-/// The built-in experiments about completion times.
-const COMPLETIONS: [(&str, &str); 11] = [
-    ("ecc-cubic", include_str!("../scenarios/ecc-cubic.toml")),
-    ("ecc-bbr", include_str!("../scenarios/ecc-bbr.toml")),
-    ("ecc-mix", include_str!("../scenarios/ecc-mix.toml")),
-    ("ecc-weir", include_str!("../scenarios/ecc-weir.toml")),
-    ("ecc-shallow", include_str!("../scenarios/ecc-shallow.toml")),
-    ("ecc-loss", include_str!("../scenarios/ecc-loss.toml")),
-    ("ecc-access", include_str!("../scenarios/ecc-access.toml")),
-    ("ecc-mice", include_str!("../scenarios/ecc-mice.toml")),
-    ("ecc-mice-deep", include_str!("../scenarios/ecc-mice-deep.toml")),
-    ("ecc-real", include_str!("../scenarios/ecc-real.toml")),
-    ("ecc-sweep", include_str!("../scenarios/ecc-sweep.toml")),
-];
+/// The description of an experiment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    /// The name for `weir lab run`.
+    pub(crate) name: &'a str,
+    /// A title of one line.
+    pub(crate) title: &'a str,
+    /// The source of the experiment, such as a paper's figure.
+    pub(crate) source: &'a str,
+    /// The purpose of the experiment.
+    pub(crate) about: &'a str,
+}
 
-/// The built-in experiments about advice.
-const ADVICE: [(&str, &str); 1] = [("ecc-advice", include_str!("../scenarios/ecc-advice.toml"))];
+/// A call of an experiment.
+pub(crate) struct Call<'a> {
+    /// The options of the command line.
+    pub(crate) choices: &'a Choices,
+    /// The options for the run.
+    pub(crate) options: &'a Options,
+    /// Receives each step, in words that follow the experiment's name.
+    pub(crate) watch: &'a (dyn Fn(&str) + Sync),
+    /// The directory for the results.
+    pub(crate) dir: &'a Path,
+    /// Whether the text is JSON.
+    pub(crate) json: bool,
+}
 
-/// The built-in experiments about the speed of the scheduler.
-const PACKETS: [(&str, &str); 9] = [
-    ("phtb-1", include_str!("../scenarios/phtb-1.toml")),
-    ("phtb-2", include_str!("../scenarios/phtb-2.toml")),
-    ("phtb-3", include_str!("../scenarios/phtb-3.toml")),
-    ("phtb-4", include_str!("../scenarios/phtb-4.toml")),
-    ("phtb-5", include_str!("../scenarios/phtb-5.toml")),
-    ("phtb-6", include_str!("../scenarios/phtb-6.toml")),
-    ("phtb-1600", include_str!("../scenarios/phtb-1600.toml")),
-    ("phtb-few", include_str!("../scenarios/phtb-few.toml")),
-    ("phtb-real", include_str!("../scenarios/phtb-real.toml")),
-];
+/// The judgement of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Each figure with a rule meets it.
+    Pass,
+    /// A figure falls short.
+    Fail,
+    /// The run could not be judged.
+    Open,
+    /// The experiment promises nothing.
+    NotJudged,
+}
 
-/// The built-in simulations of image caches.
-const POPS: [(&str, &str); 3] = [
-    ("pop-hits", include_str!("../scenarios/pop-hits.toml")),
-    ("pop-macro", include_str!("../scenarios/pop-macro.toml")),
-    ("pop-policies", include_str!("../scenarios/pop-policies.toml")),
-];
-
-/// The built-in experiments with image caches, real daemons and real pulls.
-const SITES: [(&str, &str); 2] = [
-    ("pop-micro", include_str!("../scenarios/pop-micro.toml")),
-    ("pop-real", include_str!("../scenarios/pop-real.toml")),
-];
+/// The judgement of a run and the text for the terminal.
+pub(crate) type Finished = (Verdict, String);
 
 /// A scenario file of any kind.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Experiment {
-    /// The share of each container.
-    Shares(Box<Scenario>),
-    /// The cost of shaping: files with the key `measures`.
-    Cost(Box<cost::Scenario>),
-    /// Whether promises are kept: files with `measures = "transmission"`.
-    Promise(Box<sla::Scenario>),
-    /// Completion times of flows and jobs: files with `measures = "completion"`.
-    Completion(Box<ecc::Scenario>),
-    /// The quality of advice about congestion control: files with `measures = "advice"`.
-    Advice(Box<ecc::advice::Scenario>),
-    /// The speed of the scheduler: files with `measures = "packets"`.
-    Packets(Box<phtb::Scenario>),
-    /// The hits of an image cache: files with `measures = "image-..."`. Simulated; needs no rights.
-    Images(Box<pop::Scenario>),
-    /// Deployment times of Docker and containerd: files with `measures = "deployments"`.
-    Deployments(Box<pop::real::Deployments>),
-    /// The hits of real caches: files with `measures = "replay"`.
-    Replay(Box<pop::real::Replayed>),
+pub(crate) trait Experiment {
+    /// The description.
+    fn about(&self) -> About<'_>;
+
+    /// The contradiction in the settings, if there is one.
+    fn fault(&self) -> Option<String>;
+
+    /// The number of cases and the seconds of each; 0 s if the machine decides or there is no such time.
+    fn cases(&self) -> (usize, u64);
+
+    /// The number of measurements.
+    fn steps(&self) -> usize;
+
+    /// Whether the run needs root. Some back ends of completion times check their rights themselves.
+    fn needs_rights(&self) -> bool {
+        true
+    }
+
+    /// Selects the whole experiment, as the paper has it: for `--paper`.
+    fn make_whole(&mut self) {}
+
+    /// Applies the command line, which overrides the file.
+    fn adapt(&mut self, choices: &Choices) {
+        if choices.paper {
+            self.make_whole();
+        }
+    }
+
+    /// Runs the experiment and writes the results.
+    fn run(&self, call: &Call<'_>) -> Result<Finished>;
+}
+
+/// Implements the methods that only repeat fields and methods of the scenario type.
+macro_rules! delegates {
+    ($fault:expr, $steps:expr) => {
+        fn about(&self) -> About<'_> {
+            let about = self.about.trim();
+            About { name: &self.name, title: &self.title, source: &self.source, about }
+        }
+        fn fault(&self) -> Option<String> {
+            $fault(self)
+        }
+        fn steps(&self) -> usize {
+            $steps(self)
+        }
+    };
+}
+
+impl Experiment for Scenario {
+    // `Scenario::parse` checks the settings.
+    delegates!(|_: &Self| None, |s: &Self| s.cases.len() * s.controls.len());
+    fn cases(&self) -> (usize, u64) {
+        (self.cases.len(), self.seconds)
+    }
+    fn adapt(&mut self, choices: &Choices) {
+        if choices.paper {
+            self.seconds = self.paper_seconds;
+        }
+        self.seconds = choices.seconds.unwrap_or(self.seconds);
+        self.mode = choices.mode.unwrap_or(self.mode);
+        self.tso = choices.tso.map_or(self.tso, Switch::is_on);
+        self.br_netfilter = choices.br_netfilter.map(Switch::is_on).or(self.br_netfilter);
+        choices.choose(&mut self.controls);
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(run::run(self, call.options, &mut call.by_control())?, Verdict::Open)
+    }
+}
+
+impl Experiment for cost::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.steps() / self.controls.len(), self.seconds)
+    }
+    fn adapt(&mut self, choices: &Choices) {
+        if choices.paper {
+            (self.seconds, self.repetitions) = (self.paper_seconds, self.paper_repetitions);
+        }
+        self.seconds = choices.seconds.unwrap_or(self.seconds);
+        self.mode = choices.mode.unwrap_or(self.mode);
+        self.tso = choices.tso.map_or(self.tso, Switch::is_on);
+        choices.choose(&mut self.controls);
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(cost::run(self, call.options, &mut call.by_control())?, Verdict::NotJudged)
+    }
+}
+
+impl Experiment for agreements::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.cases.len(), self.seconds)
+    }
+    fn adapt(&mut self, choices: &Choices) {
+        if choices.paper {
+            (self.seconds, self.repetitions) = (self.paper_seconds, self.paper_repetitions);
+        }
+        self.seconds = choices.seconds.unwrap_or(self.seconds);
+        self.tso = choices.tso.map_or(self.tso, Switch::is_on);
+        choices.choose(&mut self.controls);
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(agreements::run(self, call.options, &mut call.by_control())?, Verdict::Open)
+    }
+}
+
+impl Experiment for edge_cloud::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.cases.len() * self.points().len(), 0)
+    }
+    fn needs_rights(&self) -> bool {
+        false
+    }
+    fn make_whole(&mut self) {
+        self.make_whole();
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        let Choices { backend, generator, .. } = *call.choices;
+        let mut watch = |case: &edge_cloud::Case, algorithm: edge_cloud::Algorithm| {
+            (call.watch)(&format!(", {algorithm}: {}", case.name));
+        };
+        let report = edge_cloud::run(self, call.options, backend, generator, &mut watch)?;
+        let is_open = report.rows.is_empty() || report.is_left_open();
+        call.finish(report, if is_open { Verdict::Open } else { Verdict::NotJudged })
+    }
+}
+
+impl Experiment for edge_cloud::advice::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.links.len(), 0)
+    }
+    fn needs_rights(&self) -> bool {
+        false
+    }
+    fn make_whole(&mut self) {
+        self.make_whole();
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        let mut watch = |link: &str| (call.watch)(&format!(": {link}"));
+        let report = edge_cloud::advice::run(self, call.options, call.choices.backend, &mut watch)?;
+        call.finish(report, Verdict::NotJudged)
+    }
+}
+
+impl Experiment for user_htb::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (1, 0)
+    }
+    fn needs_rights(&self) -> bool {
+        false
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        let mut watch = |case: user_htb::Case| (call.watch)(&format!(": {case}"));
+        let report = user_htb::run(self, call.choices.paper, call.options.seed, &mut watch)?;
+        call.finish(report, Verdict::NotJudged)
+    }
+}
+
+impl Experiment for image_cache::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.zones.len(), 0)
+    }
+    fn needs_rights(&self) -> bool {
+        false
+    }
+    fn make_whole(&mut self) {
+        self.deployments = self.paper_deployments;
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(image_cache::run(self, call.options.seed, &mut call.by_step())?, Verdict::Open)
+    }
+}
+
+impl Experiment for image_cache::real::Deployments {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.stores.len() * self.images.len(), 0)
+    }
+    fn make_whole(&mut self) {
+        self.repetitions = self.paper_repetitions;
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(image_cache::real::deploy(self, call.options, &mut call.by_step())?, Verdict::Open)
+    }
+}
+
+impl Experiment for image_cache::real::Replays {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.zones.len(), 0)
+    }
+    fn make_whole(&mut self) {
+        self.deployments = self.paper_deployments;
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(image_cache::real::replay(self, call.options, &mut call.by_step())?, Verdict::Open)
+    }
+}
+
+impl Call<'_> {
+    fn by_control(&self) -> impl FnMut(Step<'_>) {
+        |step| (self.watch)(&format!(", {}: {}", step.control.name(), step.case))
+    }
+
+    fn by_step(&self) -> impl FnMut(&str) {
+        |step| (self.watch)(&format!(", {step}"))
+    }
+
+    /// Writes the report. `otherwise` is the verdict of a report without judged figures.
+    fn finish(&self, report: impl Shown, otherwise: Verdict) -> Result<Finished> {
+        report.write(self.dir)?;
+        let text = if self.json {
+            serde_json::to_string(&report).context("cannot write a report as JSON")?
+        } else {
+            let plot = self.dir.join("plot.svg");
+            format!("{}\n{}\n{}\n", report.table(), report.verdict(), plot.display())
+        };
+        let verdict = match report.head().pass {
+            Some(true) => Verdict::Pass,
+            Some(false) => Verdict::Fail,
+            None => otherwise,
+        };
+        Ok((verdict, text))
+    }
+}
+
+/// All built-in files: names and texts.
+fn files() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    scenario::BUILT_IN.iter().chain(BUILT_IN)
 }
 
 /// All built-in experiments.
 ///
 /// # Panics
 /// If one of them does not parse; a test excludes it.
-#[must_use]
-pub fn built_in() -> Vec<Experiment> {
-    let shares = scenario::built_in().into_iter().map(|s| Experiment::Shares(Box::new(s)));
-    let others = COSTS.iter().chain(&PROMISES).chain(&COMPLETIONS).chain(&ADVICE).chain(&PACKETS);
-    let others = others.chain(&POPS).chain(&SITES);
-    let others = others.map(|(name, text)| {
-        Experiment::parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}"))
-    });
-    shares.chain(others).collect()
+pub(crate) fn built_in() -> Vec<Box<dyn Experiment>> {
+    files()
+        .map(|(name, text)| parse(text, name).unwrap_or_else(|e| panic!("built-in scenario: {e}")))
+        .collect()
 }
 
 /// Finds a built-in experiment by name, or reads one from the path of a `.toml` file.
 ///
 /// # Errors
 /// [`ScenarioError`].
-pub fn find(name: &str) -> Result<Experiment, ScenarioError> {
+pub(crate) fn find(name: &str) -> Result<Box<dyn Experiment>, ScenarioError> {
     if Path::new(name).extension().is_some_and(|e| e == "toml") {
         let text = fs::read_to_string(name)
             .map_err(|source| ScenarioError::Read { path: name.to_owned(), source })?;
-        return Experiment::parse(&text, name);
+        return parse(&text, name);
     }
-    let all = built_in();
-    match all.iter().find(|experiment| experiment.name() == name) {
-        Some(found) => Ok(found.clone()),
+    match files().find(|(known, _)| *known == name) {
+        Some((name, text)) => parse(text, name),
         None => Err(ScenarioError::Unknown {
             name: name.to_owned(),
-            known: all.iter().map(|experiment| experiment.name().to_owned()).collect(),
+            known: files().map(|(name, _)| (*name).to_owned()).collect(),
         }),
     }
 }
 
-impl Experiment {
-    fn parse(text: &str, origin: &str) -> Result<Experiment, ScenarioError> {
-        let syntax = |source| ScenarioError::Syntax { origin: origin.to_owned(), source: Box::new(source) };
-        let table: toml::Table = toml::from_str(text).map_err(syntax)?;
-        if !table.contains_key("measures") {
-            return Ok(Experiment::Shares(Box::new(Scenario::parse(text, origin)?)));
-        }
-        if table["measures"].as_str().is_some_and(|what| what.starts_with("image-")) {
-            let images: pop::Scenario = toml::from_str(text).map_err(syntax)?;
-            return match images.fault() {
-                Some(what) => Err(ScenarioError::Shape { scenario: images.name, what }),
-                None => Ok(Experiment::Images(Box::new(images))),
-            };
-        }
-        if table["measures"].as_str() == Some("deployments") {
-            let real: pop::real::Deployments = toml::from_str(text).map_err(syntax)?;
-            return match real.fault() {
-                Some(what) => Err(ScenarioError::Shape { scenario: real.name, what }),
-                None => Ok(Experiment::Deployments(Box::new(real))),
-            };
-        }
-        if table["measures"].as_str() == Some("replay") {
-            let real: pop::real::Replayed = toml::from_str(text).map_err(syntax)?;
-            return match real.fault() {
-                Some(what) => Err(ScenarioError::Shape { scenario: real.name, what }),
-                None => Ok(Experiment::Replay(Box::new(real))),
-            };
-        }
-        if table["measures"].as_str() == Some("transmission") {
-            let promise: sla::Scenario = toml::from_str(text).map_err(syntax)?;
-            return match promise.fault() {
-                Some(what) => Err(ScenarioError::Shape { scenario: promise.name, what }),
-                None => Ok(Experiment::Promise(Box::new(promise))),
-            };
-        }
-        if table["measures"].as_str() == Some("completion") {
-            let completion: ecc::Scenario = toml::from_str(text).map_err(syntax)?;
-            return match completion.fault() {
-                Some(what) => Err(ScenarioError::Shape { scenario: completion.name, what }),
-                None => Ok(Experiment::Completion(Box::new(completion))),
-            };
-        }
-        if table["measures"].as_str() == Some("advice") {
-            let advice: ecc::advice::Scenario = toml::from_str(text).map_err(syntax)?;
-            return match advice.fault() {
-                Some(what) => Err(ScenarioError::Shape { scenario: advice.name, what }),
-                None => Ok(Experiment::Advice(Box::new(advice))),
-            };
-        }
-        if table["measures"].as_str() == Some("packets") {
-            let packets: phtb::Scenario = toml::from_str(text).map_err(syntax)?;
-            return match packets.fault() {
-                Some(what) => Err(ScenarioError::Shape { scenario: packets.name, what }),
-                None => Ok(Experiment::Packets(Box::new(packets))),
-            };
-        }
-        let cost: cost::Scenario = toml::from_str(text).map_err(syntax)?;
-        if cost.busy.is_empty() || cost.busy.contains(&0) || cost.controls.is_empty() || cost.seconds == 0 {
-            let what =
-                "busy, controls and seconds say what is measured: none may be empty or zero".to_owned();
-            return Err(ScenarioError::Shape { scenario: cost.name, what });
-        }
-        Ok(Experiment::Cost(Box::new(cost)))
-    }
+fn syntax(origin: &str) -> impl Fn(toml::de::Error) -> ScenarioError {
+    move |source| ScenarioError::Syntax { origin: origin.to_owned(), source: Box::new(source) }
+}
 
-    /// The name for `weir lab run`.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        match self {
-            Experiment::Shares(s) => &s.name,
-            Experiment::Cost(s) => &s.name,
-            Experiment::Promise(s) => &s.name,
-            Experiment::Completion(s) => &s.name,
-            Experiment::Advice(s) => &s.name,
-            Experiment::Packets(s) => &s.name,
-            Experiment::Images(s) => &s.name,
-            Experiment::Deployments(s) => &s.name,
-            Experiment::Replay(s) => &s.name,
-        }
-    }
+fn parse(text: &str, origin: &str) -> Result<Box<dyn Experiment>, ScenarioError> {
+    let table: toml::Table = toml::from_str(text).map_err(syntax(origin))?;
+    let Some(measures) = table.get("measures") else {
+        return Ok(Box::new(Scenario::parse(text, origin)?));
+    };
+    let kind = KINDS.iter().find(|(kind, _)| measures.as_str().is_some_and(|what| what.starts_with(kind)));
+    kind.map_or(read::<cost::Scenario> as Read, |(_, read)| *read)(text, origin)
+}
 
-    /// A title of one line, and the source of the experiment.
-    #[must_use]
-    pub fn title(&self) -> (&str, &str) {
-        match self {
-            Experiment::Shares(s) => (&s.title, &s.source),
-            Experiment::Cost(s) => (&s.title, &s.source),
-            Experiment::Promise(s) => (&s.title, &s.source),
-            Experiment::Completion(s) => (&s.title, &s.source),
-            Experiment::Advice(s) => (&s.title, &s.source),
-            Experiment::Packets(s) => (&s.title, &s.source),
-            Experiment::Images(s) => (&s.title, &s.source),
-            Experiment::Deployments(s) => (&s.title, &s.source),
-            Experiment::Replay(s) => (&s.title, &s.source),
-        }
-    }
-
-    /// The purpose of the experiment.
-    #[must_use]
-    pub fn about(&self) -> &str {
-        match self {
-            Experiment::Shares(s) => s.about.trim(),
-            Experiment::Cost(s) => s.about.trim(),
-            Experiment::Promise(s) => s.about.trim(),
-            Experiment::Completion(s) => s.about.trim(),
-            Experiment::Advice(s) => s.about.trim(),
-            Experiment::Packets(s) => s.about.trim(),
-            Experiment::Images(s) => s.about.trim(),
-            Experiment::Deployments(s) => s.about.trim(),
-            Experiment::Replay(s) => s.about.trim(),
-        }
-    }
-
-    /// The number of cases and the seconds of each; 0 s if the machine decides or there is no such time.
-    #[must_use]
-    pub fn cases(&self) -> (usize, u64) {
-        match self {
-            Experiment::Shares(s) => (s.cases.len(), s.seconds),
-            Experiment::Cost(s) => (s.steps() / s.controls.len(), s.seconds),
-            Experiment::Promise(s) => (s.cases.len(), s.seconds),
-            Experiment::Completion(s) => (s.cases.len() * s.points().len(), 0),
-            Experiment::Advice(s) => (s.links.len(), 0),
-            Experiment::Packets(_) => (1, 0),
-            Experiment::Images(s) => (s.zones.len(), 0),
-            Experiment::Deployments(s) => (s.stores.len() * s.images.len(), 0),
-            Experiment::Replay(s) => (s.zones.len(), 0),
-        }
-    }
-
-    /// The number of measurements.
-    #[must_use]
-    pub fn steps(&self) -> usize {
-        match self {
-            Experiment::Shares(s) => s.cases.len() * s.controls.len(),
-            Experiment::Cost(s) => s.steps(),
-            Experiment::Promise(s) => s.steps(),
-            Experiment::Completion(s) => s.steps(),
-            Experiment::Advice(s) => s.steps(),
-            Experiment::Packets(s) => s.steps(),
-            Experiment::Images(s) => s.steps(),
-            Experiment::Deployments(s) => s.steps(),
-            Experiment::Replay(s) => s.steps(),
-        }
+fn read<T: Experiment + DeserializeOwned + 'static>(
+    text: &str,
+    origin: &str,
+) -> Result<Box<dyn Experiment>, ScenarioError> {
+    let scenario: T = toml::from_str(text).map_err(syntax(origin))?;
+    match scenario.fault() {
+        Some(what) => Err(ScenarioError::Shape { scenario: scenario.about().name.to_owned(), what }),
+        None => Ok(Box::new(scenario)),
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+    use weir_netlab::topology::Mode;
+
     use super::*;
+    use crate::control::kind::Kind;
+
+    /// The text of a built-in file.
+    fn text(name: &str) -> &'static str {
+        files().find(|(known, _)| *known == name).unwrap().1
+    }
+
+    /// The settings of a built-in file.
+    pub(crate) fn settings<T: DeserializeOwned>(name: &str) -> T {
+        toml::from_str(text(name)).unwrap()
+    }
+
+    fn error(text: &str) -> String {
+        parse(text, "changed").err().unwrap().to_string()
+    }
 
     #[test]
     fn the_built_in_experiments_are_found_under_their_names() {
-        for experiment in built_in() {
-            assert_eq!(find(experiment.name()).unwrap(), experiment);
+        for ((name, _), experiment) in files().zip(built_in()) {
+            assert_eq!(experiment.about().name, *name);
+            assert_eq!(find(name).unwrap().about().title, experiment.about().title);
         }
-        assert!(matches!(find("cpu").unwrap(), Experiment::Cost(_)));
-        assert!(matches!(find("pop-hits").unwrap(), Experiment::Images(_)));
-        let error = find("lattency").unwrap_err().to_string();
+        let error = find("lattency").err().unwrap().to_string();
         assert!(error.contains("weights-3") && error.contains("cpu, cpu-even, latency, sla-A"), "{error}");
     }
 
     #[test]
     fn an_experiment_about_nothing_is_refused() {
-        let text = COSTS[0].1.replace("\nseconds = 1", "\nseconds = 0");
-        let error = Experiment::parse(&text, "cpu").unwrap_err().to_string();
-        assert!(error.contains("none may be empty or zero"), "{error}");
-        let error = Experiment::parse(&COSTS[0].1.replace("judged =", "jugded ="), "cpu").unwrap_err();
-        assert!(error.to_string().contains("jugded"), "{error}");
-        let text = PROMISES[2].1.replacen("\"19mbit\",", "\"79mbit\",", 1);
-        let error = Experiment::parse(&text, "sla-C").unwrap_err().to_string();
-        assert!(error.contains("promises 160") && error.contains("a line of 100"), "{error}");
-        let text = COMPLETIONS[0].1.replacen("up = 0.5", "up = 0.9", 1);
-        let error = Experiment::parse(&text, "ecc-cubic").unwrap_err().to_string();
-        assert!(error.contains("of the volume"), "{error}");
-        let text = ADVICE[0].1.replacen("share = 0.25", "share = 0.9", 1);
-        let error = Experiment::parse(&text, "ecc-advice").unwrap_err().to_string();
-        assert!(error.contains("share = 0.9 is not between"), "{error}");
-        let text = POPS[0].1.replacen("name = \"fra\"", "name = \"par\"", 1);
-        let error = Experiment::parse(&text, "pop-hits").unwrap_err().to_string();
-        assert!(error.contains("no zone par"), "{error}");
+        for (name, from, to, reason) in [
+            ("cpu", "\nseconds = 1", "\nseconds = 0", "none may be empty or zero"),
+            ("cpu", "judged =", "jugded =", "jugded"),
+            ("cpu", "measures = \"cpu\"", "measures = \"gpu\"", "gpu"),
+            ("sla-C", "\"19mbit\",", "\"79mbit\",", "promises 160"),
+            ("sla-C", "\"19mbit\",", "\"79mbit\",", "a line of 100"),
+            ("ecc-cubic", "up = 0.5", "up = 0.9", "of the volume"),
+            ("ecc-advice", "share = 0.25", "share = 0.9", "share = 0.9 is not between"),
+            ("pop-hits", "name = \"fra\"", "name = \"par\"", "no zone par"),
+        ] {
+            let error = error(&text(name).replacen(from, to, 1));
+            assert!(error.contains(reason), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_override_what_the_file_says() {
+        let choices = |words: &[&str]| {
+            let command = Choices::augment_args(clap::Command::new("run"));
+            let words = [&["run"], words].concat();
+            Choices::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+        };
+        let mut scenario: Scenario = settings("minimum");
+        scenario.adapt(&choices(&["--control", "none,weir", "--mode", "nat", "--tso", "off"]));
+        assert_eq!(scenario.controls, [Kind::Weir, Kind::None]);
+        assert_eq!((scenario.mode, scenario.tso, scenario.seconds), (Mode::Nat, false, 5));
+        scenario.adapt(&choices(&["--paper"]));
+        assert_eq!(scenario.seconds, 60);
     }
 }

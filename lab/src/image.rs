@@ -21,9 +21,9 @@ use weir_cache::{
 use weir_units::Bytes;
 
 use crate::{
-    cli::{Usage, progress_bar},
-    pop::{Panel, chart, gib},
+    image_cache::{Panel, chart, gib},
     report::table::new_table,
+    terminal::{Usage, progress_bar},
 };
 
 const EXAMPLES: &str = "Examples:
@@ -70,7 +70,7 @@ struct SimulateArgs {
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
     #[command(flatten)]
-    made: MadeArgs,
+    made: TraceArgs,
     /// Total size of all caches, or a part of the trace's working set
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "2%,5%,10%,20%,50%")]
     budget: Vec<Budget>,
@@ -102,7 +102,7 @@ const GENERATE_EXAMPLES: &str = "Examples:
 #[command(after_help = GENERATE_EXAMPLES)]
 struct GenerateArgs {
     #[command(flatten)]
-    made: MadeArgs,
+    made: TraceArgs,
     /// The file to write [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -110,7 +110,7 @@ struct GenerateArgs {
 
 /// The properties of a made trace.
 #[derive(Debug, Args)]
-struct MadeArgs {
+struct TraceArgs {
     /// Make a trace like this zone's: fra, syd, dal, lon, prs, stg, dev
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
@@ -122,7 +122,7 @@ struct MadeArgs {
     seed: Option<u64>,
 }
 
-impl MadeArgs {
+impl TraceArgs {
     fn zone(&self) -> anyhow::Result<&'static Zone> {
         let name = self.zone.as_deref().unwrap_or(ZONES[0].name);
         let known: Vec<_> = ZONES.iter().map(|zone| zone.name).collect();
@@ -213,7 +213,7 @@ struct Run {
 }
 
 /// Deployments between two steps of the progress bar.
-const STRETCH: usize = 1_000;
+const PROGRESS_STEP: usize = 1_000;
 
 fn simulate(args: &SimulateArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let (trace, skipped) = match args.made.zone {
@@ -245,8 +245,8 @@ fn simulate(args: &SimulateArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode
             simulate_closed(&trace, setup, 0, || bar.inc(1))
         } else {
             let mut replay = Replay::new(&trace, setup, 0);
-            while replay.advance(STRETCH) {
-                bar.inc(STRETCH as u64);
+            while replay.advance(PROGRESS_STEP) {
+                bar.inc(PROGRESS_STEP as u64);
             }
             replay.outcome()
         };

@@ -2,29 +2,32 @@
 //!
 //! A [`scenario`] is a readable file with containers, policies, traffic and the paper's figures.
 //! [`topology`](weir_netlab::topology) builds it and [`traffic`](weir_netlab::traffic) fills it. A
-//! [`control`] shapes it: nothing, a hand-written tc script, or weir. The [`oracle`] computes section 3's
+//! [`control`] shapes it: nothing, a hand-written tc script, or weir. The `oracle` computes section 3's
 //! allocation for each flow, and [`report`] compares the result with it.
 //!
 //! The other experiments have a module each:
-//! - [`cost`] measures the processor time and the latency of shaping.
-//! - [`sla`] checks whether promises are kept.
-//! - [`ecc`] measures completion times by congestion control.
-//! - [`phtb`] measures the speed of the scheduler in user space.
-//! - [`pop`] simulates image caches.
+//! - `cost` measures the processor time and the latency of shaping.
+//! - `agreements` checks whether promises are kept.
+//! - `edge_cloud` measures completion times by congestion control.
+//! - `user_htb` measures the speed of the scheduler in user space.
+//! - `image_cache` simulates image caches.
 //!
 //! The lab removes everything at the end, also after a panic or Ctrl-C.
 
+mod agreements;
+mod choices;
 pub mod cli;
 pub mod control;
-pub mod cost;
-pub mod demo;
-pub mod ecc;
-pub mod experiment;
+mod cost;
+mod demo;
+pub mod edge_cloud;
+mod experiment;
 mod image;
-pub mod oracle;
-pub mod phtb;
-pub mod pop;
+mod image_cache;
+pub mod options;
+mod oracle;
 pub mod report;
 pub mod run;
 pub mod scenario;
-pub mod sla;
+mod terminal;
+mod user_htb;

@@ -8,20 +8,20 @@ use crate::scenario::{Case, Setting};
 
 /// The share of one container, or of the host.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Share {
+pub(crate) struct Share {
     /// The container's name, or `host`.
-    pub label: String,
+    pub(crate) label: String,
     /// The rate that it may send at, layer 2.
-    pub allocation: BitRate,
+    pub(crate) allocation: BitRate,
     /// The part of the allocation that arrives as payload, Mbit/s.
-    pub goodput: f64,
+    pub(crate) goodput: f64,
 }
 
 /// The exact allocation of each container of a case, and of the host if it sends.
 ///
 /// The order is that of [`Case::settings`]. A container that sends nothing gets zero.
 #[must_use]
-pub fn shares(case: &Case, capacity: BitRate, family: Family) -> Vec<Share> {
+pub(crate) fn shares(case: &Case, capacity: BitRate, family: Family) -> Vec<Share> {
     let settings: Vec<(&str, &Setting)> = case.settings().collect();
     let sharers: Vec<Sharer> = settings
         .iter()

@@ -1,6 +1,6 @@
 //! Runs a scenario: a topology for each control, and real traffic in each case.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use weir_netlab::{
@@ -10,31 +10,15 @@ use weir_netlab::{
 };
 
 use crate::{
-    control::{self, Kind, Missing},
+    control::{
+        self,
+        kind::{Kind, Missing},
+    },
+    options::{Options, Step},
     oracle::{self, Share},
     report::{CaseReport, ContainerReport, Measurement, PingMeasurement, PingReport, Report, Settings},
     scenario::{Case, HOST, Scenario, Setting},
 };
-
-/// The caller's choices.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The weir program that the control `weir` starts.
-    pub weir: PathBuf,
-    /// Seed for the resampling of the confidence intervals.
-    pub seed: u64,
-    /// More lines for the `[link]` section of the agent's configuration.
-    pub link: String,
-}
-
-/// A case that is about to run.
-#[derive(Debug, Clone, Copy)]
-pub struct Step<'a> {
-    /// The control in force.
-    pub control: Kind,
-    /// The case's name.
-    pub case: &'a str,
-}
 
 /// Samples of 100 ms in one block of the bootstrap. The resulting 0.5 s exceeds the memory of a queue of 20
 /// to 50 ms.

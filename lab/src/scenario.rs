@@ -26,10 +26,10 @@ use weir_netlab::{
 use weir_share::{Policy, PolicyError, Weight};
 use weir_units::{BitRate, Bytes};
 
-use crate::control::{Kind, TcForm};
+use crate::control::kind::{Kind, TcForm};
 
 /// The built-in scenarios: the paper's in the order of its figures, then weir's own.
-const BUILT_IN: [(&str, &str); 10] = [
+pub(crate) const BUILT_IN: [(&str, &str); 10] = [
     ("drr-without-root", include_str!("../scenarios/drr-without-root.toml")),
     ("weights-3", include_str!("../scenarios/weights-3.toml")),
     ("weights-grow", include_str!("../scenarios/weights-grow.toml")),
@@ -191,7 +191,7 @@ pub enum ScenarioError {
 mod defaults {
     use weir_units::BitRate;
 
-    use crate::control::Kind;
+    use crate::control::kind::Kind;
 
     pub(super) fn capacity() -> BitRate {
         BitRate::mbit(95)
@@ -305,7 +305,7 @@ impl Scenario {
                 return shape(format!("case {} names other containers than the first one", case.name));
             }
             if !case.settings().any(|(_, s)| s.send != Load::Nothing) {
-                return shape(format!("in case {} nobody sends", case.name));
+                return shape(format!("in case {} no one sends", case.name));
             }
             if let Some(ping) = &case.ping
                 && case.containers.get(ping).is_none_or(|s| s.send != Load::Nothing)
@@ -427,7 +427,7 @@ mod tests {
         let error = Scenario::parse(&format!("{SMALL}{second}"), "small").unwrap_err().to_string();
         assert!(error.contains("case two names other containers"), "{error}");
         let idle = SMALL.replace("udp 60mbit", "nothing").replace("C2 = {}", "C2 = { send = \"nothing\" }");
-        assert!(Scenario::parse(&idle, "small").unwrap_err().to_string().contains("nobody sends"));
+        assert!(Scenario::parse(&idle, "small").unwrap_err().to_string().contains("no one sends"));
         assert!(refused("name = \"one\"", "name = \"one\"\nping = \"C2\"").contains("sends nothing"));
     }
 

@@ -3,9 +3,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_lab::{
-    control::Kind,
+    control::kind::Kind,
+    options::Options,
     report::{Report, Shown as _},
-    run::{self, Options},
+    run,
     scenario::Scenario,
 };
 use weir_netlab::topology::check_rights;

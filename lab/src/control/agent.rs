@@ -18,7 +18,7 @@ use weir_share::Policy;
 use weir_units::BitRate;
 
 /// Time limit for the agent's first answer and for the enforcement of a class.
-const READY: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the agent to restore the link.
 const GRACE: Duration = Duration::from_secs(5);
 /// Prefix of the agents' directories; the process id of their maker follows it.
@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// The settings of a new agent.
 #[derive(Debug)]
-pub struct AgentSetup<'a> {
+pub(crate) struct AgentSetup<'a> {
     weir: &'a Path,
     node: &'a Netns,
     capacity: BitRate,
@@ -41,7 +41,7 @@ pub struct AgentSetup<'a> {
 impl<'a> AgentSetup<'a> {
     /// The uplink of `topology` with this capacity, its containers as classes; `weir` is the program.
     #[must_use]
-    pub fn new(weir: &'a Path, topology: &'a Topology, capacity: BitRate) -> AgentSetup<'a> {
+    pub(crate) fn new(weir: &'a Path, topology: &'a Topology, capacity: BitRate) -> AgentSetup<'a> {
         AgentSetup {
             weir,
             node: topology.node(),
@@ -56,7 +56,7 @@ impl<'a> AgentSetup<'a> {
 
     /// Uses the containers of the Docker daemon behind this socket instead of network namespaces.
     #[must_use]
-    pub fn docker(self, socket: &Path, containers: &[String]) -> AgentSetup<'a> {
+    pub(crate) fn docker(self, socket: &Path, containers: &[String]) -> AgentSetup<'a> {
         AgentSetup {
             netns: None,
             docker: Some(socket.to_owned()),
@@ -67,13 +67,13 @@ impl<'a> AgentSetup<'a> {
 
     /// Adds lines to the `[link]` section, e.g. `engine = "htb"`.
     #[must_use]
-    pub fn link(self, lines: &str) -> AgentSetup<'a> {
+    pub(crate) fn link(self, lines: &str) -> AgentSetup<'a> {
         AgentSetup { link: lines.to_owned(), ..self }
     }
 
     /// Adds sections to the configuration, e.g. `[agreements]`.
     #[must_use]
-    pub fn sections(self, text: &str) -> AgentSetup<'a> {
+    pub(crate) fn sections(self, text: &str) -> AgentSetup<'a> {
         AgentSetup { sections: text.to_owned(), ..self }
     }
 
@@ -97,11 +97,11 @@ impl<'a> AgentSetup<'a> {
 
 /// A running agent. Dropping it sends SIGTERM, so that the agent restores the link.
 #[derive(Debug)]
-pub struct Agent {
+pub(crate) struct Agent {
     proc: Proc,
     client: Client,
     // Dropped last, because the directory holds the socket and the state.
-    dir: TempDir,
+    _dir: TempDir,
 }
 
 impl Agent {
@@ -109,7 +109,7 @@ impl Agent {
     ///
     /// # Errors
     /// If it ends or is not ready after 10 s, with its last words.
-    pub fn start(setup: &AgentSetup<'_>) -> Result<Agent> {
+    pub(crate) fn start(setup: &AgentSetup<'_>) -> Result<Agent> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("{TEMP_PREFIX}{}-", std::process::id()))
             .tempdir()
@@ -119,47 +119,23 @@ impl Agent {
         fs::write(&config, setup.config(dir.path())).context("cannot write the agent's configuration")?;
         let proc = spawn(setup, &config)?;
         let client = Client::new(dir.path().join("weir.sock"));
-        let mut agent = Agent { proc, client, dir };
+        let mut agent = Agent { proc, client, _dir: dir };
         agent.wait_until_enforced(&setup.await_classes)?;
         Ok(agent)
     }
 
-    /// Starts the program again with the same configuration and state, e.g. after [`Agent::kill`].
-    ///
-    /// # Errors
-    /// Like [`Agent::start`].
-    pub fn restart(&mut self, setup: &AgentSetup<'_>) -> Result<()> {
-        self.proc = spawn(setup, &self.dir.path().join("weir.toml"))?;
-        self.wait_until_enforced(&setup.await_classes)
-    }
-
     /// The client of its API.
     #[must_use]
-    pub fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         &self.client
-    }
-
-    /// The agent's process id.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.proc.id()
-    }
-
-    /// The agent's log so far.
-    ///
-    /// # Errors
-    /// If the log cannot be read.
-    pub fn log(&mut self) -> Result<String> {
-        let output = self.proc.output()?;
-        Ok(output.stdout + &output.stderr)
     }
 
     /// Waits until each of these names is a class that the kernel holds.
     ///
     /// # Errors
     /// After 10 s, with the missing class and the reason; if the agent ends; on Ctrl-C.
-    pub fn wait_until_enforced(&mut self, names: &[String]) -> Result<()> {
-        let deadline = Instant::now() + READY;
+    pub(crate) fn wait_until_enforced(&mut self, names: &[String]) -> Result<()> {
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
             interrupt::check()?;
             if let Some(status) = self.proc.ended()? {
@@ -177,7 +153,7 @@ impl Agent {
             if Instant::now() >= deadline {
                 bail!(
                     "the agent is not ready after {} s: {lacking}; its last words: {}",
-                    READY.as_secs(),
+                    READY_TIMEOUT.as_secs(),
                     self.last_words()
                 );
             }
@@ -189,7 +165,7 @@ impl Agent {
     ///
     /// # Errors
     /// If the agent refuses.
-    pub fn set(&self, policies: &[(String, Policy)]) -> Result<()> {
+    pub(crate) fn set(&self, policies: &[(String, Policy)]) -> Result<()> {
         let change = |(name, policy): &(String, Policy)| PolicyChange {
             name: name.clone(),
             weight: Some(Some(policy.weight())),
@@ -202,14 +178,8 @@ impl Agent {
     }
 
     /// Ends the agent in order. Returns whether it ended with success and in time.
-    pub fn stop(&mut self) -> bool {
+    pub(crate) fn stop(&mut self) -> bool {
         self.proc.stop(GRACE).is_some_and(|status| status.success())
-    }
-
-    /// Kills the agent with SIGKILL, as in a crash.
-    pub fn kill(&mut self) {
-        self.proc.signal(nix::sys::signal::Signal::SIGKILL);
-        let _ = self.proc.stop(GRACE);
     }
 
     fn last_words(&mut self) -> String {

@@ -11,7 +11,7 @@ use anyhow::Result;
 use weir_netlab::topology::Topology;
 use weir_units::BitRate;
 
-use super::Control;
+use super::interface::Control;
 
 use crate::scenario::{Case, HOST};
 

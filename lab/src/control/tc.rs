@@ -12,26 +12,13 @@
 use std::{fmt::Write as _, net::IpAddr};
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 use weir_netlab::topology::{Family, Topology, UPLINK};
 use weir_share::Policy;
 use weir_units::BitRate;
 
-use super::Control;
+use super::{interface::Control, kind::TcForm};
 
 use crate::scenario::{Case, HOST, Scenario};
-
-/// The way in which the script expresses weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TcForm {
-    /// By rates.
-    #[default]
-    Rates,
-    /// By quanta of one frame times the weight, with equal tiny rates. This is deficit round-robin on a
-    /// kernel without DRR.
-    Quantum,
-}
 
 /// Bytes of an Ethernet frame without its check sum; a quantum of 1 is one such packet.
 const FRAME: u64 = 1514;
@@ -40,7 +27,7 @@ const FRAME: u64 = 1514;
 ///
 /// `classes` holds a source address and a policy each; the class without an address gets all other packets.
 #[must_use]
-pub fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> String {
+pub(crate) fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> String {
     let link = capacity.bits_per_sec();
     let mut text = format!(
         "qdisc add dev {UPLINK} root handle 1: htb default 2\n\

@@ -13,12 +13,15 @@ use weir_netlab::{
     traffic::Bulk,
 };
 
-use super::{Found, Row, Scenario, Shaper, clock::Moment};
+use super::{
+    clock::Moment,
+    scenario::{Results, Row, Scenario, Shaper},
+};
 
 use crate::{
-    control::Kind,
+    control::kind::Kind,
+    options::{Options, Step},
     report::{Figure, Rule},
-    run::{Options, Step},
 };
 
 /// Time for connections to open and windows to grow before a measurement.
@@ -26,7 +29,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// Time during which the machine's other load is measured, before the senders start.
 const QUIET: Duration = Duration::from_millis(300);
 /// The largest part of the time that other load may take; above it the measurement is void.
-const MOST_ELSEWHERE: f64 = 0.5;
+const MAX_OTHER_LOAD: f64 = 0.5;
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,10 +42,14 @@ struct Sample {
     mbit: f64,
 }
 
-pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Found> {
+pub(super) fn run(
+    scenario: &Scenario,
+    options: &Options,
+    watch: &mut dyn FnMut(Step<'_>),
+) -> Result<Results> {
     let most = scenario.busy.iter().copied().max().unwrap_or(1);
     let topologies = scenario.controls.iter().map(|_| scenario.topology(most)).collect::<Result<Vec<_>>>()?;
-    let mut found = Found::default();
+    let mut found = Results::default();
     let mut shapers = Vec::new();
     for (&kind, topology) in scenario.controls.iter().zip(&topologies) {
         match Shaper::start(kind, scenario, topology, options)? {
@@ -89,7 +96,7 @@ fn measure(shaper: &mut Shaper<'_>, busy: usize, time: Duration) -> Result<Optio
     let quiet = Moment::now()?;
     interrupt::sleep(QUIET)?;
     let (seconds, idling) = quiet.elapsed()?;
-    if idling > seconds * quiet.processors() as f64 * MOST_ELSEWHERE {
+    if idling > seconds * quiet.processors() as f64 * MAX_OTHER_LOAD {
         return Ok(None);
     }
     let containers = &shaper.topology.containers()[..busy];

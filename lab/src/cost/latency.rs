@@ -9,12 +9,12 @@ use weir_netlab::{
     traffic::{self, Bulk, Rtts},
 };
 
-use super::{Found, Row, Scenario, Shaper};
+use super::scenario::{Results, Row, Scenario, Shaper};
 
 use crate::{
-    control::Kind,
+    control::kind::Kind,
+    options::{Options, Step},
     report::{Figure, Rule},
-    run::{Options, Step},
 };
 
 const WARM_UP: Duration = Duration::from_millis(1500);
@@ -23,8 +23,12 @@ const ALONE: u32 = 50;
 /// Probes a second.
 const A_SECOND: u64 = 50;
 
-pub(super) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Found> {
-    let mut found = Found::default();
+pub(super) fn run(
+    scenario: &Scenario,
+    options: &Options,
+    watch: &mut dyn FnMut(Step<'_>),
+) -> Result<Results> {
+    let mut found = Results::default();
     let busy = scenario.busy.iter().copied().max().unwrap_or(1);
     for &kind in &scenario.controls {
         // The first container is idle.

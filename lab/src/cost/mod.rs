@@ -7,172 +7,24 @@ mod clock;
 mod cpu;
 mod latency;
 mod plot;
+mod scenario;
 mod show;
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
-use weir_netlab::topology::{Family, Mode, Spec, Topology, UPLINK, Uplink, Wire};
-use weir_share::Policy;
-use weir_units::{BitRate, Bytes};
-
-pub use plot::svg;
-pub use show::table;
+use anyhow::Result;
 
 use crate::{
-    control::{self, Agent, Kind, Missing, TcForm, cni, script},
-    report::{Figure, Head},
-    run::{Options, Step},
+    options::{Options, Step},
+    report::Head,
 };
 
-/// The measured quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Measures {
-    /// Processor time a gigabyte.
-    Cpu,
-    /// Round trips.
-    Latency,
-}
-
-/// An experiment about the cost of controls.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Scenario {
-    /// The name for `weir lab run`.
-    pub name: String,
-    /// A title of one line.
-    pub title: String,
-    /// The source of the experiment, such as a paper's figure.
-    pub source: String,
-    /// The purpose of the experiment.
-    pub about: String,
-    /// The measured quantity.
-    pub measures: Measures,
-    /// The rate that weir divides, layer 2.
-    #[serde(default = "capacity")]
-    pub capacity: BitRate,
-    /// The rate of the line behind the uplink, layer 2.
-    #[serde(default = "wire")]
-    pub wire: BitRate,
-    /// How the containers reach the uplink.
-    #[serde(default)]
-    pub mode: Mode,
-    /// Segmentation offload in the containers.
-    #[serde(default = "yes")]
-    pub tso: bool,
-    /// Segments in each super-packet; by default TCP chooses by round-trip time and rate.
-    #[serde(default)]
-    pub segments: Option<u32>,
-    /// Numbers of sending containers, one measurement each; a repeated number is measured again.
-    pub busy: Vec<usize>,
-    /// cpu: the number of busy containers that is judged.
-    #[serde(default)]
-    pub judged: Option<usize>,
-    /// cpu: the largest ratio of weir's time a gigabyte to that without control.
-    #[serde(default)]
-    pub most_over_native: Option<f64>,
-    /// latency: round-trip times that the line adds, ms.
-    #[serde(default)]
-    pub rtt_ms: Vec<u32>,
-    /// latency: the largest distance of an idle container's 99th percentile from the median while no one
-    /// sends, ms.
-    #[serde(default)]
-    pub most_rise_beside_ms: Option<f64>,
-    /// latency: the same distance for a container that sends as much as it can, ms.
-    #[serde(default)]
-    pub most_rise_inside_ms: Option<f64>,
-    /// Length of a measurement, seconds.
-    pub seconds: u64,
-    /// Length of a measurement with `--paper`, seconds.
-    pub paper_seconds: u64,
-    /// Number of repetitions; each alternates between the controls.
-    #[serde(default = "once")]
-    pub repetitions: usize,
-    /// Number of repetitions with `--paper`.
-    #[serde(default = "once")]
-    pub paper_repetitions: usize,
-    /// The controls to compare.
-    #[serde(default = "controls")]
-    pub controls: Vec<Kind>,
-    /// The paper's round trip of a container while no one sends, ms.
-    #[serde(default)]
-    pub paper: BTreeMap<Kind, f64>,
-}
-
-fn capacity() -> BitRate {
-    BitRate::mbit(95)
-}
-fn wire() -> BitRate {
-    BitRate::mbit(100)
-}
-fn yes() -> bool {
-    true
-}
-fn once() -> usize {
-    1
-}
-fn controls() -> Vec<Kind> {
-    vec![Kind::Weir, Kind::Tc, Kind::Cni, Kind::None]
-}
-
-/// One case under one control: medians over the repetitions, and their range.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// The case's name.
-    pub case: String,
-    /// The control.
-    pub control: Kind,
-    /// The engine in force, if the control is weir.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engine: Option<String>,
-    /// The plotted value: processor seconds a gigabyte, or the 99th percentile in ms.
-    pub value: f64,
-    /// The smallest and largest value of the repetitions (cpu), or the median and the longest round trip
-    /// (latency).
-    pub range: (f64, f64),
-    /// cpu: payload that arrived, Mbit/s; latency: the fraction of lost probes.
-    pub beside: f64,
-    /// cpu: packets a gigabyte of payload, counted where they leave the containers; a super-packet counts
-    /// once.
-    #[serde(default)]
-    pub packets: f64,
-}
-
-/// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// The common part of all reports.
-    #[serde(flatten)]
-    pub head: Head,
-    /// Requested controls that this kernel cannot run.
-    pub missing: Vec<Missing>,
-    /// Cases that this kernel cannot run, and the reason.
-    pub missing_cases: Vec<(String, String)>,
-    /// The settings of the run: the scenario.
-    pub settings: Scenario,
-    /// The results, by case and control.
-    pub rows: Vec<Row>,
-    /// The noise of the machine, in words; empty without repetitions.
-    pub noise: String,
-}
-
-/// The results of a measurement.
-#[derive(Debug, Default)]
-struct Found {
-    rows: Vec<Row>,
-    figures: Vec<Figure>,
-    missing: Vec<Missing>,
-    missing_cases: Vec<(String, String)>,
-    noise: String,
-}
+use self::scenario::{Measures, Report};
+pub(crate) use scenario::Scenario;
 
 /// Measures all cases under all controls, and judges weir's.
 ///
 /// # Errors
 /// If the topology cannot be built, a control cannot be started or traffic fails; on Ctrl-C.
-pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
+pub(crate) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_>)) -> Result<Report> {
     let found = match scenario.measures {
         Measures::Cpu => cpu::run(scenario, options, watch)?,
         Measures::Latency => latency::run(scenario, options, watch)?,
@@ -185,101 +37,4 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(Step<'_
         rows: found.rows,
         noise: found.noise,
     })
-}
-
-impl Scenario {
-    /// The number of calls of [`run`]'s `watch`.
-    #[must_use]
-    pub fn steps(&self) -> usize {
-        let cases = match self.measures {
-            Measures::Cpu => self.busy.len() * self.repetitions,
-            Measures::Latency => self.rtt_ms.len(),
-        };
-        cases * self.controls.len()
-    }
-
-    fn topology(&self, containers: usize) -> Result<Topology> {
-        let topology = Topology::build(&Spec {
-            containers: (1..=containers).map(|i| format!("C{i}")).collect(),
-            uplink: Uplink::default(),
-            mode: self.mode,
-            tso: self.tso,
-            br_netfilter: None,
-            wire: Some(Wire::of(self.wire, Bytes(self.wire.bits_per_sec() / 8 / 50))),
-        })?;
-        if let Some(segments) = self.segments {
-            for container in topology.containers() {
-                let netns = container.netns();
-                netns.sysctl("net.ipv4.tcp_min_tso_segs", &segments.to_string())?;
-                netns.ip(&format!("link set dev eth0 gso_max_segs {segments}\n"))?;
-            }
-        }
-        Ok(topology)
-    }
-}
-
-/// A control on a topology, in force until it is dropped.
-struct Shaper<'t> {
-    kind: Kind,
-    topology: &'t Topology,
-    capacity: BitRate,
-    agent: Option<Agent>,
-    /// The number of containers with the plugin's limit.
-    limited: usize,
-}
-
-impl<'t> Shaper<'t> {
-    /// Starts the control; only weir shapes already.
-    fn start(
-        kind: Kind,
-        scenario: &Scenario,
-        topology: &'t Topology,
-        options: &Options,
-    ) -> Result<Result<Shaper<'t>, Missing>> {
-        let agent = if kind.has_agent() {
-            match control::start_agent(kind, topology, scenario.capacity, options) {
-                Ok(agent) => Some(agent),
-                Err(error) => match control::missing(kind, &error) {
-                    Some(missing) => return Ok(Err(missing)),
-                    None => return Err(error).context("cannot start control weir"),
-                },
-            }
-        } else {
-            None
-        };
-        Ok(Ok(Shaper { kind, topology, capacity: scenario.capacity, agent, limited: 0 }))
-    }
-
-    /// The engine, if the control is weir.
-    fn engine(&self) -> Result<Option<String>> {
-        self.agent.as_ref().map(|agent| Ok(agent.client().status()?.engine)).transpose()
-    }
-
-    /// Gives equal parts of the capacity to the first `among` containers.
-    fn divide(&mut self, among: usize) -> Result<()> {
-        let containers = self.topology.containers();
-        let node = self.topology.node();
-        match self.kind {
-            Kind::Tc => {
-                if self.limited > 0 {
-                    node.tc(&format!("qdisc del dev {UPLINK} root\n"))?;
-                }
-                let one = |i: usize| (Some(containers[i].address(Family::V4)), Policy::default());
-                let classes: Vec<_> = (0..among).map(one).collect();
-                node.tc(&script(TcForm::Rates, self.capacity, &classes))?;
-            }
-            Kind::Cni => {
-                for container in &containers[..self.limited] {
-                    cni::unlimit(self.topology, container.label())?;
-                }
-                let part = BitRate(self.capacity.bits_per_sec() / among as u64);
-                for container in &containers[..among] {
-                    cni::limit(self.topology, container.label(), part)?;
-                }
-            }
-            _ => {}
-        }
-        self.limited = among;
-        Ok(())
-    }
 }

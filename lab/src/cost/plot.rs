@@ -3,9 +3,9 @@
 use anyhow::Result;
 use plotters::style::Color;
 
-use super::{Measures, Report};
+use super::scenario::{Measures, Report};
 use crate::{
-    control::Kind,
+    control::kind::Kind,
     report::{
         color,
         sheet::{self, CENTER_TOP, GREY, INK, LEFT_TOP, RIGHT_MIDDLE, Sheet, TEXT, tick, title_width, width},
@@ -18,7 +18,7 @@ const LEFT: i32 = 70;
 const TOP: i32 = 104;
 const HEIGHT: i32 = 330;
 const BOTTOM: i32 = 70;
-const LEAST_WIDTH: i32 = 720;
+const MIN_WIDTH: i32 = 720;
 /// Font size of a case's name.
 const NAME: i32 = 14;
 
@@ -26,7 +26,7 @@ const NAME: i32 = 14;
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     let mut cases: Vec<&str> = report.rows.iter().map(|row| row.case.as_str()).collect();
     cases.dedup();
     let mut controls: Vec<Kind> = report.rows.iter().map(|row| row.control).collect();
@@ -36,7 +36,7 @@ pub fn svg(report: &Report) -> Result<String> {
     // A group is at least as wide as its case's name.
     let group = group.max(cases.iter().map(|case| width(case, NAME)).max().unwrap_or(0) + 12);
     let right = LEFT + group * i32::try_from(cases.len())? + GAP;
-    let total = right.max(LEAST_WIDTH).max(LEFT + title_width(&report.settings.title));
+    let total = right.max(MIN_WIDTH).max(LEFT + title_width(&report.settings.title));
     sheet::svg(&report.head.scenario, (total, TOP + HEIGHT + BOTTOM), |sheet| {
         draw(sheet, report, &cases, &controls, (group, right))
     })

@@ -4,9 +4,12 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::{Measures, Report, svg};
+use super::{
+    plot::svg,
+    scenario::{Measures, Report},
+};
 use crate::{
-    control::Kind,
+    control::kind::Kind,
     report::{
         Head, Shown,
         table::{align_numbers, control_name, missing_lines, new_table},
@@ -15,7 +18,7 @@ use crate::{
 
 /// All cases and controls, with the judged figures.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let (measure, columns): (_, &[&str]) = match settings.measures {
         Measures::Cpu => (
@@ -92,11 +95,9 @@ impl Shown for Report {
 pub(super) mod tests {
     use std::fs;
 
+    use super::super::scenario::{Row, Scenario};
     use super::*;
-    use crate::{
-        control::Missing,
-        cost::{Row, Scenario},
-    };
+    use crate::control::kind::Missing;
 
     /// A report of two cases under two controls.
     pub(in crate::cost) fn sample() -> Report {

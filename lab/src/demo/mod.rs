@@ -33,7 +33,7 @@ use crate::{
 
 /// The kind of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Docker containers, under a dockerd of the demo's own.
     Docker,
     /// Network namespaces.
@@ -42,13 +42,13 @@ pub enum Kind {
 
 /// The caller's choices.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub(crate) struct Options {
     /// The weir program to show.
-    pub weir: PathBuf,
+    pub(crate) weir: PathBuf,
     /// The kind of containers; `None` means Docker's if dockerd can run, else namespaces.
-    pub containers: Option<Kind>,
+    pub(crate) containers: Option<Kind>,
     /// Length of a phase in seconds; its first 2 s are not judged.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
 }
 
 const SCENARIO: &str = "combined";
@@ -64,7 +64,7 @@ const STALL: Duration = Duration::from_secs(8);
 ///
 /// # Errors
 /// If something cannot be started, traffic stalls, or on Ctrl-C. Nothing is left behind.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let scenario = scenario::find(SCENARIO)?;
     if options.containers != Some(Kind::Netns) {
         match DockerContainers::start(&scenario) {

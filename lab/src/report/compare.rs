@@ -4,23 +4,24 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Figure, Machine,
+    figure::Figure,
+    machine::Machine,
     table::{align_numbers, new_table},
 };
 
 /// The common part of the results of all scenarios.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// The scenario's name.
-    pub scenario: String,
+    pub(crate) scenario: String,
     /// The measured figures.
-    pub figures: Vec<Figure>,
+    pub(crate) figures: Vec<Figure>,
     /// Kernel release.
-    pub kernel: String,
+    pub(crate) kernel: String,
     /// The machine of the run.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The settings of the run.
-    pub settings: serde_json::Value,
+    pub(crate) settings: serde_json::Value,
 }
 
 impl Summary {
@@ -28,7 +29,7 @@ impl Summary {
     ///
     /// # Errors
     /// If it cannot be read, or is no result.
-    pub fn read(path: &Path) -> Result<Summary> {
+    pub(crate) fn read(path: &Path) -> Result<Summary> {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read result {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is not a result of weir lab", path.display()))
@@ -38,7 +39,7 @@ impl Summary {
 /// The figures of two results side by side. A figure that only one result has is marked as missing in the
 /// other.
 #[must_use]
-pub fn compare(a: &Summary, b: &Summary) -> String {
+pub(crate) fn compare(a: &Summary, b: &Summary) -> String {
     let mut text = format!(
         "A: {} on {} ({}, {} cores, load {})\nB: {} on {} ({}, {} cores, load {})\n",
         a.scenario,
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     fn sample(name: &str, factor: f64) -> Summary {
-        let report = serde_json::to_value(super::super::tests::sample(name, factor)).unwrap();
+        let report = serde_json::to_value(super::super::shares::tests::sample(name, factor)).unwrap();
         serde_json::from_value(report).unwrap()
     }
 

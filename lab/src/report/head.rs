@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Figure, Machine,
-    machine::kernel,
+    figure::Figure,
+    machine::{Machine, kernel},
     verdict::{of, pass},
 };
 
@@ -15,19 +15,19 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// The scenario's name.
-    pub scenario: String,
+    pub(crate) scenario: String,
     /// Whether each figure with a rule meets it; `None` if no figure has a rule.
     pub pass: Option<bool>,
     /// The measured figures, with the expected values and the paper's.
-    pub figures: Vec<Figure>,
+    pub(crate) figures: Vec<Figure>,
     /// Kernel release.
-    pub kernel: String,
+    pub(crate) kernel: String,
     /// The machine of the run.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// weir's version.
-    pub weir: String,
+    pub(crate) weir: String,
     /// Seconds since the epoch.
-    pub time: u64,
+    pub(crate) time: u64,
 }
 
 impl Head {

@@ -4,21 +4,21 @@ use serde::{Deserialize, Serialize};
 
 /// The machine of a run, as far as it matters for the comparison of figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// The model name in /proc/cpuinfo.
-    pub cpu: String,
+    pub(crate) cpu: String,
     /// Processors that this process may use.
-    pub cores: usize,
+    pub(crate) cores: usize,
     /// Memory, MB.
-    pub memory_mb: u64,
+    pub(crate) memory_mb: u64,
     /// Load average of the last minute at the time of the report; a busy machine adds noise.
-    pub load: String,
+    pub(crate) load: String,
 }
 
 impl Machine {
     /// The machine that this process runs on.
     #[must_use]
-    pub fn here() -> Machine {
+    pub(crate) fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Machine {
             cpu: field(&read("/proc/cpuinfo"), "model name")

@@ -4,12 +4,12 @@ use anyhow::Result;
 use plotters::style::{Color, RGBColor};
 
 use super::{
-    CaseReport, ContainerReport, Report,
+    shares::{CaseReport, ContainerReport, Report},
     sheet::{
         self, CENTER_TOP, Drawn, GREY, INK, LEFT_MIDDLE, RIGHT_MIDDLE, Sheet, TEXT, tick, title_width, width,
     },
 };
-use crate::control::{Kind, TcForm};
+use crate::control::kind::{Kind, TcForm};
 
 /// Width of a bar in pixels, from crowded to roomy plots.
 const BARS: std::ops::RangeInclusive<i32> = 13..=26;
@@ -20,14 +20,14 @@ const RIGHT: i32 = 22;
 const TOP: i32 = 104;
 const PLOT_HEIGHT: i32 = 330;
 const BOTTOM: i32 = 66;
-const LEAST_WIDTH: i32 = 720;
+const MIN_WIDTH: i32 = 720;
 const PAPER: RGBColor = RGBColor(201, 42, 42);
 
 /// The picture as SVG.
 ///
 /// # Errors
 /// If the drawing library refuses.
-pub fn svg(report: &Report) -> Result<String> {
+pub(crate) fn svg(report: &Report) -> Result<String> {
     let canvas = Canvas::new(report);
     let size = (canvas.width, TOP + PLOT_HEIGHT + BOTTOM);
     sheet::svg(&report.head.scenario, size, |sheet| canvas.draw(sheet, report))
@@ -50,7 +50,7 @@ impl Canvas {
         let bars = i32::try_from(report.controls.len()).unwrap_or(1);
         let groups: i32 = report.cases.iter().map(|case| active(case).count() as i32).sum();
         let fixed = groups * GROUP_GAP + report.cases.len() as i32 * 2 * PANEL_PAD;
-        let room = LEAST_WIDTH - LEFT - RIGHT - fixed;
+        let room = MIN_WIDTH - LEFT - RIGHT - fixed;
         let bar = (room / (groups * bars).max(1)).clamp(*BARS.start(), *BARS.end());
         let content = groups * bars * bar + fixed;
         let highest = report
@@ -65,7 +65,7 @@ impl Canvas {
         let tick = tick(highest, 8.0);
         let title = title_width(&report.title);
         let width = LEFT + content.max(title) + RIGHT;
-        Canvas { width: width.max(LEAST_WIDTH), top: (highest / tick * 1.02).ceil() * tick, tick, bars, bar }
+        Canvas { width: width.max(MIN_WIDTH), top: (highest / tick * 1.02).ceil() * tick, tick, bars, bar }
     }
 
     fn y(&self, mbit: f64) -> i32 {
@@ -208,7 +208,7 @@ pub(crate) fn color(kind: Kind) -> RGBColor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::sample;
+    use super::super::shares::tests::sample;
     use super::*;
 
     #[test]

@@ -4,13 +4,13 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use weir_netlab::traffic::Load;
 use weir_units::BitRate;
 
-use super::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, Settings};
+use super::shares::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, Settings};
 
-use crate::control::{Kind, Missing};
+use crate::control::kind::{Kind, Missing};
 
 /// All cases and containers, expected beside measured.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\n\
@@ -173,7 +173,7 @@ pub(crate) fn new_table() -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Shown as _, tests::sample};
+    use super::super::{head::Shown as _, shares::tests::sample};
     use super::*;
 
     #[test]

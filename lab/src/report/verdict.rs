@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::{Figure, Rule};
+use super::figure::{Figure, Rule};
 
 /// Whether each figure with a rule meets it; `None` if no figure has a rule.
 pub(crate) fn pass(figures: &[Figure]) -> Option<bool> {

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// How long a daemon may take to be ready: a second on a quiet machine.
-const READY: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why there can be no daemon or namespace here: the text of a skip.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +130,7 @@ pub(crate) fn await_ready(
             .try_wait()
             .map_err(|source| Unavailable::Io { what: format!("start {program}"), source })?
             .is_some();
-        if ended || started.elapsed() > READY {
+        if ended || started.elapsed() > READY_TIMEOUT {
             let _ = child.kill();
             let _ = child.wait();
             return Err(Unavailable::NotReady { program, after: started.elapsed(), said: tail(log) });

@@ -24,7 +24,7 @@ use crate::netns;
 /// How the directories begin; the process id of their maker follows.
 const PREFIX: &str = "weir-dockerd-";
 /// How long killed processes may take to vanish.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A new directory for a daemon of this process.
 pub(crate) fn new_dir() -> io::Result<PathBuf> {
@@ -78,7 +78,7 @@ pub(crate) fn clear(dir: &Path) -> Result<(), Vec<String>> {
         if alive.is_empty() {
             break;
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > EXIT_TIMEOUT {
             left.push(format!("processes {alive:?} of {} do not die", dir.display()));
             break;
         }
@@ -114,7 +114,7 @@ pub(crate) fn clear(dir: &Path) -> Result<(), Vec<String>> {
 fn retry<T>(started: Instant, mut work: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match work() {
-            Err(_) if started.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(5)),
+            Err(_) if started.elapsed() < EXIT_TIMEOUT => thread::sleep(Duration::from_millis(5)),
             done => return done,
         }
     }

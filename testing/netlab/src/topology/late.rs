@@ -12,7 +12,7 @@ const WAIT: Duration = Duration::from_micros(120);
 const SAMPLES: usize = 4000;
 /// The part of the time that a wire may lose.
 const LOST: f64 = 0.005;
-const MOST: Duration = Duration::from_millis(10);
+const MAX_LATENESS: Duration = Duration::from_millis(10);
 
 /// The burst that a wire needs to lose next to nothing, at most 10 ms; measured once, for a second.
 pub(super) fn lateness() -> Duration {
@@ -38,7 +38,7 @@ fn covering(mut late: Vec<Duration>) -> Duration {
         let next = late.last().copied().unwrap_or_default();
         let more = (longest - next) * longer;
         if lost + more > may_be_lost {
-            return (longest - (may_be_lost - lost) / longer).min(MOST);
+            return (longest - (may_be_lost - lost) / longer).min(MAX_LATENESS);
         }
         lost += more;
     }
@@ -60,6 +60,6 @@ mod tests {
         late.push(us(3040));
         assert_eq!(covering(late), us(3040) - us(10_000) * 5 / 1000);
         assert_eq!(covering(vec![us(0); 100]), us(0));
-        assert_eq!(covering(vec![us(50_000); 100]), MOST);
+        assert_eq!(covering(vec![us(50_000); 100]), MAX_LATENESS);
     }
 }

@@ -42,7 +42,7 @@ pub const BRIDGE: &str = "br0";
 /// The largest IP packet on every link here.
 pub const MTU: u32 = 1500;
 /// The most containers that a topology holds: the address plan's limit.
-pub const MOST_CONTAINERS: usize = 1000;
+const MAX_CONTAINERS: usize = 1000;
 
 const PREFIX: &str = "weirlab-";
 /// Tells a container's namespace from those of the node, the wire and the server.
@@ -217,8 +217,11 @@ impl Topology {
     /// until then are removed.
     pub fn build(spec: &Spec) -> Result<Topology> {
         check_rights()?;
-        if spec.containers.len() > MOST_CONTAINERS {
-            bail!("cannot build {} containers: {MOST_CONTAINERS} at the most", spec.containers.len());
+        if spec.containers.len() > MAX_CONTAINERS {
+            bail!(
+                "cannot build {} containers: a topology holds at most {MAX_CONTAINERS}",
+                spec.containers.len()
+            );
         }
         let prefix = unique_prefix();
         let make = |label: &str| Netns::create(&format!("{prefix}{label}"));
@@ -328,8 +331,8 @@ impl Topology {
             bail!("cannot add container {label}: there is one of that name");
         }
         let index = self.next_index;
-        if index >= MOST_CONTAINERS {
-            bail!("cannot add container {label}: {MOST_CONTAINERS} have been made, the most there can be");
+        if index >= MAX_CONTAINERS {
+            bail!("cannot add container {label}: {MAX_CONTAINERS} have been made, which is the limit");
         }
         let name = self.container_name(label);
         let netns = Netns::create(&name)?;
@@ -560,12 +563,12 @@ mod tests {
 
     #[test]
     fn every_container_has_addresses_of_its_own_inside_the_network() {
-        let all: HashSet<IpAddr> = (0..MOST_CONTAINERS)
+        let all: HashSet<IpAddr> = (0..MAX_CONTAINERS)
             .flat_map(|i| [container_address(i, Family::V4), container_address(i, Family::V6)])
             .chain([gateway(Family::V4), gateway(Family::V6)])
             .chain([Ipv4Addr::new(10, 97, 0, 2).into()])
             .collect();
-        assert_eq!(all.len(), 2 * MOST_CONTAINERS + 3);
+        assert_eq!(all.len(), 2 * MAX_CONTAINERS + 3);
         assert_eq!(container_address(250, Family::V4).to_string(), "10.97.2.1");
     }
 

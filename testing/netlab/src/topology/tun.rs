@@ -22,7 +22,7 @@ use nix::{
 use super::{MTU, Netns};
 
 /// Packets that a device keeps until they are taken: a second of 100 Mbit/s, as a busy machine may be late.
-const KEPT: u32 = 10_000;
+const QUEUE_CAPACITY: u32 = 10_000;
 /// Packets that are taken from a device before the other has its turn.
 const TURN: usize = 64;
 /// How long the thread waits before it looks whether to end, milliseconds.
@@ -50,7 +50,7 @@ pub fn tunnel(netns: &Netns, name: &str) -> Result<File> {
     };
     let file = netns.within(open)?.with_context(what)?;
     // Packets as they are on a wire, as on the veth of other links.
-    netns.ip(&format!("link set dev {name} mtu {MTU} txqueuelen {KEPT} up\n"))?;
+    netns.ip(&format!("link set dev {name} mtu {MTU} txqueuelen {QUEUE_CAPACITY} up\n"))?;
     netns.exec(&["ethtool", "-K", name, "gso", "off", "gro", "off"])?;
     Ok(file)
 }

@@ -19,7 +19,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use crate::topology::{Family, Netns, Topology};
 
 /// A blocked thread looks this often whether it is to stop.
-const PATIENCE: Duration = Duration::from_millis(200);
+const IO_TIMEOUT: Duration = Duration::from_millis(200);
 /// The bytes of one write to TCP, as in qCon section 4 ("16 KB TCP packets").
 const WRITE: usize = 16 << 10;
 
@@ -49,8 +49,8 @@ impl Bulk {
             let (mut receiver, _) = listener.accept()?;
             // By name: the host's default may be another.
             setsockopt(&sender, sockopt::TcpCongestion, &OsString::from("cubic"))?;
-            sender.set_write_timeout(Some(PATIENCE))?;
-            receiver.set_read_timeout(Some(PATIENCE))?;
+            sender.set_write_timeout(Some(IO_TIMEOUT))?;
+            receiver.set_read_timeout(Some(IO_TIMEOUT))?;
             let stop = bulk.stop.clone();
             bulk.spawn(move || until(&stop, || sender.write(&[0; WRITE]), |_| {}));
             let (stop, received) = (bulk.stop.clone(), bulk.received.clone());

@@ -20,7 +20,7 @@ const DATAGRAM: usize = 12_500;
 /// How often.
 const PERIOD: Duration = Duration::from_millis(1);
 /// A blocked thread looks this often whether it is to stop.
-const PATIENCE: Duration = Duration::from_millis(100);
+const IO_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The task at work, until it is dropped.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ impl Eager {
             IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
         };
         let source = from.within(|| UdpSocket::bind((unspecified, 0)))?.context("cannot send UDP")?;
-        sink.set_read_timeout(Some(PATIENCE))?;
-        source.set_write_timeout(Some(PATIENCE))?;
+        sink.set_read_timeout(Some(IO_TIMEOUT))?;
+        source.set_write_timeout(Some(IO_TIMEOUT))?;
         let mut eager = Eager { stop: Arc::default(), arrived: Arc::default(), threads: Vec::new() };
         let (stop, arrived) = (eager.stop.clone(), eager.arrived.clone());
         eager.threads.push(thread::spawn(move || {

@@ -149,9 +149,9 @@ pub struct Flow<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Left out at the start.
-    pub warm_up: Duration,
+    pub(crate) warm_up: Duration,
     /// In all, whole seconds (iperf3 knows no fractions).
-    pub total: Duration,
+    pub(crate) total: Duration,
 }
 
 impl Timing {
