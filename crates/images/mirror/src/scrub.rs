@@ -14,7 +14,7 @@ use crate::{
     coordination::News,
     pace::Pace,
     stats::count,
-    store::{Lot, StoreError},
+    store::{ScrubBatch, StoreError},
 };
 
 /// Read between two looks at the rate, bytes.
@@ -101,7 +101,8 @@ impl Mirror {
                 change(scrub);
             }
         };
-        let all = self.unchecked(Lot::All, Moment(u64::MAX)).await.map_err(|e| weir_units::chain(&e))?;
+        let all =
+            self.unchecked(ScrubBatch::All, Moment(u64::MAX)).await.map_err(|e| weir_units::chain(&e))?;
         tell(&|scrub| {
             scrub.of_blobs = all.len() as u64;
             scrub.of_bytes = all.iter().map(|(_, size)| size).sum();
@@ -123,7 +124,7 @@ impl Mirror {
         Ok(())
     }
 
-    async fn unchecked(&self, lot: Lot, before: Moment) -> Result<Vec<(Digest, u64)>, StoreError> {
+    async fn unchecked(&self, lot: ScrubBatch, before: Moment) -> Result<Vec<(Digest, u64)>, StoreError> {
         let store = self.store().clone();
         let looked = spawn_blocking(move || store.unchecked(lot, before, Moment::now())).await;
         looked.unwrap_or_else(|_| Ok(Vec::new()))
@@ -179,7 +180,7 @@ impl Mirror {
             let round = Instant::now();
             let before = Moment::now().before(every);
             let due = match pace.rate() {
-                Some(_) => self.unchecked(Lot::Own, before).await,
+                Some(_) => self.unchecked(ScrubBatch::Own, before).await,
                 None => Ok(Vec::new()),
             };
             let due = due.unwrap_or_else(|e| {

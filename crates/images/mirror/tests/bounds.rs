@@ -1,11 +1,11 @@
 //! Names that clients make up and manifests that registries make large: disk, inodes and memory stay bounded.
 
-mod kit;
+mod support;
 
 use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use kit::{Registry, digest, pair, serve, settings};
+use support::{Registry, digest, pair, serve, settings};
 use weir_image::{
     Image, Moment,
     manifest::Manifest,

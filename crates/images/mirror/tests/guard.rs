@@ -1,6 +1,6 @@
 //! Access to content, refusals, and bounds.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
@@ -10,14 +10,14 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kit::{Registry, Served, Trouble, digest, pair, serve, serve_with, settings, timing};
+use support::{Registry, RegistryFault, Served, digest, pair, serve, serve_with, settings, timing};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use weir_image::{
     Image, Moment, Scope,
-    coordination::{Claim, Coordination, LEASE, Site},
+    coordination::{AcquireResult, Coordination, InMemoryCoordination, LEASE},
     store::{Budget, PolicyKind, Store, StoreError},
 };
 
@@ -82,7 +82,8 @@ async fn credentials_do_not_follow_to_another_host() {
     let made = registry.image(APP, "1", 21, &[200_000]);
     cdn.image(APP, "1", 21, &[200_000]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
-    registry.trouble(Trouble::Redirect(format!("http://{}/v2/x/blobs/{}", cdn.address, made.layers[0])));
+    registry
+        .trouble(RegistryFault::Redirect(format!("http://{}/v2/x/blobs/{}", cdn.address, made.layers[0])));
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     assert_eq!(cdn.asked("GET /v2/x/blobs/"), 1);
     let headers = cdn.state.headers.lock().unwrap().clone();
@@ -293,8 +294,8 @@ fn a_disk_that_fills_up_in_mid_write_ends_that_download_and_nothing_else() {
             served.pull("acme/small", "1").await.unwrap();
             let large = registry.image(APP, "1", 31, &[4 << 20]);
             served.get(&format!("/v2/{APP}/manifests/1")).await;
-            registry.trouble(Trouble::Slow(Duration::from_millis(20)));
-            let (puller, blob) = (kit::Puller(served.address), large.layers[0].clone());
+            registry.trouble(RegistryFault::Slow(Duration::from_millis(20)));
+            let (puller, blob) = (support::Puller(served.address), large.layers[0].clone());
             let pull = tokio::spawn(async move { puller.blob(APP, &blob).await });
             let begun = Instant::now();
             while on_disk(&served) < 1 << 20 {
@@ -366,7 +367,7 @@ async fn node_without_a_lease_waits_and_one_cut_off_goes_on_alone() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
-    let site = Site::default();
+    let site = InMemoryCoordination::default();
     let (store, _) =
         Store::open(&given.directory, Budget::of(64 << 20), PolicyKind::Lru, Moment::now()).unwrap();
     let served = serve_with(given, store, Arc::new(site.node("a"))).await;
@@ -376,7 +377,7 @@ async fn node_without_a_lease_waits_and_one_cut_off_goes_on_alone() {
     let almost = Moment(Moment::now().0 - u64::try_from(LEASE.as_millis()).unwrap() + 700);
     let scope = Scope::of(&"docker.io/library/app".parse::<Image>().unwrap().source, true);
     let claim = site.node("b").acquire(&scope.lease(&made.layers[0]), almost).await.unwrap();
-    assert!(matches!(claim, Claim::Granted(_)));
+    assert!(matches!(claim, AcquireResult::Granted(_)));
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     site.set_lost(true);
     assert_eq!(digest(served.blob(APP, &made.layers[1]).await.bytes()), made.layers[1]);

@@ -1,6 +1,6 @@
 //! Memory that hostile registries take: measured of this process, so one test at a time.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use kit::digest;
+use support::digest;
 use weir_image::{
     Image, Moment,
     manifest::Manifest,

@@ -1,21 +1,21 @@
 //! The coordination of a site on a real Redis, also one that is gone, frozen or has lost its memory.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
     time::{Duration, Instant},
 };
 
-use kit::{digest, redis::RedisServer};
+use support::{digest, redis::RedisServer};
 use weir_image::{
     Moment,
-    coordination::{Claim, Coordination, Lease, Redis, conformance},
+    coordination::{AcquireResult, Coordination, Lease, Redis, conformance},
 };
 
 async fn granted(by: &Redis, of: &[u8]) -> Lease {
     match by.acquire(&digest(of), Moment::now()).await {
-        Ok(Claim::Granted(lease)) => lease,
+        Ok(AcquireResult::Granted(lease)) => lease,
         other => panic!("{other:?}"),
     }
 }
@@ -40,7 +40,7 @@ async fn redis_conforms() {
     conformance::check(&one, &two, &server).await;
     let held = granted(&one, b"by").await;
     let answer = two.acquire(&held.digest, Moment::now()).await;
-    assert_eq!(answer, Ok(Claim::Held { by: "10.0.0.1:5051".to_owned() }));
+    assert_eq!(answer, Ok(AcquireResult::Held { by: "10.0.0.1:5051".to_owned() }));
     one.register(&HashSet::new(), Moment::now()).await.unwrap();
     assert_eq!(two.nodes(Moment::now()).await.unwrap().addresses, ["10.0.0.1:5051"]);
     one.release(&held).await.unwrap();

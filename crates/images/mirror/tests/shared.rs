@@ -1,6 +1,6 @@
 //! Nodes of a site that share one directory.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
@@ -9,11 +9,11 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use kit::{
-    Registry, Trouble, digest,
+use support::{
+    Registry, RegistryFault, digest,
     redis::RedisServer,
     settings,
-    site::{APP, Node, World, files, on_disk, share},
+    site::{APP, Cluster, Node, files, on_disk, share},
 };
 use weir_image::{
     Moment, PopStore,
@@ -26,8 +26,8 @@ use weir_image::{
 /// next meanwhile is not counted twice.
 const BYTES: [&str; 3] = ["part", "blobs", "trash"];
 
-async fn world(nodes: usize, budget: u64) -> World {
-    kit::site::world(PopStore::SharedDir, nodes, budget).await
+async fn world(nodes: usize, budget: u64) -> Cluster {
+    support::site::world(PopStore::SharedDir, nodes, budget).await
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn twenty_pullers_on_five_nodes_cost_one_get_per_blob_and_manifest() {
         .collect();
     let made = registry.image(APP, "1", 2, &[3_000_000, 200_000, 17]);
     for _ in 0..4 {
-        registry.trouble(Trouble::Slow(Duration::from_millis(5)));
+        registry.trouble(RegistryFault::Slow(Duration::from_millis(5)));
     }
     let pulls = nodes.iter().flat_map(|node| (0..4).map(|_| async { node.puller().pull(APP, "1").await }));
     for result in join_all(pulls).await {
@@ -61,7 +61,7 @@ async fn twenty_pullers_on_five_nodes_cost_one_get_per_blob_and_manifest() {
 async fn who_waits_on_another_node_has_the_first_byte_when_the_leader_has_it() {
     let world = world(5, 64 << 20).await;
     let made = world.registry.image(APP, "1", 10, &[1_000_000]);
-    world.registry.trouble(Trouble::Slow(Duration::from_millis(100)));
+    world.registry.trouble(RegistryFault::Slow(Duration::from_millis(100)));
     let pulls = world.nodes.iter().map(|node| async { node.puller().timed(APP, &made.layers[0]).await });
     let timed = join_all(pulls).await;
     assert!(timed.iter().all(|t| digest(t.got.bytes()) == made.layers[0]));
@@ -77,7 +77,7 @@ async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
     let mut world = world(3, 64 << 20).await;
     let made = world.registry.image(APP, "1", 3, &[2_000_000]);
     world.nodes[0].puller().get(&format!("/v2/{APP}/manifests/1")).await;
-    world.registry.trouble(Trouble::Slow(Duration::from_millis(40)));
+    world.registry.trouble(RegistryFault::Slow(Duration::from_millis(40)));
     let leading = world.nodes[0].puller();
     let blob = made.layers[0].clone();
     let lost = tokio::spawn(async move { leading.blob(APP, &blob).await });
@@ -108,7 +108,7 @@ async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
 async fn holder_of_a_lost_lease_neither_writes_nor_publishes() {
     let dir = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, Budget::of(64 << 20)));
-    let bytes = kit::noise(5, 1_000_000);
+    let bytes = support::noise(5, 1_000_000);
     let name = weir_image::Digest::of(Algorithm::Sha256, &bytes);
     let mut stale = a.begin(&name, 1_000_000, 1, Moment::now()).unwrap();
     stale.write(&bytes[..400_000]).unwrap();
@@ -140,7 +140,7 @@ async fn a_node_that_is_cut_off_and_one_that_takes_over_both_end_right() {
     let made = world.registry.image(APP, "1", 4, &[3_000_000]);
     world.nodes[0].puller().get(&format!("/v2/{APP}/manifests/1")).await;
     for _ in 0..2 {
-        world.registry.trouble(Trouble::Slow(Duration::from_millis(150)));
+        world.registry.trouble(RegistryFault::Slow(Duration::from_millis(150)));
     }
     let leading = world.nodes[0].puller();
     let blob = made.layers[0].clone();
@@ -167,7 +167,7 @@ async fn without_a_redis_and_with_one_that_says_nothing_every_pull_ends_right() 
             registry.image(APP, trouble.split(' ').next().unwrap(), 20 + seed as u64, &[1_500_000, 90_000]);
         let tag = trouble.split(' ').next().unwrap().to_owned();
         for _ in 0..16 {
-            registry.trouble(Trouble::Slow(Duration::from_millis(20)));
+            registry.trouble(RegistryFault::Slow(Duration::from_millis(20)));
         }
         let pulls: Vec<_> = nodes
             .iter()

@@ -1,6 +1,6 @@
 //! A site whose Redis an attacker writes to, and whose network an attacker listens on.
 
-mod kit;
+mod support;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use kit::{
+use support::{
     digest,
-    site::{APP, World},
+    site::{APP, Cluster},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -43,7 +43,7 @@ async fn listen(at: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
 /// An attacker in the site's network, whose address is in Redis, hears the proofs of nodes and repeats them.
 #[tokio::test]
 async fn proof_that_an_attacker_hears_is_of_no_use() {
-    let mut world = World::plan(PopStore::Peer, 2, 64 << 20).await;
+    let mut world = Cluster::plan(PopStore::Peer, 2, 64 << 20).await;
     let node = world.settings[0].pop.as_ref().unwrap().listen.unwrap();
     let IpAddr::V4(ip) = node.ip() else { panic!("{node}") };
     let [a, b, c, _] = ip.octets();
@@ -79,7 +79,7 @@ async fn proof_that_an_attacker_hears_is_of_no_use() {
 
 #[tokio::test]
 async fn address_of_redis_outside_the_site_is_not_asked() {
-    let mut world = World::plan(PopStore::Peer, 2, 64 << 20).await;
+    let mut world = Cluster::plan(PopStore::Peer, 2, 64 << 20).await;
     let (outside, heard) = listen("127.0.0.1:0".parse().unwrap()).await;
     let port = outside.port();
     let names = [

@@ -9,7 +9,7 @@ use std::{
 use futures_util::future::{BoxFuture, ready};
 use tokio::{sync::broadcast, time::timeout};
 
-use super::{Claim, Coordination, LEASE, Lease, News, REGISTERED};
+use super::{AcquireResult, Coordination, LEASE, Lease, News, REGISTERED};
 use crate::{Digest, Moment, digest::Algorithm};
 
 /// How a test has time pass for a keeper.
@@ -123,7 +123,7 @@ fn digest(bytes: &[u8]) -> Digest {
 
 async fn granted(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> Lease {
     match by.acquire(digest, clock.now()).await {
-        Ok(Claim::Granted(lease)) => {
+        Ok(AcquireResult::Granted(lease)) => {
             assert_eq!(lease.digest, *digest);
             lease
         }
@@ -132,5 +132,5 @@ async fn granted(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> L
 }
 
 async fn is_held(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> bool {
-    matches!(by.acquire(digest, clock.now()).await, Ok(Claim::Held { .. }))
+    matches!(by.acquire(digest, clock.now()).await, Ok(AcquireResult::Held { .. }))
 }

@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::ready;
 use tokio::sync::broadcast;
 
-use super::{Answer, Claim, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED};
+use super::{AcquireResult, Answer, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED};
 use crate::{Digest, Moment};
 
 /// Leases among the downloads of one process.
@@ -27,15 +27,15 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn acquire(&mut self, by: &str, digest: &Digest, now: Moment) -> Claim {
+    pub(super) fn acquire(&mut self, by: &str, digest: &Digest, now: Moment) -> AcquireResult {
         if let Some((_, by, until)) = self.leases.get(digest)
             && now < *until
         {
-            return Claim::Held { by: by.clone() };
+            return AcquireResult::Held { by: by.clone() };
         }
         self.fence = (self.fence + 1).max(now.0);
         self.leases.insert(digest.clone(), (self.fence, by.to_owned(), now.after(LEASE)));
-        Claim::Granted(Lease { digest: digest.clone(), fence: self.fence })
+        AcquireResult::Granted(Lease { digest: digest.clone(), fence: self.fence })
     }
 
     pub(super) fn renew(&mut self, lease: &Lease, now: Moment) -> bool {
@@ -82,7 +82,7 @@ impl Embedded {
 const SELF: &str = "";
 
 impl Coordination for Embedded {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, AcquireResult> {
         Box::pin(ready(Ok(self.kept().acquire(SELF, digest, now))))
     }
 

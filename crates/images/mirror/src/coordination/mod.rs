@@ -2,8 +2,8 @@
 //! For one process, or for the nodes of a site.
 
 mod embedded;
+mod memory;
 mod redis;
-mod twin;
 
 pub mod conformance;
 
@@ -16,7 +16,7 @@ use crate::{Digest, Moment};
 
 pub use self::redis::{BadRedis, Redis};
 pub use embedded::Embedded;
-pub use twin::{Site, SiteNode};
+pub use memory::{InMemoryCoordination, InMemoryNode};
 
 /// How long a lease holds unless it is renewed: so long those who wait for a node that died get nothing.
 pub const LEASE: Duration = Duration::from_secs(4);
@@ -40,7 +40,7 @@ pub struct Lease {
 
 /// The answer to asking for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claim {
+pub enum AcquireResult {
     /// It is the asker's.
     Granted(Lease),
     /// Another has it.
@@ -112,7 +112,7 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, Unreachable>>;
 pub trait Coordination: Send + Sync + fmt::Debug {
     /// Asks for the lease of a digest. It is granted if no node has it, or if its holder did not
     /// renew it.
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim>;
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, AcquireResult>;
 
     /// Holds a lease for longer. `false`: it is lost, and another may have it.
     fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool>;

@@ -12,13 +12,13 @@ use redis::{
 };
 use tokio::sync::{Mutex, broadcast};
 
-use super::{Answer, Claim, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED, Unreachable};
+use super::{AcquireResult, Answer, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED, Unreachable};
 use weir_units::chain;
 
 use crate::{Digest, Moment, settings::PopSettings};
 
 /// A connection, or an answer, has so long; callers go on without it then.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REDIS_TIMEOUT: Duration = Duration::from_millis(500);
 /// After a failure it is not asked for so long.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -143,8 +143,8 @@ impl Redis {
         let news = broadcast::Sender::new(NEWS);
         let heard = news.clone();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE))
+            .set_connection_timeout(Some(REDIS_TIMEOUT))
+            .set_response_timeout(Some(REDIS_TIMEOUT))
             .set_push_sender(move |push| {
                 hear(&push, &heard);
                 Ok::<(), redis::aio::SendError>(())
@@ -224,14 +224,14 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Coordination for Redis {
-    fn acquire<'a>(&'a self, digest: &'a Digest, _now: Moment) -> Answer<'a, Claim> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, _now: Moment) -> Answer<'a, AcquireResult> {
         Box::pin(async move {
             let mut command = script(ACQUIRE, &[self.lease_key(digest), self.key("fence")]);
             command.arg(&self.address).arg(millis(LEASE));
             let (fence, by): (u64, String) = self.ask(command).await?;
             Ok(match fence {
-                0 => Claim::Held { by },
-                fence => Claim::Granted(Lease { digest: digest.clone(), fence }),
+                0 => AcquireResult::Held { by },
+                fence => AcquireResult::Granted(Lease { digest: digest.clone(), fence }),
             })
         })
     }

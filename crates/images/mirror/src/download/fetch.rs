@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, pulse::LEAST_RATE, readable};
+use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, pulse::MIN_RATE, readable};
 use crate::{
     Moment,
     coordination::News,
@@ -200,7 +200,7 @@ impl Downloads {
         let mut pulse = job.pulse.lock().unwrap_or_else(PoisonError::into_inner);
         pulse.beat(bytes, waited, window).map_or(Ok(()), |rate| {
             let what = format!("{}/{}", job.ask.source, job.ask.path);
-            Err(Fault::Slow { what, rate, least: LEAST_RATE, window })
+            Err(Fault::Slow { what, rate, least: MIN_RATE, window })
         })
     }
 

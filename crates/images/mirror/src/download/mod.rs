@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::{
     Digest, Moment, Source,
-    coordination::{Claim, Coordination, LEASE, Lease, News, until_lost},
+    coordination::{AcquireResult, Coordination, LEASE, Lease, News, until_lost},
     pace::Pace,
     peer::Peers,
     scope::Scope,
@@ -285,8 +285,8 @@ impl Downloads {
         loop {
             let is_stranger = |by: &str| self.peers.as_ref().is_some_and(|peers| !peers.is_of_site(by));
             let claim = match self.coordination.acquire(&job.scope.lease(&job.digest), Moment::now()).await {
-                Ok(Claim::Held { by }) if is_stranger(&by) => Followed::Alone,
-                Ok(Claim::Held { by }) if self.peers.is_some() => {
+                Ok(AcquireResult::Held { by }) if is_stranger(&by) => Followed::Alone,
+                Ok(AcquireResult::Held { by }) if self.peers.is_some() => {
                     let (right, before) = (Right::alone(), sink.as_ref().map_or(0, Sink::written));
                     match self.bring(job, right, Origin::Peer(&by), &mut sink, None).await {
                         Ok(Brought::Here) => return Ok(()),
@@ -307,8 +307,8 @@ impl Downloads {
                     }
                     Followed::Alone
                 }
-                Ok(Claim::Held { by }) => self.follow(job, &by).await?,
-                Ok(Claim::Granted(lease)) => Followed::Free(lease),
+                Ok(AcquireResult::Held { by }) => self.follow(job, &by).await?,
+                Ok(AcquireResult::Granted(lease)) => Followed::Free(lease),
                 Err(_) => Followed::Alone,
             };
             let brought = match claim {

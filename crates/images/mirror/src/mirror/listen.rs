@@ -94,7 +94,7 @@ impl Mirror {
         };
         let tick = async {
             loop {
-                self.tend().await;
+                self.maintain().await;
                 sleep(TEND).await;
             }
         };
@@ -108,7 +108,7 @@ impl Mirror {
     }
 
     /// Periodic work: the store's own, and the messages between the nodes of a site.
-    async fn tend(&self) {
+    async fn maintain(&self) {
         let (store, coordination) = (self.inner.store.clone(), &self.inner.coordination);
         let ticking = tokio::task::spawn_blocking(move || (store.tick(Moment::now()), store.take_gone()));
         let Ok((ticked, gone)) = ticking.await else { return };

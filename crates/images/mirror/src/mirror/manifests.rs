@@ -16,7 +16,7 @@ use tokio::{
 use super::access::Permissions;
 use crate::{
     Digest, Moment, Reference, Source, Tag,
-    coordination::{Claim, Coordination, News, until_lost},
+    coordination::{AcquireResult, Coordination, News, until_lost},
     digest::Algorithm,
     flight::Flights,
     manifest::{ACCEPT, MAX_MANIFEST, Manifest},
@@ -303,7 +303,7 @@ impl Manifests {
             }
             let fetch = self.fetch(source, &name, Some(digest), asker);
             match self.coordination.acquire(digest, Moment::now()).await {
-                Ok(Claim::Granted(lease)) => {
+                Ok(AcquireResult::Granted(lease)) => {
                     // Another may have published it and given the lease back since.
                     let stored = self.stored(source, digest, Moment::now()).await;
                     let fetched = match stored {
@@ -321,7 +321,7 @@ impl Manifests {
                     }
                     return fetched;
                 }
-                Ok(Claim::Held { .. }) => sleep(LOOK).await,
+                Ok(AcquireResult::Held { .. }) => sleep(LOOK).await,
                 Err(_) => return fetch.await,
             }
         }

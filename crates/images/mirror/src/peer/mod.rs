@@ -45,7 +45,7 @@ use site::Site;
 /// A peer is on the same network: it answers soon, or is not there.
 const CONNECT: Duration = Duration::from_millis(300);
 /// A peer says soon what it has.
-const SOON: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer that was not there is not asked for so long.
 const DOWN: Duration = Duration::from_secs(5);
 /// The most nodes of a site that are asked.
@@ -207,7 +207,7 @@ impl Peers {
         let path = &format!("/v2/{}/{what}?ns={}", source.repository, source.registry);
         let others = self.others().into_iter();
         let mut asked: FuturesUnordered<_> =
-            others.map(|peer| async move { self.ask(peer, path, from, SOON).await }).collect();
+            others.map(|peer| async move { self.ask(peer, path, from, ANSWER_TIMEOUT).await }).collect();
         while let Some(answer) = asked.next().await {
             if answer.is_some() {
                 return answer;
@@ -257,10 +257,10 @@ impl Peers {
         let Some(request) = self.request(address, "/v2/", 0, now) else {
             return failed(node, "no proof can be made for it".to_owned());
         };
-        let response = match timeout(SOON, self.client.request(request)).await {
+        let response = match timeout(ANSWER_TIMEOUT, self.client.request(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(e)) => return failed(node, weir_units::chain(&e)),
-            Err(_) => return failed(node, format!("no answer within {SOON:?}")),
+            Err(_) => return failed(node, format!("no answer within {ANSWER_TIMEOUT:?}")),
         };
         let said = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok());
         let at: Option<i64> = said(NOW).and_then(|text| text.parse().ok());

@@ -178,7 +178,7 @@ impl Inner {
     fn throw_manifest(&self, state: &mut State, digest: &Digest, now: Moment) -> Result<(), StoreError> {
         state.manifests.remove(digest);
         if state.blobs.get(digest).is_some_and(|blob| Arc::strong_count(&blob.readers) == 1) {
-            self.throw(state, digest, now)?;
+            self.move_to_trash(state, digest, now)?;
             state.forget(digest);
         }
         Ok(())

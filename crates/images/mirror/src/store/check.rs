@@ -29,7 +29,7 @@ const READ: usize = 256 << 10;
 
 /// The blobs that a scrub looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lot {
+pub enum ScrubBatch {
     /// Of a directory that several nodes share, those that are this node's to check: each is one node's
     /// while the same nodes are there, and about as many are each one's.
     Own,
@@ -216,13 +216,18 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn unchecked(&self, lot: Lot, before: Moment, now: Moment) -> Result<Vec<(Digest, u64)>, StoreError> {
+    pub fn unchecked(
+        &self,
+        lot: ScrubBatch,
+        before: Moment,
+        now: Moment,
+    ) -> Result<Vec<(Digest, u64)>, StoreError> {
         let mut state = self.lock();
         self.inner.look_around(&mut state, now)?;
         self.inner.read_checks(&mut state)?;
         let nodes = match lot {
-            Lot::Own => state.nodes(self.inner.layout.node()),
-            Lot::All => BTreeSet::new(),
+            ScrubBatch::Own => state.nodes(self.inner.layout.node()),
+            ScrubBatch::All => BTreeSet::new(),
         };
         let mut due: Vec<_> = state
             .blobs

@@ -324,12 +324,12 @@ impl Layout {
 
     /// Removes a blob's name, and the file unless another node may be reading it. A reader on this
     /// node reads on. Answers whether it is still in `trash`.
-    pub(super) fn throw(&self, digest: &Digest, now: Moment) -> Result<bool, StoreError> {
+    pub(super) fn move_to_trash(&self, digest: &Digest, now: Moment) -> Result<bool, StoreError> {
         let name = format!("{}-{}-{}", now.0, digest.algorithm().name(), digest.hex());
         self.throw_as(&name, digest)
     }
 
-    /// As [`Layout::throw`], of a blob that is not what it is called: it does not come back.
+    /// As [`Layout::move_to_trash`], of a blob that is not what it is called: it does not come back.
     pub(super) fn condemn(&self, digest: &Digest, now: Moment) -> Result<(), StoreError> {
         self.throw_as(&format!("{}-corrupt-{}", now.0, digest.hex()), digest).map(drop)
     }

@@ -34,7 +34,7 @@ use tokio::sync::broadcast;
 use crate::{Digest, Source, moment::Moment};
 
 use bounds::on_disk;
-pub use check::Lot;
+pub use check::ScrubBatch;
 use index::Manifests;
 pub use layout::StoreError;
 use layout::{Layout, io_error};
@@ -80,7 +80,7 @@ struct State {
     /// Blobs that left since they were asked for.
     gone: Vec<Digest>,
     /// Blobs that are out of the index, and still being sent to a client.
-    lingering: Vec<(Digest, Weak<()>)>,
+    open_after_evict: Vec<(Digest, Weak<()>)>,
     order: Order,
     repos: BTreeMap<Source, Repo>,
     /// The extent of `repos`.
@@ -287,7 +287,7 @@ impl Store {
             used: 0,
             others: layout.is_shared().then(Others::default),
             gone: Vec::new(),
-            lingering: Vec::new(),
+            open_after_evict: Vec::new(),
             order: Order::new(policy, budget.bytes),
             repos: BTreeMap::new(),
             refs: Extent::default(),
@@ -472,11 +472,11 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn tick(&self, now: Moment) -> Result<(), StoreError> {
         let mut state = self.lock();
-        state.lingering.retain(|(_, reader)| reader.strong_count() > 0);
+        state.open_after_evict.retain(|(_, reader)| reader.strong_count() > 0);
         state.expire(now);
         part::expire(&self.inner.layout, &mut state, now)?;
         self.inner.note(&mut state, now);
-        self.inner.tend(&mut state, now)
+        self.inner.maintain(&mut state, now)
     }
 }
 
@@ -513,7 +513,7 @@ impl State {
     fn forget(&mut self, digest: &Digest) {
         if let Some(blob) = self.blobs.remove(digest) {
             if Arc::strong_count(&blob.readers) > 1 {
-                self.lingering.push((digest.clone(), Arc::downgrade(&blob.readers)));
+                self.open_after_evict.push((digest.clone(), Arc::downgrade(&blob.readers)));
             }
             self.used -= on_disk(blob.size);
             self.order.removed(digest);

@@ -551,7 +551,7 @@ impl Store {
                 continue;
             }
             freed += blob.size;
-            self.inner.throw(state, &digest, Moment::now())?;
+            self.inner.move_to_trash(state, &digest, Moment::now())?;
             state.forget(&digest);
             self.inner.drop_manifest(state, &digest)?;
         }

@@ -148,9 +148,14 @@ impl State {
 
 impl Inner {
     /// Takes a blob's file away.
-    pub(super) fn throw(&self, state: &mut State, digest: &Digest, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn move_to_trash(
+        &self,
+        state: &mut State,
+        digest: &Digest,
+        now: Moment,
+    ) -> Result<(), StoreError> {
         let size = state.blobs.get(digest).map_or(0, |b| b.size);
-        let is_left = self.layout.throw(digest, now)?;
+        let is_left = self.layout.move_to_trash(digest, now)?;
         self.unseal(digest);
         if !is_left {
             self.drop_sources(digest);
@@ -267,7 +272,7 @@ impl Inner {
             passed.insert(victim);
             return Ok(0);
         }
-        if let Err(e) = self.throw(state, &victim, now) {
+        if let Err(e) = self.move_to_trash(state, &victim, now) {
             state.order.restored(&victim, size, uses, now);
             return Err(e);
         }

@@ -38,7 +38,7 @@ const SEALED: u64 = 1 << 20;
 
 /// The statement of a node about itself: the file `claims/NODE`, which only it writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Claims {
+struct NodeReservations {
     /// Grows, as a sign of life.
     beat: u64,
     /// Bytes that are wanted, and perhaps not to be had.
@@ -57,10 +57,10 @@ struct Claims {
 /// The others, as seen from here.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    mine: Claims,
+    mine: NodeReservations,
     /// The blobs published from here, and the time until which they are announced.
     fresh: HashMap<Digest, Moment>,
-    nodes: HashMap<String, (Claims, Moment)>,
+    nodes: HashMap<String, (NodeReservations, Moment)>,
     seen: HashMap<PathBuf, Watched>,
     /// Bytes that others have reserved, and of parts without a writer.
     pub(super) bytes: u64,
@@ -109,7 +109,7 @@ impl Others {
         !is_settled
     }
 
-    fn alive(&self) -> impl Iterator<Item = &Claims> {
+    fn alive(&self) -> impl Iterator<Item = &NodeReservations> {
         let now = self.looked;
         self.nodes.values().filter(move |(_, at)| now.since(*at) < SILENT).map(|(claims, _)| claims)
     }
@@ -149,11 +149,11 @@ impl Inner {
             of.insert(digest.clone(), reservation.size);
         }
         let is_read = |blob: &super::Blob| Arc::strong_count(&blob.readers) > 1;
-        let lingering = state.lingering.iter().filter(|(_, reader)| reader.strong_count() > 0);
+        let open_after_evict = state.open_after_evict.iter().filter(|(_, reader)| reader.strong_count() > 0);
         let reading = state.blobs.iter().filter(|(_, b)| is_read(b)).map(|(digest, _)| digest);
-        let reading = reading.chain(lingering.map(|(digest, _)| digest)).cloned().collect();
+        let reading = reading.chain(open_after_evict.map(|(digest, _)| digest)).cloned().collect();
         let (beat, fresh) = (others.mine.beat + 1, others.fresh.keys().cloned().collect());
-        others.mine = Claims { beat, asking, held, expected, fresh, reading };
+        others.mine = NodeReservations { beat, asking, held, expected, fresh, reading };
         let text = serde_json::to_vec(&others.mine).unwrap_or_default();
         let file = self.layout.dir("claims").join(self.layout.node());
         // Read by others, and of no use after a crash: it need not be on the disk.
@@ -188,7 +188,9 @@ impl Inner {
                 continue;
             }
             // Written whole; what cannot be read is another version's.
-            let claims = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Claims>(&bytes).ok());
+            let claims = fs::read(&path)
+                .ok()
+                .and_then(|bytes| serde_json::from_slice::<NodeReservations>(&bytes).ok());
             let Some(claims) = claims else { continue };
             there.insert(name.clone());
             match others.nodes.get_mut(&name) {
@@ -384,7 +386,7 @@ impl Inner {
     }
 
     /// Periodic work about the others: a sign of life, a look, the files that they left.
-    pub(super) fn tend(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn maintain(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
         if state.others.is_none() {
             return Ok(());
         }

@@ -50,7 +50,7 @@ const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 const REDIRECTS: usize = 5;
 
 /// The longest that a registry's `Retry-After` is honoured.
-const MOST_PAUSED: Duration = Duration::from_secs(3600);
+const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Requests at once to a registry of which the configuration says nothing.
 const REQUESTS: usize = 16;
@@ -371,7 +371,7 @@ impl Upstreams {
                 if let (503, None) = (status, after) {
                     return Err(outage(ask, "its registry answers 503"));
                 }
-                let retry = after.unwrap_or(self.timing.negative).min(MOST_PAUSED);
+                let retry = after.unwrap_or(self.timing.negative).min(MAX_PAUSE);
                 let mut paused = lock(&self.paused);
                 paused.retain(|_, (until, _)| now < *until);
                 if paused.len() >= MAX_PAUSED {
