@@ -85,7 +85,7 @@ pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
 pub use fault::{CounterOffer, Fault, FaultCode, Place};
 pub use model::{Agreement, Constraints, Context, Offer, Service, Template};
 pub use monitor::{
-    Cause, Conditions, Hour, INTERVAL, Look, MERGE, MET_PERCENT, MOST_VIOLATIONS, Monitor, Month, News,
+    Cause, Conditions, Hour, INTERVAL, Look, MAX_VIOLATIONS, MERGE, MET_PERCENT, Monitor, Month, News,
     Violation,
 };
 pub use name::{Name, NameError};

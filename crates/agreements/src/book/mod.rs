@@ -1,10 +1,10 @@
 //! The book of agreements: offers in, answers out, and what is in force when.
 
 mod check;
-mod claims;
 mod force;
 mod life;
 mod rejection;
+mod reservations;
 mod throttle;
 
 pub use force::InForce;
@@ -24,8 +24,8 @@ use crate::{
     Usage, Utc,
 };
 use check::{check_claim, check_constraints, check_expiration};
-use claims::Claims;
 use force::in_force;
+use reservations::SelectorReservations;
 
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub struct Book {
     used_up: BTreeSet<Name>,
     /// In a final state, by when it got there.
     closed: BTreeSet<(Utc, Name)>,
-    claims: Claims,
+    claims: SelectorReservations,
     of_party: BTreeMap<Name, usize>,
     answers: BTreeMap<(Name, Name), Answer>,
     rejected: VecDeque<(Name, Name)>,
@@ -138,7 +138,7 @@ impl Book {
             ending: BTreeSet::new(),
             used_up: BTreeSet::new(),
             closed: BTreeSet::new(),
-            claims: Claims::default(),
+            claims: SelectorReservations::default(),
             of_party: BTreeMap::new(),
             answers: BTreeMap::new(),
             rejected: VecDeque::new(),
