@@ -10,12 +10,12 @@ use futures_util::future::{BoxFuture, ready};
 use tokio::{sync::broadcast, time::timeout};
 
 use super::{AcquireResult, Coordination, LEASE, Lease, News, REGISTERED};
-use crate::{Digest, Moment, digest::Algorithm};
+use crate::{Digest, UnixMillis, digest::Algorithm};
 
 /// How a test has time pass for a keeper.
 pub trait Clock: Sync {
     /// The name of the keeper.
-    fn now(&self) -> Moment;
+    fn now(&self) -> UnixMillis;
     /// Has time pass, of the keeper's own clock too.
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()>;
 }
@@ -25,8 +25,8 @@ pub trait Clock: Sync {
 pub struct Told(AtomicU64);
 
 impl Clock for Told {
-    fn now(&self) -> Moment {
-        Moment(self.0.load(Ordering::Relaxed))
+    fn now(&self) -> UnixMillis {
+        UnixMillis(self.0.load(Ordering::Relaxed))
     }
 
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()> {

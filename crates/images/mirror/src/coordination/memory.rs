@@ -12,7 +12,7 @@ use futures_util::future::ready;
 use tokio::sync::broadcast;
 
 use super::{AcquireResult, Answer, Coordination, Lease, NEWS, News, Nodes, Unreachable, embedded::Kept};
-use crate::{Digest, Moment};
+use crate::{Digest, UnixMillis};
 
 /// The records that a server would keep for the nodes of a site.
 #[derive(Debug, Clone)]
@@ -69,11 +69,11 @@ impl InMemoryNode {
 }
 
 impl Coordination for InMemoryNode {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, AcquireResult> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: UnixMillis) -> Answer<'a, AcquireResult> {
         self.with(|kept| kept.acquire(&self.address, digest, now))
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, now: UnixMillis) -> Answer<'a, bool> {
         self.with(|kept| kept.renew(lease, now))
     }
 
@@ -81,11 +81,11 @@ impl Coordination for InMemoryNode {
         self.with(|kept| kept.release(lease))
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: UnixMillis) -> Answer<'a, ()> {
         self.with(|kept| kept.register(&self.address, in_use, now))
     }
 
-    fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes> {
         self.with(|kept| kept.nodes(now))
     }
 
@@ -115,7 +115,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_that_is_cut_off_is_told_so_and_finds_its_leases_when_it_is_back() {
-        let (site, now) = (InMemoryCoordination::default(), Moment(0));
+        let (site, now) = (InMemoryCoordination::default(), UnixMillis(0));
         let (node, digest) = (site.node("a"), Digest::of(Algorithm::Sha256, b"x"));
         let AcquireResult::Granted(lease) = node.acquire(&digest, now).await.unwrap() else { panic!("held") };
         site.set_lost(true);

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, broadcast};
 use super::{AcquireResult, Answer, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED, Unreachable};
 use weir_units::chain;
 
-use crate::{Digest, Moment, settings::PopSettings};
+use crate::{Digest, UnixMillis, settings::PopSettings};
 
 /// A connection, or an answer, has so long; callers go on without it then.
 const REDIS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -224,7 +224,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Coordination for Redis {
-    fn acquire<'a>(&'a self, digest: &'a Digest, _now: Moment) -> Answer<'a, AcquireResult> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, _now: UnixMillis) -> Answer<'a, AcquireResult> {
         Box::pin(async move {
             let mut command = script(ACQUIRE, &[self.lease_key(digest), self.key("fence")]);
             command.arg(&self.address).arg(millis(LEASE));
@@ -236,7 +236,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, _now: Moment) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, _now: UnixMillis) -> Answer<'a, bool> {
         Box::pin(async move {
             let mut command = script(RENEW, &[self.lease_key(&lease.digest)]);
             command.arg(format!("{} {}", lease.fence, self.address)).arg(millis(LEASE));
@@ -252,7 +252,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, _now: Moment) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, _now: UnixMillis) -> Answer<'a, ()> {
         Box::pin(async move {
             let uses = self.key(&format!("use:{}", self.address));
             let mut command = script(REGISTER, &[self.key("nodes"), uses]);
@@ -262,7 +262,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn nodes<'a>(&'a self, _now: Moment) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, _now: UnixMillis) -> Answer<'a, Nodes> {
         Box::pin(async move {
             let mut command = script(NODES, &[self.key("nodes")]);
             command.arg(self.key("use:")).arg(MAX_NODES).arg(MAX_USES);

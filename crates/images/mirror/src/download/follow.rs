@@ -9,7 +9,7 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{Downloads, Held, Job, Progress, readable};
 use crate::{
-    Moment,
+    UnixMillis,
     coordination::{AcquireResult, LEASE, Lease},
     stats::count,
     upstream::Fault,
@@ -44,7 +44,7 @@ impl Downloads {
             }
             if asked.elapsed() > LEASE / 8 {
                 asked = Instant::now();
-                match self.coordination.acquire(&job.scope.lease(&job.digest), Moment::now()).await {
+                match self.coordination.acquire(&job.scope.lease(&job.digest), UnixMillis::now()).await {
                     Ok(AcquireResult::Granted(lease)) => return Ok(Followed::Free(lease)),
                     Ok(AcquireResult::Held { .. }) => {}
                     // The holder of the lease may go on all the same.

@@ -30,7 +30,7 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use weir_image::{
-    Digest, Mirror, Moment, Settings, Timing, UpstreamSettings,
+    Digest, Mirror, Settings, Timing, UnixMillis, UpstreamSettings,
     coordination::{Coordination, Embedded},
     digest::Algorithm,
     store::{Budget, PolicyKind, Store},
@@ -398,7 +398,7 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
 
 pub(crate) async fn serve(settings: Settings) -> Served {
     let budget = Budget { young: Duration::ZERO, ..settings.store_budget() };
-    let (store, _) = Store::open(&settings.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
+    let (store, _) = Store::open(&settings.directory, budget, PolicyKind::Lru, UnixMillis::now()).unwrap();
     serve_with(settings, store, Arc::<Embedded>::default()).await
 }
 

@@ -20,7 +20,7 @@ use tokio::{
     },
 };
 use weir_image::{
-    Digest, Mirror, Moment, PopSettings, PopStore, Settings, Timing,
+    Digest, Mirror, PopSettings, PopStore, Settings, Timing, UnixMillis,
     coordination::{Coordination, Embedded, InMemoryCoordination, InMemoryNode},
     store::{Budget, PolicyKind, Store, StoreError},
 };
@@ -92,7 +92,7 @@ impl Cluster {
         for coordination in &by {
             // Before the mirrors look for the first time.
             let begun = Instant::now();
-            while let Err(e) = coordination.register(&Default::default(), Moment::now()).await {
+            while let Err(e) = coordination.register(&Default::default(), UnixMillis::now()).await {
                 assert!(begun.elapsed() < Duration::from_secs(60), "{e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -124,7 +124,7 @@ impl Cluster {
             PopStore::Peer => {
                 let begun = Instant::now();
                 loop {
-                    match Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()) {
+                    match Store::open(&given.directory, budget, PolicyKind::Lru, UnixMillis::now()) {
                         // Of a node that was killed some thread may do its last work.
                         Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
                             std::thread::sleep(Duration::from_millis(20));
@@ -199,7 +199,7 @@ impl Drop for Node {
 
 /// The store of a node that shares its directory.
 pub(crate) fn share(directory: &Path, name: &str, budget: Budget) -> Store {
-    Store::share(directory, name, budget, PolicyKind::Lru, Moment::now()).unwrap().0
+    Store::share(directory, name, budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
 }
 
 impl Node {
@@ -214,7 +214,7 @@ impl Node {
         let budget = Budget { young, ..settings.store_budget() };
         let begun = Instant::now();
         let store = loop {
-            match Store::open(&settings.directory, budget, PolicyKind::Lru, Moment::now()) {
+            match Store::open(&settings.directory, budget, PolicyKind::Lru, UnixMillis::now()) {
                 Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
