@@ -9,7 +9,7 @@
 //!   [`AgreementState::on`] is the table of what can happen to an agreement.
 //! * [`Calendar`]: admission, the paper's Eq. 2 at every moment of an interval, in O(log n), with
 //!   counter-offers in refusals.
-//! * [`Book`]: both together. Offers in, answers out; what is in force when; quotas.
+//! * [`AgreementLedger`]: both together. Offers in, answers out; what is in force when; quotas.
 //! * [`Monitor`]: whether guarantees were met; what fell short as [`Violation`]s with a cause, and
 //!   [`Report`]s of a month as JSON and HTML.
 //! * [`Fault`]: every refusal in words, with a code, the place, and what would be accepted.
@@ -40,9 +40,9 @@
 //! use weir_agree::*;
 //! use weir_units::{BitRate, Instant};
 //!
-//! let mut book = Book::new(Limits::new(BitRate::mbit(100)), BookLimits::default());
+//! let mut book = AgreementLedger::new(Limits::new(BitRate::mbit(100)), BookLimits::default());
 //! let offer = Offer::read(include_str!("../docs/fig2.xml"), Language::Xml)?;
-//! let now = Moment { utc: "2026-11-20T11:00:00Z".parse()?, monotonic: Instant(Duration::ZERO) };
+//! let now = ClockReading { utc: "2026-11-20T11:00:00Z".parse()?, monotonic: Instant(Duration::ZERO) };
 //!
 //! let accepted = book.offer(offer.clone(), Name::new("a-1")?, now)?;
 //! assert_eq!(accepted.agreement.state, AgreementState::Observed);
@@ -75,7 +75,8 @@ mod time;
 mod xml;
 
 pub use book::{
-    Accepted, Book, BookLimits, Change, InForce, Moment, Pace, Rejection, Throttle, ThrottleLimits,
+    Accepted, AgreementLedger, BookLimits, Change, ClockReading, InForce, Pace, Rejection, Throttle,
+    ThrottleLimits,
 };
 pub use calendar::{
     Bandwidth, Booking, Calendar, Earliest, GRAIN, Grant, Limits, Oversubscribed, Oversubscription,
@@ -85,7 +86,7 @@ pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
 pub use fault::{CounterOffer, Fault, FaultCode, Place};
 pub use model::{Agreement, Constraints, Context, Offer, Service, Template};
 pub use monitor::{
-    Cause, Conditions, Hour, INTERVAL, Look, MERGE, MET_PERCENT, MOST_VIOLATIONS, Monitor, Month, News,
+    Cause, Conditions, Hour, INTERVAL, Look, MAX_VIOLATIONS, MERGE, MET_PERCENT, Monitor, Month, News,
     Violation,
 };
 pub use name::{Name, NameError};

@@ -17,8 +17,8 @@ fn at(seconds: i64) -> Utc {
 }
 
 /// Long enough after the offers before it.
-fn moment(seconds: i64) -> Moment {
-    Moment { utc: at(seconds), monotonic: Instant(Duration::from_secs(1_000_000 + seconds as u64)) }
+fn moment(seconds: i64) -> ClockReading {
+    ClockReading { utc: at(seconds), monotonic: Instant(Duration::from_secs(1_000_000 + seconds as u64)) }
 }
 
 /// The paper's link: 100 Mbit/s, U_res 0.95, U_oth 0.05.
@@ -28,8 +28,8 @@ fn link() -> Limits {
     Limits { split, ..Limits::new(BitRate::mbit(100)) }
 }
 
-fn book() -> Book {
-    Book::new(link(), BookLimits::default())
+fn book() -> AgreementLedger {
+    AgreementLedger::new(link(), BookLimits::default())
 }
 
 /// Fig. 2's offer for another service and time.
@@ -41,17 +41,17 @@ fn offer(service: &str, mbit: u64, start: Option<i64>, end: Option<i64>) -> Offe
     offer
 }
 
-fn accept(book: &mut Book, offer: Offer, id: &str) -> Agreement {
+fn accept(book: &mut AgreementLedger, offer: Offer, id: &str) -> Agreement {
     book.offer(offer, name(id), moment(0)).unwrap().agreement
 }
 
-fn in_force(book: &Book, seconds: i64) -> Vec<(String, u64)> {
+fn in_force(book: &AgreementLedger, seconds: i64) -> Vec<(String, u64)> {
     let mbit = |rate: BitRate| rate.0 / 1_000_000;
     book.in_force(at(seconds)).into_iter().map(|f| (f.id.to_string(), mbit(f.max))).collect()
 }
 
 /// All that can be seen of a book.
-fn seen(book: &Book) -> impl PartialEq + std::fmt::Debug + use<> {
+fn seen(book: &AgreementLedger) -> impl PartialEq + std::fmt::Debug + use<> {
     let profile: Vec<_> = book.calendar().profile(NOW, None).collect();
     let force = format!("{:?}", book.in_force(at(1)));
     (book.agreements().cloned().collect::<Vec<_>>(), profile, book.next_change(NOW), force)
@@ -151,7 +151,7 @@ fn an_agreements_id_that_is_taken_is_not_held_against_the_offer() {
 #[test]
 fn a_rejection_is_remembered_until_too_many_others_were_made() {
     let limits = BookLimits { rejections: 2, ..BookLimits::default() };
-    let mut book = Book::new(link(), limits);
+    let mut book = AgreementLedger::new(link(), limits);
     accept(&mut book, offer("a", 60, None, Some(60)), "a");
     for (i, id) in ["o1", "o2", "o3"].into_iter().enumerate() {
         let refused = Offer { id: Some(name(id)), ..offer("b", 60, None, Some(60)) };
@@ -261,7 +261,7 @@ fn a_template_bounds_offers_and_selects_for_those_that_do_not() {
         offer.context.template_id = Some(name("video"));
         offer
     };
-    let reject = |book: &mut Book, offer| book.offer(offer, name("x"), moment(0)).unwrap_err();
+    let reject = |book: &mut AgreementLedger, offer| book.offer(offer, name("x"), moment(0)).unwrap_err();
     assert!(matches!(
         reject(&mut book, by(21, Some(60))),
         Rejection::BandwidthOutsideTemplate { which: Bandwidth::Min, most, .. } if most == BitRate::mbit(20)
@@ -304,7 +304,7 @@ fn a_counter_offer_that_something_else_forbids_is_not_made() {
         },
         "c",
     );
-    let shortage = |book: &mut Book, offer: Offer| match book.offer(offer, name("x"), moment(0)) {
+    let shortage = |book: &mut AgreementLedger, offer: Offer| match book.offer(offer, name("x"), moment(0)) {
         Err(Rejection::Refused(Refusal::NoCapacity(shortage))) => shortage,
         other => panic!("{other:?}"),
     };
@@ -323,14 +323,14 @@ fn a_counter_offer_that_something_else_forbids_is_not_made() {
 fn an_oversubscribed_link_says_so_in_every_answer_also_after_a_restart() {
     let factor = Oversubscription::new(1.5).unwrap();
     let link = Limits { oversubscription: Some(factor), ..link() };
-    let mut book = Book::new(link, BookLimits::default());
+    let mut book = AgreementLedger::new(link, BookLimits::default());
     let asks = |service, id| Offer { id: Some(name(id)), ..offer(service, 60, None, Some(60)) };
-    let said = |book: &mut Book, service, id, new| {
+    let said = |book: &mut AgreementLedger, service, id, new| {
         book.offer(asks(service, id), name(new), moment(0)).unwrap().oversubscribed.unwrap()
     };
     assert_eq!(said(&mut book, "a", "o1", "a"), Oversubscribed { factor, excess: BitRate::ZERO });
     assert_eq!(said(&mut book, "b", "o2", "b"), Oversubscribed { factor, excess: BitRate::mbit(25) });
-    let mut restored = Book::new(link, BookLimits::default());
+    let mut restored = AgreementLedger::new(link, BookLimits::default());
     for agreement in book.agreements() {
         restored.restore(agreement.clone(), Usage::default());
     }
@@ -355,7 +355,7 @@ fn an_end_comes_from_the_terms_or_else_from_the_expiration() {
 #[test]
 fn agreements_are_counted_of_a_party_and_in_all() {
     let limits = BookLimits { agreements: 3, of_party: 2, ..BookLimits::default() };
-    let mut book = Book::new(link(), limits);
+    let mut book = AgreementLedger::new(link(), limits);
     accept(&mut book, offer("a", 1, None, Some(10)), "a");
     accept(&mut book, offer("b", 1, None, Some(20)), "b");
     let of = |party: &str, service: &str| {
@@ -385,7 +385,7 @@ fn flood_of_offers_is_refused_with_a_time_to_wait() {
     let mut refused = 0;
     for i in 0..10_000 {
         let flood = Offer { id: Some(name(&format!("o{i}"))), ..offer("b", 99, None, None) };
-        match book.offer(flood, name(&format!("b{i}")), Moment { utc: NOW, monotonic }) {
+        match book.offer(flood, name(&format!("b{i}")), ClockReading { utc: NOW, monotonic }) {
             Err(Rejection::TooManyOffers { retry_after, .. }) => {
                 assert_eq!(retry_after, Duration::from_secs(1));
                 refused += 1;
@@ -491,7 +491,7 @@ proptest! {
         // Through every language, as if from a disk.
         book.advance(at(20 * now));
         for language in Language::ALL {
-            let mut restored = Book::new(link(), BookLimits::default());
+            let mut restored = AgreementLedger::new(link(), BookLimits::default());
             for agreement in book.agreements() {
                 let read = Agreement::read(&agreement.write(language), language).unwrap();
                 restored.restore(read, book.usage(&agreement.id).unwrap());
@@ -501,7 +501,7 @@ proptest! {
                 prop_assert_eq!(restored.in_force(at(20 * (now + t))), book.in_force(at(20 * (now + t))));
                 prop_assert_eq!(restored.next_change(at(20 * (now + t))), book.next_change(at(20 * (now + t))));
             }
-            let profile = |book: &Book| book.calendar().profile(at(20 * now), None).collect::<Vec<_>>();
+            let profile = |book: &AgreementLedger| book.calendar().profile(at(20 * now), None).collect::<Vec<_>>();
             prop_assert_eq!(profile(&restored), profile(&book));
             prop_assert!(restored.agreements().eq(book.agreements()));
         }
@@ -518,7 +518,7 @@ proptest! {
 #[test]
 fn a_pending_offer_reserves_nothing_until_it_is_accepted() {
     let mut book = book();
-    let pend = |book: &mut Book, service: &str, id: &str| {
+    let pend = |book: &mut AgreementLedger, service: &str, id: &str| {
         let offer = Offer { id: Some(name(service)), ..offer(service, 60, None, None) };
         book.offer_from(&name("client"), offer, name(id), AgreementState::Pending, moment(0))
     };

@@ -11,13 +11,13 @@ pub struct Algorithm(String);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not the name of a congestion control: 1 to {most} letters, digits, `_` or `-`",
-    most = Algorithm::MOST
+    most = Algorithm::MAX_LENGTH
 )]
 pub struct AlgorithmError(pub String);
 
 impl Algorithm {
     /// Characters at most: the kernel's `TCP_CA_NAME_MAX` without its final zero.
-    pub const MOST: usize = 15;
+    pub const MAX_LENGTH: usize = 15;
 
     /// The name.
     #[must_use]
@@ -46,7 +46,7 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Algorithm, AlgorithmError> {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if text.is_empty() || text.len() > Algorithm::MOST || !text.chars().all(good) {
+        if text.is_empty() || text.len() > Algorithm::MAX_LENGTH || !text.chars().all(good) {
             return Err(AlgorithmError(text.to_owned()));
         }
         Ok(Algorithm(text.to_owned()))

@@ -35,14 +35,12 @@ mod stats;
 
 pub use advice::{
     AdviceError, AdviceSettings, AdviceView, Advisor, Arm, ArmView, Assignment, BASELINE, Decision, Drop,
-    Effect, Interval, MOST_SHARE, MOST_TRIALS, MOST_TRIED, Mean, OnTheEdge, Proportion, Settled, SizeView,
+    Effect, Interval, MAX_SHARE, MAX_TRIALS, MAX_TRIED, Mean, OnTheEdge, Proportion, Settled, SizeView,
     Trial, Turn, TurnMean, rule_for,
 };
 pub use algorithm::{Algorithm, AlgorithmError};
 pub use flow::FlowRecord;
 pub use histogram::Histogram;
-pub use rule::{Action, Change, Direction, LEAST_WINDOW, MOST_AFTER, Origin, Rule, RuleError};
-pub use rules::{
-    Class, Connection, Considered, Entry, Explained, MOST_RULES, Rules, RulesError, Unavailable,
-};
-pub use stats::{Completion, MOST_CELLS, PathRow, Stats, StatsRow, StatsView};
+pub use rule::{Action, Change, Direction, MAX_AFTER, MIN_WINDOW, Origin, Rule, RuleError};
+pub use rules::{Class, Connection, Considered, Entry, Explained, MAX_RULES, Rules, RulesError, Unavailable};
+pub use stats::{Completion, MAX_CELLS, PathRow, Stats, StatsRow, StatsView};

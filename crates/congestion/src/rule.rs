@@ -7,10 +7,10 @@ use weir_units::Bytes;
 use crate::Algorithm;
 
 /// A flow changes its algorithm after at most this much.
-pub const MOST_AFTER: Bytes = Bytes(1 << 40);
+pub const MAX_AFTER: Bytes = Bytes(1 << 40);
 
 /// A flow has at least this much room: a loss among fewer segments is seen by a time-out only.
-pub const LEAST_WINDOW: u16 = 4;
+pub const MIN_WINDOW: u16 = 4;
 
 /// The opener of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -129,10 +129,10 @@ pub enum RuleError {
     #[error("start and then are both {0}: leave after and then out")]
     NoChange(Algorithm),
     /// A threshold that no flow begins below, or none reaches.
-    #[error("after = {0} is not between 1 byte and {MOST_AFTER}")]
+    #[error("after = {0} is not between 1 byte and {MAX_AFTER}")]
     After(Bytes),
     /// A window in which nothing moves.
-    #[error("window = {0}: at least {LEAST_WINDOW} segments must have room on the way")]
+    #[error("window = {0}: at least {MIN_WINDOW} segments must have room on the way")]
     Window(u16),
 }
 
@@ -222,10 +222,10 @@ impl Rule {
             (_, None, None) if self.window.is_some() => half("window", "after and then"),
             (_, Some(_), None) => half("after", "then"),
             (_, None, Some(_)) => half("then", "after"),
-            _ if self.window.is_some_and(|window| window < LEAST_WINDOW) => {
+            _ if self.window.is_some_and(|window| window < MIN_WINDOW) => {
                 Err(RuleError::Window(self.window.unwrap_or(0)))
             }
-            (_, Some(after), _) if after.0 == 0 || after > MOST_AFTER => Err(RuleError::After(after)),
+            (_, Some(after), _) if after.0 == 0 || after > MAX_AFTER => Err(RuleError::After(after)),
             (Some(start), _, Some(then)) if start == then => Err(RuleError::NoChange(start.clone())),
             _ => Ok(()),
         }

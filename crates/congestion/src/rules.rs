@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Action, Algorithm, Direction, Origin, Rule, RuleError};
 
 /// Rules at most.
-pub const MOST_RULES: usize = 1024;
+pub const MAX_RULES: usize = 1024;
 
 /// The rules cannot be used together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum RulesError {
         rule: String,
     },
     /// Too many.
-    #[error("there are {found} rules, at most {MOST_RULES}")]
+    #[error("there are {found} rules, at most {MAX_RULES}")]
     Many {
         /// How many.
         found: usize,
@@ -156,7 +156,7 @@ impl Rules {
     /// # Errors
     /// [`RulesError`]: the first that is wrong.
     pub fn new(rules: Vec<Rule>) -> Result<Rules, RulesError> {
-        if rules.len() > MOST_RULES {
+        if rules.len() > MAX_RULES {
             return Err(RulesError::Many { found: rules.len() });
         }
         let mut seen = BTreeMap::new();

@@ -8,7 +8,7 @@ use crate::{FlowRecord, Histogram, size};
 
 /// Combinations of network, size and algorithm that are told apart; of what comes after them, all
 /// networks of an IP version are one. Each takes 1.3 KiB.
-pub const MOST_CELLS: usize = 2048;
+pub const MAX_CELLS: usize = 2048;
 /// Beside those, for the networks that are one.
 const SPARE: usize = 256;
 
@@ -116,10 +116,10 @@ impl Stats {
         }
         let size = size::of(flow.sent.0);
         let mut key = Key { to, size, algorithm: flow.algorithms() };
-        if self.cells.len() >= MOST_CELLS && !self.cells.contains_key(&key) {
+        if self.cells.len() >= MAX_CELLS && !self.cells.contains_key(&key) {
             key.to = all(flow.to);
         }
-        if self.cells.len() >= MOST_CELLS + SPARE && !self.cells.contains_key(&key) {
+        if self.cells.len() >= MAX_CELLS + SPARE && !self.cells.contains_key(&key) {
             self.uncounted += 1;
             return;
         }
@@ -131,8 +131,7 @@ impl Stats {
         if flow.least_rtt_us == 0 || flow.least_rtt_us == u32::MAX {
             return;
         }
-        let to =
-            if self.paths.len() < MOST_CELLS || self.paths.contains_key(&to) { to } else { all(flow.to) };
+        let to = if self.paths.len() < MAX_CELLS || self.paths.contains_key(&to) { to } else { all(flow.to) };
         let path = self.paths.entry(to).or_insert(Path { flows: 0, least_rtt_us: u32::MAX, most_rtt_us: 0 });
         path.flows += 1;
         path.least_rtt_us = path.least_rtt_us.min(flow.least_rtt_us);

@@ -7,7 +7,7 @@ use weir_cc::{Action, BASELINE, Decision, Settled, Trial, Turn};
 
 /// Flows to the network in a turn.
 const OF_A_TURN: usize = 400;
-const MOST_FLOWS: usize = 4_000_000;
+const MAX_FLOWS: usize = 4_000_000;
 /// The same bounds as [`Stats`](weir_cc::Stats) has.
 const SIZES: [f64; 4] = [1e4, 1e5, 1e6, 1e7];
 
@@ -75,7 +75,7 @@ fn learn(network: &Network, random: &mut Random) -> Learned {
     let index = |action: &Action| actions.iter().position(|a| a == action).expect("one of them");
     let (mut rule, mut flows, mut decisions) = (0, 0, Vec::new());
     let mut times = vec![(Vec::new(), Vec::new()); SIZES.len() + 1];
-    while trial.settled().is_none() && flows < MOST_FLOWS {
+    while trial.settled().is_none() && flows < MAX_FLOWS {
         let (turn, decided) = trial.next(random.next());
         for decision in &decided {
             match decision {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use proptest::prelude::*;
-use weir_cc::{FlowRecord, Histogram, MOST_CELLS, Rules, Stats};
+use weir_cc::{FlowRecord, Histogram, MAX_CELLS, Rules, Stats};
 use weir_units::{BitRate, Bytes};
 
 proptest! {
@@ -87,14 +87,14 @@ fn flows_are_told_apart_by_network_size_and_algorithm() {
 #[test]
 fn memory_is_bounded_however_many_networks_there_are() {
     let (mut stats, rules) = (Stats::default(), Rules::default());
-    let flows = 3 * MOST_CELLS as u32;
+    let flows = 3 * MAX_CELLS as u32;
     for i in 0..flows {
         let to = IpAddr::from(Ipv4Addr::from(0x0a00_0000 + (i << 8)));
         stats.add(rules.network_of(to), &flow(to, 100, 1));
     }
     let view = stats.view();
-    assert_eq!(view.rows.len(), MOST_CELLS + 1, "one more for all networks that came later");
+    assert_eq!(view.rows.len(), MAX_CELLS + 1, "one more for all networks that came later");
     assert_eq!(view.rows.iter().map(|r| r.flows).sum::<u64>(), u64::from(flows));
-    assert_eq!(view.paths.len(), MOST_CELLS + 1);
+    assert_eq!(view.paths.len(), MAX_CELLS + 1);
     assert_eq!(view.uncounted, 0);
 }

@@ -140,7 +140,7 @@ impl Class {
 
 /// The fields of a leaf used when a packet comes.
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
+pub(crate) struct LeafQueue {
     /// The last packet.
     pub(crate) tail: u32,
     pub(crate) limit: u32,
@@ -151,7 +151,7 @@ pub(crate) struct Door {
 
 /// The fields used when the tree changes.
 #[derive(Debug, Clone)]
-pub(crate) struct Desk {
+pub(crate) struct ClassConfig {
     pub(crate) params: Params,
     pub(crate) children: u32,
     /// The sum of the children's rates, in bit/s.

@@ -6,7 +6,7 @@ use crate::{
     ClassId, EnqueueError, Limits, Packet, Params, Stats, Tokens,
     bits::Bits,
     bucket::TICKS_PER_NS,
-    class::{Class, Desk, Door, NONE},
+    class::{Class, ClassConfig, LeafQueue, NONE},
     packets::Packets,
     schedule::{Feed, Row},
     wheel::Wheel,
@@ -28,8 +28,8 @@ pub struct Htb {
     /// The moment of the last question: nothing has to be acted upon before the next one.
     asked: Instant,
     pub(crate) class: Box<[Class]>,
-    pub(crate) door: Box<[Door]>,
-    pub(crate) desk: Box<[Desk]>,
+    pub(crate) leaf_queue: Box<[LeafQueue]>,
+    pub(crate) config: Box<[ClassConfig]>,
     /// The rest of a leaf's turn as a borrower, `[class][level]`, in bytes.
     pub(crate) deficit: Box<[i32]>,
     /// The children that may borrow from a parent, `[class][prio]`.
@@ -98,14 +98,14 @@ impl Htb {
         let prios = usize::from(Params::PRIOS);
         let nothing = Params::new(Params::MIN_RATE);
         let class = Class { level: VACANT, ..Class::new(&nothing, NONE) };
-        let desk = Desk { params: nothing, children: 0, assured: 0, above: 0, giants: 0 };
+        let config = ClassConfig { params: nothing, children: 0, assured: 0, above: 0, giants: 0 };
         Htb {
             limits,
             origin: nanos(now),
             asked: now,
             class: vec![class; classes].into(),
-            door: vec![Door { tail: NONE, limit: 0, giant: 0, drops: 0 }; classes].into(),
-            desk: vec![desk; classes].into(),
+            leaf_queue: vec![LeafQueue { tail: NONE, limit: 0, giant: 0, drops: 0 }; classes].into(),
+            config: vec![config; classes].into(),
             deficit: vec![0; classes * depth].into(),
             feeds: vec![Feed::default(); classes * prios].into(),
             feeding: vec![Bits::new(classes); prios].into(),
@@ -189,11 +189,11 @@ impl Htb {
     fn begin(&self, leaf: u32, limited: bool) -> Run {
         let i = leaf as usize;
         let Some(class) = self.class.get(i).filter(|class| class.level == 0) else { return Run::NONE };
-        let door = &self.door[i];
-        let limit = if limited { door.limit } else { u32::MAX };
+        let leaf_queue = &self.leaf_queue[i];
+        let limit = if limited { leaf_queue.limit } else { u32::MAX };
         let room = limit.saturating_sub(class.backlog).min(self.packets.room());
-        let last = if class.backlog > 0 { door.tail } else { NONE };
-        Run { leaf, head: class.head, last, room, came: 0, giant: door.giant, giants: 0 }
+        let last = if class.backlog > 0 { leaf_queue.tail } else { NONE };
+        Run { leaf, head: class.head, last, room, came: 0, giant: leaf_queue.giant, giants: 0 }
     }
 
     /// One of them, for which there is room.
@@ -218,9 +218,9 @@ impl Htb {
         }
         let i = run.leaf as usize;
         self.packets.came(run.came);
-        self.door[i].tail = run.last;
+        self.leaf_queue[i].tail = run.last;
         if run.giants > 0 {
-            self.desk[i].giants += u64::from(run.giants);
+            self.config[i].giants += u64::from(run.giants);
         }
         let class = &mut self.class[i];
         (class.head, class.backlog) = (run.head, class.backlog + run.came);
@@ -234,12 +234,12 @@ impl Htb {
         if self.class.get(leaf.0 as usize).is_none_or(|class| class.level != 0) {
             return EnqueueError::NotALeaf { class: leaf };
         }
-        let door = &mut self.door[leaf.0 as usize];
-        door.drops = door.drops.saturating_add(1);
+        let leaf_queue = &mut self.leaf_queue[leaf.0 as usize];
+        leaf_queue.drops = leaf_queue.drops.saturating_add(1);
         if packet.len == 0 || packet.len > Packet::MAX_LEN {
             EnqueueError::Length { class: leaf, len: packet.len }
-        } else if self.class[leaf.0 as usize].backlog >= door.limit {
-            EnqueueError::LeafFull { class: leaf, limit: door.limit }
+        } else if self.class[leaf.0 as usize].backlog >= leaf_queue.limit {
+            EnqueueError::LeafFull { class: leaf, limit: leaf_queue.limit }
         } else {
             EnqueueError::AllFull { class: leaf, packets: self.packets.len() }
         }
@@ -352,8 +352,8 @@ impl Htb {
             lended: class.lended,
             borrowed: class.borrowed,
             overlimits: class.overlimits,
-            drops: self.door[i].drops,
-            giants: self.desk[i].giants,
+            drops: self.leaf_queue[i].drops,
+            giants: self.config[i].giants,
             tokens: Tokens::of(class.empty_until, class.depth, now),
             ctokens: Tokens::of(class.cempty_until, class.cdepth, now),
         })

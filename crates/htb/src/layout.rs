@@ -15,10 +15,10 @@ impl Htb {
     pub(crate) fn lay_out(&mut self) {
         self.unplaced = false;
         let mut places = 0;
-        for (class, desk) in self.class.iter_mut().zip(&self.desk) {
+        for (class, config) in self.class.iter_mut().zip(&self.config) {
             (class.first, class.span) = (places, 0);
             if class.level != VACANT {
-                places += desk.children;
+                places += config.children;
             }
         }
         self.order.fill(NONE);

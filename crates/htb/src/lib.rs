@@ -103,7 +103,6 @@ mod layout;
 mod packets;
 mod params;
 mod pipeline;
-#[doc(hidden)]
 pub mod ring;
 mod schedule;
 mod shards;

@@ -70,17 +70,17 @@ impl Htb {
     /// ```
     #[must_use]
     pub fn into_pipeline(self) -> (Intake, Outlet) {
-        let gate = |(class, door): (&crate::class::Class, &crate::class::Door)| Gate {
+        let gate = |(class, leaf_queue): (&crate::class::Class, &crate::class::LeafQueue)| Gate {
             on_their_way: class.backlog,
-            limit: door.limit,
-            drops: door.drops,
+            limit: leaf_queue.limit,
+            drops: leaf_queue.drops,
             open: class.level == 0,
         };
         let most = self.packets.len();
         let (filler, emptier) = ring(2 * most as usize);
         let (back_filler, back_emptier) = ring(most as usize);
         let intake = Intake {
-            gates: self.class.iter().zip(&self.door).map(gate).collect(),
+            gates: self.class.iter().zip(&self.leaf_queue).map(gate).collect(),
             most,
             on_their_way: self.waiting(),
             ring: filler,

@@ -154,7 +154,7 @@ pub fn shards(
         let mut leaves = specs.iter().filter_map(leaf).collect::<Vec<_>>();
         leaves.sort_by_key(|(leaf, top)| (*top, *leaf));
         let top = |leaves: &[(u32, u32)]| {
-            let params = &htb.desk[leaves[0].1 as usize].params;
+            let params = &htb.config[leaves[0].1 as usize].params;
             Top {
                 id: leaves[0].1,
                 leaves: leaves.len() as u32,

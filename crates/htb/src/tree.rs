@@ -4,7 +4,7 @@ use weir_units::{BitRate, Bytes};
 
 use crate::{
     ClassError, ClassId, Htb, Packet, Params, Warning, Warnings,
-    class::{Class, Desk, Door, NONE},
+    class::{Class, ClassConfig, LeafQueue, NONE},
     htb::VACANT,
     schedule::Feed,
 };
@@ -40,7 +40,7 @@ impl Htb {
             if !self.exists(parent) {
                 return Err(ClassError::UnknownParent { class, parent });
             }
-            above = self.desk[parent.0 as usize].above + 1;
+            above = self.config[parent.0 as usize].above + 1;
             if above >= self.limits.depth {
                 return Err(ClassError::TooDeep { class, depth: self.limits.depth });
             }
@@ -54,8 +54,8 @@ impl Htb {
         let i = id.0 as usize;
         self.class[i] = Class::new(&params, parent.map_or(NONE, |parent| parent.0));
         self.class[i].fill_buckets(self.wheel.now());
-        self.desk[i] = Desk { params, children: 0, assured: 0, above, giants: 0 };
-        self.door[i] = door(&params, 0);
+        self.config[i] = ClassConfig { params, children: 0, assured: 0, above, giants: 0 };
+        self.leaf_queue[i] = leaf_queue(&params, 0);
         self.turns_of(i).fill(0);
         self.feeds_of(i).fill(Feed::default());
         Ok(self.warnings(id))
@@ -81,13 +81,14 @@ impl Htb {
             self.class[i].activity = 1 << params.prio;
             self.join(id.0, params.prio.into());
         }
-        let was = std::mem::replace(&mut self.desk[i].params, params);
+        let was = std::mem::replace(&mut self.config[i].params, params);
         let class = &mut self.class[i];
         class.prio = params.prio;
         class.set(&params);
         let parent = class.parent;
-        self.door[i] = Door { tail: self.door[i].tail, ..door(&params, self.door[i].drops) };
-        if let Some(parent) = self.desk.get_mut(parent as usize) {
+        self.leaf_queue[i] =
+            LeafQueue { tail: self.leaf_queue[i].tail, ..leaf_queue(&params, self.leaf_queue[i].drops) };
+        if let Some(parent) = self.config.get_mut(parent as usize) {
             parent.assured = parent.assured - was.rate.0 + params.rate.0;
         }
         Ok(self.warnings(id))
@@ -103,7 +104,7 @@ impl Htb {
             return Err(ClassError::Unknown { class: id });
         }
         let i = id.0 as usize;
-        match self.desk[i].children {
+        match self.config[i].children {
             0 => {}
             children => return Err(ClassError::HasChildren { class: id, children }),
         }
@@ -112,7 +113,7 @@ impl Htb {
             packets => return Err(ClassError::HasPackets { class: id, packets }),
         }
         self.wheel.cancel(id.0);
-        let (parent, place, rate) = (self.class[i].parent, self.class[i].place, self.desk[i].params.rate);
+        let (parent, place, rate) = (self.class[i].parent, self.class[i].place, self.config[i].params.rate);
         self.class[i].level = VACANT;
         self.class[i].span = 0;
         if parent != NONE {
@@ -152,7 +153,7 @@ impl Htb {
     /// The parameters of a class; `None` if there is no such class.
     #[must_use]
     pub fn params(&self, class: ClassId) -> Option<Params> {
-        self.exists(class).then(|| self.desk[class.0 as usize].params)
+        self.exists(class).then(|| self.config[class.0 as usize].params)
     }
 
     /// Whether there is such a class.
@@ -162,12 +163,12 @@ impl Htb {
     }
 
     fn adopt(&mut self, parent: usize, rate: BitRate) {
-        let desk = &mut self.desk[parent];
-        desk.assured += rate.0;
-        desk.children += 1;
-        if desk.children == 1 {
+        let config = &mut self.config[parent];
+        config.assured += rate.0;
+        config.children += 1;
+        if config.children == 1 {
             let class = &mut self.class[parent];
-            class.level = self.limits.depth - 1 - desk.above;
+            class.level = self.limits.depth - 1 - config.above;
             class.fill_buckets(self.wheel.now());
             class.span = 0;
             self.feeds_of(parent).fill(Feed::default());
@@ -175,10 +176,10 @@ impl Htb {
     }
 
     fn disown(&mut self, parent: usize, rate: BitRate) {
-        let desk = &mut self.desk[parent];
-        desk.assured -= rate.0;
-        desk.children -= 1;
-        if desk.children == 0 {
+        let config = &mut self.config[parent];
+        config.assured -= rate.0;
+        config.children -= 1;
+        if config.children == 0 {
             let class = &mut self.class[parent];
             class.level = 0;
             class.span = 0;
@@ -199,24 +200,25 @@ impl Htb {
     }
 
     pub(crate) fn warnings(&self, id: ClassId) -> Warnings {
-        let desk = &self.desk[id.0 as usize];
-        let params = &desk.params;
+        let config = &self.config[id.0 as usize];
+        let params = &config.params;
         let parent = self.class[id.0 as usize].parent;
-        let above = (parent != NONE).then(|| (ClassId(parent), &self.desk[parent as usize]));
-        let exceeded = |class, desk: &Desk| {
-            (desk.assured > desk.params.rate.0).then_some(Warning::ChildrenExceedParent {
+        let above = (parent != NONE).then(|| (ClassId(parent), &self.config[parent as usize]));
+        let exceeded = |class, config: &ClassConfig| {
+            (config.assured > config.params.rate.0).then_some(Warning::ChildrenExceedParent {
                 parent: class,
-                rate: desk.params.rate,
-                children: BitRate(desk.assured),
+                rate: config.params.rate,
+                children: BitRate(config.assured),
             })
         };
-        let children = exceeded(id, desk).or_else(|| above.and_then(|(parent, desk)| exceeded(parent, desk)));
+        let children =
+            exceeded(id, config).or_else(|| above.and_then(|(parent, config)| exceeded(parent, config)));
         let ceil = above.filter(|(_, above)| params.ceil > above.params.ceil).map(|(_, above)| {
             Warning::CeilAboveParent { class: id, ceil: params.ceil, parent: above.params.ceil }
         });
         let burst = params.effective_burst().min(params.effective_cburst());
         let quantum = params.effective_quantum();
-        let leaf = desk.children == 0;
+        let leaf = config.children == 0;
         Warnings([
             children,
             ceil,
@@ -249,8 +251,8 @@ fn check(class: ClassId, params: &Params) -> Result<(), ClassError> {
     Ok(())
 }
 
-fn door(params: &Params, drops: u32) -> Door {
+fn leaf_queue(params: &Params, drops: u32) -> LeafQueue {
     let giant = params.effective_burst().min(params.effective_cburst());
     let giant = u32::try_from(giant.0).unwrap_or(u32::MAX);
-    Door { tail: NONE, limit: params.limit, giant, drops }
+    LeafQueue { tail: NONE, limit: params.limit, giant, drops }
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use weir_units::BitRate;
 
-use super::{Rejection, claims::Claims};
+use super::{Rejection, reservations::SelectorReservations};
 use crate::{Bandwidth, Interval, Offer, Selector, Template, Utc};
 
 /// The terms may not go on after the agreement.
@@ -47,7 +47,11 @@ pub(super) fn check_length(template: &Template, interval: Interval) -> Result<()
 }
 
 /// No packets are promised twice at a time.
-pub(super) fn check_claim(claims: &Claims, selector: &Selector, interval: Interval) -> Result<(), Rejection> {
+pub(super) fn check_claim(
+    claims: &SelectorReservations,
+    selector: &Selector,
+    interval: Interval,
+) -> Result<(), Rejection> {
     match claims.overlap(selector, interval) {
         None => Ok(()),
         Some(Interval { start: from, end: until }) => {

@@ -1,7 +1,7 @@
 //! The life of an agreement, or of an offer that waits, after its first answer.
 
 use super::{
-    Accepted, Book, Entry, Rejection,
+    Accepted, AgreementLedger, Entry, Rejection,
     check::{check_claim, check_expiration, check_length},
     pop_due,
 };
@@ -10,7 +10,7 @@ use crate::{
     Utc,
 };
 
-impl Book {
+impl AgreementLedger {
     /// Accepts a pending offer as one made `now`.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Book {
     }
 
     /// Terminates an agreement: it ends `now`, its bandwidth and its selector are free. It stays
-    /// in [`AgreementState::ObservedAndTerminating`] until [`Book::finish_termination`].
+    /// in [`AgreementState::ObservedAndTerminating`] until [`AgreementLedger::finish_termination`].
     ///
     /// # Errors
     /// [`Rejection`] without such an agreement, or if its state does not allow it.

@@ -1,10 +1,10 @@
 //! The book of agreements: offers in, answers out, and what is in force when.
 
 mod check;
-mod claims;
 mod force;
 mod life;
 mod rejection;
+mod reservations;
 mod throttle;
 
 pub use force::InForce;
@@ -24,8 +24,8 @@ use crate::{
     Usage, Utc,
 };
 use check::{check_claim, check_constraints, check_expiration};
-use claims::Claims;
 use force::in_force;
+use reservations::SelectorReservations;
 
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Default for BookLimits {
 
 /// Now, on the two clocks that matter: the calendar's, which may be set, and one that only runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct ClockReading {
     /// For terms.
     pub utc: Utc,
     /// For the pace of offers.
@@ -102,7 +102,7 @@ enum Answer {
 /// Pure: moments and ids are arguments. Nothing is changed by what is refused, except that a
 /// rejection is remembered for when the same offer is sent again.
 #[derive(Debug)]
-pub struct Book {
+pub struct AgreementLedger {
     limits: BookLimits,
     calendar: Calendar,
     templates: BTreeMap<Name, Template>,
@@ -117,18 +117,18 @@ pub struct Book {
     used_up: BTreeSet<Name>,
     /// In a final state, by when it got there.
     closed: BTreeSet<(Utc, Name)>,
-    claims: Claims,
+    claims: SelectorReservations,
     of_party: BTreeMap<Name, usize>,
     answers: BTreeMap<(Name, Name), Answer>,
     rejected: VecDeque<(Name, Name)>,
     throttle: Throttle,
 }
 
-impl Book {
+impl AgreementLedger {
     /// Without agreements.
     #[must_use]
-    pub fn new(link: Limits, limits: BookLimits) -> Book {
-        Book {
+    pub fn new(link: Limits, limits: BookLimits) -> AgreementLedger {
+        AgreementLedger {
             limits,
             calendar: Calendar::new(link),
             templates: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl Book {
             ending: BTreeSet::new(),
             used_up: BTreeSet::new(),
             closed: BTreeSet::new(),
-            claims: Claims::default(),
+            claims: SelectorReservations::default(),
             of_party: BTreeMap::new(),
             answers: BTreeMap::new(),
             rejected: VecDeque::new(),
@@ -196,18 +196,18 @@ impl Book {
 
     /// Answers an offer; `id` is for the agreement, if one is made. The same offer sent again,
     /// with an id of its own, has the same answer. If the answer cannot be kept elsewhere, it
-    /// can be undone by [`Book::withdraw`].
+    /// can be undone by [`AgreementLedger::withdraw`].
     ///
     /// # Errors
     /// [`Rejection`] with the reason.
-    pub fn offer(&mut self, offer: Offer, id: Name, now: Moment) -> Result<Accepted, Rejection> {
+    pub fn offer(&mut self, offer: Offer, id: Name, now: ClockReading) -> Result<Accepted, Rejection> {
         let client = offer.context.initiator.clone();
         self.offer_from(&client, offer, id, AgreementState::Observed, now)
     }
 
-    /// As [`Book::offer`] for a client that is told apart by another name than its party's, as
+    /// As [`AgreementLedger::offer`] for a client that is told apart by another name than its party's, as
     /// several may speak for one party, or claim to. With [`AgreementState::Pending`] as the
-    /// state, an offer that could be accepted waits for [`Book::accept`] or [`Book::reject`];
+    /// state, an offer that could be accepted waits for [`AgreementLedger::accept`] or [`AgreementLedger::reject`];
     /// nothing is reserved for it until then.
     ///
     /// # Errors
@@ -218,7 +218,7 @@ impl Book {
         offer: Offer,
         id: Name,
         state: AgreementState,
-        now: Moment,
+        now: ClockReading,
     ) -> Result<Accepted, Rejection> {
         let party = &offer.context.initiator;
         let known = self.of_party.contains_key(party);
@@ -364,7 +364,7 @@ impl Book {
     }
 
     /// Enters an agreement that was made before, as it was, without a test. One that was
-    /// terminating still waits for [`Book::finish_termination`].
+    /// terminating still waits for [`AgreementLedger::finish_termination`].
     pub fn restore(&mut self, agreement: Agreement, usage: Usage) {
         self.withdraw(&agreement.id);
         self.enter(agreement, usage, None);

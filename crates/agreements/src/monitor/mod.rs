@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_units::{BitRate, Bytes};
 
-pub use month::{Hour, MOST_VIOLATIONS, Month};
+pub use month::{Hour, MAX_VIOLATIONS, Month};
 pub use violation::{Cause, Violation};
 
 use crate::{GuaranteeState, Name, Utc};

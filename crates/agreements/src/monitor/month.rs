@@ -5,7 +5,7 @@ use super::{Second, Violation};
 use crate::Utc;
 
 /// Violations that a month keeps one by one; of further ones only sums.
-pub const MOST_VIOLATIONS: usize = 500;
+pub const MAX_VIOLATIONS: usize = 500;
 /// In the longest month.
 const HOURS: usize = 31 * 24;
 const HOUR_MS: i64 = 3_600_000;
@@ -27,7 +27,7 @@ pub struct Month {
     pub delivered: Bytes,
     /// The bytes delivered in all.
     pub sent: Bytes,
-    /// Violations in the order of their ends, at most [`MOST_VIOLATIONS`].
+    /// Violations in the order of their ends, at most [`MAX_VIOLATIONS`].
     pub violations: Vec<Violation>,
     /// Violations that there was no room for.
     pub more_violations: u64,
@@ -98,7 +98,7 @@ impl Month {
     }
 
     pub(super) fn record(&mut self, violation: Violation) {
-        if self.violations.len() < MOST_VIOLATIONS {
+        if self.violations.len() < MAX_VIOLATIONS {
             self.violations.push(violation);
         } else {
             self.more_violations += 1;

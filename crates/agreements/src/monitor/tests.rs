@@ -170,7 +170,7 @@ proptest! {
             watch(&mut monitor, at, &for_seconds(1, (0, true)), good());
         }
         let month = monitor.month(&id()).unwrap();
-        prop_assert!(month.violations.len() <= MOST_VIOLATIONS);
+        prop_assert!(month.violations.len() <= MAX_VIOLATIONS);
         prop_assert_eq!(month.violations.len() as u64 + month.more_violations, hours.min(700));
         prop_assert!(month.hours.len() <= 744);
     }

@@ -4,15 +4,16 @@ use weir_units::Instant;
 
 use super::*;
 use crate::{
-    Book, BookLimits, Conditions, Document as _, Language, Limits, Look, Moment, Monitor, Name, Offer,
+    AgreementLedger, BookLimits, ClockReading, Conditions, Document as _, Language, Limits, Look, Monitor,
+    Name, Offer,
 };
 
 /// An agreement on 19 Mbit/s of a customer with a nasty name, and an hour of it with a violation.
 fn report() -> Report {
     let start: Utc = "2026-11-20T11:00:00Z".parse().unwrap();
     let offer = Offer::read(include_str!("../../docs/fig2.xml"), Language::Xml).unwrap();
-    let mut book = Book::new(Limits::new(BitRate::mbit(100)), BookLimits::default());
-    let now = Moment { utc: start, monotonic: Instant(Duration::ZERO) };
+    let mut book = AgreementLedger::new(Limits::new(BitRate::mbit(100)), BookLimits::default());
+    let now = ClockReading { utc: start, monotonic: Instant(Duration::ZERO) };
     let id = Name::new("a-1").unwrap();
     let agreement = book.offer(offer, id.clone(), now).unwrap().agreement;
     let mut monitor = Monitor::new();

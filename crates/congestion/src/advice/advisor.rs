@@ -12,11 +12,11 @@ use super::{
 use crate::{Action, Algorithm, Connection, FlowRecord, Rule, RuleError, Rules, size};
 
 /// Networks with a trial at most.
-pub const MOST_TRIALS: usize = 16;
+pub const MAX_TRIALS: usize = 16;
 /// Algorithms that are tried beside the rule's, at most.
-pub const MOST_TRIED: usize = 6;
+pub const MAX_TRIED: usize = 6;
 /// At most this part of the flows tries others, before a rule is about to be changed.
-pub const MOST_SHARE: f64 = 0.25;
+pub const MAX_SHARE: f64 = 0.25;
 /// Turns that are remembered, for flows that end after them.
 const REMEMBERED: usize = 4096;
 
@@ -56,16 +56,16 @@ fn usual_candidates() -> Vec<Rule> {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AdviceError {
     /// None, or too many.
-    #[error("to names {0} networks: 1 to {MOST_TRIALS} can have a trial")]
+    #[error("to names {0} networks: 1 to {MAX_TRIALS} can have a trial")]
     Networks(usize),
     /// One that is no destination, or twice.
     #[error("to = {0}: {1}")]
     Network(IpNet, String),
     /// No part of the flows.
-    #[error("share = {0} is not between 0 and {MOST_SHARE}")]
+    #[error("share = {0} is not between 0 and {MAX_SHARE}")]
     Share(f64),
     /// None, or too many.
-    #[error("try names {0} algorithms: 1 to {MOST_TRIED} can be tried")]
+    #[error("try names {0} algorithms: 1 to {MAX_TRIED} can be tried")]
     Candidates(usize),
     /// One that is no action.
     #[error("try: {0}")]
@@ -84,7 +84,7 @@ impl AdviceSettings {
     /// # Errors
     /// [`AdviceError`].
     pub fn check(&self) -> Result<(), AdviceError> {
-        if !(1..=MOST_TRIALS).contains(&self.to.len()) {
+        if !(1..=MAX_TRIALS).contains(&self.to.len()) {
             return Err(AdviceError::Networks(self.to.len()));
         }
         for (i, to) in self.to.iter().enumerate() {
@@ -93,10 +93,10 @@ impl AdviceSettings {
                 return Err(AdviceError::Network(*to, "is there twice".to_owned()));
             }
         }
-        if !(0.0..=MOST_SHARE).contains(&self.share) {
+        if !(0.0..=MAX_SHARE).contains(&self.share) {
             return Err(AdviceError::Share(self.share));
         }
-        if !(1..=MOST_TRIED).contains(&self.candidates.len()) {
+        if !(1..=MAX_TRIED).contains(&self.candidates.len()) {
             return Err(AdviceError::Candidates(self.candidates.len()));
         }
         for rule in &self.candidates {

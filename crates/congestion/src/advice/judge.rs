@@ -1,10 +1,10 @@
 //! Judges an algorithm by the flows seen.
 
 use super::{
+    baseline::MAY_BE_LATE,
     confidence::Effect,
-    seen::Seen,
+    samples::Samples,
     trial::{Arm, BASELINE, HALF, SCREENED, Stage, Trial},
-    usual::MAY_BE_LATE,
     verdict::{Decision, Drop, Settled},
 };
 use crate::size;
@@ -20,7 +20,7 @@ const TAIL_WORSE: f64 = 0.011;
 /// Flows of each size before an algorithm is judged that half of the flows use.
 const PROVEN: u64 = 8_000;
 /// Flows of all sizes after which an algorithm of which nothing can be told is no better.
-const PATIENCE: u64 = 400_000;
+const UNDECIDED_FLOWS: u64 = 400_000;
 /// Flows that are watched after a rule was changed.
 const WATCHED: u64 = 10 * BASELINE as u64;
 
@@ -116,7 +116,7 @@ impl Trial {
             let effect = self.effect_on_all(arm, None);
             let is_no_better = self.is_full(arm)
                 && (effect.least() > -MATTERS
-                    || arm.own.pooled.count() > PATIENCE && effect.estimate > -MATTERS);
+                    || arm.own.pooled.count() > UNDECIDED_FLOWS && effect.estimate > -MATTERS);
             let why = self.harm(arm).or_else(|| is_no_better.then_some(Drop::NoBetter { effect }));
             if let Some(why) = why {
                 self.drop_arm(i, why, decisions);
@@ -174,7 +174,7 @@ impl Trial {
         }
         // The part that is far too late if all use it.
         let far = |at: usize| {
-            let part = |seen: &Seen| seen.sizes[at].1.estimate(MAY_BE_LATE, 100.0);
+            let part = |seen: &Samples| seen.sizes[at].1.estimate(MAY_BE_LATE, 100.0);
             part(&arm.own) + (part(&arm.beside) - part(&arm.calm)) * (1.0 - arm.share) / arm.share
         };
         let tail = self.judged().map(|size| Drop::TailOfAll { size, far: far(size) });
@@ -189,7 +189,7 @@ impl Trial {
         let effect = self.effect_on_all(arm, None);
         let is_no_better = effect.least() > -MATTERS
             || effect.estimate > 0.0
-            || arm.own.pooled.count() > PATIENCE && effect.estimate > -MATTERS;
+            || arm.own.pooled.count() > UNDECIDED_FLOWS && effect.estimate > -MATTERS;
         if let Some(why) = harm.or_else(|| is_no_better.then_some(Drop::NoBetterForAll { effect })) {
             self.drop_arm(i, why, decisions);
         } else if effect.most() < 0.0 && effect.estimate < -MATTERS {
@@ -199,7 +199,7 @@ impl Trial {
     }
 
     /// It is the rule: is it as good as it seemed?
-    pub(super) fn judge_change(&mut self, i: usize, after: &Seen, decisions: &mut Vec<Decision>) {
+    pub(super) fn judge_change(&mut self, i: usize, after: &Samples, decisions: &mut Vec<Decision>) {
         let alpha = self.alpha();
         let part = |at: usize| after.sizes[at].1.bounds(alpha).0;
         // Its cost counts here too.

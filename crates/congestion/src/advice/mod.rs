@@ -1,16 +1,16 @@
 //! Finds the better algorithm with a small part of the flows.
 
 mod advisor;
+mod baseline;
 mod confidence;
 mod judge;
-mod seen;
+mod samples;
 mod trial;
-mod usual;
 mod verdict;
 
 pub use advisor::{
-    AdviceError, AdviceSettings, AdviceView, Advisor, ArmView, Assignment, Interval, MOST_SHARE, MOST_TRIALS,
-    MOST_TRIED, SizeView, rule_for,
+    AdviceError, AdviceSettings, AdviceView, Advisor, ArmView, Assignment, Interval, MAX_SHARE, MAX_TRIALS,
+    MAX_TRIED, SizeView, rule_for,
 };
 pub use confidence::{Effect, Mean, Proportion, TurnMean};
 pub use trial::{Arm, BASELINE, Trial, Turn};

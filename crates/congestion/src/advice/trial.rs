@@ -1,9 +1,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
+    baseline::{Baseline, MAY_BE_LATE},
     confidence::{Effect, Proportion},
-    seen::Seen,
-    usual::{MAY_BE_LATE, Usual},
+    samples::Samples,
     verdict::{Decision, Drop, OnTheEdge, Settled},
 };
 use crate::{Action, size};
@@ -45,11 +45,11 @@ pub struct Arm {
     pub share: f64,
     /// Its effect on all, found when half of the flows used it.
     pub raised: Option<Effect>,
-    pub(super) own: Seen,
+    pub(super) own: Samples,
     /// Flows that do not use it, in its turns.
-    pub(super) beside: Seen,
+    pub(super) beside: Samples,
     /// Flows in turns without a trial, since the last change of the share.
-    pub(super) calm: Seen,
+    pub(super) calm: Samples,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ pub(super) enum Stage {
     /// More and more use this one.
     Raising(usize),
     /// It is the rule now.
-    Watching { arm: usize, after: Box<Seen> },
+    Watching { arm: usize, after: Box<Samples> },
     /// Nothing more is tried.
     Settled(Settled),
 }
@@ -74,7 +74,7 @@ pub(super) enum Stage {
 /// others of the same turns. Its effect on neighbours is the difference between these and flows in
 /// turns without a trial. Times are compared as logarithms, within sizes.
 ///
-/// A budget of late flows of each size bounds the cost (`usual.rs`): of all flows, with and without
+/// A budget of late flows of each size bounds the cost (`baseline.rs`): of all flows, with and without
 /// the trial, 1 % may take more than 1.1 times the usual 99th percentile. An algorithm's part of
 /// the flows is such that half of what is left covers a turn in which all that use it are late.
 /// Where it is not known that there is something left, nothing is tried; where that is not known
@@ -96,9 +96,9 @@ pub struct Trial {
     /// The one that has not ended.
     turn: Option<Turn>,
     turns: u64,
-    pub(super) usual: [Usual; size::COUNT],
+    pub(super) usual: [Baseline; size::COUNT],
     /// Flows in turns without a trial.
-    pub(super) calm: Seen,
+    pub(super) calm: Samples,
 }
 
 impl Trial {
@@ -111,9 +111,9 @@ impl Trial {
             dropped: None,
             share: 0.0,
             raised: None,
-            own: Seen::default(),
-            beside: Seen::default(),
-            calm: Seen::default(),
+            own: Samples::default(),
+            beside: Samples::default(),
+            calm: Samples::default(),
         };
         let arms: Vec<Arm> = arms.into_iter().filter(|action| *action != now).map(arm).collect();
         Trial {
@@ -125,7 +125,7 @@ impl Trial {
             turn: None,
             turns: 0,
             usual: Default::default(),
-            calm: Seen::default(),
+            calm: Samples::default(),
         }
     }
 
@@ -281,21 +281,21 @@ impl Trial {
 
     /// How many flows were seen of what is usual.
     pub(super) fn baseline(&self) -> u64 {
-        self.usual.iter().map(Usual::flows).sum()
+        self.usual.iter().map(Baseline::flows).sum()
     }
 
     #[allow(clippy::cast_precision_loss)]
     fn see_what_is_usual(&mut self) {
         let all = self.baseline();
-        let is_judged = |usual: &Usual| usual.flows() as f64 >= JUDGED * all as f64;
-        let is_short = |usual: &Usual| is_judged(usual) && usual.flows() < BASELINE as u64;
+        let is_judged = |usual: &Baseline| usual.flows() as f64 >= JUDGED * all as f64;
+        let is_short = |usual: &Baseline| is_judged(usual) && usual.flows() < BASELINE as u64;
         if all < BASELINE as u64 || self.usual.iter().any(is_short) {
             return;
         }
         for usual in self.usual.iter_mut().filter(|usual| is_judged(usual)) {
             usual.look();
         }
-        self.calm = Seen::default();
+        self.calm = Samples::default();
         for arm in &mut self.arms {
             (arm.own, arm.beside, arm.calm) = Default::default();
             arm.share = 0.0;
@@ -374,7 +374,7 @@ impl Trial {
         }
     }
 
-    pub(super) fn has_seen(&self, seen: &Seen, flows: u64) -> bool {
+    pub(super) fn has_seen(&self, seen: &Samples, flows: u64) -> bool {
         self.judged().all(|at| seen.sizes[at].0.count() >= flows)
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// The jobs that are remembered.
-pub(crate) const KEPT: usize = 64;
+pub(crate) const JOBS_CAPACITY: usize = 64;
 
 /// How far the fetching of an image is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,11 +10,11 @@ use tokio::{runtime::Handle, sync::broadcast::error::RecvError, task::spawn_bloc
 use weir_units::{BitRate, Bytes};
 
 use crate::{
-    Digest, Mirror, Moment,
+    Digest, Mirror, UnixMillis,
     coordination::News,
     pace::Pace,
     stats::count,
-    store::{Lot, StoreError},
+    store::{ScrubBatch, StoreError},
 };
 
 /// Read between two looks at the rate, bytes.
@@ -101,7 +101,8 @@ impl Mirror {
                 change(scrub);
             }
         };
-        let all = self.unchecked(Lot::All, Moment(u64::MAX)).await.map_err(|e| weir_units::chain(&e))?;
+        let all =
+            self.unchecked(ScrubBatch::All, UnixMillis(u64::MAX)).await.map_err(|e| weir_units::chain(&e))?;
         tell(&|scrub| {
             scrub.of_blobs = all.len() as u64;
             scrub.of_bytes = all.iter().map(|(_, size)| size).sum();
@@ -123,9 +124,9 @@ impl Mirror {
         Ok(())
     }
 
-    async fn unchecked(&self, lot: Lot, before: Moment) -> Result<Vec<(Digest, u64)>, StoreError> {
+    async fn unchecked(&self, lot: ScrubBatch, before: UnixMillis) -> Result<Vec<(Digest, u64)>, StoreError> {
         let store = self.store().clone();
-        let looked = spawn_blocking(move || store.unchecked(lot, before, Moment::now())).await;
+        let looked = spawn_blocking(move || store.unchecked(lot, before, UnixMillis::now())).await;
         looked.unwrap_or_else(|_| Ok(Vec::new()))
     }
 
@@ -165,7 +166,7 @@ impl Mirror {
             pace.pass_all(got).await;
             if is_end {
                 count(&self.stats().scrubbed_blobs, 1);
-                let ended = spawn_blocking(move || store.checked(check, Moment::now())).await;
+                let ended = spawn_blocking(move || store.checked(check, UnixMillis::now())).await;
                 return ended.unwrap_or(Ok(true));
             }
         }
@@ -177,9 +178,9 @@ impl Mirror {
         let every = Duration::from_secs(u64::from(every) * 24 * 3600);
         loop {
             let round = Instant::now();
-            let before = Moment::now().before(every);
+            let before = UnixMillis::now().before(every);
             let due = match pace.rate() {
-                Some(_) => self.unchecked(Lot::Own, before).await,
+                Some(_) => self.unchecked(ScrubBatch::Own, before).await,
                 None => Ok(Vec::new()),
             };
             let due = due.unwrap_or_else(|e| {

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use crate::{
     Digest, Image, Mirror, Reference, Source,
     download::{Held, Progress},
-    jobs::{Job, KEPT, Warming},
+    jobs::{JOBS_CAPACITY, Job, Warming},
     manifest::{Manifest, Part},
     mirror::Asker,
     upstream::Fault,
@@ -32,7 +32,7 @@ impl Mirror {
         {
             let mut jobs = self.jobs().jobs.lock().unwrap_or_else(PoisonError::into_inner);
             jobs.insert(id, Arc::clone(&job));
-            while jobs.len() > KEPT {
+            while jobs.len() > JOBS_CAPACITY {
                 jobs.pop_first();
             }
         }

@@ -1,6 +1,6 @@
 //! A registry that is away for a while, or wants no requests for a while: who waits gets all of it, once.
 
-mod kit;
+mod support;
 
 use std::{
     net::SocketAddr,
@@ -13,8 +13,8 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use kit::{
-    Made, Puller, Registry, Trouble, digest, pair,
+use support::{
+    Puller, Registry, RegistryFault, TestImage, digest, pair,
     site::{Node, files, on_disk},
 };
 use tokio::{
@@ -94,7 +94,7 @@ impl Gate {
 fn settings(directory: &Path, registry: &Registry, by: SocketAddr) -> Settings {
     let mut upstream = registry.settings("docker.io");
     upstream.url = Some(format!("http://{by}"));
-    kit::settings(directory, vec![upstream])
+    support::settings(directory, vec![upstream])
 }
 
 /// Waits until a node has `bytes` of a download on its disk.
@@ -116,7 +116,7 @@ async fn away(by: Duration) {
     let made = registry.image(APP, "1", 1, &[SIZE]);
     node.puller().get(&format!("/v2/{APP}/manifests/1")).await;
     let before = gate.carried.load(Ordering::Relaxed);
-    registry.trouble(Trouble::Slow(Duration::from_millis(20)));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(20)));
     let pull = |n: u64| {
         let (puller, blob) = (Puller(node.address), made.layers[0].clone());
         async move {
@@ -153,7 +153,7 @@ async fn a_registry_that_says_when_it_is_back_is_asked_then() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 2, &[100_000]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
-    registry.trouble(Trouble::Unavailable(1));
+    registry.trouble(RegistryFault::Unavailable(1));
     let begun = Instant::now();
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
@@ -168,9 +168,9 @@ async fn a_repository_that_is_to_be_left_alone_holds_up_no_other() {
     for name in ["acme/one", "acme/other"] {
         served.get(&format!("/v2/{name}/manifests/1")).await;
     }
-    for trouble in [Trouble::Limited(60), Trouble::Unavailable(60)] {
-        let blob = if let Trouble::Limited(_) = trouble { &one.layers[0] } else { &other.layers[0] };
-        let name = if let Trouble::Limited(_) = trouble { "acme/one" } else { "acme/other" };
+    for trouble in [RegistryFault::Limited(60), RegistryFault::Unavailable(60)] {
+        let blob = if let RegistryFault::Limited(_) = trouble { &one.layers[0] } else { &other.layers[0] };
+        let name = if let RegistryFault::Limited(_) = trouble { "acme/one" } else { "acme/other" };
         registry.trouble(trouble);
         let begun = Instant::now();
         assert_eq!(served.blob(name, blob).await.status, 404);
@@ -187,14 +187,14 @@ async fn a_repository_that_is_to_be_left_alone_holds_up_no_other() {
 }
 
 /// A node that was killed in the middle of a blob.
-async fn killed(registry: &Registry, dir: &Path, with_manifest: bool) -> (Settings, Made) {
+async fn killed(registry: &Registry, dir: &Path, with_manifest: bool) -> (Settings, TestImage) {
     let given = settings(&dir.join("store"), registry, registry.address);
     let made = registry.image(APP, "1", 5, &[SIZE]);
-    let mut node = Node::alone(&given, Duration::ZERO, kit::timing());
+    let mut node = Node::alone(&given, Duration::ZERO, support::timing());
     if with_manifest {
         node.puller().get(&format!("/v2/{APP}/manifests/1")).await;
     }
-    registry.trouble(Trouble::Slow(Duration::from_millis(10)));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(10)));
     let (puller, blob) = (node.puller(), made.layers[0].clone());
     let pull = tokio::spawn(async move { puller.timed(APP, &blob).await });
     reaches(&given.directory, SIZE / 2).await;
@@ -208,7 +208,7 @@ async fn killed(registry: &Registry, dir: &Path, with_manifest: bool) -> (Settin
 async fn a_blob_without_a_known_manifest_is_resumed_after_a_kill() {
     let (registry, dir) = (Registry::start().await, tempfile::tempdir().unwrap());
     let (given, made) = killed(&registry, dir.path(), false).await;
-    let node = Node::alone(&given, Duration::ZERO, kit::timing());
+    let node = Node::alone(&given, Duration::ZERO, support::timing());
     assert_eq!(digest(node.puller().blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     assert_eq!(registry.asked_whole(APP, &made.layers[0]), 1, "the rest is asked for by range");
     let came = node.counted("upstream_bytes");
@@ -223,7 +223,7 @@ async fn a_part_that_the_disk_changed_cuts_its_client_once_and_is_fetched_anew()
     let mut bytes = std::fs::read(&part).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(&part, bytes).unwrap();
-    let node = Node::alone(&given, Duration::ZERO, kit::timing());
+    let node = Node::alone(&given, Duration::ZERO, support::timing());
     let wrong = node.puller().blob(APP, &made.layers[0]).await;
     assert!(wrong.body.is_err(), "{} wrong bytes came", wrong.body.unwrap().len());
     // At once: the registry is not to blame.

@@ -1,10 +1,10 @@
 //! Every route answers soon while the mirror does all its other work at once, on one thread as in the agent.
 
-mod kit;
+mod support;
 
 use std::time::{Duration, Instant};
 
-use kit::{Puller, Registry, Trouble, site::Node};
+use support::{Puller, Registry, RegistryFault, site::Node};
 
 /// The longest that an answer may take.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -14,7 +14,7 @@ async fn load(registry: &Registry, node: &Node) -> Vec<tokio::task::JoinHandle<(
     let mut tasks = Vec::new();
     let slow = registry.image("library/slow", "1", 500, &[8 << 20]);
     let address = node.address;
-    registry.trouble(Trouble::Slow(Duration::from_millis(30)));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(30)));
     tasks.push(tokio::spawn(async move {
         Puller(address).blob("library/slow", &slow.layers[0]).await;
     }));
@@ -45,9 +45,9 @@ async fn load(registry: &Registry, node: &Node) -> Vec<tokio::task::JoinHandle<(
 async fn every_route_answers_soon_while_all_else_is_busy() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
-    let mut given = kit::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let mut given = support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     given.tag_ttl_s = 0;
-    let node = Node::alone(&given, Duration::ZERO, kit::timing());
+    let node = Node::alone(&given, Duration::ZERO, support::timing());
     let made = registry.image("library/app", "1", 1, &[40_000]);
     node.puller().pull("library/app", "1").await.unwrap();
     // A large repository: its manifests are looked through under the store's lock.
@@ -67,7 +67,7 @@ async fn every_route_answers_soon_while_all_else_is_busy() {
         ("GET", format!("{app}/tags/list"), 404),
         ("GET", format!("{app}/referrers/{}", made.manifest), 404),
         ("GET", format!("{app}/manifests/none"), 404),
-        ("GET", format!("{app}/blobs/{}", kit::digest(b"none")), 404),
+        ("GET", format!("{app}/blobs/{}", support::digest(b"none")), 404),
         ("GET", "/v2/weir.invalid/doctor/manifests/x".to_owned(), 200),
         ("POST", format!("{app}/blobs/uploads/"), 405),
         ("GET", "/nothing".to_owned(), 404),
@@ -81,7 +81,7 @@ async fn every_route_answers_soon_while_all_else_is_busy() {
             assert_eq!(got.status, *status, "{method} {path}: {got:?}");
         }
         for work in [(|store| drop(store.images())) as fn(&weir_image::store::Store), |store| {
-            assert!(store.usage(weir_image::Moment::now()).is_ok())
+            assert!(store.usage(weir_image::UnixMillis::now()).is_ok())
         }] {
             let (asked, store) = (Instant::now(), node.mirror.store().clone());
             node.runtime.spawn_blocking(move || work(&store)).await.unwrap();

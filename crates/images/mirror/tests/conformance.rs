@@ -2,9 +2,9 @@
 //! registry for pulls: its section "Pull", end-1, end-2, end-3, and the other requests of clients,
 //! end-8 and end-12.
 
-mod kit;
+mod support;
 
-use kit::{Got, digest, noise, pair};
+use support::{Got, digest, noise, pair};
 
 const APP: &str = "library/app";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

@@ -1,7 +1,7 @@
 //! Faults of a site of three nodes on a real Redis, one after the other, for both kinds of store.
 //! Each pull ends right or fails clearly, and the state afterwards is as without the fault.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
@@ -10,27 +10,27 @@ use std::{
 };
 
 use futures_util::{StreamExt, future::join_all, stream};
-use kit::{
-    Made, Trouble, digest,
+use support::{
+    RegistryFault, TestImage, digest,
     line::{Line, To},
     redis::RedisServer,
-    site::{APP, Timed, World, files, on_disk},
+    site::{APP, Cluster, Timed, files, on_disk},
 };
 use tokio::task::JoinHandle;
-use weir_image::{Moment, PopStore, coordination::Coordination, store::RESUME};
+use weir_image::{PopStore, UnixMillis, coordination::Coordination, store::RESUME};
 
 const NODES: usize = 3;
 const BUDGET: u64 = 24 << 20;
 /// The layer that is pulled while things go wrong.
 const SIZE: usize = 3_000_000;
 /// The longest that a client may get nothing.
-const PATIENCE: Duration = Duration::from_secs(10);
+const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The fault.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     /// With the registry's answers: this number of the first ones.
-    Registry(fn() -> Trouble, usize),
+    Registry(fn() -> RegistryFault, usize),
     /// The node that downloads is off the network, at 30 %; and comes back when others have gone on.
     LeaderUnplugged,
     /// Its way to the registry and to Redis goes silent.
@@ -47,12 +47,12 @@ enum Fault {
 
 /// A fault, and which nodes' first pull is right all the same.
 const FAULTS: [(Fault, [bool; NODES]); 12] = [
-    (Fault::Registry(|| Trouble::Status(500), 1), [true; 3]),
-    (Fault::Registry(|| Trouble::Status(500), 100), [false; 3]),
-    (Fault::Registry(|| Trouble::Limited(1), 1), [false; 3]),
-    (Fault::Registry(|| Trouble::Stall(SIZE / 3), 1), [true; 3]),
-    (Fault::Registry(|| Trouble::Cut(SIZE / 3), 2), [true; 3]),
-    (Fault::Registry(|| Trouble::Lie, 1), [false; 3]),
+    (Fault::Registry(|| RegistryFault::Status(500), 1), [true; 3]),
+    (Fault::Registry(|| RegistryFault::Status(500), 100), [false; 3]),
+    (Fault::Registry(|| RegistryFault::Limited(1), 1), [false; 3]),
+    (Fault::Registry(|| RegistryFault::Stall(SIZE / 3), 1), [true; 3]),
+    (Fault::Registry(|| RegistryFault::Cut(SIZE / 3), 2), [true; 3]),
+    (Fault::Registry(|| RegistryFault::Lie, 1), [false; 3]),
     (Fault::LeaderUnplugged, [false, true, true]),
     (Fault::LeadersUplinkSilent, [false, true, true]),
     (Fault::RedisSilent, [true; 3]),
@@ -63,7 +63,7 @@ const FAULTS: [(Fault, [bool; NODES]); 12] = [
 
 /// A site whose lines can be cut.
 struct Site {
-    world: World,
+    world: Cluster,
     server: RedisServer,
     to_registry: Vec<Line>,
     to_redis: Vec<Line>,
@@ -71,7 +71,7 @@ struct Site {
 
 async fn site(store: PopStore, fault: Fault) -> Site {
     let server = RedisServer::start().await;
-    let mut world = World::plan(store, NODES, BUDGET).await;
+    let mut world = Cluster::plan(store, NODES, BUDGET).await;
     let (mut to_registry, mut to_redis) = (Vec::new(), Vec::new());
     let mut by: Vec<Arc<dyn Coordination>> = Vec::new();
     for n in 0..NODES {
@@ -98,8 +98,8 @@ fn said(pulled: &Timed) -> String {
 }
 
 /// Right, or clearly not; and never for long nothing.
-fn judge(what: &str, pulled: &Timed, made: &Made) -> bool {
-    assert!(pulled.gap < PATIENCE, "{what}: nothing for {:?}", pulled.gap);
+fn judge(what: &str, pulled: &Timed, made: &TestImage) -> bool {
+    assert!(pulled.gap < GAP_TIMEOUT, "{what}: nothing for {:?}", pulled.gap);
     match (&pulled.got.body, pulled.got.status) {
         (Ok(body), 200) => {
             assert_eq!(digest(body), made.layers[0], "{what}: something else was served to its end");
@@ -122,7 +122,7 @@ async fn suffer(store: PopStore, fault: Fault, right: [bool; NODES]) -> Option<S
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     world.nodes[0].mirror.store().set_in_use(HashSet::from([held.config.clone()]));
-    let pull = |world: &World, n: usize, made: &Made| {
+    let pull = |world: &Cluster, n: usize, made: &TestImage| {
         let (puller, blob) = (world.nodes[n].puller(), made.layers[0].clone());
         tokio::spawn(async move { puller.timed(APP, &blob).await })
     };
@@ -146,7 +146,7 @@ async fn suffer(store: PopStore, fault: Fault, right: [bool; NODES]) -> Option<S
         }
         match fault {
             Fault::Registry(trouble, times) => (0..times).for_each(|_| world.registry.trouble(trouble())),
-            _ => world.registry.trouble(Trouble::Slow(Duration::from_millis(40))),
+            _ => world.registry.trouble(RegistryFault::Slow(Duration::from_millis(40))),
         }
         let served: Vec<u64> = world.nodes.iter().map(|node| node.counted("served_bytes")).collect();
         let mut pulls = vec![pull(&world, 0, &made)];
@@ -228,16 +228,16 @@ async fn suffer(store: PopStore, fault: Fault, right: [bool; NODES]) -> Option<S
     }
     drop(is_over);
     watch.await.unwrap();
-    world.nodes.iter_mut().for_each(kit::site::Node::kill);
+    world.nodes.iter_mut().for_each(support::site::Node::kill);
     let of_first = world.nodes[0].mirror.store();
     assert!(held.layers.iter().chain([&held.config]).all(|blob| of_first.has(blob)), "{what}: it is in use");
-    let usage = of_first.usage(Moment::now()).unwrap();
+    let usage = of_first.usage(UnixMillis::now()).unwrap();
     world.nodes.clear();
     for n in 0..NODES {
         // Twice: what another node has left is noticed first.
         let store = world.open(n);
         for times in 1..3 {
-            store.tick(Moment::now().after(RESUME * 2 * times)).unwrap();
+            store.tick(UnixMillis::now().after(RESUME * 2 * times)).unwrap();
         }
         let left = files(world.root(n), &["part", "trash"]);
         assert!(left.is_empty(), "{what}: {left:?}, {usage:?}");

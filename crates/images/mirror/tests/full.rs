@@ -1,6 +1,6 @@
 //! A store without room: what cannot be kept is passed on, and the budget holds.
 
-mod kit;
+mod support;
 
 use std::{
     sync::{
@@ -12,8 +12,8 @@ use std::{
 
 use futures_util::future::join_all;
 use http_body_util::BodyExt;
-use kit::{
-    Made, Puller, Registry, Trouble, digest,
+use support::{
+    Puller, Registry, RegistryFault, TestImage, digest,
     site::{Node, on_disk},
 };
 
@@ -34,16 +34,16 @@ struct Full {
 async fn full() -> Full {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
-    let mut given = kit::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let mut given = support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     given.budget = weir_units::Bytes(64 * unit() as u64);
-    let node = Node::alone(&given, Duration::from_secs(120), kit::timing());
+    let node = Node::alone(&given, Duration::from_secs(120), support::timing());
     Full { registry, node, dir }
 }
 
 /// Pulls eight images of 25 units, and looks every 20 ms how much is on the disk.
 async fn pull_all(at_once: bool) {
     let Full { registry, node, dir } = full().await;
-    let images: Vec<(String, Made)> = (0..8)
+    let images: Vec<(String, TestImage)> = (0..8)
         .map(|n| (format!("acme/app{n}"), n))
         .map(|(name, n)| (name.clone(), registry.image(&name, "1", 10 + n, &[13 * unit(), 12 * unit()])))
         .collect();
@@ -59,7 +59,7 @@ async fn pull_all(at_once: bool) {
         })
     };
     let address = node.address;
-    let pull = async |(name, made): &(String, Made)| {
+    let pull = async |(name, made): &(String, TestImage)| {
         let puller = Puller(address);
         assert_eq!(puller.get(&format!("/v2/{name}/manifests/1")).await.status, 200);
         let mut refused = 0;
@@ -104,7 +104,7 @@ async fn eight_images_at_once_are_all_pulled_within_the_budget() {
 }
 
 /// A node and an image whose layer is larger than the budget.
-async fn large() -> (Full, Made) {
+async fn large() -> (Full, TestImage) {
     let full = full().await;
     let made = full.registry.image(APP, "1", 30, &[200 * unit()]);
     full.node.puller().get(&format!("/v2/{APP}/manifests/1")).await;
@@ -115,7 +115,7 @@ async fn large() -> (Full, Made) {
 async fn a_blob_above_the_budget_is_passed_on_to_all_by_one_request() {
     let (Full { registry, node, .. }, made) = large().await;
     // So slow at first that all twenty have come.
-    registry.trouble(Trouble::Slow(Duration::from_millis(2)));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(2)));
     let pulls = (0..20).map(|_| async { node.puller().timed(APP, &made.layers[0]).await });
     for pulled in join_all(pulls).await {
         assert_eq!(digest(pulled.got.bytes()), made.layers[0]);
@@ -147,7 +147,7 @@ async fn ranges_and_heads_of_what_is_passed_on_are_right() {
 #[tokio::test]
 async fn what_is_passed_on_and_wrong_never_reaches_its_end() {
     let (Full { node, registry, .. }, made) = large().await;
-    registry.trouble(Trouble::Lie);
+    registry.trouble(RegistryFault::Lie);
     let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
     let mut body = node.puller().send("GET", &path, &[]).await.into_body();
     let mut got = 0;
@@ -159,7 +159,7 @@ async fn what_is_passed_on_and_wrong_never_reaches_its_end() {
     };
     assert!(end.is_some(), "all {got} bytes came");
     assert!(got <= 200 * unit() - 4096, "{got} bytes came");
-    tokio::time::sleep(kit::timing().negative * 2).await;
+    tokio::time::sleep(support::timing().negative * 2).await;
     assert_eq!(digest(node.puller().blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
 }
 
@@ -167,7 +167,7 @@ async fn what_is_passed_on_and_wrong_never_reaches_its_end() {
 async fn what_is_passed_on_is_resumed_where_its_registry_cut_it() {
     let (Full { node, registry, .. }, made) = large().await;
     for part in [3, 2] {
-        registry.trouble(Trouble::Cut(200 * unit() / part));
+        registry.trouble(RegistryFault::Cut(200 * unit() / part));
     }
     assert_eq!(digest(node.puller().blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     assert_eq!(registry.asked_whole(APP, &made.layers[0]), 1);

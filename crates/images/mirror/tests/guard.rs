@@ -1,6 +1,6 @@
 //! Access to content, refusals, and bounds.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
@@ -10,14 +10,14 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kit::{Registry, Served, Trouble, digest, pair, serve, serve_with, settings, timing};
+use support::{Registry, RegistryFault, Served, digest, pair, serve, serve_with, settings, timing};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use weir_image::{
-    Image, Moment, Scope,
-    coordination::{Claim, Coordination, LEASE, Site},
+    Image, Scope, UnixMillis,
+    coordination::{AcquireResult, Coordination, InMemoryCoordination, LEASE},
     store::{Budget, PolicyKind, Store, StoreError},
 };
 
@@ -82,7 +82,8 @@ async fn credentials_do_not_follow_to_another_host() {
     let made = registry.image(APP, "1", 21, &[200_000]);
     cdn.image(APP, "1", 21, &[200_000]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
-    registry.trouble(Trouble::Redirect(format!("http://{}/v2/x/blobs/{}", cdn.address, made.layers[0])));
+    registry
+        .trouble(RegistryFault::Redirect(format!("http://{}/v2/x/blobs/{}", cdn.address, made.layers[0])));
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     assert_eq!(cdn.asked("GET /v2/x/blobs/"), 1);
     let headers = cdn.state.headers.lock().unwrap().clone();
@@ -233,7 +234,7 @@ async fn the_budget_is_never_exceeded_and_what_is_held_stays() {
         let results: Vec<_> = futures_util::stream::iter(pulls).buffer_unordered(2).collect().await;
         assert!(results.iter().all(Result::is_ok), "round {round}: {results:?}");
     }
-    let usage = store.usage(Moment::now()).unwrap();
+    let usage = store.usage(UnixMillis::now()).unwrap();
     assert!(usage.bytes + usage.reserved <= budget && usage.counts.evicted > 10, "{usage:?}");
     for held in &images[..2] {
         assert!(held.layers.iter().chain([&held.config]).all(|blob| store.has(blob)));
@@ -241,7 +242,7 @@ async fn the_budget_is_never_exceeded_and_what_is_held_stays() {
     let listed = store.images();
     let of = |name: &str| listed.iter().find(|i| i.image == name).unwrap();
     assert!(of("docker.io/acme/app0:1").pinned && of("docker.io/acme/app1:1").in_use);
-    store.prune(0, Moment::now()).unwrap();
+    store.prune(0, UnixMillis::now()).unwrap();
     assert!(images[..2].iter().all(|held| held.layers.iter().all(|blob| store.has(blob))));
     assert!(images[2..].iter().all(|gone| gone.layers.iter().all(|blob| !store.has(blob))));
     // More than half of the budget is passed on, and not kept.
@@ -258,7 +259,7 @@ async fn without_room_on_the_disk_pulls_are_passed_on_and_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     let budget = Budget { floor: u64::MAX / 2, ..Budget::of(64 << 20) };
-    let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
+    let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, UnixMillis::now()).unwrap();
     let alone = Arc::<weir_image::coordination::Embedded>::default();
     let served = serve_with(given, store, alone).await;
     let made = registry.image(APP, "1", 23, &[1000]);
@@ -293,8 +294,8 @@ fn a_disk_that_fills_up_in_mid_write_ends_that_download_and_nothing_else() {
             served.pull("acme/small", "1").await.unwrap();
             let large = registry.image(APP, "1", 31, &[4 << 20]);
             served.get(&format!("/v2/{APP}/manifests/1")).await;
-            registry.trouble(Trouble::Slow(Duration::from_millis(20)));
-            let (puller, blob) = (kit::Puller(served.address), large.layers[0].clone());
+            registry.trouble(RegistryFault::Slow(Duration::from_millis(20)));
+            let (puller, blob) = (support::Puller(served.address), large.layers[0].clone());
             let pull = tokio::spawn(async move { puller.blob(APP, &blob).await });
             let begun = Instant::now();
             while on_disk(&served) < 1 << 20 {
@@ -366,17 +367,17 @@ async fn node_without_a_lease_waits_and_one_cut_off_goes_on_alone() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
-    let site = Site::default();
+    let site = InMemoryCoordination::default();
     let (store, _) =
-        Store::open(&given.directory, Budget::of(64 << 20), PolicyKind::Lru, Moment::now()).unwrap();
+        Store::open(&given.directory, Budget::of(64 << 20), PolicyKind::Lru, UnixMillis::now()).unwrap();
     let served = serve_with(given, store, Arc::new(site.node("a"))).await;
     let made = registry.image(APP, "1", 26, &[300_000, 10]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     // Another node has it, and dies: what it held ends by itself.
-    let almost = Moment(Moment::now().0 - u64::try_from(LEASE.as_millis()).unwrap() + 700);
+    let almost = UnixMillis(UnixMillis::now().0 - u64::try_from(LEASE.as_millis()).unwrap() + 700);
     let scope = Scope::of(&"docker.io/library/app".parse::<Image>().unwrap().source, true);
     let claim = site.node("b").acquire(&scope.lease(&made.layers[0]), almost).await.unwrap();
-    assert!(matches!(claim, Claim::Granted(_)));
+    assert!(matches!(claim, AcquireResult::Granted(_)));
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     site.set_lost(true);
     assert_eq!(digest(served.blob(APP, &made.layers[1]).await.bytes()), made.layers[1]);
@@ -387,7 +388,7 @@ async fn a_directory_of_another_version_owner_or_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let open = |name: &str| {
         let root = dir.path().join(name);
-        Store::open(&root, Budget::of(64 << 20), PolicyKind::Lru, Moment::now()).map(|(store, _)| store)
+        Store::open(&root, Budget::of(64 << 20), PolicyKind::Lru, UnixMillis::now()).map(|(store, _)| store)
     };
     let held = open("a").unwrap();
     assert!(matches!(open("a"), Err(StoreError::InUse(_))));

@@ -1,11 +1,11 @@
 //! More connections than the mirror keeps.
 
-mod kit;
+mod support;
 
 use std::time::Duration;
 
-use kit::{Registry, digest, serve, settings};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use support::{Registry, digest, serve, settings};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
 const APP: &str = "library/app";

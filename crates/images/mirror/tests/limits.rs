@@ -1,16 +1,16 @@
 //! Many downloads at once, behind links and registries that are slow: who waits, who makes progress.
 
-mod kit;
+mod support;
 
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use kit::{Made, Puller, Registry, Trouble, digest, serve, settings, timing};
+use support::{Puller, Registry, RegistryFault, TestImage, digest, serve, settings, timing};
 
 const APP: &str = "library/app";
 
 /// All layers at once, as containerd asks for them.
-async fn layers(address: std::net::SocketAddr, made: &Made) -> Vec<kit::site::Timed> {
+async fn layers(address: std::net::SocketAddr, made: &TestImage) -> Vec<support::site::Timed> {
     let pull = async |blob| Puller(address).timed(APP, blob).await;
     join_all(made.layers.iter().map(pull)).await
 }
@@ -48,7 +48,7 @@ async fn slow_blobs_delay_no_manifest_and_too_many_are_refused() {
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     served.get("/v2/acme/other/manifests/1").await;
     for _ in &made.layers {
-        registry.trouble(Trouble::Slow(Duration::from_millis(150)));
+        registry.trouble(RegistryFault::Slow(Duration::from_millis(150)));
     }
     let (address, of) = (served.address, made.clone());
     let slow = tokio::spawn(async move { layers(address, &of).await });
@@ -79,7 +79,7 @@ async fn a_registry_that_drips_is_waited_for_and_its_clients_get_what_there_is()
     let made = registry.image(APP, "1", 94, &[64 << 10]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     // All in all longer than a client waits for a byte.
-    registry.trouble(Trouble::Drip(1 << 10, timing().progress / 55));
+    registry.trouble(RegistryFault::Drip(1 << 10, timing().progress / 55));
     let begun = Instant::now();
     let pulled = Puller(served.address).timed(APP, &made.layers[0]).await;
     assert_eq!(digest(pulled.got.bytes()), made.layers[0]);
@@ -95,7 +95,7 @@ async fn registry_that_asks_for_a_pause_gets_it() {
     let made = registry.image(APP, "1", 95, &[1000, 2000]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     // Longer than a failure is remembered, and still longer then than a client waits for a first byte.
-    registry.trouble(Trouble::Limited(5));
+    registry.trouble(RegistryFault::Limited(5));
     let begun = Instant::now();
     assert_eq!(served.blob(APP, &made.layers[0]).await.status, 404);
     tokio::time::sleep(timing().negative * 2).await;
@@ -126,14 +126,14 @@ async fn registry_that_sends_next_to_nothing_loses_its_place_and_its_room() {
     let made = registry.image(APP, "1", 96, &[20 << 20]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     // A byte in less time than a stall is noticed in.
-    registry.trouble(Trouble::Drip(1, timing().stall / 2));
+    registry.trouble(RegistryFault::Drip(1, timing().stall / 2));
     let begun = Instant::now();
     let got = tokio::time::timeout(timing().slow * 4, served.blob(APP, &made.layers[0])).await;
     let got = got.expect("the download goes on").body;
     assert!(begun.elapsed() >= timing().slow, "{:?}", begun.elapsed());
     let why = got.map(|body| String::from_utf8_lossy(&body).into_owned()).unwrap_or_else(|cut| cut);
     println!("after {:?}: {why}", begun.elapsed());
-    let usage = served.mirror.store().usage(weir_image::Moment::now()).unwrap();
+    let usage = served.mirror.store().usage(weir_image::UnixMillis::now()).unwrap();
     assert!(usage.reserved < 100, "{usage:?}");
     tokio::time::sleep(timing().negative * 2).await;
     served.pull(APP, "1").await.unwrap();

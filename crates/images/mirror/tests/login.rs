@@ -1,9 +1,9 @@
 //! Logging in with what `docker login` left.
 
-mod kit;
+mod support;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kit::{Registry, serve, settings};
+use support::{Registry, serve, settings};
 
 #[tokio::test]
 async fn credentials_of_docker_login_open_shared_repositories_alone() {

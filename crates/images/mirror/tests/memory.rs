@@ -1,6 +1,6 @@
 //! Memory that hostile registries take: measured of this process, so one test at a time.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
@@ -11,9 +11,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use kit::digest;
+use support::digest;
 use weir_image::{
-    Image, Moment,
+    Image, UnixMillis,
     manifest::Manifest,
     store::{Budget, PolicyKind, Store, StoreError, Stored},
 };
@@ -51,7 +51,7 @@ fn du(dir: &Path) -> (u64, u64) {
 
 fn open(root: &Path) -> Store {
     let budget = Budget { young: Duration::ZERO, ..Budget::of(BUDGET) };
-    Store::open(root, budget, PolicyKind::Lru, Moment::now()).unwrap().0
+    Store::open(root, budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
 }
 
 /// A manifest of `layers` layers that are not there.
@@ -70,7 +70,7 @@ fn stored(bytes: Bytes) -> Stored {
 
 fn add(store: &Store, name: &str, of: &Stored) {
     let image: Image = name.parse().unwrap();
-    let now = Moment::now();
+    let now = UnixMillis::now();
     let kept = store.put_manifest(&image.source, of, now.0, now);
     assert!(matches!(kept, Ok(()) | Err(StoreError::NoRoom { .. })), "{kept:?}");
     store.set_public(&image.source, true).unwrap();
@@ -109,7 +109,7 @@ fn repositories_of_a_hostile_registry_stay_within_the_budget() {
             .manifest(
                 &"docker.io/library/mine:1".parse::<Image>().unwrap().source,
                 &one.digest,
-                Moment::now()
+                UnixMillis::now()
             )
             .unwrap()
             .is_some()
@@ -120,7 +120,7 @@ fn repositories_of_a_hostile_registry_stay_within_the_budget() {
     let store = open(&root);
     assert_eq!(store.images().len(), known);
     // All that is not pinned goes, with its files.
-    store.prune(0, Moment::now()).unwrap();
+    store.prune(0, UnixMillis::now()).unwrap();
     assert_eq!(store.images().len(), 1);
     let (bytes, inodes) = du(&root.join("refs"));
     assert!(bytes < 64 << 10 && inodes < 12, "{bytes} bytes, {inodes} inodes");
@@ -142,7 +142,7 @@ fn fifty_fat_manifests_take_bounded_memory() {
     assert!(grown < bound, "{grown} bytes");
     let source = "evil.example/app:1".parse::<Image>().unwrap().source;
     let is_here =
-        |n: usize| store.manifest(&source, &digest(&fat(n, 1000)), Moment::now()).unwrap().is_some();
+        |n: usize| store.manifest(&source, &digest(&fat(n, 1000)), UnixMillis::now()).unwrap().is_some();
     let here: HashSet<usize> = (0..manifests as usize).filter(|n| is_here(*n)).collect();
     assert!(here.contains(&(manifests as usize - 1)) && here.len() < 33, "{here:?}");
     // The blobs of a manifest that has left belong to no image.

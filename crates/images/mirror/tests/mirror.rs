@@ -1,10 +1,10 @@
 //! The mirror in front of a registry that has troubles.
 
-mod kit;
+mod support;
 
 use std::time::{Duration, Instant};
 
-use kit::{Registry, Trouble, digest, pair, serve, settings, timing};
+use support::{Registry, RegistryFault, digest, pair, serve, settings, timing};
 
 const APP: &str = "library/app";
 
@@ -37,7 +37,7 @@ async fn twenty_pullers_at_once_cost_one_get_per_blob_and_manifest() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 2, &[3_000_000, 200_000, 17]);
     for _ in 0..4 {
-        registry.trouble(Trouble::Slow(Duration::from_millis(5)));
+        registry.trouble(RegistryFault::Slow(Duration::from_millis(5)));
     }
     let pulls = (0..20).map(|_| served.pull(APP, "1"));
     for result in futures_util::future::join_all(pulls).await {
@@ -56,10 +56,10 @@ async fn twenty_pullers_at_once_cost_one_get_per_blob_and_manifest() {
 async fn cut_or_stalled_download_continues_unseen_by_clients() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 3, &[1_000_000]);
-    registry.trouble(Trouble::Cut(400_000));
-    registry.trouble(Trouble::Stall(200_000));
-    registry.trouble(Trouble::Cut(0));
-    registry.trouble(Trouble::NoRange);
+    registry.trouble(RegistryFault::Cut(400_000));
+    registry.trouble(RegistryFault::Stall(200_000));
+    registry.trouble(RegistryFault::Cut(0));
+    registry.trouble(RegistryFault::NoRange);
     let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     let got = served.get(&path).await;
@@ -82,7 +82,7 @@ async fn wrong_content_never_reaches_its_end_and_is_not_kept() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 4, &[500_000, 10]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
-    registry.trouble(Trouble::Lie);
+    registry.trouble(RegistryFault::Lie);
     let got = served.blob(APP, &made.layers[0]).await;
     assert!(got.body.is_err(), "{} bytes came", got.body.unwrap().len());
     assert!(!served.mirror.store().has(&made.layers[0]));
@@ -91,7 +91,7 @@ async fn wrong_content_never_reaches_its_end_and_is_not_kept() {
     tokio::time::sleep(timing().negative * 2).await;
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     // A small one is verified before its first byte.
-    registry.trouble(Trouble::Lie);
+    registry.trouble(RegistryFault::Lie);
     let small = served.blob(APP, &made.layers[1]).await;
     assert!(small.status == 404 || small.body.is_err(), "{small:?}");
     assert_eq!(served.counted("wrong_content"), 2);
@@ -102,9 +102,11 @@ async fn a_registry_that_fails_or_is_silent_is_answered_for_with_404_in_time() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 5, &[100, 101, 102]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
-    for (blob, trouble) in
-        made.layers.iter().zip([Trouble::Status(500), Trouble::Silence, Trouble::Status(404)])
-    {
+    for (blob, trouble) in made.layers.iter().zip([
+        RegistryFault::Status(500),
+        RegistryFault::Silence,
+        RegistryFault::Status(404),
+    ]) {
         for _ in 0..1000 {
             registry.trouble(trouble.clone());
         }
@@ -155,8 +157,8 @@ async fn ranges_are_served_of_what_is_here_and_of_what_is_coming() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 8, &[2_000_000]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
-    registry.trouble(Trouble::Slow(Duration::from_millis(20)));
-    let (path, want) = (format!("/v2/{APP}/blobs/{}", made.layers[0]), kit::noise(801, 2_000_000));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(20)));
+    let (path, want) = (format!("/v2/{APP}/blobs/{}", made.layers[0]), support::noise(801, 2_000_000));
     let whole = served.get(&path);
     let part = async {
         // The other one leads.
@@ -190,7 +192,7 @@ async fn a_client_that_leaves_does_not_take_the_download_with_it() {
     let (registry, served, _dir) = pair().await;
     let made = registry.image(APP, "1", 9, &[1_000_000]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
-    registry.trouble(Trouble::Slow(Duration::from_millis(10)));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(10)));
     let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
     let left = tokio::time::timeout(Duration::from_millis(120), served.get(&path)).await;
     assert!(left.is_err());
@@ -207,7 +209,7 @@ async fn a_mirror_that_died_in_the_middle_goes_on_where_it_was() {
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     let first = serve(given.clone()).await;
     first.get(&format!("/v2/{APP}/manifests/1")).await;
-    registry.trouble(Trouble::Slow(Duration::from_millis(30)));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(30)));
     let _ = tokio::time::timeout(Duration::from_millis(500), first.get(&path)).await;
     // As if it were killed: a copy of what is on the disk, taken in the middle.
     let copy = dir.path().join("copy");
@@ -216,7 +218,7 @@ async fn a_mirror_that_died_in_the_middle_goes_on_where_it_was() {
     std::fs::write(copy.join("trash/left"), "x").unwrap();
     std::fs::write(copy.join("refs/.new-1"), "x").unwrap();
     drop(first);
-    let second = serve(kit::settings(&copy, vec![registry.settings("docker.io")])).await;
+    let second = serve(support::settings(&copy, vec![registry.settings("docker.io")])).await;
     assert!(!copy.join("trash/left").exists() && !copy.join("refs/.new-1").exists());
     assert_eq!(digest(second.get(&path).await.bytes()), made.layers[0]);
     let last = registry.log().pop().unwrap();
@@ -243,7 +245,7 @@ async fn a_blob_that_was_changed_on_the_disk_is_fetched_again_and_never_served()
         }
         let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
         let range = served.request("GET", &path, &[("range", "bytes=0-9")]);
-        assert_eq!(range.await.bytes(), &kit::noise(1101, 400_000).slice(..10), "{damage}");
+        assert_eq!(range.await.bytes(), &support::noise(1101, 400_000).slice(..10), "{damage}");
         assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0], "{damage}");
     }
     assert_eq!(registry.asked(&format!("GET /v2/{APP}/blobs/{}", made.layers[0])), 4);
@@ -265,7 +267,7 @@ async fn downloads_together_obey_max_rate_and_its_change_at_once() {
     // 1.8 MB at 1 MB/s, but for what passes at once.
     assert!(begun.elapsed() > Duration::from_millis(1700), "{:?}", begun.elapsed());
     // 30 s at this rate; blobs that are here need no download.
-    let (puller, blob) = (kit::Puller(served.address), made.layers[2].clone());
+    let (puller, blob) = (support::Puller(served.address), made.layers[2].clone());
     let large = tokio::spawn(async move { puller.blob(APP, &blob).await });
     served.blob(APP, &made.layers[0]).await.bytes();
     assert!(!large.is_finished());

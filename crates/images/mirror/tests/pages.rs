@@ -1,6 +1,6 @@
 //! Lists in pages: a client that follows the links of the mirror reads all of them.
 
-mod kit;
+mod support;
 
 use std::{
     convert::Infallible,
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
-use kit::{Got, Registry, Served, serve, settings};
+use support::{Got, Registry, Served, serve, settings};
 use tokio::{net::TcpListener, task::JoinHandle};
 use weir_image::UpstreamSettings;
 
@@ -91,7 +91,7 @@ fn list(request: &Request<Incoming>, host: &str) -> Response<Full<Bytes>> {
         let kind = "application/vnd.oci.image.index.v1+json";
         response = response.header("content-type", kind);
         let descriptor = |name: &String| {
-            let digest = kit::digest(name.as_bytes());
+            let digest = support::digest(name.as_bytes());
             serde_json::json!({ "mediaType": "a/b", "digest": digest, "size": 1, "annotations": { "name": name } })
         };
         let manifests: Vec<_> = names.iter().map(descriptor).collect();

@@ -1,18 +1,18 @@
 //! Nodes of a site that each keep their own part, and ask each other.
 
-mod kit;
+mod support;
 
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use kit::{
-    Puller, Trouble, digest,
-    site::{APP, World, files},
+use support::{
+    Puller, RegistryFault, digest,
+    site::{APP, Cluster, files},
 };
-use weir_image::{Digest, Moment, PopStore};
+use weir_image::{Digest, PopStore, UnixMillis};
 
-async fn world(nodes: usize, budget: u64) -> World {
-    kit::site::world(PopStore::Peer, nodes, budget).await
+async fn world(nodes: usize, budget: u64) -> Cluster {
+    support::site::world(PopStore::Peer, nodes, budget).await
 }
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn twenty_pullers_on_five_peers_cost_one_get_per_blob_and_manifest() {
     let world = world(5, 64 << 20).await;
     let made = world.registry.image(APP, "1", 2, &[3_000_000, 200_000, 17]);
     for _ in 0..4 {
-        world.registry.trouble(Trouble::Slow(Duration::from_millis(5)));
+        world.registry.trouble(RegistryFault::Slow(Duration::from_millis(5)));
     }
     let pulls =
         world.nodes.iter().flat_map(|node| (0..4).map(|_| async { node.puller().pull(APP, "1").await }));
@@ -40,7 +40,7 @@ async fn twenty_pullers_on_five_peers_cost_one_get_per_blob_and_manifest() {
 
 #[tokio::test]
 async fn a_node_tells_which_peers_take_it_for_one_and_why_others_do_not() {
-    let mut world = World::plan(PopStore::Peer, 4, 64 << 20).await;
+    let mut world = Cluster::plan(PopStore::Peer, 4, 64 << 20).await;
     let other = world.dir.path().join("other");
     std::fs::write(&other, "another secret of some length\n").unwrap();
     world.settings[2].pop.as_mut().unwrap().secret_file = Some(other);
@@ -62,7 +62,7 @@ async fn a_node_tells_which_peers_take_it_for_one_and_why_others_do_not() {
 async fn a_peer_that_waits_has_the_first_byte_when_the_leader_has_it() {
     let world = world(5, 64 << 20).await;
     let made = world.registry.image(APP, "1", 10, &[1_000_000]);
-    world.registry.trouble(Trouble::Slow(Duration::from_millis(100)));
+    world.registry.trouble(RegistryFault::Slow(Duration::from_millis(100)));
     let pulls = world.nodes.iter().map(|node| async { node.puller().timed(APP, &made.layers[0]).await });
     let timed = join_all(pulls).await;
     assert!(timed.iter().all(|t| digest(t.got.bytes()) == made.layers[0]));
@@ -78,7 +78,7 @@ async fn peer_that_dies_is_followed_by_one_that_continues() {
     let mut world = world(3, 64 << 20).await;
     let made = world.registry.image(APP, "1", 3, &[2_000_000]);
     let blob = made.layers[0].clone();
-    world.registry.trouble(Trouble::Slow(Duration::from_millis(40)));
+    world.registry.trouble(RegistryFault::Slow(Duration::from_millis(40)));
     let pull = |puller: Puller| {
         let blob = blob.clone();
         tokio::spawn(async move { puller.timed(APP, &blob).await })
@@ -140,7 +140,7 @@ async fn copies_of_what_a_peer_has_go_before_what_no_other_has() {
     }
     let store = world.nodes[1].mirror.store();
     assert!(!store.has(&blobs[0]) && store.has(&blobs[5]) && world.nodes[0].mirror.store().has(&blobs[0]));
-    let usage = store.usage(Moment::now()).unwrap();
+    let usage = store.usage(UnixMillis::now()).unwrap();
     assert!(usage.bytes + usage.reserved <= 8 << 20, "{usage:?}");
 }
 
@@ -168,9 +168,9 @@ async fn what_is_private_is_so_on_all_peers_and_strangers_get_nothing() {
     let peers = world.settings[0].pop.as_ref().unwrap().listen.unwrap();
     for headers in ["", "authorization: Basic dXNlcjpwYXNz\r\n", "authorization: weir-peer 1 00 00\r\n"] {
         let request = format!("GET {blob} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
-        let answer = kit::tls::ask(peers, request.as_bytes()).await;
+        let answer = support::tls::ask(peers, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-        let answer = kit::tls::ask_plainly(peers, request.as_bytes()).await;
+        let answer = support::tls::ask_plainly(peers, request.as_bytes()).await;
         assert!(!answer.starts_with("HTTP/"), "{answer}");
     }
 }

@@ -1,6 +1,6 @@
 //! A registry cannot have the mirror ask this node or a private network, unless the operator has named that place.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
-use kit::{Registry, Served, Trouble, digest, serve, settings, site::APP};
+use support::{Registry, RegistryFault, Served, digest, serve, settings, site::APP};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 /// Of each path, a status, headers and a body.
@@ -111,7 +111,8 @@ async fn blob_at_a_private_address_that_is_not_listed_is_refused() {
     let served = serve(given).await;
     let made = registry.image(APP, "1", 21, &[200_000]);
     cdn.image(APP, "1", 21, &[200_000]);
-    registry.trouble(Trouble::Redirect(format!("http://{}/v2/x/blobs/{}", cdn.address, made.layers[0])));
+    registry
+        .trouble(RegistryFault::Redirect(format!("http://{}/v2/x/blobs/{}", cdn.address, made.layers[0])));
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     assert_eq!(served.blob(APP, &made.layers[0]).await.status, 404);
     assert!(cdn.log().is_empty(), "{:?}", cdn.log());

@@ -1,21 +1,21 @@
 //! The coordination of a site on a real Redis, also one that is gone, frozen or has lost its memory.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
     time::{Duration, Instant},
 };
 
-use kit::{digest, redis::RedisServer};
+use support::{digest, redis::RedisServer};
 use weir_image::{
-    Moment,
-    coordination::{Claim, Coordination, Lease, Redis, conformance},
+    UnixMillis,
+    coordination::{AcquireResult, Coordination, Lease, Redis, conformance},
 };
 
 async fn granted(by: &Redis, of: &[u8]) -> Lease {
-    match by.acquire(&digest(of), Moment::now()).await {
-        Ok(Claim::Granted(lease)) => lease,
+    match by.acquire(&digest(of), UnixMillis::now()).await {
+        Ok(AcquireResult::Granted(lease)) => lease,
         other => panic!("{other:?}"),
     }
 }
@@ -23,7 +23,7 @@ async fn granted(by: &Redis, of: &[u8]) -> Lease {
 /// Asks until it is there again; it is tried once a second.
 async fn heals(node: &Redis) {
     let begun = Instant::now();
-    while node.nodes(Moment::now()).await.is_err() {
+    while node.nodes(UnixMillis::now()).await.is_err() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is not found again");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -35,14 +35,14 @@ async fn redis_conforms() {
     let [one, two] = ["10.0.0.1:5051", "10.0.0.2:5051"].map(|address| server.node(address));
     // Connected, as news are of those who listen already.
     for node in [&one, &two] {
-        node.nodes(Moment::now()).await.unwrap();
+        node.nodes(UnixMillis::now()).await.unwrap();
     }
     conformance::check(&one, &two, &server).await;
     let held = granted(&one, b"by").await;
-    let answer = two.acquire(&held.digest, Moment::now()).await;
-    assert_eq!(answer, Ok(Claim::Held { by: "10.0.0.1:5051".to_owned() }));
-    one.register(&HashSet::new(), Moment::now()).await.unwrap();
-    assert_eq!(two.nodes(Moment::now()).await.unwrap().addresses, ["10.0.0.1:5051"]);
+    let answer = two.acquire(&held.digest, UnixMillis::now()).await;
+    assert_eq!(answer, Ok(AcquireResult::Held { by: "10.0.0.1:5051".to_owned() }));
+    one.register(&HashSet::new(), UnixMillis::now()).await.unwrap();
+    assert_eq!(two.nodes(UnixMillis::now()).await.unwrap().addresses, ["10.0.0.1:5051"]);
     one.release(&held).await.unwrap();
     // The keys that remain are the set of nodes, the blobs that one of them uses, and the last
     // fence.
@@ -56,9 +56,9 @@ async fn a_redis_that_says_nothing_costs_a_moment_and_then_none() {
     let lease = granted(&node, b"x").await;
     server.pause();
     let begun = Instant::now();
-    assert!(node.renew(&lease, Moment::now()).await.is_err());
+    assert!(node.renew(&lease, UnixMillis::now()).await.is_err());
     for _ in 0..100 {
-        assert!(node.acquire(&digest(b"y"), Moment::now()).await.is_err());
+        assert!(node.acquire(&digest(b"y"), UnixMillis::now()).await.is_err());
     }
     // Each by itself would wait for half a second.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
@@ -73,10 +73,10 @@ async fn redis_that_forgot_everything_gives_larger_fences_still() {
     let node = server.node("a");
     let before = granted(&node, b"x").await;
     server.kill();
-    assert!(node.acquire(&digest(b"x"), Moment::now()).await.is_err());
+    assert!(node.acquire(&digest(b"x"), UnixMillis::now()).await.is_err());
     server.begin().await;
     heals(&node).await;
-    assert_eq!(node.renew(&before, Moment::now()).await, Ok(false), "it knows nothing of it");
+    assert_eq!(node.renew(&before, UnixMillis::now()).await, Ok(false), "it knows nothing of it");
     let after = granted(&node, b"x").await;
     assert!(after.fence > before.fence, "{} after {}", after.fence, before.fence);
     // News come again too.

@@ -1,12 +1,12 @@
 //! The first pulls after a restart, when no one knows whether the blobs are still right.
 
-mod kit;
+mod support;
 
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
-use kit::{
-    Made, Registry, digest,
+use support::{
+    Registry, TestImage, digest,
     site::{APP, Node, file_of, rot},
 };
 use weir_image::{Settings, Timing};
@@ -14,13 +14,14 @@ use weir_image::{Settings, Timing};
 const SIZE: usize = 64 << 20;
 
 /// A node that has just begun, with a blob in its store whose hash takes longer than a first byte may.
-async fn restarted(spoil: bool) -> (Node, Made, tempfile::TempDir) {
+async fn restarted(spoil: bool) -> (Node, TestImage, tempfile::TempDir) {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
-    let mut given: Settings = kit::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let mut given: Settings =
+        support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     given.budget = weir_units::Bytes(1 << 30);
     let made = registry.image(APP, "1", 1, &[SIZE]);
-    let mut node = Node::alone(&given, Duration::ZERO, kit::timing());
+    let mut node = Node::alone(&given, Duration::ZERO, support::timing());
     node.puller().pull(APP, "1").await.unwrap();
     node.kill();
     drop(node);
@@ -28,7 +29,7 @@ async fn restarted(spoil: bool) -> (Node, Made, tempfile::TempDir) {
         rot(&file_of(&given.directory, &made.layers[0]), SIZE / 2);
     }
     let first_byte = Duration::from_millis(20);
-    let node = Node::alone(&given, Duration::ZERO, Timing { first_byte, ..kit::timing() });
+    let node = Node::alone(&given, Duration::ZERO, Timing { first_byte, ..support::timing() });
     (node, made, dir)
 }
 

@@ -1,6 +1,6 @@
 //! Blobs are checked while no client asks for them; bad ones are removed.
 
-mod kit;
+mod support;
 
 use std::{
     path::Path,
@@ -8,13 +8,13 @@ use std::{
 };
 
 use http_body_util::BodyExt;
-use kit::{
+use support::{
     Registry, Served, digest, serve, settings,
-    site::{APP, World, file_of, files, rot},
+    site::{APP, Cluster, file_of, files, rot},
 };
 use weir_image::{
-    Moment, PopStore,
-    store::{Budget, Lot, PolicyKind, Store},
+    PopStore, UnixMillis,
+    store::{Budget, PolicyKind, ScrubBatch, Store},
 };
 use weir_units::Bytes;
 
@@ -29,7 +29,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn corrupt(served: &Served) -> u64 {
-    served.mirror.store().usage(Moment::now()).unwrap().counts.corrupt
+    served.mirror.store().usage(UnixMillis::now()).unwrap().counts.corrupt
 }
 
 /// All blobs below a store were written, and so checked, ten days ago.
@@ -66,11 +66,11 @@ async fn blob_that_goes_bad_unseen_is_found_and_fetched_again() {
 #[tokio::test]
 async fn who_is_being_sent_a_blob_that_is_found_bad_does_not_get_its_end() {
     const SIZE: usize = 24 << 20;
-    let (registry, served, dir) = kit::pair().await;
+    let (registry, served, dir) = support::pair().await;
     let made = registry.image(APP, "1", 2, &[SIZE]);
     served.pull(APP, "1").await.unwrap();
     let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
-    let mut body = kit::Puller(served.address).send("GET", &path, &[]).await.into_body();
+    let mut body = support::Puller(served.address).send("GET", &path, &[]).await.into_body();
     body.frame().await.unwrap().unwrap();
     rot(&file_of(&dir.path().join("store"), &made.layers[0]), SIZE - 1);
     served.mirror.scrub(None, &tokio::runtime::Handle::current());
@@ -86,7 +86,7 @@ async fn who_is_being_sent_a_blob_that_is_found_bad_does_not_get_its_end() {
 
 #[tokio::test]
 async fn a_scrub_that_is_asked_for_looks_at_all_there_is_at_its_rate() {
-    let (registry, served, _dir) = kit::pair().await;
+    let (registry, served, _dir) = support::pair().await;
     registry.image(APP, "1", 3, &[700_000, 300_000, 10]);
     served.pull(APP, "1").await.unwrap();
     assert_eq!(served.mirror.scrubbing(), None);
@@ -107,16 +107,16 @@ async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first(
     let dir = tempfile::tempdir().unwrap();
     let open = || {
         let budget = Budget::of(64 << 20);
-        Store::open(dir.path(), budget, PolicyKind::Lru, Moment::now()).unwrap().0
+        Store::open(dir.path(), budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
     };
-    let (now, day) = (Moment::now(), Duration::from_secs(24 * 3600));
+    let (now, day) = (UnixMillis::now(), Duration::from_secs(24 * 3600));
     let store = open();
     let blobs: Vec<_> = (0..6u8).map(|n| vec![n; 1000]).map(|bytes| (digest(&bytes), bytes)).collect();
     for (name, bytes) in &blobs {
         store.put(name, bytes, 1, now).unwrap();
     }
     let due = |store: &Store| -> Vec<_> {
-        let due = store.unchecked(Lot::Own, now.before(day * 3), now).unwrap();
+        let due = store.unchecked(ScrubBatch::Own, now.before(day * 3), now).unwrap();
         due.into_iter().map(|(digest, _)| digest).collect()
     };
     assert_eq!(due(&store), [], "all were hashed as they came");
@@ -149,9 +149,10 @@ async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first(
 
 #[tokio::test]
 async fn nodes_of_one_directory_check_each_blob_once_despite_a_death() {
-    let mut world = World::plan(PopStore::SharedDir, 3, 64 << 20).await;
+    let mut world = Cluster::plan(PopStore::SharedDir, 3, 64 << 20).await;
     let filling = world.open(0);
-    let keep = |n: u32| filling.put(&digest(&n.to_be_bytes()), &n.to_be_bytes(), 1, Moment::now()).unwrap();
+    let keep =
+        |n: u32| filling.put(&digest(&n.to_be_bytes()), &n.to_be_bytes(), 1, UnixMillis::now()).unwrap();
     (0..30).for_each(keep);
     drop(filling);
     age(world.root(0));
@@ -165,17 +166,17 @@ async fn nodes_of_one_directory_check_each_blob_once_despite_a_death() {
     assert!(each.iter().sum::<u64>() == 30 && each.iter().all(|n| *n > 3), "{each:?}");
     // Silent for a minute, as the two others see it: its part is theirs.
     // (The others' clocks stand still but for what is told them here.)
-    world.nodes.iter_mut().for_each(kit::site::Node::kill);
-    let later = Moment::now().after(Duration::from_secs(70));
+    world.nodes.iter_mut().for_each(support::site::Node::kill);
+    let later = UnixMillis::now().after(Duration::from_secs(70));
     let stores = [world.nodes[0].mirror.store(), world.nodes[1].mirror.store()];
     stores.iter().for_each(|store| store.tick(later).unwrap());
-    let lots = stores.map(|store| store.unchecked(Lot::Own, later, later).unwrap().len());
+    let lots = stores.map(|store| store.unchecked(ScrubBatch::Own, later, later).unwrap().len());
     assert!(lots[0] + lots[1] == 30 && lots.iter().all(|n| *n > 5), "{lots:?}");
 }
 
 #[tokio::test]
 async fn bad_blob_of_a_peer_is_never_passed_on_whole() {
-    let world = kit::site::world(PopStore::Peer, 2, 64 << 20).await;
+    let world = support::site::world(PopStore::Peer, 2, 64 << 20).await;
     let made = world.registry.image(APP, "1", 4, &[500_000, 15_000]);
     let [large, small] = [&made.layers[0], &made.layers[1]];
     world.nodes[0].puller().pull(APP, "1").await.unwrap();
@@ -196,7 +197,7 @@ async fn bad_blob_of_a_peer_is_never_passed_on_whole() {
     for blob in [large, small] {
         assert_eq!(digest(other.blob(APP, blob).await.bytes()), *blob);
     }
-    assert_eq!(world.nodes[0].mirror.store().usage(Moment::now()).unwrap().counts.corrupt, 2);
+    assert_eq!(world.nodes[0].mirror.store().usage(UnixMillis::now()).unwrap().counts.corrupt, 2);
     // Where it cannot be told, it is not asked again all the same.
     let made = world.registry.image(APP, "2", 5, &[500_000]);
     world.nodes[0].puller().pull(APP, "2").await.unwrap();

@@ -1,6 +1,6 @@
 //! Nodes of a site that share one directory.
 
-mod kit;
+mod support;
 
 use std::{
     collections::HashSet,
@@ -9,14 +9,14 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use kit::{
-    Registry, Trouble, digest,
+use support::{
+    Registry, RegistryFault, digest,
     redis::RedisServer,
     settings,
-    site::{APP, Node, World, files, on_disk, share},
+    site::{APP, Cluster, Node, files, on_disk, share},
 };
 use weir_image::{
-    Moment, PopStore,
+    PopStore, UnixMillis,
     coordination::Coordination,
     digest::Algorithm,
     store::{Budget, RESUME, Store, StoreError},
@@ -26,8 +26,8 @@ use weir_image::{
 /// next meanwhile is not counted twice.
 const BYTES: [&str; 3] = ["part", "blobs", "trash"];
 
-async fn world(nodes: usize, budget: u64) -> World {
-    kit::site::world(PopStore::SharedDir, nodes, budget).await
+async fn world(nodes: usize, budget: u64) -> Cluster {
+    support::site::world(PopStore::SharedDir, nodes, budget).await
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn twenty_pullers_on_five_nodes_cost_one_get_per_blob_and_manifest() {
         .collect();
     let made = registry.image(APP, "1", 2, &[3_000_000, 200_000, 17]);
     for _ in 0..4 {
-        registry.trouble(Trouble::Slow(Duration::from_millis(5)));
+        registry.trouble(RegistryFault::Slow(Duration::from_millis(5)));
     }
     let pulls = nodes.iter().flat_map(|node| (0..4).map(|_| async { node.puller().pull(APP, "1").await }));
     for result in join_all(pulls).await {
@@ -61,7 +61,7 @@ async fn twenty_pullers_on_five_nodes_cost_one_get_per_blob_and_manifest() {
 async fn who_waits_on_another_node_has_the_first_byte_when_the_leader_has_it() {
     let world = world(5, 64 << 20).await;
     let made = world.registry.image(APP, "1", 10, &[1_000_000]);
-    world.registry.trouble(Trouble::Slow(Duration::from_millis(100)));
+    world.registry.trouble(RegistryFault::Slow(Duration::from_millis(100)));
     let pulls = world.nodes.iter().map(|node| async { node.puller().timed(APP, &made.layers[0]).await });
     let timed = join_all(pulls).await;
     assert!(timed.iter().all(|t| digest(t.got.bytes()) == made.layers[0]));
@@ -77,7 +77,7 @@ async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
     let mut world = world(3, 64 << 20).await;
     let made = world.registry.image(APP, "1", 3, &[2_000_000]);
     world.nodes[0].puller().get(&format!("/v2/{APP}/manifests/1")).await;
-    world.registry.trouble(Trouble::Slow(Duration::from_millis(40)));
+    world.registry.trouble(RegistryFault::Slow(Duration::from_millis(40)));
     let leading = world.nodes[0].puller();
     let blob = made.layers[0].clone();
     let lost = tokio::spawn(async move { leading.blob(APP, &blob).await });
@@ -108,11 +108,11 @@ async fn a_leader_that_dies_is_followed_by_another_that_goes_on_where_it_was() {
 async fn holder_of_a_lost_lease_neither_writes_nor_publishes() {
     let dir = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, Budget::of(64 << 20)));
-    let bytes = kit::noise(5, 1_000_000);
+    let bytes = support::noise(5, 1_000_000);
     let name = weir_image::Digest::of(Algorithm::Sha256, &bytes);
-    let mut stale = a.begin(&name, 1_000_000, 1, Moment::now()).unwrap();
+    let mut stale = a.begin(&name, 1_000_000, 1, UnixMillis::now()).unwrap();
     stale.write(&bytes[..400_000]).unwrap();
-    let mut fresh = b.begin(&name, 1_000_000, 2, Moment::now()).unwrap();
+    let mut fresh = b.begin(&name, 1_000_000, 2, UnixMillis::now()).unwrap();
     assert_eq!(fresh.written(), 400_000, "it goes on where the other was");
     // It writes something else, to the end, and finds out at the latest when it is to have its name.
     let wrote = stale.write(&vec![0; 500_000]);
@@ -120,17 +120,17 @@ async fn holder_of_a_lost_lease_neither_writes_nor_publishes() {
     drop(stale);
     fresh.write(&bytes[400_000..]).unwrap();
     // All of it at once, as from a process that stood still.
-    let mut still = a.begin_alone(&name, 1_000_000, 1, Moment::now()).unwrap();
+    let mut still = a.begin_alone(&name, 1_000_000, 1, UnixMillis::now()).unwrap();
     still.write(&bytes).unwrap();
-    let mut third = b.begin(&name, 1_000_000, 3, Moment::now()).unwrap();
-    assert!(matches!(still.finish(Moment::now()), Err(StoreError::TakenOver(_))));
-    assert!(matches!(fresh.finish(Moment::now()), Err(StoreError::TakenOver(_))));
+    let mut third = b.begin(&name, 1_000_000, 3, UnixMillis::now()).unwrap();
+    assert!(matches!(still.finish(UnixMillis::now()), Err(StoreError::TakenOver(_))));
+    assert!(matches!(fresh.finish(UnixMillis::now()), Err(StoreError::TakenOver(_))));
     assert!(!a.has(&name) && !b.has(&name));
     third.write(&bytes[usize::try_from(third.written()).unwrap()..]).unwrap();
-    third.finish(Moment::now()).unwrap();
+    third.finish(UnixMillis::now()).unwrap();
     assert!(a.has(&name) && b.has(&name));
-    let opened = a.open_blob(&name, Moment::now()).unwrap().unwrap();
-    assert!(a.verify(&opened, Moment::now()).unwrap());
+    let opened = a.open_blob(&name, UnixMillis::now()).unwrap().unwrap();
+    assert!(a.verify(&opened, UnixMillis::now()).unwrap());
     assert_eq!(files(dir.path(), &["part"]).len(), 0);
 }
 
@@ -140,7 +140,7 @@ async fn a_node_that_is_cut_off_and_one_that_takes_over_both_end_right() {
     let made = world.registry.image(APP, "1", 4, &[3_000_000]);
     world.nodes[0].puller().get(&format!("/v2/{APP}/manifests/1")).await;
     for _ in 0..2 {
-        world.registry.trouble(Trouble::Slow(Duration::from_millis(150)));
+        world.registry.trouble(RegistryFault::Slow(Duration::from_millis(150)));
     }
     let leading = world.nodes[0].puller();
     let blob = made.layers[0].clone();
@@ -167,7 +167,7 @@ async fn without_a_redis_and_with_one_that_says_nothing_every_pull_ends_right() 
             registry.image(APP, trouble.split(' ').next().unwrap(), 20 + seed as u64, &[1_500_000, 90_000]);
         let tag = trouble.split(' ').next().unwrap().to_owned();
         for _ in 0..16 {
-            registry.trouble(Trouble::Slow(Duration::from_millis(20)));
+            registry.trouble(RegistryFault::Slow(Duration::from_millis(20)));
         }
         let pulls: Vec<_> = nodes
             .iter()
@@ -215,14 +215,14 @@ async fn budget_is_of_all_nodes_and_no_node_removes_blobs_in_use() {
     world.nodes[0].puller().pull("acme/held", "1").await.unwrap();
     world.nodes[0].mirror.store().set_in_use(HashSet::from([held.config.clone()]));
     for (node, twin) in world.nodes.iter().zip(&world.twins) {
-        twin.register(&node.mirror.store().in_use(), Moment::now()).await.unwrap();
+        twin.register(&node.mirror.store().in_use(), UnixMillis::now()).await.unwrap();
     }
     for node in &world.nodes {
-        let used = world.twins[0].nodes(Moment::now()).await.unwrap().in_use;
+        let used = world.twins[0].nodes(UnixMillis::now()).await.unwrap().in_use;
         node.mirror.store().set_in_use_elsewhere(used);
         // The list of its blobs is read from time to time, sooner than blobs may be evicted; here
         // they may at once.
-        node.mirror.store().tick(Moment::now().after(Duration::from_secs(20))).unwrap();
+        node.mirror.store().tick(UnixMillis::now().after(Duration::from_secs(20))).unwrap();
     }
     for n in 0..12 {
         world.registry.image(&format!("acme/app{n}"), "1", 100 + n, &[7 << 17, 1 << 17]);
@@ -263,11 +263,11 @@ async fn budget_is_of_all_nodes_and_no_node_removes_blobs_in_use() {
         assert!(good > 24, "{good} of 48");
     }
     for node in &world.nodes {
-        node.mirror.store().tick(Moment::now().after(Duration::from_secs(40))).unwrap();
+        node.mirror.store().tick(UnixMillis::now().after(Duration::from_secs(40))).unwrap();
     }
     let store = world.nodes[3].mirror.store();
     assert!(held.layers.iter().chain([&held.config]).all(|blob| store.has(blob)), "it is used by a node");
-    let usage = store.usage(Moment::now()).unwrap();
+    let usage = store.usage(UnixMillis::now()).unwrap();
     assert!(usage.bytes + usage.reserved <= budget, "{usage:?}");
 }
 
@@ -277,14 +277,14 @@ async fn what_a_node_that_died_has_left_is_gone_after_a_while() {
     let budget = Budget { young: Duration::ZERO, ..Budget::of(64 << 20) };
     let dead = share(dir.path(), "dead", budget);
     let name = digest(b"never comes");
-    let mut part = dead.begin(&name, 500_000, 1, Moment::now()).unwrap();
+    let mut part = dead.begin(&name, 500_000, 1, UnixMillis::now()).unwrap();
     part.write(&[1; 300_000]).unwrap();
     // Killed: nothing of it runs to the end.
     std::mem::forget(part);
     std::fs::write(dir.path().join("refs/.new-dead"), "x").unwrap();
     let other = share(dir.path(), "other", budget);
     let reserved = |store: &Store, at| store.usage(at).unwrap().reserved;
-    let now = Moment::now();
+    let now = UnixMillis::now();
     assert_eq!(reserved(&other, now), 500_000, "all that it has set aside");
     other.tick(now.after(Duration::from_secs(30))).unwrap();
     let later = now.after(Duration::from_secs(100));
@@ -307,7 +307,7 @@ async fn removed_blob_returns_when_used_and_else_goes_after_its_grace() {
     let dir = tempfile::tempdir().unwrap();
     let budget = Budget { young: Duration::ZERO, high: 0.5, low: 0.25, ..Budget::of(16 * MIB) };
     let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, budget));
-    let now = Moment::now();
+    let now = UnixMillis::now();
     let after = |s| now.after(Duration::from_secs(s));
     let keep = |n: u8| {
         let bytes = vec![n; 2 << 20];
@@ -343,12 +343,13 @@ async fn directory_of_one_node_is_not_shared_nor_the_other_way_round() {
     let dir = tempfile::tempdir().unwrap();
     let budget = Budget::of(64 << 20);
     let lru = weir_image::store::PolicyKind::Lru;
-    let alone = Store::open(&dir.path().join("a"), budget, lru, Moment::now()).unwrap();
-    let shared = Store::share(&dir.path().join("a"), "n", budget, lru, Moment::now());
+    let alone = Store::open(&dir.path().join("a"), budget, lru, UnixMillis::now()).unwrap();
+    let shared = Store::share(&dir.path().join("a"), "n", budget, lru, UnixMillis::now());
     assert!(matches!(shared, Err(StoreError::Version { .. })), "{shared:?}");
     drop(alone);
-    let [one, two] = ["n", "m"].map(|n| Store::share(&dir.path().join("b"), n, budget, lru, Moment::now()));
+    let [one, two] =
+        ["n", "m"].map(|n| Store::share(&dir.path().join("b"), n, budget, lru, UnixMillis::now()));
     assert!(one.is_ok() && two.is_ok());
-    let alone = Store::open(&dir.path().join("b"), budget, lru, Moment::now());
+    let alone = Store::open(&dir.path().join("b"), budget, lru, UnixMillis::now());
     assert!(alone.unwrap_err().to_string().contains("shared"));
 }

@@ -1,6 +1,6 @@
 //! A site whose Redis an attacker writes to, and whose network an attacker listens on.
 
-mod kit;
+mod support;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -8,15 +8,15 @@ use std::{
     time::Duration,
 };
 
-use kit::{
+use support::{
     digest,
-    site::{APP, World},
+    site::{APP, Cluster},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use weir_image::{Moment, PopStore, coordination::Coordination};
+use weir_image::{PopStore, UnixMillis, coordination::Coordination};
 
 const LOGIN: (&str, &str) = ("authorization", "Basic dXNlcjpwYXNz");
 
@@ -43,13 +43,13 @@ async fn listen(at: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
 /// An attacker in the site's network, whose address is in Redis, hears the proofs of nodes and repeats them.
 #[tokio::test]
 async fn proof_that_an_attacker_hears_is_of_no_use() {
-    let mut world = World::plan(PopStore::Peer, 2, 64 << 20).await;
+    let mut world = Cluster::plan(PopStore::Peer, 2, 64 << 20).await;
     let node = world.settings[0].pop.as_ref().unwrap().listen.unwrap();
     let IpAddr::V4(ip) = node.ip() else { panic!("{node}") };
     let [a, b, c, _] = ip.octets();
     let (inside, heard) = listen(SocketAddr::from(([a, b, c, 250], 0))).await;
     let attacker = world.site.node(&inside.to_string());
-    attacker.register(&Default::default(), Moment::now()).await.unwrap();
+    attacker.register(&Default::default(), UnixMillis::now()).await.unwrap();
     world.begin_by_twin().await;
     *world.registry.state.login.lock().unwrap() = Some("dXNlcjpwYXNz".to_owned());
     let made = world.registry.image(APP, "1", 40, &[100_000]);
@@ -79,7 +79,7 @@ async fn proof_that_an_attacker_hears_is_of_no_use() {
 
 #[tokio::test]
 async fn address_of_redis_outside_the_site_is_not_asked() {
-    let mut world = World::plan(PopStore::Peer, 2, 64 << 20).await;
+    let mut world = Cluster::plan(PopStore::Peer, 2, 64 << 20).await;
     let (outside, heard) = listen("127.0.0.1:0".parse().unwrap()).await;
     let port = outside.port();
     let names = [
@@ -90,7 +90,7 @@ async fn address_of_redis_outside_the_site_is_not_asked() {
         format!("[::ffff:127.0.0.1]:{port}"),
     ];
     for name in &names {
-        world.site.node(name).register(&Default::default(), Moment::now()).await.unwrap();
+        world.site.node(name).register(&Default::default(), UnixMillis::now()).await.unwrap();
     }
     world.begin_by_twin().await;
     let made = world.registry.image(APP, "1", 41, &[100_000]);
@@ -98,7 +98,7 @@ async fn address_of_redis_outside_the_site_is_not_asked() {
     let public =
         weir_image::Scope::of(&"docker.io/library/app".parse::<weir_image::Image>().unwrap().source, true);
     let lease = public.lease(&made.layers[0]);
-    world.site.node(&names[0]).acquire(&lease, Moment::now()).await.unwrap();
+    world.site.node(&names[0]).acquire(&lease, UnixMillis::now()).await.unwrap();
     world.nodes[0].puller().pull(APP, "1").await.unwrap();
     world.nodes[1].puller().pull(APP, "1").await.unwrap();
     assert!(heard.lock().unwrap().is_empty(), "{} connections", heard.lock().unwrap().len());

@@ -1,13 +1,13 @@
 //! A blob is served under a name only if the registry behind that name has delivered its bytes.
 
-mod kit;
+mod support;
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kit::{
-    Got, Made, Registry, Served, Trouble, digest, noise, serve, settings,
-    site::{APP, Node, World, files},
+use support::{
+    Got, Registry, RegistryFault, Served, TestImage, digest, noise, serve, settings,
+    site::{APP, Cluster, Node, files},
     timing,
 };
 use weir_image::{Digest, PopStore, UpstreamSettings};
@@ -63,7 +63,7 @@ fn claim(evil: &Registry, blob: &Digest, bytes: Bytes) {
 }
 
 /// The owner takes an image with the credentials.
-async fn take(puller: &kit::Puller, made: &Made) {
+async fn take(puller: &support::Puller, made: &TestImage) {
     let manifest = puller.request("GET", &format!("/v2/{APP}/manifests/1"), &[LOGIN]).await;
     assert_eq!(digest(manifest.bytes()), made.manifest);
     for blob in made.layers.iter().chain([&made.config]) {
@@ -83,7 +83,7 @@ async fn private_blob_under_a_name_of_the_attacker_is_not_served() {
     let scene = Scene::set().await;
     let served = scene.serve().await;
     let made = scene.owner.image(APP, "1", 1, &[60_000]);
-    take(&kit::Puller(served.address), &made).await;
+    take(&support::Puller(served.address), &made).await;
     for (n, blob) in [&made.layers[0], &made.config].into_iter().enumerate() {
         let secret = scene.bytes(blob);
         // Its HEAD and its manifest say that it has the blob. Its bytes are others, of the same number.
@@ -97,7 +97,7 @@ async fn private_blob_under_a_name_of_the_attacker_is_not_served() {
     }
     // The owner has them from the store.
     let asked = scene.owner.log().len();
-    take(&kit::Puller(served.address), &made).await;
+    take(&support::Puller(served.address), &made).await;
     assert_eq!(scene.owner.log().len(), asked);
 }
 
@@ -106,7 +106,7 @@ async fn private_manifest_asked_for_as_a_blob_is_not_served() {
     let scene = Scene::set().await;
     let served = scene.serve().await;
     let made = scene.owner.image(APP, "1", 2, &[1000]);
-    take(&kit::Puller(served.address), &made).await;
+    take(&support::Puller(served.address), &made).await;
     scene.claim(&made.manifest, noise(901, 300));
     for name in [APP, THIEF] {
         let got = served.get(&format!("/v2/{name}/blobs/{}", made.manifest)).await;
@@ -127,9 +127,9 @@ async fn part_of_a_private_blob_is_not_completed_by_another_source() {
     let secret = scene.bytes(&made.layers[0]);
     let at = format!("/v2/{APP}/blobs/{}", made.layers[0]);
     served.request("GET", &format!("/v2/{APP}/manifests/1"), &[LOGIN]).await;
-    scene.owner.trouble(Trouble::Cut(390_000));
+    scene.owner.trouble(RegistryFault::Cut(390_000));
     for _ in 0..400 {
-        scene.owner.trouble(Trouble::Status(500));
+        scene.owner.trouble(RegistryFault::Status(500));
     }
     let got = served.request("GET", &at, &[LOGIN]).await;
     assert!(got.status == 404 || got.body.is_err(), "it was cut");
@@ -153,9 +153,9 @@ async fn download_of_a_private_blob_is_not_joined_by_another_source() {
     let secret = scene.bytes(&made.layers[0]);
     let at = format!("/v2/{APP}/blobs/{}", made.layers[0]);
     served.request("GET", &format!("/v2/{APP}/manifests/1"), &[LOGIN]).await;
-    scene.owner.trouble(Trouble::Slow(Duration::from_millis(60)));
+    scene.owner.trouble(RegistryFault::Slow(Duration::from_millis(60)));
     let (address, path) = (served.address, at.clone());
-    let owner = tokio::spawn(async move { kit::Puller(address).request("GET", &path, &[LOGIN]).await });
+    let owner = tokio::spawn(async move { support::Puller(address).request("GET", &path, &[LOGIN]).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
     scene.claim(&made.layers[0], noise(902, secret.len()));
     let got = served.get(&format!("/v2/{THIEF}/blobs/{}", made.layers[0])).await;
@@ -170,15 +170,15 @@ async fn slow_source_of_the_attacker_does_not_hold_up_the_owner() {
     let served = scene.serve().await;
     let made = scene.owner.image(APP, "1", 11, &[300_000]);
     scene.claim(&made.layers[0], noise(905, 300_000));
-    scene.evil.trouble(Trouble::Drip(1, Duration::from_millis(300)));
+    scene.evil.trouble(RegistryFault::Drip(1, Duration::from_millis(300)));
     let (address, path) = (served.address, format!("/v2/{THIEF}/blobs/{}", made.layers[0]));
-    let thief = tokio::spawn(async move { kit::Puller(address).get(&path).await });
+    let thief = tokio::spawn(async move { support::Puller(address).get(&path).await });
     let begun = Instant::now();
     while scene.evil.asked("GET /v2/thief/x/blobs/") == 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "the attacker is not asked");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let puller = kit::Puller(served.address);
+    let puller = support::Puller(served.address);
     tokio::time::timeout(timing().first_byte, take(&puller, &made)).await.expect("the owner is held up");
     thief.abort();
 }
@@ -188,7 +188,7 @@ async fn source_that_delivers_all_bytes_has_the_blob_and_the_disk_has_one_copy()
     let scene = Scene::set().await;
     let served = scene.serve().await;
     let made = scene.owner.image(APP, "1", 5, &[300_000]);
-    take(&kit::Puller(served.address), &made).await;
+    take(&support::Puller(served.address), &made).await;
     let other = scene.owner.image("other/app", "1", 5, &[300_000]);
     let blob = format!("/v2/other/app/blobs/{}", made.layers[0]);
     for (times, at) in [(1, &blob), (1, &blob)] {
@@ -204,7 +204,7 @@ async fn source_that_delivers_all_bytes_has_the_blob_and_the_disk_has_one_copy()
 
 #[tokio::test]
 async fn public_blob_is_downloaded_once_for_all_names() {
-    let (registry, served, _dir) = kit::pair().await;
+    let (registry, served, _dir) = support::pair().await;
     let made = registry.image(APP, "1", 6, &[200_000]);
     registry.image("acme/other", "1", 6, &[200_000]);
     served.pull(APP, "1").await.unwrap();
@@ -213,7 +213,7 @@ async fn public_blob_is_downloaded_once_for_all_names() {
     // Two names at once, while it comes.
     registry.image(APP, "2", 7, &[500_000]);
     let again = registry.image("acme/other", "2", 7, &[500_000]);
-    registry.trouble(Trouble::Slow(Duration::from_millis(30)));
+    registry.trouble(RegistryFault::Slow(Duration::from_millis(30)));
     let pulls = [APP, "acme/other"].map(|name| served.pull(name, "2"));
     assert!(futures_util::future::join_all(pulls).await.iter().all(Result::is_ok));
     let asked = |name| registry.asked_whole(name, &again.layers[0]);
@@ -257,7 +257,7 @@ async fn sources_of_a_blob_outlive_a_restart_and_an_old_store_has_none() {
 #[tokio::test]
 async fn private_blob_of_a_peer_under_a_name_of_the_attacker_is_not_served() {
     for store in [PopStore::Peer, PopStore::SharedDir] {
-        let mut world = World::plan(store, 2, 64 << 20).await;
+        let mut world = Cluster::plan(store, 2, 64 << 20).await;
         let evil = Registry::start().await;
         for given in &mut world.settings {
             given.upstreams.push(evil.settings("evil.example"));

@@ -1,12 +1,12 @@
 //! Images that are fetched before anyone asks: each warm ends, on one thread as in the agent.
 
-mod kit;
+mod support;
 
 use std::time::{Duration, Instant};
 
-use kit::{
+use support::{
     Registry,
-    site::{APP, Node, World, world},
+    site::{APP, Cluster, Node, world},
 };
 use weir_image::PopStore;
 
@@ -64,13 +64,13 @@ async fn warm_all(registry: &Registry, nodes: Vec<Node>) -> Vec<Node> {
 async fn warms_of_a_node_alone_all_end() {
     let registry = Registry::start().await;
     let dir = tempfile::tempdir().unwrap();
-    let given = kit::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
-    let node = Node::alone(&given, Duration::ZERO, kit::timing());
+    let given = support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let node = Node::alone(&given, Duration::ZERO, support::timing());
     warm_all(&registry, vec![node]).await;
 }
 
 async fn warm_on_a_site(store: PopStore) {
-    let mut world: World = world(store, 5, 64 << 20).await;
+    let mut world: Cluster = world(store, 5, 64 << 20).await;
     let nodes = std::mem::take(&mut world.nodes);
     world.nodes = warm_all(&world.registry, nodes).await;
 }

@@ -1,6 +1,6 @@
 //! The way to a registry: what is shown to it, and through which proxy.
 
-mod kit;
+mod support;
 
 use std::{
     net::SocketAddr,
@@ -8,12 +8,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use kit::{Registry, digest, serve, settings};
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
+use support::{Registry, digest, serve, settings};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},

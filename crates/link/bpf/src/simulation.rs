@@ -72,7 +72,7 @@ pub(crate) struct Sender {
     pub(crate) next: u64,
 }
 
-/// What divides the link, in user space: a qdisc, or a program of departure times before a wire.
+/// A scheduler in user space: a qdisc, or a program of departure times before a wire.
 pub(crate) trait Scheduler {
     /// A new one, without classes. No other is used meanwhile.
     fn new() -> Self;

@@ -182,7 +182,7 @@ fn lived(off: impl Fn(u64) -> i64) -> Vec<(u64, EventKind)> {
     for (service, start, end) in [("now", None, 100), ("later", Some(50), 150)] {
         let mut offer = offer(service, 20);
         (offer.terms.start, offer.terms.end) = (start.map(true_time), Some(true_time(end)));
-        let now = weir_agree::Moment { utc: true_time(0), monotonic: weir_units::Instant::default() };
+        let now = weir_agree::ClockReading { utc: true_time(0), monotonic: weir_units::Instant::default() };
         agreements.offer(&weir_agree::Name::new("1/acme").unwrap(), None, offer, &store, now).unwrap();
     }
     agreements.happened();

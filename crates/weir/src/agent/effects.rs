@@ -1,8 +1,8 @@
-//! What follows from a call to a part of the agent.
+//! Effects of a call to a part of the agent.
 
 use weir_api::EventKind;
 
-/// What follows from a call to a part. A part changes only its own state and returns this. The loop
+/// The effects of a call to a part. A part changes only its own state and returns this. The loop
 /// does what follows.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 #[must_use = "the loop does what follows from a call"]

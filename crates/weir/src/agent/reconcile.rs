@@ -32,7 +32,7 @@ impl LinkState {
         })
     }
 
-    /// What happened to the link since `before`: renamed, replaced, gone, down.
+    /// The change of the link since `before`: renamed, replaced, gone, down.
     fn change_since(&self, before: &LinkState, device: &str) -> Option<String> {
         use LinkState::{Gone, Present};
         Some(match (before, self) {

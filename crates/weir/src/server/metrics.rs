@@ -15,7 +15,7 @@ use prometheus_client::{
 use weir_agree::GuaranteeState;
 use weir_api::{AgreementStatus, Class, CongestionView, Status};
 use weir_cc::{AdviceView, Interval, StatsView};
-use weir_image::{Mirror, Moment, store::Usage};
+use weir_image::{Mirror, UnixMillis, store::Usage};
 use weir_units::BitRate;
 
 use super::{Failure, ask, congestion::asked};
@@ -48,7 +48,10 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
     // The cache is asked on a thread where its disk cannot delay the loop.
     let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
-        images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
+        images
+            .get()
+            .ok()
+            .and_then(|(mirror, _)| Some((mirror.store().usage(UnixMillis::now()).ok()?, mirror)))
     });
     let images = images.await.ok().flatten();
     Ok(answer(text(Some((&status, &classes, &agreements, &congestion, &advice)), images.as_ref(), frozen)))
@@ -58,7 +61,10 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
 pub(super) async fn of_images_alone(State(images): State<Images>) -> Response {
     let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
-        images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(Moment::now()).ok()?, mirror)))
+        images
+            .get()
+            .ok()
+            .and_then(|(mirror, _)| Some((mirror.store().usage(UnixMillis::now()).ok()?, mirror)))
     });
     answer(text(None, images.await.ok().flatten().as_ref(), frozen))
 }

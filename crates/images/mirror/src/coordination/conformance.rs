@@ -9,13 +9,13 @@ use std::{
 use futures_util::future::{BoxFuture, ready};
 use tokio::{sync::broadcast, time::timeout};
 
-use super::{Claim, Coordination, LEASE, Lease, News, REGISTERED};
-use crate::{Digest, Moment, digest::Algorithm};
+use super::{AcquireResult, Coordination, LEASE, Lease, News, REGISTERED};
+use crate::{Digest, UnixMillis, digest::Algorithm};
 
 /// How a test has time pass for a keeper.
 pub trait Clock: Sync {
     /// The name of the keeper.
-    fn now(&self) -> Moment;
+    fn now(&self) -> UnixMillis;
     /// Has time pass, of the keeper's own clock too.
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()>;
 }
@@ -25,8 +25,8 @@ pub trait Clock: Sync {
 pub struct Told(AtomicU64);
 
 impl Clock for Told {
-    fn now(&self) -> Moment {
-        Moment(self.0.load(Ordering::Relaxed))
+    fn now(&self) -> UnixMillis {
+        UnixMillis(self.0.load(Ordering::Relaxed))
     }
 
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()> {
@@ -123,7 +123,7 @@ fn digest(bytes: &[u8]) -> Digest {
 
 async fn granted(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> Lease {
     match by.acquire(digest, clock.now()).await {
-        Ok(Claim::Granted(lease)) => {
+        Ok(AcquireResult::Granted(lease)) => {
             assert_eq!(lease.digest, *digest);
             lease
         }
@@ -132,5 +132,5 @@ async fn granted(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> L
 }
 
 async fn is_held(by: &dyn Coordination, digest: &Digest, clock: &dyn Clock) -> bool {
-    matches!(by.acquire(digest, clock.now()).await, Ok(Claim::Held { .. }))
+    matches!(by.acquire(digest, clock.now()).await, Ok(AcquireResult::Held { .. }))
 }

@@ -8,8 +8,8 @@ use std::{
 use futures_util::future::ready;
 use tokio::sync::broadcast;
 
-use super::{Answer, Claim, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED};
-use crate::{Digest, Moment};
+use super::{AcquireResult, Answer, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED};
+use crate::{Digest, UnixMillis};
 
 /// Leases among the downloads of one process.
 #[derive(Debug)]
@@ -18,27 +18,27 @@ pub struct Embedded {
     news: broadcast::Sender<News>,
 }
 
-/// The records of a keeper, by the addresses of nodes; the twin of a site keeps them too.
+/// The records of a keeper, by the addresses of nodes; `InMemoryCoordination` keeps them too.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     fence: u64,
-    leases: HashMap<Digest, (u64, String, Moment)>,
-    nodes: HashMap<String, (HashSet<Digest>, Moment)>,
+    leases: HashMap<Digest, (u64, String, UnixMillis)>,
+    nodes: HashMap<String, (HashSet<Digest>, UnixMillis)>,
 }
 
 impl Kept {
-    pub(super) fn acquire(&mut self, by: &str, digest: &Digest, now: Moment) -> Claim {
+    pub(super) fn acquire(&mut self, by: &str, digest: &Digest, now: UnixMillis) -> AcquireResult {
         if let Some((_, by, until)) = self.leases.get(digest)
             && now < *until
         {
-            return Claim::Held { by: by.clone() };
+            return AcquireResult::Held { by: by.clone() };
         }
         self.fence = (self.fence + 1).max(now.0);
         self.leases.insert(digest.clone(), (self.fence, by.to_owned(), now.after(LEASE)));
-        Claim::Granted(Lease { digest: digest.clone(), fence: self.fence })
+        AcquireResult::Granted(Lease { digest: digest.clone(), fence: self.fence })
     }
 
-    pub(super) fn renew(&mut self, lease: &Lease, now: Moment) -> bool {
+    pub(super) fn renew(&mut self, lease: &Lease, now: UnixMillis) -> bool {
         match self.leases.get_mut(&lease.digest) {
             Some((fence, _, until)) if *fence == lease.fence && now < *until => {
                 *until = now.after(LEASE);
@@ -54,11 +54,11 @@ impl Kept {
         }
     }
 
-    pub(super) fn register(&mut self, by: &str, in_use: &HashSet<Digest>, now: Moment) {
+    pub(super) fn register(&mut self, by: &str, in_use: &HashSet<Digest>, now: UnixMillis) {
         self.nodes.insert(by.to_owned(), (in_use.clone(), now.after(REGISTERED)));
     }
 
-    pub(super) fn nodes(&mut self, now: Moment) -> Nodes {
+    pub(super) fn nodes(&mut self, now: UnixMillis) -> Nodes {
         self.nodes.retain(|_, (_, until)| now < *until);
         let mut addresses: Vec<String> = self.nodes.keys().cloned().collect();
         addresses.sort();
@@ -82,11 +82,11 @@ impl Embedded {
 const SELF: &str = "";
 
 impl Coordination for Embedded {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: UnixMillis) -> Answer<'a, AcquireResult> {
         Box::pin(ready(Ok(self.kept().acquire(SELF, digest, now))))
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, now: UnixMillis) -> Answer<'a, bool> {
         Box::pin(ready(Ok(self.kept().renew(lease, now))))
     }
 
@@ -95,12 +95,12 @@ impl Coordination for Embedded {
         Box::pin(ready(Ok(())))
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: UnixMillis) -> Answer<'a, ()> {
         self.kept().register(SELF, in_use, now);
         Box::pin(ready(Ok(())))
     }
 
-    fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes> {
         Box::pin(ready(Ok(self.kept().nodes(now))))
     }
 

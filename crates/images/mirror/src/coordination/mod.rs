@@ -2,8 +2,8 @@
 //! For one process, or for the nodes of a site.
 
 mod embedded;
+mod memory;
 mod redis;
-mod twin;
 
 pub mod conformance;
 
@@ -12,11 +12,11 @@ use std::{collections::HashSet, fmt, str::FromStr, time::Duration};
 use futures_util::future::BoxFuture;
 use tokio::{sync::broadcast, time::sleep};
 
-use crate::{Digest, Moment};
+use crate::{Digest, UnixMillis};
 
 pub use self::redis::{BadRedis, Redis};
 pub use embedded::Embedded;
-pub use twin::{Site, SiteNode};
+pub use memory::{InMemoryCoordination, InMemoryNode};
 
 /// How long a lease holds unless it is renewed: so long those who wait for a node that died get nothing.
 pub const LEASE: Duration = Duration::from_secs(4);
@@ -40,7 +40,7 @@ pub struct Lease {
 
 /// The answer to asking for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claim {
+pub enum AcquireResult {
     /// It is the asker's.
     Granted(Lease),
     /// Another has it.
@@ -112,20 +112,20 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, Unreachable>>;
 pub trait Coordination: Send + Sync + fmt::Debug {
     /// Asks for the lease of a digest. It is granted if no node has it, or if its holder did not
     /// renew it.
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim>;
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: UnixMillis) -> Answer<'a, AcquireResult>;
 
     /// Holds a lease for longer. `false`: it is lost, and another may have it.
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool>;
+    fn renew<'a>(&'a self, lease: &'a Lease, now: UnixMillis) -> Answer<'a, bool>;
 
     /// Gives a lease back; a lost lease needs nothing.
     fn release<'a>(&'a self, lease: &'a Lease) -> Answer<'a, ()>;
 
     /// Says that this node is there and which images it uses, instead of what it said before; for
     /// [`REGISTERED`].
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()>;
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: UnixMillis) -> Answer<'a, ()>;
 
     /// The registered nodes.
-    fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes>;
+    fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes>;
 
     /// Tells all nodes, this one too.
     fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()>;
@@ -138,7 +138,7 @@ pub trait Coordination: Send + Sync + fmt::Debug {
 pub(crate) async fn until_lost(by: &dyn Coordination, lease: &Lease) {
     loop {
         sleep(LEASE / 4).await;
-        if by.renew(lease, Moment::now()).await == Ok(false) {
+        if by.renew(lease, UnixMillis::now()).await == Ok(false) {
             return;
         }
     }

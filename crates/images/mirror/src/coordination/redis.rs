@@ -12,13 +12,13 @@ use redis::{
 };
 use tokio::sync::{Mutex, broadcast};
 
-use super::{Answer, Claim, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED, Unreachable};
+use super::{AcquireResult, Answer, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED, Unreachable};
 use weir_units::chain;
 
-use crate::{Digest, Moment, settings::PopSettings};
+use crate::{Digest, UnixMillis, settings::PopSettings};
 
 /// A connection, or an answer, has so long; callers go on without it then.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REDIS_TIMEOUT: Duration = Duration::from_millis(500);
 /// After a failure it is not asked for so long.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -143,8 +143,8 @@ impl Redis {
         let news = broadcast::Sender::new(NEWS);
         let heard = news.clone();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE))
+            .set_connection_timeout(Some(REDIS_TIMEOUT))
+            .set_response_timeout(Some(REDIS_TIMEOUT))
             .set_push_sender(move |push| {
                 hear(&push, &heard);
                 Ok::<(), redis::aio::SendError>(())
@@ -224,19 +224,19 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Coordination for Redis {
-    fn acquire<'a>(&'a self, digest: &'a Digest, _now: Moment) -> Answer<'a, Claim> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, _now: UnixMillis) -> Answer<'a, AcquireResult> {
         Box::pin(async move {
             let mut command = script(ACQUIRE, &[self.lease_key(digest), self.key("fence")]);
             command.arg(&self.address).arg(millis(LEASE));
             let (fence, by): (u64, String) = self.ask(command).await?;
             Ok(match fence {
-                0 => Claim::Held { by },
-                fence => Claim::Granted(Lease { digest: digest.clone(), fence }),
+                0 => AcquireResult::Held { by },
+                fence => AcquireResult::Granted(Lease { digest: digest.clone(), fence }),
             })
         })
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, _now: Moment) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, _now: UnixMillis) -> Answer<'a, bool> {
         Box::pin(async move {
             let mut command = script(RENEW, &[self.lease_key(&lease.digest)]);
             command.arg(format!("{} {}", lease.fence, self.address)).arg(millis(LEASE));
@@ -252,7 +252,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, _now: Moment) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, _now: UnixMillis) -> Answer<'a, ()> {
         Box::pin(async move {
             let uses = self.key(&format!("use:{}", self.address));
             let mut command = script(REGISTER, &[self.key("nodes"), uses]);
@@ -262,7 +262,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn nodes<'a>(&'a self, _now: Moment) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, _now: UnixMillis) -> Answer<'a, Nodes> {
         Box::pin(async move {
             let mut command = script(NODES, &[self.key("nodes")]);
             command.arg(self.key("use:")).arg(MAX_NODES).arg(MAX_USES);

@@ -15,9 +15,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, pulse::LEAST_RATE, readable};
+use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, pulse::MIN_RATE, readable};
 use crate::{
-    Moment,
+    UnixMillis,
     coordination::News,
     peer,
     stats::count,
@@ -200,7 +200,7 @@ impl Downloads {
         let mut pulse = job.pulse.lock().unwrap_or_else(PoisonError::into_inner);
         pulse.beat(bytes, waited, window).map_or(Ok(()), |rate| {
             let what = format!("{}/{}", job.ask.source, job.ask.path);
-            Err(Fault::Slow { what, rate, least: LEAST_RATE, window })
+            Err(Fault::Slow { what, rate, least: MIN_RATE, window })
         })
     }
 
@@ -222,7 +222,7 @@ impl Downloads {
         let done = match sink {
             Sink::Pass(passing) => passing.finish(&job.digest),
             Sink::Keep(part) => {
-                let done = spawn_blocking(move || part.finish_copy(came.is_copy, Moment::now())).await;
+                let done = spawn_blocking(move || part.finish_copy(came.is_copy, UnixMillis::now())).await;
                 done.map_err(|e| job.outage(e.to_string()))?
             }
         };
@@ -246,7 +246,7 @@ impl Downloads {
     async fn doubt(&self, job: &Job) -> bool {
         tracing::warn!("{} came from another node, and is something else: that looks again", job.digest);
         count(&self.stats.wrong, 1);
-        let until = Moment::now().after(SUSPECT);
+        let until = UnixMillis::now().after(SUSPECT);
         {
             let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
             if suspects.len() < MAX_SUSPECTS {
@@ -259,7 +259,7 @@ impl Downloads {
     }
 
     fn is_suspect(&self, job: &Job) -> bool {
-        let now = Moment::now();
+        let now = UnixMillis::now();
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         suspects.retain(|_, until| now < *until);
         suspects.contains_key(&job.digest)
@@ -273,7 +273,7 @@ impl Downloads {
         let part = loop {
             let (store, digest, mark) = (self.store.clone(), job.digest.clone(), job.scope.mark());
             let beginning = spawn_blocking(move || {
-                store.begin_in(mark, &digest, size, right.fence, !right.is_alone, Moment::now())
+                store.begin_in(mark, &digest, size, right.fence, !right.is_alone, UnixMillis::now())
             });
             match beginning.await.map_err(|e| job.outage(e.to_string()))? {
                 // Others' readers may end, and their blobs make room.
@@ -319,7 +319,7 @@ impl Downloads {
             count(&self.stats.resumed, 1);
         }
         count(&self.stats.upstream_requests, 1);
-        let answer = self.upstreams.ask(ask, Moment::now()).await.inspect_err(|fault| {
+        let answer = self.upstreams.ask(ask, UnixMillis::now()).await.inspect_err(|fault| {
             if matches!(fault, Fault::Limited { .. }) {
                 count(&self.stats.upstream_limited, 1);
             }

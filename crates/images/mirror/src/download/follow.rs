@@ -9,8 +9,8 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{Downloads, Held, Job, Progress, readable};
 use crate::{
-    Moment,
-    coordination::{Claim, LEASE, Lease},
+    UnixMillis,
+    coordination::{AcquireResult, LEASE, Lease},
     stats::count,
     upstream::Fault,
 };
@@ -44,9 +44,9 @@ impl Downloads {
             }
             if asked.elapsed() > LEASE / 8 {
                 asked = Instant::now();
-                match self.coordination.acquire(&job.scope.lease(&job.digest), Moment::now()).await {
-                    Ok(Claim::Granted(lease)) => return Ok(Followed::Free(lease)),
-                    Ok(Claim::Held { .. }) => {}
+                match self.coordination.acquire(&job.scope.lease(&job.digest), UnixMillis::now()).await {
+                    Ok(AcquireResult::Granted(lease)) => return Ok(Followed::Free(lease)),
+                    Ok(AcquireResult::Held { .. }) => {}
                     // The holder of the lease may go on all the same.
                     Err(_) if moved.elapsed() < LEASE => {}
                     Err(_) => return Ok(Followed::Alone),

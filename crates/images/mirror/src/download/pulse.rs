@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Bytes a second.
-pub(super) const LEAST_RATE: u64 = 1024;
+pub(super) const MIN_RATE: u64 = 1024;
 
 /// Bytes that came, and the time that was spent on waiting for them.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct Pulse {
 
 impl Pulse {
     /// Counts bytes that came after a wait. Returns the rate of the window that has ended, in bytes a second,
-    /// if it is less than [`LEAST_RATE`].
+    /// if it is less than [`MIN_RATE`].
     ///
     /// * `window`: the time over which the rate is averaged. Only waits for the registry count, so that a slow
     ///   disk and a bound on all pulls are not the registry's fault.
@@ -26,7 +26,7 @@ impl Pulse {
         }
         let Pulse { bytes, waited } = std::mem::take(self);
         let rate = (bytes as f64 / waited.as_secs_f64()) as u64;
-        (rate < LEAST_RATE).then_some(rate)
+        (rate < MIN_RATE).then_some(rate)
     }
 }
 
@@ -52,12 +52,12 @@ mod tests {
     fn registry_below_the_least_rate_is_given_up_after_a_window() {
         let given_up = given_up_after(1, Duration::from_secs(4)).unwrap();
         assert!((WINDOW..WINDOW + Duration::from_secs(4)).contains(&given_up), "{given_up:?}");
-        assert!(given_up_after(LEAST_RATE - 1, Duration::from_secs(1)).is_some());
+        assert!(given_up_after(MIN_RATE - 1, Duration::from_secs(1)).is_some());
     }
 
     #[test]
     fn registry_at_the_least_rate_is_kept() {
-        for (bytes, every) in [(LEAST_RATE, 1000), (5 * LEAST_RATE, 5000), (64 << 10, 20)] {
+        for (bytes, every) in [(MIN_RATE, 1000), (5 * MIN_RATE, 5000), (64 << 10, 20)] {
             assert_eq!(
                 given_up_after(bytes, Duration::from_millis(every)),
                 None,

@@ -25,7 +25,7 @@ use super::{
     wire::{Queue, Wire},
 };
 use crate::{
-    Moment,
+    UnixMillis,
     coordination::{News, Nodes},
     store::Store,
 };
@@ -94,7 +94,7 @@ impl Mirror {
         };
         let tick = async {
             loop {
-                self.tend().await;
+                self.maintain().await;
                 sleep(TEND).await;
             }
         };
@@ -108,9 +108,9 @@ impl Mirror {
     }
 
     /// Periodic work: the store's own, and the messages between the nodes of a site.
-    async fn tend(&self) {
+    async fn maintain(&self) {
         let (store, coordination) = (self.inner.store.clone(), &self.inner.coordination);
-        let ticking = tokio::task::spawn_blocking(move || (store.tick(Moment::now()), store.take_gone()));
+        let ticking = tokio::task::spawn_blocking(move || (store.tick(UnixMillis::now()), store.take_gone()));
         let Ok((ticked, gone)) = ticking.await else { return };
         if let Err(e) = ticked {
             tracing::warn!("{}", weir_units::chain(&e));
@@ -126,8 +126,8 @@ impl Mirror {
         let coordination = &self.inner.coordination;
         let Ok(own) = self.ask_store(Store::in_use).await else { return };
         let asked = async {
-            coordination.register(&own, Moment::now()).await?;
-            coordination.nodes(Moment::now()).await
+            coordination.register(&own, UnixMillis::now()).await?;
+            coordination.nodes(UnixMillis::now()).await
         };
         let mut site = self.inner.site.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match asked.await {

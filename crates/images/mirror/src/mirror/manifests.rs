@@ -15,8 +15,8 @@ use tokio::{
 
 use super::access::Permissions;
 use crate::{
-    Digest, Moment, Reference, Source, Tag,
-    coordination::{Claim, Coordination, News, until_lost},
+    Digest, Reference, Source, Tag, UnixMillis,
+    coordination::{AcquireResult, Coordination, News, until_lost},
     digest::Algorithm,
     flight::Flights,
     manifest::{ACCEPT, MAX_MANIFEST, Manifest},
@@ -62,7 +62,7 @@ pub(super) struct Manifests {
     pub(super) tag_ttl: Duration,
     pub(super) stats: Arc<Stats>,
     pub(super) flights: Flights<Key, Result<Stored, Fault>>,
-    pub(super) failed: Mutex<HashMap<Key, (Fault, Moment)>>,
+    pub(super) failed: Mutex<HashMap<Key, (Fault, UnixMillis)>>,
     pub(super) coordination: Arc<dyn Coordination>,
     pub(super) peers: Option<Arc<Peers>>,
 }
@@ -108,7 +108,7 @@ impl Manifests {
         source: &Source,
         reference: &Reference,
         asker: &Asker,
-        now: Moment,
+        now: UnixMillis,
     ) -> Result<Found, Fault> {
         let tag = match reference {
             Reference::Tag(tag) => tag,
@@ -144,7 +144,7 @@ impl Manifests {
         }
     }
 
-    pub(super) async fn stored(&self, source: &Source, digest: &Digest, now: Moment) -> Option<Stored> {
+    pub(super) async fn stored(&self, source: &Source, digest: &Digest, now: UnixMillis) -> Option<Stored> {
         let (store, source, digest) = (self.store.clone(), source.clone(), digest.clone());
         let read = spawn_blocking(move || store.manifest(&source, &digest, now)).await;
         match read {
@@ -159,7 +159,7 @@ impl Manifests {
 
     /// Whether this client may have what belongs to the repository. Asked on a thread of its own, as all of the
     /// store: the store may wait for its disk, and other clients do not.
-    async fn may(&self, source: &Source, asker: &Asker, now: Moment) -> bool {
+    async fn may(&self, source: &Source, asker: &Asker, now: UnixMillis) -> bool {
         let (store, permissions) = (self.store.clone(), Arc::clone(&self.permissions));
         let (source, identity) = (source.clone(), asker.identity.clone());
         spawn_blocking(move || permissions.has(&store, &source, &identity, now)).await.unwrap_or(false)
@@ -169,13 +169,13 @@ impl Manifests {
     async fn grant(&self, source: &Source, asker: &Asker) {
         let (store, permissions, timing) = (self.store.clone(), Arc::clone(&self.permissions), self.timing);
         let (source, identity) = (source.clone(), asker.identity.clone());
-        let grant = move || permissions.grant(&store, &source, &identity, timing, Moment::now());
+        let grant = move || permissions.grant(&store, &source, &identity, timing, UnixMillis::now());
         // An error is that the mirror is stopping.
         let _ = spawn_blocking(grant).await;
     }
 
     /// The last known state of a tag, for clients that may have it.
-    async fn known(&self, source: &Source, tag: &Tag, asker: &Asker, now: Moment) -> Option<Found> {
+    async fn known(&self, source: &Source, tag: &Tag, asker: &Asker, now: UnixMillis) -> Option<Found> {
         let (store, of, name) = (self.store.clone(), source.clone(), tag.clone());
         let entry = spawn_blocking(move || store.tag(&of, &name)).await.ok()??;
         if !self.may(source, asker, now).await {
@@ -184,7 +184,7 @@ impl Manifests {
         let stored = self.stored(source, &entry.digest, now).await?;
         asker.takes(&stored.media_type).then(|| Found {
             stored,
-            age: now.since(Moment(entry.checked_ms)),
+            age: now.since(UnixMillis(entry.checked_ms)),
             is_stale: false,
         })
     }
@@ -195,7 +195,7 @@ impl Manifests {
         source: &Source,
         reference: &Reference,
         asker: &Asker,
-        now: Moment,
+        now: UnixMillis,
     ) -> Result<Stored, Fault> {
         // A digest is the same whatever was accepted.
         let accept = matches!(reference, Reference::Tag(_)).then(|| asker.accept.clone()).flatten();
@@ -224,7 +224,7 @@ impl Manifests {
                     let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
                     let is_short = key_length(&key) <= MAX_KEY;
                     if failed.len() < MAX_FAILED && is_short {
-                        failed.insert(key, (fault.clone(), Moment::now().after(this.timing.negative)));
+                        failed.insert(key, (fault.clone(), UnixMillis::now().after(this.timing.negative)));
                     }
                 }
             }
@@ -266,7 +266,7 @@ impl Manifests {
         let digest = digest_header(&answer.response);
         drop(answer);
         let stored = match digest {
-            Some(digest) => match self.stored(source, &digest, Moment::now()).await {
+            Some(digest) => match self.stored(source, &digest, UnixMillis::now()).await {
                 Some(stored) => stored,
                 None => {
                     let reference = Reference::Digest(digest.clone());
@@ -282,7 +282,7 @@ impl Manifests {
         };
         let (store, source, tag, digest) =
             (self.store.clone(), source.clone(), tag.clone(), stored.digest.clone());
-        let noted = spawn_blocking(move || store.set_tag(&source, &tag, &digest, Moment::now()));
+        let noted = spawn_blocking(move || store.set_tag(&source, &tag, &digest, UnixMillis::now()));
         if let Ok(Err(e)) = noted.await {
             tracing::warn!("{e}");
         }
@@ -294,18 +294,18 @@ impl Manifests {
         let name = digest.to_string();
         loop {
             // Here already: whether this client may have it is all there is to ask.
-            if let Some(stored) = self.stored(source, digest, Moment::now()).await {
+            if let Some(stored) = self.stored(source, digest, UnixMillis::now()).await {
                 let ask = self.asking(Method::HEAD, source, &name, asker);
-                if !self.may(source, asker, Moment::now()).await {
+                if !self.may(source, asker, UnixMillis::now()).await {
                     self.ask(&ask).await?;
                 }
                 return Ok(stored);
             }
             let fetch = self.fetch(source, &name, Some(digest), asker);
-            match self.coordination.acquire(digest, Moment::now()).await {
-                Ok(Claim::Granted(lease)) => {
+            match self.coordination.acquire(digest, UnixMillis::now()).await {
+                Ok(AcquireResult::Granted(lease)) => {
                     // Another may have published it and given the lease back since.
-                    let stored = self.stored(source, digest, Moment::now()).await;
+                    let stored = self.stored(source, digest, UnixMillis::now()).await;
                     let fetched = match stored {
                         Some(_) => None,
                         None if self.of_peers(source, digest).await => None,
@@ -321,7 +321,7 @@ impl Manifests {
                     }
                     return fetched;
                 }
-                Ok(Claim::Held { .. }) => sleep(LOOK).await,
+                Ok(AcquireResult::Held { .. }) => sleep(LOOK).await,
                 Err(_) => return fetch.await,
             }
         }
@@ -357,7 +357,7 @@ impl Manifests {
 
     async fn ask(&self, ask: &Ask) -> Result<crate::upstream::Answer, Fault> {
         count(&self.stats.upstream_requests, 1);
-        self.upstreams.ask(ask, Moment::now()).await
+        self.upstreams.ask(ask, UnixMillis::now()).await
     }
 
     /// The manifest's bytes, verified and kept.
@@ -412,7 +412,7 @@ impl Manifests {
     async fn keep(&self, source: &Source, stored: &Stored) -> Result<(), String> {
         let (store, source, kept) = (self.store.clone(), source.clone(), stored.clone());
         let put = spawn_blocking(move || {
-            let now = Moment::now();
+            let now = UnixMillis::now();
             store.put_manifest(&source, &kept, now.0, now)?;
             if let Manifest::Image { .. } = &*kept.manifest {
                 // Room for all of it, before its layers are asked for.

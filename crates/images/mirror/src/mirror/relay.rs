@@ -16,7 +16,7 @@ use super::{
     body::{self, Body},
 };
 use crate::{
-    Moment, Repository, Tag,
+    Repository, Tag, UnixMillis,
     manifest::MAX_MANIFEST,
     oci::ImageIndex,
     stats::count,
@@ -103,7 +103,7 @@ impl Mirror {
     /// [`Fault`]; also where the next page has no name here, as a list cut short looks like a whole one.
     pub(super) async fn relay(&self, ask: &Ask, asked: Asked<'_>) -> Result<Response<Body>, Fault> {
         count(&self.inner.stats.upstream_requests, 1);
-        let answer = self.inner.upstreams.ask(ask, Moment::now()).await?;
+        let answer = self.inner.upstreams.ask(ask, UnixMillis::now()).await?;
         let (parts, body) = answer.response.into_parts();
         let read = timeout(self.inner.timing.stall, Limited::new(body, MAX_MANIFEST).collect()).await;
         let read = read.map_err(|_| outage(ask, "it did not come in time"))?;

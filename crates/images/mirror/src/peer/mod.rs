@@ -34,7 +34,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Moment, Source,
+    Source, UnixMillis,
     network::Network,
     scope::Scope,
     settings::{PopSettings, PopStore},
@@ -45,7 +45,7 @@ use site::Site;
 /// A peer is on the same network: it answers soon, or is not there.
 const CONNECT: Duration = Duration::from_millis(300);
 /// A peer says soon what it has.
-const SOON: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer that was not there is not asked for so long.
 const DOWN: Duration = Duration::from_secs(5);
 /// The most nodes of a site that are asked.
@@ -79,7 +79,7 @@ const VERSION: &str = "x-weir-version";
 const NOW: &str = "x-weir-now";
 
 /// Says who answers, and what his clock says.
-pub(crate) fn introduce(headers: &mut HeaderMap, now: Moment) {
+pub(crate) fn introduce(headers: &mut HeaderMap, now: UnixMillis) {
     headers.insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
     headers.insert(NOW, HeaderValue::from(now.0));
 }
@@ -104,7 +104,7 @@ pub(crate) struct Peers {
     acceptor: TlsAcceptor,
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
     known: Mutex<BTreeSet<SocketAddr>>,
-    down: Mutex<HashMap<SocketAddr, Moment>>,
+    down: Mutex<HashMap<SocketAddr, UnixMillis>>,
 }
 
 impl std::fmt::Debug for Peers {
@@ -194,7 +194,7 @@ impl Peers {
     }
 
     /// Whether a request for this path and query comes from a peer. Asked once more of the same request, it does not.
-    pub(crate) fn is_peer(&self, headers: &HeaderMap, path: &str, now: Moment) -> bool {
+    pub(crate) fn is_peer(&self, headers: &HeaderMap, path: &str, now: UnixMillis) -> bool {
         self.proofs.accept(&self.site.own.to_string(), path, headers, now)
     }
 
@@ -207,7 +207,7 @@ impl Peers {
         let path = &format!("/v2/{}/{what}?ns={}", source.repository, source.registry);
         let others = self.others().into_iter();
         let mut asked: FuturesUnordered<_> =
-            others.map(|peer| async move { self.ask(peer, path, from, SOON).await }).collect();
+            others.map(|peer| async move { self.ask(peer, path, from, ANSWER_TIMEOUT).await }).collect();
         while let Some(answer) = asked.next().await {
             if answer.is_some() {
                 return answer;
@@ -238,7 +238,13 @@ impl Peers {
     }
 
     /// A request to another node, with its proof; none if the path cannot be one.
-    fn request(&self, node: SocketAddr, path: &str, from: u64, now: Moment) -> Option<Request<Empty<Bytes>>> {
+    fn request(
+        &self,
+        node: SocketAddr,
+        path: &str,
+        from: u64,
+        now: UnixMillis,
+    ) -> Option<Request<Empty<Bytes>>> {
         let range = if from > 0 { format!("bytes={from}-") } else { String::new() };
         let proof = self.proofs.make(Asked { node: &node.to_string(), path, range: &range }, now)?;
         let mut request = Request::builder()
@@ -252,15 +258,15 @@ impl Peers {
     }
 
     async fn probe_one(&self, address: SocketAddr) -> Probed {
-        let (now, node) = (Moment::now(), address.to_string());
+        let (now, node) = (UnixMillis::now(), address.to_string());
         let failed = |node, why| Probed { node, version: None, ahead_ms: None, problem: Some(why) };
         let Some(request) = self.request(address, "/v2/", 0, now) else {
             return failed(node, "no proof can be made for it".to_owned());
         };
-        let response = match timeout(SOON, self.client.request(request)).await {
+        let response = match timeout(ANSWER_TIMEOUT, self.client.request(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(e)) => return failed(node, weir_units::chain(&e)),
-            Err(_) => return failed(node, format!("no answer within {SOON:?}")),
+            Err(_) => return failed(node, format!("no answer within {ANSWER_TIMEOUT:?}")),
         };
         let said = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok());
         let at: Option<i64> = said(NOW).and_then(|text| text.parse().ok());
@@ -288,7 +294,7 @@ impl Peers {
         from: u64,
         patience: Duration,
     ) -> Option<Response<Incoming>> {
-        let now = Moment::now();
+        let now = UnixMillis::now();
         {
             let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
             down.retain(|_, until| now < *until);

@@ -16,7 +16,7 @@ use ring::{
 };
 
 use super::tls::derive;
-use crate::Moment;
+use crate::UnixMillis;
 
 /// A proof holds for so long before and after its time, as the clocks of nodes differ.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ pub(super) struct Proofs {
 #[derive(Debug, Default)]
 struct Seen {
     known: HashSet<Nonce>,
-    until: VecDeque<(Moment, Nonce)>,
+    until: VecDeque<(UnixMillis, Nonce)>,
 }
 
 /// A request, as far as a proof covers it: the node that is asked, the path with its query, and the range.
@@ -65,7 +65,7 @@ impl Proofs {
     }
 
     /// The proof for a request; none if the system has no random numbers.
-    pub(super) fn make(&self, asked: Asked<'_>, at: Moment) -> Option<String> {
+    pub(super) fn make(&self, asked: Asked<'_>, at: UnixMillis) -> Option<String> {
         let mut nonce = Nonce::default();
         SystemRandom::new().fill(&mut nonce).ok()?;
         let tag = hmac::sign(&self.key, text(asked, at, &nonce).as_bytes());
@@ -73,13 +73,13 @@ impl Proofs {
     }
 
     /// Whether a request to `node` for `path` has a proof, which is good once.
-    pub(super) fn accept(&self, node: &str, path: &str, headers: &HeaderMap, now: Moment) -> bool {
+    pub(super) fn accept(&self, node: &str, path: &str, headers: &HeaderMap, now: UnixMillis) -> bool {
         self.check(node, path, headers, now).is_some()
     }
 
-    fn check(&self, node: &str, path: &str, headers: &HeaderMap, now: Moment) -> Option<()> {
+    fn check(&self, node: &str, path: &str, headers: &HeaderMap, now: UnixMillis) -> Option<()> {
         let mut parts = headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix(SCHEME)?.split(' ');
-        let at = Moment(parts.next()?.parse().ok()?);
+        let at = UnixMillis(parts.next()?.parse().ok()?);
         let nonce = Nonce::try_from(unhex(parts.next()?)?).ok()?;
         let tag = unhex(parts.next()?)?;
         let mut ranges = headers.get_all(RANGE).iter();
@@ -99,7 +99,7 @@ impl Proofs {
 
 impl Seen {
     /// Answers whether it is new, and there is room to remember it.
-    fn note(&mut self, nonce: Nonce, now: Moment) -> bool {
+    fn note(&mut self, nonce: Nonce, now: UnixMillis) -> bool {
         while let Some((until, old)) = self.until.front()
             && *until <= now
         {
@@ -116,7 +116,7 @@ impl Seen {
 }
 
 /// No part of it has a line break.
-fn text(Asked { node, path, range }: Asked<'_>, at: Moment, nonce: &Nonce) -> String {
+fn text(Asked { node, path, range }: Asked<'_>, at: UnixMillis, nonce: &Nonce) -> String {
     format!("weir 2\n{node}\n{path}\n{range}\n{}\n{}", at.0, hex(nonce))
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     const PATH: &str = "/v2/a/blobs/x?ns=docker.io";
     const NODE: &str = "10.0.0.2:5051";
-    const NOW: Moment = Moment(1_000_000);
+    const NOW: UnixMillis = UnixMillis(1_000_000);
 
     fn with(proof: &str, ranges: &[&str]) -> HeaderMap {
         let mut headers = HeaderMap::from_iter([(AUTHORIZATION, proof.parse().unwrap())]);
@@ -136,7 +136,7 @@ mod tests {
         headers
     }
 
-    fn made(range: &str, at: Moment) -> String {
+    fn made(range: &str, at: UnixMillis) -> String {
         Proofs::new(b"secret").make(Asked { node: NODE, path: PATH, range }, at).unwrap()
     }
 

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     Digest,
     digest::{Algorithm, Hasher},
-    moment::Moment,
+    unix_millis::UnixMillis,
 };
 
 /// Read at once, bytes.
@@ -29,7 +29,7 @@ const READ: usize = 256 << 10;
 
 /// The blobs that a scrub looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lot {
+pub enum ScrubBatch {
     /// Of a directory that several nodes share, those that are this node's to check: each is one node's
     /// while the same nodes are there, and about as many are each one's.
     Own,
@@ -113,7 +113,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn verify(&self, opened: &Opened, now: Moment) -> Result<bool, StoreError> {
+    pub fn verify(&self, opened: &Opened, now: UnixMillis) -> Result<bool, StoreError> {
         let mut check = self.recheck(opened);
         loop {
             match check.step() {
@@ -144,7 +144,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub(crate) fn checked(&self, check: Check, now: Moment) -> Result<bool, StoreError> {
+    pub(crate) fn checked(&self, check: Check, now: UnixMillis) -> Result<bool, StoreError> {
         let Check { digest, file, fingerprint, hasher, .. } = check;
         if hasher.finish() != digest {
             self.quarantine(&digest, &file)?;
@@ -199,7 +199,7 @@ impl Store {
         self.inner.drop_sources(digest);
         // An error means that no receiver listens.
         let _ = self.inner.corrupted.send(digest.clone());
-        self.inner.layout.condemn(digest, Moment::now())
+        self.inner.layout.condemn(digest, UnixMillis::now())
     }
 
     /// A blob about which another node has doubts: it is hashed before it is served again.
@@ -216,13 +216,18 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn unchecked(&self, lot: Lot, before: Moment, now: Moment) -> Result<Vec<(Digest, u64)>, StoreError> {
+    pub fn unchecked(
+        &self,
+        lot: ScrubBatch,
+        before: UnixMillis,
+        now: UnixMillis,
+    ) -> Result<Vec<(Digest, u64)>, StoreError> {
         let mut state = self.lock();
         self.inner.look_around(&mut state, now)?;
         self.inner.read_checks(&mut state)?;
         let nodes = match lot {
-            Lot::Own => state.nodes(self.inner.layout.node()),
-            Lot::All => BTreeSet::new(),
+            ScrubBatch::Own => state.nodes(self.inner.layout.node()),
+            ScrubBatch::All => BTreeSet::new(),
         };
         let mut due: Vec<_> = state
             .blobs
@@ -244,7 +249,7 @@ impl Store {
 
     /// When the blob that was hashed the longest ago was; none if there is no blob.
     #[must_use]
-    pub fn oldest_check(&self) -> Option<Moment> {
+    pub fn oldest_check(&self) -> Option<UnixMillis> {
         self.lock().blobs.values().map(|blob| blob.checked).min()
     }
 }
@@ -281,9 +286,9 @@ fn owner<'a>(nodes: &'a BTreeSet<String>, digest: &Digest) -> Option<&'a String>
 }
 
 /// `MS DIGEST`, a line of a journal of checks.
-fn read_line(line: &str) -> Option<(Digest, Moment)> {
+fn read_line(line: &str) -> Option<(Digest, UnixMillis)> {
     let (at, digest) = line.split_once(' ')?;
-    Some((digest.parse().ok()?, Moment(at.parse().ok()?)))
+    Some((digest.parse().ok()?, UnixMillis(at.parse().ok()?)))
 }
 
 fn journal(layout: &Layout) -> PathBuf {
@@ -292,7 +297,7 @@ fn journal(layout: &Layout) -> PathBuf {
 
 impl Inner {
     /// Notes that a blob was hashed, so that a scrub goes on there after a restart. Lost, it is hashed again.
-    fn note_check(&self, state: &mut State, digest: &Digest, now: Moment) {
+    fn note_check(&self, state: &mut State, digest: &Digest, now: UnixMillis) {
         let path = journal(&self.layout);
         let opened = File::options().create(true).append(true).mode(0o600).open(&path);
         let written = opened.and_then(|mut file| file.write_all(format!("{} {digest}\n", now.0).as_bytes()));

@@ -31,10 +31,10 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use crate::{Digest, Source, moment::Moment};
+use crate::{Digest, Source, unix_millis::UnixMillis};
 
 use bounds::on_disk;
-pub use check::Lot;
+pub use check::ScrubBatch;
 use index::Manifests;
 pub use layout::StoreError;
 use layout::{Layout, io_error};
@@ -80,7 +80,7 @@ struct State {
     /// Blobs that left since they were asked for.
     gone: Vec<Digest>,
     /// Blobs that are out of the index, and still being sent to a client.
-    lingering: Vec<(Digest, Weak<()>)>,
+    open_after_evict: Vec<(Digest, Weak<()>)>,
     order: Order,
     repos: BTreeMap<Source, Repo>,
     /// The extent of `repos`.
@@ -112,8 +112,8 @@ pub struct Counts {
 #[derive(Debug)]
 struct Blob {
     size: u64,
-    born: Moment,
-    used_at: Moment,
+    born: UnixMillis,
+    used_at: UnixMillis,
     hits: u64,
     /// As the policy counts: once an image's manifest or a blob by itself.
     uses: u32,
@@ -121,9 +121,9 @@ struct Blob {
     is_announced: bool,
     /// One reference here, one in each [`Opened`].
     readers: Arc<()>,
-    verified: Option<(Fingerprint, Moment)>,
+    verified: Option<(Fingerprint, UnixMillis)>,
     /// When some node hashed it last, as a download or later.
-    checked: Moment,
+    checked: UnixMillis,
     is_manifest: bool,
     /// Another node of the site had it too.
     is_copy: bool,
@@ -132,7 +132,7 @@ struct Blob {
 }
 
 impl Blob {
-    fn new(size: u64, born: Moment) -> Blob {
+    fn new(size: u64, born: UnixMillis) -> Blob {
         Blob {
             size,
             born,
@@ -251,7 +251,7 @@ impl Store {
         root: &Path,
         budget: Budget,
         policy: PolicyKind,
-        now: Moment,
+        now: UnixMillis,
     ) -> Result<(Store, Recovered), StoreError> {
         Store::over(Layout::open(root, None)?, budget, policy, now)
     }
@@ -268,7 +268,7 @@ impl Store {
         node: &str,
         budget: Budget,
         policy: PolicyKind,
-        now: Moment,
+        now: UnixMillis,
     ) -> Result<(Store, Recovered), StoreError> {
         let store = Store::over(Layout::open(root, Some(node))?, budget, policy, now)?;
         store.0.tick(now)?;
@@ -279,7 +279,7 @@ impl Store {
         layout: Layout,
         budget: Budget,
         policy: PolicyKind,
-        now: Moment,
+        now: UnixMillis,
     ) -> Result<(Store, Recovered), StoreError> {
         let mut state = State {
             blobs: HashMap::new(),
@@ -287,7 +287,7 @@ impl Store {
             used: 0,
             others: layout.is_shared().then(Others::default),
             gone: Vec::new(),
-            lingering: Vec::new(),
+            open_after_evict: Vec::new(),
             order: Order::new(policy, budget.bytes),
             repos: BTreeMap::new(),
             refs: Extent::default(),
@@ -304,7 +304,8 @@ impl Store {
         for (digest, path) in layout.blobs()? {
             // Another node may have taken it away.
             let Ok(meta) = std::fs::metadata(&path) else { continue };
-            let times = [meta.accessed(), meta.modified()].map(|t| t.map_or(Moment::default(), Moment::of));
+            let times =
+                [meta.accessed(), meta.modified()].map(|t| t.map_or(UnixMillis::default(), UnixMillis::of));
             found.push((times[0].max(times[1]), times[1], digest, meta.len()));
         }
         let noted = Inner::noted(&layout);
@@ -345,7 +346,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn open_blob(&self, digest: &Digest, now: Moment) -> Result<Option<Opened>, StoreError> {
+    pub fn open_blob(&self, digest: &Digest, now: UnixMillis) -> Result<Option<Opened>, StoreError> {
         let mut state = self.lock();
         if !self.inner.knows(&mut state, digest) {
             return Ok(None);
@@ -409,7 +410,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Mismatch`] if they are not what `digest` names, [`StoreError::NoRoom`].
-    pub fn put(&self, digest: &Digest, bytes: &[u8], fence: u64, now: Moment) -> Result<(), StoreError> {
+    pub fn put(&self, digest: &Digest, bytes: &[u8], fence: u64, now: UnixMillis) -> Result<(), StoreError> {
         if self.has(digest) {
             return Ok(());
         }
@@ -443,7 +444,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file system does not say.
-    pub fn usage(&self, now: Moment) -> Result<Usage, StoreError> {
+    pub fn usage(&self, now: UnixMillis) -> Result<Usage, StoreError> {
         let mut state = self.lock();
         self.inner.look_around(&mut state, now)?;
         let own: u64 = state.reserved.values().map(|r| r.size).sum();
@@ -470,13 +471,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn tick(&self, now: Moment) -> Result<(), StoreError> {
+    pub fn tick(&self, now: UnixMillis) -> Result<(), StoreError> {
         let mut state = self.lock();
-        state.lingering.retain(|(_, reader)| reader.strong_count() > 0);
+        state.open_after_evict.retain(|(_, reader)| reader.strong_count() > 0);
         state.expire(now);
         part::expire(&self.inner.layout, &mut state, now)?;
         self.inner.note(&mut state, now);
-        self.inner.tend(&mut state, now)
+        self.inner.maintain(&mut state, now)
     }
 }
 
@@ -489,13 +490,13 @@ impl Inner {
 
 impl State {
     /// A blob is there now, and was asked for.
-    fn insert(&mut self, digest: Digest, size: u64, now: Moment) {
+    fn insert(&mut self, digest: Digest, size: u64, now: UnixMillis) {
         self.order.inserted(&digest, size, now);
         self.index(digest, Blob::new(size, now));
     }
 
     /// Counts a use of a blob, which may be missing.
-    fn use_blob(&mut self, digest: &Digest, now: Moment) {
+    fn use_blob(&mut self, digest: &Digest, now: UnixMillis) {
         if let Some(blob) = self.blobs.get_mut(digest) {
             blob.uses = blob.uses.saturating_add(1);
         }
@@ -513,7 +514,7 @@ impl State {
     fn forget(&mut self, digest: &Digest) {
         if let Some(blob) = self.blobs.remove(digest) {
             if Arc::strong_count(&blob.readers) > 1 {
-                self.lingering.push((digest.clone(), Arc::downgrade(&blob.readers)));
+                self.open_after_evict.push((digest.clone(), Arc::downgrade(&blob.readers)));
             }
             self.used -= on_disk(blob.size);
             self.order.removed(digest);

@@ -15,7 +15,7 @@ use super::{Inner, State, layout::Layout};
 use crate::{
     Digest,
     manifest::{Manifest, Part},
-    moment::Moment,
+    unix_millis::UnixMillis,
 };
 
 /// As often what the policy knows is written down.
@@ -31,7 +31,7 @@ pub(super) struct Order {
     numbers: RandomState,
     /// The digests of the numbers in use.
     digests: HashMap<u64, Digest>,
-    noted: Moment,
+    noted: UnixMillis,
 }
 
 /// The state that outlives a restart beside the files and their times: the file `order/NODE`.
@@ -55,7 +55,7 @@ impl Noted {
     }
 }
 
-fn instant(now: Moment) -> Instant {
+fn instant(now: UnixMillis) -> Instant {
     Instant(Duration::from_millis(now.0))
 }
 
@@ -67,7 +67,7 @@ impl Order {
             policy: kind.build(Bytes(budget)),
             numbers: RandomState::new(),
             digests: HashMap::new(),
-            noted: Moment::default(),
+            noted: UnixMillis::default(),
         }
     }
 
@@ -81,19 +81,19 @@ impl Order {
     }
 
     /// A blob is there now.
-    pub(super) fn inserted(&mut self, digest: &Digest, size: u64, now: Moment) {
+    pub(super) fn inserted(&mut self, digest: &Digest, size: u64, now: UnixMillis) {
         let blob = self.blob(digest, size, 1);
         self.policy.insert(blob, instant(now));
     }
 
     /// A blob was there before this process, or stays after all; in the order of last use.
-    pub(super) fn restored(&mut self, digest: &Digest, size: u64, uses: u32, now: Moment) {
+    pub(super) fn restored(&mut self, digest: &Digest, size: u64, uses: u32, now: UnixMillis) {
         let blob = self.blob(digest, size, uses);
         self.policy.restore(blob, instant(now));
     }
 
     /// A blob that is there was used.
-    pub(super) fn hit(&mut self, digest: &Digest, now: Moment) {
+    pub(super) fn hit(&mut self, digest: &Digest, now: UnixMillis) {
         self.policy.hit(BlobId(self.numbers.hash_one(digest)), instant(now));
     }
 
@@ -109,7 +109,7 @@ impl Order {
         &mut self,
         image: &Digest,
         parts: impl Iterator<Item = &'a Part>,
-        now: Moment,
+        now: UnixMillis,
     ) {
         let blobs: Vec<BlobId> = parts.map(|part| BlobId(self.numbers.hash_one(&part.digest))).collect();
         self.policy.deploy(ImageId(self.numbers.hash_one(image)), &blobs, instant(now));
@@ -164,7 +164,8 @@ impl Protection for Held<'_> {
 impl State {
     /// Tells the policy, once they are read, which blobs belong together: image by image, by last use.
     pub(super) fn deploy_all(&mut self) {
-        let used = |part: &Part| self.blobs.get(&part.digest).map_or(Moment::default(), |blob| blob.used_at);
+        let used =
+            |part: &Part| self.blobs.get(&part.digest).map_or(UnixMillis::default(), |blob| blob.used_at);
         let mut images: Vec<_> = self
             .manifests
             .iter()
@@ -186,7 +187,7 @@ impl Inner {
     }
 
     /// Writes down what the policy knows, if that is some time ago.
-    pub(super) fn note(&self, state: &mut State, now: Moment) {
+    pub(super) fn note(&self, state: &mut State, now: UnixMillis) {
         if now.since(state.order.noted) >= NOTED || now < state.order.noted {
             state.order.noted = now;
             self.write_note(state);

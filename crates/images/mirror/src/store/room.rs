@@ -14,8 +14,8 @@ use super::{Blob, Inner, State, Store, StoreError, shared::Others};
 use crate::{
     Digest,
     manifest::{Manifest, Part},
-    moment::Moment,
     scope::Mark,
+    unix_millis::UnixMillis,
 };
 
 /// How long room is kept for the layers of an image whose manifest was served.
@@ -63,7 +63,7 @@ pub(super) struct Reservation {
     /// Bytes that are on the disk already.
     pub(super) written: Arc<AtomicU64>,
     /// When it ends; never while a download has it.
-    pub(super) expires: Option<Moment>,
+    pub(super) expires: Option<UnixMillis>,
 }
 
 impl Reservation {
@@ -125,7 +125,7 @@ impl State {
         parts
     }
 
-    pub(super) fn expire(&mut self, now: Moment) {
+    pub(super) fn expire(&mut self, now: UnixMillis) {
         let mut freed = 0;
         self.reserved.retain(|_, r| {
             let over = r.expires.is_some_and(|at| at <= now) && r.written.load(Ordering::Relaxed) == 0;
@@ -148,9 +148,14 @@ impl State {
 
 impl Inner {
     /// Takes a blob's file away.
-    pub(super) fn throw(&self, state: &mut State, digest: &Digest, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn move_to_trash(
+        &self,
+        state: &mut State,
+        digest: &Digest,
+        now: UnixMillis,
+    ) -> Result<(), StoreError> {
         let size = state.blobs.get(digest).map_or(0, |b| b.size);
-        let is_left = self.layout.throw(digest, now)?;
+        let is_left = self.layout.move_to_trash(digest, now)?;
         self.unseal(digest);
         if !is_left {
             self.drop_sources(digest);
@@ -167,7 +172,7 @@ impl Inner {
         blob: &Blob,
         digest: &Digest,
         protected: &HashSet<Digest>,
-        now: Moment,
+        now: UnixMillis,
     ) -> bool {
         Arc::strong_count(&blob.readers) > 1
             || now.since(blob.born) < self.budget.young
@@ -177,7 +182,7 @@ impl Inner {
     /// Evicts until `need` more bytes fit, or refuses; what left stays away either way. Where nodes share
     /// the room, each has said by then what it wants, so that two at once may be in each other's way:
     /// they try again, after different times.
-    pub(super) fn make_room(&self, state: &mut State, need: u64, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn make_room(&self, state: &mut State, need: u64, now: UnixMillis) -> Result<(), StoreError> {
         for tries in 0.. {
             self.claim(state, need, now)?;
             let made = self.try_room(state, need, now);
@@ -194,7 +199,7 @@ impl Inner {
         Ok(())
     }
 
-    fn try_room(&self, state: &mut State, need: u64, now: Moment) -> Result<(), StoreError> {
+    fn try_room(&self, state: &mut State, need: u64, now: UnixMillis) -> Result<(), StoreError> {
         state.expire(now);
         self.look_around(state, now)?;
         let budget = &self.budget;
@@ -223,7 +228,7 @@ impl Inner {
     pub(super) fn evict(
         &self,
         state: &mut State,
-        now: Moment,
+        now: UnixMillis,
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<u64, StoreError> {
         let mut passed = state.protected();
@@ -259,7 +264,7 @@ impl Inner {
         state: &mut State,
         victim: Digest,
         passed: &mut HashSet<Digest>,
-        now: Moment,
+        now: UnixMillis,
     ) -> Result<u64, StoreError> {
         let (size, uses) = state.blobs.get(&victim).map_or((0, 1), |b| (b.size, b.uses));
         if self.is_used_elsewhere(state, &victim) {
@@ -267,7 +272,7 @@ impl Inner {
             passed.insert(victim);
             return Ok(0);
         }
-        if let Err(e) = self.throw(state, &victim, now) {
+        if let Err(e) = self.move_to_trash(state, &victim, now) {
             state.order.restored(&victim, size, uses, now);
             return Err(e);
         }
@@ -284,7 +289,7 @@ impl Inner {
 impl Store {
     /// An image was asked for: what is here of it is used. The client that asks for its blobs next
     /// does not count again.
-    pub fn used(&self, image: &Digest, parts: &[Part], now: Moment) {
+    pub fn used(&self, image: &Digest, parts: &[Part], now: UnixMillis) {
         let mut state = self.lock();
         for part in parts {
             state.use_blob(&part.digest, now);
@@ -302,7 +307,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoRoom`], [`StoreError::Io`].
-    pub fn expect(&self, parts: &[Part], now: Moment) -> Result<u64, StoreError> {
+    pub fn expect(&self, parts: &[Part], now: UnixMillis) -> Result<u64, StoreError> {
         let mut state = self.lock();
         let mut missing: Vec<&Part> = Vec::new();
         let mut held = Vec::new();
@@ -354,7 +359,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn prune(&self, bytes: u64, now: Moment) -> Result<u64, StoreError> {
+    pub fn prune(&self, bytes: u64, now: UnixMillis) -> Result<u64, StoreError> {
         let mut state = self.lock();
         state.expire(now);
         self.inner.look_around(&mut state, now)?;

@@ -21,7 +21,7 @@ use super::{
     layout::{Layout, list},
     part_name::{PartName, digest_of},
 };
-use crate::{Digest, moment::Moment, scope::Mark};
+use crate::{Digest, scope::Mark, unix_millis::UnixMillis};
 
 /// The time for which a removed blob stays in `trash` unless its room is needed. A reader on
 /// another node reads on, and a node that finds it in use puts it back.
@@ -38,7 +38,7 @@ const SEALED: u64 = 1 << 20;
 
 /// The statement of a node about itself: the file `claims/NODE`, which only it writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Claims {
+struct NodeReservations {
     /// Grows, as a sign of life.
     beat: u64,
     /// Bytes that are wanted, and perhaps not to be had.
@@ -57,25 +57,25 @@ struct Claims {
 /// The others, as seen from here.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    mine: Claims,
+    mine: NodeReservations,
     /// The blobs published from here, and the time until which they are announced.
-    fresh: HashMap<Digest, Moment>,
-    nodes: HashMap<String, (Claims, Moment)>,
+    fresh: HashMap<Digest, UnixMillis>,
+    nodes: HashMap<String, (NodeReservations, UnixMillis)>,
     seen: HashMap<PathBuf, Watched>,
     /// Bytes that others have reserved, and of parts without a writer.
     pub(super) bytes: u64,
     /// Bytes in `trash`.
     pub(super) thrown: u64,
-    looked: Moment,
-    listed: Moment,
-    loaded: Moment,
+    looked: UnixMillis,
+    listed: UnixMillis,
+    loaded: UnixMillis,
 }
 
 #[derive(Debug)]
 struct Watched {
     modified_ns: i128,
-    first: Moment,
-    last: Moment,
+    first: UnixMillis,
+    last: UnixMillis,
 }
 
 /// The fingerprint of a verified file: the file `seals/…`, so that nodes need not hash again.
@@ -89,7 +89,7 @@ struct Seal {
 
 impl Others {
     /// Whether a directory may have changed since this was asked last.
-    fn has_changed(&mut self, dir: &Path, now: Moment) -> bool {
+    fn has_changed(&mut self, dir: &Path, now: UnixMillis) -> bool {
         let Ok(meta) = fs::metadata(dir) else {
             return self.seen.remove(dir).is_some();
         };
@@ -109,7 +109,7 @@ impl Others {
         !is_settled
     }
 
-    fn alive(&self) -> impl Iterator<Item = &Claims> {
+    fn alive(&self) -> impl Iterator<Item = &NodeReservations> {
         let now = self.looked;
         self.nodes.values().filter(move |(_, at)| now.since(*at) < SILENT).map(|(claims, _)| claims)
     }
@@ -140,7 +140,7 @@ impl State {
 
 impl Inner {
     /// Says what this node has set aside, and that it wants `asking` more.
-    pub(super) fn claim(&self, state: &mut State, asking: u64, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn claim(&self, state: &mut State, asking: u64, now: UnixMillis) -> Result<(), StoreError> {
         let Some(others) = &mut state.others else { return Ok(()) };
         others.fresh.retain(|_, until| now < *until);
         let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
@@ -149,11 +149,11 @@ impl Inner {
             of.insert(digest.clone(), reservation.size);
         }
         let is_read = |blob: &super::Blob| Arc::strong_count(&blob.readers) > 1;
-        let lingering = state.lingering.iter().filter(|(_, reader)| reader.strong_count() > 0);
+        let open_after_evict = state.open_after_evict.iter().filter(|(_, reader)| reader.strong_count() > 0);
         let reading = state.blobs.iter().filter(|(_, b)| is_read(b)).map(|(digest, _)| digest);
-        let reading = reading.chain(lingering.map(|(digest, _)| digest)).cloned().collect();
+        let reading = reading.chain(open_after_evict.map(|(digest, _)| digest)).cloned().collect();
         let (beat, fresh) = (others.mine.beat + 1, others.fresh.keys().cloned().collect());
-        others.mine = Claims { beat, asking, held, expected, fresh, reading };
+        others.mine = NodeReservations { beat, asking, held, expected, fresh, reading };
         let text = serde_json::to_vec(&others.mine).unwrap_or_default();
         let file = self.layout.dir("claims").join(self.layout.node());
         // Read by others, and of no use after a crash: it need not be on the disk.
@@ -161,21 +161,21 @@ impl Inner {
     }
 
     /// A blob published from here is announced until all nodes have seen it.
-    pub(super) fn published(&self, state: &mut State, digest: &Digest, now: Moment) {
+    pub(super) fn published(&self, state: &mut State, digest: &Digest, now: UnixMillis) {
         if let Some(others) = &mut state.others {
             others.fresh.insert(digest.clone(), now.after(SILENT / 2));
         }
     }
 
     /// Looks what the others have set aside; and, now and then, what they have brought and taken away.
-    pub(super) fn look_around(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn look_around(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
         let Some(mut others) = state.others.take() else { return Ok(()) };
         let looked = self.look(state, &mut others, now);
         state.others = Some(others);
         looked
     }
 
-    fn look(&self, state: &mut State, others: &mut Others, now: Moment) -> Result<(), StoreError> {
+    fn look(&self, state: &mut State, others: &mut Others, now: UnixMillis) -> Result<(), StoreError> {
         others.looked = now;
         if now.since(others.listed) > Duration::from_secs(1) || now < others.listed {
             others.listed = now;
@@ -188,7 +188,9 @@ impl Inner {
                 continue;
             }
             // Written whole; what cannot be read is another version's.
-            let claims = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Claims>(&bytes).ok());
+            let claims = fs::read(&path)
+                .ok()
+                .and_then(|bytes| serde_json::from_slice::<NodeReservations>(&bytes).ok());
             let Some(claims) = claims else { continue };
             there.insert(name.clone());
             match others.nodes.get_mut(&name) {
@@ -244,7 +246,12 @@ impl Inner {
     }
 
     /// Brings the index in step with the directory.
-    fn look_at_blobs(&self, state: &mut State, others: &mut Others, now: Moment) -> Result<(), StoreError> {
+    fn look_at_blobs(
+        &self,
+        state: &mut State,
+        others: &mut Others,
+        now: UnixMillis,
+    ) -> Result<(), StoreError> {
         for algorithm in ["sha256", "sha512"] {
             for shard in list(&self.layout.dir("blobs").join(algorithm))? {
                 if !others.has_changed(&shard, now) {
@@ -275,7 +282,8 @@ impl Inner {
     /// Takes a blob that another node has brought into the index. Answers whether it is there.
     pub(super) fn notice(&self, state: &mut State, digest: &Digest) -> bool {
         let Ok(meta) = fs::metadata(self.layout.blob(digest)) else { return false };
-        let of = |time: std::io::Result<std::time::SystemTime>| time.map_or(Moment::default(), Moment::of);
+        let of =
+            |time: std::io::Result<std::time::SystemTime>| time.map_or(UnixMillis::default(), UnixMillis::of);
         state.forget_expected(digest);
         state.insert(digest.clone(), meta.len(), of(meta.modified()));
         if let Some(blob) = state.blobs.get_mut(digest) {
@@ -290,7 +298,7 @@ impl Inner {
         if others.is_read_elsewhere(digest) {
             return true;
         }
-        let at = fs::metadata(self.layout.blob(digest)).and_then(|meta| meta.accessed()).map(Moment::of);
+        let at = fs::metadata(self.layout.blob(digest)).and_then(|meta| meta.accessed()).map(UnixMillis::of);
         let (Ok(at), Some(blob)) = (at, state.blobs.get_mut(digest)) else { return false };
         // Times of use are written once a minute.
         if at.since(blob.used_at) > Duration::from_secs(1) {
@@ -305,7 +313,7 @@ impl Inner {
     pub(super) fn empty_trash(
         &self,
         state: &mut State,
-        now: Moment,
+        now: UnixMillis,
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
         if state.others.is_none() {
@@ -351,7 +359,7 @@ impl Inner {
     }
 
     /// Notes for all nodes that a file was verified.
-    pub(super) fn seal(&self, digest: &Digest, of: Fingerprint, now: Moment) {
+    pub(super) fn seal(&self, digest: &Digest, of: Fingerprint, now: UnixMillis) {
         if of.size < SEALED || !self.layout.is_shared() {
             return;
         }
@@ -364,7 +372,7 @@ impl Inner {
     }
 
     /// Whether a node has verified just this file.
-    pub(super) fn is_sealed(&self, digest: &Digest, is: Fingerprint, now: Moment) -> bool {
+    pub(super) fn is_sealed(&self, digest: &Digest, is: Fingerprint, now: UnixMillis) -> bool {
         if is.size < SEALED || !self.layout.is_shared() {
             return false;
         }
@@ -372,7 +380,7 @@ impl Inner {
             fs::read(self.seal_file(digest)).ok().and_then(|b| serde_json::from_slice::<Seal>(&b).ok());
         seal.is_some_and(|seal| {
             let then = Fingerprint { inode: seal.inode, size: seal.size, modified_ns: seal.modified_ns };
-            then == is && now.since(Moment(seal.verified_ms)) < SCRUB
+            then == is && now.since(UnixMillis(seal.verified_ms)) < SCRUB
         })
     }
 
@@ -384,7 +392,7 @@ impl Inner {
     }
 
     /// Periodic work about the others: a sign of life, a look, the files that they left.
-    pub(super) fn tend(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn maintain(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
         if state.others.is_none() {
             return Ok(());
         }
@@ -396,7 +404,7 @@ impl Inner {
     }
 
     /// Reads again what is known of repositories, and the pins, if that is some time ago.
-    pub(super) fn reload(&self, state: &mut State, now: Moment) -> Result<(), StoreError> {
+    pub(super) fn reload(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
         let Some(others) = &mut state.others else { return Ok(()) };
         if now.since(others.loaded) < Duration::from_secs(15) && now >= others.loaded {
             return Ok(());
@@ -407,7 +415,7 @@ impl Inner {
     }
 
     /// Whether a repository's directory may have changed since it was read.
-    pub(super) fn has_news(&self, state: &mut State, dirs: &[PathBuf], now: Moment) -> bool {
+    pub(super) fn has_news(&self, state: &mut State, dirs: &[PathBuf], now: UnixMillis) -> bool {
         let Some(others) = &mut state.others else { return false };
         // All are looked at, as a look is what is remembered.
         dirs.iter().filter(|dir| others.has_changed(dir, now)).count() > 0
@@ -415,10 +423,10 @@ impl Inner {
 }
 
 /// Since when a file of `trash` is there, and what it was.
-fn thrown(path: &Path) -> Option<(Moment, Option<Digest>)> {
+fn thrown(path: &Path) -> Option<(UnixMillis, Option<Digest>)> {
     let name = path.file_name()?.to_str()?;
     let (at, rest) = name.split_once('-')?;
-    Some((Moment(at.parse().ok()?), rest.replacen('-', ":", 1).parse().ok()))
+    Some((UnixMillis(at.parse().ok()?), rest.replacen('-', ":", 1).parse().ok()))
 }
 
 /// A blob that another node brings, as far as it is there.
@@ -453,13 +461,13 @@ impl Store {
 }
 
 /// Removes parts of a shared directory that no node has written to for [`RESUME`].
-fn expire_orphans(layout: &Layout, state: &State, now: Moment) -> Result<(), StoreError> {
+fn expire_orphans(layout: &Layout, state: &State, now: UnixMillis) -> Result<(), StoreError> {
     for dir in list(&layout.dir("part"))? {
         if digest_of(&dir).is_some_and(|digest| state.reserved.contains_key(&digest)) {
             continue;
         }
         for path in list(&dir)? {
-            let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_or(now, Moment::of);
+            let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_or(now, UnixMillis::of);
             if now.since(at) >= RESUME {
                 layout.discard(&path)?;
             }

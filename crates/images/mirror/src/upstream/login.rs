@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const LOGIN_TIMEOUT: Duration = Duration::from_secs(20);
 
     fn password(text: &str) -> Secret {
         Secret::Password(text.to_owned())
@@ -167,7 +167,7 @@ mod tests {
 
     async fn of(config: &str, registry: &str) -> Result<Secret, String> {
         let config: Config = serde_json::from_str(config).unwrap();
-        config.secret(&registry.parse().unwrap(), PATIENCE).await
+        config.secret(&registry.parse().unwrap(), LOGIN_TIMEOUT).await
     }
 
     #[tokio::test]
@@ -205,12 +205,12 @@ mod tests {
         let run = |program: String, patience: Duration| async move {
             ask_program(&program, "ghcr.io", patience).await
         };
-        assert_eq!(run(good, PATIENCE).await.unwrap(), password("bot:x:y"));
+        assert_eq!(run(good, LOGIN_TIMEOUT).await.unwrap(), password("bot:x:y"));
         let token = helper("token", r#"echo '{"Username":"<token>","Secret":"x"}'"#);
-        assert_eq!(run(token, PATIENCE).await.unwrap(), Secret::Identity("x".to_owned()));
+        assert_eq!(run(token, LOGIN_TIMEOUT).await.unwrap(), Secret::Identity("x".to_owned()));
         for (script, patience, why) in [
-            ("exit 1", PATIENCE, "exit status: 1"),
-            ("echo no", PATIENCE, "no Username"),
+            ("exit 1", LOGIN_TIMEOUT, "exit status: 1"),
+            ("echo no", LOGIN_TIMEOUT, "no Username"),
             ("sleep 60", Duration::from_millis(200), "no answer within"),
         ] {
             let said = run(helper("bad", script), patience).await.unwrap_err();

@@ -26,7 +26,7 @@ use hyper::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    Moment, Registry, Source,
+    Registry, Source, UnixMillis,
     name::DOCKER_IO,
     settings::{Settings, Timing, UpstreamSettings},
 };
@@ -50,7 +50,7 @@ const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 const REDIRECTS: usize = 5;
 
 /// The longest that a registry's `Retry-After` is honoured.
-const MOST_PAUSED: Duration = Duration::from_secs(3600);
+const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Requests at once to a registry of which the configuration says nothing.
 const REQUESTS: usize = 16;
@@ -197,9 +197,9 @@ pub(crate) struct Upstreams {
     others: Option<Https>,
     /// The queues of registries that have none of their own: requests and blobs.
     crowd: (Queue, Queue),
-    tokens: Mutex<HashMap<TokenFor, (HeaderValue, Moment)>>,
+    tokens: Mutex<HashMap<TokenFor, (HeaderValue, UnixMillis)>>,
     /// Repositories of which a registry wants no requests for now, until when, and its status.
-    paused: Mutex<HashMap<Source, (Moment, u16)>>,
+    paused: Mutex<HashMap<Source, (UnixMillis, u16)>>,
     proxies: Proxies,
     /// This mirror's name among mirrors.
     id: String,
@@ -320,7 +320,7 @@ impl Upstreams {
     ///
     /// # Errors
     /// [`Fault`].
-    pub(crate) async fn ask(&self, ask: &Ask, now: Moment) -> Result<Answer, Fault> {
+    pub(crate) async fn ask(&self, ask: &Ask, now: UnixMillis) -> Result<Answer, Fault> {
         let registry = &ask.source.registry;
         let paused = lock(&self.paused).get(&ask.source).copied();
         if let Some((until, status)) = paused.filter(|(until, _)| now < *until) {
@@ -371,7 +371,7 @@ impl Upstreams {
                 if let (503, None) = (status, after) {
                     return Err(outage(ask, "its registry answers 503"));
                 }
-                let retry = after.unwrap_or(self.timing.negative).min(MOST_PAUSED);
+                let retry = after.unwrap_or(self.timing.negative).min(MAX_PAUSE);
                 let mut paused = lock(&self.paused);
                 paused.retain(|_, (until, _)| now < *until);
                 if paused.len() >= MAX_PAUSED {

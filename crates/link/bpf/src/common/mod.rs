@@ -1,4 +1,4 @@
-//! What the loaders of all features share: errors, programs at their hooks, entries of maps.
+//! Parts that the loaders of all features share: errors, programs at their hooks, entries of maps.
 
 pub mod attach;
 pub(crate) mod entries;

@@ -48,9 +48,8 @@ impl EarlierPacing {
         Some(EarlierPacing { program: left.program, flows: map_named(&left.maps, "weir_flows")? })
     }
 
-    /// Takes away what agents, whosever they were, have left at a cgroup, if `is_over` says so
-    /// of the network namespace (its inode) and of the moment at which the agent was last
-    /// heard of, ns of the monotonic clock.
+    /// Removes the objects of all agents at a cgroup for which `is_over` returns true. It gets the inode
+    /// of an agent's network namespace and the time of its last heartbeat, ns of the monotonic clock.
     pub fn sweep(cgroup: BorrowedFd<'_>, is_over: impl Fn(u64, u64) -> bool) {
         for left in Left::all(cgroup) {
             if is_over(left.owner, left.alive_ns) {

@@ -54,7 +54,7 @@ pub enum Place {
     Process(u32),
 }
 
-/// What enforces a division of the link.
+/// An engine enforces a division of the link.
 ///
 /// Setting up, taking over, repairing and reconfiguring are the same for it: it compares what should
 /// be with what the kernel says is there, and writes the difference. Its objects in the kernel stay

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use weir_agree::{Moment, Name};
+use weir_agree::{ClockReading, Name};
 use weir_share::Demand;
 use weir_units::{BitRate, Bytes};
 
@@ -38,8 +38,8 @@ pub(in crate::agent) struct Counted {
 }
 
 impl Agent {
-    pub(in crate::agent) fn moment(&self) -> Moment {
-        Moment { utc: self.clock.now(since_boot()), monotonic: self.now() }
+    pub(in crate::agent) fn moment(&self) -> ClockReading {
+        ClockReading { utc: self.clock.now(since_boot()), monotonic: self.now() }
     }
 
     /// The time until an agreement begins or ends; `Duration::MAX` if none does.

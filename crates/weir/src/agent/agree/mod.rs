@@ -19,8 +19,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_agree::{
-    Accepted, Agreement, AgreementState, Book, Fault, FaultCode, Interval, Moment, Monitor, Name, Offer,
-    Rejection, ServiceState, Share, Template, Utc,
+    Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Fault, FaultCode, Interval, Monitor,
+    Name, Offer, Rejection, ServiceState, Share, Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, OfferAnswer};
 use weir_units::{BitRate, Instant};
@@ -56,7 +56,7 @@ pub(crate) struct Happened {
 /// Invariant: every agreement of the book that is not new is in the database, or `unsaved` says that
 /// its row is older.
 pub(crate) struct Agreements {
-    book: Book,
+    book: AgreementLedger,
     /// The users who made them. Agreements from before owners were stored have none.
     owners: BTreeMap<Name, u32>,
     rules: Rules,
@@ -99,7 +99,7 @@ impl Agreements {
         // The configuration was checked, so the limits exist.
         let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.capacity));
         let mut agreements = Agreements {
-            book: Book::new(limits, rules.book_limits()),
+            book: AgreementLedger::new(limits, rules.book_limits()),
             owners: BTreeMap::new(),
             rules,
             link: config.link.clone(),
@@ -221,7 +221,7 @@ impl Agreements {
         owner: Option<u32>,
         offer: Offer,
         store: &Store,
-        now: Moment,
+        now: ClockReading,
     ) -> Result<OfferAnswer, Fault> {
         let party = offer.context.initiator.clone();
         let state = match self.rules.decide {
@@ -274,7 +274,7 @@ impl Agreements {
         &mut self,
         id: &str,
         store: &Store,
-        change: impl FnOnce(&mut Book, &Name) -> Result<T, Rejection>,
+        change: impl FnOnce(&mut AgreementLedger, &Name) -> Result<T, Rejection>,
     ) -> Result<(Agreement, T), Fault> {
         let before = self.one(id)?.clone();
         let usage = self.book.usage(&before.id).unwrap_or_default();
@@ -428,7 +428,7 @@ impl Agreements {
     }
 
     /// Counts the delivered bytes, and notices quotas that are used up or renewed.
-    pub(super) fn count(&mut self, delivered: &[Delivery], store: &Store, now: Moment) {
+    pub(super) fn count(&mut self, delivered: &[Delivery], store: &Store, now: ClockReading) {
         for one in delivered.iter().filter(|one| one.delivered.0 > 0) {
             if self.book.count(&one.id, one.delivered, now.utc).is_ok() {
                 self.counted.insert(one.id.clone());

@@ -34,7 +34,7 @@ impl Desk {
     }
 
     pub(crate) fn answer(&mut self, ask: Ask) {
-        let now = Moment { utc: utc(), monotonic: Instant(self.started.elapsed()) };
+        let now = ClockReading { utc: utc(), monotonic: Instant(self.started.elapsed()) };
         let Desk { agreements, store, .. } = self;
         let status = |agreements: &Agreements, agreement: &Agreement| {
             let agreed = agreements.in_force(now.utc).into_iter().find(|agreed| agreed.id == agreement.id);
@@ -84,9 +84,9 @@ pub(crate) fn offer(service: &str, mbit: u64) -> Offer {
     weir_agree::Document::read(&text, weir_agree::Language::Json).unwrap()
 }
 
-pub(super) fn moment(seconds: u64) -> Moment {
+pub(super) fn moment(seconds: u64) -> ClockReading {
     let utc = Utc::from_millis(1_800_000_000_000 + 1_000 * seconds as i64);
-    Moment { utc, monotonic: Instant(std::time::Duration::from_secs(1_000 + seconds)) }
+    ClockReading { utc, monotonic: Instant(std::time::Duration::from_secs(1_000 + seconds)) }
 }
 
 pub(super) fn client() -> Name {

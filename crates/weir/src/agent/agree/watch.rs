@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use weir_agree::{Conditions, Fault, FaultCode, Look, Moment, Month, Name, News, Report, Utc};
+use weir_agree::{ClockReading, Conditions, Fault, FaultCode, Look, Month, Name, News, Report, Utc};
 use weir_api::EventKind;
 use weir_netlink::tc::Counters;
 use weir_units::chain;
@@ -73,7 +73,7 @@ fn part(of: u64, carried: u64, offered: u64) -> Bytes {
 
 impl Agent {
     /// Gives the monitor the rates that each agreement got.
-    pub(in crate::agent) fn watch_agreements(&mut self, delivered: &[Delivery], now: Moment) {
+    pub(in crate::agent) fn watch_agreements(&mut self, delivered: &[Delivery], now: ClockReading) {
         if delivered.is_empty() {
             self.agreements.iter_mut().for_each(|agreements| agreements.link_seen = None);
             return;
@@ -140,7 +140,7 @@ impl Agreements {
     }
 
     /// Runs the monitor, then reports and stores its findings.
-    fn watch(&mut self, looks: &[(Name, Look)], store: &Store, now: Moment) {
+    fn watch(&mut self, looks: &[(Name, Look)], store: &Store, now: ClockReading) {
         let mut months: Vec<(Name, Month)> = Vec::new();
         for (id, look) in looks {
             for news in self.monitor.look(id, look) {
@@ -225,12 +225,12 @@ mod tests {
 
     /// Watches an agreement of 20 Mbit/s with a backlog, one second per value, from that moment on.
     /// Each value is the delivered part in percent.
-    fn watched(agreements: &mut Agreements, store: &Store, id: &Name, from: Moment, percents: &[u64]) {
+    fn watched(agreements: &mut Agreements, store: &Store, id: &Name, from: ClockReading, percents: &[u64]) {
         let guarantee = BitRate::mbit(20);
         for (n, percent) in (1..).zip(percents) {
             let time = Duration::from_secs(1);
             let utc = from.utc.after(time * n);
-            let now = Moment { utc, monotonic: Instant(from.monotonic.0 + time * n) };
+            let now = ClockReading { utc, monotonic: Instant(from.monotonic.0 + time * n) };
             let delivered = Bytes(guarantee.bytes_in(time).0 * percent / 100);
             let conditions = Conditions::default();
             let look = Look { at: utc, time, guarantee, delivered, waits: true, conditions };
@@ -276,7 +276,7 @@ mod tests {
         let store = Store::open(dir.path()).unwrap();
         let mut agreements = Agreements::open(&config(""), &store, moment(0).utc).unwrap().unwrap();
         let id = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
-        let late = Moment { utc: "2027-01-31T23:59:50Z".parse().unwrap(), ..moment(100) };
+        let late = ClockReading { utc: "2027-01-31T23:59:50Z".parse().unwrap(), ..moment(100) };
         watched(&mut agreements, &store, &id, late, &[100; 12]);
         let month = store.month(&id, late.utc).unwrap().unwrap();
         assert_eq!(month.observed_ms, 9_000, "up to the last look of it");

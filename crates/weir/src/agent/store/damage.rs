@@ -45,7 +45,7 @@ fn promised(store: &Store) -> Promised {
 fn agreement() -> Agreement {
     let mut desk = Desk::new();
     let utc = weir_agree::Utc::from_millis(1_800_000_000_000);
-    let now = weir_agree::Moment { utc, monotonic: weir_units::Instant::default() };
+    let now = weir_agree::ClockReading { utc, monotonic: weir_units::Instant::default() };
     let client = Name::new("1000/acme").unwrap();
     desk.agreements.offer(&client, None, offer("web", 20), &desk.store, now).unwrap().agreement
 }

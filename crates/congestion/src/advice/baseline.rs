@@ -62,7 +62,7 @@ impl Times {
 /// time-out the two are far apart, and nothing may be tried until it is known on which side the
 /// percentile is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Usual {
+pub(super) struct Baseline {
     /// Before the trial and in turns without it.
     calm: Times,
     /// In turns in which some try something, whatever they used.
@@ -88,7 +88,7 @@ struct Tail {
 }
 
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-impl Usual {
+impl Baseline {
     pub(super) fn flows(&self) -> u64 {
         self.calm.count + self.open.count
     }
@@ -152,8 +152,8 @@ mod tests {
 
     /// This number of flows, of which this number of 10,000 meet a time-out of 200 ms; the others
     /// take about 10 ms.
-    fn with_time_outs(flows: u32, part: u32) -> Usual {
-        let mut usual = Usual::default();
+    fn with_time_outs(flows: u32, part: u32) -> Baseline {
+        let mut usual = Baseline::default();
         for i in 0..flows {
             let is_late = i % 10_000 * part % 10_000 < part;
             usual.add_before(10e3 + f64::from(i % 100) + if is_late { 200e3 } else { 0.0 });

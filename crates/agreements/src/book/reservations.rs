@@ -4,9 +4,9 @@ use crate::{Interval, Selector, Utc};
 
 /// Packets under agreement, by time. The intervals of a selector do not overlap.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Claims(HashMap<Selector, BTreeMap<Utc, Option<Utc>>>);
+pub(super) struct SelectorReservations(HashMap<Selector, BTreeMap<Utc, Option<Utc>>>);
 
-impl Claims {
+impl SelectorReservations {
     /// The first interval that overlaps that one.
     pub(super) fn overlap(&self, selector: &Selector, interval: Interval) -> Option<Interval> {
         let taken = self.0.get(selector)?;
@@ -42,7 +42,7 @@ mod tests {
         fn an_overlap_is_found_if_and_only_if_there_is_one(
             intervals in prop::collection::vec((0..50i64, prop::option::weighted(0.9, 1..10i64)), 1..30),
         ) {
-            let (mut claims, mut taken) = (Claims::default(), Vec::<Interval>::new());
+            let (mut claims, mut taken) = (SelectorReservations::default(), Vec::<Interval>::new());
             for (start, length) in intervals {
                 let start = Utc::from_millis(start);
                 let end = length.map(|length| Utc::from_millis(start.millis() + length));

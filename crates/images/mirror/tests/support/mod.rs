@@ -30,7 +30,7 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use weir_image::{
-    Digest, Mirror, Moment, Settings, Timing, UpstreamSettings,
+    Digest, Mirror, Settings, Timing, UnixMillis, UpstreamSettings,
     coordination::{Coordination, Embedded},
     digest::Algorithm,
     store::{Budget, PolicyKind, Store},
@@ -38,7 +38,7 @@ use weir_image::{
 
 /// The fault of the next blob.
 #[derive(Debug, Clone)]
-pub(crate) enum Trouble {
+pub(crate) enum RegistryFault {
     /// An answer of this status.
     Status(u16),
     /// The body ends after this number of bytes.
@@ -69,7 +69,7 @@ pub(crate) struct State {
     pub(crate) manifests: Mutex<HashMap<String, (String, Bytes)>>,
     /// Method, path, and range if there was one.
     pub(crate) log: Mutex<Vec<String>>,
-    pub(crate) blob_troubles: Mutex<VecDeque<Trouble>>,
+    pub(crate) blob_troubles: Mutex<VecDeque<RegistryFault>>,
     /// The digest that it states for any manifest, if not the true one.
     pub(crate) digest_said: Mutex<Option<String>>,
     /// Of all manifests, until taken away.
@@ -129,7 +129,7 @@ pub(crate) fn noise(seed: u64, len: usize) -> Bytes {
 
 /// An image of the registry.
 #[derive(Debug, Clone)]
-pub(crate) struct Made {
+pub(crate) struct TestImage {
     pub(crate) manifest: Digest,
     pub(crate) config: Digest,
     pub(crate) layers: Vec<Digest>,
@@ -157,7 +157,7 @@ impl Registry {
     }
 
     /// Makes `name:tag` of layers of these sizes.
-    pub(crate) fn image(&self, name: &str, tag: &str, seed: u64, sizes: &[usize]) -> Made {
+    pub(crate) fn image(&self, name: &str, tag: &str, seed: u64, sizes: &[usize]) -> TestImage {
         let mut blobs = self.state.blobs.lock().unwrap();
         let mut add = |bytes: Bytes| {
             let digest = digest(&bytes);
@@ -182,10 +182,10 @@ impl Registry {
         for reference in [tag.to_owned(), manifest.to_string()] {
             manifests.insert(format!("{name}/{reference}"), (kind.to_owned(), bytes.clone()));
         }
-        Made { manifest, config, layers: layers.into_iter().map(|(digest, _)| digest).collect() }
+        TestImage { manifest, config, layers: layers.into_iter().map(|(digest, _)| digest).collect() }
     }
 
-    pub(crate) fn trouble(&self, trouble: Trouble) {
+    pub(crate) fn trouble(&self, trouble: RegistryFault) {
         self.state.blob_troubles.lock().unwrap().push_back(trouble);
     }
 
@@ -282,26 +282,26 @@ async fn answer(
     Ok(blob(bytes, range, trouble).await)
 }
 
-async fn blob(mut bytes: Bytes, range: Option<String>, trouble: Option<Trouble>) -> Response<Body> {
+async fn blob(mut bytes: Bytes, range: Option<String>, trouble: Option<RegistryFault>) -> Response<Body> {
     let total = bytes.len();
     let (mut cut, mut stall, mut pace, mut piece) = (None, false, None, 64 << 10);
     let mut from =
         range.and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok()).unwrap_or(0);
     match trouble {
         None => {}
-        Some(Trouble::Status(code)) => return status(code),
-        Some(Trouble::Redirect(to)) => {
+        Some(RegistryFault::Status(code)) => return status(code),
+        Some(RegistryFault::Redirect(to)) => {
             return Response::builder().status(307).header("location", to).body(full("")).unwrap();
         }
-        Some(Trouble::Silence) => std::future::pending().await,
-        Some(Trouble::Cut(at)) => cut = Some(at),
-        Some(Trouble::Stall(at)) => (cut, stall) = (Some(at), true),
-        Some(Trouble::NoRange) => from = 0,
-        Some(Trouble::Slow(by)) => pace = Some(by),
-        Some(Trouble::Drip(of, by)) => (piece, pace) = (of, Some(by)),
-        Some(Trouble::Limited(after)) => return later(429, after),
-        Some(Trouble::Unavailable(after)) => return later(503, after),
-        Some(Trouble::Lie) => {
+        Some(RegistryFault::Silence) => std::future::pending().await,
+        Some(RegistryFault::Cut(at)) => cut = Some(at),
+        Some(RegistryFault::Stall(at)) => (cut, stall) = (Some(at), true),
+        Some(RegistryFault::NoRange) => from = 0,
+        Some(RegistryFault::Slow(by)) => pace = Some(by),
+        Some(RegistryFault::Drip(of, by)) => (piece, pace) = (of, Some(by)),
+        Some(RegistryFault::Limited(after)) => return later(429, after),
+        Some(RegistryFault::Unavailable(after)) => return later(503, after),
+        Some(RegistryFault::Lie) => {
             let mut lie = bytes.to_vec();
             *lie.last_mut().unwrap() ^= 1;
             bytes = lie.into();
@@ -398,7 +398,7 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
 
 pub(crate) async fn serve(settings: Settings) -> Served {
     let budget = Budget { young: Duration::ZERO, ..settings.store_budget() };
-    let (store, _) = Store::open(&settings.directory, budget, PolicyKind::Lru, Moment::now()).unwrap();
+    let (store, _) = Store::open(&settings.directory, budget, PolicyKind::Lru, UnixMillis::now()).unwrap();
     serve_with(settings, store, Arc::<Embedded>::default()).await
 }
 

@@ -20,8 +20,8 @@ use tokio::{
     },
 };
 use weir_image::{
-    Digest, Mirror, Moment, PopSettings, PopStore, Settings, Timing,
-    coordination::{Coordination, Embedded, Site, SiteNode},
+    Digest, Mirror, PopSettings, PopStore, Settings, Timing, UnixMillis,
+    coordination::{Coordination, Embedded, InMemoryCoordination, InMemoryNode},
     store::{Budget, PolicyKind, Store, StoreError},
 };
 
@@ -38,24 +38,24 @@ fn address() -> SocketAddr {
 }
 
 /// A registry, and the nodes of a site that has one cache.
-pub(crate) struct World {
+pub(crate) struct Cluster {
     pub(crate) registry: Registry,
-    pub(crate) site: Site,
+    pub(crate) site: InMemoryCoordination,
     /// The nodes' means of coordination, unless a test gives them another.
-    pub(crate) twins: Vec<SiteNode>,
+    pub(crate) twins: Vec<InMemoryNode>,
     pub(crate) settings: Vec<Settings>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) dir: tempfile::TempDir,
 }
 
-impl World {
+impl Cluster {
     /// Settings for this number of nodes, before any of them runs.
-    pub(crate) async fn plan(store: PopStore, nodes: usize, budget: u64) -> World {
+    pub(crate) async fn plan(store: PopStore, nodes: usize, budget: u64) -> Cluster {
         let registry = Registry::start().await;
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "sixteen characters or more\n").unwrap();
-        let (site, mut twins, mut planned) = (Site::default(), Vec::new(), Vec::new());
+        let (site, mut twins, mut planned) = (InMemoryCoordination::default(), Vec::new(), Vec::new());
         for n in 0..nodes {
             let (root, name, listen) = match store {
                 PopStore::SharedDir => (dir.path().join("store"), format!("node{n}"), None),
@@ -79,7 +79,7 @@ impl World {
             twins.push(site.node(&name));
             planned.push(given);
         }
-        World { registry, site, twins, settings: planned, nodes: Vec::new(), dir }
+        Cluster { registry, site, twins, settings: planned, nodes: Vec::new(), dir }
     }
 
     /// By what the nodes are known to each other.
@@ -92,7 +92,7 @@ impl World {
         for coordination in &by {
             // Before the mirrors look for the first time.
             let begun = Instant::now();
-            while let Err(e) = coordination.register(&Default::default(), Moment::now()).await {
+            while let Err(e) = coordination.register(&Default::default(), UnixMillis::now()).await {
                 assert!(begun.elapsed() < Duration::from_secs(60), "{e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// As [`World::begin`], coordinated by the twin in memory.
+    /// As [`Cluster::begin`], coordinated by the twin in memory.
     pub(crate) async fn begin_by_twin(&mut self) {
         let by = self.twins.iter().map(|twin| Arc::new(twin.clone()) as Arc<dyn Coordination>).collect();
         self.begin(by).await;
@@ -124,7 +124,7 @@ impl World {
             PopStore::Peer => {
                 let begun = Instant::now();
                 loop {
-                    match Store::open(&given.directory, budget, PolicyKind::Lru, Moment::now()) {
+                    match Store::open(&given.directory, budget, PolicyKind::Lru, UnixMillis::now()) {
                         // Of a node that was killed some thread may do its last work.
                         Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
                             std::thread::sleep(Duration::from_millis(20));
@@ -162,8 +162,8 @@ impl World {
 }
 
 /// A site that the twin in memory coordinates.
-pub(crate) async fn world(store: PopStore, nodes: usize, budget: u64) -> World {
-    let mut world = World::plan(store, nodes, budget).await;
+pub(crate) async fn world(store: PopStore, nodes: usize, budget: u64) -> Cluster {
+    let mut world = Cluster::plan(store, nodes, budget).await;
     world.begin_by_twin().await;
     world
 }
@@ -199,7 +199,7 @@ impl Drop for Node {
 
 /// The store of a node that shares its directory.
 pub(crate) fn share(directory: &Path, name: &str, budget: Budget) -> Store {
-    Store::share(directory, name, budget, PolicyKind::Lru, Moment::now()).unwrap().0
+    Store::share(directory, name, budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
 }
 
 impl Node {
@@ -214,7 +214,7 @@ impl Node {
         let budget = Budget { young, ..settings.store_budget() };
         let begun = Instant::now();
         let store = loop {
-            match Store::open(&settings.directory, budget, PolicyKind::Lru, Moment::now()) {
+            match Store::open(&settings.directory, budget, PolicyKind::Lru, UnixMillis::now()) {
                 Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }

@@ -13,7 +13,7 @@ use nix::{
     unistd::Pid,
 };
 use weir_image::{
-    Moment,
+    UnixMillis,
     coordination::{Redis, conformance::Clock},
 };
 
@@ -99,8 +99,8 @@ impl RedisServer {
 }
 
 impl Clock for RedisServer {
-    fn now(&self) -> Moment {
-        Moment::now()
+    fn now(&self) -> UnixMillis {
+        UnixMillis::now()
     }
 
     /// All keys with an end of life end this much earlier.

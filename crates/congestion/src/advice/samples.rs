@@ -5,7 +5,7 @@ use crate::size;
 
 /// The observations of flows.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct Samples {
     /// Logarithms of completion times less the mean of their size.
     pub(super) pooled: Mean,
     /// The same for each turn, to compare those of different turns.
@@ -14,7 +14,7 @@ pub(super) struct Seen {
     pub(super) sizes: [(Mean, Proportion); size::COUNT],
 }
 
-impl Seen {
+impl Samples {
     pub(super) fn add(&mut self, size: usize, residual: f64, is_far: bool) {
         self.pooled.add(residual);
         self.turns.add(residual);

@@ -11,36 +11,40 @@ use std::{
 use futures_util::future::ready;
 use tokio::sync::broadcast;
 
-use super::{Answer, Claim, Coordination, Lease, NEWS, News, Nodes, Unreachable, embedded::Kept};
-use crate::{Digest, Moment};
+use super::{AcquireResult, Answer, Coordination, Lease, NEWS, News, Nodes, Unreachable, embedded::Kept};
+use crate::{Digest, UnixMillis};
 
 /// The records that a server would keep for the nodes of a site.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct InMemoryCoordination {
     kept: Arc<Mutex<Kept>>,
     news: broadcast::Sender<News>,
     is_lost: Arc<AtomicBool>,
 }
 
-/// One node's view of a [`Site`].
+/// One node's view of a [`InMemoryCoordination`].
 #[derive(Debug, Clone)]
-pub struct SiteNode {
-    site: Site,
+pub struct InMemoryNode {
+    site: InMemoryCoordination,
     address: String,
     is_lost: Arc<AtomicBool>,
 }
 
-impl Default for Site {
-    fn default() -> Site {
-        Site { kept: Arc::default(), news: broadcast::Sender::new(NEWS), is_lost: Arc::default() }
+impl Default for InMemoryCoordination {
+    fn default() -> InMemoryCoordination {
+        InMemoryCoordination {
+            kept: Arc::default(),
+            news: broadcast::Sender::new(NEWS),
+            is_lost: Arc::default(),
+        }
     }
 }
 
-impl Site {
+impl InMemoryCoordination {
     /// The view of the node whose mirror is at `address`.
     #[must_use]
-    pub fn node(&self, address: &str) -> SiteNode {
-        SiteNode { site: self.clone(), address: address.to_owned(), is_lost: Arc::default() }
+    pub fn node(&self, address: &str) -> InMemoryNode {
+        InMemoryNode { site: self.clone(), address: address.to_owned(), is_lost: Arc::default() }
     }
 
     /// Cuts all nodes off, or lets them back.
@@ -49,7 +53,7 @@ impl Site {
     }
 }
 
-impl SiteNode {
+impl InMemoryNode {
     /// Cuts this node off, or lets it back.
     pub fn set_lost(&self, is_lost: bool) {
         self.is_lost.store(is_lost, Ordering::Relaxed);
@@ -64,12 +68,12 @@ impl SiteNode {
     }
 }
 
-impl Coordination for SiteNode {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: Moment) -> Answer<'a, Claim> {
+impl Coordination for InMemoryNode {
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: UnixMillis) -> Answer<'a, AcquireResult> {
         self.with(|kept| kept.acquire(&self.address, digest, now))
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Moment) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, now: UnixMillis) -> Answer<'a, bool> {
         self.with(|kept| kept.renew(lease, now))
     }
 
@@ -77,11 +81,11 @@ impl Coordination for SiteNode {
         self.with(|kept| kept.release(lease))
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Moment) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: UnixMillis) -> Answer<'a, ()> {
         self.with(|kept| kept.register(&self.address, in_use, now))
     }
 
-    fn nodes<'a>(&'a self, now: Moment) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes> {
         self.with(|kept| kept.nodes(now))
     }
 
@@ -105,20 +109,23 @@ mod tests {
 
     #[tokio::test]
     async fn the_twin_conforms() {
-        let site = Site::default();
+        let site = InMemoryCoordination::default();
         conformance::check(&site.node("a"), &site.node("b"), &conformance::Told::default()).await;
     }
 
     #[tokio::test]
     async fn a_node_that_is_cut_off_is_told_so_and_finds_its_leases_when_it_is_back() {
-        let (site, now) = (Site::default(), Moment(0));
+        let (site, now) = (InMemoryCoordination::default(), UnixMillis(0));
         let (node, digest) = (site.node("a"), Digest::of(Algorithm::Sha256, b"x"));
-        let Claim::Granted(lease) = node.acquire(&digest, now).await.unwrap() else { panic!("held") };
+        let AcquireResult::Granted(lease) = node.acquire(&digest, now).await.unwrap() else { panic!("held") };
         site.set_lost(true);
         assert!(node.renew(&lease, now).await.is_err() && node.acquire(&digest, now).await.is_err());
         assert!(node.nodes(now).await.is_err());
         site.set_lost(false);
         assert_eq!(node.renew(&lease, now).await, Ok(true));
-        assert_eq!(site.node("b").acquire(&digest, now).await, Ok(Claim::Held { by: "a".to_owned() }));
+        assert_eq!(
+            site.node("b").acquire(&digest, now).await,
+            Ok(AcquireResult::Held { by: "a".to_owned() })
+        );
     }
 }
