@@ -9,7 +9,7 @@ use super::{
     proof::{Asked, Proofs},
     site::Site,
 };
-use crate::UnixMillis;
+use crate::{Network, UnixMillis};
 
 /// A proof of which a piece is another text. It is good only if the request has been made so, and once.
 ///

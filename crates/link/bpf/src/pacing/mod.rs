@@ -57,7 +57,7 @@ impl Pacer {
         self.skeleton.progs.weir_pacer.as_fd()
     }
 
-    /// The iterator over sockets, for [`attach::visit`].
+    /// The iterator over sockets, for [`attach::visit`](crate::attach::visit).
     #[must_use]
     pub fn visitor(&self) -> BorrowedFd<'_> {
         self.visitor.as_fd()
