@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// The interval between looks at the containers' images.
 const LOOK: Duration = Duration::from_secs(15);
 /// The time limit of containerd's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONTAINERD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The effect of a fault that ends the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -307,7 +307,7 @@ async fn look(mirror: Mirror, docker: Option<PathBuf>, containerd: PathBuf) {
                 Err(e) => tracing::debug!("image cache: what is in use: {e}"),
             }
         }
-        match containerd::images_in_use(&containerd, PATIENCE).await {
+        match containerd::images_in_use(&containerd, CONTAINERD_TIMEOUT).await {
             Ok(ids) => of_containerd = digests(&mut ids.iter()),
             Err(e) if e.is_absent() => of_containerd.clear(),
             Err(e) => tracing::warn!("image cache: what is in use: {}", chain(&e)),

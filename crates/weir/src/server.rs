@@ -45,9 +45,9 @@ pub(crate) use socket::{Socket, admit};
 
 /// The time limit of the agent's loop. It is shorter than a client's limit, so that the client gets the
 /// reason.
-const PATIENCE: Duration = Duration::from_secs(8);
+const LOOP_TIMEOUT: Duration = Duration::from_secs(8);
 /// The time limit of trying each engine with traffic, also on a small machine.
-const DOCTORS_PATIENCE: Duration = Duration::from_secs(60);
+const DOCTOR_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answers requests until the future is dropped.
 pub(crate) async fn serve(
@@ -123,7 +123,7 @@ async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {
 }
 
 async fn doctor(State(control): State<Control>) -> Answer<Doctor> {
-    ask_within(DOCTORS_PATIENCE, &control, Request::Doctor).await.map(Json)
+    ask_within(DOCTOR_TIMEOUT, &control, Request::Doctor).await.map(Json)
 }
 
 async fn export(State(control): State<Control>) -> Answer<Export> {
@@ -152,7 +152,7 @@ async fn bad_method(method: Method, uri: Uri) -> Failure {
 
 /// Sends one request to the agent's loop and waits for the answer.
 async fn ask<T>(control: &Control, question: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
-    ask_within(PATIENCE, control, question).await
+    ask_within(LOOP_TIMEOUT, control, question).await
 }
 
 /// Like [`ask`], with another time limit.

@@ -18,7 +18,7 @@ use weir_netlab::topology::Netns;
 use crate::{Config, Need, Node, can_run};
 
 /// How long what happens in the background may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Whether this kernel has what tests of congestion control need; says what it lacks.
 #[must_use]
@@ -35,7 +35,7 @@ pub fn can_choose() -> bool {
         })
 }
 
-/// Waits for something, for [`PATIENCE`].
+/// Waits for something, for [`BACKGROUND_TIMEOUT`].
 ///
 /// # Panics
 /// If it does not come.
@@ -46,7 +46,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(begin.elapsed() < BACKGROUND_TIMEOUT, "{what}: not within {BACKGROUND_TIMEOUT:?}");
         sleep(Duration::from_millis(20));
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends one request, such as `GET /v1/status`, with more header lines and a body.
 ///
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// If the agent does not take the connection, or does not give a whole answer.
 pub fn http(socket: &Path, request: &str, headers: &str, body: &[u8]) -> io::Result<(u16, String)> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut head = format!("{request} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n{headers}");
     let _ = write!(head, "content-length: {}\r\n\r\n", body.len());
     // A refusal may come before the agent has read the body. The answer counts, not the error.

@@ -22,7 +22,7 @@ use weir_testkit::set_realtime;
 use weir_units::BitRate;
 
 /// A blocked socket looks this often whether it is to stop.
-const PATIENCE: Duration = Duration::from_millis(100);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long what is on its way may take to arrive.
 const LATE: Duration = Duration::from_secs(3);
 /// The receive buffer of datagrams: a busy machine must not lose what the network carried.
@@ -273,8 +273,8 @@ impl Stream {
     }
 
     fn start(mut socket: TcpStream, mut peer: TcpStream) -> Result<Stream> {
-        socket.set_write_timeout(Some(PATIENCE))?;
-        peer.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(STOP_CHECK_INTERVAL))?;
+        peer.set_read_timeout(Some(STOP_CHECK_INTERVAL))?;
         let mut stream = Stream::idle();
         stream.socket = Some(socket.try_clone()?.into());
         let (stop, sent, rate) = (stream.stop[0].clone(), stream.sent.clone(), stream.rate.clone());
@@ -305,11 +305,11 @@ impl Stream {
         payload: usize,
     ) -> Result<Stream> {
         let sink = to.within(|| UdpSocket::bind((address, 0)))??;
-        sink.set_read_timeout(Some(PATIENCE))?;
+        sink.set_read_timeout(Some(STOP_CHECK_INTERVAL))?;
         setsockopt(&sink, sockopt::RcvBufForce, &SINK)?;
         let target = sink.local_addr()?;
         let socket = UdpSocket::from(from.within(|| origin.socket(SockType::Datagram, target))??);
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(STOP_CHECK_INTERVAL))?;
         let mut stream = Stream::idle();
         stream.set(rate);
         stream.socket = Some(socket.try_clone()?.into());

@@ -23,7 +23,7 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// How near to its new share a class must come ...
 const NEAR: f64 = 0.10;
 /// ... within this time.
-const SOON: Duration = Duration::from_secs(1);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The arrivals of each stream at each look after a moment.
 struct Watch {
@@ -121,9 +121,9 @@ fn a_policy_changed_under_load_is_in_force_within_a_second() {
             let watch = Watch::of(&streams, changed, Duration::from_millis(1500));
             slowest.max(reached("all of it unset", &watch, &expect(&unset)))
         },
-        |slowest| *slowest <= SOON,
+        |slowest| *slowest <= CHANGE_TIMEOUT,
     );
-    assert!(slowest <= SOON, "a class needs {slowest:?} to come near its new share");
+    assert!(slowest <= CHANGE_TIMEOUT, "a class needs {slowest:?} to come near its new share");
 }
 
 #[test]
@@ -159,9 +159,9 @@ fn a_class_that_wakes_has_its_share_within_a_second_and_keeps_it() {
             thread::sleep(Duration::from_millis(2500));
             (soon, worst)
         },
-        |(soon, worst)| *soon <= SOON && *worst <= TOLERANCE,
+        |(soon, worst)| *soon <= CHANGE_TIMEOUT && *worst <= TOLERANCE,
     );
-    assert!(soon <= SOON, "a class needs {soon:?} after it wakes to come near its share");
+    assert!(soon <= CHANGE_TIMEOUT, "a class needs {soon:?} after it wakes to come near its share");
     assert!(worst <= TOLERANCE, "a class that has woken is {:.2} % off", worst * 100.0);
 }
 

@@ -7,7 +7,9 @@ use weir_cc::{Direction, Origin};
 use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{
     Node,
-    connections::{PATIENCE, Pair, algorithm, can_choose, programs, records, rule, started, usual, wait_for},
+    connections::{
+        BACKGROUND_TIMEOUT, Pair, algorithm, can_choose, programs, records, rule, started, usual, wait_for,
+    },
     containers,
 };
 
@@ -231,7 +233,7 @@ fn few_connections_try_algorithms_and_results_outlive_the_agent() {
         let is_over = stage(&node) != "baseline";
         let none_tried = flows.iter().all(|flow| !flow.tried);
         assert!(none_tried || is_over, "nothing is tried before it is known what is usual");
-        assert!(begin.elapsed() < 10 * PATIENCE, "{made} connections say what is usual");
+        assert!(begin.elapsed() < 10 * BACKGROUND_TIMEOUT, "{made} connections say what is usual");
     }
     assert!(made >= 4000, "{made} connections were enough");
     let tried = loop {
@@ -241,7 +243,7 @@ fn few_connections_try_algorithms_and_results_outlive_the_agent() {
             assert!(flows.iter().filter(|f| !f.tried).all(|f| f.first.as_str() == "cubic"));
             break flow.clone();
         }
-        assert!(begin.elapsed() < 20 * PATIENCE, "of {made} connections none tried anything");
+        assert!(begin.elapsed() < 20 * BACKGROUND_TIMEOUT, "of {made} connections none tried anything");
     };
     let view = node.client().congestion().expect("it answers");
     println!("{made} connections, {} tried reno: {tried:?}", view.tried);

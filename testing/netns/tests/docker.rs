@@ -19,7 +19,7 @@ use weir_testkit::Dockerd;
 use weir_units::BitRate;
 
 /// How soon after `docker run` has returned a container's traffic must be its class's.
-const SOON: Duration = Duration::from_secs(1);
+const CLASS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The first of iperf3's ports.
 const PORT: u16 = 5301;
 
@@ -53,7 +53,11 @@ impl Docked {
         self.docker.run(name, labels, options, &["sleep", "1000"]).unwrap_or_else(|e| panic!("{e}"));
         let start = Instant::now();
         while !self.known(name).is_some_and(|c| c.handle.is_some() && is_caught(&c)) {
-            assert!(start.elapsed() <= SOON, "{name} has no class after {SOON:?}: {:?}", self.known(name));
+            assert!(
+                start.elapsed() <= CLASS_TIMEOUT,
+                "{name} has no class after {CLASS_TIMEOUT:?}: {:?}",
+                self.known(name)
+            );
             sleep(Duration::from_millis(2));
         }
         let took = start.elapsed();
@@ -171,7 +175,7 @@ fn what_was_set_by_hand_waits_for_a_container_and_outlives_daemons() {
     docked.docker.rm("web").unwrap_or_else(|e| panic!("{e}"));
     let start = Instant::now();
     while docked.known("web").is_some_and(|c| c.handle.is_some()) {
-        assert!(start.elapsed() < SOON, "web is still here");
+        assert!(start.elapsed() < CLASS_TIMEOUT, "web is still here");
         sleep(Duration::from_millis(2));
     }
     println!("web is gone {} ms after `docker rm`", start.elapsed().as_millis());
@@ -180,7 +184,7 @@ fn what_was_set_by_hand_waits_for_a_container_and_outlives_daemons() {
     // Stopped and started.
     docked.docker.stop("web").unwrap_or_else(|e| panic!("{e}"));
     docked.docker.docker(&["start", "web"]).unwrap_or_else(|e| panic!("{e}"));
-    sleep(SOON);
+    sleep(CLASS_TIMEOUT);
     assert_eq!((docked.class("web").policy, docked.class("web").enforced), (policy, true));
 
     // The daemon crashes; its containers run on, and so do their classes.
@@ -201,7 +205,7 @@ fn what_was_set_by_hand_waits_for_a_container_and_outlives_daemons() {
     assert_eq!((docked.handles(), docked.told("class-removed")), (handles.clone(), gone));
     docked.run("late", &[], &[]);
     docked.docker.rm("late").unwrap_or_else(|e| panic!("{e}"));
-    sleep(SOON);
+    sleep(CLASS_TIMEOUT);
 
     // The agent crashes: the next one knows the containers before it divides anything.
     let address = docked.node.topology.server_address(Family::V4).to_string();

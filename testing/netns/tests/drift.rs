@@ -19,7 +19,7 @@ use weir_netns_tests::{
 use weir_units::{BitRate, TcHandle};
 
 /// How long mending may take.
-const SOON: Duration = Duration::from_secs(3);
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A node under load: C1 with weight 1, C2 with weight 3, and the host with weight 1. The
 /// host floods with UDP: its socket is not held back, and TCP's recovery from losses would
@@ -89,7 +89,10 @@ impl Busy {
         meddle(&self.node);
         let start = Instant::now();
         while let Some(lacking) = lacks(&self.node) {
-            assert!(start.elapsed() <= SOON, "{what}: not mended after {SOON:?}: {lacking}");
+            assert!(
+                start.elapsed() <= REPAIR_TIMEOUT,
+                "{what}: not mended after {REPAIR_TIMEOUT:?}: {lacking}"
+            );
             sleep(Duration::from_millis(20));
         }
         println!("{what:<44} mended within {:?}", start.elapsed());
@@ -123,7 +126,7 @@ impl Busy {
                 println!("{what:<44} {}: {}", event.what, event.detail);
                 return;
             }
-            assert!(start.elapsed() < SOON, "{what}: no event `{kind}` with `{word}`: {new:?}");
+            assert!(start.elapsed() < REPAIR_TIMEOUT, "{what}: no event `{kind}` with `{word}`: {new:?}");
             sleep(Duration::from_millis(50));
         }
     }

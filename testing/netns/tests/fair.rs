@@ -27,7 +27,7 @@ use weir_share::{Policy, Weight};
 use weir_units::{BitRate, Bytes};
 
 /// Traffic flows again, and shares are right, this soon after any damage.
-const SOON: Duration = Duration::from_secs(1);
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(1);
 /// How far a share may be off then.
 const TOLERANCE: f64 = 0.1;
 
@@ -117,18 +117,18 @@ fn altered_maps_are_right_again_within_a_second() {
     let mut random = noise(7);
     // The first page is the link's; then come everybody's parameters.
     damage(&shared, 4096..4096 + 64 * usize::from(Fair::ENTITIES), |_| 0xa5);
-    sleep(SOON);
+    sleep(REPAIR_TIMEOUT);
     busy.assert_shares("parameters overwritten");
     assert!(busy.node.client().status().expect("it answers").repairs > 0, "and weir says so");
     for (what, rarely) in
         [("all of its state", 1), ("a hundredth", 100), ("another", 100), ("a thousandth", 1000)]
     {
         damage(&state, .., |byte| if random().is_multiple_of(rarely) { random() as u8 } else { byte });
-        sleep(SOON);
+        sleep(REPAIR_TIMEOUT);
         busy.assert_shares(&format!("{what} overwritten with noise"));
     }
     damage(&state, .., |_| 0);
-    sleep(SOON);
+    sleep(REPAIR_TIMEOUT);
     busy.assert_shares("its state overwritten with zeros");
     println!("{:?}", busy.fair().faults());
     assert!(busy.fair().faults().flushes > 0);
@@ -197,7 +197,7 @@ fn a_thousand_classes_come_and_go_under_load() {
         group: None,
         policy: Policy::new(Weight::new(weight).unwrap(), None, None).unwrap(),
         allocation: BitRate::ZERO,
-        hungry: false,
+        backlogged: false,
         prio: 1,
     };
     let own: Vec<Member> = minors.iter().map(|(minor, weight)| member(*minor, *weight)).collect();

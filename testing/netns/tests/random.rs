@@ -40,7 +40,7 @@ const LEAST_FOR_TCP: f64 = 2.0;
 /// Of all minima together.
 const PROMISED: u64 = 60_000;
 /// How long what silenced senders have queued may take beside the others.
-const PATIENCE: Duration = Duration::from_millis(300);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// ... and alone: at a maximum of 1 Mbit/s, and a connection whose class had next to nothing meanwhile
 /// begins again only after a timeout of its own, which has doubled some times.
 const DRAINED: Duration = Duration::from_secs(20);
@@ -212,7 +212,7 @@ fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: 
     follow();
     // The queues of those who are silent now go first: super-packets of a connection, at a share
     // that is small now, would take seconds of all that follow. Then all make room for it.
-    if !senders.drained(PATIENCE) {
+    if !senders.drained(DRAIN_TIMEOUT) {
         senders.pause();
         assert!(senders.drained(DRAINED), "{what}: what was sent before is still queued after {DRAINED:?}");
         follow();

@@ -14,7 +14,7 @@ use weir_netns_tests::{Need, Node, can_run, containers};
 use weir_units::BitRate;
 
 /// How long what is asked for may take.
-const SOON: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const DAY: i64 = 86_400;
 
 fn utc() -> Utc {
@@ -49,7 +49,7 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(begin.elapsed() < SOON, "not within {SOON:?}: {what}");
+        assert!(begin.elapsed() < ANSWER_TIMEOUT, "not within {ANSWER_TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -43,7 +43,7 @@ const BURST: f64 = 16_384.0;
 const AFTER: BitRate = BitRate::mbit(4);
 
 /// The maximum of C3.
-const MOST: BitRate = BitRate::mbit(15);
+const MAX_OF_C3: BitRate = BitRate::mbit(15);
 
 /// One class in one stretch of time, in bytes of payload.
 struct Look {
@@ -129,7 +129,7 @@ impl Seen {
 /// The maximum of each class that has one.
 fn ceiling(label: &str) -> Option<BitRate> {
     match label {
-        "C3" => Some(MOST),
+        "C3" => Some(MAX_OF_C3),
         "C5" => Some(AFTER),
         _ => None,
     }
@@ -172,7 +172,7 @@ fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engi
     let division = Division::of([
         party("C1").min(30).sends(FLOOD),
         party("C2").weight(2).group("pair").sends(Load::Tcp),
-        party("C3").weight(3).between(None, Some(MOST)).sends(FLOOD),
+        party("C3").weight(3).between(None, Some(MAX_OF_C3)).sends(FLOOD),
         party("C4").weight(3).group("pair").sends(FLOOD),
         party("C5").between(Some(AFTER), Some(AFTER)).sends(FLOOD),
         party("C6").sends(Load::Udp(BitRate::mbit(4))),

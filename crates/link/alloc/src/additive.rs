@@ -23,8 +23,8 @@
 
 use crate::{
     Bound,
-    fill::Fill,
-    sharer::{Claim, Rule, make_room},
+    fill::WaterFilling,
+    sharer::{Demander, Rule, make_room},
 };
 
 /// The use of the spare that one class cannot take.
@@ -41,8 +41,8 @@ pub enum Spare {
 #[derive(Debug, Default)]
 pub(crate) struct Additive {
     spare: Spare,
-    fill: Fill,
-    above_floor: Vec<Claim>,
+    fill: WaterFilling,
+    above_floor: Vec<Demander>,
 }
 
 impl Additive {
@@ -51,11 +51,11 @@ impl Additive {
     }
 
     /// The rest above the floors is water-filled with equal weights.
-    fn redivide(&mut self, spare: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
+    fn redivide(&mut self, spare: u64, claims: &[Demander], shares: &mut [u64], bounds: &mut [Bound]) {
         self.above_floor.clear();
         self.above_floor.extend(claims.iter().map(|claim| {
             let room = claim.high() - claim.low();
-            Claim { weight: 1, min: 0, max: room, demand: room }
+            Demander { weight: 1, min: 0, max: room, demand: room }
         }));
         self.fill.share(spare, &self.above_floor, shares, bounds);
         for (share, claim) in shares.iter_mut().zip(claims) {
@@ -70,10 +70,10 @@ impl Rule for Additive {
         make_room(&mut self.above_floor, claims);
     }
 
-    fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
+    fn share(&mut self, capacity: u64, claims: &[Demander], shares: &mut [u64], bounds: &mut [Bound]) {
         let floor = match self.spare {
-            Spare::Once => |claim: &Claim| claim.min,
-            Spare::Redivided => Claim::low,
+            Spare::Once => |claim: &Demander| claim.min,
+            Spare::Redivided => Demander::low,
         };
         let floors = claims.iter().map(|c| u128::from(floor(c))).sum::<u128>();
         let spare = u128::from(capacity).checked_sub(floors).map(|spare| spare as u64);

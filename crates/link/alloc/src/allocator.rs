@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
 use crate::{
-    Bound, CreditForm, Policy, Sharer, Spare, additive::Additive, credit::Fluid, fill::Fill, nest::Nest,
-    sharer::Rule,
+    Bound, CreditForm, Policy, Sharer, Spare, additive::Additive, credit::Fluid, fill::WaterFilling,
+    nest::GroupAllocator, sharer::Rule,
 };
 
 /// The way of dividing a link, by the name that the configuration uses.
@@ -57,13 +57,13 @@ impl FromStr for AllocatorKind {
 /// is not larger than one before it allocates none.
 #[derive(Debug)]
 pub struct Allocator {
-    nest: Nest,
+    nest: GroupAllocator,
     rules: Rules,
 }
 
 #[derive(Debug)]
 enum Rules {
-    WaterFilling(Fill),
+    WaterFilling(WaterFilling),
     Credit(Fluid),
     Additive(Additive),
 }
@@ -82,7 +82,7 @@ impl Allocator {
     /// Exact to a bit: the allocations add up to `min(capacity, sum of min(demand, max))`.
     #[must_use]
     pub fn water_filling() -> Allocator {
-        Allocator::of(Rules::WaterFilling(Fill::default()))
+        Allocator::of(Rules::WaterFilling(WaterFilling::default()))
     }
 
     /// The long-run rate of each class under qCon's credits, within 1 % of water-filling for
@@ -99,7 +99,7 @@ impl Allocator {
     }
 
     fn of(rules: Rules) -> Allocator {
-        Allocator { nest: Nest::default(), rules }
+        Allocator { nest: GroupAllocator::default(), rules }
     }
 
     /// The allocation of each class, bit/s, in the order of `sharers`.

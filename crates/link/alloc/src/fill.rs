@@ -32,13 +32,13 @@ use std::cmp::Ordering;
 
 use crate::{
     Bound,
-    sharer::{Claim, Rule, make_room},
+    sharer::{Demander, Rule, make_room},
 };
 
 /// The rule, with memory that it keeps from call to call.
 #[derive(Debug, Default)]
-pub(crate) struct Fill {
-    floors: Vec<Claim>,
+pub(crate) struct WaterFilling {
+    floors: Vec<Demander>,
     edges: Vec<Edge>,
     remainders: Vec<Remainder>,
 }
@@ -71,7 +71,7 @@ impl Level {
     const INFINITE: Level = Level { spare: 1, weight: 0 };
 
     /// Whether the claim's floor is above what its weight gives.
-    fn lifts(self, claim: &Claim) -> bool {
+    fn lifts(self, claim: &Demander) -> bool {
         self.compare(claim.low(), claim.weight) == Ordering::Greater
     }
 
@@ -85,7 +85,7 @@ impl Level {
 #[derive(Debug, Clone, Copy)]
 struct Remainder {
     part: u128,
-    claim: Claim,
+    claim: Demander,
     index: usize,
 }
 
@@ -95,23 +95,23 @@ impl Remainder {
     }
 }
 
-impl Rule for Fill {
+impl Rule for WaterFilling {
     fn reserve(&mut self, claims: usize) {
         make_room(&mut self.floors, claims);
         make_room(&mut self.edges, 2 * claims);
         make_room(&mut self.remainders, claims);
     }
 
-    fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
-        let sum = |part: fn(&Claim) -> u64| claims.iter().map(|c| u128::from(part(c))).sum::<u128>();
-        let low = sum(Claim::low);
-        let level = if sum(Claim::high) <= u128::from(capacity) {
+    fn share(&mut self, capacity: u64, claims: &[Demander], shares: &mut [u64], bounds: &mut [Bound]) {
+        let sum = |part: fn(&Demander) -> u64| claims.iter().map(|c| u128::from(part(c))).sum::<u128>();
+        let low = sum(Demander::low);
+        let level = if sum(Demander::high) <= u128::from(capacity) {
             for (share, claim) in shares.iter_mut().zip(claims) {
                 *share = claim.high();
             }
             Level::INFINITE
         } else if low > u128::from(capacity) {
-            self.cut_floors(capacity, claims, Claim::low, shares);
+            self.cut_floors(capacity, claims, Demander::low, shares);
             Level::ZERO
         } else {
             let level = self.level(capacity, low, claims);
@@ -124,20 +124,20 @@ impl Rule for Fill {
     }
 }
 
-impl Fill {
+impl WaterFilling {
     /// Divides a capacity that does not carry all floors; `low` says what each would take.
     pub(crate) fn cut_floors(
         &mut self,
         capacity: u64,
-        claims: &[Claim],
-        low: fn(&Claim) -> u64,
+        claims: &[Demander],
+        low: fn(&Demander) -> u64,
         shares: &mut [u64],
     ) {
         let mut floors = std::mem::take(&mut self.floors);
         floors.clear();
         floors.extend(claims.iter().map(|claim| {
             let low = low(claim);
-            Claim { weight: claim.min, min: 0, max: low, demand: low }
+            Demander { weight: claim.min, min: 0, max: low, demand: low }
         }));
         let level = self.level(capacity, 0, &floors);
         self.rise_to(level, capacity, &floors, claims, shares);
@@ -145,7 +145,7 @@ impl Fill {
     }
 
     /// Finds lambda; `low` is the sum of the floors, at most the capacity.
-    fn level(&mut self, capacity: u64, low: u128, claims: &[Claim]) -> Level {
+    fn level(&mut self, capacity: u64, low: u128, claims: &[Demander]) -> Level {
         let mut bound = low; // what the claims that do not grow take
         let mut weight = 0u64; // of those that grow
         self.edges.clear();
@@ -191,8 +191,8 @@ impl Fill {
         &mut self,
         level: Level,
         capacity: u64,
-        claims: &[Claim],
-        ranks: &[Claim],
+        claims: &[Demander],
+        ranks: &[Demander],
         shares: &mut [u64],
     ) {
         self.remainders.clear();

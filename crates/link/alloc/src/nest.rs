@@ -2,7 +2,7 @@ use weir_units::BitRate;
 
 use crate::{
     Bound, Policy, Sharer,
-    sharer::{Claim, Rule},
+    sharer::{Demander, Rule},
 };
 
 /// One level of groups around any [`Rule`].
@@ -10,9 +10,9 @@ use crate::{
 /// First the groups and the classes outside of them share the capacity, then the members of
 /// each group share what it got. Keeps its memory from call to call.
 #[derive(Debug, Default)]
-pub(crate) struct Nest {
+pub(crate) struct GroupAllocator {
     /// Claims in the order of their division: classes outside, groups, members group by group.
-    claims: Vec<Claim>,
+    claims: Vec<Demander>,
     shares: Vec<u64>,
     share_bounds: Vec<Bound>,
     /// Where each class stands in `claims`.
@@ -30,7 +30,7 @@ pub(crate) struct Nest {
     pub(crate) group_bounds: Vec<Bound>,
 }
 
-impl Nest {
+impl GroupAllocator {
     pub(crate) fn allocate(
         &mut self,
         rule: &mut dyn Rule,
@@ -45,7 +45,7 @@ impl Nest {
         let mut from = tops;
         for (g, policy) in groups.iter().enumerate() {
             let to = self.ends[g + 1];
-            self.claims[outside + g] = Claim::of_group(policy, &self.claims[from..to]);
+            self.claims[outside + g] = Demander::of_group(policy, &self.claims[from..to]);
             from = to;
         }
 
@@ -86,7 +86,7 @@ impl Nest {
 
         let all = sharers.len() + groups;
         self.claims.clear();
-        self.claims.resize(all, Claim::NONE);
+        self.claims.resize(all, Demander::NONE);
         self.shares.clear();
         self.shares.resize(all, 0);
         self.share_bounds.clear();
@@ -94,7 +94,7 @@ impl Nest {
         self.places.clear();
         for sharer in sharers {
             let place = &mut self.ends[section(sharer)];
-            self.claims[*place] = Claim::of(sharer);
+            self.claims[*place] = Demander::of(sharer);
             self.places.push(*place);
             *place += 1;
         }

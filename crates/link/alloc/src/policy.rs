@@ -94,7 +94,7 @@ pub enum PolicyError {
     )]
     MaxZero,
     /// Floor or ceiling below what a scheduler can keep.
-    #[error("{0} is less than {least}, the smallest rate weir enforces", least = Policy::LEAST)]
+    #[error("{0} is less than {least}, the smallest rate weir enforces", least = Policy::MIN_RATE)]
     TooSmall(BitRate),
     /// Floor or ceiling above [`BitRate::MAX`].
     #[error("{0} is more than {max}, the largest rate weir can count", max = BitRate::MAX)]
@@ -111,7 +111,7 @@ pub enum PolicyError {
 
 impl Policy {
     /// The smallest floor or ceiling: below it one packet takes more than a second.
-    pub const LEAST: BitRate = BitRate::kbit(8);
+    pub const MIN_RATE: BitRate = BitRate::kbit(8);
 
     /// Puts the parts together.
     ///
@@ -125,7 +125,7 @@ impl Policy {
             return Err(PolicyError::MaxZero);
         }
         for rate in [min, max].into_iter().flatten() {
-            if rate < Policy::LEAST {
+            if rate < Policy::MIN_RATE {
                 return Err(PolicyError::TooSmall(rate));
             }
             if rate > BitRate::MAX {

@@ -63,18 +63,18 @@ impl fmt::Display for Bound {
 
 /// One claim on a capacity, by a class or by a whole group; rates in bit/s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Claim {
+pub(crate) struct Demander {
     pub(crate) weight: u64,
     pub(crate) min: u64,
     pub(crate) max: u64,
     pub(crate) demand: u64,
 }
 
-impl Claim {
-    pub(crate) const NONE: Claim = Claim { weight: 1, min: 0, max: 0, demand: 0 };
+impl Demander {
+    pub(crate) const NONE: Demander = Demander { weight: 1, min: 0, max: 0, demand: 0 };
 
-    pub(crate) fn of(sharer: &Sharer) -> Claim {
-        Claim {
+    pub(crate) fn of(sharer: &Sharer) -> Demander {
+        Demander {
             weight: sharer.policy.weight().get().into(),
             min: sharer.policy.floor().0,
             max: sharer.policy.ceiling().0,
@@ -83,14 +83,14 @@ impl Claim {
     }
 
     /// A group claims for its members: their demands together, and a floor that holds theirs.
-    pub(crate) fn of_group(policy: &Policy, members: &[Claim]) -> Claim {
-        let sum = |part: fn(&Claim) -> u64| members.iter().map(part).fold(0, u64::saturating_add);
+    pub(crate) fn of_group(policy: &Policy, members: &[Demander]) -> Demander {
+        let sum = |part: fn(&Demander) -> u64| members.iter().map(part).fold(0, u64::saturating_add);
         let max = policy.ceiling().0;
-        Claim {
+        Demander {
             weight: policy.weight().get().into(),
-            min: policy.floor().0.max(sum(Claim::low)).min(max),
+            min: policy.floor().0.max(sum(Demander::low)).min(max),
             max,
-            demand: sum(Claim::high),
+            demand: sum(Demander::high),
         }
     }
 
@@ -126,7 +126,7 @@ pub(crate) trait Rule {
     fn reserve(&mut self, claims: usize);
 
     /// Writes the share of each claim, bit/s, and what decided it. All slices have one length.
-    fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]);
+    fn share(&mut self, capacity: u64, claims: &[Demander], shares: &mut [u64], bounds: &mut [Bound]);
 }
 
 /// Empties `list` and gives it room for that many.

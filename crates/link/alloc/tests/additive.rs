@@ -86,9 +86,9 @@ proptest! {
         // that.
         let above = |(s, share): (&Sharer, &BitRate)| (share.0 - low(s), share.0 < high(s));
         let above = link.sharers.iter().zip(&shares).map(above).collect::<Vec<_>>();
-        if let Some(part) = above.iter().filter(|(_, hungry)| *hungry).map(|(above, _)| *above).min() {
-            for (above, hungry) in above {
-                prop_assert!(above <= part + 1 && (!hungry || above >= part));
+        if let Some(part) = above.iter().filter(|(_, backlogged)| *backlogged).map(|(above, _)| *above).min() {
+            for (above, backlogged) in above {
+                prop_assert!(above <= part + 1 && (!backlogged || above >= part));
             }
         }
     }

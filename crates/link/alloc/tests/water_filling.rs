@@ -185,8 +185,8 @@ proptest! {
     #[test]
     fn a_link_is_used_up_unless_everyone_has_all_it_can_take(link in links()) {
         let shares = fill(&link);
-        let hungry = shares.iter().zip(&link.sharers).any(|(&share, sharer)| share < high(sharer));
-        prop_assert!(!hungry || shares.iter().sum::<u64>() == link.capacity.0);
+        let backlogged = shares.iter().zip(&link.sharers).any(|(&share, sharer)| share < high(sharer));
+        prop_assert!(!backlogged || shares.iter().sum::<u64>() == link.capacity.0);
     }
 
     #[test]
@@ -301,7 +301,7 @@ proptest! {
             let demand = members(g).map(|(s, _)| u128::from(high(s))).sum::<u128>();
             let floor = group.floor().max(BitRate(floor)).min(group.ceiling());
             // The members' floors can add up to what no single policy may say.
-            prop_assume!(floor.0 == 0 || (Policy::LEAST..=BitRate::MAX).contains(&floor));
+            prop_assume!(floor.0 == 0 || (Policy::MIN_RATE..=BitRate::MAX).contains(&floor));
             let floor = Some(floor).filter(|floor| floor.0 > 0);
             let policy = Policy::new(group.weight(), floor, group.max()).unwrap();
             tops.push(Sharer::new(policy, Demand::rate(BitRate(u64::try_from(demand).unwrap_or(u64::MAX)))));

@@ -15,7 +15,7 @@ pub(crate) const MANY: usize = 7;
 /// Policies between two draws of the groups' members.
 pub(crate) const A_MEMBERSHIP: usize = 5;
 /// The time for which the backlog of earlier demands may last beside the others' packets.
-pub(crate) const PATIENCE: u64 = 2 * SECOND;
+pub(crate) const FORGET_TIMEOUT: u64 = 2 * SECOND;
 /// Lengths of packets: a frame, a super-packet; a socket's buffer.
 pub(crate) const FRAME: u32 = 1514;
 pub(crate) const SUPER_PACKET: u32 = 65_226;
@@ -324,7 +324,7 @@ pub(crate) fn random_policies<S: Scheduler>(largest: u32, tolerance: f64, settle
                 }
             }
             link.apply(&division);
-            if !link.forgets(&division, PATIENCE) {
+            if !link.forgets(&division, FORGET_TIMEOUT) {
                 link.drain();
                 link.apply(&division);
             }

@@ -215,7 +215,7 @@ fn what_a_modest_class_leaves_the_other_gets() {
     };
     let senders = [(A, Sender::Steady(CAPACITY / 5)), (B, Sender::Greedy(100_000))];
     link.assert_parts(&senders, &[0.2, 0.8]);
-    assert!(!link.class(A).hungry && link.class(B).hungry);
+    assert!(!link.class(A).backlogged && link.class(B).backlogged);
 }
 
 #[test]
@@ -360,8 +360,8 @@ fn who_had_to_wait_for_a_moment_is_kept_no_more_than_it_then_sends() {
         link.edt.set_class(A, &policy(9, 0, CAPACITY)).unwrap();
         link.edt.divide_anew();
         link.run(&other, Duration::from_millis(20));
-        assert!(link.class(A).hungry);
-        while link.class(A).hungry {
+        assert!(link.class(A).backlogged);
+        while link.class(A).backlogged {
             link.run(&other, Duration::from_millis(1));
         }
         let began = Instant::now();

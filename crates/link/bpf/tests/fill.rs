@@ -90,7 +90,7 @@ impl Kernel {
 }
 
 fn policies(capacity: u64, classes: u64) -> impl Strategy<Value = Policy> {
-    let least = Policy::LEAST.0;
+    let least = Policy::MIN_RATE.0;
     let weight = prop_oneof![4 => 1..10u32, 2 => 1..=1000u32, 1 => 1..=Weight::MAX];
     let floor = prop::option::weighted(0.4, least..=(capacity / classes).max(least));
     let ceiling = prop::option::weighted(0.4, least..=(capacity + capacity / 5).clamp(least, BitRate::MAX.0));

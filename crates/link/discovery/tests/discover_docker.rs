@@ -19,7 +19,7 @@ use weir_netlink::Netlink;
 use weir_testkit::{Dockerd, Netns};
 
 /// Longest time between Docker's answer to a command and the snapshot that shows its effect.
-const SOON: Duration = Duration::from_secs(1);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
 const IDLE: &[&str] = &["sleep", "600"];
 
 /// Runs a test as the agent runs: in a node's namespace, on one thread, beside a daemon.
@@ -122,7 +122,7 @@ fn containers_appear_are_renamed_and_vanish_within_a_second() {
         let (_, again) = until(&mut snapshots, |snapshot| named(snapshot, "bad").is_some()).await;
 
         println!("shown after {shown:?}, renamed {renamed:?}, gone {gone:?}, started again {again:?}");
-        assert!(shown.max(renamed).max(gone).max(again) < SOON);
+        assert!(shown.max(renamed).max(gone).max(again) < SNAPSHOT_TIMEOUT);
     });
 }
 
@@ -150,7 +150,7 @@ fn each_container_gets_its_own_veths_through_churn_and_new_networks() {
         let joined =
             |snapshot: &Snapshot| named(snapshot, "steady").is_some_and(|found| found.addresses.len() == 3);
         let (snapshot, took) = until(&mut snapshots, joined).await;
-        assert!(took < SOON, "{took:?}");
+        assert!(took < SNAPSHOT_TIMEOUT, "{took:?}");
         let steady = named(&snapshot, "steady").expect("is there");
         assert!(steady.addresses.iter().any(IpAddr::is_ipv6), "{:?}", steady.addresses);
         let want = [iflink(&docker, "steady", "eth0"), iflink(&docker, "steady", "eth1")];
@@ -202,7 +202,7 @@ fn a_daemon_that_is_killed_and_comes_back_is_followed_again() {
         let (lost, took) = until(&mut snapshots, |snapshot| snapshot.error.is_some()).await;
         println!("missed after {took:?}: {}", lost.error.as_ref().expect("is set"));
         assert_eq!(lost.containers, before.containers);
-        assert!(took < SOON, "{took:?}");
+        assert!(took < SNAPSHOT_TIMEOUT, "{took:?}");
         until(&mut snapshots, |s| matches!(s.error, Some(Unavailable::NoConnection { .. }))).await;
         let killed = Command::new("kill").args(["-9", &pid]).status().expect("can run kill");
         assert!(killed.success());
@@ -215,7 +215,7 @@ fn a_daemon_that_is_killed_and_comes_back_is_followed_again() {
         assert_eq!(indices(&ports_of(&after), "lasts"), [iflink(&docker, "lasts", "eth0")]);
         docker.run("new", &[], &[], IDLE).expect("runs");
         let (_, took) = until(&mut snapshots, |snapshot| named(snapshot, "new").is_some()).await;
-        assert!(took < SOON, "{took:?}");
+        assert!(took < SNAPSHOT_TIMEOUT, "{took:?}");
     });
 }
 

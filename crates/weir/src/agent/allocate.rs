@@ -140,7 +140,7 @@ impl Allocations {
                 group,
                 policy,
                 allocation: BitRate::ZERO,
-                hungry: demand.is_unlimited(),
+                backlogged: demand.is_unlimited(),
                 prio: u32::from(entry.class.kind != Kind::Control),
             });
         }

@@ -24,7 +24,7 @@ use super::{Agent, datapath, discover::Discovery, effects::Effects};
 use crate::reply::Reply;
 
 /// The number of ended flows kept for `weir cc flows`.
-const KEPT: usize = 1000;
+const MAX_KEPT_FLOWS: usize = 1000;
 
 /// The API's requests about congestion control.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ impl CongestionControl {
             self.tried += u64::from(flow.tried);
             self.advisor.observe(record.turn, record.tried, &flow);
             self.stats.add(self.rules.network_of(flow.to), &flow);
-            if self.recent.len() == KEPT {
+            if self.recent.len() == MAX_KEPT_FLOWS {
                 self.recent.pop_front();
             }
             self.recent.push_back(flow);

@@ -26,7 +26,7 @@ const SHOWN: Duration = Duration::from_secs(1);
 /// The smallest backlog in bytes that counts as a queue. Fewer bytes may be packets in passing.
 const QUEUE: u64 = 3 * 1514;
 /// The smallest demand of an active class.
-const LEAST: BitRate = BitRate::kbit(64);
+const MIN_DEMAND: BitRate = BitRate::kbit(64);
 
 /// The estimator of one class.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ impl Estimator {
         if sent.0 > 0 || sample.backlog > 0 {
             self.sent_at = Some(now);
         }
-        let nearly_all = allocation > LEAST && rate.0 >= allocation.0 / 10 * 9;
+        let nearly_all = allocation > MIN_DEMAND && rate.0 >= allocation.0 / 10 * 9;
         if sample.backlog >= QUEUE || nearly_all {
             self.hungry_at = Some(now);
         }
@@ -95,7 +95,7 @@ impl Estimator {
             Demand::UNLIMITED
         } else if within(self.sent_at, SLEEP) {
             let peak = self.peak.0.max(self.peak.1);
-            let wanted = peak.scale(5, 4).max(LEAST);
+            let wanted = peak.scale(5, 4).max(MIN_DEMAND);
             match self.demand.get() {
                 // The old demand is near enough. A steady rate then changes nothing.
                 old if self.demand.is_active()

@@ -39,7 +39,7 @@ impl Agent {
             group: entry.class.group.as_deref().and_then(|name| index.get(name).copied()),
             policy: entry.effective.policy,
             allocation: BitRate::ZERO,
-            hungry: false,
+            backlogged: false,
             prio: u32::from(entry.class.kind != Kind::Control),
         };
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();

@@ -16,21 +16,21 @@ use super::{
 
 /// The sockets' part of the share, per mille. It is above 1000, so a queue remains and the scheduler
 /// decides, not the sender.
-const MORE: u64 = 1010;
+const TARGET_PER_MILLE: u64 = 1010;
 /// The same for engines with credit, per mille. It is below 1000, because a packet without credit is
 /// dropped.
-const BELOW: u64 = 990;
+const TARGET_IN_PLACE_PER_MILLE: u64 = 990;
 /// The drain time of a queue that reduces the sockets' rate by the whole share. With the 10 per mille
 /// above the share, the queue settles at 2 ms.
-const DRAIN: Duration = Duration::from_millis(200);
+const DRAIN_TIME: Duration = Duration::from_millis(200);
 /// The lowest rate, as a part of the share, per mille.
-const LEAST: u64 = 800;
+const MIN_RATE_PER_MILLE: u64 = 800;
 
 /// The rate for the sockets of a class with this share and queue.
 fn paced(share: BitRate, backlog: u64, more: u64) -> BitRate {
-    let whole = share.bytes_in(DRAIN).0.max(1);
+    let whole = share.bytes_in(DRAIN_TIME).0.max(1);
     let less = backlog.saturating_mul(1000) / whole;
-    share.scale(more.saturating_sub(less).max(LEAST), 1000)
+    share.scale(more.saturating_sub(less).max(MIN_RATE_PER_MILLE), 1000)
 }
 
 impl Agent {
@@ -39,15 +39,19 @@ impl Agent {
         let Some(pacing) = &mut self.datapath.pacing else { return };
         let capacity = self.classes.config().link.capacity;
         let mut shares = BTreeMap::new();
-        let more = if self.datapath.engine.place() == Place::InPlace { BELOW } else { MORE };
-        let is_hungry = |followed: &Followed| followed.estimator.demand().is_unlimited();
-        let (mut hungry, mut spare) = ((0, 0), capacity.0);
+        let more = if self.datapath.engine.place() == Place::InPlace {
+            TARGET_IN_PLACE_PER_MILLE
+        } else {
+            TARGET_PER_MILLE
+        };
+        let is_backlogged = |followed: &Followed| followed.estimator.demand().is_unlimited();
+        let (mut backlogged, mut spare) = ((0, 0), capacity.0);
         for (key, entry) in self.classes.entries().iter().filter(|(_, e)| e.class.kind != Kind::Group) {
             let Some(followed) = self.allocations.get(key) else { continue };
             spare = spare.saturating_sub(followed.allocation.0);
-            if is_hungry(followed) {
-                hungry.0 += followed.allocation.0;
-                hungry.1 += u64::from(entry.effective.policy.weight().get());
+            if is_backlogged(followed) {
+                backlogged.0 += followed.allocation.0;
+                backlogged.1 += u64::from(entry.effective.policy.weight().get());
             }
         }
         for (key, entry) in self.classes.entries() {
@@ -58,10 +62,10 @@ impl Agent {
             else {
                 continue;
             };
-            let rate = if is_hungry(followed) {
+            let rate = if is_backlogged(followed) {
                 paced(followed.allocation, followed.counters.backlog, more)
             } else {
-                potential(&entry.effective.policy, followed.allocation, hungry, spare).min(capacity)
+                potential(&entry.effective.policy, followed.allocation, backlogged, spare).min(capacity)
             };
             shares.insert(datapath::handle(followed.minor), rate.bytes_per_sec());
         }
@@ -104,18 +108,18 @@ mod tests {
 
     #[test]
     fn without_a_queue_sockets_may_send_a_little_more_than_the_share() {
-        assert_eq!(paced(BitRate::mbit(20), 0, MORE), BitRate::kbit(20_200));
+        assert_eq!(paced(BitRate::mbit(20), 0, TARGET_PER_MILLE), BitRate::kbit(20_200));
     }
 
     #[test]
     fn a_queue_of_two_milliseconds_is_in_balance() {
         let share = BitRate::mbit(20);
-        assert_eq!(paced(share, share.bytes_in(Duration::from_millis(2)).0, MORE), share);
+        assert_eq!(paced(share, share.bytes_in(Duration::from_millis(2)).0, TARGET_PER_MILLE), share);
     }
 
     #[test]
     fn a_long_queue_drains_but_nobody_is_cut_off() {
-        assert_eq!(paced(BitRate::mbit(20), 10_000_000, MORE), BitRate::mbit(16));
-        assert_eq!(paced(BitRate::ZERO, 10_000_000, MORE), BitRate::ZERO);
+        assert_eq!(paced(BitRate::mbit(20), 10_000_000, TARGET_PER_MILLE), BitRate::mbit(16));
+        assert_eq!(paced(BitRate::ZERO, 10_000_000, TARGET_PER_MILLE), BitRate::ZERO);
     }
 }

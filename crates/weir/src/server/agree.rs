@@ -39,7 +39,7 @@ const READERS: usize = 64;
 /// The same for root, which has its own places.
 const READERS_OF_ROOT: usize = 16;
 /// The time limit for receiving an offer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pace of one user's documents: a burst, then one per interval. It limits the cost of reading.
 /// Each party has a second pace after it. One user gets half of the pace of all strangers together, so
 /// a user who invents parties leaves room for others.
@@ -117,12 +117,12 @@ impl Desk {
         pace.map_err(busy)?;
         let readers = if caller.peer.is_root() { &self.readers_of_root } else { &self.readers };
         let _reader = readers.try_acquire().map_err(|_| busy(Duration::from_secs(1)))?;
-        let bytes = time::timeout(PATIENCE, to_bytes(body, MAX_DOCUMENT))
+        let bytes = time::timeout(OFFER_TIMEOUT, to_bytes(body, MAX_DOCUMENT))
             .await
             .map_err(|_| {
                 refuse(
                     FaultCode::Malformed,
-                    format!("cannot read the offer: it did not come within {PATIENCE:?}"),
+                    format!("cannot read the offer: it did not come within {OFFER_TIMEOUT:?}"),
                 )
             })?
             .map_err(|_| {

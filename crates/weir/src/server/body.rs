@@ -19,7 +19,7 @@ pub(super) const MAX_BODY: usize = 2 << 20;
 pub(super) const SMALL_BODY: usize = 64 << 10;
 
 /// The time limit for receiving a body.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The JSON body. The content type is ignored, because the server understands only JSON.
 pub(super) struct Body<T>(pub(super) T);
@@ -36,7 +36,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         let (most, _place) = match (length, caller) {
             (Some(0..=SMALL_BODY), _) | (_, None) => (SMALL_BODY, None),
             (_, Some(caller)) => {
-                let place = time::timeout(PATIENCE, caller.large_bodies.acquire_owned()).await;
+                let place = time::timeout(BODY_TIMEOUT, caller.large_bodies.acquire_owned()).await;
                 let busy = |_| {
                     let message = format!(
                         "cannot read a body of more than {SMALL_BODY} bytes now: others are still coming; try \
@@ -47,9 +47,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
                 (MAX_BODY, Some(place.map_err(busy)?))
             }
         };
-        let bytes = time::timeout(PATIENCE, to_bytes(request.into_body(), most))
+        let bytes = time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), most))
             .await
-            .map_err(|_| bad(format!("its body did not come within {PATIENCE:?}")))?
+            .map_err(|_| bad(format!("its body did not come within {BODY_TIMEOUT:?}")))?
             .map_err(|e| match e.source() {
                 Some(cause) if cause.is::<http_body_util::LengthLimitError>() => Failure::new(
                     ErrorCode::TooLarge,

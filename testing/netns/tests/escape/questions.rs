@@ -19,7 +19,7 @@ use weir_testkit::{
 };
 
 /// A later answer does not count.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two questions: the control class takes some 40 ARP frames a second of one interface.
 const PAUSE: Duration = Duration::from_millis(12);
 const ICMP6: u8 = 58;
@@ -53,7 +53,7 @@ impl Question {
             Question::Dhcp => {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 68)).expect("port 68 is free");
                 socket.connect((a.server, 67)).expect("there is a route");
-                socket.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+                socket.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("it can be told");
                 let ask = |number: u8| {
                     socket.send(&[number; 300]).expect("it can send");
                     let mut answer = [0; 300];
@@ -100,7 +100,7 @@ fn by_frames(frame: &[u8], is_answer: impl Fn(&[u8]) -> bool, count: usize) -> V
     let mut ask = || {
         socket.write_all(frame).expect("it can send");
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < ANSWER_TIMEOUT {
             if socket.read(&mut buffer).is_ok_and(|len| is_answer(&buffer[..len])) {
                 return true;
             }

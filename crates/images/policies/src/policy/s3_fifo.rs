@@ -18,7 +18,7 @@ use crate::{Blob, BlobId, Protection, queue::Queue};
 /// Uses in the small queue that lead to the main one.
 const PROMOTED: u8 = 2;
 /// Uses that count.
-const MOST: u8 = 3;
+const MAX_USES: u8 = 3;
 /// Blobs that are remembered as coming again before they are inserted; more than an image has.
 const RETURNING: usize = 4096;
 
@@ -134,7 +134,7 @@ impl Policy for S3Fifo {
     fn hit(&mut self, id: BlobId, _now: Instant) -> bool {
         for fifo in [&mut self.small, &mut self.main] {
             if let Some(entry) = fifo.queue.get_mut(id) {
-                entry.uses = (entry.uses + 1).min(MOST);
+                entry.uses = (entry.uses + 1).min(MAX_USES);
                 return true;
             }
         }
@@ -151,7 +151,7 @@ impl Policy for S3Fifo {
         if self.hit(blob.id, now) {
             return;
         }
-        let uses = u8::try_from(blob.uses.saturating_sub(1)).unwrap_or(MOST).min(MOST);
+        let uses = u8::try_from(blob.uses.saturating_sub(1)).unwrap_or(MAX_USES).min(MAX_USES);
         let entry = Entry { bytes: blob.bytes.0, uses };
         match self.returning.remove(blob.id) {
             Some(()) => self.main.push(blob.id, entry),

@@ -1,7 +1,7 @@
 use super::{Account, CreditForm};
 use crate::{
     Bound,
-    sharer::{Claim, Rule, make_room},
+    sharer::{Demander, Rule, make_room},
 };
 
 /// Periods until the first that counts, if the credits do not come to rest before.
@@ -27,7 +27,7 @@ impl Fluid {
     }
 
     /// One period; returns by how much all usages together changed.
-    fn period(&mut self, total: f64, claims: &[Claim]) -> f64 {
+    fn period(&mut self, total: f64, claims: &[Demander]) -> f64 {
         self.form.distribute(total, &mut self.accounts);
         let mut change = 0.0;
         for ((account, claim), used) in self.accounts.iter_mut().zip(claims).zip(&mut self.used) {
@@ -49,7 +49,7 @@ impl Rule for Fluid {
         make_room(&mut self.sums, claims);
     }
 
-    fn share(&mut self, capacity: u64, claims: &[Claim], shares: &mut [u64], bounds: &mut [Bound]) {
+    fn share(&mut self, capacity: u64, claims: &[Demander], shares: &mut [u64], bounds: &mut [Bound]) {
         let total = capacity as f64;
         self.accounts.clear();
         self.accounts.extend(claims.iter().map(|claim| {
@@ -84,10 +84,10 @@ impl Rule for Fluid {
 }
 
 /// The apparent reason for the share: within 1 %, as the form promises.
-fn bound(claim: &Claim, share: u64) -> Bound {
+fn bound(claim: &Demander, share: u64) -> Bound {
     let reaches = |rate: u64| u128::from(share) * 100 >= u128::from(rate) * 99;
     match claim {
-        Claim { demand: 0, .. } => Bound::Idle,
+        Demander { demand: 0, .. } => Bound::Idle,
         _ if reaches(claim.demand) => Bound::Demand,
         _ if reaches(claim.max) => Bound::Ceiling,
         _ if u128::from(share) * 100 <= u128::from(claim.min) * 101 => Bound::Floor,

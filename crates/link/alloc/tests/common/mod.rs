@@ -85,7 +85,7 @@ pub(crate) fn demands(capacity: u64) -> impl Strategy<Value = Demand> {
 
 /// Floors up to `capacity / share`, ceilings up to the capacity and beyond.
 pub(crate) fn policies(capacity: u64, share: u64) -> impl Strategy<Value = Policy> {
-    let least = Policy::LEAST.0;
+    let least = Policy::MIN_RATE.0;
     let floor = prop::option::weighted(0.4, least..=(capacity / share).max(least));
     let ceiling = prop::option::weighted(0.4, least..=(capacity + capacity / 5).clamp(least, BitRate::MAX.0));
     (weights(), floor, ceiling).prop_map(|(weight, min, max)| {

@@ -156,10 +156,11 @@ impl Pacer {
         let keyed = wanted.iter().map(|(handle, rate)| (handle.to_ne_bytes(), rate.to_ne_bytes()));
         let shares = restore(self.shares(), &keyed.collect(), |_| true).map_err(error)?;
         // The kernel counts in them; that they exist is weir's affair.
-        let crowds =
-            entries::<4, { pacing::CROWD }>(self.crowds(), wanted.len()).map_err(refused).map_err(error)?;
+        let class_flows = entries::<4, { pacing::CLASS_FLOWS }>(self.class_flows(), wanted.len())
+            .map_err(refused)
+            .map_err(error)?;
         let lost: Vec<_> =
-            wanted.iter().filter(|(handle, _)| !crowds.contains_key(&handle.to_ne_bytes())).collect();
+            wanted.iter().filter(|(handle, _)| !class_flows.contains_key(&handle.to_ne_bytes())).collect();
         lost.iter().try_for_each(|(handle, rate)| self.set_share(**handle, Some(**rate)))?;
         Ok(shares + lost.len())
     }
@@ -308,7 +309,7 @@ mod tests {
         pacer.set_share(0x1_0011, None).unwrap();
         pacer.set_share(0x1_0012, Some(1)).unwrap();
         pacer.set_share(0x1_0099, Some(1)).unwrap();
-        pacer.crowds().delete(&0x1_0013u32.to_ne_bytes()).unwrap();
+        pacer.class_flows().delete(&0x1_0013u32.to_ne_bytes()).unwrap();
         // The first lacks both its rate and what its sockets are counted in.
         assert_eq!(pacer.restore_shares(&wanted).unwrap(), 5);
         assert_eq!(pacer.restore_shares(&wanted).unwrap(), 0);

@@ -13,7 +13,7 @@ use libbpf_sys::{
 use nix::errno::Errno;
 
 /// Programs at most at one hook, as in the kernel (`BPF_MPROG_MAX`).
-const MOST: usize = 64;
+const MAX_PROGRAMS: usize = 64;
 
 /// Ids of the programs at the interface's TCX ingress, first to run first.
 ///
@@ -48,18 +48,18 @@ pub fn socket_options(cgroup: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
 }
 
 fn query(target: i32, hook: bpf_attach_type) -> Result<Vec<u32>, Errno> {
-    let mut ids = [0u32; MOST];
+    let mut ids = [0u32; MAX_PROGRAMS];
     // SAFETY: all-zero is a valid value of this plain C struct (integers and null pointers).
     let mut opts: bpf_prog_query_opts = unsafe { std::mem::zeroed() };
     opts.sz = size_of::<bpf_prog_query_opts>() as _;
     opts.prog_ids = ids.as_mut_ptr();
-    opts.__bindgen_anon_1.prog_cnt = u32::try_from(MOST).unwrap_or(0);
-    // SAFETY: `opts` lives through the call and points to room for `MOST` ids, as it says.
+    opts.__bindgen_anon_1.prog_cnt = u32::try_from(MAX_PROGRAMS).unwrap_or(0);
+    // SAFETY: `opts` lives through the call and points to room for `MAX_PROGRAMS` ids, as it says.
     let code = unsafe { libbpf_sys::bpf_prog_query_opts(target, hook, &raw mut opts) };
     check(code)?;
     // SAFETY: both fields of the union are the same 32-bit count.
     let count = unsafe { opts.__bindgen_anon_1.prog_cnt } as usize;
-    Ok(ids[..count.min(MOST)].to_vec())
+    Ok(ids[..count.min(MAX_PROGRAMS)].to_vec())
 }
 
 /// Attaches a program at the end of the interface's TCX ingress or, given the program that
@@ -218,15 +218,15 @@ pub fn program_id(program: &impl AsFd) -> Result<u32, Errno> {
 /// `ENOENT` if it has gone.
 pub fn program_maps(id: u32) -> Result<Vec<u32>, Errno> {
     let program = program_by_id(id)?;
-    let mut ids = [0u32; MOST];
+    let mut ids = [0u32; MAX_PROGRAMS];
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
-    info.nr_map_ids = u32::try_from(MOST).unwrap_or(0);
+    info.nr_map_ids = u32::try_from(MAX_PROGRAMS).unwrap_or(0);
     info.map_ids = ids.as_mut_ptr() as u64;
     let mut len = u32::try_from(size_of_val(&info)).unwrap_or(0);
-    // SAFETY: the kernel writes at most `len` bytes of `info`, and `MOST` ids where it points.
+    // SAFETY: the kernel writes at most `len` bytes of `info`, and `MAX_PROGRAMS` ids where it points.
     check(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) })?;
-    Ok(ids[..(info.nr_map_ids as usize).min(MOST)].to_vec())
+    Ok(ids[..(info.nr_map_ids as usize).min(MAX_PROGRAMS)].to_vec())
 }
 
 /// Has an attached iterator visit all that it can reach from the calling thread: of sockets,

@@ -277,27 +277,27 @@ static long look(__u32 minor, void *unused)
 	class->waiting = left;
 
 	sample = departed * (SECOND / STEP) / (elapsed / STEP + 1);
-	if (class->hungry || elapsed < MS)
+	if (class->backlogged || elapsed < MS)
 		; /* Of less than a packet's time nothing is learnt. */
 	else if (elapsed > SMOOTH)
-		class->modest = sample;
-	else if (sample > class->modest)
-		class->modest += part_of(sample - class->modest, elapsed);
+		class->offered_rate = sample;
+	else if (sample > class->offered_rate)
+		class->offered_rate += part_of(sample - class->offered_rate, elapsed);
 	else
-		class->modest -= part_of(class->modest - sample, elapsed);
+		class->offered_rate -= part_of(class->offered_rate - sample, elapsed);
 	packet = time_of(tick.packet_bytes, cost);
-	was = class->hungry;
-	class->hungry = ahead > QUEUE + packet || (ahead && now - class->ran_out > 2 * TICK + 4 * packet);
+	was = class->backlogged;
+	class->backlogged = ahead > QUEUE + packet || (ahead && now - class->ran_out > 2 * TICK + 4 * packet);
 	/*
 	 * It has sent what came and what had waited: more than it wants. (All it might send could be the
 	 * link, for one datagram that was late, and the others would be held for as long as that is forgotten.)
 	 */
-	if (was && !class->hungry)
-		class->modest = elapsed < MS ? class->rate : below(sample, class->rate);
+	if (was && !class->backlogged)
+		class->offered_rate = elapsed < MS ? class->rate : below(sample, class->rate);
 	if (departed || ahead) {
 		class->idle = 0;
 	} else if (++class->idle >= SLEEPS) {
-		class->modest = 0;
+		class->offered_rate = 0;
 		class->cost = 0;
 		return 0;
 	}
@@ -305,10 +305,10 @@ static long look(__u32 minor, void *unused)
 		return 1;
 	tick.minor[i] = minor;
 	tick.awake = i + 1;
-	if (class->hungry)
+	if (class->backlogged)
 		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), wants(class, ahead, left));
-	else if (class->modest)
-		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), class->modest);
+	else if (class->offered_rate)
+		weir_fill_claim(rule->group, rule->weight, rule->min, ceiling(rule), class->offered_rate);
 	return 0;
 }
 
@@ -403,7 +403,7 @@ static __noinline int wake(__u32 minor)
 		return 0;
 	class->seen = class->bytes;
 	class->waiting = 0;
-	class->hungry = 0;
+	class->backlogged = 0;
 	class->idle = 0;
 	set_rate(class, rule);
 	return 1;
@@ -505,7 +505,7 @@ int weir_edt(struct __sk_buff *skb)
 		} else {
 			if (ahead > class->limit_ns || (ahead > PATIENCE && is_tcp(skb)))
 				goto refuse;
-			if (ahead > EARLY && !class->hungry && now - tick.last >= MS + tick.awake * (MS / 100))
+			if (ahead > EARLY && !class->backlogged && now - tick.last >= MS + tick.awake * (MS / 100))
 				make_rates(now);
 			if (ahead > MARK && bpf_skb_ecn_set_ce(skb))
 				__sync_fetch_and_add(&class->marks, packets);

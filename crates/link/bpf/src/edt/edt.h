@@ -46,8 +46,8 @@ struct weir_edt_class { /* by minor; written in the kernel */
 	__u64 before;   /* the clock at the last tick */
 	__u64 seen;     /* bytes at the last tick */
 	__u64 waiting;  /* bytes that had not left at the last tick */
-	__u64 modest;   /* what it sends while it does not wait, smoothed */
-	__u32 hungry;   /* it waits, or uses all it may have */
+	__u64 offered_rate;   /* what it sends while it does not wait, smoothed */
+	__u32 backlogged;   /* it waits, or uses all it may have */
 	__u32 idle;     /* ticks without anything sent */
 	__u64 last;     /* when the last super-packet was due */
 	/* at every packet */

@@ -69,7 +69,7 @@ pub struct EdtClass {
     /// The rate that it may send, bytes per second.
     pub rate: u64,
     /// It waits, or uses all it may have.
-    pub hungry: bool,
+    pub backlogged: bool,
 }
 
 const LINK: usize = 40;
@@ -144,7 +144,7 @@ impl EdtClass {
             drops: u64_at(b, 40),
             marks: u64_at(b, 48),
             rate: u64_at(b, 56),
-            hungry: u32_at(b, 96) != 0,
+            backlogged: u32_at(b, 96) != 0,
         }
     }
 }

@@ -156,7 +156,7 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 		wake(minor, now);
 	}
 	if (fresh && len <= shared.config.small_bytes)
-		express_append(minor);
+		sparse_append(minor);
 	return NET_XMIT_SUCCESS;
 refuse:
 	stats(minor)->drops++;
@@ -199,7 +199,7 @@ __noinline int forget_all(void)
 	marks_wanted = 0;
 	throttled_top = 0;
 	floor_top = 0;
-	express_head = 0;
+	sparse_head = 0;
 	turn_head = 0;
 	spent_head = 0;
 	period_end = 0;
@@ -260,8 +260,8 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 
 		if (before(now + time_of(LARGEST, shared.config.link_cost), link_at))
 			link_at = now;
-		if (express_head && !before(now + shared.config.express_ns, link_at))
-			e = express_pick(now);
+		if (sparse_head && !before(now + shared.config.sparse_ns, link_at))
+			e = sparse_pick(now);
 		if (!e) {
 			if (before(now, link_at)) {
 				wake_at = link_at;
@@ -294,7 +294,7 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 		if (shared.config.mode == FAIR_MODE_CREDIT)
 			credit_spend(e, len);
 		if (entity(e)->new_head)
-			express_append(e);
+			sparse_append(e);
 		if (!skb) {
 			broken = 1;
 			break;

@@ -26,7 +26,7 @@ struct fair_config { /* written by user space but for the last part */
 	__u32 mode;
 	__u64 link_cost;        /* ns per byte << FAIR_RATE_SHIFT; 0: no limit */
 	__u64 link_burst_ns;    /* how late a wake-up may be without loss of rate */
-	__u64 express_ns;       /* how far small packets of new flows may be ahead of the link's clock */
+	__u64 sparse_ns;       /* how far small packets of new flows may be ahead of the link's clock */
 	__u64 period_credit;    /* what the link carries in a period, bytes; credit mode */
 	__u32 small_bytes;      /* the largest packet that may do so */
 	__u32 codel_target_us;

@@ -77,8 +77,8 @@ struct entity {
 	__u32 bytes;
 	__u32 largest;     /* packet of late */
 	__u32 new_head, new_tail, old_head, old_tail;
-	__u32 express_next;
-	__u8 express;      /* stands in the express list */
+	__u32 sparse_next;
+	__u8 sparse;      /* stands in the sparse list */
 	__u8 turn;         /* stands in a list of credit mode */
 	__u8 at_ceiling;   /* its ceiling held it back of late */
 	__u8 pad;
@@ -86,7 +86,7 @@ struct entity {
 	__s64 credit;      /* bytes */
 	__u64 weight_cost; /* its parameters when policies changed last */
 	__u64 floor_cost;
-	__u64 v_before;    /* v some time ago, and at seen_at: see come_of_late */
+	__u64 v_before;    /* v some time ago, and at seen_at: see vtime_progress */
 	__u64 v_seen;
 	__u64 seen_at;
 };

@@ -56,7 +56,7 @@ pub struct LinkParams {
     /// So late may the link be served without loss of rate, ns.
     pub burst_ns: u64,
     /// So far ahead of the link's clock small packets of new flows may go, ns.
-    pub express_ns: u64,
+    pub sparse_ns: u64,
     /// The largest packet that may, bytes.
     pub small_bytes: u32,
     /// CoDel's target, us.
@@ -79,7 +79,7 @@ impl LinkParams {
             pair(ifindex, mode),
             cost(self.bytes_per_sec),
             self.burst_ns,
-            self.express_ns,
+            self.sparse_ns,
             per_period(self.bytes_per_sec),
             pair(self.small_bytes, self.codel_target_us),
             pair(self.codel_interval_us, 0),

@@ -31,7 +31,7 @@
 #define AGAIN_NS 100000          /* comes back to work that one dequeue did not finish */
 
 __u32 throttled_top, floor_top; /* heaps */
-__u32 express_head, express_tail;
+__u32 sparse_head, sparse_tail;
 __u64 link_at;                  /* when the link is free */
 __u64 wake_at;                  /* when anyone may send again; 0: nobody waits for that */
 
@@ -79,7 +79,7 @@ static __always_inline __u64 blocked_until(__u32 e, __u64 now)
 
 /* How much of its ceiling one that slept makes up for. A class whose floor is its ceiling is
  * promised a rate, and the credit that it saves while it is idle comes on top of that. */
-static __always_inline __u64 saved_up(struct fair_params *p)
+static __always_inline __u64 burst_credit(struct fair_params *p)
 {
 	return p->floor_cost == p->ceil_cost ? EXACT_WAKE_NS : CEIL_WAKE_NS;
 }
@@ -107,7 +107,7 @@ static __always_inline __u64 next_turn(struct entity *parent, __u32 e)
 }
 
 /* How far v of the parent has come of late. */
-static __always_inline __u64 come_of_late(struct entity *parent, __u64 now)
+static __always_inline __u64 vtime_progress(struct entity *parent, __u64 now)
 {
 	__u64 since = now - parent->seen_at;
 
@@ -124,7 +124,7 @@ static __always_inline __u64 come_of_late(struct entity *parent, __u64 now)
  * a busy period ends: packets that it sent alone do not count against it in the next, which begins
  * at its tag.
  */
-static __always_inline void take_out(struct entity *parent)
+static __always_inline void remove_idle(struct entity *parent)
 {
 	__u32 top = parent->ready;
 	__u64 come = entity(top)->vt - parent->v;
@@ -154,9 +154,9 @@ static __always_inline void compete(__u32 e, __u32 parent, int why, __u64 now)
 	if (why == WOKE) {
 		/* Those before it that went to sleep. */
 		while (entity(parent)->ready && !has_work(entity(entity(parent)->ready)) && budget-- && can_loop)
-			take_out(entity(parent));
+			remove_idle(entity(parent));
 		c->floor_at = later_of(c->floor_at, p->flags & FAIR_URGENT ? now - FLOOR_LATE_NS : now);
-		c->ceil_at = later_of(c->ceil_at, now - saved_up(p));
+		c->ceil_at = later_of(c->ceil_at, now - burst_credit(p));
 	}
 	if (p->floor_cost && !node(FLOOR | e)->in) {
 		if (before(now + time_of(LARGEST, p->floor_cost), c->floor_at))
@@ -271,7 +271,7 @@ static __always_inline __u32 first_ready(__u32 parent, __u64 now)
 	__u64 until;
 
 	if (!has_work(c)) {
-		take_out(p);
+		remove_idle(p);
 		return 0;
 	}
 	if (before(node(top)->key, c->vt)) {
@@ -439,7 +439,7 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 		/* While the others' packets leave, v stands still: a turn's packet, and the floor's
 		 * part of the time that some of theirs take. */
 		__u64 some = virtual_of(3 * later_of(len, parent->largest), p);
-		__u64 cap = later_of(next_turn(parent, e) + come_of_late(parent, now) + some, tag);
+		__u64 cap = later_of(next_turn(parent, e) + vtime_progress(parent, now) + some, tag);
 
 		c->vt = by == BY_FLOOR && before(cap, tag + cost) ? cap : tag + cost;
 	}
@@ -522,28 +522,28 @@ static __always_inline int may_overdraw(__u32 e, __u64 now)
 	return turn_allows(e) && (group == ROOT || turn_allows(group) || floor_allows(group, now));
 }
 
-static __always_inline void express_append(__u32 e)
+static __always_inline void sparse_append(__u32 e)
 {
 	struct entity *c = entity(e);
 
-	if (c->express)
+	if (c->sparse)
 		return;
-	c->express = 1;
-	c->express_next = 0;
-	if (express_head)
-		entity(express_tail)->express_next = e;
+	c->sparse = 1;
+	c->sparse_next = 0;
+	if (sparse_head)
+		entity(sparse_tail)->sparse_next = e;
 	else
-		express_head = e;
-	express_tail = e;
+		sparse_head = e;
+	sparse_tail = e;
 }
 
 /* The class with the small packet that goes now, 0 without one. */
-__noinline __u32 express_pick(__u64 now)
+__noinline __u32 sparse_pick(__u64 now)
 {
 	__u32 budget = most_steps;
 
-	while (express_head && can_loop) {
-		__u32 e = express_head & MASK;
+	while (sparse_head && can_loop) {
+		__u32 e = sparse_head & MASK;
 		struct entity *c = entity(e);
 		struct flow *fl = flow(c->new_head);
 
@@ -551,8 +551,8 @@ __noinline __u32 express_pick(__u64 now)
 			broken = 1;
 			return 0;
 		}
-		express_head = c->express_next & MASK;
-		c->express = 0;
+		sparse_head = c->sparse_next & MASK;
+		c->sparse = 0;
 		if (!c->new_head || !fl->head || fl->deficit <= 0)
 			continue;
 		if ((slot_len[SLOT(fl->head)] & ~OWNED) > shared.config.small_bytes)

@@ -44,7 +44,7 @@ impl Qdisc {
             mode: Mode::Fair,
             bytes_per_sec: CAPACITY.bytes_per_sec(),
             burst_ns: MS,
-            express_ns: 5 * MS,
+            sparse_ns: 5 * MS,
             small_bytes: 1518,
             codel_target_us: 5_000,
             codel_interval_us: 100_000,

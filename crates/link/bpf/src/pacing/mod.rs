@@ -45,7 +45,7 @@ impl Pacer {
         let theirs = &classifier.skeleton.maps;
         open.maps.weir_flows.reuse_fd(theirs.weir_flows.as_fd()).map_err(error)?;
         open.maps.weir_shares.reuse_fd(theirs.weir_shares.as_fd()).map_err(error)?;
-        open.maps.weir_crowds.reuse_fd(theirs.weir_crowds.as_fd()).map_err(error)?;
+        open.maps.weir_class_flow.reuse_fd(theirs.weir_class_flow.as_fd()).map_err(error)?;
         let skeleton = open.load().map_err(error)?;
         let visitor = skeleton.progs.weir_visit.attach().map_err(error)?;
         Ok(Pacer { skeleton, visitor })
@@ -82,8 +82,8 @@ impl Pacer {
         &self.skeleton.maps.weir_shares
     }
 
-    pub(crate) fn crowds(&self) -> &MapMut<'static> {
-        &self.skeleton.maps.weir_crowds
+    pub(crate) fn class_flows(&self) -> &MapMut<'static> {
+        &self.skeleton.maps.weir_class_flow
     }
 
     /// Sets what all of a class's sockets may send, bytes per second at layer 2; none: they
@@ -93,17 +93,19 @@ impl Pacer {
     /// [`Error`]: the map holds 65,536 classes.
     pub fn set_share(&self, handle: u32, bytes_per_sec: Option<u64>) -> Result<(), Error> {
         let error = |source| Error { what: "set the rate of a class's sockets", source };
-        let (shares, crowds) = (&self.skeleton.maps.weir_shares, &self.skeleton.maps.weir_crowds);
+        let (shares, class_flows) = (&self.skeleton.maps.weir_shares, &self.skeleton.maps.weir_class_flow);
         let key = handle.to_ne_bytes();
         let result = match bytes_per_sec {
             Some(rate) => shares
                 .update(&key, &rate.to_ne_bytes(), MapFlags::ANY)
-                .and_then(|()| crowds.update(&key, &[0; CROWD], MapFlags::NO_EXIST)),
-            None => ignore(shares.delete(&key), &[ErrorKind::NotFound]).and_then(|()| crowds.delete(&key)),
+                .and_then(|()| class_flows.update(&key, &[0; CLASS_FLOWS], MapFlags::NO_EXIST)),
+            None => {
+                ignore(shares.delete(&key), &[ErrorKind::NotFound]).and_then(|()| class_flows.delete(&key))
+            }
         };
         ignore(result, &[ErrorKind::AlreadyExists, ErrorKind::NotFound]).map_err(error)
     }
 }
 
-/// Size of `struct weir_crowd` of pacing.h.
-pub(crate) const CROWD: usize = 40;
+/// Size of `struct weir_class_flows` of pacing.h.
+pub(crate) const CLASS_FLOWS: usize = 40;

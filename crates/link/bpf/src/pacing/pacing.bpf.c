@@ -32,7 +32,7 @@
 #define UNLIMITED 0xffffffffu
 #define ANY_WINDOW 0x7fffffff
 #define LEAST_RATE 62500	/* bytes of payload per second, a segment in 23 ms: a socket with less hears late of more */
-#define LEAST_WINDOW 4		/* segments: fewer, and a lost one is found by time-out only */
+#define MIN_WINDOW 4		/* segments: fewer, and a lost one is found by time-out only */
 #define SPARE_US 2000
 #define SHORT_US 5000		/* a round trip over which super-packets are small */
 #define SILENT_NS 3000000000ull	/* user space writes twice a second at least */
@@ -55,18 +55,18 @@ struct limits {
 static __always_inline struct limits limits(const struct weir_flow *flow, __u32 mss, __u32 headers, __u32 rtt_us)
 {
 	struct limits none = { UNLIMITED, ANY_WINDOW }, some;
-	__u32 zero = 0, handle = flow->handle, flows, part, room;
+	__u32 zero = 0, handle = flow->handle, flows, share_scale, cwnd_scale;
 	const struct weir_pacing *pacing = bpf_map_lookup_elem(&weir_pacing, &zero);
 	const __u64 *share = bpf_map_lookup_elem(&weir_shares, &handle);
-	const struct weir_crowd *crowd = bpf_map_lookup_elem(&weir_crowds, &handle);
+	const struct weir_class_flows *counted = bpf_map_lookup_elem(&weir_class_flow, &handle);
 	__u64 rate, segments;
 
-	if (!pacing || !share || !crowd || bpf_ktime_get_ns() - pacing->alive_ns > SILENT_NS)
+	if (!pacing || !share || !counted || bpf_ktime_get_ns() - pacing->alive_ns > SILENT_NS)
 		return none;
-	flows = crowd->flows > crowd->flows_before ? crowd->flows : crowd->flows_before;
-	part = crowd->part < WEIR_PART_ONE ? WEIR_PART_ONE : crowd->part;
-	room = crowd->room < WEIR_PART_ONE ? WEIR_PART_ONE : crowd->room;
-	rate = *share / (flows ? flows : 1) * part / WEIR_PART_ONE;
+	flows = counted->flows > counted->flows_before ? counted->flows : counted->flows_before;
+	share_scale = counted->share_scale < WEIR_SCALE_ONE ? WEIR_SCALE_ONE : counted->share_scale;
+	cwnd_scale = counted->cwnd_scale < WEIR_SCALE_ONE ? WEIR_SCALE_ONE : counted->cwnd_scale;
+	rate = *share / (flows ? flows : 1) * share_scale / WEIR_SCALE_ONE;
 	if (rate > *share)
 		rate = *share;
 	rate = rate * mss / (mss + headers);
@@ -76,7 +76,7 @@ static __always_inline struct limits limits(const struct weir_flow *flow, __u32 
 	if (rate < LEAST_RATE)
 		rate = LEAST_RATE;
 	some.rate = rate;
-	segments = rate * (rtt_us + SPARE_US) / 1000000 / mss * room / WEIR_PART_ONE + LEAST_WINDOW;
+	segments = rate * (rtt_us + SPARE_US) / 1000000 / mss * cwnd_scale / WEIR_SCALE_ONE + MIN_WINDOW;
 	some.window = rtt_us > SHORT_US || segments >= ANY_WINDOW ? ANY_WINDOW : segments;
 	return some;
 }
@@ -113,7 +113,7 @@ int weir_pacer(struct bpf_sock_ops *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 	struct weir_flow *flow;
-	int first = LEAST_WINDOW, is_new = 0;
+	int first = MIN_WINDOW, is_new = 0;
 
 	switch (ctx->op) {
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:

@@ -17,8 +17,8 @@
 
 #define WEIR_WINDOW_SHIFT 27	/* 2^27 ns, 134 ms */
 #define WEIR_LEAST_HEADERS 66	/* Ethernet, IPv4, TCP with timestamps */
-#define WEIR_PART_ONE 1024	/* an equal part */
-#define WEIR_MOST_ROOM (64 * WEIR_PART_ONE)
+#define WEIR_SCALE_ONE 1024	/* an equal part */
+#define WEIR_MAX_CWND_SCALE (64 * WEIR_SCALE_ONE)
 
 struct weir_flow { /* of one socket */
 	__u64 window;
@@ -31,16 +31,16 @@ struct weir_flow { /* of one socket */
 };
 _Static_assert(sizeof(struct weir_flow) == 32, "a later agent takes this map over");
 
-struct weir_crowd { /* of one class */
+struct weir_class_flows { /* of one class */
 	__u64 window;
 	__u64 sent;		/* bytes, in this window */
 	__u64 share;		/* bytes a window that the class may send */
 	__u32 flows;		/* counted in this window */
 	__u32 flows_before;	/* and in the one before */
-	__u32 part;		/* of the share divided by the flows: WEIR_PART_ONE or more */
-	__u32 room;		/* in flight, of what a short round trip needs: as `part` */
+	__u32 share_scale;		/* of the share divided by the flows: WEIR_SCALE_ONE or more */
+	__u32 cwnd_scale;		/* in flight, of what a short round trip needs: as `share_scale` */
 };
-_Static_assert(sizeof(struct weir_crowd) == 40, "user space makes entries of this size");
+_Static_assert(sizeof(struct weir_class_flows) == 40, "user space makes entries of this size");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -64,33 +64,33 @@ struct {
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
-	__type(value, struct weir_crowd);
-} weir_crowds SEC(".maps");
+	__type(value, struct weir_class_flows);
+} weir_class_flow SEC(".maps");
 
 /* A window ends. Processors race here: the loser's packet is missing from a count. */
-static __always_inline void next_window(struct weir_crowd *crowd, __u32 handle, __u64 window)
+static __always_inline void next_window(struct weir_class_flows *counted, __u32 handle, __u64 window)
 {
 	__u64 *rate = bpf_map_lookup_elem(&weir_shares, &handle);
-	__u32 most = crowd->flows * WEIR_PART_ONE, part = crowd->part, room = crowd->room;
+	__u32 most = counted->flows * WEIR_SCALE_ONE, share_scale = counted->share_scale, cwnd_scale = counted->cwnd_scale;
 
-	if (crowd->window + 1 != window) {
-		crowd->flows = 0;
-		part = WEIR_PART_ONE;
-		room = WEIR_PART_ONE;
-	} else if (crowd->sent < crowd->share - crowd->share / 128) {
-		part += part / 16;
-		room += room / 4;
+	if (counted->window + 1 != window) {
+		counted->flows = 0;
+		share_scale = WEIR_SCALE_ONE;
+		cwnd_scale = WEIR_SCALE_ONE;
+	} else if (counted->sent < counted->share - counted->share / 128) {
+		share_scale += share_scale / 16;
+		cwnd_scale += cwnd_scale / 4;
 	} else {
-		part -= part / 16;
-		room -= room / 16;
+		share_scale -= share_scale / 16;
+		cwnd_scale -= cwnd_scale / 16;
 	}
-	crowd->room = room < WEIR_PART_ONE ? WEIR_PART_ONE : room > WEIR_MOST_ROOM ? WEIR_MOST_ROOM : room;
-	crowd->part = part < WEIR_PART_ONE || most < WEIR_PART_ONE ? WEIR_PART_ONE : part > most ? most : part;
-	crowd->flows_before = crowd->flows;
-	crowd->flows = 0;
-	crowd->sent = 0;
-	crowd->share = rate ? *rate * (1ull << WEIR_WINDOW_SHIFT) / 1000000000 : 0;
-	crowd->window = window;
+	counted->cwnd_scale = cwnd_scale < WEIR_SCALE_ONE ? WEIR_SCALE_ONE : cwnd_scale > WEIR_MAX_CWND_SCALE ? WEIR_MAX_CWND_SCALE : cwnd_scale;
+	counted->share_scale = share_scale < WEIR_SCALE_ONE || most < WEIR_SCALE_ONE ? WEIR_SCALE_ONE : share_scale > most ? most : share_scale;
+	counted->flows_before = counted->flows;
+	counted->flows = 0;
+	counted->sent = 0;
+	counted->share = rate ? *rate * (1ull << WEIR_WINDOW_SHIFT) / 1000000000 : 0;
+	counted->window = window;
 }
 
 /* The packet's socket belongs to this class. */
@@ -98,7 +98,7 @@ static __always_inline void note_flow(struct __sk_buff *skb, __u32 handle)
 {
 	__u64 window = bpf_ktime_get_ns() >> WEIR_WINDOW_SHIFT;
 	struct bpf_sock *sk = skb->sk;
-	struct weir_crowd *crowd;
+	struct weir_class_flows *counted;
 	struct weir_flow *flow;
 	__u32 bytes = skb->len;
 
@@ -108,13 +108,13 @@ static __always_inline void note_flow(struct __sk_buff *skb, __u32 handle)
 	if (!sk || sk->protocol != IPPROTO_TCP)
 		return;
 	flow = bpf_sk_storage_get(&weir_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	crowd = bpf_map_lookup_elem(&weir_crowds, &handle);
-	if (!flow || !crowd)
+	counted = bpf_map_lookup_elem(&weir_class_flow, &handle);
+	if (!flow || !counted)
 		return;
 	if (skb->gso_segs > 1)
 		bytes += (skb->gso_segs - 1) * WEIR_LEAST_HEADERS;
-	if (crowd->window != window)
-		next_window(crowd, handle, window);
+	if (counted->window != window)
+		next_window(counted, handle, window);
 	if (flow->window != window || flow->handle != handle) {
 		flow->window = window;
 		flow->handle = handle;
@@ -122,13 +122,13 @@ static __always_inline void note_flow(struct __sk_buff *skb, __u32 handle)
 		flow->counted = 0;
 	}
 	flow->sent += bytes;
-	__sync_fetch_and_add(&crowd->sent, bytes);
+	__sync_fetch_and_add(&counted->sent, bytes);
 	if (!flow->counted) {
-		__u32 flows = crowd->flows_before ? crowd->flows_before : 1;
+		__u32 flows = counted->flows_before ? counted->flows_before : 1;
 
-		if ((__u64)flow->sent * 4 * flows >= crowd->share) {
+		if ((__u64)flow->sent * 4 * flows >= counted->share) {
 			flow->counted = 1;
-			__sync_fetch_and_add(&crowd->flows, 1);
+			__sync_fetch_and_add(&counted->flows, 1);
 		}
 	}
 }

@@ -32,7 +32,7 @@ const CODEL_INTERVAL_US: u32 = 100_000;
 /// The largest super-packet: small packets may go ahead by the time that one takes.
 const SUPER_PACKET: Bytes = Bytes(65_536 + 44 * 66 + 8 * 1_514);
 /// No class with a share worth mentioning waits as long.
-const PATIENCE: Duration = Duration::from_millis(400);
+const STALL_TIMEOUT: Duration = Duration::from_millis(400);
 /// Ethernet's header, with a VLAN tag.
 const FRAME: u32 = 18;
 
@@ -63,7 +63,7 @@ impl Waiting {
     /// a queue that is in no list any more.
     fn too_long(&self) -> bool {
         self.share.bytes_in(self.since.elapsed()) > Bytes(4 * SUPER_PACKET.0)
-            && self.since.elapsed() > PATIENCE
+            && self.since.elapsed() > STALL_TIMEOUT
     }
 }
 
@@ -176,12 +176,12 @@ fn refused(errno: Errno) -> EngineError {
 
 /// The qdisc's parameters of the link.
 fn link_params(shape: &Shape, mode: Mode) -> LinkParams {
-    let express = shape.capacity.time_to_send(SUPER_PACKET).as_nanos();
+    let sparse = shape.capacity.time_to_send(SUPER_PACKET).as_nanos();
     LinkParams {
         mode,
         bytes_per_sec: shape.capacity.bytes_per_sec(),
         burst_ns: BURST_NS,
-        express_ns: u64::try_from(express).unwrap_or(u64::MAX),
+        sparse_ns: u64::try_from(sparse).unwrap_or(u64::MAX),
         small_bytes: shape.mtu.min(1_500) + FRAME,
         codel_target_us: CODEL_TARGET_US,
         codel_interval_us: CODEL_INTERVAL_US,
@@ -406,7 +406,7 @@ mod tests {
             group: Some(0),
             policy: policy(3, Some(8), Some(200)),
             allocation: BitRate::mbit(5),
-            hungry: true,
+            backlogged: true,
             prio: 1,
         };
         let control = Member { minor: 3, group: None, policy: policy(1, Some(1), None), prio: 0, ..member };
@@ -424,7 +424,7 @@ mod tests {
     fn small_packets_may_overtake_one_super_packet_and_no_more() {
         let params = link_params(&shape(), Mode::Fair);
         assert_eq!((params.bytes_per_sec, params.small_bytes), (12_500_000, 1_518));
-        let ahead = params.express_ns as f64 / 1e6;
+        let ahead = params.sparse_ns as f64 / 1e6;
         assert!((5.5..7.0).contains(&ahead), "{ahead} ms at 100 Mbit/s");
     }
 }

@@ -24,9 +24,9 @@ use crate::pacing::now_ns;
 /// The time for which an order to the programs holds.
 const VALID_NS: u64 = 3_000_000_000;
 /// A class keeps the credit of so long.
-const BURST: std::time::Duration = std::time::Duration::from_millis(30);
+const BURST_TIME: std::time::Duration = std::time::Duration::from_millis(30);
 /// At least this, bytes: a fresh connection's first window.
-const LEAST_BURST: u64 = 16 * 1024;
+const MIN_BURST: u64 = 16 * 1024;
 
 /// The engine in place.
 pub struct Credit {
@@ -53,17 +53,17 @@ impl Credit {
     }
 
     fn refills(plan: &Plan<'_>) -> BTreeMap<u16, (u64, u64)> {
-        let hungry = plan.members.iter().filter(|m| m.hungry);
-        let hungry = hungry.fold((0, 0), |(shares, weights), m| {
+        let backlogged = plan.members.iter().filter(|m| m.backlogged);
+        let backlogged = backlogged.fold((0, 0), |(shares, weights), m| {
             (shares + m.allocation.0, weights + u64::from(m.policy.weight().get()))
         });
         let shared = plan.members.iter().fold(0, |sum: u64, m| sum.saturating_add(m.allocation.0));
         let spare = plan.shape.capacity.0.saturating_sub(shared);
         let refill = |m: &plan::Member| {
-            let rate = if m.hungry {
+            let rate = if m.backlogged {
                 m.allocation
             } else {
-                plan::potential(&m.policy, m.allocation, hungry, spare).min(plan.shape.capacity)
+                plan::potential(&m.policy, m.allocation, backlogged, spare).min(plan.shape.capacity)
             };
             (m.minor, (rate.bytes_per_sec(), burst(rate)))
         };
@@ -72,7 +72,7 @@ impl Credit {
 }
 
 fn burst(rate: BitRate) -> u64 {
-    rate.bytes_in(BURST).0.max(LEAST_BURST)
+    rate.bytes_in(BURST_TIME).0.max(MIN_BURST)
 }
 
 fn handle(minor: u16) -> u32 {
@@ -184,12 +184,12 @@ mod tests {
             delay_ms: 50,
             least_queue: Bytes(0),
         };
-        let member = |minor, weight, max: Option<u64>, allocation, hungry| Member {
+        let member = |minor, weight, max: Option<u64>, allocation, backlogged| Member {
             minor,
             group: None,
             policy: Policy::new(Weight::new(weight).unwrap(), None, max.map(BitRate::mbit)).unwrap(),
             allocation: BitRate::mbit(allocation),
-            hungry,
+            backlogged,
             prio: 1,
         };
         let members = [
@@ -201,7 +201,7 @@ mod tests {
         let refills = Credit::refills(&Plan { shape: &shape, groups: &[], members: &members });
         let mbit: Vec<u64> = refills.values().map(|(rate, _)| rate * 8 / 1_000_000).collect();
         assert_eq!(mbit, [30, 60, 45, 10]);
-        assert_eq!(refills[&17].1, BitRate::mbit(60).bytes_in(BURST).0);
+        assert_eq!(refills[&17].1, BitRate::mbit(60).bytes_in(BURST_TIME).0);
         assert_eq!(refills[&19].1, 37_500);
     }
 }

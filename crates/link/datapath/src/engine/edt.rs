@@ -45,7 +45,7 @@ const SPARE: u64 = 16;
 /// The burst of TBF: a timer that is late by this much costs nothing.
 const BURST: Duration = Duration::from_millis(1);
 /// More transmit queues than anyone has.
-const MOST_QUEUES: u16 = 256;
+const MAX_QUEUES: u16 = 256;
 
 /// A qdisc as it was set up.
 #[derive(Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Edt {
             Root::Fq => self.set_fq(HANDLE, TcHandle::ROOT)?,
             Root::Mq => {
                 self.ifb.netlink.call(tc::add_root(self.ifb.index, Ifb::NAME, HANDLE, root.kind()))?;
-                for queue in 1..=u16::try_from(self.ifb.queues).unwrap_or(MOST_QUEUES) {
+                for queue in 1..=u16::try_from(self.ifb.queues).unwrap_or(MAX_QUEUES) {
                     self.set_fq(TcHandle::new(FIRST_FQ + queue, 0), TcHandle::new(MAJOR, queue))?;
                 }
             }

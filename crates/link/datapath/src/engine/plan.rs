@@ -63,7 +63,7 @@ pub struct Member {
     pub allocation: BitRate,
     /// Whether it takes whatever it is given, so that its share must be exact; one that
     /// sleeps, or wants less than it may have, is not.
-    pub hungry: bool,
+    pub backlogged: bool,
     /// Served first if smaller.
     pub prio: u32,
 }
@@ -80,12 +80,12 @@ pub struct Group {
 }
 
 /// The rate of a class that is not held back, before the division has followed. It is the class's
-/// part if it wanted all, of the rate of classes that are held back (`hungry`: their shares, bit/s,
+/// part if it wanted all, of the rate of classes that are held back (`backlogged`: their shares, bit/s,
 /// and weights in all) and of the unused rate (`spare`, bit/s).
 #[must_use]
-pub fn potential(policy: &Policy, share: BitRate, hungry: (u64, u64), spare: u64) -> BitRate {
+pub fn potential(policy: &Policy, share: BitRate, backlogged: (u64, u64), spare: u64) -> BitRate {
     let weight = u64::from(policy.weight().get());
-    let part = BitRate(hungry.0 + share.0 + spare).scale(weight, hungry.1 + weight);
+    let part = BitRate(backlogged.0 + share.0 + spare).scale(weight, backlogged.1 + weight);
     part.max(policy.floor()).max(share).min(policy.ceiling())
 }
 
@@ -104,10 +104,10 @@ mod tests {
         let mbit = |n| BitRate::mbit(n);
         let alone = potential(&policy(0, 0), BitRate::ZERO, (0, 0), mbit(95).0);
         assert_eq!(alone, mbit(95));
-        let hungry = (mbit(90).0, 4);
-        assert_eq!(potential(&policy(0, 0), BitRate::ZERO, hungry, 0), mbit(30));
-        assert_eq!(potential(&policy(40, 0), BitRate::ZERO, hungry, 0), mbit(40));
-        assert_eq!(potential(&policy(0, 20), BitRate::ZERO, hungry, 0), mbit(20));
-        assert_eq!(potential(&policy(0, 0), mbit(36), hungry, 0), mbit(42));
+        let backlogged = (mbit(90).0, 4);
+        assert_eq!(potential(&policy(0, 0), BitRate::ZERO, backlogged, 0), mbit(30));
+        assert_eq!(potential(&policy(40, 0), BitRate::ZERO, backlogged, 0), mbit(40));
+        assert_eq!(potential(&policy(0, 20), BitRate::ZERO, backlogged, 0), mbit(20));
+        assert_eq!(potential(&policy(0, 0), mbit(36), backlogged, 0), mbit(42));
     }
 }

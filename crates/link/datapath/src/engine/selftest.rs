@@ -36,7 +36,7 @@ const WEIGHTS: [u32; 2] = [1, 3];
 const PAYLOAD: usize = 1400;
 const HEADERS: usize = 14 + 20 + 8;
 /// How long the first packet may take: the kernel finds a link's carrier in its own time.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Before the measurement begins: queues fill.
 const WARM_UP: Duration = Duration::from_millis(150);
 /// How long it takes.
@@ -179,7 +179,7 @@ fn division() -> (Shape, Vec<Member>) {
         group: None,
         policy: policy(weight),
         allocation,
-        hungry: allocation != BitRate::ZERO,
+        backlogged: allocation != BitRate::ZERO,
         prio,
     };
     let shape =
@@ -217,7 +217,7 @@ fn measure(senders: &File) -> Result<[f64; 2], Failure> {
     }
     let count = || [received[0].load(Relaxed), received[1].load(Relaxed)];
     let started = Instant::now();
-    while count().contains(&0) && started.elapsed() < PATIENCE {
+    while count().contains(&0) && started.elapsed() < CARRIER_TIMEOUT {
         thread::sleep(Duration::from_millis(5));
     }
     thread::sleep(WARM_UP);

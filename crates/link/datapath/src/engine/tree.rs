@@ -12,7 +12,7 @@
 //! q_i ~ a_i - r_i
 //! ```
 //!
-//! Two kinds of classes have more. One that is not hungry (it sleeps, or wants less than it
+//! Two kinds of classes have more. One that is not backlogged (it sleeps, or wants less than it
 //! may have) keeps enough for a packet in `DEBT`: HTB counts tokens in time, so that a
 //! packet sent at a tiny rate leaves a debt of seconds, which a later, higher rate does not
 //! forgive. One at its ceiling has its whole allocation as rate.
@@ -37,9 +37,9 @@ use super::{
 const SLACK_PERCENT: u64 = 2;
 
 /// Every class has at least this of its own, so that none starves.
-const LEAST: BitRate = BitRate::kbit(8);
+const MIN_OWN_RATE: BitRate = BitRate::kbit(8);
 
-/// A packet that a class sends while it is not hungry costs it no more than this.
+/// A packet that a class sends while it is not backlogged costs it no more than this.
 const DEBT: Duration = Duration::from_millis(20);
 
 /// Above this capacity packets are not split: the work per packet would cost more than
@@ -152,7 +152,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
     let Plan { shape, groups, members } = *plan;
     out.clear();
     let capacity = shape.capacity;
-    let ceiling = |policy: &Policy| policy.ceiling().min(capacity).max(LEAST);
+    let ceiling = |policy: &Policy| policy.ceiling().min(capacity).max(MIN_OWN_RATE);
     let root = HtbClass {
         handle: TcHandle::new(MAJOR, ROOT),
         parent: TcHandle::new(MAJOR, 0),
@@ -205,7 +205,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
 pub fn fixed(plan: &Plan<'_>, out: &mut Vec<Node>) {
     build(plan, out);
     let Plan { shape, groups, members } = *plan;
-    let floor = |policy: &Policy| policy.floor().min(shape.capacity).max(LEAST);
+    let floor = |policy: &Policy| policy.floor().min(shape.capacity).max(MIN_OWN_RATE);
     let weight = |policy: &Policy| u64::from(policy.weight().get());
     let lightest = members.iter().map(|m| weight(&m.policy)).min().unwrap_or(1).max(1);
     let (inner, leaves) = out[1..].split_at_mut(groups.len());
@@ -230,7 +230,7 @@ pub fn fixed(plan: &Plan<'_>, out: &mut Vec<Node>) {
 /// The rates of groups and members, bit/s: see the module's text.
 fn rates(shape: &Shape, groups: &[Group], members: &[Member]) -> (Vec<u64>, Vec<u64>) {
     let capacity = shape.capacity;
-    let floor = |policy: &Policy| policy.floor().min(capacity).max(LEAST).0;
+    let floor = |policy: &Policy| policy.floor().min(capacity).max(MIN_OWN_RATE).0;
     let weight = |policy: &Policy| u64::from(policy.weight().get());
     let alone = || (0..members.len()).filter(|&i| members[i].group.is_none());
     let inside = |g: usize| (0..members.len()).filter(move |&i| members[i].group == Some(g));
@@ -240,7 +240,7 @@ fn rates(shape: &Shape, groups: &[Group], members: &[Member]) -> (Vec<u64>, Vec<
         |g: usize| inside(g).map(|i| floor(&members[i].policy)).sum::<u64>().max(floor(&groups[g].policy));
     let floors: u64 = (0..groups.len()).map(group_floor).sum::<u64>()
         + alone().map(|i| floor(&members[i].policy)).sum::<u64>();
-    // Half of what the floors leave is what those that are not hungry may keep, by weight;
+    // Half of what the floors leave is what those that are not backlogged may keep, by weight;
     // more than saves them from debts they need not.
     let spare = room.saturating_sub(floors) / 2;
     let ready = BitRate::of(Bytes(shape.unit()), DEBT).0;
@@ -250,13 +250,13 @@ fn rates(shape: &Shape, groups: &[Group], members: &[Member]) -> (Vec<u64>, Vec<
         u64::try_from(u128::from(of) * u128::from(weight) / u128::from(weights.max(1))).unwrap_or(u64::MAX)
     };
     let terms = |i: usize, spare: u64, weights: u64| {
-        let Member { policy, allocation, hungry, .. } = &members[i];
-        let ceiling = policy.ceiling().min(capacity).max(LEAST).0;
-        let kept = if *hungry { 0 } else { part(spare, weight(policy), weights).min(ready).min(ceiling) };
+        let Member { policy, allocation, backlogged, .. } = &members[i];
+        let ceiling = policy.ceiling().min(capacity).max(MIN_OWN_RATE).0;
+        let kept = if *backlogged { 0 } else { part(spare, weight(policy), weights).min(ready).min(ceiling) };
         Terms {
             least: floor(policy).max(kept),
             allocation: allocation.0,
-            at_ceiling: *hungry && allocation.0 >= ceiling,
+            at_ceiling: *backlogged && allocation.0 >= ceiling,
         }
     };
     let group_terms: Vec<Vec<Terms>> = (0..groups.len())
@@ -297,15 +297,15 @@ fn quanta(shape: &Shape, members: &[Member], rates: &[u64]) -> Vec<u64> {
     let weight = |m: &Member| u64::from(m.policy.weight().get());
     let weights: u64 = members.iter().map(weight).sum::<u64>().max(1);
     let lacks = |m: &Member, rate: u64| {
-        let wanted = if m.hungry { m.allocation } else { shape.capacity.scale(weight(m), weights) };
+        let wanted = if m.backlogged { m.allocation } else { shape.capacity.scale(weight(m), weights) };
         wanted.0.saturating_sub(rate)
     };
-    let hungry = || members.iter().zip(rates).filter(|(m, _)| m.hungry);
-    let lacking: u128 = hungry().map(|(m, rate)| u128::from(lacks(m, *rate))).sum();
+    let backlogged = || members.iter().zip(rates).filter(|(m, _)| m.backlogged);
+    let lacking: u128 = backlogged().map(|(m, rate)| u128::from(lacks(m, *rate))).sum();
     let unit = shape.unit();
     let time = Duration::from_millis(20);
     // One round serves each class once. It is short enough that no class waits long.
-    let round = shape.capacity.bytes_in(time).0.max(4 * unit * hungry().count().max(1) as u64);
+    let round = shape.capacity.bytes_in(time).0.max(4 * unit * backlogged().count().max(1) as u64);
     let quantum = |(m, rate): (&Member, &u64)| {
         let part = u128::from(round) * u128::from(lacks(m, *rate)) / lacking.max(1);
         u64::try_from(part).unwrap_or(u64::MAX).clamp(unit, round)
@@ -345,7 +345,7 @@ mod tests {
             Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit))
                 .unwrap();
         let allocation = BitRate::mbit(mbit);
-        Member { minor, group: None, policy, allocation, hungry: mbit > 0, prio: 1 }
+        Member { minor, group: None, policy, allocation, backlogged: mbit > 0, prio: 1 }
     }
 
     fn class(nodes: &[Node], minor: u16) -> HtbClass {
@@ -382,7 +382,7 @@ mod tests {
         let (g, a, b) = (class(&nodes, 15), class(&nodes, 16), class(&nodes, 17));
         assert_eq!((g.rate, g.ceil), (BitRate(30_008_000), BitRate::mbit(60)));
         assert_eq!((a.rate, a.ceil, a.quantum.0), (BitRate::mbit(30), BitRate::mbit(50), shape.unit()));
-        assert_eq!((b.rate, b.ceil, b.quantum.0), (LEAST, BitRate::mbit(100), 3 * shape.unit()));
+        assert_eq!((b.rate, b.ceil, b.quantum.0), (MIN_OWN_RATE, BitRate::mbit(100), 3 * shape.unit()));
         assert!(nodes[3].leaf.is_some() && nodes[1].leaf.is_none());
     }
 
@@ -494,17 +494,17 @@ mod tests {
             split in any::<bool>(),
         ) {
             let n = parts.len() as u64;
-            let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, hungry), minor)| {
+            let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, backlogged), minor)| {
                 let floor = capacity * min / 100 / n;
                 let policy = Policy::new(
                     Weight::new(w).unwrap(), (floor >= 8_000).then_some(BitRate(floor)), None).unwrap();
                 let allocation = BitRate((capacity * alloc / 100 / n).max(floor));
-                Member { minor, group: None, policy, allocation, hungry, prio: 1 }
+                Member { minor, group: None, policy, allocation, backlogged, prio: 1 }
             }).collect();
             let mut nodes = Vec::new();
             make(&shape(BitRate(capacity), split), &[], &members, &mut nodes);
             let sum: u64 = nodes[1..].iter().map(|n| n.class.rate.0).sum();
-            prop_assert!(sum <= capacity.max(n * LEAST.0), "{sum} of {capacity}");
+            prop_assert!(sum <= capacity.max(n * MIN_OWN_RATE.0), "{sum} of {capacity}");
             for (node, member) in nodes[1..].iter().zip(&members) {
                 prop_assert!(node.class.rate >= member.policy.floor());
                 prop_assert!(node.class.rate <= node.class.ceil);

@@ -41,7 +41,7 @@ pub(crate) use tests::{Desk, offer};
 /// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 /// The most calendar steps in one answer.
-const MOST_STEPS: usize = 10_000;
+const MAX_STEPS: usize = 10_000;
 
 /// A change of an agreement, for `weir events`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -382,7 +382,7 @@ impl Agreements {
             promisable: limits.promisable(),
             other: limits.other(),
             other_is_ceiling: self.rules.ceiling(&self.link).is_some(),
-            steps: calendar.profile(from, to).take(MOST_STEPS).map(step).collect(),
+            steps: calendar.profile(from, to).take(MAX_STEPS).map(step).collect(),
         })
     }
 

@@ -12,7 +12,7 @@ use redb::Database;
 use weir_agree::Utc;
 
 /// The number of damaged files kept. The oldest is removed.
-const KEPT: usize = 8;
+const MAX_DAMAGED_FILES: usize = 8;
 
 /// One of the two copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Directory {
         let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
         // The names contain the date.
         names.sort_unstable_by(|a, b| b.cmp(a));
-        for name in names.iter().skip(KEPT) {
+        for name in names.iter().skip(MAX_DAMAGED_FILES) {
             let path = self.path.join(name);
             let _ = if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
         }

@@ -16,7 +16,7 @@ use weir_image::PROBE;
 use super::step::{ask, check};
 
 /// The longest time for a pull of the image.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PULL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The sockets of this node's runtimes.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ fn docker(socket: &Path, tag: &str) -> Pull {
     let by = format!("Docker at {}", socket.display());
     let request = |line: String| -> std::io::Result<(u16, String)> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PULL_TIMEOUT))?;
         stream
             .write_all(format!("{line} HTTP/1.0\r\nhost: docker\r\ncontent-length: 0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
@@ -148,11 +148,11 @@ fn run(command: &mut Command) -> Result<(), String> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(50)),
+            Ok(None) if begun.elapsed() < PULL_TIMEOUT => thread::sleep(Duration::from_millis(50)),
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("it takes longer than {PATIENCE:?}"));
+                return Err(format!("it takes longer than {PULL_TIMEOUT:?}"));
             }
         }
     };

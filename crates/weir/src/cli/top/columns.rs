@@ -36,7 +36,7 @@ const COLUMNS: [(Column, u16, u16); 10] = [
 ];
 
 /// The smallest useful width of a bar.
-const LEAST_BAR: u16 = 6;
+const MIN_BAR: u16 = 6;
 
 /// The columns that fit, each with its first character and its width. The first two characters of a
 /// line are for the mark of the selected class.
@@ -53,7 +53,7 @@ pub(super) fn fit(lines: &[Line<'_>], width: u16) -> Vec<(Column, u16, u16)> {
     for &(column, wide, _) in shown {
         let wide = match column {
             Column::Name => name,
-            Column::Bar if bar < LEAST_BAR => continue,
+            Column::Bar if bar < MIN_BAR => continue,
             Column::Bar => bar,
             _ => wide,
         };

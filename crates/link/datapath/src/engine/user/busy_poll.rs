@@ -22,7 +22,7 @@ impl BusyPoll {
     const LONGEST: Duration = Duration::from_micros(50);
     const FIRST: Duration = Duration::from_micros(10);
     /// It looks in at least one of this power of two pauses.
-    const PATIENCE: u32 = 10;
+    const MAX_BACKOFF: u32 = 10;
 
     /// How long to look before the next sleep.
     pub(super) fn look(self) -> Duration {
@@ -33,7 +33,7 @@ impl BusyPoll {
     pub(super) fn paused(&mut self, pause: Duration) {
         if pause > BusyPoll::LONGEST {
             if self.look > Duration::ZERO {
-                self.misses = (self.misses + 1).min(BusyPoll::PATIENCE);
+                self.misses = (self.misses + 1).min(BusyPoll::MAX_BACKOFF);
                 self.alone = 1 << self.misses;
             }
             self.look = Duration::ZERO;
@@ -96,6 +96,6 @@ mod tests {
         assert!(looked < 10_000 * SENDS / 10, "{looked:?}");
         assert!(looked > Duration::ZERO, "it would be well if it could");
         let (slept, _) = pauses(&mut busy_poll, 5, 2_000);
-        assert!(slept <= (1 << BusyPoll::PATIENCE) + 4, "and looks again where that helps: {slept}");
+        assert!(slept <= (1 << BusyPoll::MAX_BACKOFF) + 4, "and looks again where that helps: {slept}");
     }
 }

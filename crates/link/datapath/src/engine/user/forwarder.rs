@@ -41,7 +41,7 @@ const BATCH: u32 = 64;
 /// that became due meanwhile leave together.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(100);
 /// How long a command may take to be answered.
-const PATIENCE: Duration = Duration::from_secs(1);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stands for the wakeup_fd among the tap queues.
 const BELL: u64 = u64::MAX;
 
@@ -123,7 +123,7 @@ impl Forwarder {
             return None;
         }
         self.ring();
-        answered.recv_timeout(PATIENCE).ok()
+        answered.recv_timeout(COMMAND_TIMEOUT).ok()
     }
 }
 

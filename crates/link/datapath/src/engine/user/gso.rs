@@ -33,7 +33,7 @@ impl GsoBatcher {
     const TRACKS: usize = 64;
     /// Then all leave, whatever else there is: how long the first one may have waited is as long as it takes
     /// to read these.
-    const MOST: u32 = 256;
+    const MAX_WAITING: u32 = 256;
 
     pub(super) fn new() -> GsoBatcher {
         GsoBatcher { trains: Vec::with_capacity(GsoBatcher::TRACKS), spare: Vec::new(), taken: 0 }
@@ -41,7 +41,7 @@ impl GsoBatcher {
 
     /// At this number of waiting datagrams all leave.
     pub(super) fn is_full(&self) -> bool {
-        self.taken >= GsoBatcher::MOST
+        self.taken >= GsoBatcher::MAX_WAITING
     }
 
     /// Takes a tap queue's frame with a batch; `write` has those leave that cannot wait. False: the
@@ -364,7 +364,7 @@ mod tests {
         let mut batcher = GsoBatcher::new();
         let taken =
             (0..).take_while(|i| !batcher.is_full() && batcher.push(LANE, &of(0, i * 18), |_| {})).count();
-        assert_eq!(taken, GsoBatcher::MOST as usize);
+        assert_eq!(taken, GsoBatcher::MAX_WAITING as usize);
         batcher.clear(|_| {});
         assert!(!batcher.is_full());
     }

@@ -44,7 +44,7 @@ use super::{
 const PREF: u16 = 0x7e00;
 /// Lanes at first; twice as many whenever they do not do. The kernel takes 10 ms to close each, and one
 /// after the other when the agent is killed.
-const FEW: usize = 16;
+const INITIAL_QUEUES: usize = 16;
 /// Between two looks at whether the device is there, where no link event told of a change.
 const PATROL: Duration = Duration::from_millis(250);
 
@@ -59,7 +59,7 @@ pub struct User {
     /// By minor.
     lanes: BTreeMap<u16, usize>,
     applied: BTreeMap<u16, HtbClass>,
-    gauges: Vec<QueueCounters>,
+    counters: Vec<QueueCounters>,
     late: Lateness,
     split: Option<bool>,
     /// Its thread goes before others.
@@ -80,7 +80,7 @@ impl User {
     pub fn open(link: &str, attachments: &Attachments) -> Result<User, EngineError> {
         let path = UserPath::load()?;
         let mut ifb = Ifb::open(link, 1)?;
-        match set_up(&mut ifb, &path, FEW) {
+        match set_up(&mut ifb, &path, INITIAL_QUEUES) {
             Ok((tap, forwarder)) => {
                 let user = User {
                     ifb,
@@ -90,7 +90,7 @@ impl User {
                     forwarder,
                     lanes: BTreeMap::new(),
                     applied: BTreeMap::new(),
-                    gauges: vec![QueueCounters::default(); FEW],
+                    counters: vec![QueueCounters::default(); INITIAL_QUEUES],
                     late: Lateness::default(),
                     split: None,
                     ahead: false,
@@ -130,7 +130,7 @@ impl User {
     }
 
     fn configure(&self) -> Result<(), EngineError> {
-        let lanes = u32::try_from(self.gauges.len()).unwrap_or(u32::MAX);
+        let lanes = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
         Ok(self.path.configure(self.tap, lanes, self.cookie)?)
     }
 
@@ -140,7 +140,7 @@ impl User {
             return Ok(0);
         }
         let taken: BTreeSet<usize> = self.lanes.values().copied().collect();
-        (1..self.gauges.len()).find(|lane| !taken.contains(lane)).ok_or_else(|| EngineError::Lacking {
+        (1..self.counters.len()).find(|lane| !taken.contains(lane)).ok_or_else(|| EngineError::Lacking {
             engine: Kind::User,
             why: format!(
                 "it has no lane for class 1:{minor:x}, all {LANES} are taken: use engine = \"htb\", or groups of fewer classes"
@@ -154,8 +154,8 @@ impl User {
             let _ = self.path.set_lane(TcHandle::new(MAJOR, minor).0, None);
         }
         self.applied.clear();
-        self.gauges =
-            (0..self.gauges.len()).map(|lane| QueueCounters::new(self.path.entered(lane))).collect();
+        self.counters =
+            (0..self.counters.len()).map(|lane| QueueCounters::new(self.path.entered(lane))).collect();
         self.split = None;
     }
 
@@ -163,7 +163,7 @@ impl User {
     fn begin(&mut self, lanes: usize) -> Result<(), EngineError> {
         self.ifb.rebuild()?;
         (self.tap, self.forwarder) = set_up(&mut self.ifb, &self.path, lanes)?;
-        self.gauges.resize(lanes, QueueCounters::default());
+        self.counters.resize(lanes, QueueCounters::default());
         self.forget();
         self.set_realtime(self.ahead);
         self.patrolled = None;
@@ -178,7 +178,7 @@ impl User {
             ..Counters::default()
         };
         let Some(&lane) = self.lanes.get(&minor) else { return counters };
-        let counted = self.gauges[lane].look(report.lanes[lane], self.path.entered(lane));
+        let counted = self.counters[lane].look(report.lanes[lane], self.path.entered(lane));
         Counters { packets: counted.packets, drops: counted.drops, backlog: counted.backlog, ..counters }
     }
 }
@@ -243,7 +243,7 @@ impl Engine for User {
         let mut nodes = std::mem::take(&mut self.nodes);
         tree::build(plan, &mut nodes);
         let lanes = plan.members.len().next_power_of_two().min(LANES);
-        if lanes > self.gauges.len() {
+        if lanes > self.counters.len() {
             self.begin(lanes)?;
         }
         let result = self.write(plan.shape.split, &nodes);
@@ -320,7 +320,7 @@ impl Device for User {
     }
 
     fn rebuild(&mut self) -> Result<bool, EngineError> {
-        self.begin(self.gauges.len())?;
+        self.begin(self.counters.len())?;
         Ok(true)
     }
 
@@ -397,7 +397,7 @@ impl User {
                     Ok((lane, self.path.set_lane(node.class.handle.0, u32::try_from(lane).ok())?))
                 }) {
                     Ok((lane, ())) => {
-                        self.gauges[lane].begin();
+                        self.counters[lane].begin();
                         self.lanes.insert(minor, lane);
                         commands.push(Command::TapQueue(lane, Some(minor)));
                     }

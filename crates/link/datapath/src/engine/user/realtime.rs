@@ -17,7 +17,7 @@ pub(super) struct RealtimeBudget {
 }
 
 impl RealtimeBudget {
-    const MOST: Duration = Duration::from_millis(20);
+    const MAX_SAVED: Duration = Duration::from_millis(20);
     const EARNED: u32 = 4;
 
     /// Since it was last told, the thread was asleep, or not. The order from now on: before others,
@@ -30,7 +30,8 @@ impl RealtimeBudget {
         } else {
             self.used = self.used.saturating_sub(RealtimeBudget::EARNED * time);
         }
-        self.is_ahead = self.used < RealtimeBudget::MOST && (self.is_ahead || self.used == Duration::ZERO);
+        self.is_ahead =
+            self.used < RealtimeBudget::MAX_SAVED && (self.is_ahead || self.used == Duration::ZERO);
         self.is_ahead
     }
 }
@@ -88,7 +89,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(
                 (change(), change()),
-                (RealtimeBudget::MOST, RealtimeBudget::MOST / RealtimeBudget::EARNED)
+                (RealtimeBudget::MAX_SAVED, RealtimeBudget::MAX_SAVED / RealtimeBudget::EARNED)
             );
         }
     }
