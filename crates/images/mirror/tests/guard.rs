@@ -10,14 +10,17 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use support::{Registry, RegistryFault, Served, digest, pair, serve, serve_with, settings, timing};
+use support::{
+    Registry, RegistryFault, Served, digest, memory::InMemoryCoordination, pair, serve, serve_with, settings,
+    timing,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use weir_image::{
     Image, Scope, UnixMillis,
-    coordination::{AcquireResult, Coordination, InMemoryCoordination, LEASE},
+    coordination::{AcquireResult, Coordination, LEASE},
     store::{Budget, PolicyKind, Store, StoreError},
 };
 

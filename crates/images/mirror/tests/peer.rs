@@ -44,7 +44,7 @@ async fn a_node_tells_which_peers_take_it_for_one_and_why_others_do_not() {
     let other = world.dir.path().join("other");
     std::fs::write(&other, "another secret of some length\n").unwrap();
     world.settings[2].pop.as_mut().unwrap().secret_file = Some(other);
-    world.begin_by_twin().await;
+    world.begin_in_memory().await;
     // It is registered still.
     world.nodes[3].kill();
     let probed = world.nodes[0].mirror.probe_peers().await;

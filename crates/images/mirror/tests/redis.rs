@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{digest, redis::RedisServer};
+use support::{conformance, digest, redis::RedisServer};
 use weir_image::{
     UnixMillis,
-    coordination::{AcquireResult, Coordination, Lease, Redis, conformance},
+    coordination::{AcquireResult, Coordination, Lease, Redis},
 };
 
 async fn granted(by: &Redis, of: &[u8]) -> Lease {

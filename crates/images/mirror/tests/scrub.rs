@@ -159,7 +159,7 @@ async fn nodes_of_one_directory_check_each_blob_once_despite_a_death() {
     for given in &mut world.settings {
         given.scrub_rate = FAST;
     }
-    world.begin_by_twin().await;
+    world.begin_in_memory().await;
     until("checked", || world.sum("scrubbed_blobs") >= 30).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let each: Vec<u64> = world.nodes.iter().map(|node| node.counted("scrubbed_blobs")).collect();

@@ -147,7 +147,7 @@ async fn a_node_that_is_cut_off_and_one_that_takes_over_both_end_right() {
     let first = tokio::spawn(async move { leading.blob(APP, &blob).await });
     world.reaches(0, 200_000).await;
     // It cannot renew its lease any more, and knows nothing of who has it next.
-    world.twins[0].set_lost(true);
+    world.nodes_in_memory[0].set_lost(true);
     let second = world.nodes[1].puller().blob(APP, &made.layers[0]).await;
     assert_eq!(digest(second.bytes()), made.layers[0]);
     assert_eq!(digest(first.await.unwrap().bytes()), made.layers[0]);
@@ -214,11 +214,11 @@ async fn budget_is_of_all_nodes_and_no_node_removes_blobs_in_use() {
     let held = world.registry.image("acme/held", "1", 50, &[1 << 20]);
     world.nodes[0].puller().pull("acme/held", "1").await.unwrap();
     world.nodes[0].mirror.store().set_in_use(HashSet::from([held.config.clone()]));
-    for (node, twin) in world.nodes.iter().zip(&world.twins) {
+    for (node, twin) in world.nodes.iter().zip(&world.nodes_in_memory) {
         twin.register(&node.mirror.store().in_use(), UnixMillis::now()).await.unwrap();
     }
     for node in &world.nodes {
-        let used = world.twins[0].nodes(UnixMillis::now()).await.unwrap().in_use;
+        let used = world.nodes_in_memory[0].nodes(UnixMillis::now()).await.unwrap().in_use;
         node.mirror.store().set_in_use_elsewhere(used);
         // The list of its blobs is read from time to time, sooner than blobs may be evicted; here
         // they may at once.

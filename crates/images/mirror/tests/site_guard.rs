@@ -50,7 +50,7 @@ async fn proof_that_an_attacker_hears_is_of_no_use() {
     let (inside, heard) = listen(SocketAddr::from(([a, b, c, 250], 0))).await;
     let attacker = world.site.node(&inside.to_string());
     attacker.register(&Default::default(), UnixMillis::now()).await.unwrap();
-    world.begin_by_twin().await;
+    world.begin_in_memory().await;
     *world.registry.state.login.lock().unwrap() = Some("dXNlcjpwYXNz".to_owned());
     let made = world.registry.image(APP, "1", 40, &[100_000]);
     let at = format!("/v2/{APP}/blobs/{}", made.layers[0]);
@@ -92,7 +92,7 @@ async fn address_of_redis_outside_the_site_is_not_asked() {
     for name in &names {
         world.site.node(name).register(&Default::default(), UnixMillis::now()).await.unwrap();
     }
-    world.begin_by_twin().await;
+    world.begin_in_memory().await;
     let made = world.registry.image(APP, "1", 41, &[100_000]);
     // One of them says that it brings the blob.
     let public =

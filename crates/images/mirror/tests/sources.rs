@@ -262,7 +262,7 @@ async fn private_blob_of_a_peer_under_a_name_of_the_attacker_is_not_served() {
         for given in &mut world.settings {
             given.upstreams.push(evil.settings("evil.example"));
         }
-        world.begin_by_twin().await;
+        world.begin_in_memory().await;
         *world.registry.state.login.lock().unwrap() = Some("dXNlcjpwYXNz".to_owned());
         let made = world.registry.image(APP, "1", 9, &[200_000]);
         take(&world.nodes[0].puller(), &made).await;

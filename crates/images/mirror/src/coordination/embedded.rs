@@ -1,69 +1,21 @@
 //! One process: a map.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use futures_util::future::ready;
 use tokio::sync::broadcast;
 
-use super::{AcquireResult, Answer, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED};
+use super::{AcquireResult, Answer, Coordination, Lease, NEWS, News, Nodes, Records};
 use crate::{Digest, UnixMillis};
 
 /// Leases among the downloads of one process.
 #[derive(Debug)]
 pub struct Embedded {
-    kept: Mutex<Kept>,
+    kept: Mutex<Records>,
     news: broadcast::Sender<News>,
-}
-
-/// The records of a keeper, by the addresses of nodes; `InMemoryCoordination` keeps them too.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    fence: u64,
-    leases: HashMap<Digest, (u64, String, UnixMillis)>,
-    nodes: HashMap<String, (HashSet<Digest>, UnixMillis)>,
-}
-
-impl Kept {
-    pub(super) fn acquire(&mut self, by: &str, digest: &Digest, now: UnixMillis) -> AcquireResult {
-        if let Some((_, by, until)) = self.leases.get(digest)
-            && now < *until
-        {
-            return AcquireResult::Held { by: by.clone() };
-        }
-        self.fence = (self.fence + 1).max(now.0);
-        self.leases.insert(digest.clone(), (self.fence, by.to_owned(), now.after(LEASE)));
-        AcquireResult::Granted(Lease { digest: digest.clone(), fence: self.fence })
-    }
-
-    pub(super) fn renew(&mut self, lease: &Lease, now: UnixMillis) -> bool {
-        match self.leases.get_mut(&lease.digest) {
-            Some((fence, _, until)) if *fence == lease.fence && now < *until => {
-                *until = now.after(LEASE);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    pub(super) fn release(&mut self, lease: &Lease) {
-        if self.leases.get(&lease.digest).is_some_and(|(fence, ..)| *fence == lease.fence) {
-            self.leases.remove(&lease.digest);
-        }
-    }
-
-    pub(super) fn register(&mut self, by: &str, in_use: &HashSet<Digest>, now: UnixMillis) {
-        self.nodes.insert(by.to_owned(), (in_use.clone(), now.after(REGISTERED)));
-    }
-
-    pub(super) fn nodes(&mut self, now: UnixMillis) -> Nodes {
-        self.nodes.retain(|_, (_, until)| now < *until);
-        let mut addresses: Vec<String> = self.nodes.keys().cloned().collect();
-        addresses.sort();
-        Nodes { addresses, in_use: self.nodes.values().flat_map(|(used, _)| used).cloned().collect() }
-    }
 }
 
 impl Default for Embedded {
@@ -73,7 +25,7 @@ impl Default for Embedded {
 }
 
 impl Embedded {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Records> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -112,16 +64,5 @@ impl Coordination for Embedded {
 
     fn news(&self) -> broadcast::Receiver<News> {
         self.news.subscribe()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{super::conformance, *};
-
-    #[tokio::test]
-    async fn the_embedded_one_conforms() {
-        let one = Embedded::default();
-        conformance::check(&one, &one, &conformance::Told::default()).await;
     }
 }

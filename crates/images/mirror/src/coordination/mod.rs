@@ -2,10 +2,8 @@
 //! For one process, or for the nodes of a site.
 
 mod embedded;
-mod memory;
+mod records;
 mod redis;
-
-pub mod conformance;
 
 use std::{collections::HashSet, fmt, str::FromStr, time::Duration};
 
@@ -16,7 +14,7 @@ use crate::{Digest, UnixMillis};
 
 pub use self::redis::{BadRedis, Redis};
 pub use embedded::Embedded;
-pub use memory::{InMemoryCoordination, InMemoryNode};
+pub use records::Records;
 
 /// How long a lease holds unless it is renewed: so long those who wait for a node that died get nothing.
 pub const LEASE: Duration = Duration::from_secs(4);

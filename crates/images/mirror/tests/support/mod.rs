@@ -1,8 +1,10 @@
-//! A registry in this process, with troubles to order, and a mirror in front of it.
+//! A registry in this process with faults on demand, and a mirror in front of it.
 
 #![allow(dead_code)] // each test file uses a part of it
 
+pub(crate) mod conformance;
 pub(crate) mod line;
+pub(crate) mod memory;
 pub(crate) mod redis;
 pub(crate) mod site;
 pub(crate) mod tls;

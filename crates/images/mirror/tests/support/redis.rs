@@ -12,10 +12,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use weir_image::{
-    UnixMillis,
-    coordination::{Redis, conformance::Clock},
-};
+use weir_image::{UnixMillis, coordination::Redis};
+
+use super::conformance::Clock;
 
 pub(crate) struct RedisServer {
     dir: tempfile::TempDir,

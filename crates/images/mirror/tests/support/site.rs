@@ -21,10 +21,11 @@ use tokio::{
 };
 use weir_image::{
     Digest, Mirror, PopSettings, PopStore, Settings, Timing, UnixMillis,
-    coordination::{Coordination, Embedded, InMemoryCoordination, InMemoryNode},
+    coordination::{Coordination, Embedded},
     store::{Budget, PolicyKind, Store, StoreError},
 };
 
+use super::memory::{InMemoryCoordination, InMemoryNode};
 use super::{Got, Puller, Registry, counted, settings, timing};
 
 /// A repository of the registry.
@@ -42,7 +43,7 @@ pub(crate) struct Cluster {
     pub(crate) registry: Registry,
     pub(crate) site: InMemoryCoordination,
     /// The nodes' means of coordination, unless a test gives them another.
-    pub(crate) twins: Vec<InMemoryNode>,
+    pub(crate) nodes_in_memory: Vec<InMemoryNode>,
     pub(crate) settings: Vec<Settings>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) dir: tempfile::TempDir,
@@ -55,7 +56,8 @@ impl Cluster {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "sixteen characters or more\n").unwrap();
-        let (site, mut twins, mut planned) = (InMemoryCoordination::default(), Vec::new(), Vec::new());
+        let (site, mut nodes_in_memory, mut planned) =
+            (InMemoryCoordination::default(), Vec::new(), Vec::new());
         for n in 0..nodes {
             let (root, name, listen) = match store {
                 PopStore::SharedDir => (dir.path().join("store"), format!("node{n}"), None),
@@ -76,10 +78,10 @@ impl Cluster {
                 secret_file: listen.map(|_| secret.clone()),
                 networks: Vec::new(),
             });
-            twins.push(site.node(&name));
+            nodes_in_memory.push(site.node(&name));
             planned.push(given);
         }
-        Cluster { registry, site, twins, settings: planned, nodes: Vec::new(), dir }
+        Cluster { registry, site, nodes_in_memory, settings: planned, nodes: Vec::new(), dir }
     }
 
     /// By what the nodes are known to each other.
@@ -108,9 +110,10 @@ impl Cluster {
         }
     }
 
-    /// As [`Cluster::begin`], coordinated by the twin in memory.
-    pub(crate) async fn begin_by_twin(&mut self) {
-        let by = self.twins.iter().map(|twin| Arc::new(twin.clone()) as Arc<dyn Coordination>).collect();
+    /// As [`Cluster::begin`], coordinated in memory.
+    pub(crate) async fn begin_in_memory(&mut self) {
+        let by =
+            self.nodes_in_memory.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Coordination>).collect();
         self.begin(by).await;
     }
 
@@ -161,10 +164,10 @@ impl Cluster {
     }
 }
 
-/// A site that the twin in memory coordinates.
+/// A site that is coordinated in memory.
 pub(crate) async fn world(store: PopStore, nodes: usize, budget: u64) -> Cluster {
     let mut world = Cluster::plan(store, nodes, budget).await;
-    world.begin_by_twin().await;
+    world.begin_in_memory().await;
     world
 }
 

@@ -9,11 +9,14 @@ use std::{
 use futures_util::future::{BoxFuture, ready};
 use tokio::{sync::broadcast, time::timeout};
 
-use super::{AcquireResult, Coordination, LEASE, Lease, News, REGISTERED};
-use crate::{Digest, UnixMillis, digest::Algorithm};
+use weir_image::{
+    Digest, UnixMillis,
+    coordination::{AcquireResult, Coordination, LEASE, Lease, News, REGISTERED},
+    digest::Algorithm,
+};
 
 /// How a test has time pass for a keeper.
-pub trait Clock: Sync {
+pub(crate) trait Clock: Sync {
     /// The name of the keeper.
     fn now(&self) -> UnixMillis;
     /// Has time pass, of the keeper's own clock too.
@@ -22,7 +25,7 @@ pub trait Clock: Sync {
 
 /// Of keepers that know the time from their callers only.
 #[derive(Debug, Default)]
-pub struct Told(AtomicU64);
+pub(crate) struct Told(AtomicU64);
 
 impl Clock for Told {
     fn now(&self) -> UnixMillis {
@@ -40,7 +43,7 @@ impl Clock for Told {
 ///
 /// # Panics
 /// If it does not conform.
-pub async fn check(one: &dyn Coordination, two: &dyn Coordination, clock: &dyn Clock) {
+pub(crate) async fn check(one: &dyn Coordination, two: &dyn Coordination, clock: &dyn Clock) {
     leases(one, two, clock).await;
     registrations(one, two, clock).await;
     messages(one, two).await;
