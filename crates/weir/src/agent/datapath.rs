@@ -18,7 +18,7 @@ use weir_units::{Bytes, Instant, TcHandle};
 use super::{
     class_table::{ClassTable, DiscoveredClass},
     discover::Discovery,
-    reconcile::LinkState,
+    link_state::LinkState,
     selector_rules,
 };
 use crate::config::{self, Config};

@@ -22,6 +22,7 @@ mod docker;
 mod effects;
 mod events;
 mod export;
+mod link_state;
 mod lock;
 mod pace;
 mod promises;

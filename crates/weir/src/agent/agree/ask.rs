@@ -1,6 +1,6 @@
 //! The API's questions about agreements.
 
-use weir_agree::{Agreement, Fault, FaultCode, Name, Offer, Report, Template, Utc};
+use weir_agree::{Agreement, Fault, Name, Offer, Report, Template, Utc};
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
 
 use super::Agreements;
@@ -120,10 +120,4 @@ impl Agent {
         });
         Ok(agreements.status(agreement, class, agreed, now))
     }
-}
-
-/// The answer where the configuration allows no agreements.
-pub(super) fn off() -> Fault {
-    let message = "cannot make agreements: the node's configuration has no [agreements]".to_owned();
-    Fault::new(FaultCode::AgreementsOff, message)
 }

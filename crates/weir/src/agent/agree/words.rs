@@ -7,7 +7,11 @@ use crate::{
     config::{Agreements as Rules, Link},
 };
 
-pub(super) use super::ask::off;
+/// The answer where the configuration allows no agreements.
+pub(super) fn off() -> Fault {
+    let message = "cannot make agreements: the node's configuration has no [agreements]".to_owned();
+    Fault::new(FaultCode::AgreementsOff, message)
+}
 
 /// Describes an agreement in one line.
 pub(super) fn promise(agreement: &Agreement) -> String {
