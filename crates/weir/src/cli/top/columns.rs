@@ -1,6 +1,6 @@
 //! The columns of `weir top`, and the choice of those that fit.
 
-use ratatui::{style::Style, text::Span};
+use ratatui_core::{style::Style, text::Span};
 use weir_api::Activity;
 
 use super::{ink::Ink, state::Line};

@@ -1,11 +1,10 @@
 //! One frame of `weir top`: a function of the state, the area and the colours.
 
-use ratatui::{
+use ratatui_core::{
     buffer::Buffer,
     layout::Rect,
     style::Modifier,
     text::{Line as Text, Span},
-    widgets::{Paragraph, Widget},
 };
 use weir_api::{Class, Kind, Status};
 use weir_units::BitRate;
@@ -25,7 +24,7 @@ const PANEL: (u16, u16) = (7, 14);
 /// Draws the whole frame into `area`.
 pub(super) fn frame(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     if area.width < 20 || area.height < 4 {
-        return Paragraph::new("too small").render(area, buf);
+        return put("too small", ink.plain(), false, area, buf);
     }
     let mut room = area;
     let footer_row = take_bottom(&mut room, 1);

@@ -1,6 +1,6 @@
 //! Styles, and text in cells.
 
-use ratatui::{
+use ratatui_core::{
     buffer::Buffer,
     layout::Rect,
     style::{Color, Modifier, Style},
@@ -75,11 +75,14 @@ pub(super) fn class_style(state: &State, class: &Class, ink: Ink) -> Style {
 
 /// Draws text into its cell, and cuts it with `…` if it is too long.
 pub(super) fn put(text: &str, style: Style, to_the_right: bool, cell: Rect, buf: &mut Buffer) {
+    if cell.is_empty() {
+        return;
+    }
     let (length, room) = (Span::raw(text).width(), usize::from(cell.width));
     if length <= room {
         let indent = if to_the_right { cell.width - u16::try_from(length).unwrap_or(cell.width) } else { 0 };
         buf.set_stringn(cell.x + indent, cell.y, text, room, style);
-    } else if room > 0 {
+    } else {
         buf.set_stringn(cell.x, cell.y, text, room - 1, style);
         buf.set_stringn(cell.right() - 1, cell.y, "…", 1, style);
     }

@@ -8,6 +8,7 @@ mod columns;
 mod draw;
 mod ink;
 mod panel;
+mod screen;
 mod state;
 
 #[cfg(test)]
@@ -23,12 +24,12 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use crossterm::event::{self, Event, KeyEventKind};
-use ratatui::DefaultTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_api::{Client, ClientError, SetPolicies};
 
 use super::{Look, Session, Usage};
 use ink::Ink;
+use screen::Screen;
 use state::{Action, News, Sort, State};
 
 const EXAMPLES: &str = "Examples:
@@ -146,14 +147,14 @@ fn end_on_signal(tell: Sender<Input>) -> std::io::Result<()> {
 fn full_screen(state: State, client: &Client, look: Look) -> anyhow::Result<()> {
     let (tell, inbox) = mpsc::channel();
     end_on_signal(tell.clone()).context("cannot listen for signals")?;
-    let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
+    let mut terminal = screen::take().context("cannot take over the terminal")?;
     let result = watch(&mut terminal, state, client, look, &tell, &inbox);
-    ratatui::restore();
+    screen::restore();
     result
 }
 
 fn watch(
-    terminal: &mut DefaultTerminal,
+    terminal: &mut Screen,
     mut state: State,
     client: &Client,
     look: Look,

@@ -1,11 +1,11 @@
 //! The panel of the selected class: its last minute, and its explanation on request.
 
-use ratatui::{
+use ratatui_core::{
     buffer::Buffer,
     layout::Rect,
-    style::Modifier,
+    style::{Modifier, Style},
+    symbols::{bar, border},
     text::{Line as Text, Span},
-    widgets::{Block, BorderType, Clear, Sparkline, Widget},
 };
 use weir_api::Class;
 use weir_units::BitRate;
@@ -27,9 +27,7 @@ pub(super) fn panel(state: &State, class: &Class, ink: Ink, area: Rect, buf: &mu
         Span::styled(class.name.clone(), own.add_modifier(Modifier::BOLD)),
         Span::raw(format!(" over the last {HISTORY} s ")),
     ]);
-    let block = Block::bordered().border_type(BorderType::Rounded).border_style(ink.dim()).title(title);
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let inner = bordered(&title, ink.dim(), area, buf);
     let seconds = u16::try_from(HISTORY).unwrap_or(u16::MAX);
     let axis = 9;
     let figure = Rect { width: inner.width.saturating_sub(axis).min(seconds), ..inner };
@@ -38,13 +36,7 @@ pub(super) fn panel(state: &State, class: &Class, ink: Ink, area: Rect, buf: &mu
     let top = rates.iter().copied().max().unwrap_or(0).max(class.allocation.0).max(1);
     let empty = usize::from(figure.width) - rates.len();
     let data = std::iter::repeat_n(None, empty).chain(rates.iter().copied().map(Some));
-    Sparkline::default()
-        .data(data)
-        .max(top)
-        .style(own)
-        .absent_value_symbol(" ")
-        .absent_value_style(ink.dim())
-        .render(figure, buf);
+    sparkline(data, top, own, figure, buf);
     let label = |y, text: &str, buf: &mut Buffer| {
         let cell = Rect::new(
             figure.right() + 1,
@@ -100,6 +92,62 @@ fn details(class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
     }
 }
 
+/// Draws a border with rounded corners and a title, and returns the room inside.
+fn bordered(title: &Text<'_>, style: Style, area: Rect, buf: &mut Buffer) -> Rect {
+    let Rect { x, y, width, height } = area;
+    if width < 2 || height < 2 {
+        return Rect { width: 0, height: 0, ..area };
+    }
+    let inner = Rect { x: x + 1, y: y + 1, width: width - 2, height: height - 2 };
+    let set = border::ROUNDED;
+    let line = |left: &str, middle: &str, right: &str| {
+        format!("{left}{}{right}", middle.repeat(usize::from(inner.width)))
+    };
+    buf.set_string(x, y, line(set.top_left, set.horizontal_top, set.top_right), style);
+    for row in inner.top()..inner.bottom() {
+        buf.set_string(x, row, set.vertical_left, style);
+        buf.set_string(area.right() - 1, row, set.vertical_right, style);
+    }
+    buf.set_string(
+        x,
+        area.bottom() - 1,
+        line(set.bottom_left, set.horizontal_bottom, set.bottom_right),
+        style,
+    );
+    buf.set_line(inner.x, y, title, inner.width);
+    inner
+}
+
+/// Draws one bar per column, in eighths of a cell. `top` is as high as `area`.
+fn sparkline(
+    values: impl Iterator<Item = Option<u64>>,
+    top: u64,
+    style: Style,
+    area: Rect,
+    buf: &mut Buffer,
+) {
+    let bars = [
+        " ",
+        bar::ONE_EIGHTH,
+        bar::ONE_QUARTER,
+        bar::THREE_EIGHTHS,
+        bar::HALF,
+        bar::FIVE_EIGHTHS,
+        bar::THREE_QUARTERS,
+        bar::SEVEN_EIGHTHS,
+        bar::FULL,
+    ];
+    for (x, value) in (area.left()..area.right()).zip(values) {
+        let Some(value) = value else { continue };
+        let eighths = u128::from(value.min(top)) * u128::from(area.height) * 8 / u128::from(top.max(1));
+        let mut left = usize::try_from(eighths).unwrap_or(0);
+        for y in (area.top()..area.bottom()).rev() {
+            buf[(x, y)].set_symbol(bars[left.min(8)]).set_style(style);
+            left = left.saturating_sub(8);
+        }
+    }
+}
+
 /// Draws the text of `weir explain` over the table.
 pub(super) fn explanation(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     let text = match &state.explanation {
@@ -113,11 +161,13 @@ pub(super) fn explanation(state: &State, ink: Ink, area: Rect, buf: &mut Buffer)
     let height = u16::try_from(lines.len() + 2).unwrap_or(u16::MAX).min(area.height.saturating_sub(2));
     let pane =
         Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
-    Clear.render(pane, buf);
-    let block =
-        Block::bordered().border_type(BorderType::Rounded).title(" why ").title_bottom(" Esc closes ");
-    let inner = block.inner(pane);
-    block.render(pane, buf);
+    for position in pane.positions() {
+        buf[position].reset();
+    }
+    let inner = bordered(&Text::from(" why "), ink.plain(), pane, buf);
+    if pane.height > 1 {
+        buf.set_stringn(pane.x + 1, pane.bottom() - 1, " Esc closes ", usize::from(inner.width), ink.plain());
+    }
     let most = lines.len().saturating_sub(usize::from(inner.height));
     let shown = lines.iter().skip(usize::from(state.scroll).min(most));
     for (line, y) in shown.zip(inner.top()..inner.bottom()) {
