@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| weir::fuzz::configuration(text));
+fuzz_target!(|text: &str| weir_agent::fuzz::configuration(text));

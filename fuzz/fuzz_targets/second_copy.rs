@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| weir::fuzz::second_copy(text));
+fuzz_target!(|text: &str| weir_agent::fuzz::second_copy(text));

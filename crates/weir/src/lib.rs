@@ -1,15 +1,6 @@
-//! `weir`: the agent of a node and its command line. `main.rs` is the program.
+//! The command line of weir. `main.rs` is the program.
 
-mod agent;
 mod cli;
-mod config;
-mod control;
-mod doctor;
-#[cfg(fuzzing)]
-pub mod fuzz;
-mod images;
-mod reply;
-mod server;
 
 use std::{io, process::ExitCode};
 

@@ -39,8 +39,8 @@ fn without_agent(silent: &ClientError) -> Doctor {
     let agent =
         Check { name: "agent".to_owned(), verdict: Verdict::Warn, found: silent.to_string(), advice: None };
     let mut checks = vec![agent];
-    checks.extend(crate::doctor::kernel());
-    checks.extend(crate::doctor::engines());
+    checks.extend(weir_agent::doctor::kernel());
+    checks.extend(weir_agent::doctor::engines());
     Doctor { checks }
 }
 

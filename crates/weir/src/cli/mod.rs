@@ -28,11 +28,10 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
 use serde::Serialize;
+use weir_agent::config::ConfigError;
 use weir_api::Client;
 
 pub(crate) use format::Look;
-
-use crate::config::ConfigError;
 
 /// The exit code of a wrong request. The agent was not asked.
 const USAGE: u8 = 2;
@@ -244,11 +243,11 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
     if args.print_config {
         write!(session.out, "{CONFIG}")?;
     } else if args.check {
-        crate::agent::check(config)?;
+        weir_agent::check(config)?;
         writeln!(session.out, "{} is good", config.display())?;
     } else {
         log_to_stderr()?;
-        crate::agent::run(config)?;
+        weir_agent::run(config)?;
     }
     Ok(ExitCode::SUCCESS)
 }

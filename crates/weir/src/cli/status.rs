@@ -63,7 +63,7 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::fake;
+    use weir_fake_agent as fake;
 
     #[test]
     fn what_happened_to_the_state_is_printed_with_the_way_to_acknowledge_it() {

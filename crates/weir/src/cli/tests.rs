@@ -10,7 +10,7 @@ use weir_api::{Class, Doctor, Event, Explanation, Status};
 use weir_units::BitRate;
 
 use super::{Cli, Look, USAGE, run};
-use crate::server::fake::{self, FakeAgent};
+use weir_fake_agent::{self as fake, FakeAgent};
 
 pub(super) struct Outcome {
     pub(super) code: ExitCode,

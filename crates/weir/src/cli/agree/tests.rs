@@ -2,13 +2,11 @@ use std::{fs, path::PathBuf};
 
 use serde_json::Value;
 use weir_agree::{Document, Language, Offer};
+use weir_fake_agent::FakeAgent;
 
-use crate::{
-    cli::{
-        USAGE,
-        tests::{ask, weir},
-    },
-    server::fake::FakeAgent,
+use crate::cli::{
+    USAGE,
+    tests::{ask, weir},
 };
 
 /// A file with this name and text in its own temporary directory.

@@ -262,10 +262,9 @@ mod tests {
     use weir_cc::FlowRecord;
 
     use super::*;
-    use crate::{
-        cli::tests::ask,
-        server::fake::{FakeAgent, congestion_view, flow},
-    };
+    use weir_fake_agent::{FakeAgent, congestion_view, flow};
+
+    use crate::cli::tests::ask;
 
     #[test]
     fn rules_flows_and_times_are_tables_that_line_up() {
@@ -361,7 +360,7 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
         assert!(said.starts_with("10.1.2.0/24 (baseline): cannot tell: 0 flows were seen"), "{said}");
         assert!(said.contains("bbr") && said.contains("unknown"), "{said}");
         let shown: Vec<AdviceView> = ask(&agent, &["cc", "advise", "--apply", "--json"]).json();
-        assert_eq!(shown, crate::server::fake::advice());
+        assert_eq!(shown, weir_fake_agent::advice());
         assert_eq!(ask(&agent, &["cc", "advise", "--apply", "--again"]).code, ExitCode::from(2));
         assert_eq!(ask(&agent, &["cc", "advise", "--rollback"]).code, ExitCode::from(2));
     }

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::Session;
-use crate::config;
 
 const SETUP_EXAMPLES: &str = "Examples:
   weir image setup                     whichever of Docker and containerd is here
@@ -190,7 +189,7 @@ pub(super) fn setup(args: &SetupArgs, session: &mut Session<'_>) -> anyhow::Resu
     let listen = match args.listen {
         Some(listen) => listen,
         None => {
-            config::load_images(&args.config)
+            weir_agent::config::load_images(&args.config)
                 .context("cannot tell where the cache listens (`--listen` says it too)")?
                 .0
                 .listen

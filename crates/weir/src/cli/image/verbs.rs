@@ -17,11 +17,6 @@ use super::super::{
     format::{Table, Tone},
     log_to_stderr,
 };
-use crate::{
-    config,
-    images::{Images, OnFault},
-    server::{self, Access, Socket},
-};
 
 #[derive(Debug, Args)]
 pub(super) struct PinArgs {
@@ -296,42 +291,8 @@ pub(super) fn scrub(args: &ScrubArgs, session: &mut Session<'_>) -> anyhow::Resu
 
 pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     log_to_stderr()?;
-    let (settings, rights) = config::load_images(&args.config)?;
-    let socket = Socket::bind(session.client.socket(), &rights)?;
-    let access = Access::new(rights);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
-        let docker = Some(PathBuf::from(weir_discovery::docker::SOCKET));
-        let images = Images::start(settings, docker, OnFault::End)?;
-        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut hup = signal(SignalKind::hangup())?;
-        let reload = async {
-            while hup.recv().await.is_some() {
-                let read = config::load_images(&args.config).map_err(|e| e.to_string());
-                let done = read.and_then(|(settings, rights)| {
-                    images.reconfigure(settings)?;
-                    server::admit(session.client.socket(), &rights).map_err(|e| e.to_string())?;
-                    access.set(rights);
-                    Ok(())
-                });
-                if let Err(why) = done {
-                    tracing::warn!("{} is refused, the old one stays in force: {why}", args.config.display());
-                }
-            }
-        };
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        let listener = socket.listener()?;
-        tokio::select! {
-            never = server::serve_images(listener, images.clone(), access.clone()) => match never {},
-            why = images.fault() => anyhow::bail!("the image cache ended: {why}"),
-            () = reload => {}
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
-        images.stop();
-        Ok(ExitCode::SUCCESS)
-    })
+    weir_agent::images::serve(&args.config, session.client.socket())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::{
     panel::wrap,
     state::{Action, HISTORY, Mode, News, Sort, State, id},
 };
-use crate::server::fake;
+use weir_fake_agent as fake;
 
 /// A state after one sample of the fake agent.
 fn state() -> State {

@@ -1,0 +1,137 @@
+//! The API's questions about agreements.
+
+use weir_agree::{Agreement, Fault, Name, Offer, Report, Template, Utc};
+use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
+
+use super::Agreements;
+use crate::{
+    agent::{Agent, agree::words},
+    reply::Reply,
+};
+
+/// The channel for the answer.
+type Answer<T> = Reply<Result<T, Fault>>;
+
+/// The agreements that a caller may end and renew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// All agreements.
+    Any,
+    /// The agreements that this user made.
+    User(u32),
+}
+
+/// A question about agreements.
+#[derive(Debug)]
+pub enum AgreementsRequest {
+    /// `GET /v1/agreements/templates`.
+    Templates(Answer<Vec<Template>>),
+    /// An offer. The name distinguishes clients, and the number is the user who sent it.
+    Offer(Name, u32, Box<Offer>, Answer<OfferAnswer>),
+    /// `GET /v1/agreements`.
+    All(Answer<Vec<Agreement>>),
+    /// `GET /v1/agreements/{id}`.
+    One(String, Answer<Agreement>),
+    /// `GET /v1/agreements/status`.
+    Statuses(Answer<Vec<AgreementStatus>>),
+    /// `GET /v1/agreements/{id}/status`.
+    Status(String, Answer<AgreementStatus>),
+    /// The end of an agreement, now.
+    Terminate(String, Owner, Answer<Agreement>),
+    /// A new end of an agreement; `None` means no end.
+    Renew(String, Option<Utc>, Owner, Answer<Agreement>),
+    /// An operator's decision: accept or reject.
+    Decide(String, bool, Answer<Agreement>),
+    /// The bandwidth promised between two moments.
+    Calendar(Option<Utc>, Option<Utc>, Answer<CalendarView>),
+    /// The report of the month that contains the moment. `None` means this month.
+    Report(String, Option<Utc>, Answer<Report>),
+}
+
+impl Agent {
+    /// Answers a question about agreements. A change is in force when this returns.
+    pub(in crate::agent) fn agree(&mut self, ask: AgreementsRequest) {
+        let now = self.moment();
+        // A failed send is ignored: the caller has gone.
+        match ask {
+            AgreementsRequest::Templates(reply) => {
+                drop(reply.send(self.with_agreements(|a| Ok(a.templates()))))
+            }
+            AgreementsRequest::All(reply) => {
+                drop(reply.send(self.with_agreements(|a| Ok(a.all().cloned().collect()))))
+            }
+            AgreementsRequest::One(id, reply) => {
+                drop(reply.send(self.with_agreements(|a| a.one(&id).cloned())))
+            }
+            AgreementsRequest::Statuses(reply) => drop(reply.send(self.statuses(now.utc))),
+            AgreementsRequest::Status(id, reply) => drop(reply.send(self.status_of(&id, now.utc))),
+            AgreementsRequest::Calendar(from, to, reply) => {
+                drop(reply.send(self.with_agreements(|a| a.calendar(from.unwrap_or(now.utc), to))));
+            }
+            AgreementsRequest::Report(id, month, reply) => {
+                let agreements = self.agreements.as_ref().ok_or_else(words::off);
+                let month = month.unwrap_or(now.utc);
+                drop(reply.send(agreements.and_then(|a| a.report(&id, month, &self.store, now.utc))));
+            }
+            AgreementsRequest::Offer(client, uid, offer, reply) => {
+                let answer =
+                    self.change_agreements(|a, store| a.offer(&client, Some(uid), *offer, store, now));
+                drop(reply.send(answer));
+            }
+            AgreementsRequest::Renew(id, end, owner, reply) => {
+                let renewed = self.change_agreements(|a, store| {
+                    a.permits(owner, &id, "renew")?;
+                    a.renew(&id, end, store, now.utc)
+                });
+                drop(reply.send(renewed));
+            }
+            AgreementsRequest::Decide(id, accept, reply) => {
+                drop(reply.send(self.change_agreements(|a, store| a.decide(&id, accept, store, now.utc))));
+            }
+            AgreementsRequest::Terminate(id, owner, reply) => {
+                let begun = self.change_agreements(|a, store| {
+                    a.permits(owner, &id, "terminate")?;
+                    a.terminate(&id, store, now.utc)
+                });
+                let ended = begun.and_then(|()| self.with_agreements(|a| a.one(&id).cloned()));
+                drop(reply.send(ended));
+            }
+        }
+    }
+
+    fn with_agreements<T>(
+        &mut self,
+        act: impl FnOnce(&mut Agreements) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.agreements.as_mut().map_or_else(|| Err(words::off()), act)
+    }
+
+    fn change_agreements<T>(
+        &mut self,
+        act: impl FnOnce(&mut Agreements, &crate::agent::store::Store) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let agreements = self.agreements.as_mut().ok_or_else(words::off)?;
+        let answer = act(agreements, &self.store);
+        self.keep_agreements();
+        answer
+    }
+
+    fn statuses(&mut self, now: Utc) -> Result<Vec<AgreementStatus>, Fault> {
+        let ids = self.with_agreements(|a| Ok(a.all().map(|a| a.id.to_string()).collect::<Vec<_>>()))?;
+        ids.iter().map(|id| self.status_of(id, now)).collect()
+    }
+
+    fn status_of(&mut self, id: &str, now: Utc) -> Result<AgreementStatus, Fault> {
+        let agreements = self.agreements.as_ref().ok_or_else(words::off)?;
+        let agreement = agreements.one(id)?;
+        let agreed = self.classes.agreed(&agreement.id);
+        let class = agreed.map(|_| match self.classes.class_of(&agreement.id) {
+            Some(key) => match self.problem(&self.classes.entries()[key]) {
+                None => Ok(key.to_string()),
+                Some(why) => Err(why),
+            },
+            None => Err(self.classes.unmet(&agreement.id).unwrap_or("it is not known why").to_owned()),
+        });
+        Ok(agreements.status(agreement, class, agreed, now))
+    }
+}

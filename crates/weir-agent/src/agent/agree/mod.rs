@@ -1,0 +1,549 @@
+//! The agreements of this node: the book, its database, and their events.
+//!
+//! This module uses no kernel and no clock: moments are arguments. An answer is given only after its
+//! content is on disk. After a failed write the database is opened again, and its content decides. An
+//! offer counts as accepted if its agreement is in the database, and as never made otherwise. If the
+//! database cannot be opened, the answer says that the result is unknown.
+
+mod ask;
+#[cfg(test)]
+mod durable;
+mod enforce;
+mod watch;
+mod words;
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_agree::{
+    Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Fault, FaultCode, Interval, Monitor,
+    Name, Offer, Rejection, ServiceState, Share, Template, Utc,
+};
+use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, OfferAnswer};
+use weir_units::{BitRate, Instant};
+
+use self::{enforce::Counted, watch::LinkSeen};
+use super::{
+    class_key::ClassKey,
+    class_table::Agreed,
+    store::{Store, StoreError},
+};
+use crate::config::{self, Agreements as Rules, Config, Decide};
+
+pub use ask::{AgreementsRequest, Owner};
+pub(super) use enforce::Interval as Delivery;
+#[cfg(test)]
+pub(crate) use tests::{Desk, offer};
+
+/// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
+const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+/// The most calendar steps in one answer.
+const MAX_STEPS: usize = 10_000;
+
+/// A change of an agreement, for `weir events`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Happened {
+    pub(crate) what: EventKind,
+    pub(crate) id: Option<Name>,
+    pub(crate) detail: String,
+}
+
+/// All agreements of this node.
+///
+/// Invariant: every agreement of the book that is not new is in the database, or `unsaved` says that
+/// its row is older.
+pub struct Agreements {
+    book: AgreementLedger,
+    /// The users who made them. Agreements from before owners were stored have none.
+    owners: BTreeMap<Name, u32>,
+    rules: Rules,
+    link: config::Link,
+    /// The promises to classes that reduce what agreements may get.
+    elsewhere: BitRate,
+    next: u64,
+    openings: u64,
+    /// Agreements in termination. The engine may still enforce them.
+    terminating: BTreeSet<Name>,
+    /// Agreements whose rows are outdated.
+    unsaved: BTreeSet<Name>,
+    /// Agreements whose counted bytes are not written yet.
+    counted: BTreeSet<Name>,
+    counted_since: Instant,
+    /// Agreements whose quota was used up at the last look.
+    used_up: BTreeSet<Name>,
+    monitor: Monitor,
+    months_saved: Instant,
+    happened: Vec<Happened>,
+    /// The counters of classes at the last count, by agreement and class.
+    last_counts: BTreeMap<(Name, ClassKey), Counted>,
+    /// The link when the agreements were last watched.
+    link_seen: Option<LinkSeen>,
+}
+
+impl Agreements {
+    /// Opens the agreements of the database under the configuration's rules. `None` without such a
+    /// section.
+    pub fn open(config: &Config, store: &Store, now: Utc) -> Result<Option<Agreements>, StoreError> {
+        let Some(rules) = config.agreements.clone() else {
+            let left = store.agreements()?.agreements;
+            let left = left.iter().filter(|(a, _)| a.state == AgreementState::Observed).count();
+            if left > 0 {
+                tracing::warn!("{left} agreements are not enforced: the configuration has no [agreements]");
+            }
+            return Ok(None);
+        };
+        let limits = rules.limits(&config.link, BitRate::ZERO);
+        // The configuration was checked, so the limits exist.
+        let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.capacity));
+        let mut agreements = Agreements {
+            book: AgreementLedger::new(limits, rules.book_limits()),
+            owners: BTreeMap::new(),
+            rules,
+            link: config.link.clone(),
+            elsewhere: BitRate::ZERO,
+            next: 1,
+            openings: 0,
+            terminating: BTreeSet::new(),
+            unsaved: BTreeSet::new(),
+            counted: BTreeSet::new(),
+            counted_since: Instant::default(),
+            used_up: BTreeSet::new(),
+            monitor: Monitor::new(),
+            months_saved: Instant::default(),
+            happened: Vec::new(),
+            last_counts: BTreeMap::new(),
+            link_seen: None,
+        };
+        agreements.offer_templates();
+        agreements.reconcile(store)?;
+        // The changes due while no agent ran.
+        agreements.advance(now);
+        agreements.settle(store, now);
+        agreements.resume(store, now);
+        Ok(Some(agreements))
+    }
+
+    /// Adopts changed rules. Existing agreements keep their terms.
+    pub(crate) fn reconfigure(&mut self, rules: Rules, link: &config::Link) {
+        let gone: Vec<Name> = self.book.templates().map(|t| t.id.clone()).collect();
+        gone.iter().for_each(|id| drop(self.book.remove_template(id)));
+        (self.rules, self.link) = (rules, link.clone());
+        self.offer_templates();
+        self.limit();
+    }
+
+    fn offer_templates(&mut self) {
+        let mut templates = self.rules.templates.clone();
+        if templates.is_empty() {
+            templates.push(words::plain_template(&self.rules, &self.link));
+        }
+        for template in templates {
+            // Configured templates were checked with the configuration.
+            let _ = self.book.set_template(template);
+        }
+    }
+
+    /// Sets the sum of the promises to classes without an agreement.
+    pub(crate) fn promised_to_classes(&mut self, promised: BitRate) {
+        let theirs =
+            self.rules.promisable(&self.link).saturating_sub(self.rules.reservable.of(self.link.capacity));
+        let elsewhere = promised.saturating_sub(theirs);
+        if elsewhere != self.elsewhere {
+            self.elsewhere = elsewhere;
+            self.limit();
+        }
+    }
+
+    fn limit(&mut self) {
+        if let Ok(limits) = self.rules.limits(&self.link, self.elsewhere) {
+            self.book.set_link(limits);
+        }
+    }
+
+    /// Adds the agreements of the database that the book lacks.
+    fn reconcile(&mut self, store: &Store) -> Result<(), StoreError> {
+        let openings = store.openings()?;
+        if openings == self.openings {
+            return Ok(());
+        }
+        let stored = store.agreements()?;
+        self.owners.extend(stored.owners);
+        for (agreement, usage) in stored.agreements {
+            match self.book.agreement(&agreement.id) {
+                None => {
+                    if is_terminating(&agreement) {
+                        self.terminating.insert(agreement.id.clone());
+                    }
+                    self.book.restore(agreement, usage);
+                }
+                Some(known) if *known != agreement => drop(self.unsaved.insert(agreement.id)),
+                Some(_) => {}
+            }
+        }
+        self.next = self.next.max(stored.next);
+        self.openings = openings;
+        Ok(())
+    }
+
+    /// The changes since the last call.
+    pub(crate) fn happened(&mut self) -> Vec<Happened> {
+        std::mem::take(&mut self.happened)
+    }
+
+    fn tell(&mut self, what: EventKind, id: Option<&Name>, detail: String) {
+        self.happened.push(Happened { what, id: id.cloned(), detail });
+    }
+
+    /// The templates of offers.
+    pub fn templates(&self) -> Vec<Template> {
+        self.book.templates().cloned().collect()
+    }
+
+    /// All agreements that are kept, also ended ones.
+    pub fn all(&self) -> impl Iterator<Item = &Agreement> {
+        self.book.agreements()
+    }
+
+    /// The agreement with this identifier.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn one(&self, id: &str) -> Result<&Agreement, Fault> {
+        let name = Name::new(id).ok();
+        let found = name.as_ref().and_then(|id| self.book.agreement(id));
+        found.ok_or_else(|| {
+            let message = format!("cannot find an agreement with the id {id} (`weir agree list` lists all)");
+            Fault::new(FaultCode::UnknownAgreement, message)
+        })
+    }
+
+    /// Answers an offer of `client`. The agreement is on disk when this returns it.
+    pub fn offer(
+        &mut self,
+        client: &Name,
+        owner: Option<u32>,
+        offer: Offer,
+        store: &Store,
+        now: ClockReading,
+    ) -> Result<OfferAnswer, Fault> {
+        let party = offer.context.initiator.clone();
+        let state = match self.rules.decide {
+            Decide::Automatic => AgreementState::Observed,
+            Decide::Operator => AgreementState::Pending,
+        };
+        if self.rules.share == Share::Additive && offer.terms.share == Share::Weighted {
+            return Err(words::share_not_offered());
+        }
+        let id = Name::new(&format!("a-{}", self.next)).map_err(|e| words::not_recorded(&e.to_string()))?;
+        let accepted = match self.book.offer_from(client, offer, id.clone(), state, now) {
+            Ok(accepted) => accepted,
+            Err(rejection) => {
+                if !matches!(rejection, Rejection::TooManyOffers { .. }) {
+                    self.tell(EventKind::AgreementRejected, None, format!("{party}: {rejection}"));
+                }
+                return Err(Fault::from(&rejection));
+            }
+        };
+        let Accepted { agreement, oversubscribed, repeated } = accepted;
+        let answer =
+            |agreement| OfferAnswer { agreement, repeated, oversubscribed: oversubscribed.map(Into::into) };
+        if repeated {
+            return Ok(answer(agreement));
+        }
+        self.next += 1;
+        self.owners.extend(owner.map(|uid| (id.clone(), uid)));
+        if let Err(error) = store.save_offer(&agreement, self.next, owner) {
+            self.book.withdraw(&id);
+            let known = self.reconcile(store);
+            if self.book.agreement(&id).is_none() {
+                self.owners.remove(&id);
+                return Err(words::uncertain(&error, known.is_ok()));
+            }
+        }
+        let what = if state == AgreementState::Pending {
+            EventKind::AgreementPending
+        } else {
+            EventKind::AgreementAccepted
+        };
+        let excess =
+            oversubscribed.map_or(String::new(), |o| format!("; the link is oversubscribed by {}", o.excess));
+        self.tell(what, Some(&id), words::promise(&agreement) + &excess);
+        self.tell_begun(&agreement);
+        Ok(answer(agreement))
+    }
+
+    /// Changes an agreement in the book, and on disk before any caller learns of it.
+    fn change<T>(
+        &mut self,
+        id: &str,
+        store: &Store,
+        change: impl FnOnce(&mut AgreementLedger, &Name) -> Result<T, Rejection>,
+    ) -> Result<(Agreement, T), Fault> {
+        let before = self.one(id)?.clone();
+        let usage = self.book.usage(&before.id).unwrap_or_default();
+        let done = change(&mut self.book, &before.id).map_err(|rejection| Fault::from(&rejection))?;
+        let after = self.one(id)?.clone();
+        if let Err(error) = store.save_agreements([&after], self.next) {
+            let known = self.reconcile(store).is_ok();
+            let is_there = known && !self.unsaved.remove(&after.id);
+            if !is_there {
+                self.book.restore(before, usage);
+                return Err(words::uncertain(&error, known));
+            }
+        }
+        Ok((after, done))
+    }
+
+    /// Whether a caller may do `what` with an agreement.
+    ///
+    /// # Errors
+    /// There is no such agreement, or another user made it.
+    pub fn permits(&self, caller: Owner, id: &str, what: &str) -> Result<(), Fault> {
+        let id = &self.one(id)?.id;
+        match (caller, self.owners.get(id)) {
+            (Owner::Any, _) => Ok(()),
+            (Owner::User(uid), Some(owner)) if *owner == uid => Ok(()),
+            (Owner::User(uid), owner) => Err(words::not_owned(id, uid, owner.copied(), what)),
+        }
+    }
+
+    /// Ends an agreement. The engine still enforces it until [`Agreements::finish`].
+    pub fn terminate(&mut self, id: &str, store: &Store, now: Utc) -> Result<(), Fault> {
+        let (agreement, ()) = self.change(id, store, |book, id| book.terminate(id, now))?;
+        self.terminating.insert(agreement.id);
+        Ok(())
+    }
+
+    /// Records that the engine no longer enforces terminating agreements.
+    pub fn finish(&mut self, store: &Store, now: Utc) {
+        if self.terminating.is_empty() {
+            return;
+        }
+        let ids = std::mem::take(&mut self.terminating);
+        for id in ids {
+            if self.book.finish_termination(&id, now).is_ok() {
+                self.unsaved.insert(id.clone());
+                self.tell(EventKind::AgreementTerminated, Some(&id), "its bandwidth is free".to_owned());
+            }
+        }
+        self.save(store);
+    }
+
+    /// Moves the end of an agreement. `None` removes its end.
+    ///
+    /// # Errors
+    /// There is no such agreement, it cannot be renewed, the link has no room, or the disk refuses.
+    pub fn renew(&mut self, id: &str, end: Option<Utc>, store: &Store, now: Utc) -> Result<Agreement, Fault> {
+        let (agreement, _) = self.change(id, store, |book, id| book.renew(id, end, now))?;
+        let detail =
+            agreement.until.map_or("it has no end now".to_owned(), |end| format!("it ends at {end} now"));
+        self.tell(EventKind::AgreementRenewed, Some(&agreement.id), detail);
+        Ok(agreement)
+    }
+
+    /// Accepts or rejects a pending offer.
+    pub fn decide(&mut self, id: &str, accept: bool, store: &Store, now: Utc) -> Result<Agreement, Fault> {
+        let (agreement, ()) = self.change(id, store, |book, id| match accept {
+            true => book.accept(id, now).map(drop),
+            false => book.reject(id, now),
+        })?;
+        let what = if accept { EventKind::AgreementAccepted } else { EventKind::AgreementRejected };
+        self.tell(what, Some(&agreement.id), words::promise(&agreement));
+        self.tell_begun(&agreement);
+        Ok(agreement)
+    }
+
+    /// Reports an agreement that begins with its acceptance.
+    fn tell_begun(&mut self, agreement: &Agreement) {
+        if agreement.service_state == ServiceState::Ready {
+            self.tell(EventKind::AgreementActivated, Some(&agreement.id), words::promise(agreement));
+        }
+    }
+
+    /// The bandwidth promised from one moment to another. Without an end, it goes to the last change.
+    ///
+    /// # Errors
+    /// The end is before the begin.
+    pub fn calendar(&self, from: Utc, to: Option<Utc>) -> Result<CalendarView, Fault> {
+        if to.is_some_and(|to| to <= from) {
+            let message = format!("cannot tell of the calendar from {from} on to an earlier moment");
+            return Err(Fault::new(FaultCode::EndBeforeStart, message));
+        }
+        let (calendar, limits) = (self.book.calendar(), self.book.calendar().limits());
+        let step = |(from, reserved): (Utc, BitRate)| CalendarStep {
+            from,
+            reserved,
+            free: limits.promisable().saturating_sub(reserved),
+        };
+        Ok(CalendarView {
+            link: limits.link,
+            reservable: limits.reservable(),
+            promisable: limits.promisable(),
+            other: limits.other(),
+            other_is_ceiling: self.rules.ceiling(&self.link).is_some(),
+            steps: calendar.profile(from, to).take(MAX_STEPS).map(step).collect(),
+        })
+    }
+
+    /// Begins and ends the agreements that are due. This needs no write before enforcement, because the
+    /// clock gives the next agent the same result.
+    pub(crate) fn advance(&mut self, now: Utc) {
+        for change in self.book.advance(now) {
+            self.unsaved.insert(change.id.clone());
+            let what = match change.service_state {
+                ServiceState::Completed => EventKind::AgreementExpired,
+                _ => EventKind::AgreementActivated,
+            };
+            let detail = self.book.agreement(&change.id).map_or(String::new(), words::promise);
+            self.tell(what, Some(&change.id), detail);
+        }
+    }
+
+    /// Writes the changes of [`Agreements::advance`], and deletes agreements that ended long ago.
+    pub(crate) fn settle(&mut self, store: &Store, now: Utc) {
+        let old: Vec<Name> =
+            self.book.forget_until(self.rules.remembers_since(now)).into_iter().map(|a| a.id).collect();
+        if !old.is_empty()
+            && let Err(e) = store.forget_agreements(&old)
+        {
+            tracing::warn!("{e}");
+        }
+        self.save(store);
+    }
+
+    /// Writes the outdated rows.
+    fn save(&mut self, store: &Store) {
+        if self.unsaved.is_empty() {
+            return;
+        }
+        let rows: Vec<&Agreement> = self.unsaved.iter().filter_map(|id| self.book.agreement(id)).collect();
+        match store.save_agreements(rows, self.next) {
+            Ok(()) => self.unsaved.clear(),
+            Err(e) => tracing::warn!("{e}"),
+        }
+        if let Err(e) = self.reconcile(store) {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// Counts the delivered bytes, and notices quotas that are used up or renewed.
+    pub(super) fn count(&mut self, delivered: &[Delivery], store: &Store, now: ClockReading) {
+        for one in delivered.iter().filter(|one| one.delivered.0 > 0) {
+            if self.book.count(&one.id, one.delivered, now.utc).is_ok() {
+                self.counted.insert(one.id.clone());
+            }
+        }
+        let limited: Vec<_> = self
+            .book
+            .in_force(now.utc)
+            .iter()
+            .filter_map(|f| Some((f.id.clone(), f.limited_until?, f.max)))
+            .collect();
+        let used_up: BTreeSet<Name> = limited.iter().map(|(id, ..)| id.clone()).collect();
+        let mut news = used_up != self.used_up;
+        for (id, until, max) in limited {
+            if !self.used_up.contains(&id) {
+                let detail = format!("it may send {max} until {until}");
+                self.tell(EventKind::AgreementQuotaUsedUp, Some(&id), detail);
+            }
+        }
+        let back: Vec<Name> = self.used_up.difference(&used_up).cloned().collect();
+        for id in back {
+            self.tell(
+                EventKind::AgreementQuotaBack,
+                Some(&id),
+                "a new day or month has begun, or it is over".to_owned(),
+            );
+        }
+        self.used_up = used_up;
+        news |= now.monotonic.since(self.counted_since) >= USAGE_EVERY;
+        if news {
+            self.counted_since = now.monotonic;
+            self.save_counted(store);
+        }
+    }
+
+    /// Writes the bytes counted under agreements with a quota.
+    pub(crate) fn save_counted(&mut self, store: &Store) {
+        let counted = std::mem::take(&mut self.counted);
+        let with_quota = |id: &Name| self.book.agreement(id).is_some_and(|a| a.offer.terms.quota.is_some());
+        let usages: Vec<_> = counted
+            .into_iter()
+            .filter(|id| with_quota(id))
+            .filter_map(|id| self.book.usage(&id).map(|u| (id, u)))
+            .collect();
+        if !usages.is_empty()
+            && let Err(e) = store.save_usage(&usages)
+        {
+            tracing::warn!("{e}");
+            self.counted.extend(usages.into_iter().map(|(id, _)| id));
+        }
+    }
+
+    /// The agreements to enforce now.
+    pub(crate) fn in_force(&self, now: Utc) -> Vec<Agreed> {
+        let agreed = |f: weir_agree::InForce<'_>| Agreed {
+            id: f.id.clone(),
+            selector: f.selector.clone(),
+            weight: (f.share == Share::Weighted).then_some(f.weight),
+            min: f.min,
+            max: f.max,
+            limited_until: f.limited_until,
+        };
+        self.book.in_force(now).into_iter().map(agreed).collect()
+    }
+
+    /// The highest sum of promises at any moment from now on.
+    pub(crate) fn promised(&self, now: Utc) -> BitRate {
+        self.book.calendar().peak(Interval { start: now, end: None })
+    }
+
+    /// The part of these promises above the reservable rate.
+    pub(crate) fn excess(&self, now: Utc) -> BitRate {
+        self.promised(now).saturating_sub(self.book.calendar().limits().reservable())
+    }
+
+    /// The next moment at which an agreement begins or ends.
+    pub(crate) fn next_change(&self, after: Utc) -> Option<Utc> {
+        self.book.next_change(after)
+    }
+
+    /// The status of an agreement of which no class is known.
+    pub fn status_without_class(&self, agreement: &Agreement, now: Utc) -> AgreementStatus {
+        let agreed = self.in_force(now).into_iter().find(|agreed| agreed.id == agreement.id);
+        self.status(agreement, None, agreed.as_ref(), now)
+    }
+
+    /// An agreement with its state. `class` is the class that enforces it, or the reason why none does.
+    pub(crate) fn status(
+        &self,
+        agreement: &Agreement,
+        class: Option<Result<String, String>>,
+        agreed: Option<&Agreed>,
+        now: Utc,
+    ) -> AgreementStatus {
+        let usage = self.book.usage(&agreement.id).unwrap_or_default();
+        let (class, why) = match class {
+            Some(Ok(class)) => (Some(class), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
+        AgreementStatus {
+            agreement: agreement.clone(),
+            in_force: agreed.map(|a| InForce { min: a.min, max: a.max, limited_until: a.limited_until }),
+            class,
+            not_enforced_because: why,
+            share: self.rules.share,
+            sent_today: usage.sent_in_day(now),
+            sent_this_month: usage.sent_in_month(now),
+            violations: self.monitor.month(&agreement.id).map_or(Vec::new(), |month| month.violations),
+        }
+    }
+}
+
+fn is_terminating(agreement: &Agreement) -> bool {
+    matches!(agreement.state, AgreementState::ObservedAndTerminating | AgreementState::PendingAndTerminating)
+}

@@ -1,0 +1,288 @@
+use super::*;
+use crate::agent::class_key::ClassKey;
+use weir_api::EventKind;
+
+/// The current time of this machine.
+fn utc() -> Utc {
+    Utc::from(std::time::SystemTime::now())
+}
+
+const CONFIG: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n";
+
+pub(super) fn config(more: &str) -> Config {
+    crate::config::parse(&format!("{CONFIG}{more}"), std::path::Path::new("test.toml")).unwrap()
+}
+
+/// Agreements with their own database.
+pub(crate) struct Desk {
+    pub(crate) agreements: Agreements,
+    pub(crate) store: Store,
+    _dir: tempfile::TempDir,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Desk {
+        Desk::with("")
+    }
+
+    pub(crate) fn with(more: &str) -> Desk {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let agreements = Agreements::open(&config(more), &store, utc()).unwrap().unwrap();
+        Desk { agreements, store, _dir: dir }
+    }
+}
+
+pub(crate) fn offer(service: &str, mbit: u64) -> Offer {
+    let text = format!(
+        r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{service}"}},
+            "terms":{{"min":"{mbit}mbit","max":"{mbit}mbit"}}}}"#
+    );
+    weir_agree::Document::read(&text, weir_agree::Language::Json).unwrap()
+}
+
+pub(super) fn moment(seconds: u64) -> ClockReading {
+    let utc = Utc::from_millis(1_800_000_000_000 + 1_000 * seconds as i64);
+    ClockReading { utc, monotonic: Instant(std::time::Duration::from_secs(1_000 + seconds)) }
+}
+
+pub(super) fn client() -> Name {
+    Name::new("0/acme").unwrap()
+}
+
+#[test]
+fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("");
+    let (before, gone) = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let web = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement;
+        let db = agreements.offer(&client(), None, offer("db", 30), &store, moment(0)).unwrap().agreement;
+        agreements.terminate(db.id.as_str(), &store, moment(1).utc).unwrap();
+        agreements.finish(&store, moment(1).utc);
+        assert_eq!(agreements.in_force(moment(2).utc).len(), 1);
+        (web, db.id)
+    };
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(5).utc).unwrap().unwrap();
+    assert_eq!(agreements.one(before.id.as_str()).unwrap(), &before);
+    assert_eq!(agreements.one(gone.as_str()).unwrap().state, AgreementState::Terminated);
+    assert_eq!(agreements.promised(moment(5).utc), BitRate::mbit(20));
+    let next = agreements.offer(&client(), None, offer("db", 70), &store, moment(5)).unwrap().agreement;
+    assert!(next.id != before.id && next.id != gone);
+    assert!(agreements.offer(&client(), None, offer("mail", 1), &store, moment(5)).is_err());
+}
+
+#[test]
+fn what_classes_are_promised_is_not_promised_to_agreements() {
+    let mut desk = Desk::new();
+    // 95 Mbit/s may be promised, 90 of them to agreements.
+    desk.agreements.promised_to_classes(BitRate::mbit(25));
+    let Desk { agreements, store, .. } = &mut desk;
+    let fault = agreements.offer(&client(), None, offer("web", 71), store, moment(0)).unwrap_err();
+    assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(70)));
+    assert!(agreements.offer(&client(), None, offer("web", 70), store, moment(0)).is_ok());
+}
+
+#[test]
+fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("");
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+    let mut offer = offer("web", 20);
+    let after = BitRate::mbit(2);
+    offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
+    let id = agreements.offer(&client(), None, offer, &store, moment(0)).unwrap().agreement.id;
+    let sent = |bytes| {
+        let delivery = Delivery {
+            id: id.clone(),
+            class: "docker:web".into(),
+            guarantee: BitRate::mbit(20),
+            demand: weir_share::Demand::UNLIMITED,
+            delivered: weir_units::Bytes(bytes),
+            time: std::time::Duration::from_millis(100),
+            waits: true,
+        };
+        [delivery]
+    };
+    agreements.count(&sent(999), &store, moment(1));
+    assert_eq!(agreements.in_force(moment(1).utc)[0].max, BitRate::mbit(20));
+    agreements.happened();
+    agreements.count(&sent(1), &store, moment(2));
+    assert_eq!(agreements.in_force(moment(2).utc)[0].max, after);
+    assert_eq!(agreements.happened()[0].what, "agreement-quota-used-up");
+    drop((agreements, store));
+
+    let store = Store::open(dir.path()).unwrap();
+    let agreements = Agreements::open(&config, &store, moment(3).utc).unwrap().unwrap();
+    assert_eq!(agreements.in_force(moment(3).utc)[0].max, after);
+}
+
+#[test]
+fn an_operator_who_decides_has_offers_wait() {
+    let mut desk = Desk::with("decide = \"operator\"\n");
+    let Desk { agreements, store, .. } = &mut desk;
+    let offered = agreements.offer(&client(), None, offer("web", 20), store, moment(0)).unwrap().agreement;
+    assert_eq!(offered.state, AgreementState::Pending);
+    assert!(agreements.in_force(moment(1).utc).is_empty());
+    let accepted = agreements.decide(offered.id.as_str(), true, store, moment(2).utc).unwrap();
+    assert_eq!((accepted.state, accepted.from), (AgreementState::Observed, moment(2).utc));
+    let other = agreements.offer(&client(), None, offer("db", 20), store, moment(3)).unwrap().agreement;
+    agreements.decide(other.id.as_str(), false, store, moment(4).utc).unwrap();
+    assert_eq!(store.agreements().unwrap().agreements.len(), 2);
+    assert_eq!(agreements.in_force(moment(5).utc).len(), 1);
+}
+
+/// An agreement without a weight in its terms has its class's weight.
+#[test]
+fn spare_is_shared_by_weight_only_where_the_node_says_so() {
+    let weighted = || {
+        let mut weighted = offer("web", 20);
+        weighted.terms.share = Share::Weighted;
+        weighted.terms.weight = weir_share::Weight::new(3).unwrap();
+        weighted
+    };
+    let mut equal = Desk::with("share = \"additive\"\n");
+    let fault = equal.agreements.offer(&client(), None, weighted(), &equal.store, moment(0)).unwrap_err();
+    assert_eq!((fault.code, fault.accepted), (FaultCode::ShareNotOffered, vec!["additive".to_owned()]));
+    let mut desk = Desk::new();
+    let Desk { agreements, store, .. } = &mut desk;
+    agreements.offer(&client(), None, weighted(), store, moment(0)).unwrap();
+    agreements.offer(&client(), None, offer("db", 20), store, moment(0)).unwrap();
+    let weights: Vec<_> = agreements.in_force(moment(1).utc).iter().map(|one| one.weight).collect();
+    assert_eq!(weights, [weir_share::Weight::new(3).ok(), None], "without a word the class keeps its own");
+}
+
+#[test]
+fn what_begins_at_once_is_told_and_what_waits_for_a_word_when_that_is_yes() {
+    let told = |agreements: &mut Agreements| -> Vec<EventKind> {
+        agreements.happened().into_iter().map(|one| one.what).collect()
+    };
+    let mut desk = Desk::new();
+    desk.agreements.offer(&client(), None, offer("web", 20), &desk.store, moment(0)).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
+    let mut later = offer("db", 20);
+    later.terms.start = Some(moment(60).utc);
+    desk.agreements.offer(&client(), None, later, &desk.store, moment(0)).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-accepted"]);
+    desk.agreements.advance(moment(60).utc);
+    assert_eq!(told(&mut desk.agreements), ["agreement-activated"]);
+
+    let mut desk = Desk::with("decide = \"operator\"\n");
+    let waits = desk.agreements.offer(&client(), None, offer("web", 20), &desk.store, moment(0)).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-pending"]);
+    let id = waits.agreement.id;
+    desk.agreements.decide(id.as_str(), true, &desk.store, moment(1).utc).unwrap();
+    assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
+}
+
+/// An agreement that was terminating at the crash is terminated after it.
+#[test]
+fn termination_goes_on_after_a_crash_and_old_ones_are_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("keep_days = 1\n");
+    let id = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let id = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+        agreements.terminate(id.as_str(), &store, moment(1).utc).unwrap();
+        id
+    };
+    let store = Store::open(dir.path()).unwrap();
+    let stored = || store.agreements().unwrap().agreements;
+    assert_eq!(stored()[0].0.state, AgreementState::ObservedAndTerminating, "its end is on disk");
+    let mut agreements = Agreements::open(&config, &store, moment(2).utc).unwrap().unwrap();
+    agreements.finish(&store, moment(2).utc);
+    assert_eq!(agreements.one(id.as_str()).unwrap().state, AgreementState::Terminated);
+    assert_eq!(stored()[0].0.state, AgreementState::Terminated);
+    agreements.settle(&store, moment(3_600).utc);
+    assert_eq!(stored().len(), 1);
+    agreements.settle(&store, moment(2 * 86_400).utc);
+    assert_eq!((stored().len(), agreements.all().count()), (0, 0));
+}
+
+/// Earlier promises beyond the new limit are kept and reported.
+#[test]
+fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
+    let mut desk = Desk::new();
+    let Desk { agreements, store, .. } = &mut desk;
+    agreements.offer(&client(), None, offer("web", 70), store, moment(0)).unwrap();
+    assert_eq!(agreements.excess(moment(1).utc), BitRate::ZERO);
+    let half = config("reservable = 0.5\n");
+    agreements.reconfigure(half.agreements.clone().unwrap(), &half.link);
+    assert_eq!(agreements.excess(moment(1).utc), BitRate::mbit(20));
+    assert!(agreements.offer(&client(), None, offer("db", 10), store, moment(1)).is_err());
+    assert_eq!(agreements.in_force(moment(1).utc).len(), 1, "what was promised before is kept");
+}
+
+/// Its use and its renewal are reported once each. Days and months count apart.
+#[test]
+fn quota_is_told_once_each_way_by_day_and_by_month() {
+    let mut desk = Desk::new();
+    let Desk { agreements, store, .. } = &mut desk;
+    let mut offer = offer("web", 20);
+    let after = BitRate::mbit(2);
+    offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
+    let id = agreements.offer(&client(), None, offer, store, moment(0)).unwrap().agreement.id;
+    agreements.happened();
+    let told = |agreements: &mut Agreements| -> Vec<EventKind> {
+        agreements.happened().into_iter().map(|one| one.what).collect()
+    };
+    let sent = |bytes| {
+        let class = ClassKey::from("docker:web");
+        let (demand, delivered) = (weir_share::Demand::UNLIMITED, weir_units::Bytes(bytes));
+        let time = std::time::Duration::from_millis(100);
+        [Delivery {
+            id: id.clone(),
+            class,
+            guarantee: BitRate::mbit(20),
+            demand,
+            delivered,
+            time,
+            waits: true,
+        }]
+    };
+    agreements.count(&sent(1_000), store, moment(1));
+    assert_eq!(told(agreements), ["agreement-quota-used-up"]);
+    agreements.count(&sent(500), store, moment(2));
+    assert_eq!(told(agreements), Vec::<&str>::new());
+    agreements.count(&sent(10), store, moment(86_400));
+    assert_eq!(told(agreements), ["agreement-quota-back"]);
+    let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, None, moment(86_400).utc);
+    let counted = (status.sent_today, status.sent_this_month);
+    assert_eq!(counted, (weir_units::Bytes(10), weir_units::Bytes(1_510)));
+}
+
+#[test]
+fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("keep_days = 1\n");
+    let id = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let made = agreements.offer(&client(), Some(1000), offer("web", 20), &store, moment(0)).unwrap();
+        let old = agreements.offer(&client(), None, offer("db", 20), &store, moment(0)).unwrap().agreement.id;
+        assert!(agreements.permits(Owner::User(1000), old.as_str(), "renew").is_err());
+        made.agreement.id
+    };
+    // The owner is known after a restart too.
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(1).utc).unwrap().unwrap();
+    for owner in [Owner::Any, Owner::User(1000)] {
+        agreements.permits(owner, id.as_str(), "terminate").unwrap();
+    }
+    let refused = agreements.permits(Owner::User(1001), id.as_str(), "terminate").unwrap_err();
+    assert_eq!(refused.code, FaultCode::Forbidden);
+    assert_eq!(
+        refused.message,
+        "user 1001 cannot terminate a-1: user 1000 made it; root may, and so may each user of `admin` in \
+         `[access]` of the configuration"
+    );
+    // An id is never used again, so no user inherits an agreement.
+    agreements.terminate(id.as_str(), &store, moment(2).utc).unwrap();
+    agreements.finish(&store, moment(2).utc);
+    agreements.settle(&store, moment(2 * 86_400).utc);
+    assert!(!store.agreements().unwrap().owners.contains_key(&id));
+}

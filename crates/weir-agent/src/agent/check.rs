@@ -1,0 +1,56 @@
+//! Checks whether this node can use a configuration. `--check`, a start and a reload share the checks.
+
+use std::path::Path;
+
+use weir_datapath::engine;
+use weir_netlink::Netlink;
+use weir_units::chain;
+
+use super::{advice, congestion, selector_rules};
+use crate::config::{self, Config, ConfigError};
+
+/// Reads the configuration and reports its errors, both in itself and on this node.
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    let config = config::load(path)?;
+    fits_node(path, &config, &mut Netlink::open()?)?;
+    can_run(path, config.link.engine)
+}
+
+/// Whether this kernel has the configured engine. Missing rights to try it, or a machine too busy to
+/// share well, are not faults of the configuration.
+pub(super) fn can_run(path: &Path, engine: engine::Choice) -> anyhow::Result<()> {
+    let engine::Choice::Only(kind) = engine else { return Ok(()) };
+    match engine::selftest::run(kind) {
+        Err(why @ engine::selftest::Failure::Engine(_)) => {
+            let advice = "engine = \"auto\" takes one that does";
+            let why = format!("[link] engine: {kind} does not work here: {} ({advice})", chain(&why));
+            Err(unusable(path, why).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error for a valid configuration that this node cannot use.
+pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> ConfigError {
+    ConfigError::Unusable { path: path.to_owned(), why: why.to_string() }
+}
+
+/// Whether this node has the configured devices.
+pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> anyhow::Result<()> {
+    let device = &config.link.device;
+    match netlink.link(device) {
+        Ok(_) => {}
+        Err(e) if e.is_gone() => {
+            let why = format!("[link] device: there is no interface {device} (`ip -br link` lists them)");
+            return Err(unusable(path, why).into());
+        }
+        Err(e) => return Err(anyhow::Error::from(e).context(format!("cannot look for link {device}"))),
+    }
+    congestion::checked(&config.congestion)
+        .map(drop)
+        .and_then(|()| advice::checked(config))
+        .and_then(|()| selector_rules::fit(config))
+        .and_then(|()| config.access.rights().map(drop))
+        .map_err(|why| unusable(path, why))?;
+    Ok(())
+}

@@ -1,0 +1,419 @@
+//! The agent finds the classes of the link, divides the link, and has the kernel enforce the division.
+//!
+//! The agent is one thread with one loop. Each tick reads what each class sent and queued. The agent
+//! divides the link again only if a demand changed, and writes only the differences. Any other change
+//! (containers, policies, the configuration, foreign changes to the kernel) sets a mark. The next turn
+//! of the loop checks the marked part.
+
+mod advice;
+pub(crate) mod agree;
+mod allocate;
+mod answer;
+mod check;
+mod class_key;
+mod class_table;
+mod clock;
+mod config_file;
+pub(crate) mod congestion;
+mod datapath;
+mod demand;
+mod discover;
+mod docker;
+mod effects;
+mod events;
+mod export;
+mod link_state;
+mod lock;
+mod pace;
+mod promises;
+mod reconcile;
+mod reload;
+mod selector_rules;
+pub(crate) mod store;
+mod views;
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Context as _;
+use tokio::{
+    io::unix::AsyncFd,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
+use weir_api::EventKind;
+use weir_datapath::engine;
+use weir_discovery::docker::Unavailable;
+use weir_netlink::{LinkEvents, Netlink};
+use weir_share::{Allocator, Demand};
+use weir_units::{BitRate, Instant, chain};
+
+pub use self::check::check;
+use self::{
+    agree::Agreements, allocate::Allocations, class_table::ClassTable, clock::Clock, config_file::ConfigFile,
+    congestion::CongestionControl, datapath::Datapath, docker::DockerWatch, effects::Effects,
+    events::EventLog, promises::Promises, store::Store,
+};
+use crate::{
+    config::{self, Config},
+    images::{Images, OnFault},
+    server::{self, Access, Socket},
+};
+
+/// The interval between two reads of the queues. It is short enough that a class that wakes gets its
+/// share before a person notices, and long enough that a hundred classes cost little.
+const TICK: Duration = Duration::from_millis(100);
+/// The interval while no class sends.
+const IDLE_TICK: Duration = Duration::from_millis(500);
+/// The parts of the agent. A part changes only its own state, and returns what follows as [`Effects`].
+struct Agent {
+    config_file: ConfigFile,
+    store: Store,
+    clock: Clock,
+    /// When the time was last stored, as time since boot.
+    clock_stored: Option<Duration>,
+    /// `None` if the configuration allows no agreements.
+    agreements: Option<Agreements>,
+    /// Names, policies and promises of the classes.
+    classes: ClassTable,
+    /// The stored promises to classes.
+    promises: Promises,
+    /// Demands of the classes, and the division of the link.
+    allocations: Allocations,
+    /// The scheduler and the programs.
+    datapath: Datapath,
+    congestion: CongestionControl,
+    docker: DockerWatch,
+    /// Warnings of the last discovery.
+    warnings: Vec<String>,
+    events: EventLog,
+    images: Images,
+    access: Access,
+    started: std::time::Instant,
+    /// The longest delay of a tick since the start.
+    max_tick_delay: Duration,
+    reconciled_at: std::time::Instant,
+    pending: Pending,
+}
+
+/// The work that waits for the next turn. The loop sets it by the effects of the parts.
+struct Pending {
+    /// The link must be divided again.
+    reallocate: bool,
+    /// The node's classes must be discovered again.
+    rediscover: bool,
+}
+
+/// Runs the agent until it is told to stop.
+pub fn run(path: &Path) -> anyhow::Result<()> {
+    let config = config::load(path)?;
+    check::fits_node(path, &config, &mut Netlink::open()?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(path, config))
+}
+
+async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
+    let _lock = lock::take()?;
+    let rights = config.access.rights().map_err(|why| check::unusable(path, why))?;
+    let socket = Socket::bind(&config.agent.socket, &rights)?;
+    let access = Access::new(rights);
+    let mut agent = Agent::open(path, config)?;
+    let (control, mut requests) = mpsc::channel(64);
+    let images = match agent.classes.config().images.clone() {
+        Some(settings) if settings.is_agents() => {
+            let docker = agent.classes.config().discover.docker.clone();
+            Images::start(settings, docker, OnFault::TryAgain)?
+        }
+        _ => Images::off(),
+    };
+    let mut said = images.said();
+    agent.images = images.clone();
+    agent.access = access.clone();
+    let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), access));
+
+    // SAFETY: `LinkEvents` owns its socket and always answers with the same descriptor. It is not taken
+    // out of the `AsyncFd`.
+    let links = unsafe { AsyncFd::register(LinkEvents::open()?) }?;
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut hup = signal(SignalKind::hangup())?;
+    agent.event(
+        EventKind::Started,
+        None,
+        format!("sharing {} on {}", agent.classes.config().link.capacity, agent.classes.config().link.device),
+    );
+    agent.docker.first_list().await;
+    agent.turn();
+    agent.settle();
+    tracing::info!(
+        "sharing {} of {}",
+        agent.classes.config().link.device,
+        agent.classes.config().link.capacity
+    );
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    let mut clock = interval(TICK);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut idle = false;
+    loop {
+        let until_change = agent.until_change();
+        tokio::select! {
+            // A due tick comes before all waiting requests and changes.
+            biased;
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            due = clock.tick() => {
+                agent.max_tick_delay = agent.max_tick_delay.max(due.elapsed());
+                // Requests come before changes of links; this tick sees both.
+                agent.pending.rediscover |= links.get_ref().drain();
+                agent.turn();
+                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                let quiet = agent.allocations.is_idle();
+                if quiet != idle {
+                    idle = quiet;
+                    clock = interval(if idle { IDLE_TICK } else { TICK });
+                    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                    clock.reset();
+                }
+            }
+            _ = hup.recv() => agent.reload(),
+            () = tokio::time::sleep(until_change) => agent.turn(),
+            Some(request) = requests.recv() => {
+                agent.answer(request);
+                // The runtime checks its timers only when this task yields.
+                tokio::task::yield_now().await;
+            }
+            ready = links.readable() => {
+                let mut ready = ready?;
+                let changed = links.get_ref().drain();
+                ready.clear_ready();
+                if !changed {
+                    continue;
+                }
+                agent.pending.rediscover = true;
+                // Events come in bursts. The agent handles a burst once.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                links.get_ref().drain();
+                agent.turn();
+            }
+            () = agent.docker.changed() => {
+                agent.pending.rediscover = true;
+                agent.turn();
+            }
+            Ok((kind, what)) = said.recv() => agent.event(kind, None, what),
+        }
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    agent.event(EventKind::Stopping, None, "putting everything back".to_owned());
+    api.abort();
+    images.stop();
+    agent.close().await
+}
+
+impl Agent {
+    fn open(path: &Path, config: Config) -> anyhow::Result<Agent> {
+        let mut netlink = Netlink::open()?;
+        let store = Store::open(&config.agent.state)?;
+        let (set, minors) = (store.policies()?, store.minors()?);
+        let clock = Clock::start(clock::read(), &clock::boot_id(), store.clock()?.as_ref());
+        let utc = clock.now(clock::since_boot());
+        let agreements = Agreements::open(&config, &store, utc)?;
+        let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(utc));
+        let promises = store.promises()?;
+        let classes = ClassTable::new(config.clone(), set, minors, promises.clone(), promised);
+        let (control, left_out) = advice::open(&config, &store)
+            .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
+        let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
+            "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
+        )?;
+        let datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {
+            Ok(datapath) => datapath,
+            Err(error) => {
+                check::can_run(path, config.link.engine)?;
+                let what = format!(
+                    "cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)"
+                );
+                return Err(anyhow::Error::from(error).context(what));
+            }
+        };
+        store.save_engine(Some(kind.name()))?;
+        let docker = DockerWatch::open(classes.config());
+        let mut agent = Agent {
+            config_file: ConfigFile::new(path),
+            store,
+            clock,
+            clock_stored: None,
+            agreements,
+            classes,
+            promises: Promises::new(promises),
+            allocations: Allocations::new(Allocator::new(config.allocator())),
+            datapath,
+            congestion: control,
+            docker,
+            warnings: Vec::new(),
+            events: EventLog::new(),
+            images: Images::off(),
+            access: Access::default(),
+            started: std::time::Instant::now(),
+            max_tick_delay: Duration::ZERO,
+            reconciled_at: std::time::Instant::now(),
+            pending: Pending { reallocate: true, rediscover: true },
+        };
+        for (better, why) in refused {
+            agent.event(EventKind::Engine, None, format!("{better} was not taken: {why}"));
+        }
+        for why in left_out {
+            agent.event(EventKind::NotEnforced, None, why);
+        }
+        Ok(agent)
+    }
+
+    /// Removes attachments of an earlier agent that are no longer needed.
+    fn settle(&mut self) {
+        if let Err(e) = self.datapath.attachments.sweep() {
+            tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
+        }
+        self.save_created();
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.started.elapsed())
+    }
+
+    /// One turn of the loop: look, divide, write.
+    fn turn(&mut self) {
+        if self.config_file.has_changed() {
+            self.reload();
+        }
+        self.watch_clock();
+        // Agreements come first, because a promise begins and ends at its instant.
+        self.keep_agreements();
+        for text in self.store.said() {
+            self.event(EventKind::StateDamaged, None, text);
+        }
+        if self.pending.rediscover {
+            self.discover();
+        }
+        self.poll_counters();
+        self.count_delivered();
+        self.count_flows();
+        self.advise();
+        if self.reconciled_at.elapsed() >= reconcile::RECONCILE_EVERY {
+            self.reconcile();
+        }
+        if self.pending.reallocate {
+            self.allocate();
+        }
+        self.pace();
+    }
+
+    /// Finds the current classes and attaches the classifier to their interfaces.
+    fn discover(&mut self) {
+        self.pending.rediscover = false;
+        let snapshot = self.docker.snapshot();
+        let docker_told = snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(Unavailable::NotYet)));
+        let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
+        let discovery =
+            match discover::discover(&mut self.datapath.netlink, config, snapshot.as_ref(), uplink) {
+                Ok(discovery) => discovery,
+                Err(e) => {
+                    tracing::warn!("cannot look at this node: {}", chain(&e));
+                    self.pending.rediscover = true;
+                    return;
+                }
+            };
+        let device = &self.classes.config().link.device;
+        let link = self.datapath.follow_link(device, discovery.uplink.as_ref());
+        let woken = self.datapath.wake();
+        self.follow_up(link.and(woken));
+        let before = self.classes.minors().clone();
+        let changes = self.classes.update(discovery.classes.clone(), docker_told);
+        self.promises.save(&self.store, self.classes.ledger());
+        let shape = datapath::shape(self.classes.config(), discovery.mtu);
+        if self.classes.minors() != &before || shape != self.datapath.shape {
+            self.datapath.shape = shape;
+            if let Err(e) = self.store.save_minors(self.classes.minors()) {
+                tracing::warn!("{}", chain(&e));
+            }
+            self.pending.reallocate = true;
+        }
+        self.allocations.follow(&self.classes);
+        // A class must exist before packets are sent to it.
+        if self.pending.reallocate {
+            self.allocate();
+        }
+        if let Err(e) = self.datapath.attach(&self.classes, &discovery) {
+            let effects = self.datapath.fault(chain(&e)).and(Effects::rediscover(true));
+            self.follow_up(effects);
+        }
+        // The state of the kernel is known only now.
+        self.publish_changes(changes);
+        self.apply_congestion_rules(&discovery);
+        for class in &discovery.classes {
+            let is_new = |cut: &&String| !self.warnings.contains(&discover::cut_text(&class.name, cut));
+            let fresh: Vec<String> = class.cut.iter().filter(is_new).cloned().collect();
+            for cut in fresh {
+                self.event(EventKind::LabelCut, Some(&class.key()), cut);
+            }
+        }
+        self.warnings = discovery.warnings;
+        self.save_created();
+    }
+
+    fn save_created(&mut self) {
+        if let Err(e) = self.store.save_created(self.datapath.attachments.created()) {
+            tracing::warn!("{}", chain(&e));
+        }
+    }
+
+    /// Restores the host as the agent found it. Traffic then flows unshaped.
+    async fn close(mut self) -> anyhow::Result<()> {
+        if let Some(agreements) = &mut self.agreements {
+            agreements.save_counted(&self.store);
+            agreements.save_months(&self.store);
+            self.store_clock();
+        }
+        if self.congestion.advisor.is_active() {
+            self.count_flows();
+            self.save_trials();
+        }
+        let unpaced = self.datapath.pacing.as_mut().map_or(Ok(()), |p| p.remove());
+        let unsteered = self.congestion.remove();
+        let failures = self.datapath.attachments.remove();
+        // The queues are removed after their packets have left.
+        for _ in 0..50 {
+            let backlog = self.datapath.engine.device().map_or(Ok(0), |device| device.backlog());
+            if backlog.unwrap_or(0) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.datapath.engine.remove()?;
+        self.store.save_minors(&store::Minors::new())?;
+        self.store.save_engine(None)?;
+        self.save_created();
+        unpaced?;
+        unsteered.map_err(|why| anyhow::anyhow!("cannot put everything back: {why}"))?;
+        match failures.first() {
+            Some(first) => {
+                anyhow::bail!("cannot put everything back: {} ({} failures)", chain(first), failures.len())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The engine of the scheduler that an earlier agent left in place, if any.
+fn left(netlink: &mut Netlink, store: &Store) -> anyhow::Result<Option<String>> {
+    let there = netlink.link(engine::DEVICE).is_ok();
+    Ok(store.engine()?.filter(|_| there))
+}
+
+/// A class's activity, for views.
+fn activity(minor: Option<u16>, demand: Demand) -> weir_api::Activity {
+    match (minor, demand.is_active()) {
+        (None, _) => weir_api::Activity::Absent,
+        (_, true) => weir_api::Activity::Active,
+        _ => weir_api::Activity::Idle,
+    }
+}

@@ -1,0 +1,372 @@
+//! The configuration file in TOML. Each key is checked, and an error names the place and the reason.
+
+mod access;
+mod agreements;
+mod check;
+mod fault;
+mod labels;
+mod selector;
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Deserializer, Serialize};
+use weir_datapath::engine;
+use weir_share::{AllocatorKind, Policy, Reservable, Weight};
+use weir_units::BitRate;
+
+use check::check;
+use fault::fault;
+
+pub use access::Rights;
+pub(crate) use access::{Access, GROUP, Right};
+pub(crate) use agreements::{Agreements, Decide};
+pub(crate) use labels::{Granted, Labels, grant, within};
+pub(crate) use selector::Selector;
+
+/// The values of a policy. A missing value comes from the next weaker origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Layer {
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: Option<BitRate>,
+    pub(crate) max: Option<BitRate>,
+}
+
+impl Layer {
+    pub(crate) fn policy(self) -> Result<Policy, weir_share::PolicyError> {
+        Policy::new(self.weight.unwrap_or_default(), self.min, self.max)
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self == Layer::default()
+    }
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub(crate) link: Link,
+    #[serde(default)]
+    pub(crate) agent: Agent,
+    #[serde(default)]
+    pub(crate) discover: Discover,
+    /// The limits of labels.
+    #[serde(default)]
+    pub(crate) labels: Labels,
+    /// The default policy of classes.
+    #[serde(default)]
+    pub(crate) defaults: Layer,
+    /// The host's own traffic.
+    #[serde(default)]
+    pub(crate) host: Layer,
+    /// Traffic that belongs to no class.
+    #[serde(default)]
+    pub(crate) default: Layer,
+    #[serde(default, rename = "group")]
+    pub(crate) groups: Vec<Group>,
+    #[serde(default, rename = "class")]
+    pub(crate) classes: Vec<Class>,
+    /// The rules of congestion control.
+    #[serde(default)]
+    pub(crate) congestion: Vec<weir_cc::Rule>,
+    /// Without this section there are no trials.
+    pub(crate) advice: Option<weir_cc::AdviceSettings>,
+    /// Without this section the node makes no agreements.
+    pub(crate) agreements: Option<Agreements>,
+    /// Without this section the node has no image cache.
+    pub(crate) images: Option<weir_image::Settings>,
+    #[serde(default)]
+    pub(crate) access: Access,
+}
+
+impl Config {
+    /// The allocator of `[link]`, unless agreements require another one for the spare capacity.
+    pub(crate) fn allocator(&self) -> AllocatorKind {
+        match &self.agreements {
+            Some(Agreements { share: weir_agree::Share::Additive, .. }) => AllocatorKind::Additive,
+            _ => self.link.allocator,
+        }
+    }
+}
+
+/// `[link]`
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Link {
+    #[serde(default)]
+    pub(crate) device: String,
+    #[serde(default)]
+    pub(crate) capacity: BitRate,
+    #[serde(default)]
+    pub(crate) engine: engine::Choice,
+    #[serde(default)]
+    pub(crate) allocator: AllocatorKind,
+    #[serde(default)]
+    pub(crate) attach: Attach,
+    #[serde(default = "delay_ms")]
+    pub(crate) delay_ms: u32,
+    #[serde(default)]
+    pub(crate) reservable: Reservable,
+    #[serde(default)]
+    pub(crate) local: Vec<Network>,
+    #[serde(default)]
+    pub(crate) charge_local: bool,
+    #[serde(default)]
+    pub(crate) split: Split,
+    /// The number of transmit queues of the scheduler's device.
+    #[serde(default = "one")]
+    pub(crate) queues: u32,
+    #[serde(default)]
+    pub(crate) pacing: bool,
+    /// Whether a scheduler thread in the agent has priority over other processes.
+    #[serde(default = "yes")]
+    pub(crate) priority: bool,
+}
+
+/// `attach = ...`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Attach {
+    #[default]
+    Auto,
+    Tcx,
+    Clsact,
+}
+
+/// `split = ...`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Split {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// `[agent]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Agent {
+    pub(crate) socket: PathBuf,
+    pub(crate) state: PathBuf,
+}
+
+impl Default for Agent {
+    fn default() -> Agent {
+        Agent { socket: weir_api::DEFAULT_SOCKET.into(), state: "/var/lib/weir".into() }
+    }
+}
+
+/// `[discover]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Discover {
+    #[serde(deserialize_with = "docker")]
+    pub(crate) docker: Option<PathBuf>,
+    #[serde(deserialize_with = "netns")]
+    pub(crate) netns: Option<Vec<String>>,
+}
+
+impl Default for Discover {
+    fn default() -> Discover {
+        Discover { docker: Some(DOCKER_SOCKET.into()), netns: Some(vec!["*".to_owned()]) }
+    }
+}
+
+const DOCKER_SOCKET: &str = "/run/docker.sock";
+
+/// `[[group]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: Option<BitRate>,
+    pub(crate) max: Option<BitRate>,
+}
+
+/// `[[class]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Class {
+    pub(crate) name: String,
+    pub(crate) group: Option<String>,
+    pub(crate) interface: Option<String>,
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Selectors of its packets, from any sender.
+    #[serde(default, rename = "match", deserialize_with = "selector::one_or_more")]
+    pub(crate) selectors: Vec<Selector>,
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: Option<BitRate>,
+    pub(crate) max: Option<BitRate>,
+}
+
+impl Group {
+    pub(crate) fn layer(&self) -> Layer {
+        Layer { weight: self.weight, min: self.min, max: self.max }
+    }
+}
+
+impl Class {
+    pub(crate) fn layer(&self) -> Layer {
+        Layer { weight: self.weight, min: self.min, max: self.max }
+    }
+
+    /// Whether this is the configuration of the class with this source and name. A class with `match`
+    /// has its own name, which a container may have too.
+    pub(crate) fn is_about(&self, source: &str, name: &str) -> bool {
+        let own = self.selectors.is_empty() || source == "config";
+        own && (self.name == name || self.name.split_once(':') == Some((source, name)))
+    }
+
+    /// Whether the class itself names its traffic, not a container.
+    pub(crate) fn is_static(&self) -> bool {
+        self.interface.is_some() || self.cgroup.is_some() || !self.selectors.is_empty()
+    }
+}
+
+/// A network in CIDR notation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Network {
+    pub(crate) address: IpAddr,
+    pub(crate) len: u8,
+}
+
+impl FromStr for Network {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Network, String> {
+        let error = || format!("cannot read `{text}` as a network: write it as 10.0.0.0/8 or fd00::/8");
+        let (address, len) = match text.split_once('/') {
+            Some((address, len)) => (address, Some(len)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let len = len.map_or(Ok(most), |l| l.parse().map_err(|_| error()))?;
+        if len > most { Err(error()) } else { Ok(Network { address, len }) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn delay_ms() -> u32 {
+    50
+}
+
+fn docker<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false or the path of Docker's socket")]
+    enum Raw {
+        Switch(bool),
+        Path(PathBuf),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| DOCKER_SOCKET.into()),
+        Raw::Path(path) => Some(path),
+    })
+}
+
+fn netns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false or a list of namespace names and patterns")]
+    enum Raw {
+        Switch(bool),
+        Names(Vec<String>),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| vec!["*".to_owned()]),
+        Raw::Names(names) => Some(names),
+    })
+}
+
+/// The error of a file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum ConfigError {
+    #[error(
+        "cannot read configuration {path}: there is no such file (`weir agent --print-config > {path}` writes one to fill in)"
+    )]
+    Missing { path: PathBuf },
+    #[error("cannot read configuration {path}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("cannot use configuration {path}: {detail}")]
+    Syntax { path: PathBuf, detail: String },
+    #[error("cannot use configuration {path}: {what}: {detail}")]
+    Value { path: PathBuf, what: String, detail: String },
+    /// This node lacks something that the file names.
+    #[error("cannot use configuration {path}: {why}")]
+    Unusable { path: PathBuf, why: String },
+}
+
+/// Reads the file's text.
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let path = path.to_owned();
+    std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => ConfigError::Missing { path },
+        _ => ConfigError::Read { path, source },
+    })
+}
+
+/// Reads and checks a configuration file.
+pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
+    let text = read(path)?;
+    parse(&text, path)
+}
+
+/// Reads only `[images]` and `[access]`, for a cache without an agent. The rest of the file is not
+/// checked.
+pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), ConfigError> {
+    #[derive(Deserialize)]
+    struct Alone {
+        images: Option<weir_image::Settings>,
+        #[serde(default)]
+        access: Access,
+    }
+    let text = read(path)?;
+    let alone: Alone = toml::from_str(&text).map_err(|e| ConfigError::Syntax {
+        path: path.to_owned(),
+        detail: e.to_string().trim_end().to_owned(),
+    })?;
+    let value = |(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail };
+    let missing = || fault("[images]", "there is no such section (docs/weir.toml shows one)");
+    let images = alone.images.ok_or_else(|| value(missing()))?;
+    images.check().map_err(value)?;
+    let unusable = |why| ConfigError::Unusable { path: path.to_owned(), why };
+    Ok((images.for_unit(), alone.access.rights().map_err(unusable)?))
+}
+
+/// Parses and checks a configuration. `path` is for the error.
+pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+    let config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
+        path: path.to_owned(),
+        detail: e.to_string().trim_end().to_owned(),
+    })?;
+    check(&config).map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
+    Ok(config)
+}
+
+/// The group of all classes without an agreement. It exists if agreements limit these to a ceiling.
+pub(crate) const OTHER: &str = "other";
+
+/// The names of weir's own classes.
+pub(crate) const RESERVED: [&str; 3] = ["host", "default", "control"];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! The API's requests to the agent's loop: one channel, and one answer each.
+
+pub use crate::{
+    agent::{
+        agree::{AgreementsRequest, Owner},
+        congestion::CongestionRequest,
+    },
+    reply::Reply,
+};
+use tokio::sync::{broadcast, mpsc};
+use weir_api::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status};
+
+/// A request to the agent's loop.
+#[derive(Debug)]
+pub enum Request {
+    /// `GET /v1/status`.
+    Status(Reply<Status>),
+    /// `GET /v1/classes`.
+    Classes(Reply<Vec<Class>>),
+    /// `GET /v1/classes/{name}`.
+    Class(String, Reply<Result<Class, Error>>),
+    /// `GET /v1/classes/{name}/explain`.
+    Explain(String, Reply<Result<Explanation, Error>>),
+    /// `PATCH /v1/policies`.
+    Set(SetPolicies, Reply<Result<Vec<Class>, Error>>),
+    /// `DELETE /v1/policies/{name}`.
+    Unset(String, Reply<Result<Class, Error>>),
+    /// `DELETE /v1/notices`.
+    Acknowledge(Reply<Result<Vec<String>, Error>>),
+    /// `GET /v1/doctor`.
+    Doctor(Reply<Doctor>),
+    /// Everything below `/v1/agreements`.
+    Agreements(AgreementsRequest),
+    /// Everything below `/v1/congestion`.
+    Congestion(CongestionRequest),
+    /// `GET /v1/export`.
+    Export(Reply<Result<Export, Error>>),
+    /// `GET /v1/events`: the kept events, then later ones.
+    Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
+}
+
+/// The channel from the server to the agent's loop.
+pub type Control = mpsc::Sender<Request>;

@@ -1,0 +1,16 @@
+//! The agent of a node: its loop, its configuration, its state, and the server of its API.
+//!
+//! [`run`] is the agent. [`images::serve`] is the image cache without an agent. The other public items are
+//! the seams at which tests put a loop of their own behind the real [`server`].
+
+mod agent;
+pub mod config;
+pub mod control;
+pub mod doctor;
+#[cfg(fuzzing)]
+pub mod fuzz;
+pub mod images;
+mod reply;
+pub mod server;
+
+pub use agent::{agree::Agreements, check, run, store::Store};

@@ -1,0 +1,202 @@
+//! The agent's HTTP API on its unix socket. Each route of [`weir_api`]'s table is one request to the
+//! agent's loop.
+
+mod access;
+mod agree;
+mod body;
+mod congestion;
+mod connections;
+mod events;
+mod images;
+mod language;
+mod metrics;
+mod peer;
+mod socket;
+
+#[cfg(test)]
+mod agree_tests;
+#[cfg(test)]
+mod tests;
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, Method, StatusCode, Uri},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{delete, get, patch},
+};
+use tokio::{net::UnixListener, sync::oneshot, time};
+use weir_api::{Class, Doctor, Error, ErrorCode, Explanation, Export, SetPolicies, Status};
+
+use crate::{
+    control::{Control, Request},
+    images::Images,
+    reply::Reply,
+};
+
+pub use access::Access;
+use body::{Body, Follow, Name};
+pub use socket::Socket;
+pub(crate) use socket::admit;
+
+/// The time limit of the agent's loop. It is shorter than a client's limit, so that the client gets the
+/// reason.
+const LOOP_TIMEOUT: Duration = Duration::from_secs(8);
+/// The time limit of trying each engine with traffic, also on a small machine.
+const DOCTOR_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Answers requests until the future is dropped.
+pub async fn serve(listener: UnixListener, control: Control, images: Images, access: Access) -> Infallible {
+    connections::serve(listener, guarded(router(control, images), access)).await
+}
+
+/// Answers requests for an image cache without an agent.
+pub(crate) async fn serve_images(listener: UnixListener, images: Images, access: Access) -> Infallible {
+    connections::serve(listener, guarded(images::alone(images), access)).await
+}
+
+/// The routes, each open only to callers with its right.
+fn guarded(router: Router, access: Access) -> Router {
+    router
+        .route_layer(middleware::from_fn_with_state(access, access::gate))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(bad_method)
+}
+
+fn router(control: Control, images: Images) -> Router {
+    let measured = metrics::Measured { control: control.clone(), images: images.clone() };
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/classes", get(classes))
+        .route("/v1/classes/{name}", get(class))
+        .route("/v1/classes/{name}/explain", get(explain))
+        .route("/v1/policies", patch(set))
+        .route("/v1/policies/{name}", delete(unset))
+        .route("/v1/notices", delete(acknowledge))
+        .route("/v1/doctor", get(doctor))
+        .route("/v1/export", get(export))
+        .route("/v1/events", get(events))
+        .with_state(control.clone())
+        .merge(congestion::router(control.clone()))
+        .merge(agree::router(control))
+        .merge(images::router(images))
+        .merge(Router::new().route("/metrics", get(metrics::metrics)).with_state(measured))
+}
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+async fn status(State(control): State<Control>) -> Answer<Status> {
+    ask(&control, Request::Status).await.map(Json)
+}
+
+async fn classes(State(control): State<Control>) -> Answer<Vec<Class>> {
+    ask(&control, Request::Classes).await.map(Json)
+}
+
+async fn class(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
+    Ok(Json(ask(&control, |reply| Request::Class(name, reply)).await??))
+}
+
+async fn explain(State(control): State<Control>, Name(name): Name) -> Answer<Explanation> {
+    Ok(Json(ask(&control, |reply| Request::Explain(name, reply)).await??))
+}
+
+async fn set(State(control): State<Control>, Body(changes): Body<SetPolicies>) -> Answer<Vec<Class>> {
+    Ok(Json(ask(&control, |reply| Request::Set(changes, reply)).await??))
+}
+
+async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
+    Ok(Json(ask(&control, |reply| Request::Unset(name, reply)).await??))
+}
+
+async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {
+    Ok(Json(ask(&control, Request::Acknowledge).await??))
+}
+
+async fn doctor(State(control): State<Control>) -> Answer<Doctor> {
+    ask_within(DOCTOR_TIMEOUT, &control, Request::Doctor).await.map(Json)
+}
+
+async fn export(State(control): State<Control>) -> Answer<Export> {
+    Ok(Json(ask(&control, Request::Export).await??))
+}
+
+async fn events(
+    State(control): State<Control>,
+    Follow(follow): Follow,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let (kept, live) = ask(&control, Request::Events).await?;
+    Ok(events::response(kept, follow.then_some(live), &headers))
+}
+
+async fn unknown_route(method: Method, uri: Uri) -> Failure {
+    Failure::new(
+        ErrorCode::UnknownRoute,
+        format!("there is no {method} {}: see the table of the weir-api crate", uri.path()),
+    )
+}
+
+async fn bad_method(method: Method, uri: Uri) -> Failure {
+    Failure::new(ErrorCode::BadMethod, format!("{} does not take {method}", uri.path()))
+}
+
+/// Sends one request to the agent's loop and waits for the answer.
+async fn ask<T>(control: &Control, question: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
+    ask_within(LOOP_TIMEOUT, control, question).await
+}
+
+/// Like [`ask`], with another time limit.
+async fn ask_within<T>(
+    patience: Duration,
+    control: &Control,
+    question: impl FnOnce(Reply<T>) -> Request,
+) -> Result<T, Failure> {
+    let stopping = || Failure::new(ErrorCode::Stopping, "the agent is stopping; ask again when it is back");
+    let (reply, answer) = oneshot::channel();
+    let work = async {
+        control.send(question(reply)).await.map_err(|_| stopping())?;
+        answer.await.map_err(|_| stopping())
+    };
+    time::timeout(patience, work).await.map_err(|_| {
+        Failure::new(ErrorCode::Busy, format!("the agent's loop gave no answer within {patience:?}"))
+    })?
+}
+
+/// A refusal to be sent. Its status follows from its code.
+#[derive(Debug)]
+struct Failure(Error);
+
+impl Failure {
+    fn new(code: ErrorCode, message: impl Into<String>) -> Failure {
+        Failure(Error::new(code, message))
+    }
+
+    fn status(&self) -> StatusCode {
+        match &self.0.code {
+            ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+            ErrorCode::UnknownName | ErrorCode::UnknownRoute | ErrorCode::NoImages => StatusCode::NOT_FOUND,
+            ErrorCode::BadMethod => StatusCode::METHOD_NOT_ALLOWED,
+            ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+            ErrorCode::AmbiguousName | ErrorCode::NoCapacity | ErrorCode::Pinned => StatusCode::CONFLICT,
+            ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::Busy | ErrorCode::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status(), Json(self.0)).into_response()
+    }
+}

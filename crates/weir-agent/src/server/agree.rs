@@ -1,0 +1,330 @@
+//! The routes of agreements. Documents are read and written in the language of the request.
+//!
+//! Documents of clients are limited before they are read: in size, in number at a time, and in number
+//! per second for each user.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Extension, Router,
+    body::{Body, to_bytes},
+    extract::{Path, Query, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::Semaphore, time};
+use weir_agree::{
+    Agreement, Document, Fault, FaultCode, Language, MAX_DOCUMENT, Offer, Pace, Throttle, ThrottleLimits, Utc,
+};
+use weir_api::OfferAnswer;
+
+use super::{
+    ask,
+    connections::Caller,
+    language::{Refusal, of_answer, of_body, written},
+};
+use crate::{
+    agent::agree::{AgreementsRequest, Owner},
+    control::{Control, Request},
+    reply::Reply,
+};
+
+/// The number of offers read at a time. With [`MAX_DOCUMENT`] it bounds the memory.
+const READERS: usize = 64;
+/// The same for root, which has its own places.
+const READERS_OF_ROOT: usize = 16;
+/// The time limit for receiving an offer.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pace of one user's documents: a burst, then one per interval. It limits the cost of reading.
+/// Each party has a second pace after it. One user gets half of the pace of all strangers together, so
+/// a user who invents parties leaves room for others.
+const USER: Pace = Pace { burst: 100, every: Duration::from_millis(80) };
+
+#[derive(Clone)]
+struct Desk {
+    control: Control,
+    readers: Arc<Semaphore>,
+    readers_of_root: Arc<Semaphore>,
+    users: Arc<Mutex<Throttle>>,
+    started: Instant,
+}
+
+pub(super) fn router(control: Control) -> Router {
+    let limits = ThrottleLimits { party: USER, ..ThrottleLimits::default() };
+    let desk = Desk {
+        control,
+        readers: Arc::new(Semaphore::new(READERS)),
+        readers_of_root: Arc::new(Semaphore::new(READERS_OF_ROOT)),
+        users: Arc::new(Mutex::new(Throttle::new(limits))),
+        started: Instant::now(),
+    };
+    Router::new()
+        .route("/v1/agreements", get(all).post(offer))
+        .route("/v1/agreements/offers", post(offer_in_full))
+        .route("/v1/agreements/status", get(statuses))
+        .route("/v1/agreements/templates", get(templates))
+        .route("/v1/agreements/templates/{id}", get(template))
+        .route("/v1/agreements/calendar", get(calendar))
+        .route("/v1/agreements/{id}", get(one).delete(terminate))
+        .route("/v1/agreements/{id}/status", get(status))
+        .route("/v1/agreements/{id}/report", get(report))
+        .route("/v1/agreements/{id}/renew", post(renew))
+        .route("/v1/agreements/{id}/accept", post(accept))
+        .route("/v1/agreements/{id}/reject", post(reject))
+        .with_state(desk)
+}
+
+type Answer = Result<Response, Refusal>;
+
+impl Desk {
+    async fn ask<T>(
+        &self,
+        language: Language,
+        question: impl FnOnce(Reply<Result<T, Fault>>) -> AgreementsRequest,
+    ) -> Result<T, Refusal> {
+        let refuse = |fault| Refusal::new(fault, language);
+        let answer = ask(&self.control, |reply| Request::Agreements(question(reply))).await;
+        answer.map_err(|failure| refuse(Fault::new(FaultCode::Busy, failure.0.message)))?.map_err(refuse)
+    }
+
+    /// Reads the offer in a body.
+    async fn read(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(Offer, Language), Refusal> {
+        let said = of_body(headers).map_err(|mut refusal| {
+            refusal.language = of_answer(headers, Language::Json).unwrap_or(Language::Json);
+            refusal
+        })?;
+        let language = of_answer(headers, said.unwrap_or(Language::Json))?;
+        let refuse = |code, message: String| Refusal::new(Fault::new(code, message), language);
+        let now = weir_units::Instant(self.started.elapsed());
+        let user = caller.peer.client(None);
+        let pace = self.users.lock().unwrap_or_else(PoisonError::into_inner).pass(&user, true, now);
+        let busy = |wait: Duration| {
+            let message = format!("cannot read more offers of user {user} now: try again in {wait:?}");
+            let mut refusal = refuse(FaultCode::TooManyOffers, message);
+            refusal.fault.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1));
+            refusal
+        };
+        pace.map_err(busy)?;
+        let readers = if caller.peer.is_root() { &self.readers_of_root } else { &self.readers };
+        let _reader = readers.try_acquire().map_err(|_| busy(Duration::from_secs(1)))?;
+        let bytes = time::timeout(OFFER_TIMEOUT, to_bytes(body, MAX_DOCUMENT))
+            .await
+            .map_err(|_| {
+                refuse(
+                    FaultCode::Malformed,
+                    format!("cannot read the offer: it did not come within {OFFER_TIMEOUT:?}"),
+                )
+            })?
+            .map_err(|_| {
+                let message = format!("cannot read a document of more than {MAX_DOCUMENT} bytes");
+                refuse(FaultCode::DocumentTooLarge, message)
+            })?;
+        let text = std::str::from_utf8(&bytes).map_err(|e| {
+            refuse(FaultCode::Malformed, format!("cannot read the offer: it is not UTF-8: {e}"))
+        })?;
+        let language_of_body = said.unwrap_or_else(|| Language::guess(text));
+        // A client that names no language gets the answer in the language of its document.
+        let language = of_answer(headers, language_of_body)?;
+        let offer = Offer::read(text, language_of_body).map_err(|fault| Refusal::new(fault, language))?;
+        Ok((offer, language))
+    }
+
+    async fn answer_offer(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(OfferAnswer, StatusCode, Language), Refusal> {
+        let (offer, language) = self.read(caller, headers, body).await?;
+        let client = caller.peer.client(Some(&offer.context.initiator));
+        let answer = self
+            .ask(language, |reply| AgreementsRequest::Offer(client, caller.peer.uid, Box::new(offer), reply))
+            .await?;
+        let status = match answer {
+            OfferAnswer { repeated: true, .. } => StatusCode::OK,
+            OfferAnswer {
+                agreement: Agreement { state: weir_agree::AgreementState::Pending, .. }, ..
+            } => StatusCode::ACCEPTED,
+            _ => StatusCode::CREATED,
+        };
+        Ok((answer, status, language))
+    }
+}
+
+async fn offer(
+    State(desk): State<Desk>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let (answer, status, language) = desk.answer_offer(&caller, &headers, body).await?;
+    let mut response = written(status, language, answer.agreement.write(language));
+    let location = HeaderValue::from_str(&format!("/v1/agreements/{}", answer.agreement.id));
+    response.headers_mut().extend(location.ok().map(|place| (header::LOCATION, place)));
+    Ok(response)
+}
+
+async fn offer_in_full(
+    State(desk): State<Desk>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let (answer, status, _) = desk.answer_offer(&caller, &headers, body).await?;
+    Ok((status, axum::Json(answer)).into_response())
+}
+
+async fn all(State(desk): State<Desk>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    Ok(list(language, "agreement", "Agreements", &desk.ask(language, AgreementsRequest::All).await?))
+}
+
+async fn templates(State(desk): State<Desk>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    Ok(list(language, "template", "Templates", &desk.ask(language, AgreementsRequest::Templates).await?))
+}
+
+async fn template(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    let templates = desk.ask(language, AgreementsRequest::Templates).await?;
+    match templates.iter().find(|template| template.id.as_str() == id) {
+        Some(template) => Ok(written(StatusCode::OK, language, template.write(language))),
+        None => {
+            let accepted = templates.iter().map(|template| template.id.to_string()).collect();
+            let message = format!("cannot find a template with the id {id}");
+            let fault = Fault { accepted, ..Fault::new(FaultCode::UnknownTemplate, message) };
+            Err(Refusal { status: Some(StatusCode::NOT_FOUND), fault, language })
+        }
+    }
+}
+
+async fn one(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&desk, &headers, |reply| AgreementsRequest::One(id, reply)).await
+}
+
+async fn terminate(
+    State(desk): State<Desk>,
+    Extension(owner): Extension<Owner>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    agreement(&desk, &headers, |reply| AgreementsRequest::Terminate(id, owner, reply)).await
+}
+
+async fn accept(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&desk, &headers, |reply| AgreementsRequest::Decide(id, true, reply)).await
+}
+
+async fn reject(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&desk, &headers, |reply| AgreementsRequest::Decide(id, false, reply)).await
+}
+
+#[derive(Deserialize)]
+struct Renewal {
+    end: Option<String>,
+}
+
+async fn renew(
+    State(desk): State<Desk>,
+    Extension(owner): Extension<Owner>,
+    Path(id): Path<String>,
+    Query(renewal): Query<Renewal>,
+    headers: HeaderMap,
+) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    let end = match renewal.end.as_deref() {
+        Some("never") => None,
+        Some(end) => Some(moment(end, language)?),
+        None => {
+            let message =
+                "cannot renew: say until when, `end=2027-12-31T00:00:00Z` or `end=never`".to_owned();
+            return Err(Refusal::new(Fault::new(FaultCode::Missing, message), language));
+        }
+    };
+    agreement(&desk, &headers, |reply| AgreementsRequest::Renew(id, end, owner, reply)).await
+}
+
+#[derive(Deserialize)]
+struct Span {
+    from: Option<String>,
+    to: Option<String>,
+}
+
+async fn calendar(State(desk): State<Desk>, Query(span): Query<Span>, headers: HeaderMap) -> Answer {
+    let language = of_answer(&headers, Language::Json)?;
+    let read = |text: Option<String>| text.map(|text| moment(&text, language)).transpose();
+    let (from, to) = (read(span.from)?, read(span.to)?);
+    let view = desk.ask(language, |reply| AgreementsRequest::Calendar(from, to, reply)).await?;
+    Ok(axum::Json(view).into_response())
+}
+
+async fn statuses(State(desk): State<Desk>) -> Answer {
+    Ok(axum::Json(desk.ask(Language::Json, AgreementsRequest::Statuses).await?).into_response())
+}
+
+async fn status(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
+    Ok(axum::Json(desk.ask(Language::Json, |reply| AgreementsRequest::Status(id, reply)).await?)
+        .into_response())
+}
+
+/// The month of a report.
+#[derive(Debug, Deserialize)]
+struct Of {
+    month: Option<String>,
+}
+
+async fn report(State(desk): State<Desk>, Path(id): Path<String>, Query(of): Query<Of>) -> Answer {
+    let first = |month: String| moment(&format!("{month}-01T00:00:00Z"), Language::Json);
+    let month = of.month.map(first).transpose()?;
+    Ok(axum::Json(desk.ask(Language::Json, |reply| AgreementsRequest::Report(id, month, reply)).await?)
+        .into_response())
+}
+
+async fn agreement(
+    desk: &Desk,
+    headers: &HeaderMap,
+    question: impl FnOnce(Reply<Result<Agreement, Fault>>) -> AgreementsRequest,
+) -> Answer {
+    let language = of_answer(headers, Language::Json)?;
+    let agreement = desk.ask(language, question).await?;
+    Ok(written(StatusCode::OK, language, agreement.write(language)))
+}
+
+fn moment(text: &str, language: Language) -> Result<Utc, Refusal> {
+    text.parse().map_err(|e: weir_agree::ParseUtcError| {
+        Refusal::new(Fault::new(FaultCode::BadValue, e.to_string()), language)
+    })
+}
+
+/// Several documents as one answer: an array, an array of tables, or an enclosing element.
+fn list<T: Document + Serialize>(language: Language, key: &str, element: &str, all: &[T]) -> Response {
+    let text = match language {
+        Language::Json => serde_json::to_string_pretty(all).unwrap_or_default(),
+        Language::Toml => {
+            toml::to_string_pretty(&std::collections::BTreeMap::from([(key, all)])).unwrap_or_default()
+        }
+        Language::Xml => {
+            const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+            let one = |document: &T| {
+                let text = document.write(language);
+                text.strip_prefix(DECLARATION).unwrap_or(&text).to_owned()
+            };
+            let all: String = all.iter().map(one).collect();
+            format!(
+                "{DECLARATION}<weir:{element} xmlns:weir=\"{}\">\n{all}</weir:{element}>\n",
+                weir_agree::WEIR
+            )
+        }
+    };
+    written(StatusCode::OK, language, text)
+}

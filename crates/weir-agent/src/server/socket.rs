@@ -1,0 +1,142 @@
+//! The socket: its path, its users, and the exclusion of a second agent.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt, PermissionsExt, chown},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{Flock, FlockArg},
+    unistd::Group,
+};
+
+use crate::config::{GROUP, Rights};
+
+/// The reason why the agent cannot listen on the socket.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another agent answers there.
+    #[error(
+        "cannot listen on {}: another agent answers there; stop it first, \
+         or give this one a socket of its own (`socket` in `[agent]`)",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// A file or directory has the socket's name.
+    #[error("cannot listen on {}: what is there is not a socket; remove it, or name another path", .0.display())]
+    NotASocket(PathBuf),
+    /// The system refuses.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// The attempt.
+        what: &'static str,
+        /// The path concerned.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The socket an agent listens on.
+///
+/// Invariant: at any time at most one `Socket` of a path exists, in all processes together. A lock file
+/// beside the socket ensures this, even if two agents find the same dead socket.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Distinguishes this socket from a later one with the same name.
+    inode: u64,
+    _lock: Flock<File>,
+}
+
+impl Socket {
+    /// Listens on `path`. Creates its directory and replaces a socket without a listener. Admits root,
+    /// the group `weir` and users with a right.
+    ///
+    /// # Errors
+    /// [`BindError`]. The socket of a live agent is never replaced.
+    pub fn bind(path: &Path, rights: &Rights) -> Result<Socket, BindError> {
+        let io = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| BindError::Io { what, path, source }
+        };
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            fs::create_dir_all(dir).map_err(io("make the directory", dir))?;
+        }
+        let lock = lock(path)?;
+        match fs::symlink_metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(io("look at", path)(e)),
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(BindError::NotASocket(path.to_owned()));
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(io("remove the dead socket", path))?;
+                }
+                _ => return Err(BindError::InUse(path.to_owned())),
+            },
+        }
+        let listener = UnixListener::bind(path).map_err(io("listen on", path))?;
+        listener.set_nonblocking(true).map_err(io("listen on", path))?;
+        match Group::from_name(GROUP) {
+            Ok(Some(group)) => {
+                if let Err(e) = chown(path, None, Some(group.gid.as_raw())) {
+                    tracing::warn!("cannot give {} to the group {GROUP}: {e}", path.display());
+                }
+            }
+            _ => tracing::warn!(
+                "only root may use {}: there is no group {GROUP} (`groupadd --system {GROUP}` makes one)",
+                path.display()
+            ),
+        }
+        admit(path, rights).map_err(io("set the mode of", path))?;
+        let inode = fs::symlink_metadata(path).map_err(io("look at", path))?.ino();
+        Ok(Socket { listener, path: path.to_owned(), inode, _lock: lock })
+    }
+
+    /// The listener, registered with the current runtime.
+    ///
+    /// # Errors
+    /// No file descriptors are left.
+    pub fn listener(&self) -> io::Result<tokio::net::UnixListener> {
+        tokio::net::UnixListener::from_std(self.listener.try_clone()?)
+    }
+}
+
+impl Drop for Socket {
+    /// Removes the socket, unless another one has its name now.
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Sets the socket's mode. All users may connect if a user outside the group `weir` has a right. Each
+/// request is checked later.
+pub(crate) fn admit(path: &Path, rights: &Rights) -> io::Result<()> {
+    let mode = if rights.is_for_others() { 0o666 } else { 0o660 };
+    fs::set_permissions(path, PermissionsExt::from_mode(mode))
+}
+
+/// Locks `path.lock`. The file is never removed, because two agents could then lock two files of that
+/// name.
+fn lock(path: &Path) -> Result<Flock<File>, BindError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let io = |source| BindError::Io { what: "lock", path: name.clone(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&name).map_err(io)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => BindError::InUse(path.to_owned()),
+        errno => io(errno.into()),
+    })
+}

@@ -1,6 +1,0 @@
-//! The way of an answer from the agent's loop.
-
-use tokio::sync::oneshot;
-
-/// The sender of one answer.
-pub(crate) type Reply<T> = oneshot::Sender<T>;

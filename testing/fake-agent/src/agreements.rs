@@ -1,0 +1,73 @@
+//! The agent's real agreements behind the fake agent, with a database of their own.
+
+use std::{path::Path, time};
+
+use weir_agent::{Agreements, Store, config, control::AgreementsRequest};
+use weir_agree::{ClockReading, Utc};
+use weir_units::Instant;
+
+const CONFIG: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n";
+
+/// The current time of this machine.
+fn utc() -> Utc {
+    Utc::from(time::SystemTime::now())
+}
+
+pub(crate) struct Desk {
+    agreements: Agreements,
+    store: Store,
+    _dir: tempfile::TempDir,
+    started: time::Instant,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Desk {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let config = config::parse(CONFIG, Path::new("test.toml")).unwrap();
+        let agreements = Agreements::open(&config, &store, utc()).unwrap().unwrap();
+        Desk { agreements, store, _dir: dir, started: time::Instant::now() }
+    }
+
+    pub(crate) fn answer(&mut self, ask: AgreementsRequest) {
+        let now = ClockReading { utc: utc(), monotonic: Instant(self.started.elapsed()) };
+        let Desk { agreements, store, .. } = self;
+        match ask {
+            AgreementsRequest::Templates(reply) => drop(reply.send(Ok(agreements.templates()))),
+            AgreementsRequest::All(reply) => drop(reply.send(Ok(agreements.all().cloned().collect()))),
+            AgreementsRequest::One(id, reply) => drop(reply.send(agreements.one(&id).cloned())),
+            AgreementsRequest::Statuses(reply) => {
+                drop(reply.send(Ok(
+                    agreements.all().map(|one| agreements.status_without_class(one, now.utc)).collect(),
+                )));
+            }
+            AgreementsRequest::Status(id, reply) => {
+                drop(
+                    reply.send(agreements.one(&id).map(|one| agreements.status_without_class(one, now.utc))),
+                );
+            }
+            AgreementsRequest::Calendar(from, to, reply) => {
+                drop(reply.send(agreements.calendar(from.unwrap_or(now.utc), to)));
+            }
+            AgreementsRequest::Offer(client, uid, offer, reply) => {
+                drop(reply.send(agreements.offer(&client, Some(uid), *offer, store, now)));
+            }
+            AgreementsRequest::Renew(id, end, owner, reply) => {
+                let permitted = agreements.permits(owner, &id, "renew");
+                drop(reply.send(permitted.and_then(|()| agreements.renew(&id, end, store, now.utc))));
+            }
+            AgreementsRequest::Decide(id, accept, reply) => {
+                drop(reply.send(agreements.decide(&id, accept, store, now.utc)));
+            }
+            AgreementsRequest::Report(id, month, reply) => {
+                drop(reply.send(agreements.report(&id, month.unwrap_or(now.utc), store, now.utc)));
+            }
+            AgreementsRequest::Terminate(id, owner, reply) => {
+                let permitted = agreements.permits(owner, &id, "terminate");
+                let begun = permitted.and_then(|()| agreements.terminate(&id, store, now.utc));
+                agreements.finish(store, now.utc);
+                drop(reply.send(begun.and_then(|()| agreements.one(&id).cloned())));
+            }
+        }
+    }
+}

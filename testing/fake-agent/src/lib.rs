@@ -1,0 +1,452 @@
+//! An agent for tests: the real server before a loop with four fixed classes.
+
+mod agreements;
+
+use std::{
+    path::{Path, PathBuf},
+    thread,
+};
+
+use tokio::sync::{broadcast, mpsc};
+use weir_agent::{
+    config::Rights,
+    control::{CongestionRequest, Request},
+    images::Images,
+    server::{Access, Socket, serve},
+};
+use weir_api::{
+    Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, ErrorCode, Event,
+    EventKind, Explanation, Export, Kind, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
+};
+use weir_cc::{
+    AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
+};
+use weir_share::Weight;
+use weir_units::{BitRate, Bytes};
+
+use agreements::Desk;
+
+/// Larger floors are refused with `no-capacity`.
+pub const FREE: BitRate = BitRate::mbit(60);
+
+/// # Panics
+/// The weight is zero.
+pub fn weight(weight: u32) -> Weight {
+    Weight::new(weight).unwrap()
+}
+
+/// A class with this allocation that sends at `rate`.
+pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
+    Class {
+        name: name.to_owned(),
+        source: "docker".to_owned(),
+        kind: Kind::Container,
+        group: None,
+        handle: Some("1:1a".to_owned()),
+        interfaces: vec![format!("veth-{name}")],
+        selects: Vec::new(),
+        activity: if rate.0 > 0 { Activity::Active } else { Activity::Idle },
+        policy: Policy {
+            weight: Weight::ONE,
+            min: None,
+            max: None,
+            weight_origin: Origin::Default,
+            min_origin: Origin::Default,
+            max_origin: Origin::Default,
+        },
+        allocation,
+        rate,
+        demand: None,
+        bytes: Bytes(rate.0.saturating_mul(10)),
+        packets: rate.0 / 1_000,
+        drops: 0,
+        backlog: Bytes(0),
+        backlog_packets: 0,
+        backpressured_ms: 0,
+        local_bytes: Bytes(0),
+        enforced: true,
+        not_enforced_because: None,
+        unpromised: None,
+        agreement: None,
+    }
+}
+
+/// `web` in a group with a floor and a ceiling, `video` with a queue, `camera` that is not enforced,
+/// and the host.
+pub fn classes() -> Vec<Class> {
+    let mut web = class("web", BitRate::mbit(40), BitRate(39_840_000));
+    web.group = Some("tenant-a".to_owned());
+    web.policy = Policy {
+        weight: weight(2),
+        min: Some(BitRate::mbit(20)),
+        max: Some(BitRate::mbit(50)),
+        weight_origin: Origin::Config,
+        min_origin: Origin::Set,
+        max_origin: Origin::Label,
+    };
+    let mut video = class("video", BitRate::mbit(55), BitRate(54_100_000));
+    video.policy.weight = weight(3);
+    video.policy.weight_origin = Origin::Set;
+    video.drops = 12;
+    video.backlog = Bytes(65_536);
+    video.backlog_packets = 44;
+    video.backpressured_ms = 81_500;
+    video.local_bytes = Bytes(3 << 20);
+    let mut camera = class("camera", BitRate::mbit(5), BitRate::ZERO);
+    camera.source = "config".to_owned();
+    camera.kind = Kind::Interface;
+    camera.enforced = false;
+    camera.not_enforced_because = Some("veth7 is not there: check `interface` in `[[class]]`".to_owned());
+    let mut host = class("host", BitRate::mbit(5), BitRate::kbit(800));
+    host.source = "weir".to_owned();
+    host.kind = Kind::Host;
+    vec![web, video, camera, host]
+}
+
+/// The status of the fixed classes.
+pub fn status() -> Status {
+    Status {
+        version: "0.1.0".to_owned(),
+        pid: 4242,
+        uptime_s: 11_532,
+        link: "eth0".to_owned(),
+        capacity: BitRate::mbit(100),
+        rate: BitRate(94_740_000),
+        reserved: BitRate::mbit(20),
+        reservable: BitRate::mbit(95),
+        engine: "htb".to_owned(),
+        allocator: "water-filling".to_owned(),
+        attach: "tcx".to_owned(),
+        pacing: false,
+        classes: 4,
+        active: 3,
+        class_changes: 17,
+        repairs: 0,
+        max_tick_delay_us: 0,
+        late: None,
+        late_us: None,
+        config: "/etc/weir/weir.toml".to_owned(),
+        config_error: None,
+        warnings: vec!["camera is not enforced: veth7 is not there".to_owned()],
+        notices: Vec::new(),
+    }
+}
+
+/// An explanation of a class.
+pub fn explanation(class: Class) -> Explanation {
+    let sharer = |name: &str, w, mbit, bound: &str| Sharer {
+        name: name.to_owned(),
+        weight: weight(w),
+        allocation: BitRate::mbit(mbit),
+        bound: bound.to_owned(),
+    };
+    Explanation {
+        class,
+        reasons: vec![
+            "eth0 carries 100mbit; 3 classes send now".to_owned(),
+            "by weight 2 of 6 the share is 33.3mbit".to_owned(),
+        ],
+        sharers: vec![
+            sharer("tenant-a", 2, 40, "weight"),
+            sharer("video", 3, 55, "weight"),
+            sharer("host", 1, 5, "demand"),
+        ],
+        origins: vec![
+            "set: min=20mbit".to_owned(),
+            "config: weight=2".to_owned(),
+            "label: max=50mbit".to_owned(),
+        ],
+    }
+}
+
+/// One check of each verdict.
+pub fn doctor() -> Doctor {
+    let check = |name: &str, verdict, found: &str, advice: Option<&str>| Check {
+        name: name.to_owned(),
+        verdict,
+        found: found.to_owned(),
+        advice: advice.map(str::to_owned),
+    };
+    Doctor {
+        checks: vec![
+            check("kernel", Verdict::Ok, "6.18.2", None),
+            check(
+                "docker",
+                Verdict::Warn,
+                "no socket at /var/run/docker.sock",
+                Some("start dockerd, or set `docker = false`"),
+            ),
+            check("link", Verdict::Fail, "eth0 is down", Some("ip link set dev eth0 up")),
+        ],
+    }
+}
+
+/// An event about `web`.
+pub fn event(seq: u64, what: &str) -> Event {
+    Event {
+        seq,
+        time_ms: 1_700_000_000_000 + seq,
+        what: EventKind::from(what),
+        class: Some("web".to_owned()),
+        detail: format!("event {seq}"),
+        agreement: None,
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    Error {
+        code: ErrorCode::UnknownName,
+        message: format!("there is no class `{name}`; `weir ps` lists them"),
+        asked: None,
+        free: None,
+    }
+}
+
+/// An agent on its own socket for one test.
+pub struct FakeAgent {
+    /// The socket.
+    pub path: PathBuf,
+    /// Sends an event to its followers.
+    pub events: broadcast::Sender<Event>,
+    stop: mpsc::Sender<Request>,
+    thread: Option<thread::JoinHandle<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl FakeAgent {
+    /// Starts the agent. It ends when it is dropped.
+    ///
+    /// # Panics
+    /// A socket or a thread cannot be made.
+    pub fn start() -> FakeAgent {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weir.sock");
+        let (events, _) = broadcast::channel(4);
+        let (control, requests) = mpsc::channel(8);
+        let thread = thread::spawn({
+            let (path, control, events) = (path.clone(), control.clone(), events.downgrade());
+            let socket = Socket::bind(&path, &Rights::default()).unwrap();
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let listener = socket.listener().unwrap();
+                    tokio::select! {
+                        never = serve(listener, control, Images::off(), Access::default()) => match never {},
+                        () = answer(requests, events) => {}
+                    }
+                });
+            }
+        });
+        FakeAgent { path, events, stop: control, thread: Some(thread), _dir: dir }
+    }
+
+    /// A client of this agent.
+    pub fn client(&self) -> weir_api::Client {
+        weir_api::Client::new(&self.path)
+    }
+
+    /// The socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for FakeAgent {
+    fn drop(&mut self) {
+        // The loop ends at a request about the name `stop` without a waiting caller.
+        let (reply, _) = tokio::sync::oneshot::channel();
+        let _ = self.stop.blocking_send(Request::Unset("stop".to_owned(), reply));
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || thread::panicking(), "the fake agent panicked");
+        }
+    }
+}
+
+/// The loop keeps policies and knows two events. It never answers about the class `hang`, and drops
+/// requests about `vanish`.
+async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSender<Event>) {
+    let mut classes = classes();
+    let mut hanging = Vec::new();
+    let mut agreements = Desk::new();
+    // A reply fails if the client has gone, which is fine.
+    while let Some(request) = requests.recv().await {
+        match request {
+            Request::Status(reply) => drop(reply.send(status())),
+            Request::Classes(reply) => drop(reply.send(classes.clone())),
+            Request::Class(name, reply) if name == "hang" => hanging.push(reply),
+            Request::Class(name, _) if name == "vanish" => {}
+            Request::Class(name, reply) => drop(reply.send(find(&mut classes, &name).cloned())),
+            Request::Explain(name, reply) => {
+                drop(reply.send(find(&mut classes, &name).cloned().map(explanation)));
+            }
+            Request::Set(changes, reply) => drop(reply.send(set(&mut classes, &changes))),
+            Request::Unset(name, _) if name == "stop" => return,
+            Request::Unset(name, reply) => drop(reply.send(find(&mut classes, &name).map(|class| {
+                class.policy.weight = Weight::ONE;
+                class.policy.weight_origin = Origin::Default;
+                class.clone()
+            }))),
+            Request::Agreements(ask) => agreements.answer(ask),
+            Request::Congestion(ask) => congestion(ask),
+            Request::Acknowledge(reply) => {
+                drop(reply.send(Ok(vec!["2026-11-23T00:00:00Z: the state was damaged".to_owned()])))
+            }
+            Request::Doctor(reply) => drop(reply.send(doctor())),
+            Request::Export(reply) => drop(reply.send(Ok(export()))),
+            Request::Events(reply) => {
+                let Some(events) = events.upgrade() else { return };
+                drop(reply.send((vec![event(1, "started"), event(2, "class-added")], events.subscribe())));
+            }
+        }
+    }
+}
+
+/// Two rules, of which one reaches no connection, and a flow.
+pub fn congestion_view() -> CongestionView {
+    let rule = |number: usize, connections: &str, action: &str, problem: Option<&str>| CongestionRule {
+        number,
+        connections: connections.to_owned(),
+        action: action.to_owned(),
+        classes: Vec::new(),
+        problem: problem.map(str::to_owned),
+        origin: weir_cc::Origin::Config,
+    };
+    CongestionView {
+        rules: vec![
+            rule(1, "all", "bbr, cubic after 1MiB", None),
+            rule(2, "container gone to 10.0.0.0/8", "reno", Some("there is no gone")),
+        ],
+        available: vec!["reno".to_owned(), "bbr".to_owned(), "cubic".to_owned()],
+        set: 12,
+        switched: 3,
+        ended: 9,
+        ..CongestionView::default()
+    }
+}
+
+/// An ended connection.
+pub fn flow() -> FlowRecord {
+    FlowRecord {
+        ended_ms: 1_700_000_000_000,
+        class: Some("web".to_owned()),
+        to: "10.1.2.3".parse().unwrap(),
+        remote_port: 443,
+        local_port: 40_000,
+        direction: Some(Direction::Out),
+        sent: Bytes(2 << 20),
+        received: Bytes(10),
+        took_us: 250_000,
+        first: "bbr".parse().unwrap(),
+        last: "cubic".parse().unwrap(),
+        switched_at: Some(Bytes(1 << 20)),
+        least_rtt_us: 10_000,
+        smoothed_rtt_us: 12_000,
+        most_rtt_us: 30_000,
+        retransmits: 4,
+        delivery_rate: BitRate::mbit(90),
+        rule: Some(1),
+        tried: false,
+    }
+}
+
+/// A trial that has just started.
+pub fn advice() -> Vec<AdviceView> {
+    let to = "10.1.2.0/24".parse().unwrap();
+    let settings = AdviceSettings {
+        to: vec![to],
+        share: 0.1,
+        candidates: vec![Rule { start: "bbr".parse().ok(), ..rule_for(to, None) }],
+        turn_s: 10,
+    };
+    let mut advisor = Advisor::new(Some(settings), std::collections::BTreeMap::new(), 0);
+    advisor.turn(weir_units::Instant::default(), &Rules::default(), &"cubic".parse().unwrap(), || 1);
+    advisor.view()
+}
+
+fn congestion(ask: CongestionRequest) {
+    let mut stats = Stats::default();
+    stats.add("10.1.2.0/24".parse().unwrap(), &flow());
+    let rules = Rules::new(vec![Rule::default()]).unwrap();
+    match ask {
+        CongestionRequest::View(reply) => drop(reply.send(congestion_view())),
+        CongestionRequest::Explain(query, reply) => drop(reply.send(match query.container {
+            Some(name) => Err(unknown(&name)),
+            None => Ok(rules.explain(&Connection::to(query.to))),
+        })),
+        CongestionRequest::Flows(reply) => drop(reply.send(vec![flow()])),
+        CongestionRequest::Stats(reply) => drop(reply.send(stats.view())),
+        CongestionRequest::Move(reply) => {
+            drop(reply.send(Ok(CongestionMoved { moved: 2, failures: Vec::new() })))
+        }
+        CongestionRequest::Set(rule, reply) => drop(reply.send(Ok(CongestionRule {
+            number: 3,
+            connections: rule.to_string(),
+            action: rule.action().to_string(),
+            classes: Vec::new(),
+            problem: None,
+            origin: weir_cc::Origin::Set,
+        }))),
+        CongestionRequest::Unset(about, reply) => drop(reply.send(match about.port {
+            Some(_) => Ok(congestion_view()),
+            None => Err(unknown(&about.to_string())),
+        })),
+        CongestionRequest::Advice(reply) => drop(reply.send(advice())),
+        CongestionRequest::Advise(request, reply) => drop(reply.send(match request.to {
+            Some(to) => Err(unknown(&to.to_string())),
+            None => Ok(advice()),
+        })),
+    }
+}
+
+fn find<'a>(classes: &'a mut [Class], name: &str) -> Result<&'a mut Class, Error> {
+    let found = classes.iter_mut().find(|c| c.name == name || format!("{}:{}", c.source, c.name) == name);
+    found.ok_or_else(|| unknown(name))
+}
+
+/// A link without classes.
+pub fn export() -> Export {
+    let (link, capacity, engine) = ("eth0".to_owned(), BitRate::mbit(95), "htb".to_owned());
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Export { version, link, capacity, engine, classes: Vec::new(), selectors: Vec::new() }
+}
+
+/// Applies all changes or none, as the real agent does.
+fn set(classes: &mut Vec<Class>, changes: &SetPolicies) -> Result<Vec<Class>, Error> {
+    let mut next = classes.clone();
+    let mut changed = Vec::new();
+    for change in &changes.changes {
+        if changes.allow_absent && find(&mut next, &change.name).is_err() {
+            let mut absent = class(&change.name, BitRate::ZERO, BitRate::ZERO);
+            absent.activity = Activity::Absent;
+            absent.handle = None;
+            next.push(absent);
+        }
+        let class = find(&mut next, &change.name)?;
+        if let Some(Some(min)) = change.min
+            && min > FREE
+        {
+            return Err(Error {
+                code: ErrorCode::NoCapacity,
+                message: format!("cannot promise {} {min}: {FREE} of 95mbit is free", change.name),
+                asked: Some(min),
+                free: Some(FREE),
+            });
+        }
+        if let Some(weight) = change.weight {
+            class.policy.weight = weight.unwrap_or_default();
+            class.policy.weight_origin = Origin::Set;
+        }
+        if let Some(min) = change.min {
+            class.policy.min = min;
+            class.policy.min_origin = Origin::Set;
+        }
+        if let Some(max) = change.max {
+            class.policy.max = max;
+            class.policy.max_origin = Origin::Set;
+        }
+        changed.push(class.clone());
+    }
+    *classes = next;
+    Ok(changed)
+}
