@@ -87,10 +87,10 @@ test-all: test test-rest
 # quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
 test-rest:
 	scripts/install-deps.sh build test
-	$(CARGO) test --release --locked -p weir-share --test speed -- --nocapture
-	$(CARGO) test --release --locked -p weir-agree --test speed -- --nocapture
-	$(CARGO) test --release --locked -p weir-htb --test speed --test rates --test instructions --test equivalence -- --nocapture
-	$(CARGO) test --release --locked -p weir-cache --test simulate -- --nocapture a_million
+	$(CARGO) test --profile bench --locked -p weir-share --test speed -- --nocapture
+	$(CARGO) test --profile bench --locked -p weir-agree --test speed -- --nocapture
+	$(CARGO) test --profile bench --locked -p weir-htb --test speed --test rates --test instructions --test equivalence -- --nocapture
+	$(CARGO) test --profile bench --locked -p weir-cache --test simulate -- --nocapture a_million
 	$(CARGO) build --release --locked -p weir -p weir-lab
 	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(filter-out $(SHORT),$(SUITES))" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
@@ -143,7 +143,7 @@ conformance:
 # Built in a directory of its own, as all that it depends on is built anew.
 loom:
 	scripts/install-deps.sh build
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --release --locked -p weir-htb --lib every_order
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --profile bench --locked -p weir-htb --lib every_order
 
 # Four orders of threads, in each of which reads may see what was written earlier.
 miri:
