@@ -6,7 +6,7 @@ use clap::Args;
 use weir_netlab::topology::Mode;
 
 use crate::{
-    control::kind::Kind,
+    control::kind::ControlKind,
     edge_cloud::{Backend, Generator},
     options::Options,
 };
@@ -23,7 +23,7 @@ pub(crate) struct Choices {
     pub(crate) seconds: Option<u64>,
     /// Controls to compare; the verdict concerns weir [default: weir,tc,none; cpu and latency also cni]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
-    pub(crate) control: Vec<Kind>,
+    pub(crate) control: Vec<ControlKind>,
     /// How the containers reach the uplink
     #[arg(long)]
     pub(crate) mode: Option<Mode>,
@@ -66,7 +66,7 @@ impl Choices {
     }
 
     /// Replaces the controls, if the command line names some.
-    pub(crate) fn choose(&self, controls: &mut Vec<Kind>) {
+    pub(crate) fn choose(&self, controls: &mut Vec<ControlKind>) {
         if !self.control.is_empty() {
             controls.clone_from(&self.control);
             controls.sort();

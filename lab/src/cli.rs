@@ -123,7 +123,7 @@ struct RunArgs {
 struct DemoArgs {
     /// Kind of container: Docker's, or network namespaces [default: Docker's if dockerd can run]
     #[arg(long, value_name = "KIND")]
-    containers: Option<demo::Kind>,
+    containers: Option<demo::ContainerKind>,
     /// Seconds of each of the three phases
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,

@@ -419,7 +419,7 @@ pub(crate) mod tests {
     use weir_netlab::topology::Mode;
 
     use super::*;
-    use crate::control::kind::Kind;
+    use crate::control::kind::ControlKind;
 
     /// The text of a built-in file.
     fn text(name: &str) -> &'static str {
@@ -471,7 +471,7 @@ pub(crate) mod tests {
         };
         let mut scenario: Scenario = settings("minimum");
         scenario.adapt(&choices(&["--control", "none,weir", "--mode", "nat", "--tso", "off"]));
-        assert_eq!(scenario.controls, [Kind::Weir, Kind::None]);
+        assert_eq!(scenario.controls, [ControlKind::Weir, ControlKind::None]);
         assert_eq!((scenario.mode, scenario.tso, scenario.seconds), (Mode::Nat, false, 5));
         scenario.adapt(&choices(&["--paper"]));
         assert_eq!(scenario.seconds, 60);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::control::kind::Kind;
+use crate::control::kind::ControlKind;
 
 /// The caller's choices.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub struct Options {
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// The control in force.
-    pub control: Kind,
+    pub control: ControlKind,
     /// The case's name.
     pub case: &'a str,
 }

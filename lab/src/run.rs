@@ -12,7 +12,7 @@ use weir_netlab::{
 use crate::{
     control::{
         self,
-        kind::{Kind, Missing},
+        kind::{ControlKind, Missing},
     },
     options::{Options, Step},
     oracle::{self, Share},
@@ -33,7 +33,7 @@ struct Outcome {
 }
 
 /// The outcomes of each control, by the case's index.
-type Outcomes = BTreeMap<Kind, Vec<Outcome>>;
+type Outcomes = BTreeMap<ControlKind, Vec<Outcome>>;
 
 /// Pings of the pinging container before the others send.
 const IDLE_PINGS: u32 = 50;
@@ -116,7 +116,7 @@ fn judge(
         .iter()
         .enumerate()
         .map(|(index, case)| {
-            let by_control: BTreeMap<Kind, &Outcome> =
+            let by_control: BTreeMap<ControlKind, &Outcome> =
                 outcomes.iter().map(|(kind, cases)| (*kind, &cases[index])).collect();
             case_report(case, scenario, &by_control, &mut rng)
         })
@@ -128,7 +128,7 @@ fn judge(
 fn case_report(
     case: &Case,
     scenario: &Scenario,
-    outcomes: &BTreeMap<Kind, &Outcome>,
+    outcomes: &BTreeMap<ControlKind, &Outcome>,
     rng: &mut SplitMix,
 ) -> CaseReport {
     let shares = oracle::shares(case, scenario.capacity, scenario.family);
@@ -163,7 +163,7 @@ fn container_report(
     name: &str,
     setting: &Setting,
     share: &Share,
-    outcomes: &BTreeMap<Kind, &Outcome>,
+    outcomes: &BTreeMap<ControlKind, &Outcome>,
     rng: &mut SplitMix,
 ) -> ContainerReport {
     let measured = outcomes

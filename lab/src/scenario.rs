@@ -26,7 +26,7 @@ use weir_netlab::{
 use weir_share::{Policy, PolicyError, Weight};
 use weir_units::{BitRate, Bytes};
 
-use crate::control::kind::{Kind, TcForm};
+use crate::control::kind::{ControlKind, TcForm};
 
 /// The built-in scenarios: the paper's in the order of its figures, then weir's own.
 pub(crate) const BUILT_IN: [(&str, &str); 10] = [
@@ -95,7 +95,7 @@ pub struct Scenario {
     pub max_ping_rise_ms: f64,
     /// The controls to compare; the verdict concerns weir.
     #[serde(default = "defaults::controls")]
-    pub controls: Vec<Kind>,
+    pub controls: Vec<ControlKind>,
     /// The form of the hand-written tc script.
     #[serde(default)]
     pub tc: TcForm,
@@ -191,7 +191,7 @@ pub enum ScenarioError {
 mod defaults {
     use weir_units::BitRate;
 
-    use crate::control::kind::Kind;
+    use crate::control::kind::ControlKind;
 
     pub(super) fn capacity() -> BitRate {
         BitRate::mbit(95)
@@ -217,8 +217,8 @@ mod defaults {
     pub(super) fn max_ping_rise_ms() -> f64 {
         3.0
     }
-    pub(super) fn controls() -> Vec<Kind> {
-        vec![Kind::Weir, Kind::Tc, Kind::None]
+    pub(super) fn controls() -> Vec<ControlKind> {
+        vec![ControlKind::Weir, ControlKind::Tc, ControlKind::None]
     }
 }
 
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn what_is_left_out_has_defaults() {
         let scenario = Scenario::parse(SMALL, "small").unwrap();
-        assert_eq!(scenario.controls, [Kind::Weir, Kind::Tc, Kind::None]);
+        assert_eq!(scenario.controls, [ControlKind::Weir, ControlKind::Tc, ControlKind::None]);
         assert_eq!((scenario.capacity, scenario.wire), (BitRate::mbit(95), BitRate::mbit(100)));
         let case = &scenario.cases[0];
         assert_eq!(case.containers["C1"].send, Load::Udp(BitRate::mbit(60)));

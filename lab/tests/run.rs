@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_lab::{
-    control::kind::Kind,
+    control::kind::ControlKind,
     options::Options,
     report::{Report, Shown as _},
     run,
@@ -61,25 +61,25 @@ fn a_scenario_runs_its_cases_under_its_controls_and_writes_what_it_found() {
 
     let step = |kind, case: &str| (kind, case.to_owned());
     let order = [
-        step(Kind::Tc, "1:3"),
-        step(Kind::Tc, "max 20"),
-        step(Kind::None, "1:3"),
-        step(Kind::None, "max 20"),
+        step(ControlKind::Tc, "1:3"),
+        step(ControlKind::Tc, "max 20"),
+        step(ControlKind::None, "1:3"),
+        step(ControlKind::None, "max 20"),
     ];
     assert_eq!(steps, order);
     assert_eq!(report.head.pass, None, "weir was not among the controls");
-    let error = |case: usize| report.cases[case].largest_error(Kind::Tc).unwrap();
+    let error = |case: usize| report.cases[case].largest_error(ControlKind::Tc).unwrap();
     assert!(error(0) > 0.10, "tc lends the idle container's part by quantum, not by weight: {}", error(0));
-    let held = report.cases[1].containers[1].measured[&Kind::Tc].goodput;
+    let held = report.cases[1].containers[1].measured[&ControlKind::Tc].goodput;
     assert!((10.0..20.2).contains(&held), "tc's ceiling of 20 Mbit/s holds: {held}");
     for case in &report.cases {
-        assert!(case.link_use[&Kind::None] > 0.97, "without control the line is the limit: {case:?}");
+        assert!(case.link_use[&ControlKind::None] > 0.97, "without control the line is the limit: {case:?}");
     }
     let flood = &report.cases[0].containers[1];
-    assert!(flood.measured[&Kind::Tc].loss.unwrap() > 0.05, "what tc cannot send is lost: {flood:?}");
+    assert!(flood.measured[&ControlKind::Tc].loss.unwrap() > 0.05, "what tc cannot send is lost: {flood:?}");
     let ping = &report.cases[0].ping.as_ref().unwrap().measured;
     assert!(
-        ping[&Kind::None].mean > ping[&Kind::Tc].mean + 5.0,
+        ping[&ControlKind::None].mean > ping[&ControlKind::Tc].mean + 5.0,
         "20 ms of queue in front of the line: {ping:?}"
     );
     assert!(report.scripts.contains("# max 20\nqdisc add dev up0 root handle 1: htb"), "{}", report.scripts);
@@ -96,7 +96,7 @@ fn a_scenario_runs_its_cases_under_its_controls_and_writes_what_it_found() {
 fn agent_that_cannot_start_is_an_error_and_leaves_nothing() {
     let Some(_turn) = may_run() else { return };
     let mut scenario = Scenario::parse(SMALL, "small").unwrap();
-    scenario.controls = vec![Kind::Weir];
+    scenario.controls = vec![ControlKind::Weir];
     let run = |weir: &str| {
         let options = Options { weir: weir.into(), seed: 1, link: String::new() };
         format!("{:#}", run::run(&scenario, &options, &mut |_| {}).unwrap_err())

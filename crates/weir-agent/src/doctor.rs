@@ -4,7 +4,7 @@ use nix::sched::{CloneFlags, unshare};
 use weir_api::{Check, Verdict};
 use weir_bpf::{Classifier, Pacer, attach};
 use weir_datapath::engine::{
-    Kind,
+    EngineKind,
     selftest::{self, Shares},
 };
 use weir_discovery::cgroup::Cgroup2;
@@ -52,7 +52,7 @@ pub fn kernel() -> Vec<Check> {
 /// Tries all engines at once on a small link. This takes one or two seconds.
 #[must_use]
 pub fn engines() -> Vec<Check> {
-    let check = |kind: Kind| -> Check {
+    let check = |kind: EngineKind| -> Check {
         let name = format!("engine {kind}");
         match selftest::run(kind) {
             Ok(Shares { measured: [a, b], .. }) => {
@@ -67,7 +67,7 @@ pub fn engines() -> Vec<Check> {
         }
     };
     std::thread::scope(|scope| {
-        let kinds = Kind::ALL.into_iter().chain(Kind::EXPERIMENTAL);
+        let kinds = EngineKind::ALL.into_iter().chain(EngineKind::EXPERIMENTAL);
         let running: Vec<_> = kinds.map(|kind| scope.spawn(move || check(kind))).collect();
         running.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_units::{BitRate, Bytes};
 
-use crate::Kind;
+use crate::ClassKind;
 
 /// A link, a tree of classes, and the traffic of each class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct ExportClass {
     /// The name people use; `link` for the root.
     pub name: String,
     /// The kind of class; none for the root.
-    pub kind: Option<Kind>,
+    pub kind: Option<ClassKind>,
     /// The handle as tc prints it, e.g. `1:1a`.
     pub handle: String,
     /// The handle of the class above; the root has the qdisc `1:`.

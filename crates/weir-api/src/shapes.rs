@@ -6,7 +6,7 @@ use weir_units::{BitRate, Bytes};
 /// The kind of sender or traffic that a class stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ClassKind {
     /// A container that a runtime reported.
     Container,
     /// A named network namespace.
@@ -82,7 +82,7 @@ pub struct Class {
     /// The part that reported it: `docker`, `netns`, `config`, `weir`.
     pub source: String,
     /// The kind of class.
-    pub kind: Kind,
+    pub kind: ClassKind,
     /// The group it belongs to.
     pub group: Option<String>,
     /// The scheduler's class as tc prints it, e.g. `1:1a`; absent classes have none.

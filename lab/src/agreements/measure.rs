@@ -26,7 +26,7 @@ use super::{
 use crate::{
     control::{
         self,
-        kind::{Kind, Missing},
+        kind::{ControlKind, Missing},
     },
     options::{Options, Step},
 };
@@ -89,11 +89,16 @@ pub(crate) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(
 }
 
 /// Measures one case under one control, once. Returns the sample and the script of the shaping.
-fn measure(scenario: &Scenario, case: &Case, kind: Kind, options: &Options) -> Result<(Sample, String)> {
+fn measure(
+    scenario: &Scenario,
+    case: &Case,
+    kind: ControlKind,
+    options: &Options,
+) -> Result<(Sample, String)> {
     let topology = topology(scenario)?;
     let node = topology.node();
     let mut script = String::new();
-    if kind == Kind::Tc && !case.agreements.is_empty() {
+    if kind == ControlKind::Tc && !case.agreements.is_empty() {
         script = shape(&topology, scenario, case)?;
     }
     let agent =

@@ -14,7 +14,7 @@ use weir_units::BitRate;
 use super::scenario::{Case, Scenario};
 
 use crate::{
-    control::{self, Agent, AgentSetup, kind::Kind},
+    control::{self, Agent, AgentSetup, kind::ControlKind},
     options::Options,
 };
 
@@ -52,7 +52,7 @@ pub(super) fn agree(
     topology: &Topology,
     scenario: &Scenario,
     case: &Case,
-    kind: Kind,
+    kind: ControlKind,
     options: &Options,
 ) -> Result<Agent> {
     let sections = if case.agreements.is_empty() { String::new() } else { section(scenario, case) };

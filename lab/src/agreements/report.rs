@@ -13,7 +13,7 @@ use super::{
 };
 
 use crate::{
-    control::kind::{Kind, Missing},
+    control::kind::{ControlKind, Missing},
     report::{
         Figure, Head, Rule,
         table::{align_numbers, control_name, missing_lines, new_table},
@@ -67,7 +67,7 @@ pub(crate) struct Row {
     /// The case's name.
     pub(crate) case: String,
     /// The control.
-    pub(crate) control: Kind,
+    pub(crate) control: ControlKind,
     /// The engine in force, if the control is weir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) engine: Option<String>,
@@ -112,7 +112,7 @@ pub(crate) struct Report {
 }
 
 /// The statistics of a sample.
-pub(super) fn row(case: &Case, control: Kind, sample: Sample) -> Result<Row> {
+pub(super) fn row(case: &Case, control: ControlKind, sample: Sample) -> Result<Row> {
     let mut times: Vec<f64> = Vec::new();
     let mut consumers = Vec::new();
     for ((port, answers), index) in (FIRST_PORT..).zip(&sample.answers).zip(0..) {
@@ -121,7 +121,7 @@ pub(super) fn row(case: &Case, control: Kind, sample: Sample) -> Result<Row> {
         let (Some(mean), Some(wait)) = (stats::mean(&own), stats::mean(&waits)) else {
             bail!("the consumer at port {port} got no answer in the time of a case: give more --seconds");
         };
-        let agreed = case.agreements.get(index).copied().filter(|_| control != Kind::None);
+        let agreed = case.agreements.get(index).copied().filter(|_| control != ControlKind::None);
         let ideals = |rate| answers.iter().map(|a| ideal_ms(a.bytes, a.first, rate)).collect::<Vec<_>>();
         let ideal = agreed.and_then(|rate| stats::mean(&ideals(rate)));
         let error = ideal.map(|ideal| mean / ideal - 1.0);
@@ -159,12 +159,12 @@ impl Report {
 }
 
 /// Whether the verdict concerns this control. It concerns weir; without weir, tc; without both, all controls.
-fn is_judged(kind: Kind, rows: &[Row]) -> bool {
-    let has = |wanted: fn(Kind) -> bool| rows.iter().any(|row| wanted(row.control));
-    if has(Kind::is_weir) {
+fn is_judged(kind: ControlKind, rows: &[Row]) -> bool {
+    let has = |wanted: fn(ControlKind) -> bool| rows.iter().any(|row| wanted(row.control));
+    if has(ControlKind::is_weir) {
         kind.is_weir()
-    } else if has(|kind| kind == Kind::Tc) {
-        kind == Kind::Tc
+    } else if has(|kind| kind == ControlKind::Tc) {
+        kind == ControlKind::Tc
     } else {
         true
     }
@@ -177,7 +177,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
         let Some(case) = scenario.cases.iter().find(|case| case.name == row.case) else { continue };
         let name = |what: &str| format!("{}: {what}, {}", row.case, row.control.name());
         // In an experiment where tc is to break the promise, tc cannot replace weir.
-        let breaks = want.tc_longer.filter(|_| row.control == Kind::Tc);
+        let breaks = want.tc_longer.filter(|_| row.control == ControlKind::Tc);
         let judged = is_judged(row.control, rows) && breaks.is_none();
         let mut push = |name: String, value: f64, unit: &str, rule: Rule, want: Option<f64>, paper| {
             let figure = match want.filter(|_| judged) {
@@ -188,7 +188,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
         };
         // Table 2 has figures for tc, and for no control in A and B.
         let promises = !case.agreements.is_empty();
-        let table = case.paper.filter(|_| promises == (row.control != Kind::None));
+        let table = case.paper.filter(|_| promises == (row.control != ControlKind::None));
         let of = |which: fn(Paper) -> Option<f64>| table.and_then(which);
         push(name("min"), row.min, "ms", Rule::AtMost, None, of(|p| p.min));
         push(name("avg"), row.avg, "ms", Rule::AtMost, None, of(|p| Some(p.avg)));
@@ -197,7 +197,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
         if let Some(udp) = row.udp {
             push(name("UDP that arrived"), udp, "Mbit/s", Rule::AtMost, None, None);
         }
-        if !promises || row.control == Kind::None {
+        if !promises || row.control == ControlKind::None {
             let least = want.variable.filter(|_| !promises);
             let paper = table.map(|p| p.std / p.avg * 100.0);
             let spread = row.std / row.avg * 100.0;
@@ -222,7 +222,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
             let paper = table.map(|p| (p.avg / (PAPER_BYTES * 8e3 / 19e6) - 1.0) * 100.0);
             push(name("error against the picture alone"), most * 100.0, "%", Rule::AtMost, None, paper);
         }
-        let free = rows.iter().find(|other| other.case == row.case && other.control == Kind::None);
+        let free = rows.iter().find(|other| other.case == row.case && other.control == ControlKind::None);
         if let Some(free) = free.filter(|_| case.overloaded) {
             let flatter = (1.0 - row.std / free.std) * 100.0;
             let least = want.flatter.map(|f| f * 100.0);
@@ -326,8 +326,8 @@ pub(super) mod tests {
         let ideal = ideal_ms(655 * 655 + 140, 1448, BitRate::mbit(19));
         let mut rows = Vec::new();
         for case in &scenario.cases {
-            rows.push(row(case, Kind::Weir, answers(ideal * factor, spread_ms)).unwrap());
-            rows.push(row(case, Kind::None, answers(195.0, 40.0)).unwrap());
+            rows.push(row(case, ControlKind::Weir, answers(ideal * factor, spread_ms)).unwrap());
+            rows.push(row(case, ControlKind::None, answers(195.0, 40.0)).unwrap());
         }
         Report::new(&scenario, rows, Vec::new(), "# C\n".to_owned())
     }
@@ -377,7 +377,7 @@ pub(super) mod tests {
     fn a_consumer_without_an_answer_is_an_error_that_says_what_to_do() {
         let case = &sample(1.0, 1.0).settings.cases[0];
         let nothing = Sample { answers: vec![Vec::new()], ..Sample::default() };
-        let error = row(case, Kind::None, nothing).unwrap_err().to_string();
+        let error = row(case, ControlKind::None, nothing).unwrap_err().to_string();
         assert!(error.contains("8001") && error.contains("--seconds"), "{error}");
     }
 
@@ -397,7 +397,7 @@ pub(super) mod tests {
         let case = &sample(1.0, 1.0).settings.cases[0];
         let mut both = answers(&[100.0, 200.0]);
         both.add(answers(&[300.0, 600.0, 900.0]));
-        let row = row(case, Kind::Weir, both).unwrap();
+        let row = row(case, ControlKind::Weir, both).unwrap();
         assert_eq!((row.min, row.max, row.times.len()), (100.0, 900.0, 25));
         assert!((row.avg - 420.0).abs() < 1e-9 && row.consumers[4].requests == 5, "{row:?}");
         assert!((row.udp.unwrap() - 2.0).abs() < 1e-9, "{:?}", row.udp);
@@ -407,12 +407,12 @@ pub(super) mod tests {
     fn error_is_signed_and_of_consumers_with_a_promise() {
         let case = &sample(1.0, 1.0).settings.cases[0];
         let ideal = ideal_ms(655 * 655 + 140, 1448, BitRate::mbit(19));
-        let late = row(case, Kind::Weir, answers(&[ideal * 1.1])).unwrap();
-        let early = row(case, Kind::Weir, answers(&[ideal * 0.9])).unwrap();
+        let late = row(case, ControlKind::Weir, answers(&[ideal * 1.1])).unwrap();
+        let early = row(case, ControlKind::Weir, answers(&[ideal * 0.9])).unwrap();
         assert!((late.consumers[0].error.unwrap() - 0.1).abs() < 1e-6);
         assert!((early.consumers[0].error.unwrap() + 0.1).abs() < 1e-6);
         assert!((early.worst().unwrap() - 0.1).abs() < 1e-6, "the worst is the furthest");
-        let none = row(case, Kind::None, answers(&[ideal])).unwrap();
+        let none = row(case, ControlKind::None, answers(&[ideal])).unwrap();
         assert_eq!((none.consumers[0].agreed, none.worst()), (None, None));
     }
 
@@ -420,7 +420,8 @@ pub(super) mod tests {
     fn what_the_udp_task_moves_is_judged_both_ways_beside_the_same_agreements() {
         let scenario = sample(1.0, 1.0).settings;
         let report = |scenario: &Scenario, loud: f64, quiet: f64| {
-            let of = |index: usize, ms| row(&scenario.cases[index], Kind::Weir, answers(&[ms])).unwrap();
+            let of =
+                |index: usize, ms| row(&scenario.cases[index], ControlKind::Weir, answers(&[ms])).unwrap();
             Report::new(scenario, vec![of(0, loud), of(1, quiet)], Vec::new(), String::new())
         };
         let ideal = ideal_ms(655 * 655 + 140, 1448, BitRate::mbit(19));
@@ -439,16 +440,16 @@ pub(super) mod tests {
     #[test]
     fn plain_tc_is_judged_only_where_weir_is_absent() {
         let mut scenario = sample(1.0, 1.0).settings;
-        let report = |scenario: &Scenario, kinds: &[Kind]| {
-            let of = |kind: &Kind| row(&scenario.cases[0], *kind, answers(&[100.0])).unwrap();
+        let report = |scenario: &Scenario, kinds: &[ControlKind]| {
+            let of = |kind: &ControlKind| row(&scenario.cases[0], *kind, answers(&[100.0])).unwrap();
             Report::new(scenario, kinds.iter().map(of).collect(), Vec::new(), String::new())
         };
         let names = |report: &Report| failed(report).join("; ");
-        let both = names(&report(&scenario, &[Kind::Weir, Kind::Tc]));
+        let both = names(&report(&scenario, &[ControlKind::Weir, ControlKind::Tc]));
         assert!(both.contains("weir") && !both.contains("tc"), "{both}");
-        assert!(names(&report(&scenario, &[Kind::Tc])).contains("largest error, tc"));
+        assert!(names(&report(&scenario, &[ControlKind::Tc])).contains("largest error, tc"));
         scenario.want.tc_longer = Some(0.1);
-        assert_eq!(report(&scenario, &[Kind::Tc]).head.pass, None);
+        assert_eq!(report(&scenario, &[ControlKind::Tc]).head.pass, None);
     }
 
     #[test]
@@ -456,7 +457,7 @@ pub(super) mod tests {
         let text = include_str!("../../scenarios/sla-A.toml");
         let scenario: Scenario = toml::from_str(text).unwrap();
         let report = |times: &[f64]| {
-            let row = row(&scenario.cases[0], Kind::None, answers(times)).unwrap();
+            let row = row(&scenario.cases[0], ControlKind::None, answers(times)).unwrap();
             Report::new(&scenario, vec![row], Vec::new(), String::new())
         };
         assert_eq!(report(&[100.0, 300.0]).head.pass, Some(true));

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
-use crate::control::kind::Kind;
+use crate::control::kind::ControlKind;
 
 /// The first consumer's port at the service; the other consumers have the next ports.
 pub(crate) const FIRST_PORT: u16 = 8001;
@@ -54,7 +54,7 @@ pub(crate) struct Scenario {
     /// Number of repetitions with `--paper`.
     pub(crate) paper_repetitions: usize,
     /// The controls to compare.
-    pub(crate) controls: Vec<Kind>,
+    pub(crate) controls: Vec<ControlKind>,
     /// The cases to measure.
     #[serde(rename = "case")]
     pub(crate) cases: Vec<Case>,

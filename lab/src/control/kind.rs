@@ -1,90 +1,113 @@
 //! The names of the controls, as scenario files and the command line write them.
 
+use std::sync::LazyLock;
+
+use clap::{ValueEnum, builder::PossibleValue};
 use serde::{Deserialize, Serialize};
+use weir_datapath::engine::EngineKind;
 
 /// A control.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
-)]
-pub enum Kind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ControlKind {
     /// A running `weir agent` with the engine that it chooses.
-    #[serde(rename = "weir")]
-    #[value(name = "weir")]
     Weir,
-    /// A `weir agent` with HTB.
-    #[serde(rename = "weir:htb")]
-    #[value(name = "weir:htb")]
-    WeirHtb,
-    /// A `weir agent` with the BPF qdisc.
-    #[serde(rename = "weir:bpf")]
-    #[value(name = "weir:bpf")]
-    WeirBpf,
-    /// A `weir agent` with the BPF qdisc in qCon's form.
-    #[serde(rename = "weir:bpf-credit")]
-    #[value(name = "weir:bpf-credit")]
-    WeirBpfCredit,
-    /// A `weir agent` with departure times and fq.
-    #[serde(rename = "weir:edt")]
-    #[value(name = "weir:edt")]
-    WeirEdt,
-    /// A `weir agent` with paced sockets and credits, without a queue of its own.
-    #[serde(rename = "weir:pacing")]
-    #[value(name = "weir:pacing")]
-    WeirPacing,
-    /// A `weir agent` with the token bucket tree in its process.
-    #[serde(rename = "weir:user")]
-    #[value(name = "weir:user")]
-    WeirUser,
-    /// Weir's credits alone, which drop packets instead of queuing them: an experiment, not an engine.
-    #[serde(rename = "credit")]
-    #[value(name = "credit")]
-    Credit,
+    /// A `weir agent` with this engine. `credit` is the one that drops instead of queuing: an experiment.
+    Engine(EngineKind),
     /// Plain tc HTB on the uplink, as written by hand.
-    #[serde(rename = "tc")]
     Tc,
     /// The CNI bandwidth plugin's token buckets, one pair a container: ceilings only.
-    #[serde(rename = "cni")]
     Cni,
     /// The kernel without changes.
-    #[serde(rename = "none")]
     None,
 }
 
-impl Kind {
-    /// The name on the command line.
+impl ControlKind {
+    /// Weir's credits alone.
+    pub(crate) const CREDIT: ControlKind = ControlKind::Engine(EngineKind::CreditExperiment);
+
+    /// The name on the command line and in results.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Weir => "weir",
-            Kind::WeirHtb => "weir:htb",
-            Kind::WeirBpf => "weir:bpf",
-            Kind::WeirBpfCredit => "weir:bpf-credit",
-            Kind::WeirEdt => "weir:edt",
-            Kind::WeirPacing => "weir:pacing",
-            Kind::WeirUser => "weir:user",
-            Kind::Credit => "credit",
-            Kind::Tc => "tc",
-            Kind::Cni => "cni",
-            Kind::None => "none",
-        }
+        let index = ALL.iter().position(|control| *control == self).expect("each engine is a control");
+        &NAMES[index]
     }
 
     /// Whether this is weir; verdicts concern only weir.
     #[must_use]
     pub(crate) fn is_weir(self) -> bool {
-        self.has_agent() && self != Kind::Credit
+        self.has_agent() && self != ControlKind::CREDIT
     }
 
     /// Whether an agent enforces it.
     #[must_use]
     pub(crate) fn has_agent(self) -> bool {
-        !matches!(self, Kind::Tc | Kind::Cni | Kind::None)
+        !matches!(self, ControlKind::Tc | ControlKind::Cni | ControlKind::None)
     }
 
     /// The engine's name in the agent's configuration; `None` leaves the choice to the agent.
     #[must_use]
     pub(crate) fn engine(self) -> Option<&'static str> {
-        if self == Kind::Credit { Some("credit-experiment") } else { self.name().strip_prefix("weir:") }
+        match self {
+            ControlKind::Engine(engine) => Some(engine.name()),
+            _ => None,
+        }
+    }
+}
+
+static ALL: LazyLock<Vec<ControlKind>> = LazyLock::new(|| {
+    let mut engines = [EngineKind::ALL.as_slice(), &EngineKind::EXPERIMENTAL].concat();
+    engines.sort_unstable();
+    engines.push(EngineKind::CreditExperiment);
+    let engines = engines.into_iter().map(ControlKind::Engine);
+    let others = [ControlKind::Tc, ControlKind::Cni, ControlKind::None];
+    std::iter::once(ControlKind::Weir).chain(engines).chain(others).collect()
+});
+
+static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let name = |control: &ControlKind| match *control {
+        ControlKind::Weir => "weir".to_owned(),
+        ControlKind::CREDIT => "credit".to_owned(),
+        ControlKind::Engine(engine) => format!("weir:{engine}"),
+        ControlKind::Tc => "tc".to_owned(),
+        ControlKind::Cni => "cni".to_owned(),
+        ControlKind::None => "none".to_owned(),
+    };
+    ALL.iter().map(name).collect()
+});
+
+impl From<ControlKind> for String {
+    fn from(control: ControlKind) -> String {
+        control.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for ControlKind {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<ControlKind, String> {
+        ALL.iter()
+            .find(|control| control.name() == name)
+            .copied()
+            .ok_or_else(|| format!("there is no control `{name}`: {}", NAMES.join(", ")))
+    }
+}
+
+impl ValueEnum for ControlKind {
+    fn value_variants<'a>() -> &'a [ControlKind] {
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match *self {
+            ControlKind::Weir => "A `weir agent` with the engine that it chooses",
+            ControlKind::CREDIT => "Credits alone, which drop packets instead of queuing them: an experiment",
+            ControlKind::Engine(_) => "A `weir agent` with this engine",
+            ControlKind::Tc => "Plain tc HTB on the uplink, as written by hand",
+            ControlKind::Cni => "The CNI bandwidth plugin's token buckets: ceilings only",
+            ControlKind::None => "The kernel without changes",
+        };
+        Some(PossibleValue::new(self.name()).help(help))
     }
 }
 
@@ -92,7 +115,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// The control.
-    pub(crate) control: Kind,
+    pub(crate) control: ControlKind,
     /// The missing part, in the agent's words.
     pub(crate) why: String,
 }

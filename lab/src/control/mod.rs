@@ -16,7 +16,7 @@ pub(crate) use tc::script;
 
 use self::{
     interface::Control,
-    kind::{Kind, Missing},
+    kind::{ControlKind, Missing},
 };
 use crate::{
     options::Options,
@@ -25,15 +25,15 @@ use crate::{
 
 /// Starts a control on a topology without any shaping.
 pub(crate) fn start<'t>(
-    kind: Kind,
+    kind: ControlKind,
     scenario: &Scenario,
     topology: &'t Topology,
     options: &Options,
 ) -> Result<Box<dyn Control + 't>> {
     Ok(match kind {
-        Kind::None => Box::new(NoControl),
-        Kind::Tc => Box::new(tc::Script::new(topology, scenario)),
-        Kind::Cni => Box::new(cni::Plugin::new(topology)),
+        ControlKind::None => Box::new(NoControl),
+        ControlKind::Tc => Box::new(tc::Script::new(topology, scenario)),
+        ControlKind::Cni => Box::new(cni::Plugin::new(topology)),
         _ => Box::new(WeirControl {
             agent: start_agent(kind, topology, scenario.capacity, options)?,
             topology,
@@ -43,7 +43,7 @@ pub(crate) fn start<'t>(
 
 /// Starts an agent with the control's engine.
 pub(crate) fn start_agent(
-    kind: Kind,
+    kind: ControlKind,
     topology: &Topology,
     capacity: BitRate,
     options: &Options,
@@ -52,7 +52,7 @@ pub(crate) fn start_agent(
 }
 
 /// The lines of the control and of the caller for the `[link]` section.
-pub(crate) fn link(kind: Kind, options: &Options) -> String {
+pub(crate) fn link(kind: ControlKind, options: &Options) -> String {
     let engine = kind.engine().map_or(String::new(), |engine| format!("engine = \"{engine}\"\n"));
     engine + &options.link
 }
@@ -60,7 +60,7 @@ pub(crate) fn link(kind: Kind, options: &Options) -> String {
 /// The reason why a control could not be started, if the kernel is allowed to lack it.
 ///
 /// A kernel may lack some engines, but not the one that the agent chooses.
-pub(crate) fn missing(kind: Kind, error: &anyhow::Error) -> Option<Missing> {
+pub(crate) fn missing(kind: ControlKind, error: &anyhow::Error) -> Option<Missing> {
     let text = format!("{error:#}");
     let why = text.rsplit("; ").next().unwrap_or(&text).trim().to_owned();
     kind.engine().map(|_| Missing { control: kind, why })
@@ -97,23 +97,14 @@ impl Control for WeirControl<'_> {
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
-    use weir_datapath::engine::Kind as EngineKind;
 
     use super::*;
 
     #[test]
     fn a_control_has_one_name_on_the_command_line_and_in_results() {
-        for kind in Kind::value_variants() {
+        for kind in ControlKind::value_variants() {
             assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
-        }
-    }
-
-    #[test]
-    fn each_engine_is_a_control() {
-        let named = Kind::value_variants().iter().filter_map(|kind| kind.engine()).collect::<Vec<_>>();
-        for engine in EngineKind::ALL.iter().chain(&EngineKind::EXPERIMENTAL) {
-            assert!(named.contains(&engine.name()), "{} is not among {named:?}", engine.name());
         }
     }
 }

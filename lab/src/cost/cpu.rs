@@ -19,7 +19,7 @@ use super::{
 };
 
 use crate::{
-    control::kind::Kind,
+    control::kind::ControlKind,
     options::{Options, Step},
     report::{Figure, Rule},
 };
@@ -59,7 +59,7 @@ pub(super) fn run(
     }
     // New interfaces send packets of their own for some seconds.
     interrupt::sleep(Duration::from_secs(2))?;
-    let mut samples: BTreeMap<(usize, Kind), Vec<Sample>> = BTreeMap::new();
+    let mut samples: BTreeMap<(usize, ControlKind), Vec<Sample>> = BTreeMap::new();
     for _ in 0..scenario.repetitions {
         for &busy in &scenario.busy {
             for shaper in &mut shapers {
@@ -132,7 +132,7 @@ fn packets_in(table: &str, interfaces: &[String]) -> u64 {
     table.lines().filter_map(one).sum()
 }
 
-fn row(busy: usize, control: Kind, engine: Option<String>, samples: &[Sample]) -> Row {
+fn row(busy: usize, control: ControlKind, engine: Option<String>, samples: &[Sample]) -> Row {
     let costs: Vec<f64> = samples.iter().map(|s| s.cost).collect();
     let median =
         |of: fn(&Sample) -> f64| stats::median(&samples.iter().map(of).collect::<Vec<f64>>()).unwrap_or(0.0);
@@ -155,8 +155,8 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
         figures.push(Figure::shown(name("processor time"), row.value, "s/GB"));
         figures.push(Figure::shown(name("payload"), row.beside, "Mbit/s"));
         figures.push(Figure::shown(name("packets"), row.packets, "1/GB"));
-        let native = rows.iter().find(|other| other.case == row.case && other.control == Kind::None);
-        let Some(native) = native.filter(|_| row.control != Kind::None) else { continue };
+        let native = rows.iter().find(|other| other.case == row.case && other.control == ControlKind::None);
+        let Some(native) = native.filter(|_| row.control != ControlKind::None) else { continue };
         let (name, ratio) = (name("processor time over none"), row.value / native.value);
         let judged = scenario.judged.is_some_and(|busy| row.case == case(busy)) && row.control.is_weir();
         figures.push(match scenario.most_over_native.filter(|_| judged) {
@@ -191,7 +191,10 @@ mod tests {
 
     fn rows(weir: f64) -> Vec<Row> {
         let sample = |cost| [Sample { cost, packets: 20_000.0, mbit: 90.0 }; 3];
-        vec![row(5, Kind::Weir, Some("htb".into()), &sample(weir)), row(5, Kind::None, None, &sample(2.0))]
+        vec![
+            row(5, ControlKind::Weir, Some("htb".into()), &sample(weir)),
+            row(5, ControlKind::None, None, &sample(2.0)),
+        ]
     }
 
     #[test]

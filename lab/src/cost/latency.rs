@@ -12,7 +12,7 @@ use weir_netlab::{
 use super::scenario::{Results, Row, Scenario, Shaper};
 
 use crate::{
-    control::kind::Kind,
+    control::kind::ControlKind,
     options::{Options, Step},
     report::{Figure, Rule},
 };
@@ -85,7 +85,7 @@ fn delay(server: &Netns, rtt_ms: u32) -> Result<()> {
     }
 }
 
-fn row(case: String, control: Kind, engine: Option<String>, rtts: &Rtts) -> Result<Row> {
+fn row(case: String, control: ControlKind, engine: Option<String>, rtts: &Rtts) -> Result<Row> {
     let of = |p: f64| stats::percentile(&rtts.ms, p).with_context(|| format!("{case}: no ping was answered"));
     let (value, range) = (of(99.0)?, (of(50.0)?, of(100.0)?));
     let beside = 1.0 - rtts.received as f64 / rtts.sent.max(1) as f64;
@@ -131,7 +131,7 @@ mod tests {
         let rtts = |ms: f64| Rtts { ms: vec![ms; 9], sent: 9, received: 9 };
         let judged = |engine: &str, inside: f64| -> Vec<bool> {
             let one = |what: &str, ms| {
-                row(format!("RTT 5 ms, {what}"), Kind::Weir, Some(engine.into()), &rtts(ms)).unwrap()
+                row(format!("RTT 5 ms, {what}"), ControlKind::Weir, Some(engine.into()), &rtts(ms)).unwrap()
             };
             let rows = [one("alone", 5.1), one("beside busy ones", 11.0), one("inside a busy one", inside)];
             figures(&scenario, &rows).iter().filter_map(|figure| figure.pass).collect()

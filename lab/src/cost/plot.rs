@@ -5,7 +5,7 @@ use plotters::style::Color;
 
 use super::scenario::{Measures, Report};
 use crate::{
-    control::kind::Kind,
+    control::kind::ControlKind,
     report::{
         color,
         sheet::{self, CENTER_TOP, GREY, INK, LEFT_TOP, RIGHT_MIDDLE, Sheet, TEXT, tick, title_width, width},
@@ -29,7 +29,7 @@ const NAME: i32 = 14;
 pub(crate) fn svg(report: &Report) -> Result<String> {
     let mut cases: Vec<&str> = report.rows.iter().map(|row| row.case.as_str()).collect();
     cases.dedup();
-    let mut controls: Vec<Kind> = report.rows.iter().map(|row| row.control).collect();
+    let mut controls: Vec<ControlKind> = report.rows.iter().map(|row| row.control).collect();
     controls.sort();
     controls.dedup();
     let group = i32::try_from(controls.len())? * BAR + GAP;
@@ -47,7 +47,7 @@ fn draw(
     sheet: &Sheet<'_>,
     report: &Report,
     cases: &[&str],
-    controls: &[Kind],
+    controls: &[ControlKind],
     (group, right): (i32, i32),
 ) -> sheet::Drawn {
     let settings = &report.settings;

@@ -11,7 +11,7 @@ use weir_units::{BitRate, Bytes};
 use crate::{
     control::{
         self, Agent, cni,
-        kind::{Kind, Missing, TcForm},
+        kind::{ControlKind, Missing, TcForm},
         script,
     },
     options::Options,
@@ -87,10 +87,10 @@ pub(crate) struct Scenario {
     pub(crate) paper_repetitions: usize,
     /// The controls to compare.
     #[serde(default = "controls")]
-    pub(crate) controls: Vec<Kind>,
+    pub(crate) controls: Vec<ControlKind>,
     /// The paper's round trip of a container while no one sends, ms.
     #[serde(default)]
-    pub(crate) paper: BTreeMap<Kind, f64>,
+    pub(crate) paper: BTreeMap<ControlKind, f64>,
 }
 
 fn capacity() -> BitRate {
@@ -105,8 +105,8 @@ fn yes() -> bool {
 fn once() -> usize {
     1
 }
-fn controls() -> Vec<Kind> {
-    vec![Kind::Weir, Kind::Tc, Kind::Cni, Kind::None]
+fn controls() -> Vec<ControlKind> {
+    vec![ControlKind::Weir, ControlKind::Tc, ControlKind::Cni, ControlKind::None]
 }
 
 /// One case under one control: medians over the repetitions, and their range.
@@ -115,7 +115,7 @@ pub(crate) struct Row {
     /// The case's name.
     pub(crate) case: String,
     /// The control.
-    pub(crate) control: Kind,
+    pub(crate) control: ControlKind,
     /// The engine in force, if the control is weir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) engine: Option<String>,
@@ -201,7 +201,7 @@ impl Scenario {
 
 /// A control on a topology, in force until it is dropped.
 pub(super) struct Shaper<'t> {
-    pub(super) kind: Kind,
+    pub(super) kind: ControlKind,
     pub(super) topology: &'t Topology,
     pub(super) capacity: BitRate,
     pub(super) agent: Option<Agent>,
@@ -212,7 +212,7 @@ pub(super) struct Shaper<'t> {
 impl<'t> Shaper<'t> {
     /// Starts the control; only weir shapes already.
     pub(super) fn start(
-        kind: Kind,
+        kind: ControlKind,
         scenario: &Scenario,
         topology: &'t Topology,
         options: &Options,
@@ -241,7 +241,7 @@ impl<'t> Shaper<'t> {
         let containers = self.topology.containers();
         let node = self.topology.node();
         match self.kind {
-            Kind::Tc => {
+            ControlKind::Tc => {
                 if self.limited > 0 {
                     node.tc(&format!("qdisc del dev {UPLINK} root\n"))?;
                 }
@@ -249,7 +249,7 @@ impl<'t> Shaper<'t> {
                 let classes: Vec<_> = (0..among).map(one).collect();
                 node.tc(&script(TcForm::Rates, self.capacity, &classes))?;
             }
-            Kind::Cni => {
+            ControlKind::Cni => {
                 for container in &containers[..self.limited] {
                     cni::unlimit(self.topology, container.label())?;
                 }

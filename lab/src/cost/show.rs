@@ -9,7 +9,7 @@ use super::{
     scenario::{Measures, Report},
 };
 use crate::{
-    control::kind::Kind,
+    control::kind::ControlKind,
     report::{
         Head, Shown,
         table::{align_numbers, control_name, missing_lines, new_table},
@@ -49,7 +49,8 @@ pub(crate) fn table(report: &Report) -> String {
         let number = |value: f64| format!("{value:.2}");
         let (third, fourth) = match settings.measures {
             Measures::Cpu => {
-                let native = report.rows.iter().find(|r| r.case == row.case && r.control == Kind::None);
+                let native =
+                    report.rows.iter().find(|r| r.case == row.case && r.control == ControlKind::None);
                 (native.map_or(String::new(), |native| number(row.value / native.value)), number(row.beside))
             }
             Measures::Latency => {
@@ -105,7 +106,7 @@ pub(super) mod tests {
         let row = |case: &str, control, value| Row {
             case: case.to_owned(),
             control,
-            engine: (control == Kind::Weir).then(|| "htb".to_owned()),
+            engine: (control == ControlKind::Weir).then(|| "htb".to_owned()),
             value,
             range: (value * 0.9, value * 1.2),
             beside: 90.5,
@@ -113,14 +114,17 @@ pub(super) mod tests {
         };
         Report {
             head: Head::now(&settings.name, Vec::new()),
-            missing: vec![Missing { control: Kind::WeirBpf, why: "no struct_ops".to_owned() }],
+            missing: vec![Missing {
+                control: ControlKind::Engine(weir_datapath::engine::EngineKind::Bpf),
+                why: "no struct_ops".to_owned(),
+            }],
             missing_cases: Vec::new(),
             settings,
             rows: vec![
-                row("1 busy", Kind::Weir, 3.0),
-                row("1 busy", Kind::None, 2.0),
-                row("5 busy", Kind::Weir, 3.3),
-                row("5 busy", Kind::None, 3.0),
+                row("1 busy", ControlKind::Weir, 3.0),
+                row("1 busy", ControlKind::None, 2.0),
+                row("5 busy", ControlKind::Weir, 3.3),
+                row("5 busy", ControlKind::None, 3.0),
             ],
             noise: "noise: little".to_owned(),
         }

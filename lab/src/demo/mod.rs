@@ -33,7 +33,7 @@ use crate::{
 
 /// The kind of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum ContainerKind {
     /// Docker containers, under a dockerd of the demo's own.
     Docker,
     /// Network namespaces.
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// The weir program to show.
     pub(crate) weir: PathBuf,
     /// The kind of containers; `None` means Docker's if dockerd can run, else namespaces.
-    pub(crate) containers: Option<Kind>,
+    pub(crate) containers: Option<ContainerKind>,
     /// Length of a phase in seconds; its first 2 s are not judged.
     pub(crate) seconds: u64,
 }
@@ -66,7 +66,7 @@ const STALL: Duration = Duration::from_secs(8);
 /// If something cannot be started, traffic stalls, or on Ctrl-C. Nothing is left behind.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let scenario = scenario::find(SCENARIO)?;
-    if options.containers != Some(Kind::Netns) {
+    if options.containers != Some(ContainerKind::Netns) {
         match DockerContainers::start(&scenario) {
             Ok(docker) => return show(options, &scenario, &docker),
             Err(error) if options.containers.is_some() => {

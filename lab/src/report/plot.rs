@@ -9,7 +9,9 @@ use super::{
         self, CENTER_TOP, Drawn, GREY, INK, LEFT_MIDDLE, RIGHT_MIDDLE, Sheet, TEXT, tick, title_width, width,
     },
 };
-use crate::control::kind::{Kind, TcForm};
+use weir_datapath::engine::EngineKind;
+
+use crate::control::kind::{ControlKind, TcForm};
 
 /// Width of a bar in pixels, from crowded to roomy plots.
 const BARS: std::ops::RangeInclusive<i32> = 13..=26;
@@ -127,11 +129,11 @@ impl Canvas {
         for &kind in &report.controls {
             sheet.bar([(x, y - 6), (x + 15, y + 6)], color(kind))?;
             let text = match kind {
-                Kind::Tc if settings.tc == TcForm::Quantum => "tc, round-robin by quanta",
-                Kind::Tc => "tc HTB by hand",
-                Kind::Cni => "CNI bandwidth plugin",
-                Kind::Credit => "credit and drops alone",
-                Kind::None => "no control",
+                ControlKind::Tc if settings.tc == TcForm::Quantum => "tc, round-robin by quanta",
+                ControlKind::Tc => "tc HTB by hand",
+                ControlKind::Cni => "CNI bandwidth plugin",
+                ControlKind::CREDIT => "credit and drops alone",
+                ControlKind::None => "no control",
                 _ => kind.name(),
             };
             entry(text, &mut x)?;
@@ -190,19 +192,19 @@ fn active(case: &CaseReport) -> impl Iterator<Item = &ContainerReport> {
     case.containers.iter().filter(|c| !c.measured.is_empty())
 }
 
-pub(crate) fn color(kind: Kind) -> RGBColor {
+pub(crate) fn color(kind: ControlKind) -> RGBColor {
     match kind {
-        Kind::Weir => RGBColor(12, 133, 153),
-        Kind::WeirHtb => RGBColor(16, 152, 173),
-        Kind::WeirBpf => RGBColor(59, 91, 219),
-        Kind::WeirBpfCredit => RGBColor(132, 94, 247),
-        Kind::WeirEdt => RGBColor(47, 158, 68),
-        Kind::WeirPacing => RGBColor(130, 201, 30),
-        Kind::WeirUser => RGBColor(214, 51, 132),
-        Kind::Credit => RGBColor(224, 49, 49),
-        Kind::Cni => RGBColor(230, 119, 0),
-        Kind::Tc => RGBColor(252, 176, 82),
-        Kind::None => RGBColor(190, 197, 204),
+        ControlKind::Weir => RGBColor(12, 133, 153),
+        ControlKind::Engine(EngineKind::Htb) => RGBColor(16, 152, 173),
+        ControlKind::Engine(EngineKind::Bpf) => RGBColor(59, 91, 219),
+        ControlKind::Engine(EngineKind::BpfCredit) => RGBColor(132, 94, 247),
+        ControlKind::Engine(EngineKind::Edt) => RGBColor(47, 158, 68),
+        ControlKind::Engine(EngineKind::Pacing) => RGBColor(130, 201, 30),
+        ControlKind::Engine(EngineKind::User) => RGBColor(214, 51, 132),
+        ControlKind::Engine(EngineKind::CreditExperiment) => RGBColor(224, 49, 49),
+        ControlKind::Cni => RGBColor(230, 119, 0),
+        ControlKind::Tc => RGBColor(252, 176, 82),
+        ControlKind::None => RGBColor(190, 197, 204),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     head::Head,
 };
 use crate::{
-    control::kind::{Kind, Missing, TcForm},
+    control::kind::{ControlKind, Missing, TcForm},
     scenario::{Scenario, Setting},
 };
 
@@ -29,7 +29,7 @@ pub struct Report {
     /// Seed of the confidence intervals.
     pub(crate) seed: u64,
     /// The controls of the run.
-    pub(crate) controls: Vec<Kind>,
+    pub(crate) controls: Vec<ControlKind>,
     /// The settings of the run.
     pub(crate) settings: Settings,
     /// The results of the cases.
@@ -82,11 +82,11 @@ pub struct CaseReport {
     /// One report a container, the host last.
     pub containers: Vec<ContainerReport>,
     /// Payload that arrived, as a fraction of the capacity.
-    pub link_use: BTreeMap<Kind, f64>,
+    pub link_use: BTreeMap<ControlKind, f64>,
     /// The smallest link use that weir must reach.
     pub(crate) want_link_use: f64,
     /// Jain's index of measured over expected.
-    pub(crate) jain: BTreeMap<Kind, f64>,
+    pub(crate) jain: BTreeMap<ControlKind, f64>,
     /// Round trips of the container that pings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ping: Option<PingReport>,
@@ -98,7 +98,7 @@ pub struct PingReport {
     /// The container's name.
     pub(crate) container: String,
     /// The round trips under each control.
-    pub measured: BTreeMap<Kind, PingMeasurement>,
+    pub measured: BTreeMap<ControlKind, PingMeasurement>,
 }
 
 /// Round trips, ms.
@@ -129,7 +129,7 @@ pub struct ContainerReport {
     /// The part of the allocation that arrives as payload, Mbit/s.
     pub(crate) expected: f64,
     /// The result of each control; empty for a container that sent nothing.
-    pub measured: BTreeMap<Kind, Measurement>,
+    pub measured: BTreeMap<ControlKind, Measurement>,
 }
 
 /// The steady state of one flow; rates are payload in Mbit/s.
@@ -177,8 +177,8 @@ impl Report {
         scripts: String,
         missing: Vec<Missing>,
     ) -> Report {
-        let ran = |kind: &Kind| missing.iter().all(|lacks| lacks.control != *kind);
-        let controls: Vec<Kind> = scenario.controls.iter().copied().filter(ran).collect();
+        let ran = |kind: &ControlKind| missing.iter().all(|lacks| lacks.control != *kind);
+        let controls: Vec<ControlKind> = scenario.controls.iter().copied().filter(ran).collect();
         let figures = figures(&cases, &controls, &settings);
         Report {
             head: Head::now(&scenario.name, figures),
@@ -205,7 +205,7 @@ impl Report {
 }
 
 /// weir's figures with their rules, then the other controls' errors.
-pub(super) fn figures(cases: &[CaseReport], controls: &[Kind], settings: &Settings) -> Vec<Figure> {
+pub(super) fn figures(cases: &[CaseReport], controls: &[ControlKind], settings: &Settings) -> Vec<Figure> {
     let mut figures = Vec::new();
     for &kind in controls.iter().filter(|kind| kind.is_weir()) {
         figures.extend(cases.iter().flat_map(|case| case.figures(kind, settings)));
@@ -226,13 +226,13 @@ pub(super) fn figures(cases: &[CaseReport], controls: &[Kind], settings: &Settin
 impl CaseReport {
     /// The largest error of a share under a control; `None` if the control was not run.
     #[must_use]
-    pub fn largest_error(&self, kind: Kind) -> Option<f64> {
+    pub fn largest_error(&self, kind: ControlKind) -> Option<f64> {
         self.containers.iter().filter_map(|c| Some(c.measured.get(&kind)?.error)).reduce(f64::max)
     }
 
     /// weir's figures for this case, with the rules. The name of an explicitly chosen engine is part of the
     /// figures' names.
-    fn figures(&self, kind: Kind, settings: &Settings) -> Vec<Figure> {
+    fn figures(&self, kind: ControlKind, settings: &Settings) -> Vec<Figure> {
         let mut figures = Vec::new();
         let engine = kind.engine().map_or(String::new(), |_| format!(", {}", kind.name()));
         let name = |what: &str| format!("{}: {what}{engine}", self.name);
@@ -349,7 +349,7 @@ pub(crate) mod tests {
         let mut report = sample("weights-3", 1.0);
         for case in &mut report.cases {
             for container in &mut case.containers {
-                container.measured.get_mut(&Kind::Tc).unwrap().error = 0.5;
+                container.measured.get_mut(&ControlKind::Tc).unwrap().error = 0.5;
             }
         }
         let figures = figures(&report.cases, &report.controls, &report.settings);
@@ -369,7 +369,7 @@ pub(crate) mod tests {
     #[test]
     fn without_weir_there_is_no_verdict() {
         let mut scenario = scenario::find("weights-3").unwrap();
-        scenario.controls = vec![Kind::None];
+        scenario.controls = vec![ControlKind::None];
         let report =
             Report::new(&scenario, Settings::of(&scenario, ""), 1, Vec::new(), String::new(), Vec::new());
         assert_eq!(report.head.pass, None);

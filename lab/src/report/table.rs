@@ -6,7 +6,7 @@ use weir_units::BitRate;
 
 use super::shares::{CaseReport, ContainerReport, Measurement, PingMeasurement, Report, Settings};
 
-use crate::control::kind::{Kind, Missing};
+use crate::control::kind::{ControlKind, Missing};
 
 /// All cases and containers, expected beside measured.
 #[must_use]
@@ -48,9 +48,9 @@ pub(crate) fn table(report: &Report) -> String {
 }
 
 /// A control's name in a table; `weir` has the engine that it chose in brackets.
-pub(crate) fn control_name(kind: Kind, engine: Option<&str>) -> String {
+pub(crate) fn control_name(kind: ControlKind, engine: Option<&str>) -> String {
     match engine {
-        Some(engine) if kind == Kind::Weir => format!("weir ({engine})"),
+        Some(engine) if kind == ControlKind::Weir => format!("weir ({engine})"),
         _ => kind.name().to_owned(),
     }
 }
@@ -73,7 +73,7 @@ const SENDS: usize = 5;
 struct Line {
     name: String,
     want: String,
-    measured: BTreeMap<Kind, String>,
+    measured: BTreeMap<ControlKind, String>,
 }
 
 fn case_lines(case: &CaseReport, settings: &Settings) -> Vec<Line> {
@@ -106,7 +106,7 @@ fn case_lines(case: &CaseReport, settings: &Settings) -> Vec<Line> {
 
 /// The columns of the table: weir's comes first, and its error stands beside it.
 struct Columns<'a> {
-    controls: &'a [Kind],
+    controls: &'a [ControlKind],
     paper: bool,
 }
 

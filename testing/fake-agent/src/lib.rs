@@ -15,8 +15,8 @@ use weir_agent::{
     server::{Access, Socket, serve},
 };
 use weir_api::{
-    Activity, Check, Class, CongestionMoved, CongestionRule, CongestionView, Doctor, Error, ErrorCode, Event,
-    EventKind, Explanation, Export, Kind, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
+    Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Error,
+    ErrorCode, Event, EventKind, Explanation, Export, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -40,7 +40,7 @@ pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
     Class {
         name: name.to_owned(),
         source: "docker".to_owned(),
-        kind: Kind::Container,
+        kind: ClassKind::Container,
         group: None,
         handle: Some("1:1a".to_owned()),
         interfaces: vec![format!("veth-{name}")],
@@ -94,12 +94,12 @@ pub fn classes() -> Vec<Class> {
     video.local_bytes = Bytes(3 << 20);
     let mut camera = class("camera", BitRate::mbit(5), BitRate::ZERO);
     camera.source = "config".to_owned();
-    camera.kind = Kind::Interface;
+    camera.kind = ClassKind::Interface;
     camera.enforced = false;
     camera.not_enforced_because = Some("veth7 is not there: check `interface` in `[[class]]`".to_owned());
     let mut host = class("host", BitRate::mbit(5), BitRate::kbit(800));
     host.source = "weir".to_owned();
-    host.kind = Kind::Host;
+    host.kind = ClassKind::Host;
     vec![web, video, camera, host]
 }
 

@@ -43,7 +43,7 @@ mod users;
 pub use agent::{Agent, Config, Ran, binary};
 pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title};
 pub use echo::{Echo, RoundTrips};
-pub use engines::Engine;
+pub use engines::{EngineBounds, EngineKind};
 pub use frames::{Frames, RawFrames, drain};
 pub use http::http;
 pub use needs::{Need, can_run, skip};

@@ -12,7 +12,7 @@ use weir_netlab::{
 };
 use weir_units::BitRate;
 
-use crate::{Division, Engine, Node, Party, Rate, Share, Stream, stream::DATAGRAM_MEMORY};
+use crate::{Division, EngineBounds, EngineKind, Node, Party, Rate, Share, Stream, stream::DATAGRAM_MEMORY};
 
 /// More than the link: as much as the socket takes.
 pub const FLOOD: Load = Load::Udp(BitRate::mbit(1000));
@@ -48,7 +48,7 @@ impl Senders {
     /// If one cannot connect.
     #[must_use]
     #[track_caller]
-    pub fn of(node: &Node, engine: Engine) -> Senders {
+    pub fn of(node: &Node, engine: EngineKind) -> Senders {
         let (srv, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
         let start = |from| {
             let tcp = Stream::tcp(from, srv, address);
@@ -200,7 +200,7 @@ pub struct Judged {
 impl Judged {
     /// Whether all of it is as it must be.
     #[must_use]
-    pub fn holds(&self, engine: Engine) -> bool {
+    pub fn holds(&self, engine: EngineKind) -> bool {
         self.strain <= 1.0 && self.total >= engine.least_total()
     }
 }

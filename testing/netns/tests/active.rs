@@ -8,8 +8,8 @@ use std::{
 
 use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, containers, for_each_engine,
-    measure_once, party,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Record, Senders, Share, containers,
+    for_each_engine, measure_once, party,
 };
 
 for_each_engine!(a_change_of_the_active_set_is_exact_again_soon_and_loses_nothing);
@@ -36,11 +36,11 @@ struct Measure {
 }
 
 impl Measure {
-    const fn of(engine: Engine) -> Measure {
+    fn of(engine: EngineKind) -> Measure {
         let millis = Duration::from_millis;
         match engine {
             // Two datagrams of what the wire carries in 50 ms are 0.5 %, late looks the rest.
-            Engine::Bpf => Measure {
+            EngineKind::Bpf => Measure {
                 soon: engine.settles(),
                 window: millis(200),
                 exact: 0.03,
@@ -55,7 +55,7 @@ impl Measure {
                 moment: millis(500),
                 // Without a queue no class lends: the part that others leave is given out again
                 // when the agent has forgotten them.
-                least: if matches!(engine, Engine::Pacing) { 0.4 } else { 0.95 },
+                least: if matches!(engine, EngineKind::Pacing) { 0.4 } else { 0.95 },
             },
         }
     }
@@ -93,7 +93,7 @@ fn watch(record: &Record, changed: Instant, expected: &[Share], by: Measure) -> 
     }
 }
 
-fn a_change_of_the_active_set_is_exact_again_soon_and_loses_nothing(engine: Engine) {
+fn a_change_of_the_active_set_is_exact_again_soon_and_loses_nothing(engine: EngineKind) {
     let mut node = Node::build(&Spec { containers: containers(5), tso: false, ..Spec::default() });
     let config = node.config().engine(engine);
     node.start(&config);

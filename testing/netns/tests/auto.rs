@@ -1,20 +1,20 @@
 //! The engine that the agent takes, and its words about those that it cannot.
 
 use weir_api::Verdict;
-use weir_datapath::engine::Kind;
+use weir_datapath::engine::EngineKind;
 use weir_netlab::topology::Spec;
 use weir_netns_tests::{Agent, Need, Node, can_run, containers};
 
 /// The verdict of `weir doctor` on each engine: works, or why not.
-fn verdicts(node: &Node) -> Vec<(Kind, Result<(), String>)> {
+fn verdicts(node: &Node) -> Vec<(EngineKind, Result<(), String>)> {
     let doctor = node.client().doctor().expect("the agent answers");
-    let verdict = |kind: Kind| {
+    let verdict = |kind: EngineKind| {
         let name = format!("engine {kind}");
         let check = doctor.checks.iter().find(|c| c.name == name).expect("doctor tries every engine");
         println!("{name}: {}", check.found);
         (kind, if check.verdict == Verdict::Ok { Ok(()) } else { Err(check.found.clone()) })
     };
-    Kind::ALL.into_iter().map(verdict).collect()
+    EngineKind::ALL.into_iter().map(verdict).collect()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn engine_that_this_kernel_lacks_is_refused_with_the_reason() {
     let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
     let config = node.config();
     node.start(&config);
-    let lacking: Vec<(Kind, String)> =
+    let lacking: Vec<(EngineKind, String)> =
         verdicts(&node).into_iter().filter_map(|(kind, works)| Some((kind, works.err()?))).collect();
     assert!(node.agent().stop());
     if lacking.is_empty() {

@@ -11,8 +11,8 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Senders, Share, Slack, containers, for_each_engine, judge,
-    measure_once, party,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Senders, Share, Slack, containers,
+    for_each_engine, judge, measure_once, party,
 };
 
 for_each_engine!(
@@ -23,17 +23,17 @@ for_each_engine!(
 
 /// The traffic of the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Traffic {
     Tcp,
     Udp,
     Mixed,
 }
 
-impl Kind {
+impl Traffic {
     fn of(self, container: usize) -> Load {
         match self {
-            Kind::Udp => FLOOD,
-            Kind::Mixed if container.is_multiple_of(2) => FLOOD,
+            Traffic::Udp => FLOOD,
+            Traffic::Mixed if container.is_multiple_of(2) => FLOOD,
             _ => Load::Tcp,
         }
     }
@@ -50,7 +50,7 @@ fn cases() -> Vec<(String, Case)> {
         .collect()
 }
 
-fn division(case: &Case, kind: Kind) -> Division {
+fn division(case: &Case, kind: Traffic) -> Division {
     let one = |(i, (label, setting)): (usize, (&str, &scenario::Setting))| {
         party(label).weight(setting.weight.get()).between(setting.min, setting.max).sends(kind.of(i))
     };
@@ -64,14 +64,14 @@ const SUPER_PACKET: f64 = 65536.0 * 8.0;
 
 /// So long that one super-packet is no more of the smallest share than the tolerance, or two,
 /// of which one may be missing at either end, where an engine lets them leave by its clock only.
-fn long_enough(expected: &[Share], engine: Engine) -> Duration {
+fn long_enough(expected: &[Share], engine: EngineKind) -> Duration {
     let whole = if engine.stamps() { 2.0 * SUPER_PACKET } else { SUPER_PACKET };
     let smallest =
         expected.iter().map(|s| s.goodput * 1e6).filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
     SHORTEST.max(Duration::from_secs_f64(whole / (engine.tolerance(true) * smallest)))
 }
 
-fn figures(engine: Engine, tso: bool, kinds: &[Kind], uplink: Uplink) {
+fn figures(engine: EngineKind, tso: bool, kinds: &[Traffic], uplink: Uplink) {
     let mode = if uplink == Uplink::Tunnel { Mode::Routed } else { Mode::Bridged };
     let mut node = Node::build(&Spec { containers: containers(5), tso, mode, uplink, ..Spec::default() });
     let config = node.config().engine(engine);
@@ -103,14 +103,14 @@ fn figures(engine: Engine, tso: bool, kinds: &[Kind], uplink: Uplink) {
     assert!(failed.is_empty(), "{} of the cases fail: {failed:#?}", failed.len());
 }
 
-fn shares_of_whole_super_packets_are_those_of_the_oracle(engine: Engine) {
-    figures(engine, true, &[Kind::Tcp, Kind::Mixed], Uplink::Ethernet);
+fn shares_of_whole_super_packets_are_those_of_the_oracle(engine: EngineKind) {
+    figures(engine, true, &[Traffic::Tcp, Traffic::Mixed], Uplink::Ethernet);
 }
 
-fn shares_of_single_segments_are_those_of_the_oracle(engine: Engine) {
-    figures(engine, false, &[Kind::Tcp, Kind::Udp, Kind::Mixed], Uplink::Ethernet);
+fn shares_of_single_segments_are_those_of_the_oracle(engine: EngineKind) {
+    figures(engine, false, &[Traffic::Tcp, Traffic::Udp, Traffic::Mixed], Uplink::Ethernet);
 }
 
-fn shares_on_an_uplink_without_ethernet_are_those_of_the_oracle(engine: Engine) {
-    figures(engine, true, &[Kind::Tcp, Kind::Mixed], Uplink::Tunnel);
+fn shares_on_an_uplink_without_ethernet_are_those_of_the_oracle(engine: EngineKind) {
+    figures(engine, true, &[Traffic::Tcp, Traffic::Mixed], Uplink::Tunnel);
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_api::{Class, Kind};
+use weir_api::{Class, ClassKind};
 use weir_netlab::{
     topology::{Family, Mode, Proc, Spec},
     traffic::{Load, wait_until_listening},
@@ -241,7 +241,7 @@ fn a_container_on_the_hosts_network_has_a_class_of_its_own() {
     let Some(docked) = docked() else { return };
     docked.run("hosted", &[("weir.max", "10mbit")], &["--network", "host"]);
     let class = docked.class("hosted");
-    assert_eq!((class.kind, class.policy.max), (Kind::Cgroup, Some(BitRate::mbit(10))));
+    assert_eq!((class.kind, class.policy.max), (ClassKind::Cgroup, Some(BitRate::mbit(10))));
     let host = docked.class("host").bytes;
     let division = Division::of([party("hosted").max(10).sends(Load::Tcp)]);
     let expected = division.expected(CAPACITY, Family::V4);

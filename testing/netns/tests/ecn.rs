@@ -8,7 +8,7 @@ use weir_netlab::{
     topology::{Family, Netns, Spec},
     traffic::Load,
 };
-use weir_netns_tests::{Division, Engine, Node, Rate, Stream, containers, party};
+use weir_netns_tests::{Division, EngineBounds, EngineKind, Node, Rate, Stream, containers, party};
 
 /// A counter of `/proc/net/netstat` or `/proc/net/snmp`: the line of names comes before that of values.
 fn counter(netns: &Netns, file: &str, group: &str, name: &str) -> u64 {
@@ -36,7 +36,7 @@ fn fill(knows_ecn: bool) -> Told {
     let mut node = Node::build(&Spec { containers: containers(1), tso: false, ..Spec::default() });
     node.netns("C1").sysctl("net.ipv4.tcp_ecn", if knows_ecn { "1" } else { "0" }).expect("root may");
     let division = Division::of([party("C1").max(5).sends(Load::Tcp)]);
-    let config = node.config().engine(Engine::Bpf).division(&node, &division);
+    let config = node.config().engine(EngineKind::Bpf).division(&node, &division);
     node.start(&config);
     let netns = node.netns("C1");
     let stream = Stream::tcp(netns, node.topology.srv(), node.topology.server_address(Family::V4));
@@ -55,7 +55,7 @@ fn fill(knows_ecn: bool) -> Told {
 
 #[test]
 fn a_connection_that_knows_ecn_is_marked_and_loses_nothing() {
-    if !Engine::Bpf.is_here() {
+    if !EngineKind::Bpf.is_here() {
         return;
     }
     let told = fill(true);
@@ -64,7 +64,7 @@ fn a_connection_that_knows_ecn_is_marked_and_loses_nothing() {
 
 #[test]
 fn a_connection_that_does_not_know_ecn_is_held_back_and_loses_nothing() {
-    if !Engine::Bpf.is_here() {
+    if !EngineKind::Bpf.is_here() {
         return;
     }
     let told = fill(false);

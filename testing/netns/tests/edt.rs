@@ -13,7 +13,7 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, assert_shares, containers,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, assert_shares, containers,
     kernel::{self, SCHEDULER},
     party,
 };
@@ -32,7 +32,7 @@ fn division() -> Division {
 
 fn node() -> Node {
     let mut node = Node::build(&Spec { containers: containers(3), tso: false, ..Spec::default() });
-    let config = node.config().engine(Engine::Edt).division(&node, &division());
+    let config = node.config().engine(EngineKind::Edt).division(&node, &division());
     node.start(&config);
     node
 }
@@ -89,7 +89,7 @@ fn minor(node: &Node, label: &str) -> u16 {
 
 #[test]
 fn the_next_agent_goes_on_with_the_same_clocks_and_counters() {
-    if !Engine::Edt.is_here() {
+    if !EngineKind::Edt.is_here() {
         return;
     }
     let mut node = node();
@@ -108,7 +108,7 @@ fn the_next_agent_goes_on_with_the_same_clocks_and_counters() {
 
 #[test]
 fn what_somebody_writes_into_the_maps_is_set_right_within_a_second() {
-    if !Engine::Edt.is_here() {
+    if !EngineKind::Edt.is_here() {
         return;
     }
     let node = node();
@@ -137,7 +137,7 @@ fn what_somebody_writes_into_the_maps_is_set_right_within_a_second() {
 
 #[test]
 fn a_program_taken_away_is_back_within_a_second() {
-    if !Engine::Edt.is_here() {
+    if !EngineKind::Edt.is_here() {
         return;
     }
     let node = node();
@@ -163,12 +163,12 @@ fn a_program_taken_away_is_back_within_a_second() {
 
 #[test]
 fn another_engine_takes_the_program_away() {
-    if !Engine::Edt.is_here() {
+    if !EngineKind::Edt.is_here() {
         return;
     }
     let mut node = node();
     node.agent().kill();
-    let config = node.config().engine(Engine::Htb).division(&node, &division());
+    let config = node.config().engine(EngineKind::Htb).division(&node, &division());
     node.agent().rewrite(&config).expect("it can be written");
     node.restart();
     assert_eq!(program(&node), None);
@@ -177,12 +177,12 @@ fn another_engine_takes_the_program_away() {
 
 #[test]
 fn super_packets_are_split_on_slow_links_unless_forbidden() {
-    if !Engine::Edt.is_here() {
+    if !EngineKind::Edt.is_here() {
         return;
     }
     for (link, split) in [("split = \"auto\"", true), ("split = \"never\"", false)] {
         let mut node = Node::build(&Spec { containers: containers(3), ..Spec::default() });
-        let config = node.config().engine(Engine::Edt).link(link).division(&node, &division());
+        let config = node.config().engine(EngineKind::Edt).link(link).division(&node, &division());
         node.start(&config);
         if split {
             shares_hold(&node, link);
@@ -201,12 +201,12 @@ fn super_packets_are_split_on_slow_links_unless_forbidden() {
 
 #[test]
 fn flows_over_several_queues_share_as_through_one() {
-    if !Engine::Edt.is_here() {
+    if !EngineKind::Edt.is_here() {
         return;
     }
     const QUEUES: usize = 4;
     let mut node = Node::build(&Spec { containers: containers(3), tso: false, ..Spec::default() });
-    let config = node.config().engine(Engine::Edt).link(&format!("queues = {QUEUES}"));
+    let config = node.config().engine(EngineKind::Edt).link(&format!("queues = {QUEUES}"));
     node.start(&config.division(&node, &division()));
     let qdiscs = |node: &Node| node.sh(&["tc", "-s", "-d", "qdisc", "show", "dev", SCHEDULER]);
     let of_fq = |text: &str| text.matches("qdisc fq ").count();

@@ -17,7 +17,8 @@ use std::{
 use questions::{Question, Server};
 use weir_netlab::topology::{BRIDGE, Family, Mode, Netns, Spec, UPLINK};
 use weir_netns_tests::{
-    Division, Engine, Node, Origin, Rate, RawFrames, RoundTrips, Stream, containers, for_each_engine, party,
+    Division, EngineBounds, EngineKind, Node, Origin, Rate, RawFrames, RoundTrips, Stream, containers,
+    for_each_engine, party,
 };
 use weir_testkit::frames::{self, Addresses, Mac, RandomFrames};
 use weir_units::BitRate;
@@ -51,7 +52,7 @@ const VXLAN: f64 = 50.0;
 const NOISE: f64 = 20_000.0;
 
 struct Attacked {
-    engine: Engine,
+    engine: EngineKind,
     node: Node,
     begin: Instant,
     before: [u64; 3],
@@ -60,7 +61,7 @@ struct Attacked {
 const OTHERS: [&str; 3] = ["default", "host", "control"];
 
 impl Attacked {
-    fn build(engine: Engine, mode: Mode, prepare: impl FnOnce(&Node)) -> Attacked {
+    fn build(engine: EngineKind, mode: Mode, prepare: impl FnOnce(&Node)) -> Attacked {
         let mut node = Node::build(&Spec { containers: containers(2), mode, ..Spec::default() });
         prepare(&node);
         let division = Division::of([party("C1").max(MAX), party("C2")]);
@@ -171,7 +172,7 @@ fn number(variable: &str, usual: u64) -> u64 {
     env::var(variable).map_or(usual, |text| text.parse().unwrap_or_else(|e| panic!("{variable}: {e}")))
 }
 
-fn crafted(engine: Engine, mode: Mode) {
+fn crafted(engine: EngineKind, mode: Mode) {
     let attacked = Attacked::build(engine, mode, |_| ());
     let mut faults = Vec::new();
     let crafted = frames::crafted(&attacked.addresses());
@@ -191,11 +192,11 @@ fn crafted(engine: Engine, mode: Mode) {
     attacked.judge(&format!("{engine} {mode}"), faults);
 }
 
-fn crafted_frames_leave_in_their_senders_class_when_bridged(engine: Engine) {
+fn crafted_frames_leave_in_their_senders_class_when_bridged(engine: EngineKind) {
     crafted(engine, Mode::Bridged);
 }
 
-fn crafted_frames_leave_in_their_senders_class_when_routed(engine: Engine) {
+fn crafted_frames_leave_in_their_senders_class_when_routed(engine: EngineKind) {
     crafted(engine, Mode::Routed);
 }
 
@@ -207,17 +208,17 @@ fn random(attacked: &Attacked, what: &str, addresses: &Addresses, headers: f64) 
     attacked.judge(&what, fault.into_iter().collect());
 }
 
-fn random_frames_leave_in_their_senders_class_when_bridged(engine: Engine) {
+fn random_frames_leave_in_their_senders_class_when_bridged(engine: EngineKind) {
     let attacked = Attacked::build(engine, Mode::Bridged, |_| ());
     random(&attacked, &format!("{engine} bridged"), &attacked.addresses(), 0.0);
 }
 
-fn random_frames_leave_in_their_senders_class_when_routed(engine: Engine) {
+fn random_frames_leave_in_their_senders_class_when_routed(engine: EngineKind) {
     let attacked = Attacked::build(engine, Mode::Routed, |_| ());
     random(&attacked, &format!("{engine} routed"), &attacked.addresses(), 0.0);
 }
 
-fn random_frames_leave_in_their_senders_class_by_a_routed_overlay(engine: Engine) {
+fn random_frames_leave_in_their_senders_class_by_a_routed_overlay(engine: EngineKind) {
     let attacked = Attacked::build(engine, Mode::Routed, overlay);
     let addresses = Addresses { server: [10, 77, 0, 2].into(), ..attacked.addresses() };
     random(&attacked, &format!("{engine} routed overlay"), &addresses, 0.0);
@@ -225,7 +226,7 @@ fn random_frames_leave_in_their_senders_class_by_a_routed_overlay(engine: Engine
 
 /// The far end has an address of the containers' network, and the bridge sends it their frames. Frames that a
 /// port charges are charged without the tunnel's headers.
-fn random_frames_leave_in_their_senders_class_by_a_bridged_overlay(engine: Engine) {
+fn random_frames_leave_in_their_senders_class_by_a_bridged_overlay(engine: EngineKind) {
     let attacked = Attacked::build(engine, Mode::Routed, |node| {
         overlay(node);
         node.topology
@@ -251,7 +252,7 @@ fn overlay(node: &Node) {
     srv.ip(&end("eth0", "10.98.0.1", "10.77.0.2")).expect("this kernel has vxlan");
 }
 
-fn an_overlays_packets_are_charged_once_to_their_sender(engine: Engine) {
+fn an_overlays_packets_are_charged_once_to_their_sender(engine: EngineKind) {
     let attacked = Attacked::build(engine, Mode::Routed, overlay);
     let (c1, srv) = (attacked.node.netns("C1"), attacked.node.topology.srv());
     let (origin, to) = (Origin { port: 4000, dscp: 0 }, [10, 77, 0, 2].into());
@@ -275,7 +276,7 @@ fn an_overlays_packets_are_charged_once_to_their_sender(engine: Engine) {
 }
 
 /// Of 60 questions all are answered, and p99 is under 10 ms.
-fn a_quiet_container_is_answered_beside_floods_of_control_frames(engine: Engine) {
+fn a_quiet_container_is_answered_beside_floods_of_control_frames(engine: EngineKind) {
     const QUESTIONS: usize = 60;
     let attacked = Attacked::build(engine, Mode::Bridged, |_| ());
     let node = &attacked.node;

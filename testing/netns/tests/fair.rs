@@ -21,7 +21,8 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Rate, Stream, compare, containers, kernel, measure_once, party,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Rate, Stream, compare, containers, kernel,
+    measure_once, party,
 };
 use weir_share::{Policy, Weight};
 use weir_units::{BitRate, Bytes};
@@ -42,7 +43,7 @@ impl Busy {
     fn start() -> Busy {
         let mut node = Node::build(&Spec { containers: containers(2), tso: false, ..Spec::default() });
         let division = Division::of([party("C1").sends(FLOOD), party("C2").weight(3).sends(FLOOD)]);
-        let config = node.config().link(&Engine::Bpf.to_toml()).division(&node, &division);
+        let config = node.config().link(&EngineKind::Bpf.to_toml()).division(&node, &division);
         node.start(&config);
         let server = node.topology.server_address(Family::V4);
         let stream = |label| Stream::udp(node.netns(label), node.topology.srv(), server, Rate::Unlimited);
@@ -108,7 +109,7 @@ fn noise(mut state: u64) -> impl FnMut() -> u64 {
 
 #[test]
 fn altered_maps_are_right_again_within_a_second() {
-    if !Engine::Bpf.is_here() {
+    if !EngineKind::Bpf.is_here() {
         return;
     }
     let busy = Busy::start();
@@ -136,14 +137,14 @@ fn altered_maps_are_right_again_within_a_second() {
 
 #[test]
 fn a_class_owes_nothing_of_what_it_sent_at_a_weight_that_it_no_longer_has() {
-    if !Engine::Bpf.is_here() {
+    if !EngineKind::Bpf.is_here() {
         return;
     }
     let mut node = Node::build(&Spec { containers: containers(2), tso: true, ..Spec::default() });
     let weights = |first| {
         Division::of([party("C1").weight(first).sends(Load::Tcp), party("C2").weight(1000).sends(Load::Tcp)])
     };
-    let config = node.config().link(&Engine::Bpf.to_toml()).division(&node, &weights(1));
+    let config = node.config().link(&EngineKind::Bpf.to_toml()).division(&node, &weights(1));
     node.start(&config);
     let server = node.topology.server_address(Family::V4);
     let streams = ["C1", "C2"].map(|label| Stream::tcp(node.netns(label), node.topology.srv(), server));
@@ -161,7 +162,7 @@ fn a_class_owes_nothing_of_what_it_sent_at_a_weight_that_it_no_longer_has() {
 
 #[test]
 fn counters_and_queues_go_on_under_the_next_agent() {
-    if !Engine::Bpf.is_here() {
+    if !EngineKind::Bpf.is_here() {
         return;
     }
     let mut busy = Busy::start();
@@ -183,7 +184,7 @@ fn counters_and_queues_go_on_under_the_next_agent() {
 
 #[test]
 fn a_thousand_classes_come_and_go_under_load() {
-    if !Engine::Bpf.is_here() {
+    if !EngineKind::Bpf.is_here() {
         return;
     }
     let mut busy = Busy::start();

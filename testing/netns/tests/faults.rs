@@ -11,8 +11,8 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Record, Senders, Share, Slack, containers, for_each_engine,
-    judge,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Record, Senders, Share, Slack, containers,
+    for_each_engine, judge,
     kernel::{SCHEDULER, TAP, index_of},
     measure_once, party,
 };
@@ -27,14 +27,14 @@ const WINDOW: Duration = Duration::from_millis(2000);
 
 struct Busy {
     node: Node,
-    engine: Engine,
+    engine: EngineKind,
     senders: Senders,
     division: Division,
     expected: Vec<Share>,
 }
 
 impl Busy {
-    fn start(engine: Engine) -> Busy {
+    fn start(engine: EngineKind) -> Busy {
         let mut node = Node::build(&Spec { containers: containers(4), tso: false, ..Spec::default() });
         let config = node.config().engine(engine);
         node.start(&config);
@@ -101,7 +101,7 @@ impl Busy {
     }
 }
 
-fn a_killed_agent_leaves_the_shares_and_the_next_takes_over(engine: Engine) {
+fn a_killed_agent_leaves_the_shares_and_the_next_takes_over(engine: EngineKind) {
     let mut busy = Busy::start(engine);
     let record = busy.record();
     let killed = Instant::now();
@@ -123,8 +123,8 @@ fn a_killed_agent_leaves_the_shares_and_the_next_takes_over(engine: Engine) {
     assert_eq!(status.repairs, 0, "the next agent found nothing altered: {}", busy.node.weir(&["events"]));
 }
 
-fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: Engine) {
-    if engine == Engine::Pacing {
+fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: EngineKind) {
+    if engine == EngineKind::Pacing {
         println!("{engine} has no scheduler to take away");
         return;
     }
@@ -132,11 +132,11 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: Engine) 
     let node = &busy.node;
     // Its qdisc, or the way to user space.
     let delete: &[&str] = match engine {
-        Engine::User => &["ip", "link", "del", TAP],
+        EngineKind::User => &["ip", "link", "del", TAP],
         _ => &["tc", "qdisc", "del", "dev", SCHEDULER, "root"],
     };
     let scheduler = || {
-        if engine == Engine::User {
+        if engine == EngineKind::User {
             return index_of(node.topology.node(), TAP).map(|_| format!("device {TAP}"));
         }
         let text = node.sh(&["tc", "qdisc", "show", "dev", SCHEDULER]);

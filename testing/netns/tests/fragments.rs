@@ -9,7 +9,7 @@ use weir_netlab::{
     topology::{Family, Mode, Spec},
     traffic::Eager,
 };
-use weir_netns_tests::{Engine, Node, TOLERANCE, containers, for_each_engine, measure_once};
+use weir_netns_tests::{EngineKind, Node, TOLERANCE, containers, for_each_engine, measure_once};
 
 for_each_engine!(queues: of_large_datagrams_beyond_a_rate_those_that_arrive_are_whole);
 
@@ -17,7 +17,7 @@ for_each_engine!(queues: of_large_datagrams_beyond_a_rate_those_that_arrive_are_
 const RATE: f64 = 5.0;
 const PAYLOAD: f64 = 12_500.0 / (8.0 * 1514.0 + 702.0);
 
-fn of_large_datagrams_beyond_a_rate_those_that_arrive_are_whole(engine: Engine) {
+fn of_large_datagrams_beyond_a_rate_those_that_arrive_are_whole(engine: EngineKind) {
     let mut node = Node::build(&Spec { containers: containers(1), mode: Mode::Routed, ..Spec::default() });
     let name = node.name("C1");
     let limits = format!("[host]\nmax = \"5mbit\"\n[[class]]\nname = \"{name}\"\nmax = \"5mbit\"\n");
@@ -39,7 +39,7 @@ fn of_large_datagrams_beyond_a_rate_those_that_arrive_are_whole(engine: Engine) 
             whole
         };
         // HTB's queues drop packet by packet from a sender that is not held back.
-        if who == "host" && engine == Engine::Htb {
+        if who == "host" && engine == EngineKind::Htb {
             measure();
             continue;
         }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::engine::Kind;
+use weir_datapath::engine::EngineKind;
 use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{Need, Node, can_run, containers, in_virtual_time};
 use weir_units::BitRate;
@@ -122,14 +122,14 @@ fn no_engine_costs_a_packet_more_than_its_budget() {
     assert!((again[0] / nothing[0] - 1.0).abs() <= 0.005, "counts differ from one time to the next");
     let added = |cost: [f64; 2]| cost[0] - nothing[0];
     let hand = added(by_hand(&node));
-    let measure = |node: &mut Node, kind: Kind| {
+    let measure = |node: &mut Node, kind: EngineKind| {
         let config = node.config().capacity(CAPACITY).link(&format!("engine = \"{kind}\""));
         node.start(&config);
         let cost = of_packets(node, kind.name());
         assert!(node.agent().stop());
         added(cost)
     };
-    let htb = measure(&mut node, Kind::Htb);
+    let htb = measure(&mut node, EngineKind::Htb);
     let way = added(way(&mut node));
     let mut beyond = Vec::new();
     let mut judge = |name: &str, ratio: f64, what: &str, most: f64| {
@@ -140,7 +140,7 @@ fn no_engine_costs_a_packet_more_than_its_budget() {
     };
     println!("for a packet of {} B: the way adds {way:.0} instructions, with htb {htb:.0}", SIZES[0]);
     judge("htb", htb / hand, "what htb by hand adds", OF_BY_HAND);
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Htb) {
+    for kind in EngineKind::ALL.into_iter().filter(|kind| *kind != EngineKind::Htb) {
         let budget = BUDGETS.iter().find(|(name, ..)| *name == kind.name());
         let (_, of_all, of_scheduler) = budget.unwrap_or_else(|| panic!("engine {kind} has no budget"));
         let cost = measure(&mut node, kind);

@@ -10,8 +10,8 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Echo, Engine, FLOOD, Node, RoundTrips, Senders, containers, for_each_engine,
-    measure_once, party,
+    CAPACITY, Division, Echo, EngineBounds, EngineKind, FLOOD, Node, RoundTrips, Senders, containers,
+    for_each_engine, measure_once, party,
 };
 
 for_each_engine!(
@@ -44,7 +44,7 @@ struct Busy {
     _senders: Senders,
 }
 
-fn busy(engine: Engine, tso: bool) -> Busy {
+fn busy(engine: EngineKind, tso: bool) -> Busy {
     let mut node = Node::build(&Spec { containers: containers(4), tso, ..Spec::default() });
     let config = node.config().engine(engine);
     node.start(&config);
@@ -76,27 +76,31 @@ fn ask(busy: &Busy, what: &str, label: &str, bound: f64) -> RoundTrips {
 }
 
 /// The most that the 99th percentile may be, ms; none: only reported.
-fn bound_beside(engine: Engine, tso: bool) -> Option<f64> {
+fn bound_beside(engine: EngineKind, tso: bool) -> Option<f64> {
     let wire = if tso { SUPER_PACKET_MS } else { FRAME_MS };
     match engine {
-        Engine::Bpf => Some(1.0 + wire),
+        EngineKind::Bpf => Some(1.0 + wire),
         // It splits them.
-        Engine::Edt => Some(1.0 + FRAME_MS),
+        EngineKind::Edt => Some(1.0 + FRAME_MS),
         // The bytes that others may send before its turn: a quantum of each.
-        Engine::Htb | Engine::User => Some(5.0 + wire),
-        Engine::BpfCredit | Engine::Pacing => None,
+        EngineKind::Htb | EngineKind::User => Some(5.0 + wire),
+        EngineKind::BpfCredit | EngineKind::Pacing | EngineKind::CreditExperiment => None,
     }
 }
 
 /// The same for a new flow in a container that sends all it can.
-fn bound_inside(engine: Engine) -> Option<f64> {
+fn bound_inside(engine: EngineKind) -> Option<f64> {
     match engine {
-        Engine::Bpf | Engine::Edt => Some(5.0),
-        Engine::Htb | Engine::User | Engine::BpfCredit | Engine::Pacing => None,
+        EngineKind::Bpf | EngineKind::Edt => Some(5.0),
+        EngineKind::Htb
+        | EngineKind::User
+        | EngineKind::BpfCredit
+        | EngineKind::Pacing
+        | EngineKind::CreditExperiment => None,
     }
 }
 
-fn round_trips(engine: Engine, tso: bool) {
+fn round_trips(engine: EngineKind, tso: bool) {
     let busy = busy(engine, tso);
     let mut late = Vec::new();
     for (label, what, bound) in [
@@ -117,10 +121,10 @@ fn round_trips(engine: Engine, tso: bool) {
     assert!(late.is_empty(), "{late:#?}");
 }
 
-fn single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them(engine: Engine) {
+fn single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them(engine: EngineKind) {
     round_trips(engine, false);
 }
 
-fn super_packets_delay_an_idle_class_by_one_a_new_flow_by_little(engine: Engine) {
+fn super_packets_delay_an_idle_class_by_one_a_new_flow_by_little(engine: EngineKind) {
     round_trips(engine, true);
 }

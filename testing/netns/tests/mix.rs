@@ -10,8 +10,8 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, Node, Slack, Stream, connections::can_choose, containers, for_each_engine,
-    judge, kernel, measure_once, party,
+    CAPACITY, Division, EngineBounds, EngineKind, Node, Slack, Stream, connections::can_choose, containers,
+    for_each_engine, judge, kernel, measure_once, party,
 };
 
 for_each_engine!(shares_are_those_of_the_policy_whatever_algorithms_the_containers_use);
@@ -52,7 +52,7 @@ fn left(node: &Node, streams: &[Stream]) -> Vec<(String, f64)> {
     rates
 }
 
-fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine: Engine) {
+fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine: EngineKind) {
     if !can_choose() {
         return;
     }
@@ -75,7 +75,7 @@ fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine:
         ("CUBIC has one", Division::of([of("C1").max(10), of("C2"), of("C3")])),
     ];
     // The engine that paces does so without being asked.
-    let paced: &[bool] = if engine == Engine::Pacing { &[false] } else { &[false, true] };
+    let paced: &[bool] = if engine == EngineKind::Pacing { &[false] } else { &[false, true] };
     for paced in paced {
         let config = node.config().engine(engine).link(&format!("pacing = {paced}"));
         node.start(&config);
@@ -85,11 +85,11 @@ fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine:
             sleep(engine.settles() + Duration::from_millis(500));
             let what = format!("{engine}{} {name}", if *paced { ", paced" } else { "" });
             // An algorithm that paces by rates leaves classes without a queue now and then.
-            let tolerance = if *paced { Engine::Pacing } else { engine }.tolerance(true);
+            let tolerance = if *paced { EngineKind::Pacing } else { engine }.tolerance(true);
             let slack = (TIME, tolerance, Slack::None);
             // The bytes that arrive in order were seen to swing after this fall (docs/limits.md),
             // hardly ever; weir divides the bytes that leave.
-            let counts_what_leaves = engine == Engine::Htb && !paced && *name == "CUBIC has one";
+            let counts_what_leaves = engine == EngineKind::Htb && !paced && *name == "CUBIC has one";
             let judged = measure_once(
                 || {
                     let rates = if counts_what_leaves { left(&node, &streams) } else { goodputs(&streams) };

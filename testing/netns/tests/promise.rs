@@ -16,7 +16,7 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, Need, Node, Rate, Stream, can_run, containers, for_each_engine,
+    CAPACITY, Division, EngineKind, Need, Node, Rate, Stream, can_run, containers, for_each_engine,
     kernel::{self, SCHEDULER},
     party,
 };
@@ -43,7 +43,7 @@ fn utc() -> Utc {
 }
 
 /// A node on which C1 has an agreement.
-fn node(engine: Engine) -> Node {
+fn node(engine: EngineKind) -> Node {
     let mut node = Node::build(&Spec { containers: containers(2), mode: Mode::Routed, ..Spec::default() });
     let config = node.config().engine(engine).sections("[agreements]\n");
     node.start(&config);
@@ -70,7 +70,7 @@ fn sends(node: &Node, label: &str, load: Load) -> Stream {
     }
 }
 
-fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: Engine) {
+fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind) {
     for load in [Load::Tcp, MUCH] {
         let mut node = node(engine);
         let streams = ["C1", "C2"].map(|label| sends(&node, label, load));
@@ -138,7 +138,7 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: Engine) {
     }
 }
 
-fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged(engine: Engine) {
+fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged(engine: EngineKind) {
     let node = node(engine);
     let flood = sends(&node, "C2", MUCH);
     let load = Load::Udp(BitRate::mbit(5));
@@ -184,7 +184,7 @@ fn violation_by(node: &Node, trouble: impl FnOnce()) -> Violation {
     violation
 }
 
-fn what_passes_the_scheduler_by_is_the_cause_of_a_violation(engine: Engine) {
+fn what_passes_the_scheduler_by_is_the_cause_of_a_violation(engine: EngineKind) {
     let node = node(engine);
     // The link's own queue, as an interface has one.
     let queue = format!("qdisc replace dev {UPLINK} root tbf rate {CAPACITY} burst 32k limit 100k\n");
@@ -208,7 +208,7 @@ fn a_scheduler_that_somebody_keeps_altering_is_the_cause_of_a_violation() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }
-    let node = node(Engine::Htb);
+    let node = node(EngineKind::Htb);
     let _streams = ["C1", "C2"].map(|label| sends(&node, label, MUCH));
     let handle = node.class("C1").handle.expect("it has a class");
     let violation = violation_by(&node, || {

@@ -20,8 +20,8 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Judged, Node, Party, Senders, Slack, containers, for_each_engine,
-    judge, measure_once, party,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Judged, Node, Party, Senders, Slack, containers,
+    for_each_engine, judge, measure_once, party,
 };
 use weir_units::BitRate;
 
@@ -145,15 +145,15 @@ fn change(dice: &mut Dice, division: Division) -> Division {
     }))
 }
 
-fn random_policies_of_single_segments_give_the_oracles_shares(engine: Engine) {
+fn random_policies_of_single_segments_give_the_oracles_shares(engine: EngineKind) {
     random_policies(engine, false);
 }
 
-fn random_policies_of_super_packets_give_the_oracles_shares(engine: Engine) {
+fn random_policies_of_super_packets_give_the_oracles_shares(engine: EngineKind) {
     random_policies(engine, true);
 }
 
-fn random_policies(engine: Engine, tso: bool) {
+fn random_policies(engine: EngineKind, tso: bool) {
     let (count, seed) = (number("WEIR_POLICIES", 6), number("WEIR_SEED", 1));
     let from = usize::try_from(number("WEIR_FROM", 0)).expect("few");
     let count = if tso { count / 2 } else { count - count / 2 };
@@ -195,7 +195,7 @@ fn random_policies(engine: Engine, tso: bool) {
     assert!(failed.is_empty(), "{} of them fail with WEIR_SEED={seed}: {failed:#?}", failed.len());
 }
 
-fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: &Senders) -> Judged {
+fn measure(what: &str, engine: EngineKind, tso: bool, division: &Division, senders: &Senders) -> Judged {
     let expected = division.expected(CAPACITY, Family::V4);
     let settle = engine.settles() + Duration::from_millis(500);
     let ahead = senders.ahead(division, &expected, tso).min(AHEAD);
@@ -232,7 +232,7 @@ fn measure(what: &str, engine: Engine, tso: bool, division: &Division, senders: 
 
 /// What arrives. With super-packets longer than at first, if that does not tell: one of a
 /// neighbour's in a slow group is a part of everybody's share there, whatever they send.
-fn shares(what: &str, engine: Engine, tso: bool, division: &Division, senders: &Senders) -> Judged {
+fn shares(what: &str, engine: EngineKind, tso: bool, division: &Division, senders: &Senders) -> Judged {
     let expected = division.expected(CAPACITY, Family::V4);
     let (window, most) = if tso { (Duration::from_secs(2), 4) } else { (Duration::from_millis(1200), 1) };
     let mut mean: Vec<(String, f64)> = Vec::new();

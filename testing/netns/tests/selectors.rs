@@ -8,8 +8,8 @@ use weir_netlab::{
     traffic::{Load, UDP_PAYLOAD},
 };
 use weir_netns_tests::{
-    CAPACITY, Config, Division, Engine, FLOOD, Need, Node, Origin, Rate, Share, Stream, can_run, compare,
-    containers, for_each_engine, kernel, measure_once, party,
+    CAPACITY, Config, Division, EngineBounds, EngineKind, FLOOD, Need, Node, Origin, Rate, Share, Stream,
+    can_run, compare, containers, for_each_engine, kernel, measure_once, party,
 };
 use weir_units::BitRate;
 
@@ -96,7 +96,7 @@ fn shares(load: Load, family: Family) -> Vec<Share> {
     division.expected(CAPACITY, family)
 }
 
-fn each_selected_service_has_its_share(engine: Engine) {
+fn each_selected_service_has_its_share(engine: EngineKind) {
     let mut node = Node::build(&Spec { containers: containers(2), mode: Mode::Routed, ..Spec::default() });
     let config = node.config().engine(engine).sections(&services());
     node.start(&config);

@@ -15,8 +15,8 @@ use weir_netlab::{
     traffic::{Load, UDP_PAYLOAD},
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, FLOOD, Node, Record, Sample, Senders, Share, containers, for_each_engine,
-    party,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Record, Sample, Senders, Share, containers,
+    for_each_engine, party,
 };
 use weir_units::{BitRate, Bytes};
 
@@ -167,7 +167,7 @@ fn carry_the_unshared(node: &Node) {
     }
 }
 
-fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engine) {
+fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: EngineKind) {
     let mut node = Node::build(&Spec { containers: containers(6), tso: false, ..Spec::default() });
     let division = Division::of([
         party("C1").min(30).sends(FLOOD),

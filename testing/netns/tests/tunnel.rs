@@ -9,14 +9,14 @@ use weir_netlab::{
     topology::{Family, Mode, Spec, Uplink},
     traffic::UDP_PAYLOAD,
 };
-use weir_netns_tests::{Engine, Node, Origin, Rate, Stream, containers, for_each_engine};
+use weir_netns_tests::{EngineBounds, EngineKind, Node, Origin, Rate, Stream, containers, for_each_engine};
 use weir_units::BitRate;
 
 for_each_engine!(queues: a_class_by_port_on_a_tunnel_keeps_its_maximum);
 
 const SELECTED: &str = "[[class]]\nname = \"feed\"\nmax = \"2mbit\"\nmatch = { port = 8090 }\n";
 
-fn a_class_by_port_on_a_tunnel_keeps_its_maximum(engine: Engine) {
+fn a_class_by_port_on_a_tunnel_keeps_its_maximum(engine: EngineKind) {
     let spec =
         Spec { containers: containers(1), mode: Mode::Routed, uplink: Uplink::Tunnel, ..Spec::default() };
     let mut node = Node::build(&spec);

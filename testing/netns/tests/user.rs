@@ -22,7 +22,8 @@ use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
 };
 use weir_netns_tests::{
-    Config, Echo, Engine, Frames, Need, Node, Stream, binary, can_run, containers, drain, measure_once,
+    Config, Echo, EngineBounds, EngineKind, Frames, Need, Node, Stream, binary, can_run, containers, drain,
+    measure_once,
 };
 use weir_units::BitRate;
 
@@ -35,7 +36,7 @@ fn node() -> Node {
 }
 
 fn wide(node: &Node) -> Config {
-    node.config().engine(Engine::User).capacity(WIDE)
+    node.config().engine(EngineKind::User).capacity(WIDE)
 }
 
 fn is_optimised() -> bool {
@@ -108,7 +109,7 @@ fn judge(
     rate: fn(&Moved) -> f64,
     traffic: fn(&mut Node, Option<u32>) -> Moved,
 ) {
-    if !Engine::User.is_here() {
+    if !EngineKind::User.is_here() {
         return;
     }
     let mut node = node();
@@ -212,7 +213,7 @@ fn numbered(number: u32) -> Vec<u8> {
 #[test]
 fn datagrams_that_leave_together_arrive_as_they_were_sent() {
     const COUNT: u32 = 20_000;
-    if !Engine::User.is_here() {
+    if !EngineKind::User.is_here() {
         return;
     }
     let mut node = node();
@@ -262,7 +263,7 @@ fn datagrams_that_leave_together_arrive_as_they_were_sent() {
 
 #[test]
 fn its_thread_goes_before_others_until_told_not_to() {
-    if !Engine::User.is_here() || !can_run(&[Need::Priority]) {
+    if !EngineKind::User.is_here() || !can_run(&[Need::Priority]) {
         return;
     }
     let mut node = node();
@@ -287,7 +288,7 @@ fn its_thread_goes_before_others_until_told_not_to() {
 fn an_idle_node_pays_little_and_an_idle_engine_delays_a_packet_by_little() {
     const SECONDS: Duration = Duration::from_secs(5);
     const ROUNDS: usize = 7;
-    if !Engine::User.is_here() {
+    if !EngineKind::User.is_here() {
         return;
     }
     let mut node = node();

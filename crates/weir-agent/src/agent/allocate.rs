@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::Kind;
+use weir_api::ClassKind;
 use weir_datapath::engine::{Measured, plan};
 use weir_netlink::tc::Counters;
 use weir_share::{Allocator, Bound, Policy, Sharer};
@@ -116,7 +116,7 @@ impl Allocations {
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
         let mut groups: Vec<plan::Group> = Vec::new();
-        for entry in table.entries().values().filter(|e| e.class.kind == Kind::Group) {
+        for entry in table.entries().values().filter(|e| e.class.kind == ClassKind::Group) {
             let Some(minor) = entry.minor else { continue };
             group_keys.insert(&entry.class.name, groups.len());
             group_policies.push(entry.effective.policy);
@@ -127,7 +127,7 @@ impl Allocations {
         let mut members: Vec<plan::Member> = Vec::new();
         for (key, entry) in table.entries() {
             let (Some(minor), Some(followed)) = (entry.minor, self.followed.get(key)) else { continue };
-            if entry.class.kind == Kind::Group {
+            if entry.class.kind == ClassKind::Group {
                 continue;
             }
             let demand = followed.estimator.demand();
@@ -141,7 +141,7 @@ impl Allocations {
                 policy,
                 allocation: BitRate::ZERO,
                 backlogged: demand.is_unlimited(),
-                prio: u32::from(entry.class.kind != Kind::Control),
+                prio: u32::from(entry.class.kind != ClassKind::Control),
             });
         }
         self.allocator.allocate(table.config().link.capacity, &group_policies, &sharers);

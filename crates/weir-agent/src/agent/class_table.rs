@@ -8,7 +8,7 @@ mod promise;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_api::{Error, ErrorCode, Kind, Origin, PolicyChange, SetPolicies};
+use weir_api::{ClassKind, Error, ErrorCode, Origin, PolicyChange, SetPolicies};
 use weir_datapath::engine::FIRST;
 use weir_share::{Policy, Reservation, Weight};
 use weir_units::BitRate;
@@ -407,7 +407,7 @@ impl ClassTable {
             let (Some(min), origin) = (min, without.origins[1]) else { continue };
             match without.policy.max() {
                 // The control class uses the part of the link that is not promised.
-                _ if entry.class.kind == Kind::Control => entry.effective = without.with_min(Some(min)),
+                _ if entry.class.kind == ClassKind::Control => entry.effective = without.with_min(Some(min)),
                 Some(max) if min > max => entry.unpromised = Some(Unpromised::above_max(min, origin, max)),
                 _ => {
                     let rank = rank(config, &entry.class, origin);
@@ -461,9 +461,9 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
         exact.or_else(|| about.next()).map(crate::config::Class::layer)
     };
     let (defaults, configured) = match claim.kind {
-        Kind::Host => (Layer::default(), config.host),
-        Kind::Default => (Layer::default(), config.default),
-        Kind::Control => {
+        ClassKind::Host => (Layer::default(), config.host),
+        ClassKind::Default => (Layer::default(), config.default),
+        ClassKind::Control => {
             let capacity = config.link.capacity;
             let rate = |part, least| Some(capacity.scale(1, part).max(least).min(capacity));
             let own = Layer {
@@ -473,7 +473,7 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
             };
             (own, Layer::default())
         }
-        Kind::Group => {
+        ClassKind::Group => {
             let group = config.groups.iter().find(|g| g.name == claim.name);
             (Layer::default(), group.map(crate::config::Group::layer).unwrap_or_default())
         }

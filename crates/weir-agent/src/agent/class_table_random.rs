@@ -78,9 +78,11 @@ fn asked(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCla
         .iter()
         .find(|c| c.is_about(claim.source.as_str(), &claim.name) || c.name == key.as_str());
     let own = match claim.kind {
-        Kind::Host => vec![config.host],
-        Kind::Default => vec![config.default],
-        Kind::Group => config.groups.iter().filter(|g| g.name == claim.name).map(|g| g.layer()).collect(),
+        ClassKind::Host => vec![config.host],
+        ClassKind::Default => vec![config.default],
+        ClassKind::Group => {
+            config.groups.iter().filter(|g| g.name == claim.name).map(|g| g.layer()).collect()
+        }
         _ => class.map(|c| c.layer()).into_iter().chain([claim.label, config.defaults]).collect(),
     };
     let by_hand = set.get(key.as_str()).or_else(|| set.get(&claim.name)).copied();
@@ -121,7 +123,7 @@ impl Life {
         let interfaces =
             self.config.classes.iter().filter(|class| class.is_static()).map(|class| DiscoveredClass {
                 source: ClassSource::Config,
-                kind: Kind::Interface,
+                kind: ClassKind::Interface,
                 group: class.group.clone(),
                 ..claim(&class.name)
             });
@@ -245,13 +247,13 @@ impl Life {
         let mut asks: BTreeMap<String, Asks> = BTreeMap::new();
         for (key, entry) in self.table.entries() {
             let layer = asked(&self.config, self.table.set_layers(), key, &entry.class);
-            let (Some(min), false) = (layer.min, entry.class.kind == Kind::Control) else { continue };
+            let (Some(min), false) = (layer.min, entry.class.kind == ClassKind::Control) else { continue };
             if layer.max.is_some_and(|max| min > max) {
                 continue;
             }
             let arrival = self.table.arrivals.iter().position(|other| other == key).unwrap_or(usize::MAX);
             let rank = rank(&self.config, &entry.class, entry.effective.origins[1]);
-            let turn = (rank, entry.class.kind != Kind::Group, arrival, key.to_string());
+            let turn = (rank, entry.class.kind != ClassKind::Group, arrival, key.to_string());
             asks.insert(key.to_string(), Asks { min: min.0, turn });
         }
         let room = self.config.link.reservable.of(self.config.link.capacity).saturating_sub(self.agreed).0;
@@ -263,7 +265,7 @@ impl Life {
             for (key, min) in order {
                 let claim = entries.get(key.as_str()).map(|e| &e.class);
                 match claim {
-                    Some(claim) if claim.kind == Kind::Group => {
+                    Some(claim) if claim.kind == ClassKind::Group => {
                         bought.insert(claim.name.as_str(), *min);
                     }
                     Some(DiscoveredClass { group: Some(group), .. }) => {
@@ -353,7 +355,7 @@ impl Life {
             assert!(entry.is_some_and(|e| e.minor.is_some()), "{} has no class: {}", claim.name, self.told());
         }
         for (key, entry) in self.table.entries() {
-            if entry.class.kind == Kind::Control {
+            if entry.class.kind == ClassKind::Control {
                 continue;
             }
             let layer = asked(&self.config, self.table.set_layers(), key, &entry.class);

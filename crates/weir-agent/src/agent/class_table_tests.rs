@@ -16,7 +16,7 @@ fn claim(name: &str) -> DiscoveredClass {
     DiscoveredClass {
         source: ClassSource::Docker,
         name: name.to_owned(),
-        kind: Kind::Container,
+        kind: ClassKind::Container,
         group: None,
         label: Layer::default(),
         cut: Vec::new(),
@@ -189,7 +189,10 @@ fn a_policy_can_wait_for_a_name_that_is_not_here() {
 fn a_name_that_two_sources_know_must_be_qualified() {
     let mut table = table_of("");
     table.update(
-        vec![claim("web"), DiscoveredClass { source: ClassSource::Netns, kind: Kind::Netns, ..claim("web") }],
+        vec![
+            claim("web"),
+            DiscoveredClass { source: ClassSource::Netns, kind: ClassKind::Netns, ..claim("web") },
+        ],
         true,
     );
     let error = set(&mut table, &min("web", 1)).unwrap_err();

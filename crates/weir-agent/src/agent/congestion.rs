@@ -6,8 +6,8 @@ use std::{
 };
 
 use weir_api::{
-    AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView, Error,
-    ErrorCode, EventKind, Kind,
+    AdviceRequest, ClassKind, CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView,
+    Error, ErrorCode, EventKind,
 };
 use weir_bpf::{CongestionRecord, CongestionRule};
 use weir_cc::{
@@ -252,7 +252,7 @@ impl Agent {
             let handle = datapath::handle(minor);
             if let Some(netns) = netns.get(key.as_str()) {
                 homes.namespaces.push(((*netns).clone(), handle));
-            } else if entry.class.cgroups.is_empty() && entry.class.kind != Kind::Host {
+            } else if entry.class.cgroups.is_empty() && entry.class.kind != ClassKind::Host {
                 continue;
             }
             for (id, level) in &entry.class.cgroups {

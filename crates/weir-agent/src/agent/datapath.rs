@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_bpf::{Config as Programs, Rule, RuleSet};
 use weir_datapath::{
     engine::{
-        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, HOST, Kind, Lateness, MAJOR,
-        Measured, Plan, PortClass, plan,
+        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, EngineKind, HOST, Lateness,
+        MAJOR, Measured, Plan, PortClass, plan,
     },
     pacing::{Pacing, Root},
 };
@@ -124,7 +124,7 @@ impl Datapath {
     /// attached yet.
     pub(crate) fn open(
         config: &Config,
-        kind: Kind,
+        kind: EngineKind,
         cookie: u16,
         created: Created,
     ) -> Result<Datapath, EngineError> {
@@ -134,7 +134,7 @@ impl Datapath {
             config::Attach::Clsact => Attach::Clsact,
         };
         // Engine `pacing` always paces. Its credit alone would cost TCP much of the link.
-        let wanted = config.link.pacing || kind == Kind::Pacing;
+        let wanted = config.link.pacing || kind == EngineKind::Pacing;
         let pacing = if wanted { Programs::PACED } else { 0 } | kind.programs();
         let programs = Programs {
             control_handle: handle(CONTROL),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_api::Kind;
+use weir_api::ClassKind;
 use weir_bpf::LocalPrefix;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
@@ -93,9 +93,9 @@ pub(crate) fn discover(
             source: ClassSource::Config,
             name: class.name.clone(),
             kind: match (&class.interface, &class.cgroup) {
-                (Some(_), _) => Kind::Interface,
-                (None, Some(_)) => Kind::Cgroup,
-                (None, None) => Kind::Selector,
+                (Some(_), _) => ClassKind::Interface,
+                (None, Some(_)) => ClassKind::Cgroup,
+                (None, None) => ClassKind::Selector,
             },
             group: class.group.clone(),
             label: Layer::default(),
@@ -174,10 +174,10 @@ fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>)
 
 fn claim(config: &Config, found: &Found) -> DiscoveredClass {
     let (source, kind) = match (found.source, &found.location) {
-        (Source::Docker, Location::HostNetwork { .. }) => (ClassSource::Docker, Kind::Cgroup),
-        (Source::Docker, _) => (ClassSource::Docker, Kind::Container),
-        (Source::Netns, _) => (ClassSource::Netns, Kind::Netns),
-        (Source::Config, _) => (ClassSource::Config, Kind::Interface),
+        (Source::Docker, Location::HostNetwork { .. }) => (ClassSource::Docker, ClassKind::Cgroup),
+        (Source::Docker, _) => (ClassSource::Docker, ClassKind::Container),
+        (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),
+        (Source::Config, _) => (ClassSource::Config, ClassKind::Interface),
     };
     let Granted { layer, group, cut } = grant(config, found);
     DiscoveredClass {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{Error, ErrorCode, Export, ExportClass, ExportSelector, Kind};
+use weir_api::{ClassKind, Error, ErrorCode, Export, ExportClass, ExportSelector};
 use weir_bpf::{LocalPrefix, Rule};
 use weir_datapath::engine::{Plan, plan, tree};
 use weir_netlink::tc::Leaf;
@@ -26,7 +26,8 @@ impl Agent {
             bridge.is_some() && links.iter().any(|link| link.index == index && link.master == bridge)
         };
         let present = || self.classes.entries().values().filter_map(|e| e.minor.map(|minor| (minor, e)));
-        let of_kind = |group: bool| present().filter(move |(_, e)| (e.class.kind == Kind::Group) == group);
+        let of_kind =
+            |group: bool| present().filter(move |(_, e)| (e.class.kind == ClassKind::Group) == group);
         let index: BTreeMap<&str, usize> =
             of_kind(true).map(|(_, e)| e.class.name.as_str()).zip(0..).collect();
         let group = |(minor, entry): (u16, &Entry)| plan::Group {
@@ -40,7 +41,7 @@ impl Agent {
             policy: entry.effective.policy,
             allocation: BitRate::ZERO,
             backlogged: false,
-            prio: u32::from(entry.class.kind != Kind::Control),
+            prio: u32::from(entry.class.kind != ClassKind::Control),
         };
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();
         let members: Vec<plan::Member> = of_kind(false).map(member).collect();

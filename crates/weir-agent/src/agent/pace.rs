@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use weir_api::Kind;
+use weir_api::ClassKind;
 use weir_datapath::engine::{Place, plan::potential};
 use weir_units::BitRate;
 use weir_units::chain;
@@ -46,7 +46,7 @@ impl Agent {
         };
         let is_backlogged = |followed: &Followed| followed.estimator.demand().is_unlimited();
         let (mut backlogged, mut spare) = ((0, 0), capacity.0);
-        for (key, entry) in self.classes.entries().iter().filter(|(_, e)| e.class.kind != Kind::Group) {
+        for (key, entry) in self.classes.entries().iter().filter(|(_, e)| e.class.kind != ClassKind::Group) {
             let Some(followed) = self.allocations.get(key) else { continue };
             spare = spare.saturating_sub(followed.allocation.0);
             if is_backlogged(followed) {
@@ -57,7 +57,12 @@ impl Agent {
         for (key, entry) in self.classes.entries() {
             let (
                 Some(followed),
-                Kind::Container | Kind::Netns | Kind::Interface | Kind::Cgroup | Kind::Selector | Kind::Host,
+                ClassKind::Container
+                | ClassKind::Netns
+                | ClassKind::Interface
+                | ClassKind::Cgroup
+                | ClassKind::Selector
+                | ClassKind::Host,
             ) = (self.allocations.get(key), entry.class.kind)
             else {
                 continue;

@@ -1,6 +1,6 @@
 //! The agent's answers: status, classes, explanations, its own health.
 
-use weir_api::{Check, Class, Error, ErrorCode, Explanation, Kind, Origin, Sharer, Status, Verdict};
+use weir_api::{Check, Class, ClassKind, Error, ErrorCode, Explanation, Origin, Sharer, Status, Verdict};
 use weir_share::{Bound, Demand, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
@@ -37,15 +37,16 @@ impl Agent {
     pub(super) fn status(&self) -> Status {
         let link = &self.classes.config().link;
         let reservation = self.classes.reservation();
-        let present =
-            || self.classes.entries().values().filter(|e| e.minor.is_some() && e.class.kind != Kind::Group);
+        let present = || {
+            self.classes.entries().values().filter(|e| e.minor.is_some() && e.class.kind != ClassKind::Group)
+        };
         let is_active = |f: &&Followed| f.estimator.demand().is_active();
         let mut warnings = self.warnings.clone();
         warnings.extend(self.datapath.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
             self.datapath.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
         );
-        if self.datapath.engine.kind() == weir_datapath::engine::Kind::CreditExperiment {
+        if self.datapath.engine.kind() == weir_datapath::engine::EngineKind::CreditExperiment {
             warnings.push(
                 "engine credit-experiment drops instead of queueing: TCP loses a third of a LAN's link and \
                  more; it is there to be measured"
@@ -105,7 +106,7 @@ impl Agent {
             self.classes.entries().iter().filter(|(_, e)| e.class.group.as_deref() == Some(&entry.class.name))
         };
         // A group's rate is the sum of its members' rates.
-        let parts: Vec<_> = if entry.class.kind == Kind::Group {
+        let parts: Vec<_> = if entry.class.kind == ClassKind::Group {
             members().filter_map(|(k, _)| self.allocations.get(k)).collect()
         } else {
             followed.into_iter().collect()
@@ -185,7 +186,7 @@ impl Agent {
                     .into(),
             );
         }
-        let by_uplink = entry.class.kind == Kind::Host || !entry.class.cgroups.is_empty();
+        let by_uplink = entry.class.kind == ClassKind::Host || !entry.class.cgroups.is_empty();
         if by_uplink && let Some(why) = &self.datapath.uplink_failure {
             return Some(why.clone());
         }

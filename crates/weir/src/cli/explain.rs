@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{Class, Explanation, Kind, Origin};
+use weir_api::{Class, ClassKind, Explanation, Origin};
 
 use super::{
     Session,
@@ -110,17 +110,17 @@ pub(super) fn policy(class: &Class) -> String {
     )
 }
 
-fn kind(kind: Kind) -> &'static str {
+fn kind(kind: ClassKind) -> &'static str {
     match kind {
-        Kind::Container => "container",
-        Kind::Netns => "network namespace",
-        Kind::Interface => "interface",
-        Kind::Cgroup => "cgroup",
-        Kind::Selector => "selected packets",
-        Kind::Host => "the host's traffic",
-        Kind::Default => "unclaimed traffic",
-        Kind::Control => "control traffic",
-        Kind::Group => "group",
+        ClassKind::Container => "container",
+        ClassKind::Netns => "network namespace",
+        ClassKind::Interface => "interface",
+        ClassKind::Cgroup => "cgroup",
+        ClassKind::Selector => "selected packets",
+        ClassKind::Host => "the host's traffic",
+        ClassKind::Default => "unclaimed traffic",
+        ClassKind::Control => "control traffic",
+        ClassKind::Group => "group",
     }
 }
 

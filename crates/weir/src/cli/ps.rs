@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use weir_api::{Activity, Class, Kind};
+use weir_api::{Activity, Class, ClassKind};
 
 use super::{
     Session,
@@ -76,8 +76,8 @@ pub(super) fn write(out: &mut dyn Write, look: Look, classes: &[Class], wide: bo
 
 /// The order of the table: a group before its members, and weir's own classes last.
 fn rank(class: &Class) -> (bool, &str, bool, &str) {
-    let own = matches!(class.kind, Kind::Host | Kind::Default | Kind::Control);
-    let is_group = class.kind == Kind::Group;
+    let own = matches!(class.kind, ClassKind::Host | ClassKind::Default | ClassKind::Control);
+    let is_group = class.kind == ClassKind::Group;
     let group = if is_group { &class.name } else { class.group.as_deref().unwrap_or(&class.name) };
     (own, group, !is_group, &class.name)
 }
@@ -91,7 +91,7 @@ fn short_cells(class: &Class) -> [(String, Tone); 10] {
     };
     let here = class.activity != Activity::Absent;
     let measured = |text: String| if here { text } else { "-".to_owned() };
-    let group = if class.kind == Kind::Group { Some("(group)") } else { class.group.as_deref() };
+    let group = if class.kind == ClassKind::Group { Some("(group)") } else { class.group.as_deref() };
     [
         plain(class.name.clone()),
         plain(group.unwrap_or("-").to_owned()),

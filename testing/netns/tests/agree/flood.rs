@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_agree::{Document, Language};
-use weir_netns_tests::{Engine, Need, binary, can_run, party};
+use weir_netns_tests::{EngineKind, Need, binary, can_run, party};
 
 use super::{FLOOD, check, expected, flood, node, offer};
 
@@ -83,7 +83,7 @@ fn flood_of_invented_clients_leaves_memory_link_and_others_alone() {
         return;
     }
     let offers: usize = std::env::var(OFFERS).ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
-    let mut node = node(Engine::Htb, 2, &format!("[access]\nown = [\"{NOBODY}\"]\n"));
+    let mut node = node(EngineKind::Htb, 2, &format!("[access]\nown = [\"{NOBODY}\"]\n"));
     let labels = ["C1", "C2"];
     let streams = flood(&node, &labels);
     node.client().offer(&offer(&node.name("C1"), 60, 60)).expect("it fits");

@@ -19,13 +19,13 @@ use std::{
 };
 
 use weir_agree::{Document, Language, Name, Offer, Quota, Utc};
-use weir_api::{ClientError, Kind, Origin as SetBy};
+use weir_api::{ClassKind, ClientError, Origin as SetBy};
 use weir_netlab::{
     topology::{Family, Mode, Spec},
     traffic::{Load, UDP_PAYLOAD},
 };
 use weir_netns_tests::{
-    CAPACITY, Division, Engine, Need, Node, Origin, Rate, Share, Stream, TOLERANCE, can_run, compare,
+    CAPACITY, Division, EngineKind, Need, Node, Origin, Rate, Share, Stream, TOLERANCE, can_run, compare,
     containers, for_each_engine, measure_once, party,
 };
 use weir_units::{BitRate, Bytes};
@@ -47,7 +47,7 @@ for_each_engine!(
     used_up_quota_lowers_the_ceiling_at_once_also_after_a_crash
 );
 
-fn node(engine: Engine, n: usize, agreements: &str) -> Node {
+fn node(engine: EngineKind, n: usize, agreements: &str) -> Node {
     let mut node = Node::build(&Spec { containers: containers(n), mode: Mode::Routed, ..Spec::default() });
     let config = node.config().engine(engine).sections(&format!("[agreements]\n{agreements}\n"));
     node.start(&config);
@@ -120,7 +120,7 @@ fn expected(parties: impl IntoIterator<Item = weir_netns_tests::Party>) -> Vec<S
     Division::of(parties).expected(CAPACITY, Family::V4)
 }
 
-fn offer_in_xml_becomes_a_class_until_the_agreement_ends(engine: Engine) {
+fn offer_in_xml_becomes_a_class_until_the_agreement_ends(engine: EngineKind) {
     let mut node = node(engine, 3, "");
     let labels = ["C1", "C2", "C3"];
     let streams = flood(&node, &labels);
@@ -192,7 +192,7 @@ fn knee(samples: &[(f64, f64)], instant: f64) -> (f64, f64, f64) {
     ((a - b) / (after - before), before * 8e-6, after * 8e-6)
 }
 
-fn a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load(engine: Engine) {
+fn a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load(engine: EngineKind) {
     let node = node(engine, 3, "");
     let streams = flood(&node, &["C1", "C2", "C3"]);
     sleep(Duration::from_millis(1500));
@@ -254,7 +254,7 @@ fn a_reservation_begins_and_ends_within_100_ms_of_its_instants_under_load(engine
     assert!(lateness.iter().max().is_some_and(|largest| *largest <= AT_ONCE), "{lateness:?}");
 }
 
-fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select(engine: Engine) {
+fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select(engine: EngineKind) {
     let node = node(engine, 2, "");
     let server = node.topology.server_address(Family::V4);
     let stream = |label, port, dscp| {
@@ -283,7 +283,7 @@ fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select(engine: En
     let all = |first| expected([first, fixed("dscp", 10), fixed("subnet", 8), rest("C1").max(80)]);
     check("three agreements", &streams, &labels, &all(fixed("port", 19)));
     let class = node.client().class(port.as_str()).expect("it has a class");
-    assert_eq!((class.kind, class.agreement.as_deref()), (Kind::Selector, Some(port.as_str())));
+    assert_eq!((class.kind, class.agreement.as_deref()), (ClassKind::Selector, Some(port.as_str())));
     assert_eq!(class.selects, ["port 8001"]);
     assert!(class.enforced);
 
@@ -303,7 +303,7 @@ fn agreements_by_port_code_point_and_subnet_hold_for_what_they_select(engine: En
     assert!(node.client().class(port.as_str()).is_err());
 }
 
-fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form(engine: Engine) {
+fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form(engine: EngineKind) {
     let rules = "reservable = 0.95\nother = 0.05\ntogether = 1.0\nshare = \"additive\"\n";
     let node = node(engine, 3, rules);
     let labels = ["C1", "C2", "C3"];
@@ -324,7 +324,7 @@ fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form(engine: Engine) 
     assert_eq!(view.other, BitRate::kbit(4_750));
 }
 
-fn used_up_quota_lowers_the_ceiling_at_once_also_after_a_crash(engine: Engine) {
+fn used_up_quota_lowers_the_ceiling_at_once_also_after_a_crash(engine: EngineKind) {
     let mut node = node(engine, 2, "");
     let labels = ["C1", "C2"];
     let mut wanted = offer(&node.name("C1"), 40, 40);
@@ -361,7 +361,7 @@ fn killed_agent_loses_no_agreement_and_makes_none_twice() {
         return;
     }
     let kills: u32 = std::env::var("WEIR_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
-    let mut node = node(Engine::Htb, 1, FAST);
+    let mut node = node(EngineKind::Htb, 1, FAST);
     let socket = node.client().socket().to_owned();
     // By offer's id: the last status; 0 while it is unknown.
     let told: Mutex<BTreeMap<String, u16>> = Mutex::default();

@@ -13,7 +13,7 @@ use weir_netlink::{
 };
 
 pub use self::repair::Repairs;
-use super::{EngineError, Kind};
+use super::{EngineError, EngineKind};
 
 mod repair;
 
@@ -192,7 +192,7 @@ impl Attachments {
             let why = format!(
                 "packets of {device} have no Ethernet header, which its macvtap needs: use engine = \"htb\""
             );
-            return Err(EngineError::Lacking { engine: Kind::User, why });
+            return Err(EngineError::Lacking { engine: EngineKind::User, why });
         }
         Ok(has_ethernet)
     }

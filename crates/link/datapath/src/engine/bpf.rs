@@ -21,7 +21,8 @@ use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{
-    Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb, plan::Shape,
+    Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
+    plan::Shape,
 };
 
 /// A wake-up may be so late without loss of rate.
@@ -74,7 +75,7 @@ impl BpfQdisc {
     /// [`EngineError`]: no ifb or BPF qdiscs in this kernel, missing rights, the name taken.
     pub fn open(link: &str, mode: Mode) -> Result<BpfQdisc, EngineError> {
         if let Some(why) = Fair::lacking() {
-            return Err(EngineError::Lacking { engine: Kind::of(mode), why });
+            return Err(EngineError::Lacking { engine: EngineKind::of(mode), why });
         }
         let netns = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
         let mut engine = BpfQdisc {
@@ -163,7 +164,7 @@ impl BpfQdisc {
 
     fn fair(&self) -> Result<&Fair, EngineError> {
         let gone = || EngineError::Lacking {
-            engine: Kind::of(self.mode),
+            engine: EngineKind::of(self.mode),
             why: "its qdisc could not be put back".into(),
         };
         self.fair.as_ref().ok_or_else(gone)
@@ -225,8 +226,8 @@ fn all_params(plan: &Plan<'_>) -> BTreeMap<u16, Params> {
 }
 
 impl Engine for BpfQdisc {
-    fn kind(&self) -> Kind {
-        Kind::of(self.mode)
+    fn kind(&self) -> EngineKind {
+        EngineKind::of(self.mode)
     }
 
     fn place(&self) -> Place {

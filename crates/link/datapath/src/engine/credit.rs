@@ -4,7 +4,7 @@
 //! Dropping is no way to divide a link among TCP senders: on a LAN they lose a third of it and
 //! more, as each drop of a super-packet costs a time-out. So this is the back-stop of pacing
 //! ([`crate::pacing`]), which keeps TCP below its credit, and the limit for all else. Alone
-//! ([`Kind::CreditExperiment`]) it is there to be measured, not to be used.
+//! ([`EngineKind::CreditExperiment`]) it is there to be measured, not to be used.
 //!
 //! It fails open: what the agent says holds for 3 s. Unlike a scheduler, it lends no class's unused
 //! part to another between two divisions.
@@ -16,7 +16,8 @@ use weir_netlink::{Netlink, tc::Counters};
 use weir_units::{BitRate, TcHandle};
 
 use super::{
-    Attachments, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb, plan,
+    Attachments, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb,
+    plan,
 };
 
 use crate::pacing::now_ns;
@@ -30,7 +31,7 @@ const MIN_BURST: u64 = 16 * 1024;
 
 /// The engine in place.
 pub struct Credit {
-    kind: Kind,
+    kind: EngineKind,
     credits: Credits,
     /// The credit rate of each class, and its dropped bytes at the last look.
     applied: BTreeMap<u16, (Refill, u64)>,
@@ -44,7 +45,7 @@ impl Credit {
     ///
     /// # Errors
     /// [`EngineError`]: the device of another engine cannot be taken over.
-    pub fn open(link: &str, kind: Kind, attachments: &Attachments) -> Result<Credit, EngineError> {
+    pub fn open(link: &str, kind: EngineKind, attachments: &Attachments) -> Result<Credit, EngineError> {
         let there = Netlink::open()?.link(Ifb::NAME).is_ok();
         let leftover = if there { Some(Ifb::open(link, 1)?) } else { None };
         let applied = BTreeMap::new();
@@ -80,7 +81,7 @@ fn handle(minor: u16) -> u32 {
 }
 
 impl Engine for Credit {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> EngineKind {
         self.kind
     }
 

@@ -23,7 +23,7 @@ use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{
-    Attach, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
+    Attach, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
     plan::Shape,
 };
 
@@ -335,8 +335,8 @@ fn waiting(class: &EdtClass, now: u64) -> u64 {
 }
 
 impl Engine for Edt {
-    fn kind(&self) -> Kind {
-        Kind::Edt
+    fn kind(&self) -> EngineKind {
+        EngineKind::Edt
     }
 
     fn place(&self) -> Place {

@@ -12,7 +12,7 @@ use weir_netlink::{
 use weir_units::TcHandle;
 
 use super::{
-    DEFAULT, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb, tree,
+    DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb, tree,
 };
 
 /// The HTB engine's half of the kernel.
@@ -163,8 +163,8 @@ impl Htb {
 }
 
 impl Engine for Htb {
-    fn kind(&self) -> Kind {
-        Kind::Htb
+    fn kind(&self) -> EngineKind {
+        EngineKind::Htb
     }
 
     fn place(&self) -> Place {

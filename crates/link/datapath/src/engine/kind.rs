@@ -9,8 +9,8 @@ use weir_bpf::fair::Mode;
 use super::{Attachments, BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, User, selftest};
 
 /// An engine, by its name in the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EngineKind {
     /// HTB, on any kernel.
     Htb,
     /// A BPF qdisc, kernel 6.16 and later.
@@ -27,24 +27,25 @@ pub enum Kind {
     CreditExperiment,
 }
 
-impl Kind {
-    /// All that are for use, best first: the order in which `auto` tries.
-    pub const ALL: [Kind; 5] = [Kind::Bpf, Kind::Edt, Kind::Htb, Kind::BpfCredit, Kind::Pacing];
+impl EngineKind {
+    /// All engines that `auto` tries, in its order.
+    pub const ALL: [EngineKind; 5] =
+        [EngineKind::Bpf, EngineKind::Edt, EngineKind::Htb, EngineKind::BpfCredit, EngineKind::Pacing];
 
-    /// Those that only who names them gets: they work, and have shown less for how long.
-    pub const EXPERIMENTAL: [Kind; 1] = [Kind::User];
+    /// Engines that `auto` does not try. They work, and have run for less time.
+    pub const EXPERIMENTAL: [EngineKind; 1] = [EngineKind::User];
 
     /// As the configuration writes it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Htb => "htb",
-            Kind::Bpf => "bpf",
-            Kind::BpfCredit => "bpf-credit",
-            Kind::Edt => "edt",
-            Kind::Pacing => "pacing",
-            Kind::User => "user",
-            Kind::CreditExperiment => "credit-experiment",
+            EngineKind::Htb => "htb",
+            EngineKind::Bpf => "bpf",
+            EngineKind::BpfCredit => "bpf-credit",
+            EngineKind::Edt => "edt",
+            EngineKind::Pacing => "pacing",
+            EngineKind::User => "user",
+            EngineKind::CreditExperiment => "credit-experiment",
         }
     }
 
@@ -52,9 +53,9 @@ impl Kind {
     #[must_use]
     pub fn programs(self) -> u32 {
         match self {
-            Kind::Pacing | Kind::CreditExperiment => weir_bpf::Config::IN_PLACE,
-            Kind::User => weir_bpf::Config::USER,
-            Kind::Htb | Kind::Bpf | Kind::BpfCredit | Kind::Edt => 0,
+            EngineKind::Pacing | EngineKind::CreditExperiment => weir_bpf::Config::IN_PLACE,
+            EngineKind::User => weir_bpf::Config::USER,
+            EngineKind::Htb | EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::Edt => 0,
         }
     }
 
@@ -71,22 +72,24 @@ impl Kind {
         attachments: &mut Attachments,
     ) -> Result<Box<dyn Engine>, EngineError> {
         let mut engine: Box<dyn Engine> = match self {
-            Kind::Htb => Box::new(Htb::open(link)?),
-            Kind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
-            Kind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
-            Kind::Edt => Box::new(Edt::open(link, queues)?),
-            Kind::Pacing | Kind::CreditExperiment => Box::new(Credit::open(link, self, attachments)?),
-            Kind::User => Box::new(User::open(link, attachments)?),
+            EngineKind::Htb => Box::new(Htb::open(link)?),
+            EngineKind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
+            EngineKind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
+            EngineKind::Edt => Box::new(Edt::open(link, queues)?),
+            EngineKind::Pacing | EngineKind::CreditExperiment => {
+                Box::new(Credit::open(link, self, attachments)?)
+            }
+            EngineKind::User => Box::new(User::open(link, attachments)?),
         };
-        if self != Kind::User {
+        if self != EngineKind::User {
             User::retire()?;
         }
         if let Place::Queue(index) = engine.place() {
             // Its program would hide classes from every other scheduler.
-            if self != Kind::Edt {
+            if self != EngineKind::Edt {
                 Edt::retire(index)?;
             }
-            if !matches!(self, Kind::Bpf | Kind::BpfCredit) {
+            if !matches!(self, EngineKind::Bpf | EngineKind::BpfCredit) {
                 BpfQdisc::retire(index)?;
             }
         }
@@ -98,17 +101,17 @@ impl Kind {
     }
 
     /// The BPF qdisc's name when it works in this mode.
-    pub(crate) fn of(mode: Mode) -> Kind {
+    pub(crate) fn of(mode: Mode) -> EngineKind {
         match mode {
-            Mode::Fair => Kind::Bpf,
-            Mode::Credit => Kind::BpfCredit,
+            Mode::Fair => EngineKind::Bpf,
+            Mode::Credit => EngineKind::BpfCredit,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.pad(self.name())
     }
 }
 
@@ -120,7 +123,7 @@ pub enum Choice {
     #[default]
     Auto,
     /// This one or none.
-    Only(Kind),
+    Only(EngineKind),
 }
 
 impl FromStr for Choice {
@@ -130,10 +133,10 @@ impl FromStr for Choice {
         if text == "auto" {
             return Ok(Choice::Auto);
         }
-        let usable = || Kind::ALL.into_iter().chain(Kind::EXPERIMENTAL);
-        let known = usable().chain([Kind::CreditExperiment]).find(|kind| kind.name() == text);
+        let usable = || EngineKind::ALL.into_iter().chain(EngineKind::EXPERIMENTAL);
+        let known = usable().chain([EngineKind::CreditExperiment]).find(|kind| kind.name() == text);
         known.map(Choice::Only).ok_or_else(|| {
-            let names = usable().map(Kind::name).collect::<Vec<_>>().join(", ");
+            let names = usable().map(EngineKind::name).collect::<Vec<_>>().join(", ");
             format!("there is no engine `{text}`: auto, {names}")
         })
     }
@@ -154,16 +157,16 @@ impl Choice {
     ///
     /// # Errors
     /// [`NoneWorks`]: traffic that an engine cuts off is worse than traffic that is not shared.
-    pub fn choose(self, last: Option<&str>) -> Result<(Kind, Refused), NoneWorks> {
+    pub fn choose(self, last: Option<&str>) -> Result<(EngineKind, Refused), NoneWorks> {
         match self {
             Choice::Only(kind) => Ok((kind, Refused::new())),
-            Choice::Auto => choose(last, &Kind::ALL, |kind| selftest::run(kind).map(drop)),
+            Choice::Auto => choose(last, &EngineKind::ALL, |kind| selftest::run(kind).map(drop)),
         }
     }
 }
 
 /// Engines that were not taken, and why.
-pub type Refused = Vec<(Kind, String)>;
+pub type Refused = Vec<(EngineKind, String)>;
 
 /// No engine passed its self-test.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -174,9 +177,9 @@ pub struct NoneWorks(Refused);
 /// as it should: a machine too busy for a self-test is no reason not to share its link.
 fn choose(
     last: Option<&str>,
-    kinds: &[Kind],
-    test: impl Fn(Kind) -> Result<(), selftest::Failure>,
-) -> Result<(Kind, Refused), NoneWorks> {
+    kinds: &[EngineKind],
+    test: impl Fn(EngineKind) -> Result<(), selftest::Failure>,
+) -> Result<(EngineKind, Refused), NoneWorks> {
     if let Some(&kind) = kinds.iter().find(|kind| Some(kind.name()) == last) {
         return Ok((kind, Refused::new()));
     }
@@ -186,7 +189,7 @@ fn choose(
             Ok(()) => return Ok((kind, refused)),
             Err(why) => {
                 // Without the right to try, what every kernel has is the best guess.
-                let untried = kind == Kind::Htb && matches!(why, selftest::Failure::Namespace(_));
+                let untried = kind == EngineKind::Htb && matches!(why, selftest::Failure::Namespace(_));
                 if untried || matches!(why, selftest::Failure::Unfair(_)) {
                     second = second.or(Some(kind));
                 }
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_engine_has_a_name_that_reads_back() {
-        for kind in Kind::ALL.into_iter().chain([Kind::User, Kind::CreditExperiment]) {
+        for kind in EngineKind::ALL.into_iter().chain([EngineKind::User, EngineKind::CreditExperiment]) {
             assert_eq!(kind.name().parse(), Ok(Choice::Only(kind)));
         }
         assert_eq!("auto".parse(), Ok(Choice::Auto));
@@ -217,34 +220,34 @@ mod tests {
     #[test]
     fn auto_takes_the_first_engine_that_works_and_says_why() {
         let fails = |_| Err(selftest::Failure::NoTraffic);
-        assert_eq!(choose(None, &Kind::ALL, |_| Ok(())), Ok((Kind::ALL[0], Refused::new())));
-        let last_only = |kind| if Some(&kind) == Kind::ALL.last() { Ok(()) } else { fails(kind) };
-        let (kind, refused) = choose(None, &Kind::ALL, last_only).unwrap();
-        assert_eq!((Some(&kind), refused.len()), (Kind::ALL.last(), Kind::ALL.len() - 1));
+        assert_eq!(choose(None, &EngineKind::ALL, |_| Ok(())), Ok((EngineKind::ALL[0], Refused::new())));
+        let last_only = |kind| if Some(&kind) == EngineKind::ALL.last() { Ok(()) } else { fails(kind) };
+        let (kind, refused) = choose(None, &EngineKind::ALL, last_only).unwrap();
+        assert_eq!((Some(&kind), refused.len()), (EngineKind::ALL.last(), EngineKind::ALL.len() - 1));
     }
 
     #[test]
     fn engine_that_cuts_traffic_off_is_never_taken_a_late_one_is() {
-        let error = choose(None, &Kind::ALL, |_| Err(selftest::Failure::NoTraffic)).unwrap_err();
+        let error = choose(None, &EngineKind::ALL, |_| Err(selftest::Failure::NoTraffic)).unwrap_err();
         assert!(error.to_string().contains("htb: nothing comes through it"), "{error}");
         let shares = selftest::Shares { measured: [9.0, 9.0], expected: [6.0, 18.0] };
         let busy = |kind| match kind {
-            Kind::Bpf => Err(selftest::Failure::NoTraffic),
+            EngineKind::Bpf => Err(selftest::Failure::NoTraffic),
             _ => Err(selftest::Failure::Unfair(shares)),
         };
-        let (kind, refused) = choose(None, &Kind::ALL, busy).unwrap();
-        assert_eq!((kind, refused.len()), (Kind::Edt, Kind::ALL.len()));
+        let (kind, refused) = choose(None, &EngineKind::ALL, busy).unwrap();
+        assert_eq!((kind, refused.len()), (EngineKind::Edt, EngineKind::ALL.len()));
     }
 
     #[test]
     fn auto_takes_departure_times_before_htb_where_both_work() {
-        let no_bpf = |kind| if kind == Kind::Bpf { Err(selftest::Failure::NoTraffic) } else { Ok(()) };
-        assert_eq!(choose(None, &Kind::ALL, no_bpf).unwrap().0, Kind::Edt);
+        let no_bpf = |kind| if kind == EngineKind::Bpf { Err(selftest::Failure::NoTraffic) } else { Ok(()) };
+        assert_eq!(choose(None, &EngineKind::ALL, no_bpf).unwrap().0, EngineKind::Edt);
     }
 
     #[test]
     fn an_engine_that_an_earlier_agent_used_is_kept_untested() {
         let never = |kind| -> Result<(), selftest::Failure> { panic!("{kind} was tested") };
-        assert_eq!(choose(Some("htb"), &Kind::ALL, never), Ok((Kind::Htb, Refused::new())));
+        assert_eq!(choose(Some("htb"), &EngineKind::ALL, never), Ok((EngineKind::Htb, Refused::new())));
     }
 }

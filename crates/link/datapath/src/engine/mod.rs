@@ -30,7 +30,7 @@ pub use credit::Credit;
 pub use edt::Edt;
 pub use htb::Htb;
 pub use ifb::DEVICE;
-pub use kind::{Choice, Kind, NoneWorks, Refused};
+pub use kind::{Choice, EngineKind, NoneWorks, Refused};
 pub use plan::Plan;
 pub use user::{Lateness, User};
 
@@ -61,7 +61,7 @@ pub enum Place {
 /// when it is dropped, and work on without an agent.
 pub trait Engine: Send {
     /// The kind of the engine.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> EngineKind;
 
     /// How packets come to it.
     fn place(&self) -> Place;
@@ -118,7 +118,7 @@ pub trait Device {
     /// one, to which the programs must be told to send.
     ///
     /// # Errors
-    /// [`EngineError`] as in [`Kind::open`].
+    /// [`EngineError`] as in [`EngineKind::open`].
     fn rebuild(&mut self) -> Result<bool, EngineError>;
 
     /// Sets the device up if another program set it down, which drops all that is sent to it. True
@@ -194,7 +194,7 @@ pub enum EngineError {
     #[error("cannot use engine {engine}: {why}")]
     Lacking {
         /// Which engine.
-        engine: Kind,
+        engine: EngineKind,
         /// The missing part.
         why: String,
     },

@@ -24,8 +24,8 @@ use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{
-    Attach, Attachments, CONTROL, DEFAULT, EngineError, FIRST, HOST, Kind, MAJOR, PortClass, plan::Member,
-    plan::Plan, plan::Shape,
+    Attach, Attachments, CONTROL, DEFAULT, EngineError, EngineKind, FIRST, HOST, MAJOR, PortClass,
+    plan::Member, plan::Plan, plan::Shape,
 };
 
 /// The link that is divided: slow enough for any machine.
@@ -97,7 +97,7 @@ pub enum Failure {
 ///
 /// # Errors
 /// [`Failure`], with the way out where there is one.
-pub fn run(kind: Kind) -> Result<Shares, Failure> {
+pub fn run(kind: EngineKind) -> Result<Shares, Failure> {
     let in_a_thread = || {
         let tried = thread::Builder::new().name("weir-selftest".into()).spawn(move || attempt(kind));
         tried?.join().unwrap_or(Err(Failure::NoTraffic))
@@ -115,7 +115,7 @@ pub fn run(kind: Kind) -> Result<Shares, Failure> {
 
 /// On a thread of its own, which is in two namespaces one after the other: the senders', then
 /// the node's.
-fn attempt(kind: Kind) -> Result<Shares, Failure> {
+fn attempt(kind: EngineKind) -> Result<Shares, Failure> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(Failure::Namespace)?;
     let senders = File::open("/proc/thread-self/ns/net")?;
     unshare(CloneFlags::CLONE_NEWNET).map_err(Failure::Namespace)?;
@@ -263,7 +263,7 @@ mod tests {
     /// Four senders at once are more than two processors carry.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-    fn passes(kind: Kind) {
+    fn passes(kind: EngineKind) {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         match run(kind) {
             Ok(shares) => assert!(shares.hold(), "{shares:?}"),
@@ -276,17 +276,17 @@ mod tests {
 
     #[test]
     fn htb_passes_where_the_kernel_has_it() {
-        passes(Kind::Htb);
+        passes(EngineKind::Htb);
     }
 
     #[test]
     fn user_passes_where_the_kernel_has_macvtap() {
-        passes(Kind::User);
+        passes(EngineKind::User);
     }
 
     #[test]
     fn credit_in_place_passes_and_leaves_nothing() {
-        passes(Kind::Pacing);
+        passes(EngineKind::Pacing);
     }
 
     #[test]

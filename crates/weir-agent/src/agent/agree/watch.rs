@@ -117,7 +117,8 @@ impl Agent {
         });
         let root = queue.and_then(|all| all.into_iter().find(|q| q.parent == TcHandle::ROOT));
         // A group is left out, because its members count.
-        let classes = self.classes.entries().iter().filter(|(_, e)| e.class.kind != weir_api::Kind::Group);
+        let classes =
+            self.classes.entries().iter().filter(|(_, e)| e.class.kind != weir_api::ClassKind::Group);
         let classes = classes.filter_map(|(key, _)| self.allocations.get(key));
         LinkSeen {
             queue: root.filter(|q| q.kind != "noqueue").map(|q| q.counters),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use weir_agree::{Name, Utc};
-use weir_api::{Kind, Origin};
+use weir_api::{ClassKind, Origin};
 use weir_share::{Admission, Policy, Weight};
 use weir_units::BitRate;
 
@@ -90,7 +90,7 @@ pub(super) fn ceiling(config: &Config) -> Option<BitRate> {
 
 /// Whether it is the group of traffic without an agreement.
 pub(super) fn is_other(claim: &DiscoveredClass) -> bool {
-    claim.kind == Kind::Group && claim.name == OTHER
+    claim.kind == ClassKind::Group && claim.name == OTHER
 }
 
 pub(super) fn bounded(min: Option<BitRate>, max: BitRate) -> Effective {
@@ -152,7 +152,7 @@ pub(super) fn discovered<'a>(
         DiscoveredClass {
             source: ClassSource::Agreement,
             name: agreed.id.to_string(),
-            kind: Kind::Selector,
+            kind: ClassKind::Selector,
             group: None,
             label: Layer::default(),
             cut: Vec::new(),
@@ -180,7 +180,7 @@ fn target(entries: &BTreeMap<ClassKey, Entry>, agreed: &Agreed) -> Result<ClassK
         return Ok(ClassKey::new(ClassSource::Agreement, agreed.id.as_str()));
     };
     let named = |key: &ClassKey, entry: &Entry| key.as_str() == container || entry.class.name == container;
-    let sends = |entry: &Entry| is_discovered(&entry.class) || entry.class.kind == Kind::Host;
+    let sends = |entry: &Entry| is_discovered(&entry.class) || entry.class.kind == ClassKind::Host;
     let is_here = |entry: &Entry| entry.minor.is_some() && sends(entry);
     // A reserved name always means weir's class. `docker:host` means the container.
     if RESERVED.contains(&container) {

@@ -1,6 +1,6 @@
 //! A class as its source reports it.
 
-use weir_api::Kind;
+use weir_api::ClassKind;
 
 use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::config::{Layer, RESERVED, Selector};
@@ -10,7 +10,7 @@ use crate::config::{Layer, RESERVED, Selector};
 pub(crate) struct DiscoveredClass {
     pub(crate) source: ClassSource,
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ClassKind,
     pub(crate) group: Option<String>,
     /// The policy of its labels, as far as `[labels]` allows it.
     pub(crate) label: Layer,
@@ -33,7 +33,7 @@ impl DiscoveredClass {
 
     /// Whether this class's packets are those that a selector takes from `name`.
     pub(crate) fn sends_as(&self, name: &str) -> bool {
-        let sends = !matches!(self.kind, Kind::Group | Kind::Selector | Kind::Control);
+        let sends = !matches!(self.kind, ClassKind::Group | ClassKind::Selector | ClassKind::Control);
         let is_own = self.source != ClassSource::Weir && RESERVED.contains(&name);
         sends && !is_own && (self.name == name || self.key() == name)
     }

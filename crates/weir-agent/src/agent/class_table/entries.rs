@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_api::{Kind, Origin};
+use weir_api::{ClassKind, Origin};
 use weir_datapath::engine::{CONTROL, DEFAULT, FIRST, HOST};
 use weir_share::Policy;
 
@@ -42,9 +42,9 @@ impl ClassTable {
         };
         let unreserved =
             |claim: DiscoveredClass| DiscoveredClass { group: other.map(str::to_owned), ..claim };
-        add(unreserved(own("host", Kind::Host)), Some(HOST));
-        add(unreserved(own("default", Kind::Default)), Some(DEFAULT));
-        add(own("control", Kind::Control), Some(CONTROL));
+        add(unreserved(own("host", ClassKind::Host)), Some(HOST));
+        add(unreserved(own("default", ClassKind::Default)), Some(DEFAULT));
+        add(own("control", ClassKind::Control), Some(CONTROL));
 
         let mut taken: BTreeSet<u16> = self.minors.values().copied().collect();
         let mut next = FIRST;
@@ -73,7 +73,7 @@ impl ClassTable {
             None => discovered.iter().for_each(|claim| groups.extend(group_of(config, claim))),
         }
         for name in groups {
-            numbered(DiscoveredClass { source: ClassSource::Group, ..own(name, Kind::Group) });
+            numbered(DiscoveredClass { source: ClassSource::Group, ..own(name, ClassKind::Group) });
         }
         for claim in discovered {
             let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);
@@ -106,7 +106,7 @@ impl ClassTable {
         for (name, group) in absent {
             let key = ClassKey::parse(name).filter(|key| key.source().is_discovered());
             let (source, bare) = key.as_ref().map_or((ClassSource::Absent, name), |k| (k.source(), k.name()));
-            add(DiscoveredClass { source, group: group.cloned(), ..own(bare, Kind::Container) }, None);
+            add(DiscoveredClass { source, group: group.cloned(), ..own(bare, ClassKind::Container) }, None);
         }
         entries
     }

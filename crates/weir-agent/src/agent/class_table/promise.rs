@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{Error, ErrorCode, Kind, Origin};
+use weir_api::{ClassKind, Error, ErrorCode, Origin};
 use weir_share::{Admission, AdmitError, Promisee, Reservation};
 use weir_units::BitRate;
 
@@ -126,12 +126,12 @@ pub(super) fn make(
     let members: BTreeMap<ClassKey, (String, Option<String>, bool)> = entries
         .iter()
         .map(|(key, e)| {
-            (key.clone(), (e.class.name.clone(), e.class.group.clone(), e.class.kind == Kind::Group))
+            (key.clone(), (e.class.name.clone(), e.class.group.clone(), e.class.kind == ClassKind::Group))
         })
         .collect();
     let groups: Vec<(&str, Option<BitRate>)> = entries
         .values()
-        .filter(|e| e.class.kind == Kind::Group)
+        .filter(|e| e.class.kind == ClassKind::Group)
         .map(|e| (e.class.name.as_str(), e.effective.policy.max()))
         .collect();
     let index: BTreeMap<&str, u32> = groups.iter().map(|(name, _)| *name).zip(0..).collect();

@@ -7,7 +7,7 @@ use std::{process::ExitCode, time::SystemTime};
 
 use clap::{Args, ValueEnum};
 use weir_agree::Utc;
-use weir_api::{Export, ExportClass, ExportSelector, Kind};
+use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
 use super::Session;
 
@@ -87,7 +87,7 @@ fn sender<'a>(export: &'a Export, selector: &ExportSelector) -> Option<&'a Expor
 
 /// The class of unmatched packets: the host's own.
 fn rest(export: &Export) -> Option<&ExportClass> {
-    export.classes.iter().find(|class| class.kind == Some(Kind::Host))
+    export.classes.iter().find(|class| class.kind == Some(ClassKind::Host))
 }
 
 /// The protocols that a selector must name, because ports need one.

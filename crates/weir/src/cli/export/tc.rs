@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_api::{Export, ExportClass, ExportSelector, Kind};
+use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
 use super::{caveats, is_about, protocols, rest, sender};
 
@@ -55,7 +55,7 @@ pub(super) fn script(export: &Export, date: &str) -> String {
         }
     }
     let mut filters = Filters { text, next: 1 };
-    if let Some(control) = export.classes.iter().find(|class| class.kind == Some(Kind::Control)) {
+    if let Some(control) = export.classes.iter().find(|class| class.kind == Some(ClassKind::Control)) {
         filters.comment("What the network itself needs");
         for (protocol, matches) in CONTROL {
             filters.add(protocol, matches, &control.handle);

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use weir_api::{Export, ExportClass, ExportSelector, Kind};
+use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
 use super::{caveats, is_about, protocols, rest};
 
@@ -52,7 +52,7 @@ fn inside(export: &Export, parent: &ExportClass, depth: usize, text: &mut String
     let indent = "    ".repeat(depth);
     for class in export.classes.iter().filter(|class| class.parent == parent.handle) {
         // The control class is left out, because tcng cannot express its filters.
-        if class.kind == Some(Kind::Control) {
+        if class.kind == Some(ClassKind::Control) {
             continue;
         }
         match class.queue {

@@ -2,7 +2,7 @@ use weir_units::{BitRate, Bytes};
 
 use super::*;
 
-fn class(name: &str, kind: Option<Kind>, handle: &str, parent: &str, mbit: (u64, u64)) -> ExportClass {
+fn class(name: &str, kind: Option<ClassKind>, handle: &str, parent: &str, mbit: (u64, u64)) -> ExportClass {
     ExportClass {
         name: name.to_owned(),
         kind,
@@ -46,11 +46,11 @@ fn export() -> Export {
         engine: "htb".to_owned(),
         classes: vec![
             class("link", None, "1:1", "1:", (100, 100)),
-            class("host", Some(Kind::Host), "1:4", "1:1", (5, 5)),
-            class("req-1", Some(Kind::Selector), "1:10", "1:1", (19, 19)),
+            class("host", Some(ClassKind::Host), "1:4", "1:1", (5, 5)),
+            class("req-1", Some(ClassKind::Selector), "1:10", "1:1", (19, 19)),
             ExportClass {
                 interfaces: vec!["veth1".to_owned()],
-                ..class("web", Some(Kind::Container), "1:11", "1:1", (1, 100))
+                ..class("web", Some(ClassKind::Container), "1:11", "1:1", (1, 100))
             },
         ],
         selectors: vec![selector, of_web],

@@ -6,7 +6,7 @@ use ratatui_core::{
     style::Modifier,
     text::{Line as Text, Span},
 };
-use weir_api::{Class, Kind, Status};
+use weir_api::{Class, ClassKind, Status};
 use weir_units::BitRate;
 
 use super::{
@@ -135,7 +135,7 @@ fn link(state: &State, status: &Status, ink: Ink, area: Rect, buf: &mut Buffer) 
     let lines = state.lines();
     // A group is left out, because its members are shown.
     let senders: Vec<&Class> =
-        lines.iter().map(|line| line.class).filter(|c| c.kind != Kind::Group).collect();
+        lines.iter().map(|line| line.class).filter(|c| c.kind != ClassKind::Group).collect();
     if area.height > 0 {
         let bar = stacked_bar(area.width, status.capacity, senders.iter().map(|class| class.rate));
         for (x, part) in (area.x..).zip(bar) {

@@ -6,7 +6,7 @@ use ratatui_core::{
     style::{Color, Modifier, Style},
     text::Span,
 };
-use weir_api::{Class, Kind};
+use weir_api::{Class, ClassKind};
 
 use super::state::{State, id};
 
@@ -67,8 +67,8 @@ impl Ink {
 
 pub(super) fn class_style(state: &State, class: &Class, ink: Ink) -> Style {
     match class.kind {
-        Kind::Host | Kind::Default | Kind::Control => ink.paint(OWN),
-        Kind::Group => ink.plain(),
+        ClassKind::Host | ClassKind::Default | ClassKind::Control => ink.paint(OWN),
+        ClassKind::Group => ink.plain(),
         _ => ink.paint(PALETTE[state.colours.get(&id(class)).copied().unwrap_or(0) % PALETTE.len()]),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use clap::ValueEnum;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use weir_api::{Class, Explanation, Kind, PolicyChange, Status};
+use weir_api::{Class, ClassKind, Explanation, PolicyChange, Status};
 use weir_share::Weight;
 use weir_units::BitRate;
 
@@ -179,15 +179,16 @@ impl State {
             self.classes.iter().filter(|c| hit(&c.name) || c.group.as_deref().is_some_and(hit)).collect();
         shown.sort_by(|a, b| self.sort.key(b).cmp(&self.sort.key(a)).then_with(|| a.name.cmp(&b.name)));
         let groups: HashSet<&str> =
-            shown.iter().filter(|c| c.kind == Kind::Group).map(|c| c.name.as_str()).collect();
+            shown.iter().filter(|c| c.kind == ClassKind::Group).map(|c| c.name.as_str()).collect();
         let member = |class: &Class| {
-            class.kind != Kind::Group && class.group.as_deref().is_some_and(|group| groups.contains(group))
+            class.kind != ClassKind::Group
+                && class.group.as_deref().is_some_and(|group| groups.contains(group))
         };
         let mut lines = Vec::with_capacity(shown.len());
         let mut not_yet = groups.clone();
         for class in shown.iter().filter(|class| !member(class)) {
             lines.push(Line { class, member: false });
-            if class.kind == Kind::Group && not_yet.remove(class.name.as_str()) {
+            if class.kind == ClassKind::Group && not_yet.remove(class.name.as_str()) {
                 let own = shown.iter().filter(|c| member(c) && c.group.as_ref() == Some(&class.name));
                 lines.extend(own.map(|class| Line { class, member: true }));
             }
@@ -272,7 +273,10 @@ impl State {
     /// classes get none.
     fn give_colour(&mut self, class: &Class) {
         let id = id(class);
-        let colourless = matches!(class.kind, Kind::Group | Kind::Host | Kind::Default | Kind::Control);
+        let colourless = matches!(
+            class.kind,
+            ClassKind::Group | ClassKind::Host | ClassKind::Default | ClassKind::Control
+        );
         if colourless || self.colours.contains_key(&id) {
             return;
         }

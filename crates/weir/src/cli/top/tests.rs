@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use proptest::prelude::*;
 use ratatui_core::{backend::TestBackend, terminal::Terminal};
-use weir_api::{Activity, Kind, PolicyChange};
+use weir_api::{Activity, ClassKind, PolicyChange};
 use weir_units::{BitRate, Bytes};
 
 use super::{
@@ -29,7 +29,7 @@ fn sample() -> News {
 fn grouped() -> State {
     let mut classes = fake::classes();
     let mut group = fake::class("tenant-a", BitRate::mbit(40), BitRate::mbit(40));
-    group.kind = Kind::Group;
+    group.kind = ClassKind::Group;
     group.source = "config".to_owned();
     classes.push(group);
     let mut state = state();
@@ -380,7 +380,7 @@ prop_compose! {
         let mut class = fake::class(&name, BitRate(numbers[0]), BitRate(numbers[1]));
         class.group = group;
         if is_group {
-            class.kind = Kind::Group;
+            class.kind = ClassKind::Group;
             class.name = "a".to_owned();
         }
         class.policy.min = Some(BitRate(numbers[2]));

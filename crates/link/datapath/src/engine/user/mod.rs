@@ -36,8 +36,8 @@ use self::{
     packet::LARGEST,
 };
 use super::{
-    Attachments, DEFAULT, Device, Engine, EngineError, Kind, MAJOR, Measured, Place, Plan, Process, ROOT,
-    ifb::Ifb, tree,
+    Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
+    ROOT, ifb::Ifb, tree,
 };
 
 /// Priority of the program at the device's egress.
@@ -141,7 +141,7 @@ impl User {
         }
         let taken: BTreeSet<usize> = self.lanes.values().copied().collect();
         (1..self.counters.len()).find(|lane| !taken.contains(lane)).ok_or_else(|| EngineError::Lacking {
-            engine: Kind::User,
+            engine: EngineKind::User,
             why: format!(
                 "it has no lane for class 1:{minor:x}, all {LANES} are taken: use engine = \"htb\", or groups of fewer classes"
             ),
@@ -198,7 +198,7 @@ fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Forwarde
         let filter = tc::set_bpf_filter(tap, tap::NAME, Hook::Egress, PREF, program, Verdict::Program);
         ifb.netlink.call(filter)?;
         let lacking = |what: &str, e: std::io::Error| EngineError::Lacking {
-            engine: Kind::User,
+            engine: EngineKind::User,
             why: format!("cannot {what}: {e}"),
         };
         let queues = tap::open(tap, lanes)
@@ -227,8 +227,8 @@ fn delete(netlink: &mut Netlink) -> Result<(), NetlinkError> {
 }
 
 impl Engine for User {
-    fn kind(&self) -> Kind {
-        Kind::User
+    fn kind(&self) -> EngineKind {
+        EngineKind::User
     }
 
     fn place(&self) -> Place {
