@@ -40,28 +40,28 @@
 //! use weir_agree::*;
 //! use weir_units::{BitRate, Instant};
 //!
-//! let mut book = AgreementLedger::new(Limits::new(BitRate::mbit(100)), BookLimits::default());
+//! let mut ledger = AgreementLedger::new(Limits::new(BitRate::mbit(100)), LedgerLimits::default());
 //! let offer = Offer::read(include_str!("../docs/fig2.xml"), Language::Xml)?;
 //! let now = ClockReading { utc: "2026-11-20T11:00:00Z".parse()?, monotonic: Instant(Duration::ZERO) };
 //!
-//! let accepted = book.offer(offer.clone(), Name::new("a-1")?, now)?;
+//! let accepted = ledger.offer(offer.clone(), Name::new("a-1")?, now)?;
 //! assert_eq!(accepted.agreement.state, AgreementState::Observed);
-//! assert_eq!(book.in_force(now.utc)[0].min, BitRate::mbit(19));
+//! assert_eq!(ledger.in_force(now.utc)[0].min, BitRate::mbit(19));
 //!
 //! let mut greedy = Offer { terms: Terms::new(BitRate::mbit(80), BitRate::mbit(80)), ..offer };
 //! greedy.service.name = Name::new("backup")?;
-//! let rejection = book.offer(greedy, Name::new("a-2")?, now).unwrap_err();
+//! let rejection = ledger.offer(greedy, Name::new("a-2")?, now).unwrap_err();
 //! let fault = Fault::from(&rejection);
 //! assert_eq!(fault.code, FaultCode::NoCapacity);
 //! assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(71)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod book;
 mod bounded;
 mod calendar;
 mod document;
 mod fault;
+mod ledger;
 mod model;
 mod monitor;
 mod name;
@@ -74,26 +74,26 @@ mod terms;
 mod time;
 mod xml;
 
-pub use book::{
-    Accepted, AgreementLedger, BookLimits, Change, ClockReading, InForce, Pace, Rejection, Throttle,
-    ThrottleLimits,
-};
 pub use calendar::{
     Bandwidth, Booking, Calendar, Earliest, GRAIN, Grant, Limits, Oversubscribed, Oversubscription,
     OversubscriptionError, Refusal, Request, Shortage, Split, SplitError,
 };
 pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
 pub use fault::{CounterOffer, Fault, FaultCode, Place};
+pub use ledger::{
+    Accepted, AgreementLedger, Change, ClockReading, InForce, LedgerLimits, Pace, Rejection, Throttle,
+    ThrottleLimits,
+};
 pub use model::{Agreement, Constraints, Context, Offer, Service, Template};
 pub use monitor::{
-    Cause, Conditions, Hour, INTERVAL, Look, MAX_VIOLATIONS, MERGE, MET_PERCENT, Monitor, Month, News,
-    Violation,
+    Cause, Conditions, Hour, INTERVAL, Look, MAX_VIOLATIONS, MERGE, MET_PERCENT, Monitor, MonitorEvent,
+    Month, Violation,
 };
 pub use name::{Name, NameError};
 pub use quota::{Quota, Usage};
 pub use report::Report;
 pub use selector::{Protocol, Selector, SelectorError};
-pub use state::{AgreementState, Event, GuaranteeState, IllegalTransition, ServiceState};
+pub use state::{AgreementEvent, AgreementState, GuaranteeState, IllegalTransition, ServiceState};
 pub use terms::{Share, ShareError, Terms, TermsError};
 pub use time::{Interval, ParseUtcError, Utc};
 pub use xml::{QOS, WEIR, WSAG};

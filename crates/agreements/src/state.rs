@@ -25,7 +25,7 @@ pub enum AgreementState {
 
 /// An event of an agreement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum AgreementEvent {
     /// The responder accepts the offer.
     Accept,
     /// The responder rejects the offer.
@@ -45,7 +45,7 @@ pub enum Event {
 #[error("cannot {event} an agreement that is {state}")]
 pub struct IllegalTransition {
     /// The event.
-    pub event: Event,
+    pub event: AgreementEvent,
     /// The state it was to happen in.
     pub state: AgreementState,
 }
@@ -69,18 +69,20 @@ impl AgreementState {
     ///
     /// # Errors
     /// [`IllegalTransition`] if it cannot happen in this state.
-    pub fn on(self, event: Event) -> Result<AgreementState, IllegalTransition> {
+    pub fn on(self, event: AgreementEvent) -> Result<AgreementState, IllegalTransition> {
         use AgreementState::*;
         match (self, event) {
-            (Pending, Event::Accept) => Ok(Observed),
-            (Pending | PendingAndTerminating, Event::Reject) => Ok(Rejected),
-            (Pending, Event::Terminate) => Ok(PendingAndTerminating),
-            (PendingAndTerminating, Event::Accept) | (Observed, Event::Terminate) => {
+            (Pending, AgreementEvent::Accept) => Ok(Observed),
+            (Pending | PendingAndTerminating, AgreementEvent::Reject) => Ok(Rejected),
+            (Pending, AgreementEvent::Terminate) => Ok(PendingAndTerminating),
+            (PendingAndTerminating, AgreementEvent::Accept) | (Observed, AgreementEvent::Terminate) => {
                 Ok(ObservedAndTerminating)
             }
-            (PendingAndTerminating | ObservedAndTerminating, Event::TerminationDone) => Ok(Terminated),
-            (Observed, Event::Renew) => Ok(Observed),
-            (Observed | ObservedAndTerminating, Event::End) => Ok(Complete),
+            (PendingAndTerminating | ObservedAndTerminating, AgreementEvent::TerminationDone) => {
+                Ok(Terminated)
+            }
+            (Observed, AgreementEvent::Renew) => Ok(Observed),
+            (Observed | ObservedAndTerminating, AgreementEvent::End) => Ok(Complete),
             (state, event) => Err(IllegalTransition { event, state }),
         }
     }
@@ -112,15 +114,15 @@ impl fmt::Display for AgreementState {
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for AgreementEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Event::Accept => "accept",
-            Event::Reject => "reject",
-            Event::Terminate => "terminate",
-            Event::TerminationDone => "finish terminating",
-            Event::Renew => "renew",
-            Event::End => "end",
+            AgreementEvent::Accept => "accept",
+            AgreementEvent::Reject => "reject",
+            AgreementEvent::Terminate => "terminate",
+            AgreementEvent::TerminationDone => "finish terminating",
+            AgreementEvent::Renew => "renew",
+            AgreementEvent::End => "end",
         })
     }
 }
@@ -182,24 +184,30 @@ impl GuaranteeState {
 mod tests {
     use super::*;
 
-    const EVENTS: [Event; 6] =
-        [Event::Accept, Event::Reject, Event::Terminate, Event::TerminationDone, Event::Renew, Event::End];
+    const EVENTS: [AgreementEvent; 6] = [
+        AgreementEvent::Accept,
+        AgreementEvent::Reject,
+        AgreementEvent::Terminate,
+        AgreementEvent::TerminationDone,
+        AgreementEvent::Renew,
+        AgreementEvent::End,
+    ];
 
     #[test]
     fn only_the_transitions_of_the_table_are_possible() {
         use AgreementState::*;
         let table = [
-            (Pending, Event::Accept, Observed),
-            (Pending, Event::Reject, Rejected),
-            (Pending, Event::Terminate, PendingAndTerminating),
-            (PendingAndTerminating, Event::Accept, ObservedAndTerminating),
-            (PendingAndTerminating, Event::Reject, Rejected),
-            (PendingAndTerminating, Event::TerminationDone, Terminated),
-            (Observed, Event::Terminate, ObservedAndTerminating),
-            (Observed, Event::Renew, Observed),
-            (Observed, Event::End, Complete),
-            (ObservedAndTerminating, Event::TerminationDone, Terminated),
-            (ObservedAndTerminating, Event::End, Complete),
+            (Pending, AgreementEvent::Accept, Observed),
+            (Pending, AgreementEvent::Reject, Rejected),
+            (Pending, AgreementEvent::Terminate, PendingAndTerminating),
+            (PendingAndTerminating, AgreementEvent::Accept, ObservedAndTerminating),
+            (PendingAndTerminating, AgreementEvent::Reject, Rejected),
+            (PendingAndTerminating, AgreementEvent::TerminationDone, Terminated),
+            (Observed, AgreementEvent::Terminate, ObservedAndTerminating),
+            (Observed, AgreementEvent::Renew, Observed),
+            (Observed, AgreementEvent::End, Complete),
+            (ObservedAndTerminating, AgreementEvent::TerminationDone, Terminated),
+            (ObservedAndTerminating, AgreementEvent::End, Complete),
         ];
         for state in AgreementState::ALL {
             for event in EVENTS {
@@ -214,7 +222,7 @@ mod tests {
         for state in AgreementState::ALL {
             assert_eq!(state.is_final(), EVENTS.iter().all(|&event| state.on(event).is_err()), "{state}");
         }
-        let error = AgreementState::Rejected.on(Event::Accept).unwrap_err();
+        let error = AgreementState::Rejected.on(AgreementEvent::Accept).unwrap_err();
         assert_eq!(error.to_string(), "cannot accept an agreement that is Rejected");
     }
 }

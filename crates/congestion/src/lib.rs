@@ -42,5 +42,7 @@ pub use algorithm::{Algorithm, AlgorithmError};
 pub use flow::FlowRecord;
 pub use histogram::Histogram;
 pub use rule::{Action, Change, Direction, MAX_AFTER, MIN_WINDOW, Origin, Rule, RuleError};
-pub use rules::{Class, Connection, Considered, Entry, Explained, MAX_RULES, Rules, RulesError, Unavailable};
+pub use rules::{
+    Connection, Considered, Explained, MAX_RULES, RuleClass, RuleEntry, Rules, RulesError, Unavailable,
+};
 pub use stats::{Completion, MAX_CELLS, PathRow, Stats, StatsRow, StatsView};

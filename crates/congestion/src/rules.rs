@@ -81,7 +81,7 @@ impl Connection<'_> {
 
 /// A class whose sockets are told apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Class {
+pub struct RuleClass {
     /// By which the kernel knows it; never 0.
     pub handle: u32,
     /// The name people use.
@@ -96,7 +96,7 @@ pub struct Class {
 /// else whole. Of those found for a connection, asked with and without class, port and direction,
 /// the one with the greatest rank counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct RuleEntry {
     /// The class's; 0 for all.
     pub handle: u32,
     /// The service's port; 0 for all.
@@ -295,8 +295,8 @@ impl Rules {
     /// The entries of a table for these classes. A rule for a container or group that is not among
     /// them has none.
     #[must_use]
-    pub fn compile(&self, classes: &[Class]) -> Vec<Entry> {
-        let mut table: BTreeMap<(u32, u16, Option<Direction>, IpNet), Entry> = BTreeMap::new();
+    pub fn compile(&self, classes: &[RuleClass]) -> Vec<RuleEntry> {
+        let mut table: BTreeMap<(u32, u16, Option<Direction>, IpNet), RuleEntry> = BTreeMap::new();
         for (rule, number) in self.rules.iter().zip(1..) {
             for handle in self.handles(rule, classes) {
                 let versions = match rule.to {
@@ -305,7 +305,8 @@ impl Rules {
                 };
                 for to in versions {
                     let (port, direction, rank) = (rule.port.unwrap_or(0), rule.direction, rule.rank());
-                    let entry = Entry { handle, port, direction, to, rank, number, action: rule.action() };
+                    let entry =
+                        RuleEntry { handle, port, direction, to, rank, number, action: rule.action() };
                     let taken = table.entry((handle, port, direction, to)).or_insert_with(|| entry.clone());
                     if taken.rank < rank {
                         *taken = entry;
@@ -317,8 +318,8 @@ impl Rules {
     }
 
     /// The classes that a rule is about: 0 for all of them.
-    fn handles(&self, rule: &Rule, classes: &[Class]) -> Vec<u32> {
-        let of = |wanted: &dyn Fn(&Class) -> bool| {
+    fn handles(&self, rule: &Rule, classes: &[RuleClass]) -> Vec<u32> {
+        let of = |wanted: &dyn Fn(&RuleClass) -> bool| {
             classes.iter().filter(|class| wanted(class)).map(|class| class.handle).collect()
         };
         match (&rule.container, &rule.group) {

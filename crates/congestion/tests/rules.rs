@@ -4,18 +4,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use proptest::prelude::*;
-use weir_cc::{Algorithm, Class, Connection, Direction, Entry, Origin, Rule, RuleError, Rules, RulesError};
+use weir_cc::{
+    Algorithm, Connection, Direction, Origin, Rule, RuleClass, RuleEntry, RuleError, Rules, RulesError,
+};
 use weir_units::Bytes;
 
 fn algorithm(name: &str) -> Algorithm {
     name.parse().expect("a name")
 }
 
-fn class(handle: u32, name: &str, group: Option<&str>) -> Class {
-    Class { handle, name: name.into(), key: format!("docker:{name}"), group: group.map(str::to_owned) }
+fn class(handle: u32, name: &str, group: Option<&str>) -> RuleClass {
+    RuleClass { handle, name: name.into(), key: format!("docker:{name}"), group: group.map(str::to_owned) }
 }
 
-fn classes() -> Vec<Class> {
+fn classes() -> Vec<RuleClass> {
     vec![class(1, "a", Some("g")), class(2, "b", Some("g")), class(3, "c", None)]
 }
 
@@ -83,7 +85,7 @@ fn together(rules: Vec<Rule>) -> Vec<Rule> {
 /// the container, else the group; then the port, then the direction.
 fn naive<'a>(
     rules: &'a [Rule],
-    of: &Class,
+    of: &RuleClass,
     to: IpAddr,
     port: u16,
     direction: Direction,
@@ -114,9 +116,15 @@ fn naive<'a>(
 }
 
 /// A look into the table, as the kernel's side does it.
-fn look_up(table: &[Entry], handle: u32, to: IpAddr, port: u16, direction: Direction) -> Option<&Entry> {
+fn look_up(
+    table: &[RuleEntry],
+    handle: u32,
+    to: IpAddr,
+    port: u16,
+    direction: Direction,
+) -> Option<&RuleEntry> {
     let longest = |handle, port, direction| {
-        let here = |e: &&Entry| (e.handle, e.port, e.direction) == (handle, port, direction);
+        let here = |e: &&RuleEntry| (e.handle, e.port, e.direction) == (handle, port, direction);
         table.iter().filter(here).filter(|e| e.to.contains(&to)).max_by_key(|e| e.to.prefix_len())
     };
     let kinds = [0, handle].into_iter().flat_map(|handle| {

@@ -70,7 +70,7 @@ pub struct Config {
     #[serde(default, rename = "group")]
     pub(crate) groups: Vec<Group>,
     #[serde(default, rename = "class")]
-    pub(crate) classes: Vec<Class>,
+    pub(crate) classes: Vec<ClassConfig>,
     /// The rules of congestion control.
     #[serde(default)]
     pub(crate) congestion: Vec<weir_cc::Rule>,
@@ -193,7 +193,7 @@ pub(crate) struct Group {
 /// `[[class]]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Class {
+pub(crate) struct ClassConfig {
     pub(crate) name: String,
     pub(crate) group: Option<String>,
     pub(crate) interface: Option<String>,
@@ -212,7 +212,7 @@ impl Group {
     }
 }
 
-impl Class {
+impl ClassConfig {
     pub(crate) fn layer(&self) -> Layer {
         Layer { weight: self.weight, min: self.min, max: self.max }
     }

@@ -43,7 +43,7 @@ pub(crate) enum OnFault {
 }
 
 /// The kind and the text of an event.
-pub(crate) type Said = (EventKind, String);
+pub(crate) type ImageEvent = (EventKind, String);
 
 /// The cache for the API; cheap to clone.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ pub struct Images {
     state: Arc<Mutex<(u64, State)>>,
     /// `None` if the configuration has no `[images]`.
     settings: Arc<Mutex<Option<Settings>>>,
-    said: broadcast::Sender<Said>,
+    events: broadcast::Sender<ImageEvent>,
     stop: watch::Sender<bool>,
     /// The number of the current life. An earlier one ends as soon as its thread runs again.
     life: watch::Sender<u64>,
@@ -89,7 +89,7 @@ impl Images {
         Images {
             state: Arc::new(Mutex::new((0, state))),
             settings: Arc::new(Mutex::new(settings)),
-            said: broadcast::Sender::new(64),
+            events: broadcast::Sender::new(64),
             stop: watch::Sender::new(false),
             life: watch::Sender::new(0),
             on_fault,
@@ -194,7 +194,7 @@ impl Images {
                         settings.directory.display()
                     );
                     // A send fails only without a receiver, which is fine.
-                    let _ = self.said.send((EventKind::ImageCorrupt, what));
+                    let _ = self.events.send((EventKind::ImageCorrupt, what));
                 }
             }
         };
@@ -211,8 +211,8 @@ impl Images {
     }
 
     /// The cache's events for the operator.
-    pub(crate) fn said(&self) -> broadcast::Receiver<Said> {
-        self.said.subscribe()
+    pub(crate) fn events(&self) -> broadcast::Receiver<ImageEvent> {
+        self.events.subscribe()
     }
 
     /// Waits for the final end, which happens only with [`OnFault::End`].

@@ -59,7 +59,7 @@ pub enum Origin {
 
 /// A policy in force, with the origin of each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Policy {
+pub struct PolicyView {
     /// Relative share.
     pub weight: Weight,
     /// Floor, bit/s.
@@ -95,7 +95,7 @@ pub struct Class {
     /// Whether it sends now.
     pub activity: Activity,
     /// Policy in force.
-    pub policy: Policy,
+    pub policy: PolicyView,
     /// The rate it may send at now (section 3 of the contract).
     pub allocation: BitRate,
     /// The rate it sent at over the last second.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use weir_bpf::CongestionRule;
-use weir_cc::{Action, Entry, Rule};
+use weir_cc::{Action, Rule, RuleEntry};
 use weir_datapath::congestion::{Congestion, SocketOwners, shapes};
 use weir_discovery::NetnsRef;
 use weir_netlab::topology::Netns;
@@ -81,7 +81,7 @@ fn compiled(action: &Action, port: u16) -> CongestionRule {
     let rule = Rule { port: (port > 0).then_some(port), ..Rule::default() };
     let everywhere = IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
     let (rank, action) = (rule.rank(), action.clone());
-    shapes::rule(&Entry { handle: 0, port, direction: None, to: everywhere, rank, number: 1, action })
+    shapes::rule(&RuleEntry { handle: 0, port, direction: None, to: everywhere, rank, number: 1, action })
 }
 
 #[cfg(test)]

@@ -13,25 +13,25 @@ fn utc() -> Utc {
     Utc::from(time::SystemTime::now())
 }
 
-pub(crate) struct Desk {
+pub(crate) struct FakeAgreements {
     agreements: Agreements,
     store: Store,
     _dir: tempfile::TempDir,
     started: time::Instant,
 }
 
-impl Desk {
-    pub(crate) fn new() -> Desk {
+impl FakeAgreements {
+    pub(crate) fn new() -> FakeAgreements {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let config = config::parse(CONFIG, Path::new("test.toml")).unwrap();
         let agreements = Agreements::open(&config, &store, utc()).unwrap().unwrap();
-        Desk { agreements, store, _dir: dir, started: time::Instant::now() }
+        FakeAgreements { agreements, store, _dir: dir, started: time::Instant::now() }
     }
 
     pub(crate) fn answer(&mut self, ask: AgreementsRequest) {
         let now = ClockReading { utc: utc(), monotonic: Instant(self.started.elapsed()) };
-        let Desk { agreements, store, .. } = self;
+        let FakeAgreements { agreements, store, .. } = self;
         match ask {
             AgreementsRequest::Templates(reply) => drop(reply.send(Ok(agreements.templates()))),
             AgreementsRequest::All(reply) => drop(reply.send(Ok(agreements.all().cloned().collect()))),

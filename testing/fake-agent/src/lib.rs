@@ -16,7 +16,8 @@ use weir_agent::{
 };
 use weir_api::{
     Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Error,
-    ErrorCode, Event, EventKind, Explanation, Export, Origin, Policy, SetPolicies, Sharer, Status, Verdict,
+    ErrorCode, Event, EventKind, Explanation, Export, Origin, PolicyView, SetPolicies, Sharer, Status,
+    Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -24,7 +25,7 @@ use weir_cc::{
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
-use agreements::Desk;
+use agreements::FakeAgreements;
 
 /// Larger floors are refused with `no-capacity`.
 pub const FREE: BitRate = BitRate::mbit(60);
@@ -46,7 +47,7 @@ pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         interfaces: vec![format!("veth-{name}")],
         selects: Vec::new(),
         activity: if rate.0 > 0 { Activity::Active } else { Activity::Idle },
-        policy: Policy {
+        policy: PolicyView {
             weight: Weight::ONE,
             min: None,
             max: None,
@@ -76,7 +77,7 @@ pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
 pub fn classes() -> Vec<Class> {
     let mut web = class("web", BitRate::mbit(40), BitRate(39_840_000));
     web.group = Some("tenant-a".to_owned());
-    web.policy = Policy {
+    web.policy = PolicyView {
         weight: weight(2),
         min: Some(BitRate::mbit(20)),
         max: Some(BitRate::mbit(50)),
@@ -268,7 +269,7 @@ impl Drop for FakeAgent {
 async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSender<Event>) {
     let mut classes = classes();
     let mut hanging = Vec::new();
-    let mut agreements = Desk::new();
+    let mut agreements = FakeAgreements::new();
     // A reply fails if the client has gone, which is fine.
     while let Some(request) = requests.recv().await {
         match request {

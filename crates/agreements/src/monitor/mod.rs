@@ -60,7 +60,7 @@ pub struct Look {
 
 /// The news of a look.
 #[derive(Debug, Clone, PartialEq)]
-pub enum News {
+pub enum MonitorEvent {
     /// A violation has begun.
     Violated(Violation),
     /// It is over, and will not change any more.
@@ -161,7 +161,7 @@ impl Monitor {
     }
 
     /// Takes in a look at an agreement that is in force.
-    pub fn look(&mut self, id: &Name, look: &Look) -> Vec<News> {
+    pub fn look(&mut self, id: &Name, look: &Look) -> Vec<MonitorEvent> {
         let mut news = Vec::new();
         let month = look.at.month();
         if !self.watched.contains_key(id) {
@@ -178,7 +178,7 @@ impl Monitor {
             news.extend(watch.close());
             watch.second = Second::default();
             let ended = std::mem::replace(&mut watch.month, Month::new(month));
-            news.push(News::MonthEnded(Box::new(ended)));
+            news.push(MonitorEvent::MonthEnded(Box::new(ended)));
         }
         watch.second.add(look);
         if watch.second.time >= INTERVAL {
@@ -225,7 +225,7 @@ impl Watch {
     }
 
     /// Judges what has been seen of the interval that ends here.
-    fn judge(&mut self, at: Utc) -> Vec<News> {
+    fn judge(&mut self, at: Utc) -> Vec<MonitorEvent> {
         let second = std::mem::take(&mut self.second);
         let mut news = Vec::new();
         let lacking = second.lacks();
@@ -246,19 +246,19 @@ impl Watch {
             _ => {
                 news.extend(self.close());
                 self.open = Some(seen);
-                news.push(News::Violated(seen));
+                news.push(MonitorEvent::Violated(seen));
             }
         }
         news
     }
 
-    fn close(&mut self) -> Option<News> {
+    fn close(&mut self) -> Option<MonitorEvent> {
         let open = self.open.take()?;
         self.month.record(open);
         if self.state == GuaranteeState::Violated {
             self.state = GuaranteeState::NotDetermined;
         }
-        Some(News::Restored(open))
+        Some(MonitorEvent::Restored(open))
     }
 }
 

@@ -21,7 +21,12 @@ fn good() -> Conditions {
 }
 
 /// Looks every 100 ms from `start`: delivered bytes and whether more waits.
-fn watch(monitor: &mut Monitor, from: Utc, looks: &[(u64, bool)], conditions: Conditions) -> Vec<News> {
+fn watch(
+    monitor: &mut Monitor,
+    from: Utc,
+    looks: &[(u64, bool)],
+    conditions: Conditions,
+) -> Vec<MonitorEvent> {
     let mut news = Vec::new();
     for (n, (delivered, waits)) in (1..).zip(looks) {
         let (delivered, at) = (Bytes(*delivered), from.after(TICK * n));
@@ -45,11 +50,11 @@ fn a_violation_has_its_start_length_depth_and_cause() {
     let mut looks = for_seconds(3, (FULL / 2, true));
     looks.extend(for_seconds(1, (FULL / 4, true)));
     let news = watch(&mut monitor, bad, &looks, slow);
-    assert!(matches!(news[..], [News::Violated(v)] if v.start == bad), "{news:?}");
+    assert!(matches!(news[..], [MonitorEvent::Violated(v)] if v.start == bad), "{news:?}");
     assert_eq!(monitor.state(&id()), GuaranteeState::Violated);
     let after = bad.after(Duration::from_secs(4));
     let news = watch(&mut monitor, after, &for_seconds(6, (FULL, true)), good());
-    let [News::Restored(violation)] = news[..] else { panic!("{news:?}") };
+    let [MonitorEvent::Restored(violation)] = news[..] else { panic!("{news:?}") };
     assert_eq!((violation.start, violation.end, violation.violated_ms), (bad, after, 4000));
     assert_eq!((violation.worst, violation.mean), (BitRate::mbit(6), BitRate::kbit(4500)));
     assert_eq!((violation.lacking, violation.cause), (Bytes(2_250_000), Cause::LinkSlower));
@@ -76,7 +81,10 @@ fn the_cause_is_what_was_seen() {
     for (conditions, cause) in cases {
         let mut monitor = Monitor::new();
         let news = watch(&mut monitor, start(), &for_seconds(1, (FULL / 2, true)), conditions);
-        assert!(matches!(news[..], [News::Violated(v)] if v.cause == cause), "{conditions:?}: {news:?}");
+        assert!(
+            matches!(news[..], [MonitorEvent::Violated(v)] if v.cause == cause),
+            "{conditions:?}: {news:?}"
+        );
     }
 }
 
@@ -107,7 +115,7 @@ fn what_nobody_looked_at_is_no_violation_and_ends_one() {
         conditions: good(),
     };
     let news = monitor.look(&id(), &look);
-    assert!(matches!(news[..], [News::Restored(v)] if v.violated_ms == 2000), "{news:?}");
+    assert!(matches!(news[..], [MonitorEvent::Restored(v)] if v.violated_ms == 2000), "{news:?}");
     assert_eq!(monitor.month(&id()).unwrap().observed_ms, 2000);
 }
 
@@ -116,7 +124,7 @@ fn a_month_that_ends_is_given_out_and_a_restart_goes_on_with_it() {
     let mut monitor = Monitor::new();
     let from = "2026-11-30T23:59:58Z".parse().unwrap();
     let news = watch(&mut monitor, from, &for_seconds(4, (FULL, true)), good());
-    let [News::MonthEnded(ended)] = &news[..] else { panic!("{news:?}") };
+    let [MonitorEvent::MonthEnded(ended)] = &news[..] else { panic!("{news:?}") };
     assert_eq!((ended.month().to_string().as_str(), ended.observed_ms), ("2026-11-01T00:00:00Z", 1000));
     assert_eq!(ended.hours.len(), 30 * 24);
     let text = serde_json::to_string(&monitor.month(&id()).unwrap()).unwrap();
@@ -158,7 +166,7 @@ proptest! {
         for pair in month.violations.windows(2) {
             prop_assert!(pair[1].start.since(pair[0].end) >= MERGE);
         }
-        let begun = news.iter().filter(|n| matches!(n, News::Violated(_))).count();
+        let begun = news.iter().filter(|n| matches!(n, MonitorEvent::Violated(_))).count();
         prop_assert_eq!(begun, month.violations.len());
     }
 

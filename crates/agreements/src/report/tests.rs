@@ -4,7 +4,7 @@ use weir_units::Instant;
 
 use super::*;
 use crate::{
-    AgreementLedger, BookLimits, ClockReading, Conditions, Document as _, Language, Limits, Look, Monitor,
+    AgreementLedger, ClockReading, Conditions, Document as _, Language, LedgerLimits, Limits, Look, Monitor,
     Name, Offer,
 };
 
@@ -12,10 +12,10 @@ use crate::{
 fn report() -> Report {
     let start: Utc = "2026-11-20T11:00:00Z".parse().unwrap();
     let offer = Offer::read(include_str!("../../docs/fig2.xml"), Language::Xml).unwrap();
-    let mut book = AgreementLedger::new(Limits::new(BitRate::mbit(100)), BookLimits::default());
+    let mut ledger = AgreementLedger::new(Limits::new(BitRate::mbit(100)), LedgerLimits::default());
     let now = ClockReading { utc: start, monotonic: Instant(Duration::ZERO) };
     let id = Name::new("a-1").unwrap();
-    let agreement = book.offer(offer, id.clone(), now).unwrap().agreement;
+    let agreement = ledger.offer(offer, id.clone(), now).unwrap().agreement;
     let mut monitor = Monitor::new();
     for n in 1..=3600u32 {
         let part = if (100..110).contains(&n) { 2 } else { 1 };

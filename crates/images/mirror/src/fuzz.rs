@@ -2,7 +2,7 @@
 
 use crate::{
     Image,
-    coordination::News,
+    coordination::SiteEvent,
     manifest::Manifest,
     mirror::fuzz::{self, Asked},
 };
@@ -58,7 +58,7 @@ pub fn image(text: &str) {
 ///
 /// # Panics
 /// They do not.
-pub fn news(text: &str) {
-    let Ok(news) = text.parse::<News>() else { return };
+pub fn events(text: &str) {
+    let Ok(news) = text.parse::<SiteEvent>() else { return };
     assert_eq!(news.to_string().parse(), Ok(news));
 }

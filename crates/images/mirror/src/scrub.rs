@@ -11,7 +11,7 @@ use weir_units::{BitRate, Bytes};
 
 use crate::{
     Digest, Mirror, UnixMillis,
-    coordination::News,
+    coordination::SiteEvent,
     pace::Pace,
     stats::count,
     store::{ScrubBatch, StoreError},
@@ -202,10 +202,10 @@ impl Mirror {
 
     /// Looks again at what other nodes got from here and found to be wrong.
     pub(crate) async fn hear_doubts(&self) {
-        let mut news = self.coordination().news();
+        let mut news = self.coordination().events();
         loop {
             match news.recv().await {
-                Ok(News::Suspect(digest)) => {
+                Ok(SiteEvent::Suspect(digest)) => {
                     // An error is that the mirror is stopping.
                     let _ = self.ask_store(move |store| store.doubt(&digest)).await;
                 }

@@ -80,9 +80,9 @@ async fn redis_that_forgot_everything_gives_larger_fences_still() {
     let after = granted(&node, b"x").await;
     assert!(after.fence > before.fence, "{} after {}", after.fence, before.fence);
     // News come again too.
-    let mut news = node.news();
-    let told = weir_image::coordination::News::Evicted(digest(b"x"));
-    node.tell(&told).await.unwrap();
+    let mut news = node.events();
+    let told = weir_image::coordination::SiteEvent::Evicted(digest(b"x"));
+    node.publish_event(&told).await.unwrap();
     let heard = tokio::time::timeout(Duration::from_secs(10), news.recv()).await.unwrap();
     assert_eq!(heard, Ok(told));
 }

@@ -50,7 +50,7 @@ impl Effective {
 
 /// A class or a group.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct ClassEntry {
     pub(crate) class: DiscoveredClass,
     /// The policy in force.
     pub(crate) effective: Effective,
@@ -84,7 +84,7 @@ pub(crate) struct ClassTable {
     config: Config,
     set: SetLayers,
     minors: Minors,
-    entries: BTreeMap<ClassKey, Entry>,
+    entries: BTreeMap<ClassKey, ClassEntry>,
     /// The classes of the last discovery.
     found: Vec<DiscoveredClass>,
     /// The agreements in force.
@@ -129,7 +129,7 @@ fn bad(message: impl Into<String>) -> Error {
 
 /// All classes and groups with their policies and promises.
 struct Resolved {
-    entries: BTreeMap<ClassKey, Entry>,
+    entries: BTreeMap<ClassKey, ClassEntry>,
     ledger: Ledger,
     reservation: Reservation,
     unmet: BTreeMap<weir_agree::Name, String>,
@@ -196,7 +196,7 @@ impl ClassTable {
     }
 
     /// All entries by key, including groups and absent classes.
-    pub(crate) fn entries(&self) -> &BTreeMap<ClassKey, Entry> {
+    pub(crate) fn entries(&self) -> &BTreeMap<ClassKey, ClassEntry> {
         &self.entries
     }
 
@@ -428,7 +428,7 @@ impl ClassTable {
 /// Leaves out the minima of labels that exceed the total allowed for labels.
 fn leave_out_labels(
     total: Option<BitRate>,
-    entries: &mut BTreeMap<ClassKey, Entry>,
+    entries: &mut BTreeMap<ClassKey, ClassEntry>,
     wants: &mut BTreeMap<ClassKey, Want>,
 ) {
     let Some(total) = total else { return };
@@ -458,7 +458,7 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
     let class = || {
         let mut about = config.classes.iter().filter(|c| c.is_about(claim.source.as_str(), &claim.name));
         let exact = about.clone().find(|c| c.name == key.as_str());
-        exact.or_else(|| about.next()).map(crate::config::Class::layer)
+        exact.or_else(|| about.next()).map(crate::config::ClassConfig::layer)
     };
     let (defaults, configured) = match claim.kind {
         ClassKind::Host => (Layer::default(), config.host),

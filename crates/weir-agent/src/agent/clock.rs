@@ -61,7 +61,7 @@ struct Doubt {
 
 /// The outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum ClockEvent {
     /// The step is not believed yet.
     Doubted(String),
     /// The step was undone.
@@ -112,13 +112,13 @@ impl Clock {
     }
 
     /// Compares the clocks. Two calls a second are enough.
-    pub(crate) fn look(&mut self, reading: Reading) -> Option<News> {
+    pub(crate) fn look(&mut self, reading: Reading) -> Option<ClockEvent> {
         let Reading { wall, boot, is_synchronized } = reading;
         let believed = self.believed(boot);
         if wall.abs_diff(believed) <= TOLERANCE {
             (self.wall, self.boot, self.is_earliest) = (wall.max(EARLIEST), boot, false);
             let text = || format!("the clock says {} again, as is believed", utc(wall));
-            return self.doubt.take().map(|_| News::Back(text()));
+            return self.doubt.take().map(|_| ClockEvent::Back(text()));
         }
         let stands =
             |doubt: &Doubt| wall.abs_diff(doubt.said + boot.saturating_sub(doubt.since)) <= TOLERANCE;
@@ -136,10 +136,10 @@ impl Clock {
                 utc(believed)
             );
             (self.wall, self.boot, self.is_earliest, self.doubt) = (wall, boot, false, None);
-            return Some(News::Believed(text));
+            return Some(ClockEvent::Believed(text));
         }
         self.doubt = Some(doubt);
-        known.is_none().then(|| News::Doubted(doubt.to_string()))
+        known.is_none().then(|| ClockEvent::Doubted(doubt.to_string()))
     }
 
     /// The reason why the clock is not believed, if so.
@@ -208,9 +208,9 @@ impl Agent {
             return;
         }
         match self.clock.look(read()) {
-            Some(News::Doubted(text)) => self.event(EventKind::ClockDoubted, None, text),
-            Some(News::Back(text)) => self.event(EventKind::ClockBack, None, text),
-            Some(News::Believed(text)) => self.event(EventKind::ClockBelieved, None, text),
+            Some(ClockEvent::Doubted(text)) => self.event(EventKind::ClockDoubted, None, text),
+            Some(ClockEvent::Back(text)) => self.event(EventKind::ClockBack, None, text),
+            Some(ClockEvent::Believed(text)) => self.event(EventKind::ClockBelieved, None, text),
             None => {}
         }
         let now = since_boot();

@@ -38,7 +38,7 @@ fn a_step_of_a_day_for_3_s_changes_nothing_and_is_told() {
                 assert_eq!(seconds(&clock, reading), (NOW + second) as i64, "{off} s off, second {second}");
                 assert_eq!(clock.doubt().is_some(), stepped);
             }
-            assert!(matches!(&news[..], [News::Doubted(_), News::Back(_)]), "{news:?}");
+            assert!(matches!(&news[..], [ClockEvent::Doubted(_), ClockEvent::Back(_)]), "{news:?}");
         }
     }
 }
@@ -51,7 +51,7 @@ fn a_step_that_stands_is_believed_after_10_min_and_synchronised_after_2() {
             let mut believed = None;
             for second in 1..700 {
                 let reading = Reading { is_synchronized, ..at(second, off) };
-                if let Some(News::Believed(_)) = clock.look(reading) {
+                if let Some(ClockEvent::Believed(_)) = clock.look(reading) {
                     believed = Some(second);
                 }
                 let off = if believed.is_some() { off } else { 0 };
@@ -74,7 +74,7 @@ fn a_clock_at_1970_is_never_believed_and_the_right_time_at_once() {
     }
     assert!(clock.doubt().unwrap().contains("is never believed"));
     let right = synchronized(at(10_000, DAY as i64));
-    assert!(matches!(clock.look(right), Some(News::Believed(_))));
+    assert!(matches!(clock.look(right), Some(ClockEvent::Believed(_))));
     assert_eq!(seconds(&clock, right), (NOW + 10_000 + DAY) as i64);
     assert!(clock.doubt().is_none() && clock.mark().is_some());
 }
@@ -84,7 +84,7 @@ fn an_agent_that_starts_again_in_a_boot_is_not_misled_by_a_step() {
     let stored = started().mark().unwrap();
     for off in [DAY as i64, -(DAY as i64)] {
         let mut clock = Clock::start(at(3_000, off), "this", Some(&stored));
-        assert!(matches!(clock.look(at(3_000, off)), Some(News::Doubted(_))));
+        assert!(matches!(clock.look(at(3_000, off)), Some(ClockEvent::Doubted(_))));
         assert_eq!(seconds(&clock, at(3_000, off)), (NOW + 3_000) as i64);
     }
 }
@@ -102,7 +102,7 @@ fn a_stored_time_that_was_wrong_is_left_behind_when_the_clock_has_stood() {
     let stored = Clock::start(at(0, DAY as i64), "this", None).mark().unwrap();
     let mut clock = Clock::start(at(0, 0), "next boot", Some(&stored));
     let news = (0..=600).filter_map(|second| clock.look(at(second, 0))).collect::<Vec<_>>();
-    assert!(matches!(&news[..], [News::Doubted(_), News::Believed(_)]), "{news:?}");
+    assert!(matches!(&news[..], [ClockEvent::Doubted(_), ClockEvent::Believed(_)]), "{news:?}");
     assert_eq!(seconds(&clock, at(600, 0)), (NOW + 600) as i64);
 }
 

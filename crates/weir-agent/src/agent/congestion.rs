@@ -11,7 +11,7 @@ use weir_api::{
 };
 use weir_bpf::{CongestionRecord, CongestionRule};
 use weir_cc::{
-    AdviceView, Advisor, Algorithm, Class, Connection, Explained, FlowRecord, Origin, Rule, Rules, Stats,
+    AdviceView, Advisor, Algorithm, Connection, Explained, FlowRecord, Origin, Rule, RuleClass, Rules, Stats,
     StatsView,
 };
 use weir_datapath::{
@@ -64,7 +64,7 @@ pub(crate) struct CongestionControl {
     repairs: u64,
     has_looked: bool,
     /// The classes whose sockets the rules distinguish.
-    classes: Vec<Class>,
+    classes: Vec<RuleClass>,
     stats: Stats,
     recent: VecDeque<FlowRecord>,
     ended: u64,
@@ -260,7 +260,7 @@ impl Agent {
                 homes.levels |= 1 << level;
             }
             let (name, group) = (entry.class.name.clone(), entry.class.group.clone());
-            classes.push(Class { handle, name, key: key.to_string(), group });
+            classes.push(RuleClass { handle, name, key: key.to_string(), group });
         }
         self.congestion.classes = classes;
         let result = self.congestion.apply(&homes);

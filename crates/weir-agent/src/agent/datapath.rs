@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_bpf::{Config as Programs, Rule, RuleSet};
+use weir_bpf::{ClassifierConfig, RuleSet, SelectorRule};
 use weir_datapath::{
     engine::{
         Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, EngineKind, HOST, Lateness,
@@ -92,21 +92,21 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
 
 /// The selectors of the class table as the programs' rules, those of earlier classes first. Also
 /// returns the minors of the agreements left out because they do not fit the programs' tables.
-pub(crate) fn rules(table: &ClassTable) -> (Vec<Rule>, BTreeSet<u16>) {
+pub(crate) fn rules(table: &ClassTable) -> (Vec<SelectorRule>, BTreeSet<u16>) {
     let minor_of = |claim: &DiscoveredClass| table.entries().get(&claim.key()).and_then(|entry| entry.minor);
     let senders = |name: &str| -> Vec<u32> {
         let entries = table.entries().values().filter(|entry| entry.class.sends_as(name));
         entries.filter_map(|entry| entry.minor.map(handle)).collect()
     };
-    let rules_of = |claim: &DiscoveredClass, minor| -> Vec<Rule> {
+    let rules_of = |claim: &DiscoveredClass, minor| -> Vec<SelectorRule> {
         claim.selectors.iter().flat_map(|s| selector_rules::rules(s, handle(minor), senders)).collect()
     };
-    let all: Vec<(bool, u16, Vec<Rule>)> = table
+    let all: Vec<(bool, u16, Vec<SelectorRule>)> = table
         .selecting()
         .filter_map(|claim| minor_of(claim).map(|minor| (claim.is_agreed(), minor, rules_of(claim, minor))))
         .collect();
     let agreed = all.iter().filter(|(is_agreed, ..)| *is_agreed).count();
-    let first = |most: usize| -> Vec<Rule> {
+    let first = |most: usize| -> Vec<SelectorRule> {
         let kept = all[..most].iter().chain(&all[agreed..]);
         kept.flat_map(|(.., rules)| rules.iter().cloned()).collect()
     };
@@ -135,15 +135,15 @@ impl Datapath {
         };
         // Engine `pacing` always paces. Its credit alone would cost TCP much of the link.
         let wanted = config.link.pacing || kind == EngineKind::Pacing;
-        let pacing = if wanted { Programs::PACED } else { 0 } | kind.programs();
-        let programs = Programs {
+        let pacing = if wanted { ClassifierConfig::PACED } else { 0 } | kind.programs();
+        let programs = ClassifierConfig {
             control_handle: handle(CONTROL),
             host_handle: handle(HOST),
             default_handle: handle(DEFAULT),
             charge_local: u32::from(config.link.charge_local),
             cookie: u32::from(cookie),
             pacing,
-            ..Programs::default()
+            ..ClassifierConfig::default()
         };
         let root =
             NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use weir_api::{ClassKind, Error, ErrorCode, Export, ExportClass, ExportSelector};
-use weir_bpf::{LocalPrefix, Rule};
+use weir_bpf::{LocalPrefix, SelectorRule};
 use weir_datapath::engine::{Plan, plan, tree};
 use weir_netlink::tc::Leaf;
 use weir_units::chain;
 use weir_units::{BitRate, TcHandle};
 
-use super::{Agent, class_table::Entry, datapath::rules};
+use super::{Agent, class_table::ClassEntry, datapath::rules};
 
 impl Agent {
     /// The division in force, with minima as rates.
@@ -30,12 +30,12 @@ impl Agent {
             |group: bool| present().filter(move |(_, e)| (e.class.kind == ClassKind::Group) == group);
         let index: BTreeMap<&str, usize> =
             of_kind(true).map(|(_, e)| e.class.name.as_str()).zip(0..).collect();
-        let group = |(minor, entry): (u16, &Entry)| plan::Group {
+        let group = |(minor, entry): (u16, &ClassEntry)| plan::Group {
             minor,
             policy: entry.effective.policy,
             allocation: BitRate::ZERO,
         };
-        let member = |(minor, entry): (u16, &Entry)| plan::Member {
+        let member = |(minor, entry): (u16, &ClassEntry)| plan::Member {
             minor,
             group: entry.class.group.as_deref().and_then(|name| index.get(name).copied()),
             policy: entry.effective.policy,
@@ -82,7 +82,7 @@ impl Agent {
     }
 }
 
-fn selector(rule: &Rule) -> ExportSelector {
+fn selector(rule: &SelectorRule) -> ExportSelector {
     let ports =
         |range: &Option<std::ops::RangeInclusive<u16>>| range.as_ref().map(|r| [*r.start(), *r.end()]);
     let net = |prefix: Option<LocalPrefix>| prefix.map(|p| format!("{}/{}", p.network, p.len));

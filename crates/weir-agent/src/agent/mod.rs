@@ -126,7 +126,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
         }
         _ => Images::off(),
     };
-    let mut said = images.said();
+    let mut events = images.events();
     agent.images = images.clone();
     agent.access = access.clone();
     let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), access));
@@ -200,7 +200,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.pending.rediscover = true;
                 agent.turn();
             }
-            Ok((kind, what)) = said.recv() => agent.event(kind, None, what),
+            Ok((kind, what)) = events.recv() => agent.event(kind, None, what),
         }
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);

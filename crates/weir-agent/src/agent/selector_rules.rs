@@ -2,21 +2,25 @@
 
 use ipnet::IpNet;
 use weir_agree::Protocol;
-use weir_bpf::{LocalPrefix, Rule, RuleSet};
+use weir_bpf::{LocalPrefix, RuleSet, SelectorRule};
 
 use crate::config::{Config, Selector};
 
 /// Whether the programs' tables have room for the configuration's selectors.
 pub(super) fn fit(config: &Config) -> Result<(), String> {
     let selectors = config.classes.iter().flat_map(|class| &class.selectors);
-    let all: Vec<Rule> = selectors.flat_map(|selector| rules(selector, 1, |_| vec![1])).collect();
+    let all: Vec<SelectorRule> = selectors.flat_map(|selector| rules(selector, 1, |_| vec![1])).collect();
     RuleSet::new(&all).map(drop).map_err(|e| format!("[[class]] match: {e}"))
 }
 
 /// The programs' rules: one, or one for each class that `classes` returns for its container.
-pub(super) fn rules(selector: &Selector, handle: u32, classes: impl Fn(&str) -> Vec<u32>) -> Vec<Rule> {
+pub(super) fn rules(
+    selector: &Selector,
+    handle: u32,
+    classes: impl Fn(&str) -> Vec<u32>,
+) -> Vec<SelectorRule> {
     let prefix = |net: IpNet| LocalPrefix { network: net.addr(), len: net.prefix_len() };
-    let rule = Rule {
+    let rule = SelectorRule {
         handle,
         from: None,
         protocol: selector.protocol.map(number),
@@ -29,7 +33,7 @@ pub(super) fn rules(selector: &Selector, handle: u32, classes: impl Fn(&str) -> 
     match &selector.container {
         None => vec![rule],
         Some(name) => {
-            let of = |from| Rule { from: Some(from), ..rule.clone() };
+            let of = |from| SelectorRule { from: Some(from), ..rule.clone() };
             classes(name).into_iter().map(of).collect()
         }
     }
@@ -57,13 +61,13 @@ mod tests {
         let selector = selector("container = \"web\"\nprotocol = \"udp\"\nport = \"8000-8003\"\ndscp = 46\n");
         let made = rules(&selector, 7, |name| if name == "web" { vec![16, 17] } else { vec![] });
         assert_eq!(made.iter().map(|r| r.from).collect::<Vec<_>>(), [Some(16), Some(17)]);
-        let want = Rule {
+        let want = SelectorRule {
             handle: 7,
             from: Some(16),
             protocol: Some(17),
             source_ports: Some(8000..=8003),
             dscp: Some(46),
-            ..Rule::default()
+            ..SelectorRule::default()
         };
         assert_eq!(made[0], want);
         assert_eq!(rules(&selector, 7, |_| vec![]), [], "no container of that name is here");

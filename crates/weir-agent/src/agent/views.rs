@@ -5,7 +5,7 @@ use weir_share::{Bound, Demand, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::class_key::ClassKey;
-use super::{Agent, activity, allocate::Followed, class_table::Entry};
+use super::{Agent, activity, allocate::Followed, class_table::ClassEntry};
 
 /// A policy in the syntax of `weir set`.
 pub(super) fn policy_text(policy: &Policy) -> String {
@@ -134,7 +134,7 @@ impl Agent {
             interfaces: entry.class.ports.iter().map(|p| p.1.clone()).collect(),
             selects: entry.class.selectors.iter().map(ToString::to_string).collect(),
             activity: activity(entry.minor, demand),
-            policy: weir_api::Policy {
+            policy: weir_api::PolicyView {
                 weight: effective.policy.weight(),
                 min: effective.policy.min(),
                 max: effective.policy.max(),
@@ -162,12 +162,12 @@ impl Agent {
     }
 
     /// The reason if a part of this class's policy is not in force.
-    pub(super) fn problem(&self, entry: &Entry) -> Option<String> {
+    pub(super) fn problem(&self, entry: &ClassEntry) -> Option<String> {
         self.fault_of(entry).or_else(|| entry.unpromised.as_ref().map(ToString::to_string))
     }
 
     /// The reason if the kernel does not enforce the promises to this class.
-    pub(super) fn fault_of(&self, entry: &Entry) -> Option<String> {
+    pub(super) fn fault_of(&self, entry: &ClassEntry) -> Option<String> {
         if let Some(error) = self.datapath.scheduler_fault() {
             return Some(format!("the scheduler has a fault: {error}"));
         }
@@ -214,7 +214,7 @@ impl Agent {
                 class.selects.join(", or ")
             ));
         }
-        let siblings: Vec<(&ClassKey, &Entry)> = self
+        let siblings: Vec<(&ClassKey, &ClassEntry)> = self
             .classes
             .entries()
             .iter()
@@ -413,7 +413,7 @@ impl Agent {
 
     /// The classes measured above their maximum by more than a burst can explain.
     fn exceeding(&self) -> Vec<String> {
-        let over = |key: &ClassKey, entry: &Entry| {
+        let over = |key: &ClassKey, entry: &ClassEntry| {
             let max = entry.effective.policy.max()?;
             let rate = self.allocations.get(key)?.estimator.rate();
             (rate.0 > max.scale(115, 100).0 + BitRate::kbit(500).0)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use weir_agree::{
-    BookLimits, Limits, Name, Oversubscription, Pace, Share, Split, Template, ThrottleLimits, Utc,
+    LedgerLimits, Limits, Name, Oversubscription, Pace, Share, Split, Template, ThrottleLimits, Utc,
 };
 use weir_share::{AllocatorKind, Reservable};
 use weir_units::BitRate;
@@ -105,14 +105,14 @@ impl Agreements {
         own.max(link.reservable.of(link.capacity))
     }
 
-    pub(crate) fn book_limits(&self) -> BookLimits {
+    pub(crate) fn ledger_limits(&self) -> LedgerLimits {
         let every = Duration::from_secs(60) / self.offers_per_minute.max(1);
         let party = Pace { burst: self.offers_at_once, every };
-        BookLimits {
+        LedgerLimits {
             agreements: self.most,
             of_party: self.most_of_party,
             throttle: ThrottleLimits { party, ..ThrottleLimits::default() },
-            ..BookLimits::default()
+            ..LedgerLimits::default()
         }
     }
 

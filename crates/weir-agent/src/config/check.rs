@@ -6,7 +6,7 @@ use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::BitRate;
 
 use super::{
-    Class, Config, Layer, OTHER, RESERVED, Selector, agreements,
+    ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements,
     fault::{Fault, fault},
     labels,
 };
@@ -156,7 +156,7 @@ fn place(config: &Config, error: &AdmitError) -> String {
     }
 }
 
-fn check_selectors(classes: &[Class]) -> Result<(), Fault> {
+fn check_selectors(classes: &[ClassConfig]) -> Result<(), Fault> {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for class in classes.iter().filter(|class| !class.selectors.is_empty()) {
         let what = |selector: &Selector| format!("[[class]] {}: match {selector}", class.name);

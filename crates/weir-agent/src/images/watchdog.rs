@@ -96,7 +96,7 @@ impl Images {
         }
         self.life.send_replace(life + 1);
         // A send fails only without a receiver, which is fine.
-        let _ = self.said.send((EventKind::ImageFrozen, why.clone()));
+        let _ = self.events.send((EventKind::ImageFrozen, why.clone()));
         if self.on_fault == OnFault::End {
             self.end(why);
             return false;
@@ -157,14 +157,14 @@ mod tests {
     fn frozen_mirror_closes_its_port_and_another_serves_there() {
         let dir = tempfile::tempdir().unwrap();
         let (images, address) = start(dir.path(), OnFault::TryAgain);
-        let mut said = images.said();
+        let mut events = images.events();
         thread::sleep(PERIOD * 2);
         assert_eq!(images.frozen(), 0, "a mirror that answers is left alone");
         let release = freeze(&images);
         until("its port is closed", || is_refused(address));
         assert!(images.get().is_err());
-        until("it is said", || images.frozen() == 1 && !said.is_empty());
-        let (kind, what) = said.try_recv().unwrap();
+        until("it is said", || images.frozen() == 1 && !events.is_empty());
+        let (kind, what) = events.try_recv().unwrap();
         assert_eq!(kind, "image-frozen");
         assert!(what.contains("did not answer itself within 2s"), "{what}");
         // The old thread continues and ends. It takes nothing from the next mirror.

@@ -46,7 +46,7 @@ const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 const USER: Pace = Pace { burst: 100, every: Duration::from_millis(80) };
 
 #[derive(Clone)]
-struct Desk {
+struct AgreementsState {
     control: Control,
     readers: Arc<Semaphore>,
     readers_of_root: Arc<Semaphore>,
@@ -56,7 +56,7 @@ struct Desk {
 
 pub(super) fn router(control: Control) -> Router {
     let limits = ThrottleLimits { party: USER, ..ThrottleLimits::default() };
-    let desk = Desk {
+    let state = AgreementsState {
         control,
         readers: Arc::new(Semaphore::new(READERS)),
         readers_of_root: Arc::new(Semaphore::new(READERS_OF_ROOT)),
@@ -76,12 +76,12 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/agreements/{id}/renew", post(renew))
         .route("/v1/agreements/{id}/accept", post(accept))
         .route("/v1/agreements/{id}/reject", post(reject))
-        .with_state(desk)
+        .with_state(state)
 }
 
 type Answer = Result<Response, Refusal>;
 
-impl Desk {
+impl AgreementsState {
     async fn ask<T>(
         &self,
         language: Language,
@@ -162,12 +162,12 @@ impl Desk {
 }
 
 async fn offer(
-    State(desk): State<Desk>,
+    State(state): State<AgreementsState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (answer, status, language) = desk.answer_offer(&caller, &headers, body).await?;
+    let (answer, status, language) = state.answer_offer(&caller, &headers, body).await?;
     let mut response = written(status, language, answer.agreement.write(language));
     let location = HeaderValue::from_str(&format!("/v1/agreements/{}", answer.agreement.id));
     response.headers_mut().extend(location.ok().map(|place| (header::LOCATION, place)));
@@ -175,28 +175,32 @@ async fn offer(
 }
 
 async fn offer_in_full(
-    State(desk): State<Desk>,
+    State(state): State<AgreementsState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (answer, status, _) = desk.answer_offer(&caller, &headers, body).await?;
+    let (answer, status, _) = state.answer_offer(&caller, &headers, body).await?;
     Ok((status, axum::Json(answer)).into_response())
 }
 
-async fn all(State(desk): State<Desk>, headers: HeaderMap) -> Answer {
+async fn all(State(state): State<AgreementsState>, headers: HeaderMap) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
-    Ok(list(language, "agreement", "Agreements", &desk.ask(language, AgreementsRequest::All).await?))
+    Ok(list(language, "agreement", "Agreements", &state.ask(language, AgreementsRequest::All).await?))
 }
 
-async fn templates(State(desk): State<Desk>, headers: HeaderMap) -> Answer {
+async fn templates(State(state): State<AgreementsState>, headers: HeaderMap) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
-    Ok(list(language, "template", "Templates", &desk.ask(language, AgreementsRequest::Templates).await?))
+    Ok(list(language, "template", "Templates", &state.ask(language, AgreementsRequest::Templates).await?))
 }
 
-async fn template(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+async fn template(
+    State(state): State<AgreementsState>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
-    let templates = desk.ask(language, AgreementsRequest::Templates).await?;
+    let templates = state.ask(language, AgreementsRequest::Templates).await?;
     match templates.iter().find(|template| template.id.as_str() == id) {
         Some(template) => Ok(written(StatusCode::OK, language, template.write(language))),
         None => {
@@ -208,25 +212,25 @@ async fn template(State(desk): State<Desk>, Path(id): Path<String>, headers: Hea
     }
 }
 
-async fn one(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
-    agreement(&desk, &headers, |reply| AgreementsRequest::One(id, reply)).await
+async fn one(State(state): State<AgreementsState>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&state, &headers, |reply| AgreementsRequest::One(id, reply)).await
 }
 
 async fn terminate(
-    State(desk): State<Desk>,
+    State(state): State<AgreementsState>,
     Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Answer {
-    agreement(&desk, &headers, |reply| AgreementsRequest::Terminate(id, owner, reply)).await
+    agreement(&state, &headers, |reply| AgreementsRequest::Terminate(id, owner, reply)).await
 }
 
-async fn accept(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
-    agreement(&desk, &headers, |reply| AgreementsRequest::Decide(id, true, reply)).await
+async fn accept(State(state): State<AgreementsState>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&state, &headers, |reply| AgreementsRequest::Decide(id, true, reply)).await
 }
 
-async fn reject(State(desk): State<Desk>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
-    agreement(&desk, &headers, |reply| AgreementsRequest::Decide(id, false, reply)).await
+async fn reject(State(state): State<AgreementsState>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    agreement(&state, &headers, |reply| AgreementsRequest::Decide(id, false, reply)).await
 }
 
 #[derive(Deserialize)]
@@ -235,7 +239,7 @@ struct Renewal {
 }
 
 async fn renew(
-    State(desk): State<Desk>,
+    State(state): State<AgreementsState>,
     Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
     Query(renewal): Query<Renewal>,
@@ -251,7 +255,7 @@ async fn renew(
             return Err(Refusal::new(Fault::new(FaultCode::Missing, message), language));
         }
     };
-    agreement(&desk, &headers, |reply| AgreementsRequest::Renew(id, end, owner, reply)).await
+    agreement(&state, &headers, |reply| AgreementsRequest::Renew(id, end, owner, reply)).await
 }
 
 #[derive(Deserialize)]
@@ -260,20 +264,24 @@ struct Span {
     to: Option<String>,
 }
 
-async fn calendar(State(desk): State<Desk>, Query(span): Query<Span>, headers: HeaderMap) -> Answer {
+async fn calendar(
+    State(state): State<AgreementsState>,
+    Query(span): Query<Span>,
+    headers: HeaderMap,
+) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
     let read = |text: Option<String>| text.map(|text| moment(&text, language)).transpose();
     let (from, to) = (read(span.from)?, read(span.to)?);
-    let view = desk.ask(language, |reply| AgreementsRequest::Calendar(from, to, reply)).await?;
+    let view = state.ask(language, |reply| AgreementsRequest::Calendar(from, to, reply)).await?;
     Ok(axum::Json(view).into_response())
 }
 
-async fn statuses(State(desk): State<Desk>) -> Answer {
-    Ok(axum::Json(desk.ask(Language::Json, AgreementsRequest::Statuses).await?).into_response())
+async fn statuses(State(state): State<AgreementsState>) -> Answer {
+    Ok(axum::Json(state.ask(Language::Json, AgreementsRequest::Statuses).await?).into_response())
 }
 
-async fn status(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
-    Ok(axum::Json(desk.ask(Language::Json, |reply| AgreementsRequest::Status(id, reply)).await?)
+async fn status(State(state): State<AgreementsState>, Path(id): Path<String>) -> Answer {
+    Ok(axum::Json(state.ask(Language::Json, |reply| AgreementsRequest::Status(id, reply)).await?)
         .into_response())
 }
 
@@ -283,20 +291,24 @@ struct Of {
     month: Option<String>,
 }
 
-async fn report(State(desk): State<Desk>, Path(id): Path<String>, Query(of): Query<Of>) -> Answer {
+async fn report(
+    State(state): State<AgreementsState>,
+    Path(id): Path<String>,
+    Query(of): Query<Of>,
+) -> Answer {
     let first = |month: String| moment(&format!("{month}-01T00:00:00Z"), Language::Json);
     let month = of.month.map(first).transpose()?;
-    Ok(axum::Json(desk.ask(Language::Json, |reply| AgreementsRequest::Report(id, month, reply)).await?)
+    Ok(axum::Json(state.ask(Language::Json, |reply| AgreementsRequest::Report(id, month, reply)).await?)
         .into_response())
 }
 
 async fn agreement(
-    desk: &Desk,
+    state: &AgreementsState,
     headers: &HeaderMap,
     question: impl FnOnce(Reply<Result<Agreement, Fault>>) -> AgreementsRequest,
 ) -> Answer {
     let language = of_answer(headers, Language::Json)?;
-    let agreement = desk.ask(language, question).await?;
+    let agreement = state.ask(language, question).await?;
     Ok(written(StatusCode::OK, language, agreement.write(language)))
 }
 

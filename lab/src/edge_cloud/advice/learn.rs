@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, ensure};
 use ipnet::IpNet;
-use weir_cc::{Advisor, Algorithm, Class, Decision, Origin, Rule, Rules, rule_for};
+use weir_cc::{Advisor, Algorithm, Decision, Origin, Rule, RuleClass, Rules, rule_for};
 use weir_datapath::congestion::{Congestion, SocketOwners, shapes, system_default};
 use weir_discovery::NetnsRef;
 use weir_netlab::{interrupt, stats::SplitMix};
@@ -221,7 +221,7 @@ impl Learner {
     fn put_in_force(&mut self, rules: Vec<Rule>) -> Result<()> {
         self.rules = Rules::new(rules)?;
         let name = "clients".to_owned();
-        let class = Class { handle: CLIENTS, key: format!("netns:{name}"), name, group: None };
+        let class = RuleClass { handle: CLIENTS, key: format!("netns:{name}"), name, group: None };
         let table: Vec<_> = self.rules.compile(&[class]).iter().map(shapes::rule).collect();
         let failures = self.hold.apply(&self.homes, &table)?;
         ensure!(failures.is_empty(), "{}", failures.join("; "));

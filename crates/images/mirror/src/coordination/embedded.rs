@@ -8,19 +8,19 @@ use std::{
 use futures_util::future::ready;
 use tokio::sync::broadcast;
 
-use super::{AcquireResult, Answer, Coordination, Lease, NEWS, News, Nodes, Records};
+use super::{AcquireResult, Answer, Coordination, EVENTS_CAPACITY, Lease, Nodes, Records, SiteEvent};
 use crate::{Digest, UnixMillis};
 
 /// Leases among the downloads of one process.
 #[derive(Debug)]
 pub struct Embedded {
     kept: Mutex<Records>,
-    news: broadcast::Sender<News>,
+    events: broadcast::Sender<SiteEvent>,
 }
 
 impl Default for Embedded {
     fn default() -> Embedded {
-        Embedded { kept: Mutex::default(), news: broadcast::Sender::new(NEWS) }
+        Embedded { kept: Mutex::default(), events: broadcast::Sender::new(EVENTS_CAPACITY) }
     }
 }
 
@@ -56,13 +56,13 @@ impl Coordination for Embedded {
         Box::pin(ready(Ok(self.kept().nodes(now))))
     }
 
-    fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()> {
+    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()> {
         // An error means that no receiver listens.
-        let _ = self.news.send(news.clone());
+        let _ = self.events.send(news.clone());
         Box::pin(ready(Ok(())))
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn events(&self) -> broadcast::Receiver<SiteEvent> {
+        self.events.subscribe()
     }
 }

@@ -23,7 +23,7 @@ pub const LEASE: Duration = Duration::from_secs(4);
 pub const REGISTERED: Duration = Duration::from_secs(60);
 
 /// Unread news; a reader that is too slow looks for itself.
-const NEWS: usize = 1024;
+const EVENTS_CAPACITY: usize = 1024;
 
 /// The right to download a blob, for [`LEASE`] from when it was taken or renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum AcquireResult {
 
 /// A message to the other nodes. Messages may be lost: who waits for one looks now and then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum SiteEvent {
     /// A blob is there, verified.
     Published(Digest),
     /// A blob is there no more.
@@ -59,12 +59,12 @@ pub enum News {
     Suspect(Digest),
 }
 
-impl fmt::Display for News {
+impl fmt::Display for SiteEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            News::Published(digest) => write!(f, "published {digest}"),
-            News::Evicted(digest) => write!(f, "evicted {digest}"),
-            News::Suspect(digest) => write!(f, "suspect {digest}"),
+            SiteEvent::Published(digest) => write!(f, "published {digest}"),
+            SiteEvent::Evicted(digest) => write!(f, "evicted {digest}"),
+            SiteEvent::Suspect(digest) => write!(f, "suspect {digest}"),
         }
     }
 }
@@ -73,16 +73,16 @@ impl fmt::Display for News {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotNews;
 
-impl FromStr for News {
+impl FromStr for SiteEvent {
     type Err = NotNews;
 
-    fn from_str(text: &str) -> Result<News, NotNews> {
+    fn from_str(text: &str) -> Result<SiteEvent, NotNews> {
         let (what, digest) = text.split_once(' ').ok_or(NotNews)?;
         let digest = digest.parse().map_err(|_| NotNews)?;
         match what {
-            "published" => Ok(News::Published(digest)),
-            "evicted" => Ok(News::Evicted(digest)),
-            "suspect" => Ok(News::Suspect(digest)),
+            "published" => Ok(SiteEvent::Published(digest)),
+            "evicted" => Ok(SiteEvent::Evicted(digest)),
+            "suspect" => Ok(SiteEvent::Suspect(digest)),
             _ => Err(NotNews),
         }
     }
@@ -126,10 +126,10 @@ pub trait Coordination: Send + Sync + fmt::Debug {
     fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes>;
 
     /// Tells all nodes, this one too.
-    fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()>;
+    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()>;
 
     /// The messages from now on.
-    fn news(&self) -> broadcast::Receiver<News>;
+    fn events(&self) -> broadcast::Receiver<SiteEvent>;
 }
 
 /// Renews a lease until it is lost. A node that cannot ask keeps it: it writes in its fence's name.
@@ -149,11 +149,15 @@ mod tests {
     #[test]
     fn news_are_read_as_they_are_written_and_others_are_none() {
         let digest = Digest::of(crate::digest::Algorithm::Sha512, b"x");
-        for news in [News::Published(digest.clone()), News::Evicted(digest.clone()), News::Suspect(digest)] {
+        for news in [
+            SiteEvent::Published(digest.clone()),
+            SiteEvent::Evicted(digest.clone()),
+            SiteEvent::Suspect(digest),
+        ] {
             assert_eq!(news.to_string().parse(), Ok(news));
         }
         for text in ["", "published", "published x", "moved sha256:00"] {
-            assert_eq!(text.parse::<News>(), Err(NotNews), "{text}");
+            assert_eq!(text.parse::<SiteEvent>(), Err(NotNews), "{text}");
         }
     }
 }

@@ -12,7 +12,10 @@ use redis::{
 };
 use tokio::sync::{Mutex, broadcast};
 
-use super::{AcquireResult, Answer, Coordination, LEASE, Lease, NEWS, News, Nodes, REGISTERED, Unreachable};
+use super::{
+    AcquireResult, Answer, Coordination, EVENTS_CAPACITY, LEASE, Lease, Nodes, REGISTERED, SiteEvent,
+    Unreachable,
+};
 use weir_units::chain;
 
 use crate::{Digest, UnixMillis, settings::PopSettings};
@@ -68,14 +71,14 @@ const MAX_USES: usize = 300_000;
 /// | `weir:SITE:fence` | the last fence |
 /// | `weir:SITE:nodes` | addresses of nodes, a set |
 /// | `weir:SITE:use:ADDRESS` | digests that it uses, parted by spaces; ends by itself |
-/// | `weir:SITE:news` | a channel of [`News`] |
+/// | `weir:SITE:news` | a channel of [`SiteEvent`] |
 pub struct Redis {
     client: Client,
     config: AsyncConnectionConfig,
     site: String,
     address: String,
     link: Mutex<Link>,
-    news: broadcast::Sender<News>,
+    events: broadcast::Sender<SiteEvent>,
 }
 
 enum Link {
@@ -140,8 +143,8 @@ impl Redis {
         }
         let info = info.set_redis_settings(settings);
         let client = Client::open(info).map_err(bad)?;
-        let news = broadcast::Sender::new(NEWS);
-        let heard = news.clone();
+        let events = broadcast::Sender::new(EVENTS_CAPACITY);
+        let heard = events.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(REDIS_TIMEOUT))
             .set_response_timeout(Some(REDIS_TIMEOUT))
@@ -150,7 +153,7 @@ impl Redis {
                 Ok::<(), redis::aio::SendError>(())
             });
         let (site, address) = (format!("weir:{site}"), address.to_owned());
-        Ok(Redis { client, config, site, address, link: Mutex::new(Link::Never), news })
+        Ok(Redis { client, config, site, address, link: Mutex::new(Link::Never), events })
     }
 
     fn key(&self, what: &str) -> String {
@@ -205,7 +208,7 @@ impl Redis {
 }
 
 /// A message of the channel; others are not for us.
-fn hear(push: &PushInfo, to: &broadcast::Sender<News>) {
+fn hear(push: &PushInfo, to: &broadcast::Sender<SiteEvent>) {
     let (PushKind::Message, Some(Value::BulkString(bytes))) = (&push.kind, push.data.get(1)) else { return };
     if let Some(news) = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()) {
         // An error means that no receiver listens.
@@ -275,7 +278,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()> {
+    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()> {
         Box::pin(async move {
             let mut command = redis::cmd("PUBLISH");
             command.arg(self.key("news")).arg(news.to_string());
@@ -283,7 +286,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn events(&self) -> broadcast::Receiver<SiteEvent> {
+        self.events.subscribe()
     }
 }

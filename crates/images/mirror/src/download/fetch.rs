@@ -18,7 +18,7 @@ use tokio::{
 use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, pulse::MIN_RATE, readable};
 use crate::{
     UnixMillis,
-    coordination::News,
+    coordination::SiteEvent,
     peer,
     stats::count,
     store::StoreError,
@@ -253,7 +253,7 @@ impl Downloads {
                 suspects.insert(job.digest.clone(), until);
             }
         }
-        let _ = self.coordination.tell(&News::Suspect(job.digest.clone())).await;
+        let _ = self.coordination.publish_event(&SiteEvent::Suspect(job.digest.clone())).await;
         job.is_excused.store(true, Ordering::Relaxed);
         matches!(&*job.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
     }

@@ -33,7 +33,7 @@ impl Downloads {
     pub(super) async fn follow(&self, job: &Job, by: &str) -> Result<Followed, Fault> {
         tracing::debug!("{} is brought by {by}", job.digest);
         count(&self.stats.followed, 1);
-        let mut news = self.coordination.news();
+        let mut news = self.coordination.events();
         let (mut asked, mut moved) = (Instant::now(), Instant::now());
         loop {
             if self.is_proved(job).await {

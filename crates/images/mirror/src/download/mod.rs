@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::{
     Digest, Source, UnixMillis,
-    coordination::{AcquireResult, Coordination, LEASE, Lease, News, until_lost},
+    coordination::{AcquireResult, Coordination, LEASE, Lease, SiteEvent, until_lost},
     pace::Pace,
     peer::Peers,
     scope::Scope,
@@ -322,7 +322,8 @@ impl Downloads {
                         count(&self.stats.leases_lost, 1);
                         tracing::info!("the lease of {} was lost: another may have it", job.digest);
                     } else if let Ok(Brought::Here) = brought {
-                        let _ = self.coordination.tell(&News::Published(job.digest.clone())).await;
+                        let _ =
+                            self.coordination.publish_event(&SiteEvent::Published(job.digest.clone())).await;
                     }
                     brought?
                 }

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     UnixMillis,
-    coordination::{News, Nodes},
+    coordination::{Nodes, SiteEvent},
     store::Store,
 };
 
@@ -116,7 +116,7 @@ impl Mirror {
             tracing::warn!("{}", weir_units::chain(&e));
         }
         for digest in gone {
-            let _ = coordination.tell(&News::Evicted(digest)).await;
+            let _ = coordination.publish_event(&SiteEvent::Evicted(digest)).await;
         }
         self.ask_site().await;
     }

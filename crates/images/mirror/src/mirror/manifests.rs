@@ -16,7 +16,7 @@ use tokio::{
 use super::access::Permissions;
 use crate::{
     Digest, Reference, Source, Tag, UnixMillis,
-    coordination::{AcquireResult, Coordination, News, until_lost},
+    coordination::{AcquireResult, Coordination, SiteEvent, until_lost},
     digest::Algorithm,
     flight::Flights,
     manifest::{ACCEPT, MAX_MANIFEST, Manifest},
@@ -317,7 +317,7 @@ impl Manifests {
                     let _ = self.coordination.release(&lease).await;
                     let Some(fetched) = fetched else { continue };
                     if fetched.is_ok() {
-                        let _ = self.coordination.tell(&News::Published(digest.clone())).await;
+                        let _ = self.coordination.publish_event(&SiteEvent::Published(digest.clone())).await;
                     }
                     return fetched;
                 }

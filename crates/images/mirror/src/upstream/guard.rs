@@ -12,7 +12,7 @@ use std::{
 use hyper::Uri;
 use hyper_util::client::legacy::connect::dns::Name;
 
-use super::special::{Class, classify};
+use super::special::{AddressClass, classify};
 use crate::Registry;
 
 /// A host that the operator has named, with the port if it was named too.
@@ -54,13 +54,13 @@ impl Guard {
     pub(super) fn refuses(self, ip: IpAddr) -> Option<String> {
         let (class, what) = match classify(ip) {
             Some(special) => special,
-            None if !self.private && is_own(ip) => (Class::Private, "this node's own"),
+            None if !self.private && is_own(ip) => (AddressClass::Private, "this node's own"),
             None => return None,
         };
         match class {
-            Class::Never => Some(format!("no registry is at {ip}: {what}")),
-            Class::Private if self.private => None,
-            Class::Private => Some(format!(
+            AddressClass::Never => Some(format!("no registry is at {ip}: {what}")),
+            AddressClass::Private if self.private => None,
+            AddressClass::Private => Some(format!(
                 "{ip} is private: {what}; name the host in an [[images.upstream]], or in `redirects` of the one \
                  that sends there"
             )),

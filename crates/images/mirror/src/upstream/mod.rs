@@ -38,7 +38,7 @@ use login::Login;
 
 /// Whether an address is this node's or a private network's, by the registries of special addresses.
 pub(crate) fn is_private(ip: IpAddr) -> bool {
-    special::classify(ip).is_some_and(|(class, _)| class == special::Class::Private)
+    special::classify(ip).is_some_and(|(class, _)| class == special::AddressClass::Private)
 }
 
 /// Says whom a request has passed through, so that mirrors that ask each other in a circle notice.

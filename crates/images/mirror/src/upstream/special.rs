@@ -8,29 +8,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The use of a special address in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum AddressClass {
     /// No registry is there.
     Never,
     /// Of this node or of a private network: only for places that the operator has named.
     Private,
 }
-use Class::{Never, Private};
+use AddressClass::{Never, Private};
 
 /// Addresses with one prefix.
 #[derive(Debug)]
 pub(super) struct Row<T> {
     prefix: T,
     bits: u32,
-    class: Class,
+    class: AddressClass,
     /// Its name in the registry, and the RFC.
     why: &'static str,
 }
 
-const fn v4(a: u8, b: u8, c: u8, d: u8, bits: u32, class: Class, why: &'static str) -> Row<Ipv4Addr> {
+const fn v4(a: u8, b: u8, c: u8, d: u8, bits: u32, class: AddressClass, why: &'static str) -> Row<Ipv4Addr> {
     Row { prefix: Ipv4Addr::new(a, b, c, d), bits, class, why }
 }
 
-const fn v6(head: [u16; 4], bits: u32, class: Class, why: &'static str) -> Row<Ipv6Addr> {
+const fn v6(head: [u16; 4], bits: u32, class: AddressClass, why: &'static str) -> Row<Ipv6Addr> {
     let [a, b, c, d] = head;
     Row { prefix: Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0), bits, class, why }
 }
@@ -90,7 +90,7 @@ fn inner(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 /// The class of an address, and its row; none for addresses that everybody can reach.
-pub(super) fn classify(ip: IpAddr) -> Option<(Class, &'static str)> {
+pub(super) fn classify(ip: IpAddr) -> Option<(AddressClass, &'static str)> {
     let ip = match ip {
         IpAddr::V6(v6) => inner(v6).map_or(ip, IpAddr::V4),
         IpAddr::V4(_) => ip,
@@ -111,7 +111,7 @@ pub(super) fn classify(ip: IpAddr) -> Option<(Class, &'static str)> {
 mod tests {
     use super::*;
 
-    fn of(ip: &str) -> Option<Class> {
+    fn of(ip: &str) -> Option<AddressClass> {
         classify(ip.parse().unwrap()).map(|(class, _)| class)
     }
 

@@ -11,7 +11,7 @@ use tokio::{sync::broadcast, time::timeout};
 
 use weir_image::{
     Digest, UnixMillis,
-    coordination::{AcquireResult, Coordination, LEASE, Lease, News, REGISTERED},
+    coordination::{AcquireResult, Coordination, LEASE, Lease, REGISTERED, SiteEvent},
     digest::Algorithm,
 };
 
@@ -104,10 +104,10 @@ async fn registrations(one: &dyn Coordination, two: &dyn Coordination, clock: &d
 }
 
 async fn messages(one: &dyn Coordination, two: &dyn Coordination) {
-    let told = [News::Published(digest(b"m")), News::Evicted(digest(b"m"))];
-    let mut ears = [one.news(), two.news()];
+    let told = [SiteEvent::Published(digest(b"m")), SiteEvent::Evicted(digest(b"m"))];
+    let mut ears = [one.events(), two.events()];
     for news in &told {
-        assert_eq!(one.tell(news).await, Ok(()));
+        assert_eq!(one.publish_event(news).await, Ok(()));
     }
     for ear in &mut ears {
         for news in &told {
@@ -116,7 +116,7 @@ async fn messages(one: &dyn Coordination, two: &dyn Coordination) {
     }
 }
 
-async fn heard(ear: &mut broadcast::Receiver<News>) -> Option<News> {
+async fn heard(ear: &mut broadcast::Receiver<SiteEvent>) -> Option<SiteEvent> {
     timeout(Duration::from_secs(10), ear.recv()).await.ok()?.ok()
 }
 

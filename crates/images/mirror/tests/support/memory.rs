@@ -13,17 +13,17 @@ use tokio::sync::broadcast;
 
 use weir_image::{
     Digest, UnixMillis,
-    coordination::{AcquireResult, Answer, Coordination, Lease, News, Nodes, Records, Unreachable},
+    coordination::{AcquireResult, Answer, Coordination, Lease, Nodes, Records, SiteEvent, Unreachable},
 };
 
 /// Messages that a slow reader may leave unread.
-const NEWS_CAPACITY: usize = 1024;
+const EVENTS_CAPACITY: usize = 1024;
 
 /// The records that a server would keep for the nodes of a site.
 #[derive(Debug, Clone)]
 pub(crate) struct InMemoryCoordination {
     kept: Arc<Mutex<Records>>,
-    news: broadcast::Sender<News>,
+    events: broadcast::Sender<SiteEvent>,
     is_lost: Arc<AtomicBool>,
 }
 
@@ -39,7 +39,7 @@ impl Default for InMemoryCoordination {
     fn default() -> InMemoryCoordination {
         InMemoryCoordination {
             kept: Arc::default(),
-            news: broadcast::Sender::new(NEWS_CAPACITY),
+            events: broadcast::Sender::new(EVENTS_CAPACITY),
             is_lost: Arc::default(),
         }
     }
@@ -94,15 +94,15 @@ impl Coordination for InMemoryNode {
         self.with(|kept| kept.nodes(now))
     }
 
-    fn tell<'a>(&'a self, news: &'a News) -> Answer<'a, ()> {
-        let sender = &self.site.news;
+    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()> {
+        let sender = &self.site.events;
         self.with(|_| {
             // An error means that no receiver listens.
             let _ = sender.send(news.clone());
         })
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.site.news.subscribe()
+    fn events(&self) -> broadcast::Receiver<SiteEvent> {
+        self.site.events.subscribe()
     }
 }

@@ -17,7 +17,7 @@ use libbpf_rs::{
 };
 
 pub use self::restore::{Restored, Wanted};
-pub use self::rules::{ENTRIES, MASKS, Rule, RuleSet, RulesError, port_blocks};
+pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
 use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
 use crate::{Credits, Error, UserPath, common::entries::ignore, pacing::EarlierPacing};
 
@@ -29,7 +29,7 @@ mod skeleton {
 /// `struct weir_config` of intf.h. Handles are tc's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct Config {
+pub struct ClassifierConfig {
     /// The device that carries the scheduler; 0 lets everything pass.
     pub ifb_index: u32,
     /// Class of ARP, neighbour discovery, DHCP.
@@ -49,9 +49,9 @@ pub struct Config {
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
 }
-const _: () = assert!(size_of::<Config>() == 36, "intf.h states this size");
+const _: () = assert!(size_of::<ClassifierConfig>() == 36, "intf.h states this size");
 
-impl Config {
+impl ClassifierConfig {
     /// Sockets are told apart by class, for [`Pacer`](crate::Pacer).
     pub const PACED: u32 = 1;
     /// There is no scheduler: packets pass by their class's credit, for [`Credits`].
@@ -166,7 +166,7 @@ impl Classifier {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn configure(&self, config: &Config) -> Result<(), Error> {
+    pub fn configure(&self, config: &ClassifierConfig) -> Result<(), Error> {
         self.skeleton
             .maps
             .weir_config

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::rules;
-use crate::{Config, LocalPrefix, Rule};
+use crate::{ClassifierConfig, LocalPrefix, SelectorRule};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -184,7 +184,7 @@ impl Ip {
     }
 
     /// Whether a rule gives the packet, of a class, to another class.
-    fn is_of(&self, rule: &Rule, from: u32) -> bool {
+    fn is_of(&self, rule: &SelectorRule, from: u32) -> bool {
         let has = |range: &Option<std::ops::RangeInclusive<u16>>, port: fn((u16, u16)) -> u16| {
             range.as_ref().is_none_or(|range| {
                 let is_known = rule.protocol.is_some() || [TCP, UDP].contains(&self.protocol);
@@ -239,11 +239,11 @@ pub(super) struct Outcome {
 /// The node as the classifier knows it.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
-    pub(super) config: Config,
+    pub(super) config: ClassifierConfig,
     /// The class of the port, if it has one.
     pub(super) port: Option<u32>,
     pub(super) local: Vec<LocalPrefix>,
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<SelectorRule>,
     /// Classes that the agent counts.
     pub(super) tracked: Vec<u32>,
     /// The control buckets have room.
@@ -270,8 +270,8 @@ impl Model {
             local_bytes: 0,
             fragment: None,
         };
-        let is_user = config.pacing & Config::USER != 0;
-        let is_in_place = config.pacing & Config::IN_PLACE != 0;
+        let is_user = config.pacing & ClassifierConfig::USER != 0;
+        let is_in_place = config.pacing & ClassifierConfig::IN_PLACE != 0;
         let is_back = u32::from(tc_index) == config.cookie;
         if config.ifb_index == 0 && !is_in_place {
             return untouched;

@@ -10,7 +10,7 @@ use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
 use super::rules::{self, RuleSet};
 use crate::{
-    Classifier, Config, Error, LocalPrefix, Pacer,
+    Classifier, ClassifierConfig, Error, LocalPrefix, Pacer,
     common::{
         attach,
         entries::{entries, ignore},
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// Where everything is; it names the set of rules in force.
-    pub config: &'a Config,
+    pub config: &'a ClassifierConfig,
     /// Interface indices and the handles of their classes.
     pub ports: &'a BTreeMap<u32, u32>,
     /// Ids of cgroups and the handles of their classes.
@@ -216,15 +216,16 @@ mod tests {
     #[test]
     fn altered_maps_are_restored_and_counted_once() {
         let Some(classifier) = classifier() else { return };
-        let config = Config { ifb_index: 7, rules: 2, cgroup_levels: 4, ..Config::default() };
+        let config =
+            ClassifierConfig { ifb_index: 7, rules: 2, cgroup_levels: 4, ..ClassifierConfig::default() };
         let ports: BTreeMap<u32, u32> = (1..=1000).map(|n| (n, 0x1_0000 + n)).collect();
         let cgroups = BTreeMap::from([(77, 0x1_0010), (78, 0x1_0011)]);
         // Written as an address of the network: what counts is the network.
         let local = BTreeSet::from([prefix("10.1.2.3", 16), prefix("10.1.0.0", 16), prefix("fd00::1", 128)]);
-        let rule = |port| crate::Rule {
+        let rule = |port| crate::SelectorRule {
             handle: 0x1_0020,
             destination_ports: Some(port..=port),
-            ..crate::Rule::default()
+            ..crate::SelectorRule::default()
         };
         let rules = RuleSet::new(&[rule(80), rule(443)]).unwrap();
         let wanted =
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(classifier.restore(&wanted).maps, []);
 
         let maps = &classifier.skeleton.maps;
-        classifier.configure(&Config::default()).unwrap();
+        classifier.configure(&ClassifierConfig::default()).unwrap();
         classifier.set_port(1, None).unwrap();
         classifier.set_port(2, Some(0x1_0003)).unwrap();
         classifier.set_port(4096, Some(0x1_0003)).unwrap();
@@ -280,7 +281,7 @@ mod tests {
     #[test]
     fn path_to_user_space_closed_or_led_elsewhere_is_restored() {
         let Some(classifier) = classifier() else { return };
-        let config = Config::default();
+        let config = ClassifierConfig::default();
         let (ports, cgroups) = (BTreeMap::new(), BTreeMap::new());
         let (local, rules) = (BTreeSet::new(), RuleSet::default());
         let wanted =
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn a_map_that_cannot_be_written_is_told_of_and_the_others_are_set_right() {
         let Some(classifier) = classifier() else { return };
-        let config = Config { ifb_index: 7, ..Config::default() };
+        let config = ClassifierConfig { ifb_index: 7, ..ClassifierConfig::default() };
         let (ports, cgroups) = (BTreeMap::from([(1, 0x1_0010)]), BTreeMap::from([(77, 0x1_0011)]));
         let (local, rules) = (BTreeSet::new(), RuleSet::default());
         let wanted =
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn a_map_that_strangers_have_filled_is_emptied_of_them() {
         let Some(classifier) = classifier() else { return };
-        let config = Config::default();
+        let config = ClassifierConfig::default();
         let (ports, cgroups) = (BTreeMap::from([(70_000, 1)]), BTreeMap::new());
         let (local, rules) = (BTreeSet::new(), RuleSet::default());
         let wanted =

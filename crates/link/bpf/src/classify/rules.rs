@@ -34,7 +34,7 @@ const UDP: u8 = 17;
 
 /// IP packets that match every part that is given belong to a class.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Rule {
+pub struct SelectorRule {
     /// Handle of that class.
     pub handle: u32,
     /// Handle of the class that the packet would be in without rules: a container's, the host's.
@@ -89,7 +89,7 @@ impl RuleSet {
     ///
     /// # Errors
     /// [`RulesError`]: they do not fit.
-    pub fn new(rules: &[Rule]) -> Result<RuleSet, RulesError> {
+    pub fn new(rules: &[SelectorRule]) -> Result<RuleSet, RulesError> {
         let mut by_mask: BTreeMap<Key, BTreeMap<Key, (u32, u32)>> = BTreeMap::new();
         for (rank, rule) in rules.iter().enumerate() {
             let rank = u32::try_from(rank).unwrap_or(u32::MAX - 1);
@@ -165,7 +165,7 @@ pub(crate) fn set_of(key: &[u8]) -> Option<u32> {
 
 /// The masks and keys of one rule: one of each, unless it has ranges, or ports of no protocol. None
 /// if its networks are of two IP versions, as no packet is.
-fn parts(rule: &Rule) -> Vec<(Key, Key)> {
+fn parts(rule: &SelectorRule) -> Vec<(Key, Key)> {
     if let (Some(source), Some(destination)) = (rule.source, rule.destination)
         && source.network.is_ipv4() != destination.network.is_ipv4()
     {

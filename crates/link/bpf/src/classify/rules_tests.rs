@@ -58,8 +58,8 @@ fn holds(prefix: LocalPrefix, address: IpAddr) -> bool {
     prefix.network.is_ipv4() == address.is_ipv4() && (bits(prefix.network) ^ bits(address)) & mask == 0
 }
 
-/// As the documentation of [`Rule`] says.
-fn matches(rule: &Rule, packet: &Packet) -> bool {
+/// As the documentation of [`SelectorRule`] says.
+fn matches(rule: &SelectorRule, packet: &Packet) -> bool {
     let port = |range: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> u16| {
         range.as_ref().is_none_or(|range| {
             let tcp_or_udp = rule.protocol.is_some() || [TCP, UDP].contains(&packet.protocol);
@@ -97,7 +97,7 @@ fn range() -> impl Strategy<Value = RangeInclusive<u16>> {
     ]
 }
 
-fn rule() -> impl Strategy<Value = Rule> {
+fn rule() -> impl Strategy<Value = SelectorRule> {
     (
         prop::option::weighted(0.3, 1u32..4),
         prop::option::weighted(0.5, prop::sample::select(vec![TCP, UDP, 132])),
@@ -107,15 +107,17 @@ fn rule() -> impl Strategy<Value = Rule> {
         prop::option::weighted(0.3, prefix()),
         prop::option::weighted(0.2, prop::sample::select(vec![0u8, 46])),
     )
-        .prop_map(|(from, protocol, source_ports, destination_ports, source, destination, dscp)| Rule {
-            handle: 0,
-            from,
-            protocol,
-            source_ports,
-            destination_ports,
-            source,
-            destination,
-            dscp,
+        .prop_map(|(from, protocol, source_ports, destination_ports, source, destination, dscp)| {
+            SelectorRule {
+                handle: 0,
+                from,
+                protocol,
+                source_ports,
+                destination_ports,
+                source,
+                destination,
+                dscp,
+            }
         })
 }
 
@@ -143,7 +145,7 @@ proptest! {
         rules in prop::collection::vec(rule(), 0..8),
         packets in prop::collection::vec(packet(), 1..40),
     ) {
-        let rules: Vec<Rule> = rules.into_iter().zip(16..).map(|(r, handle)| Rule { handle, ..r }).collect();
+        let rules: Vec<SelectorRule> = rules.into_iter().zip(16..).map(|(r, handle)| SelectorRule { handle, ..r }).collect();
         let set = match RuleSet::new(&rules) {
             Ok(set) => set,
             Err(RulesError::Kinds { found }) => {
@@ -169,33 +171,40 @@ proptest! {
     }
 }
 
-fn port(handle: u32, port: u16) -> Rule {
-    Rule { handle, protocol: Some(TCP), source_ports: Some(port..=port), ..Rule::default() }
+fn port(handle: u32, port: u16) -> SelectorRule {
+    SelectorRule { handle, protocol: Some(TCP), source_ports: Some(port..=port), ..SelectorRule::default() }
 }
 
 #[test]
 fn many_rules_of_one_kind_cost_one_look() {
-    let rules: Vec<Rule> = (1..=1000).map(|n| port(u32::from(n), n)).collect();
+    let rules: Vec<SelectorRule> = (1..=1000).map(|n| port(u32::from(n), n)).collect();
     assert_eq!(RuleSet::new(&rules).unwrap().masks(), 1);
 }
 
 #[test]
 fn rules_that_do_not_fit_are_refused_with_how_many_there_are() {
-    let lengths = |network: &str, lengths: std::ops::RangeInclusive<u8>| -> Vec<Rule> {
+    let lengths = |network: &str, lengths: std::ops::RangeInclusive<u8>| -> Vec<SelectorRule> {
         let network: IpAddr = network.parse().unwrap();
-        let rule = |len| Rule { source: Some(LocalPrefix { network, len }), ..Rule::default() };
+        let rule =
+            |len| SelectorRule { source: Some(LocalPrefix { network, len }), ..SelectorRule::default() };
         lengths.map(rule).collect()
     };
     assert_eq!(RuleSet::new(&lengths("fd00::", 0..=63)).unwrap().masks(), MASKS);
     assert_eq!(RuleSet::new(&lengths("fd00::", 0..=64)), Err(RulesError::Kinds { found: 65 }));
-    let many: Vec<Rule> =
-        (0..2).flat_map(|from| (1..=16_385).map(move |n| Rule { from: Some(from), ..port(1, n) })).collect();
+    let many: Vec<SelectorRule> = (0..2)
+        .flat_map(|from| (1..=16_385).map(move |n| SelectorRule { from: Some(from), ..port(1, n) }))
+        .collect();
     assert_eq!(RuleSet::new(&many), Err(RulesError::Entries { found: 32_770 }));
 }
 
 #[test]
 fn networks_of_two_ip_versions_match_no_packet() {
     let any = |text: &str| Some(LocalPrefix { network: text.parse().unwrap(), len: 0 });
-    let rule = Rule { handle: 16, source: any("::"), destination: any("0.0.0.0"), ..Rule::default() };
+    let rule = SelectorRule {
+        handle: 16,
+        source: any("::"),
+        destination: any("0.0.0.0"),
+        ..SelectorRule::default()
+    };
     assert!(RuleSet::new(&[rule]).unwrap().is_empty());
 }

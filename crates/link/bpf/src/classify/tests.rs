@@ -9,10 +9,10 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, Object, ObjectBuilder, ProgramInpu
 use weir_testkit::frames::{Addresses, Random, RandomFrames};
 
 use super::{
-    Classifier, Config,
+    Classifier, ClassifierConfig,
     model::{Model, Outcome, Place, prefix},
 };
-use crate::{Rule, RuleSet};
+use crate::{RuleSet, SelectorRule};
 
 /// Offsets in `struct __sk_buff`.
 const PRIORITY: usize = 32;
@@ -28,7 +28,7 @@ const PORT: u32 = 1;
 const OWN: u32 = 0x1_0010;
 const OTHER: u32 = 0x1_0011;
 const UNTRACKED: u16 = 0x99;
-const CONFIG: Config = Config {
+const CONFIG: ClassifierConfig = ClassifierConfig {
     ifb_index: 7,
     control_handle: 0x1_0003,
     host_handle: 0x1_0004,
@@ -195,7 +195,7 @@ fn addresses() -> Addresses {
 }
 
 /// Some rules, of which several may want a packet.
-fn rules(r: &mut Random) -> Vec<Rule> {
+fn rules(r: &mut Random) -> Vec<SelectorRule> {
     let a = addresses();
     let networks = [
         prefix(Ipv4Addr::UNSPECIFIED.into(), 0),
@@ -207,7 +207,7 @@ fn rules(r: &mut Random) -> Vec<Rule> {
     ];
     let one = |handle| {
         let port = r.of(&[0u16, 1, 67, 546, 4000, 5000]);
-        let mut rule = Rule { handle, ..Rule::default() };
+        let mut rule = SelectorRule { handle, ..SelectorRule::default() };
         rule.from = r.once_in(3).then(|| r.of(&[OWN, CONFIG.host_handle, CONFIG.default_handle]));
         rule.protocol = r.once_in(2).then(|| r.of(&[0, 1, 6, 17, 17, 58, 132]));
         rule.source_ports = r.once_in(4).then_some(port..=port);
@@ -226,7 +226,13 @@ fn rules(r: &mut Random) -> Vec<Rule> {
 fn node(r: &mut Random) -> Model {
     let a = addresses();
     let mut config = CONFIG;
-    config.pacing = r.of(&[0, 0, Config::PACED, Config::IN_PLACE | Config::PACED, Config::USER]);
+    config.pacing = r.of(&[
+        0,
+        0,
+        ClassifierConfig::PACED,
+        ClassifierConfig::IN_PLACE | ClassifierConfig::PACED,
+        ClassifierConfig::USER,
+    ]);
     config.charge_local = u32::from(r.once_in(4));
     if r.once_in(16) {
         config.ifb_index = 0;
@@ -305,7 +311,7 @@ fn random_frames_are_classified_as_the_model_says() {
             datagrams.clear();
         }
         let frame = frames.next().expect("they have no end");
-        let is_scheduled = model.config.pacing & (Config::IN_PLACE | Config::USER) == 0;
+        let is_scheduled = model.config.pacing & (ClassifierConfig::IN_PLACE | ClassifierConfig::USER) == 0;
         let place = match r.below(8) {
             0..4 => Place::Port,
             4 if is_scheduled => Place::PortMatch,

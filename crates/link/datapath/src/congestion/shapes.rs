@@ -1,7 +1,7 @@
 //! Rules and records of `weir_cc` in the form of the kernel's tables, and back.
 
 use weir_bpf::{CongestionRecord, CongestionRule, CongestionTrial, LocalPrefix};
-use weir_cc::{Action, Algorithm, Assignment, Direction, Entry, FlowRecord, rule_for};
+use weir_cc::{Action, Algorithm, Assignment, Direction, FlowRecord, RuleEntry, rule_for};
 use weir_units::{BitRate, Bytes};
 
 /// An action in the kernel's form: bytes before the change and segments until then, 0 for none, and
@@ -18,7 +18,7 @@ fn action(action: &Action) -> (u64, u32, [u8; 16], [u8; 16]) {
 
 /// An entry of the table of rules.
 #[must_use]
-pub fn rule(entry: &Entry) -> CongestionRule {
+pub fn rule(entry: &RuleEntry) -> CongestionRule {
     let (after_bytes, window_segments, start, then) = action(&entry.action);
     CongestionRule {
         handle: entry.handle,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::errno::Errno;
-use weir_bpf::{Classifier, Config, EarlierPacing, LocalPrefix, Rule, RuleSet, attach};
+use weir_bpf::{Classifier, ClassifierConfig, EarlierPacing, LocalPrefix, RuleSet, SelectorRule, attach};
 use weir_netlink::{
     Netlink, Request,
     tc::{self, Hook, Verdict},
@@ -65,7 +65,7 @@ pub struct Attachments {
     classifier: Classifier,
     netlink: Netlink,
     how: Attach,
-    config: Config,
+    config: ClassifierConfig,
     ports: BTreeMap<u32, PortClass>,
     /// Ports without an Ethernet header, from which a program cannot redirect: a filter does.
     headless: BTreeSet<u32>,
@@ -85,7 +85,7 @@ impl Attachments {
     /// [`EngineError`].
     pub fn open(
         how: Attach,
-        config: Config,
+        config: ClassifierConfig,
         created: Created,
         earlier: Option<&EarlierPacing>,
     ) -> Result<Attachments, EngineError> {
@@ -139,7 +139,7 @@ impl Attachments {
     ///
     /// # Errors
     /// [`EngineError`].
-    pub fn configure(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), EngineError> {
+    pub fn configure(&mut self, change: impl FnOnce(&mut ClassifierConfig)) -> Result<(), EngineError> {
         let mut config = self.config;
         change(&mut config);
         if config != self.config {
@@ -188,7 +188,7 @@ impl Attachments {
     /// Whether the device has an Ethernet header; an error if it has none and the engine needs one.
     fn look_for_ethernet(&mut self, device: &str) -> Result<bool, EngineError> {
         let has_ethernet = self.netlink.link(device)?.has_ethernet();
-        if !has_ethernet && self.config.pacing & Config::USER != 0 {
+        if !has_ethernet && self.config.pacing & ClassifierConfig::USER != 0 {
             let why = format!(
                 "packets of {device} have no Ethernet header, which its macvtap needs: use engine = \"htb\""
             );
@@ -337,14 +337,14 @@ impl Attachments {
 
     /// The verdict of filters: where no qdisc schedules packets the programs decide.
     fn verdict(&self) -> Verdict {
-        if self.config.pacing & (Config::IN_PLACE | Config::USER) == 0 {
+        if self.config.pacing & (ClassifierConfig::IN_PLACE | ClassifierConfig::USER) == 0 {
             Verdict::Redirect { to: self.config.ifb_index }
         } else {
             Verdict::Program
         }
     }
 
-    /// Makes the caught cgroups (v2 ids) the given ones; `levels` as in [`Config`].
+    /// Makes the caught cgroups (v2 ids) the given ones; `levels` as in [`ClassifierConfig`].
     ///
     /// # Errors
     /// [`EngineError`].
@@ -381,7 +381,7 @@ impl Attachments {
     ///
     /// # Errors
     /// [`EngineError`]; those before stay in force.
-    pub fn set_rules(&mut self, wanted: &[Rule]) -> Result<(), EngineError> {
+    pub fn set_rules(&mut self, wanted: &[SelectorRule]) -> Result<(), EngineError> {
         let wanted = RuleSet::new(wanted)?;
         if wanted == self.rules {
             return Ok(());

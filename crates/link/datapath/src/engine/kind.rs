@@ -49,12 +49,12 @@ impl EngineKind {
         }
     }
 
-    /// How the classifier of this engine must work ([`weir_bpf::Config::pacing`]).
+    /// How the classifier of this engine must work ([`weir_bpf::ClassifierConfig::pacing`]).
     #[must_use]
     pub fn programs(self) -> u32 {
         match self {
-            EngineKind::Pacing | EngineKind::CreditExperiment => weir_bpf::Config::IN_PLACE,
-            EngineKind::User => weir_bpf::Config::USER,
+            EngineKind::Pacing | EngineKind::CreditExperiment => weir_bpf::ClassifierConfig::IN_PLACE,
+            EngineKind::User => weir_bpf::ClassifierConfig::USER,
             EngineKind::Htb | EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::Edt => 0,
         }
     }

@@ -18,7 +18,7 @@ use nix::{
     errno::Errno,
     sched::{CloneFlags, setns, unshare},
 };
-use weir_bpf::Config;
+use weir_bpf::ClassifierConfig;
 use weir_netlink::{Netlink, NetlinkError};
 use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
 use weir_units::{BitRate, Bytes, TcHandle};
@@ -131,13 +131,13 @@ fn attempt(kind: EngineKind) -> Result<Shares, Failure> {
         ports.insert(index, PortClass { device: name, handle });
     }
     let handle = |minor| TcHandle::new(MAJOR, minor).0;
-    let programs = Config {
+    let programs = ClassifierConfig {
         control_handle: handle(CONTROL),
         host_handle: handle(HOST),
         default_handle: handle(DEFAULT),
         cookie: 0x4001,
         pacing: kind.programs(),
-        ..Config::default()
+        ..ClassifierConfig::default()
     };
     let (shape, members) = division();
     let mut attachments = Attachments::open(Attach::best(), programs, super::Created::new(), None)?;

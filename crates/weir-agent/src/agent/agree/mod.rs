@@ -1,4 +1,4 @@
-//! The agreements of this node: the book, its database, and their events.
+//! The agreements of this node: the ledger, its database, and their events.
 //!
 //! This module uses no kernel and no clock: moments are arguments. An answer is given only after its
 //! content is on disk. After a failed write the database is opened again, and its content decides. An
@@ -36,7 +36,7 @@ use crate::config::{self, Agreements as Rules, Config, Decide};
 pub use ask::{AgreementsRequest, Owner};
 pub(super) use enforce::Interval as Delivery;
 #[cfg(test)]
-pub(crate) use tests::{Desk, offer};
+pub(crate) use tests::{StoredAgreements, offer};
 
 /// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub(crate) struct Happened {
 /// Invariant: every agreement of the book that is not new is in the database, or `unsaved` says that
 /// its row is older.
 pub struct Agreements {
-    book: AgreementLedger,
+    ledger: AgreementLedger,
     /// The users who made them. Agreements from before owners were stored have none.
     owners: BTreeMap<Name, u32>,
     rules: Rules,
@@ -99,7 +99,7 @@ impl Agreements {
         // The configuration was checked, so the limits exist.
         let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.capacity));
         let mut agreements = Agreements {
-            book: AgreementLedger::new(limits, rules.book_limits()),
+            ledger: AgreementLedger::new(limits, rules.ledger_limits()),
             owners: BTreeMap::new(),
             rules,
             link: config.link.clone(),
@@ -128,8 +128,8 @@ impl Agreements {
 
     /// Adopts changed rules. Existing agreements keep their terms.
     pub(crate) fn reconfigure(&mut self, rules: Rules, link: &config::Link) {
-        let gone: Vec<Name> = self.book.templates().map(|t| t.id.clone()).collect();
-        gone.iter().for_each(|id| drop(self.book.remove_template(id)));
+        let gone: Vec<Name> = self.ledger.templates().map(|t| t.id.clone()).collect();
+        gone.iter().for_each(|id| drop(self.ledger.remove_template(id)));
         (self.rules, self.link) = (rules, link.clone());
         self.offer_templates();
         self.limit();
@@ -142,7 +142,7 @@ impl Agreements {
         }
         for template in templates {
             // Configured templates were checked with the configuration.
-            let _ = self.book.set_template(template);
+            let _ = self.ledger.set_template(template);
         }
     }
 
@@ -159,7 +159,7 @@ impl Agreements {
 
     fn limit(&mut self) {
         if let Ok(limits) = self.rules.limits(&self.link, self.elsewhere) {
-            self.book.set_link(limits);
+            self.ledger.set_link(limits);
         }
     }
 
@@ -172,12 +172,12 @@ impl Agreements {
         let stored = store.agreements()?;
         self.owners.extend(stored.owners);
         for (agreement, usage) in stored.agreements {
-            match self.book.agreement(&agreement.id) {
+            match self.ledger.agreement(&agreement.id) {
                 None => {
                     if is_terminating(&agreement) {
                         self.terminating.insert(agreement.id.clone());
                     }
-                    self.book.restore(agreement, usage);
+                    self.ledger.restore(agreement, usage);
                 }
                 Some(known) if *known != agreement => drop(self.unsaved.insert(agreement.id)),
                 Some(_) => {}
@@ -193,18 +193,18 @@ impl Agreements {
         std::mem::take(&mut self.happened)
     }
 
-    fn tell(&mut self, what: EventKind, id: Option<&Name>, detail: String) {
+    fn publish(&mut self, what: EventKind, id: Option<&Name>, detail: String) {
         self.happened.push(Happened { what, id: id.cloned(), detail });
     }
 
     /// The templates of offers.
     pub fn templates(&self) -> Vec<Template> {
-        self.book.templates().cloned().collect()
+        self.ledger.templates().cloned().collect()
     }
 
     /// All agreements that are kept, also ended ones.
     pub fn all(&self) -> impl Iterator<Item = &Agreement> {
-        self.book.agreements()
+        self.ledger.agreements()
     }
 
     /// The agreement with this identifier.
@@ -213,7 +213,7 @@ impl Agreements {
     /// There is none.
     pub fn one(&self, id: &str) -> Result<&Agreement, Fault> {
         let name = Name::new(id).ok();
-        let found = name.as_ref().and_then(|id| self.book.agreement(id));
+        let found = name.as_ref().and_then(|id| self.ledger.agreement(id));
         found.ok_or_else(|| {
             let message = format!("cannot find an agreement with the id {id} (`weir agree list` lists all)");
             Fault::new(FaultCode::UnknownAgreement, message)
@@ -238,11 +238,11 @@ impl Agreements {
             return Err(words::share_not_offered());
         }
         let id = Name::new(&format!("a-{}", self.next)).map_err(|e| words::not_recorded(&e.to_string()))?;
-        let accepted = match self.book.offer_from(client, offer, id.clone(), state, now) {
+        let accepted = match self.ledger.offer_from(client, offer, id.clone(), state, now) {
             Ok(accepted) => accepted,
             Err(rejection) => {
                 if !matches!(rejection, Rejection::TooManyOffers { .. }) {
-                    self.tell(EventKind::AgreementRejected, None, format!("{party}: {rejection}"));
+                    self.publish(EventKind::AgreementRejected, None, format!("{party}: {rejection}"));
                 }
                 return Err(Fault::from(&rejection));
             }
@@ -256,9 +256,9 @@ impl Agreements {
         self.next += 1;
         self.owners.extend(owner.map(|uid| (id.clone(), uid)));
         if let Err(error) = store.save_offer(&agreement, self.next, owner) {
-            self.book.withdraw(&id);
+            self.ledger.withdraw(&id);
             let known = self.reconcile(store);
-            if self.book.agreement(&id).is_none() {
+            if self.ledger.agreement(&id).is_none() {
                 self.owners.remove(&id);
                 return Err(words::uncertain(&error, known.is_ok()));
             }
@@ -270,12 +270,12 @@ impl Agreements {
         };
         let excess =
             oversubscribed.map_or(String::new(), |o| format!("; the link is oversubscribed by {}", o.excess));
-        self.tell(what, Some(&id), words::promise(&agreement) + &excess);
+        self.publish(what, Some(&id), words::promise(&agreement) + &excess);
         self.tell_begun(&agreement);
         Ok(answer(agreement))
     }
 
-    /// Changes an agreement in the book, and on disk before any caller learns of it.
+    /// Changes an agreement in the ledger, and on disk before any caller learns of it.
     fn change<T>(
         &mut self,
         id: &str,
@@ -283,14 +283,14 @@ impl Agreements {
         change: impl FnOnce(&mut AgreementLedger, &Name) -> Result<T, Rejection>,
     ) -> Result<(Agreement, T), Fault> {
         let before = self.one(id)?.clone();
-        let usage = self.book.usage(&before.id).unwrap_or_default();
-        let done = change(&mut self.book, &before.id).map_err(|rejection| Fault::from(&rejection))?;
+        let usage = self.ledger.usage(&before.id).unwrap_or_default();
+        let done = change(&mut self.ledger, &before.id).map_err(|rejection| Fault::from(&rejection))?;
         let after = self.one(id)?.clone();
         if let Err(error) = store.save_agreements([&after], self.next) {
             let known = self.reconcile(store).is_ok();
             let is_there = known && !self.unsaved.remove(&after.id);
             if !is_there {
-                self.book.restore(before, usage);
+                self.ledger.restore(before, usage);
                 return Err(words::uncertain(&error, known));
             }
         }
@@ -312,7 +312,7 @@ impl Agreements {
 
     /// Ends an agreement. The engine still enforces it until [`Agreements::finish`].
     pub fn terminate(&mut self, id: &str, store: &Store, now: Utc) -> Result<(), Fault> {
-        let (agreement, ()) = self.change(id, store, |book, id| book.terminate(id, now))?;
+        let (agreement, ()) = self.change(id, store, |ledger, id| ledger.terminate(id, now))?;
         self.terminating.insert(agreement.id);
         Ok(())
     }
@@ -324,9 +324,9 @@ impl Agreements {
         }
         let ids = std::mem::take(&mut self.terminating);
         for id in ids {
-            if self.book.finish_termination(&id, now).is_ok() {
+            if self.ledger.finish_termination(&id, now).is_ok() {
                 self.unsaved.insert(id.clone());
-                self.tell(EventKind::AgreementTerminated, Some(&id), "its bandwidth is free".to_owned());
+                self.publish(EventKind::AgreementTerminated, Some(&id), "its bandwidth is free".to_owned());
             }
         }
         self.save(store);
@@ -337,21 +337,21 @@ impl Agreements {
     /// # Errors
     /// There is no such agreement, it cannot be renewed, the link has no room, or the disk refuses.
     pub fn renew(&mut self, id: &str, end: Option<Utc>, store: &Store, now: Utc) -> Result<Agreement, Fault> {
-        let (agreement, _) = self.change(id, store, |book, id| book.renew(id, end, now))?;
+        let (agreement, _) = self.change(id, store, |ledger, id| ledger.renew(id, end, now))?;
         let detail =
             agreement.until.map_or("it has no end now".to_owned(), |end| format!("it ends at {end} now"));
-        self.tell(EventKind::AgreementRenewed, Some(&agreement.id), detail);
+        self.publish(EventKind::AgreementRenewed, Some(&agreement.id), detail);
         Ok(agreement)
     }
 
     /// Accepts or rejects a pending offer.
     pub fn decide(&mut self, id: &str, accept: bool, store: &Store, now: Utc) -> Result<Agreement, Fault> {
-        let (agreement, ()) = self.change(id, store, |book, id| match accept {
-            true => book.accept(id, now).map(drop),
-            false => book.reject(id, now),
+        let (agreement, ()) = self.change(id, store, |ledger, id| match accept {
+            true => ledger.accept(id, now).map(drop),
+            false => ledger.reject(id, now),
         })?;
         let what = if accept { EventKind::AgreementAccepted } else { EventKind::AgreementRejected };
-        self.tell(what, Some(&agreement.id), words::promise(&agreement));
+        self.publish(what, Some(&agreement.id), words::promise(&agreement));
         self.tell_begun(&agreement);
         Ok(agreement)
     }
@@ -359,7 +359,7 @@ impl Agreements {
     /// Reports an agreement that begins with its acceptance.
     fn tell_begun(&mut self, agreement: &Agreement) {
         if agreement.service_state == ServiceState::Ready {
-            self.tell(EventKind::AgreementActivated, Some(&agreement.id), words::promise(agreement));
+            self.publish(EventKind::AgreementActivated, Some(&agreement.id), words::promise(agreement));
         }
     }
 
@@ -372,7 +372,7 @@ impl Agreements {
             let message = format!("cannot tell of the calendar from {from} on to an earlier moment");
             return Err(Fault::new(FaultCode::EndBeforeStart, message));
         }
-        let (calendar, limits) = (self.book.calendar(), self.book.calendar().limits());
+        let (calendar, limits) = (self.ledger.calendar(), self.ledger.calendar().limits());
         let step = |(from, reserved): (Utc, BitRate)| CalendarStep {
             from,
             reserved,
@@ -391,21 +391,21 @@ impl Agreements {
     /// Begins and ends the agreements that are due. This needs no write before enforcement, because the
     /// clock gives the next agent the same result.
     pub(crate) fn advance(&mut self, now: Utc) {
-        for change in self.book.advance(now) {
+        for change in self.ledger.advance(now) {
             self.unsaved.insert(change.id.clone());
             let what = match change.service_state {
                 ServiceState::Completed => EventKind::AgreementExpired,
                 _ => EventKind::AgreementActivated,
             };
-            let detail = self.book.agreement(&change.id).map_or(String::new(), words::promise);
-            self.tell(what, Some(&change.id), detail);
+            let detail = self.ledger.agreement(&change.id).map_or(String::new(), words::promise);
+            self.publish(what, Some(&change.id), detail);
         }
     }
 
     /// Writes the changes of [`Agreements::advance`], and deletes agreements that ended long ago.
     pub(crate) fn settle(&mut self, store: &Store, now: Utc) {
         let old: Vec<Name> =
-            self.book.forget_until(self.rules.remembers_since(now)).into_iter().map(|a| a.id).collect();
+            self.ledger.forget_until(self.rules.remembers_since(now)).into_iter().map(|a| a.id).collect();
         if !old.is_empty()
             && let Err(e) = store.forget_agreements(&old)
         {
@@ -419,7 +419,7 @@ impl Agreements {
         if self.unsaved.is_empty() {
             return;
         }
-        let rows: Vec<&Agreement> = self.unsaved.iter().filter_map(|id| self.book.agreement(id)).collect();
+        let rows: Vec<&Agreement> = self.unsaved.iter().filter_map(|id| self.ledger.agreement(id)).collect();
         match store.save_agreements(rows, self.next) {
             Ok(()) => self.unsaved.clear(),
             Err(e) => tracing::warn!("{e}"),
@@ -432,12 +432,12 @@ impl Agreements {
     /// Counts the delivered bytes, and notices quotas that are used up or renewed.
     pub(super) fn count(&mut self, delivered: &[Delivery], store: &Store, now: ClockReading) {
         for one in delivered.iter().filter(|one| one.delivered.0 > 0) {
-            if self.book.count(&one.id, one.delivered, now.utc).is_ok() {
+            if self.ledger.count(&one.id, one.delivered, now.utc).is_ok() {
                 self.counted.insert(one.id.clone());
             }
         }
         let limited: Vec<_> = self
-            .book
+            .ledger
             .in_force(now.utc)
             .iter()
             .filter_map(|f| Some((f.id.clone(), f.limited_until?, f.max)))
@@ -447,12 +447,12 @@ impl Agreements {
         for (id, until, max) in limited {
             if !self.used_up.contains(&id) {
                 let detail = format!("it may send {max} until {until}");
-                self.tell(EventKind::AgreementQuotaUsedUp, Some(&id), detail);
+                self.publish(EventKind::AgreementQuotaUsedUp, Some(&id), detail);
             }
         }
         let back: Vec<Name> = self.used_up.difference(&used_up).cloned().collect();
         for id in back {
-            self.tell(
+            self.publish(
                 EventKind::AgreementQuotaBack,
                 Some(&id),
                 "a new day or month has begun, or it is over".to_owned(),
@@ -469,11 +469,11 @@ impl Agreements {
     /// Writes the bytes counted under agreements with a quota.
     pub(crate) fn save_counted(&mut self, store: &Store) {
         let counted = std::mem::take(&mut self.counted);
-        let with_quota = |id: &Name| self.book.agreement(id).is_some_and(|a| a.offer.terms.quota.is_some());
+        let with_quota = |id: &Name| self.ledger.agreement(id).is_some_and(|a| a.offer.terms.quota.is_some());
         let usages: Vec<_> = counted
             .into_iter()
             .filter(|id| with_quota(id))
-            .filter_map(|id| self.book.usage(&id).map(|u| (id, u)))
+            .filter_map(|id| self.ledger.usage(&id).map(|u| (id, u)))
             .collect();
         if !usages.is_empty()
             && let Err(e) = store.save_usage(&usages)
@@ -493,22 +493,22 @@ impl Agreements {
             max: f.max,
             limited_until: f.limited_until,
         };
-        self.book.in_force(now).into_iter().map(agreed).collect()
+        self.ledger.in_force(now).into_iter().map(agreed).collect()
     }
 
     /// The highest sum of promises at any moment from now on.
     pub(crate) fn promised(&self, now: Utc) -> BitRate {
-        self.book.calendar().peak(Interval { start: now, end: None })
+        self.ledger.calendar().peak(Interval { start: now, end: None })
     }
 
     /// The part of these promises above the reservable rate.
     pub(crate) fn excess(&self, now: Utc) -> BitRate {
-        self.promised(now).saturating_sub(self.book.calendar().limits().reservable())
+        self.promised(now).saturating_sub(self.ledger.calendar().limits().reservable())
     }
 
     /// The next moment at which an agreement begins or ends.
     pub(crate) fn next_change(&self, after: Utc) -> Option<Utc> {
-        self.book.next_change(after)
+        self.ledger.next_change(after)
     }
 
     /// The status of an agreement of which no class is known.
@@ -525,7 +525,7 @@ impl Agreements {
         agreed: Option<&Agreed>,
         now: Utc,
     ) -> AgreementStatus {
-        let usage = self.book.usage(&agreement.id).unwrap_or_default();
+        let usage = self.ledger.usage(&agreement.id).unwrap_or_default();
         let (class, why) = match class {
             Some(Ok(class)) => (Some(class), None),
             Some(Err(why)) => (None, Some(why)),

@@ -14,22 +14,22 @@ pub(super) fn config(more: &str) -> Config {
 }
 
 /// Agreements with their own database.
-pub(crate) struct Desk {
+pub(crate) struct StoredAgreements {
     pub(crate) agreements: Agreements,
     pub(crate) store: Store,
     _dir: tempfile::TempDir,
 }
 
-impl Desk {
-    pub(crate) fn new() -> Desk {
-        Desk::with("")
+impl StoredAgreements {
+    pub(crate) fn new() -> StoredAgreements {
+        StoredAgreements::with("")
     }
 
-    pub(crate) fn with(more: &str) -> Desk {
+    pub(crate) fn with(more: &str) -> StoredAgreements {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let agreements = Agreements::open(&config(more), &store, utc()).unwrap().unwrap();
-        Desk { agreements, store, _dir: dir }
+        StoredAgreements { agreements, store, _dir: dir }
     }
 }
 
@@ -76,10 +76,10 @@ fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
 
 #[test]
 fn what_classes_are_promised_is_not_promised_to_agreements() {
-    let mut desk = Desk::new();
+    let mut stored = StoredAgreements::new();
     // 95 Mbit/s may be promised, 90 of them to agreements.
-    desk.agreements.promised_to_classes(BitRate::mbit(25));
-    let Desk { agreements, store, .. } = &mut desk;
+    stored.agreements.promised_to_classes(BitRate::mbit(25));
+    let StoredAgreements { agreements, store, .. } = &mut stored;
     let fault = agreements.offer(&client(), None, offer("web", 71), store, moment(0)).unwrap_err();
     assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(70)));
     assert!(agreements.offer(&client(), None, offer("web", 70), store, moment(0)).is_ok());
@@ -122,8 +122,8 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
 
 #[test]
 fn an_operator_who_decides_has_offers_wait() {
-    let mut desk = Desk::with("decide = \"operator\"\n");
-    let Desk { agreements, store, .. } = &mut desk;
+    let mut stored = StoredAgreements::with("decide = \"operator\"\n");
+    let StoredAgreements { agreements, store, .. } = &mut stored;
     let offered = agreements.offer(&client(), None, offer("web", 20), store, moment(0)).unwrap().agreement;
     assert_eq!(offered.state, AgreementState::Pending);
     assert!(agreements.in_force(moment(1).utc).is_empty());
@@ -144,11 +144,11 @@ fn spare_is_shared_by_weight_only_where_the_node_says_so() {
         weighted.terms.weight = weir_share::Weight::new(3).unwrap();
         weighted
     };
-    let mut equal = Desk::with("share = \"additive\"\n");
+    let mut equal = StoredAgreements::with("share = \"additive\"\n");
     let fault = equal.agreements.offer(&client(), None, weighted(), &equal.store, moment(0)).unwrap_err();
     assert_eq!((fault.code, fault.accepted), (FaultCode::ShareNotOffered, vec!["additive".to_owned()]));
-    let mut desk = Desk::new();
-    let Desk { agreements, store, .. } = &mut desk;
+    let mut stored = StoredAgreements::new();
+    let StoredAgreements { agreements, store, .. } = &mut stored;
     agreements.offer(&client(), None, weighted(), store, moment(0)).unwrap();
     agreements.offer(&client(), None, offer("db", 20), store, moment(0)).unwrap();
     let weights: Vec<_> = agreements.in_force(moment(1).utc).iter().map(|one| one.weight).collect();
@@ -160,22 +160,22 @@ fn what_begins_at_once_is_told_and_what_waits_for_a_word_when_that_is_yes() {
     let told = |agreements: &mut Agreements| -> Vec<EventKind> {
         agreements.happened().into_iter().map(|one| one.what).collect()
     };
-    let mut desk = Desk::new();
-    desk.agreements.offer(&client(), None, offer("web", 20), &desk.store, moment(0)).unwrap();
-    assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
+    let mut stored = StoredAgreements::new();
+    stored.agreements.offer(&client(), None, offer("web", 20), &stored.store, moment(0)).unwrap();
+    assert_eq!(told(&mut stored.agreements), ["agreement-accepted", "agreement-activated"]);
     let mut later = offer("db", 20);
     later.terms.start = Some(moment(60).utc);
-    desk.agreements.offer(&client(), None, later, &desk.store, moment(0)).unwrap();
-    assert_eq!(told(&mut desk.agreements), ["agreement-accepted"]);
-    desk.agreements.advance(moment(60).utc);
-    assert_eq!(told(&mut desk.agreements), ["agreement-activated"]);
+    stored.agreements.offer(&client(), None, later, &stored.store, moment(0)).unwrap();
+    assert_eq!(told(&mut stored.agreements), ["agreement-accepted"]);
+    stored.agreements.advance(moment(60).utc);
+    assert_eq!(told(&mut stored.agreements), ["agreement-activated"]);
 
-    let mut desk = Desk::with("decide = \"operator\"\n");
-    let waits = desk.agreements.offer(&client(), None, offer("web", 20), &desk.store, moment(0)).unwrap();
-    assert_eq!(told(&mut desk.agreements), ["agreement-pending"]);
+    let mut stored = StoredAgreements::with("decide = \"operator\"\n");
+    let waits = stored.agreements.offer(&client(), None, offer("web", 20), &stored.store, moment(0)).unwrap();
+    assert_eq!(told(&mut stored.agreements), ["agreement-pending"]);
     let id = waits.agreement.id;
-    desk.agreements.decide(id.as_str(), true, &desk.store, moment(1).utc).unwrap();
-    assert_eq!(told(&mut desk.agreements), ["agreement-accepted", "agreement-activated"]);
+    stored.agreements.decide(id.as_str(), true, &stored.store, moment(1).utc).unwrap();
+    assert_eq!(told(&mut stored.agreements), ["agreement-accepted", "agreement-activated"]);
 }
 
 /// An agreement that was terminating at the crash is terminated after it.
@@ -206,8 +206,8 @@ fn termination_goes_on_after_a_crash_and_old_ones_are_forgotten() {
 /// Earlier promises beyond the new limit are kept and reported.
 #[test]
 fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
-    let mut desk = Desk::new();
-    let Desk { agreements, store, .. } = &mut desk;
+    let mut stored = StoredAgreements::new();
+    let StoredAgreements { agreements, store, .. } = &mut stored;
     agreements.offer(&client(), None, offer("web", 70), store, moment(0)).unwrap();
     assert_eq!(agreements.excess(moment(1).utc), BitRate::ZERO);
     let half = config("reservable = 0.5\n");
@@ -220,8 +220,8 @@ fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
 /// Its use and its renewal are reported once each. Days and months count apart.
 #[test]
 fn quota_is_told_once_each_way_by_day_and_by_month() {
-    let mut desk = Desk::new();
-    let Desk { agreements, store, .. } = &mut desk;
+    let mut stored = StoredAgreements::new();
+    let StoredAgreements { agreements, store, .. } = &mut stored;
     let mut offer = offer("web", 20);
     let after = BitRate::mbit(2);
     offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use weir_agree::{ClockReading, Conditions, Fault, FaultCode, Look, Month, Name, News, Report, Utc};
+use weir_agree::{ClockReading, Conditions, Fault, FaultCode, Look, MonitorEvent, Month, Name, Report, Utc};
 use weir_api::EventKind;
 use weir_netlink::tc::Counters;
 use weir_units::chain;
@@ -131,7 +131,7 @@ impl Agent {
 impl Agreements {
     /// Resumes the months that agreements had before a restart.
     pub(super) fn resume(&mut self, store: &Store, now: Utc) {
-        for id in self.book.in_force(now).into_iter().map(|f| f.id.clone()).collect::<Vec<_>>() {
+        for id in self.ledger.in_force(now).into_iter().map(|f| f.id.clone()).collect::<Vec<_>>() {
             match store.month(&id, now.month()) {
                 Ok(Some(month)) => self.monitor.restore(id, month),
                 Ok(None) => {}
@@ -146,24 +146,24 @@ impl Agreements {
         for (id, look) in looks {
             for news in self.monitor.look(id, look) {
                 match news {
-                    News::Violated(violation) => {
+                    MonitorEvent::Violated(violation) => {
                         let cause = violation.cause;
                         let text =
                             format!("{} short of {}; cause: {cause}", violation.mean, violation.guarantee);
-                        self.tell(EventKind::GuaranteeViolated, Some(id), text);
+                        self.publish(EventKind::GuaranteeViolated, Some(id), text);
                     }
-                    News::Restored(violation) => {
-                        self.tell(EventKind::GuaranteeRestored, Some(id), violation.to_string())
+                    MonitorEvent::Restored(violation) => {
+                        self.publish(EventKind::GuaranteeRestored, Some(id), violation.to_string())
                     }
-                    News::MonthEnded(month) => months.push((id.clone(), *month)),
+                    MonitorEvent::MonthEnded(month) => months.push((id.clone(), *month)),
                 }
                 months.extend(self.monitor.month(id).map(|month| (id.clone(), month)));
             }
             // The book knows the agreement: its delivered bytes were counted just now.
-            let _ = self.book.set_guarantee(id, self.monitor.state(id));
+            let _ = self.ledger.set_guarantee(id, self.monitor.state(id));
         }
         let in_force: BTreeSet<Name> =
-            self.book.in_force(now.utc).into_iter().map(|f| f.id.clone()).collect();
+            self.ledger.in_force(now.utc).into_iter().map(|f| f.id.clone()).collect();
         let over: Vec<Name> = self.monitor.watched().filter(|id| !in_force.contains(id)).cloned().collect();
         for id in over {
             months.extend(self.monitor.forget(&id).map(|month| (id.clone(), month)));

@@ -8,7 +8,7 @@ use weir_api::{ClassKind, Origin};
 use weir_share::{Admission, Policy, Weight};
 use weir_units::BitRate;
 
-use super::{ClassTable, DiscoveredClass, Effective, Entry, is_discovered};
+use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, is_discovered};
 use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::config::{Config, Layer, OTHER, RESERVED, Selector};
 
@@ -101,7 +101,7 @@ pub(super) fn bounded(min: Option<BitRate>, max: BitRate) -> Effective {
 /// Applies agreements in force over the classes' own policies. Returns the reasons why some cannot be
 /// applied.
 pub(super) fn overlay(
-    entries: &mut BTreeMap<ClassKey, Entry>,
+    entries: &mut BTreeMap<ClassKey, ClassEntry>,
     agreed: &[Agreed],
     ceiling: Option<BitRate>,
 ) -> BTreeMap<Name, String> {
@@ -121,7 +121,7 @@ pub(super) fn overlay(
     unmet
 }
 
-fn lay(entries: &mut BTreeMap<ClassKey, Entry>, agreed: &Agreed) -> Result<(), String> {
+fn lay(entries: &mut BTreeMap<ClassKey, ClassEntry>, agreed: &Agreed) -> Result<(), String> {
     let key = target(entries, agreed)?;
     let entry = entries.get_mut(&key).ok_or("its class has gone")?;
     if let Some(other) = &entry.agreement {
@@ -175,13 +175,14 @@ fn whole_container(selector: &weir_agree::Selector) -> Option<&str> {
 }
 
 /// The class that an agreement applies to.
-fn target(entries: &BTreeMap<ClassKey, Entry>, agreed: &Agreed) -> Result<ClassKey, String> {
+fn target(entries: &BTreeMap<ClassKey, ClassEntry>, agreed: &Agreed) -> Result<ClassKey, String> {
     let Some(container) = whole_container(&agreed.selector) else {
         return Ok(ClassKey::new(ClassSource::Agreement, agreed.id.as_str()));
     };
-    let named = |key: &ClassKey, entry: &Entry| key.as_str() == container || entry.class.name == container;
-    let sends = |entry: &Entry| is_discovered(&entry.class) || entry.class.kind == ClassKind::Host;
-    let is_here = |entry: &Entry| entry.minor.is_some() && sends(entry);
+    let named =
+        |key: &ClassKey, entry: &ClassEntry| key.as_str() == container || entry.class.name == container;
+    let sends = |entry: &ClassEntry| is_discovered(&entry.class) || entry.class.kind == ClassKind::Host;
+    let is_here = |entry: &ClassEntry| entry.minor.is_some() && sends(entry);
     // A reserved name always means weir's class. `docker:host` means the container.
     if RESERVED.contains(&container) {
         let own = ClassKey::own(container);

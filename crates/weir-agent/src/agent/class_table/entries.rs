@@ -6,7 +6,7 @@ use weir_api::{ClassKind, Origin};
 use weir_datapath::engine::{CONTROL, DEFAULT, FIRST, HOST};
 use weir_share::Policy;
 
-use super::{ClassTable, DiscoveredClass, Effective, Entry, agreed};
+use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, agreed};
 use crate::{
     agent::class_key::{ClassKey, ClassSource},
     agent::store::SetLayers,
@@ -20,11 +20,12 @@ impl ClassTable {
         config: &Config,
         set: &SetLayers,
         discovered: &[DiscoveredClass],
-    ) -> BTreeMap<ClassKey, Entry> {
+    ) -> BTreeMap<ClassKey, ClassEntry> {
         let nobody = Effective { policy: Policy::default(), origins: [Origin::Default; 3] };
         let mut entries = BTreeMap::new();
         let mut add = |claim: DiscoveredClass, minor| {
-            let entry = Entry { class: claim, effective: nobody, agreement: None, minor, unpromised: None };
+            let entry =
+                ClassEntry { class: claim, effective: nobody, agreement: None, minor, unpromised: None };
             entries.entry(entry.class.key()).or_insert(entry);
         };
         let other = agreed::ceiling(config).map(|_| OTHER);

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use weir_api::{Error, ErrorCode};
 
-use super::Entry;
+use super::ClassEntry;
 use crate::agent::class_key::ClassKey;
 
 /// The entries by name, for a request with many names.
 pub(crate) struct Names<'a> {
-    entries: &'a BTreeMap<ClassKey, Entry>,
+    entries: &'a BTreeMap<ClassKey, ClassEntry>,
     by_name: BTreeMap<&'a str, Vec<&'a ClassKey>>,
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn of(entries: &'a BTreeMap<ClassKey, Entry>) -> Names<'a> {
+    pub(super) fn of(entries: &'a BTreeMap<ClassKey, ClassEntry>) -> Names<'a> {
         let mut by_name: BTreeMap<&str, Vec<&ClassKey>> = BTreeMap::new();
         for (key, entry) in entries {
             by_name.entry(&entry.class.name).or_default().push(key);

@@ -7,7 +7,7 @@ use weir_api::{ClassKind, Error, ErrorCode, Origin};
 use weir_share::{Admission, AdmitError, Promisee, Reservation};
 use weir_units::BitRate;
 
-use super::{Entry, bad};
+use super::{ClassEntry, bad};
 use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::agent::store::{Ledger, Promise};
 
@@ -119,7 +119,7 @@ pub(super) fn make(
     admission: &Admission,
     ledger: &Ledger,
     awaited: Awaited,
-    entries: &mut BTreeMap<ClassKey, Entry>,
+    entries: &mut BTreeMap<ClassKey, ClassEntry>,
     wants: &BTreeMap<ClassKey, Want>,
 ) -> (Ledger, Reservation) {
     let ledger = carry_over(ledger, wants);

@@ -10,7 +10,7 @@ use std::{
 use weir_agree::{Agreement, Name, Usage};
 
 use super::*;
-use crate::agent::agree::{Desk, offer};
+use crate::agent::agree::{StoredAgreements, offer};
 
 /// The variable with the number of damaged files to try.
 const FILES: &str = "WEIR_DAMAGED_FILES";
@@ -43,11 +43,11 @@ fn promised(store: &Store) -> Promised {
 
 /// An ordinary agreement.
 fn agreement() -> Agreement {
-    let mut desk = Desk::new();
+    let mut stored = StoredAgreements::new();
     let utc = weir_agree::Utc::from_millis(1_800_000_000_000);
     let now = weir_agree::ClockReading { utc, monotonic: weir_units::Instant::default() };
     let client = Name::new("1000/acme").unwrap();
-    desk.agreements.offer(&client, None, offer("web", 20), &desk.store, now).unwrap().agreement
+    stored.agreements.offer(&client, None, offer("web", 20), &stored.store, now).unwrap().agreement
 }
 
 fn fill(store: &Store) {

@@ -30,7 +30,7 @@ use weir_api::{Client, ClientError, SetPolicies};
 use super::{Look, Session, Usage};
 use ink::Ink;
 use screen::Screen;
-use state::{Action, News, Sort, State};
+use state::{Action, Sort, State, Update};
 
 const EXAMPLES: &str = "Examples:
   weir top                 full screen, once a second
@@ -83,7 +83,7 @@ pub(super) fn run(args: &TopArgs, session: &mut Session<'_>) -> anyhow::Result<E
 
 /// Prints one frame as wide as the terminal, or 100 characters wide.
 fn one_frame(mut state: State, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    state.hear(sample(&session.client)?);
+    state.apply(sample(&session.client)?);
     let width =
         if session.look.terminal { crossterm::terminal::size().map_or(100, |(width, _)| width) } else { 100 };
     write!(session.out, "{}", draw::as_text(&state, width))?;
@@ -107,14 +107,14 @@ fn figures(once: bool, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn sample(client: &Client) -> Result<News, ClientError> {
-    Ok(News::Sample(Box::new(client.status()?), client.classes()?))
+fn sample(client: &Client) -> Result<Update, ClientError> {
+    Ok(Update::Sample(Box::new(client.status()?), client.classes()?))
 }
 
 /// An event for the screen's thread.
 enum Input {
     Terminal(Event),
-    News(News),
+    Update(Update),
     /// A signal, or the loss of the terminal.
     End,
 }
@@ -174,7 +174,7 @@ fn watch(
         for input in std::iter::once(inbox.recv()?).chain(inbox.try_iter()) {
             match input {
                 Input::End => return Ok(()),
-                Input::News(news) => state.hear(news),
+                Input::Update(update) => state.apply(update),
                 Input::Terminal(Event::Key(key)) if key.kind != KeyEventKind::Release => {
                     match state.press(key) {
                         Action::Quit => return Ok(()),
@@ -212,12 +212,12 @@ fn ask_the_agent(client: &Client, asked: &Receiver<Action>, tell: &Sender<Input>
     let mut next = Instant::now();
     let mut explained = None;
     loop {
-        let news = match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
+        let update = match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 next = Instant::now() + EVERY;
                 let explain = explained.as_deref().map(|name| explain(client, name));
-                let sample = sample(client).unwrap_or_else(|e| News::Silence(e.to_string()));
+                let sample = sample(client).unwrap_or_else(|e| Update::Silence(e.to_string()));
                 explain.into_iter().chain([sample]).collect()
             }
             Ok(Action::Explain(name)) => {
@@ -226,18 +226,18 @@ fn ask_the_agent(client: &Client, asked: &Receiver<Action>, tell: &Sender<Input>
             }
             Ok(Action::Set(change)) => {
                 let changed = client.set(&SetPolicies { changes: vec![change], allow_absent: false });
-                vec![News::Changed(changed.map_err(|e| e.to_string()))]
+                vec![Update::Changed(changed.map_err(|e| e.to_string()))]
             }
-            Ok(Action::None | Action::Quit) => Vec::<News>::new(),
+            Ok(Action::None | Action::Quit) => Vec::<Update>::new(),
         };
-        for news in news {
-            if tell.send(Input::News(news)).is_err() {
+        for update in update {
+            if tell.send(Input::Update(update)).is_err() {
                 return;
             }
         }
     }
 }
 
-fn explain(client: &Client, name: &str) -> News {
-    News::Explained(client.explain(name).map(Box::new).map_err(|e| e.to_string()))
+fn explain(client: &Client, name: &str) -> Update {
+    Update::Explained(client.explain(name).map(Box::new).map_err(|e| e.to_string()))
 }

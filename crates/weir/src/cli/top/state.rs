@@ -1,4 +1,4 @@
-//! The state of `weir top`, and the effect of keys and news on it. It uses no clock, terminal or
+//! The state of `weir top`, and the effect of keys and update on it. It uses no clock, terminal or
 //! socket. Effects are returned as an [`Action`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -70,7 +70,7 @@ pub(super) enum Mode {
 
 /// A message from the agent's thread.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Update {
     /// The agent's figures, once a second.
     Sample(Box<Status>, Vec<Class>),
     /// The reason why there is no answer.
@@ -217,9 +217,9 @@ impl State {
     }
 
     /// Applies a message from the agent's thread.
-    pub(super) fn hear(&mut self, news: News) {
-        match news {
-            News::Sample(status, classes) => {
+    pub(super) fn apply(&mut self, update: Update) {
+        match update {
+            Update::Sample(status, classes) => {
                 if self.status.as_ref().is_some_and(|old| old.pid != status.pid) {
                     self.note = Note::good("the agent has been restarted".to_owned());
                 } else if let Some(note) = &mut self.note {
@@ -233,11 +233,11 @@ impl State {
                     self.classes = classes;
                 }
             }
-            News::Silence(why) => {
+            Update::Silence(why) => {
                 let tries = self.silence.take().map_or(0, |(_, tries)| tries);
                 self.silence = Some((why, tries + 1));
             }
-            News::Changed(Ok(changed)) => {
+            Update::Changed(Ok(changed)) => {
                 for class in changed {
                     self.note = Note::good(format!("{} has weight {} now", class.name, class.policy.weight));
                     if let Some(known) = self.classes.iter_mut().find(|known| id(known) == id(&class)) {
@@ -245,8 +245,8 @@ impl State {
                     }
                 }
             }
-            News::Changed(Err(why)) => self.note = Note::bad(why),
-            News::Explained(explained) => {
+            Update::Changed(Err(why)) => self.note = Note::bad(why),
+            Update::Explained(explained) => {
                 if self.mode == Mode::Explain {
                     self.explanation = Some(explained);
                 }

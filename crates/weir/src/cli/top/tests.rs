@@ -10,19 +10,19 @@ use super::{
     draw,
     ink::Ink,
     panel::wrap,
-    state::{Action, HISTORY, Mode, News, Sort, State, id},
+    state::{Action, HISTORY, Mode, Sort, State, Update, id},
 };
 use weir_fake_agent as fake;
 
 /// A state after one sample of the fake agent.
 fn state() -> State {
     let mut state = State::new("/run/weir/weir.sock".to_owned(), Sort::Rate);
-    state.hear(sample());
+    state.apply(sample());
     state
 }
 
-fn sample() -> News {
-    News::Sample(Box::new(fake::status()), fake::classes())
+fn sample() -> Update {
+    Update::Sample(Box::new(fake::status()), fake::classes())
 }
 
 /// The same state with a group above `web`.
@@ -33,7 +33,7 @@ fn grouped() -> State {
     group.source = "config".to_owned();
     classes.push(group);
     let mut state = state();
-    state.hear(News::Sample(Box::new(fake::status()), classes));
+    state.apply(Update::Sample(Box::new(fake::status()), classes));
     state
 }
 
@@ -104,17 +104,17 @@ fn numbers_stand_in_line_and_bars_end_together() {
 fn without_an_agent_the_screen_says_so_and_keeps_what_it_knew() {
     let mut empty = State::new("/tmp/x.sock".to_owned(), Sort::Rate);
     assert!(screen(&empty, 80, 10)[0].contains("asking the agent at /tmp/x.sock"));
-    empty.hear(News::Silence("cannot reach the agent".to_owned()));
+    empty.apply(Update::Silence("cannot reach the agent".to_owned()));
     assert!(screen(&empty, 80, 10)[1].contains("agent unreachable, retrying (1): cannot reach the agent"));
     let mut known = state();
-    known.hear(News::Silence("gone".to_owned()));
-    known.hear(News::Silence("gone".to_owned()));
+    known.apply(Update::Silence("gone".to_owned()));
+    known.apply(Update::Silence("gone".to_owned()));
     let all = screen(&known, 120, 22).join("\n");
     assert!(all.contains("agent unreachable, retrying (2): gone"), "{all}");
     assert!(all.contains("54.1mbit"), "{all}");
     let mut status = fake::status();
     status.pid += 1;
-    known.hear(News::Sample(Box::new(status), fake::classes()));
+    known.apply(Update::Sample(Box::new(status), fake::classes()));
     let all = screen(&known, 120, 22).join("\n");
     assert!(!all.contains("unreachable") && all.contains("the agent has been restarted"), "{all}");
 }
@@ -146,7 +146,7 @@ fn two_groups_of_one_name_do_not_show_their_members_twice() {
     twin.source = "docker".to_owned();
     classes.push(twin);
     let mut state = state();
-    state.hear(News::Sample(Box::new(fake::status()), classes));
+    state.apply(Update::Sample(Box::new(fake::status()), classes));
     assert_eq!(names(&state).iter().filter(|name| **name == "web").count(), 1);
     assert_eq!(names(&state).len(), 6);
 }
@@ -190,14 +190,14 @@ fn arrows_select_and_the_choice_stays_when_the_order_changes() {
     assert_eq!(selected(&state), "web");
     let mut classes = fake::classes();
     classes[0].rate = BitRate::ZERO;
-    state.hear(News::Sample(Box::new(fake::status()), classes));
+    state.apply(Update::Sample(Box::new(fake::status()), classes));
     assert_eq!(selected(&state), "web");
     press(&mut state, KeyCode::End);
     press(&mut state, KeyCode::Down);
     assert_eq!(selected(&state), "web", "idle by now, and so last by name");
     press(&mut state, KeyCode::Home);
     assert_eq!(selected(&state), "video");
-    state.hear(News::Sample(Box::new(fake::status()), vec![fake::classes()[2].clone()]));
+    state.apply(Update::Sample(Box::new(fake::status()), vec![fake::classes()[2].clone()]));
     assert_eq!(selected(&state), "camera", "the chosen one has gone");
 }
 
@@ -217,9 +217,9 @@ fn plus_and_minus_change_the_selected_weight_step_by_step() {
     press(&mut state, KeyCode::End);
     assert_eq!(press(&mut state, KeyCode::Char('-')), Action::None, "the weight is 1 already");
     assert!(state.note.as_ref().unwrap().bad);
-    state.hear(News::Changed(Err("no right to".to_owned())));
+    state.apply(Update::Changed(Err("no right to".to_owned())));
     assert!(screen(&state, 100, 22)[21].starts_with("no right to"));
-    state.hear(sample());
+    state.apply(sample());
     assert_eq!(state.classes[1].policy.weight, fake::weight(3), "what the agent says counts");
 }
 
@@ -228,7 +228,7 @@ fn two_classes_of_one_name_are_asked_for_by_source() {
     let mut classes = fake::classes();
     classes[2].name = "web".to_owned();
     let mut state = state();
-    state.hear(News::Sample(Box::new(fake::status()), classes));
+    state.apply(Update::Sample(Box::new(fake::status()), classes));
     press(&mut state, KeyCode::End);
     match press(&mut state, KeyCode::Char('+')) {
         Action::Set(change) => assert_eq!(change.name, "config:web"),
@@ -245,7 +245,7 @@ fn a_note_goes_with_the_next_key_or_after_a_while() {
     assert!(state.note.is_none());
     press(&mut state, KeyCode::Char('+'));
     for _ in 0..4 {
-        state.hear(sample());
+        state.apply(sample());
     }
     assert!(state.note.is_none());
 }
@@ -255,7 +255,7 @@ fn the_explanation_opens_scrolls_and_closes() {
     let mut state = state();
     assert_eq!(press(&mut state, KeyCode::Char('e')), Action::Explain(Some("video".to_owned())));
     assert!(screen(&state, 100, 24).join("\n").contains("asking ..."));
-    state.hear(News::Explained(Ok(Box::new(fake::explanation(fake::classes()[1].clone())))));
+    state.apply(Update::Explained(Ok(Box::new(fake::explanation(fake::classes()[1].clone())))));
     let all = screen(&state, 100, 24).join("\n");
     assert!(all.contains("2. by weight 2 of 6 the share is 33.3mbit"), "{all}");
     assert!(all.contains("tenant-a       2     40mbit  weight"), "{all}");
@@ -268,7 +268,7 @@ fn the_explanation_opens_scrolls_and_closes() {
     assert!(end.contains("demand"), "{end}");
     assert_eq!(press(&mut state, KeyCode::Esc), Action::Explain(None));
     assert_eq!(state.mode, Mode::Table);
-    state.hear(News::Explained(Err("late".to_owned())));
+    state.apply(Update::Explained(Err("late".to_owned())));
     assert!(state.explanation.is_none());
 }
 
@@ -278,11 +278,11 @@ fn a_pause_keeps_the_figures_until_it_ends() {
     press(&mut state, KeyCode::Char('p'));
     let mut classes = fake::classes();
     classes[1].rate = BitRate::mbit(1);
-    state.hear(News::Sample(Box::new(fake::status()), classes.clone()));
+    state.apply(Update::Sample(Box::new(fake::status()), classes.clone()));
     let lines = screen(&state, 100, 22);
     assert!(lines[0].contains("PAUSED") && lines.join("\n").contains("54.1mbit"));
     press(&mut state, KeyCode::Char('p'));
-    state.hear(News::Sample(Box::new(fake::status()), classes));
+    state.apply(Update::Sample(Box::new(fake::status()), classes));
     assert!(!screen(&state, 100, 22).join("\n").contains("54.1mbit"));
 }
 
@@ -299,10 +299,10 @@ fn q_and_ctrl_c_leave_but_q_is_a_letter_in_the_filter() {
 fn the_history_is_a_minute_long_and_forgets_who_has_gone() {
     let mut state = state();
     for _ in 0..2 * HISTORY {
-        state.hear(sample());
+        state.apply(sample());
     }
     assert!(state.history.values().all(|rates| rates.len() == HISTORY));
-    state.hear(News::Sample(Box::new(fake::status()), fake::classes()[..1].to_vec()));
+    state.apply(Update::Sample(Box::new(fake::status()), fake::classes()[..1].to_vec()));
     assert_eq!(state.history.keys().collect::<Vec<_>>(), ["docker:web"]);
 }
 
@@ -313,7 +313,7 @@ fn a_class_keeps_its_colour_and_a_newcomer_takes_a_free_one() {
     assert_eq!(before.len(), 3, "the host needs none");
     let mut classes = fake::classes();
     classes[1] = fake::class("another", BitRate::ZERO, BitRate::ZERO);
-    state.hear(News::Sample(Box::new(fake::status()), classes));
+    state.apply(Update::Sample(Box::new(fake::status()), classes));
     assert_eq!(state.colours["docker:web"], before["docker:web"]);
     assert_eq!(state.colours["config:camera"], before["config:camera"]);
     assert_eq!(state.colours["docker:another"], before["docker:video"]);
@@ -324,7 +324,7 @@ fn a_row_out_of_sight_comes_into_sight_when_selected() {
     let classes: Vec<_> =
         (0..100).map(|n| fake::class(&format!("c{n:02}"), BitRate::mbit(1), BitRate(n))).collect();
     let mut state = State::new(String::new(), Sort::Name);
-    state.hear(News::Sample(Box::new(fake::status()), classes));
+    state.apply(Update::Sample(Box::new(fake::status()), classes));
     for _ in 0..60 {
         press(&mut state, KeyCode::Down);
     }
@@ -407,14 +407,14 @@ proptest! {
         let mut state = State::new("/s".to_owned(), Sort::Rate);
         let mut status = fake::status();
         status.capacity = BitRate(capacity);
-        state.hear(News::Sample(Box::new(status), classes.clone()));
+        state.apply(Update::Sample(Box::new(status), classes.clone()));
         for class in &classes {
             state.history.insert(id(class), history.iter().map(|&rate| BitRate(rate)).collect::<VecDeque<_>>());
         }
         for key in keys {
             if let Action::Explain(Some(_)) = press(&mut state, KeyCode::Char(key)) {
                 let class = state.selected().unwrap().clone();
-                state.hear(News::Explained(Ok(Box::new(fake::explanation(class)))));
+                state.apply(Update::Explained(Ok(Box::new(fake::explanation(class)))));
             }
         }
         let lines = screen(&state, size.0, size.1);

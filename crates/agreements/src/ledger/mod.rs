@@ -19,9 +19,9 @@ use std::{
 use weir_units::{Bytes, Instant};
 
 use crate::{
-    Agreement, AgreementState, Booking, Calendar, Earliest, Event, Grant, GuaranteeState, Limits, Name,
-    Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Shortage, Template, Terms, TermsError,
-    Usage, Utc,
+    Agreement, AgreementEvent, AgreementState, Booking, Calendar, Earliest, Grant, GuaranteeState, Limits,
+    Name, Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Shortage, Template, Terms,
+    TermsError, Usage, Utc,
 };
 use check::{check_claim, check_constraints, check_expiration};
 use force::in_force;
@@ -29,7 +29,7 @@ use reservations::SelectorReservations;
 
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BookLimits {
+pub struct LedgerLimits {
     /// How many agreements in all, those that are over included until they are forgotten.
     pub agreements: usize,
     /// How many of one party.
@@ -40,11 +40,11 @@ pub struct BookLimits {
     pub throttle: ThrottleLimits,
 }
 
-impl Default for BookLimits {
+impl Default for LedgerLimits {
     /// 100,000 agreements, 1,000 of a party, and the last 4,096 rejections.
-    fn default() -> BookLimits {
+    fn default() -> LedgerLimits {
         let throttle = ThrottleLimits::default();
-        BookLimits { agreements: 100_000, of_party: 1_000, rejections: 4_096, throttle }
+        LedgerLimits { agreements: 100_000, of_party: 1_000, rejections: 4_096, throttle }
     }
 }
 
@@ -80,7 +80,7 @@ pub struct Change {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LedgerEntry {
     agreement: Agreement,
     usage: Usage,
     oversubscribed: Option<Oversubscribed>,
@@ -103,10 +103,10 @@ enum Answer {
 /// rejection is remembered for when the same offer is sent again.
 #[derive(Debug)]
 pub struct AgreementLedger {
-    limits: BookLimits,
+    limits: LedgerLimits,
     calendar: Calendar,
     templates: BTreeMap<Name, Template>,
-    entries: BTreeMap<Name, Entry>,
+    entries: BTreeMap<Name, LedgerEntry>,
     /// Observed, by start: not begun.
     waiting: BTreeSet<(Utc, Name)>,
     /// Observed: begun.
@@ -127,7 +127,7 @@ pub struct AgreementLedger {
 impl AgreementLedger {
     /// Without agreements.
     #[must_use]
-    pub fn new(link: Limits, limits: BookLimits) -> AgreementLedger {
+    pub fn new(link: Limits, limits: LedgerLimits) -> AgreementLedger {
         AgreementLedger {
             limits,
             calendar: Calendar::new(link),
@@ -255,7 +255,7 @@ impl AgreementLedger {
         match answer {
             Answer::Accepted(id) => {
                 let entry = self.entries.get(id).filter(|entry| entry.agreement.offer == *offer);
-                let Entry { agreement, oversubscribed, .. } = entry.ok_or_else(reused)?;
+                let LedgerEntry { agreement, oversubscribed, .. } = entry.ok_or_else(reused)?;
                 let at_present = || self.calendar.oversubscribed(self.calendar.peak(agreement.interval()));
                 let oversubscribed = oversubscribed.or_else(at_present);
                 Ok(Accepted { agreement: agreement.clone(), oversubscribed, repeated: true })
@@ -339,7 +339,7 @@ impl AgreementLedger {
         };
         check_claim(&self.claims, &selector, interval)?;
         let grant = self.calendar.check(&request, now)?;
-        let state = AgreementState::Pending.on(Event::Accept)?;
+        let state = AgreementState::Pending.on(AgreementEvent::Accept)?;
         let service_state = if interval.start > now { ServiceState::NotReady } else { ServiceState::Ready };
         let agreement = Agreement {
             id: id.clone(),
@@ -392,14 +392,14 @@ impl AgreementLedger {
             closed = agreement.until.or(Some(agreement.answered));
             self.closed.extend(closed.map(|moment| (moment, id.clone())));
         }
-        self.entries.insert(id.clone(), Entry { agreement, usage, oversubscribed, booking, closed });
+        self.entries.insert(id.clone(), LedgerEntry { agreement, usage, oversubscribed, booking, closed });
         self.note_quota(&id, usage, None);
     }
 
     /// Takes an agreement out of the book as if it had never been made.
     pub fn withdraw(&mut self, id: &Name) -> Option<Agreement> {
         self.unlist(id, Utc::MIN);
-        let Entry { agreement, closed, .. } = self.entries.remove(id)?;
+        let LedgerEntry { agreement, closed, .. } = self.entries.remove(id)?;
         if let Some(moment) = closed {
             self.closed.remove(&(moment, id.clone()));
         }
@@ -443,13 +443,18 @@ impl AgreementLedger {
         while let Some((end, id)) = pop_due(&mut self.ending, now) {
             self.unlist(&id, end);
             self.close(&id, end);
-            changes.extend(self.set(&id, Some(Event::End), ServiceState::Completed));
+            changes.extend(self.set(&id, Some(AgreementEvent::End), ServiceState::Completed));
         }
         self.calendar.forget_before(now);
         changes
     }
 
-    fn set(&mut self, id: &Name, event: Option<Event>, service_state: ServiceState) -> Option<Change> {
+    fn set(
+        &mut self,
+        id: &Name,
+        event: Option<AgreementEvent>,
+        service_state: ServiceState,
+    ) -> Option<Change> {
         let agreement = &mut self.entries.get_mut(id)?.agreement;
         if let Some(event) = event {
             agreement.state = agreement.state.on(event).ok()?;
@@ -481,7 +486,7 @@ impl AgreementLedger {
         ids.sort_unstable();
         ids.into_iter()
             .filter_map(|id| {
-                let Entry { agreement, usage, .. } = self.entries.get(id)?;
+                let LedgerEntry { agreement, usage, .. } = self.entries.get(id)?;
                 in_force(agreement, usage, at)
             })
             .collect()

@@ -1,13 +1,13 @@
 //! The life of an agreement, or of an offer that waits, after its first answer.
 
 use super::{
-    Accepted, AgreementLedger, Entry, Rejection,
+    Accepted, AgreementLedger, LedgerEntry, Rejection,
     check::{check_claim, check_expiration, check_length},
     pop_due,
 };
 use crate::{
-    Agreement, AgreementState, Event, Grant, IllegalTransition, Interval, Name, Refusal, ServiceState, Usage,
-    Utc,
+    Agreement, AgreementEvent, AgreementState, Grant, IllegalTransition, Interval, Name, Refusal,
+    ServiceState, Usage, Utc,
 };
 
 impl AgreementLedger {
@@ -19,7 +19,7 @@ impl AgreementLedger {
         let entry = self.entries.get(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         let state = entry.agreement.state;
         if state != AgreementState::Pending {
-            return Err(IllegalTransition { event: Event::Accept, state }.into());
+            return Err(IllegalTransition { event: AgreementEvent::Accept, state }.into());
         }
         let Some(pending) = self.withdraw(id) else { return Err(Rejection::UnknownAgreement(id.clone())) };
         match self.decide(&pending.offer, id, now) {
@@ -40,7 +40,7 @@ impl AgreementLedger {
     /// [`Rejection`] without such an agreement, or if its state does not allow it.
     pub fn reject(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        entry.agreement.state = entry.agreement.state.on(Event::Reject)?;
+        entry.agreement.state = entry.agreement.state.on(AgreementEvent::Reject)?;
         entry.agreement.service_state = ServiceState::Completed;
         self.close(id, now);
         Ok(())
@@ -52,9 +52,9 @@ impl AgreementLedger {
     /// [`Rejection`] with the reason.
     pub fn renew(&mut self, id: &Name, end: Option<Utc>, now: Utc) -> Result<Grant, Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        let Entry { agreement, booking: Some(booking), .. } = entry else {
+        let LedgerEntry { agreement, booking: Some(booking), .. } = entry else {
             let state = entry.agreement.state;
-            return Err(IllegalTransition { event: Event::Renew, state }.into());
+            return Err(IllegalTransition { event: AgreementEvent::Renew, state }.into());
         };
         let Some(old) = agreement.until else { return Err(Refusal::NoEnd.into()) };
         let expiration = agreement.offer.context.expiration;
@@ -82,9 +82,9 @@ impl AgreementLedger {
     /// [`Rejection`] without such an agreement, or if its state does not allow it.
     pub fn terminate(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        entry.agreement.state = entry.agreement.state.on(Event::Terminate)?;
+        entry.agreement.state = entry.agreement.state.on(AgreementEvent::Terminate)?;
         self.unlist(id, now);
-        if let Some(Entry { agreement, .. }) = self.entries.get_mut(id) {
+        if let Some(LedgerEntry { agreement, .. }) = self.entries.get_mut(id) {
             let end = agreement.until.map_or(now, |until| until.min(now));
             agreement.until = Some(end.max(agreement.from));
         }
@@ -97,7 +97,7 @@ impl AgreementLedger {
     /// [`Rejection`] without such an agreement, or if its state does not allow it.
     pub fn finish_termination(&mut self, id: &Name, now: Utc) -> Result<(), Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        entry.agreement.state = entry.agreement.state.on(Event::TerminationDone)?;
+        entry.agreement.state = entry.agreement.state.on(AgreementEvent::TerminationDone)?;
         entry.agreement.service_state = ServiceState::Completed;
         self.close(id, now);
         Ok(())
