@@ -54,11 +54,11 @@ pub fn image(text: &str) {
     assert_eq!(image.to_string().parse::<Image>().as_ref(), Ok(&image), "{text}");
 }
 
-/// News of a peer. They read as the same once written.
+/// An event of a site. Its text is read as the same event.
 ///
 /// # Panics
-/// They do not.
-pub fn events(text: &str) {
-    let Ok(news) = text.parse::<SiteEvent>() else { return };
-    assert_eq!(news.to_string().parse(), Ok(news));
+/// The text is read as another event, or not at all.
+pub fn site_event(text: &str) {
+    let Ok(event) = text.parse::<SiteEvent>() else { return };
+    assert_eq!(event.to_string().parse(), Ok(event));
 }

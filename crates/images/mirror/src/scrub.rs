@@ -202,14 +202,14 @@ impl Mirror {
 
     /// Looks again at what other nodes got from here and found to be wrong.
     pub(crate) async fn hear_doubts(&self) {
-        let mut news = self.coordination().events();
+        let mut events = self.coordination().events();
         loop {
-            match news.recv().await {
+            match events.recv().await {
                 Ok(SiteEvent::Suspect(digest)) => {
                     // An error is that the mirror is stopping.
                     let _ = self.ask_store(move |store| store.doubt(&digest)).await;
                 }
-                // Others' news, or more than could be read: the next scrub finds what was lost.
+                // Events of other kinds, or more than could be read: the next scrub finds what was lost.
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return std::future::pending().await,
             }

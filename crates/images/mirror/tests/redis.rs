@@ -33,7 +33,7 @@ async fn heals(node: &Redis) {
 async fn redis_conforms() {
     let server = RedisServer::start().await;
     let [one, two] = ["10.0.0.1:5051", "10.0.0.2:5051"].map(|address| server.node(address));
-    // Connected, as news are of those who listen already.
+    // Connected, as events are of those who listen already.
     for node in [&one, &two] {
         node.nodes(UnixMillis::now()).await.unwrap();
     }
@@ -80,10 +80,10 @@ async fn redis_that_forgot_everything_gives_larger_fences_still() {
     let after = granted(&node, b"x").await;
     assert!(after.fence > before.fence, "{} after {}", after.fence, before.fence);
     // News come again too.
-    let mut news = node.events();
+    let mut events = node.events();
     let told = weir_image::coordination::SiteEvent::Evicted(digest(b"x"));
     node.publish_event(&told).await.unwrap();
-    let heard = tokio::time::timeout(Duration::from_secs(10), news.recv()).await.unwrap();
+    let heard = tokio::time::timeout(Duration::from_secs(10), events.recv()).await.unwrap();
     assert_eq!(heard, Ok(told));
 }
 

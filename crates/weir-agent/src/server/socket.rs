@@ -61,7 +61,7 @@ impl Socket {
     /// the group `weir` and users with a right.
     ///
     /// # Errors
-    /// [`BindError`]. The socket of a live agent is never replaced.
+    /// Another agent has the socket, or it cannot be made. The socket of a live agent is never replaced.
     pub fn bind(path: &Path, rights: &Rights) -> Result<Socket, BindError> {
         let io = |what, path: &Path| {
             let path = path.to_owned();

@@ -56,9 +56,9 @@ impl Coordination for Embedded {
         Box::pin(ready(Ok(self.kept().nodes(now))))
     }
 
-    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()> {
+    fn publish_event<'a>(&'a self, event: &'a SiteEvent) -> Answer<'a, ()> {
         // An error means that no receiver listens.
-        let _ = self.events.send(news.clone());
+        let _ = self.events.send(event.clone());
         Box::pin(ready(Ok(())))
     }
 

@@ -22,7 +22,7 @@ pub const LEASE: Duration = Duration::from_secs(4);
 /// How long what a node has registered holds unless it registers again.
 pub const REGISTERED: Duration = Duration::from_secs(60);
 
-/// Unread news; a reader that is too slow looks for itself.
+/// Unread events; a reader that is too slow looks for itself.
 const EVENTS_CAPACITY: usize = 1024;
 
 /// The right to download a blob, for [`LEASE`] from when it was taken or renewed.
@@ -126,7 +126,7 @@ pub trait Coordination: Send + Sync + fmt::Debug {
     fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes>;
 
     /// Tells all nodes, this one too.
-    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()>;
+    fn publish_event<'a>(&'a self, event: &'a SiteEvent) -> Answer<'a, ()>;
 
     /// The messages from now on.
     fn events(&self) -> broadcast::Receiver<SiteEvent>;
@@ -149,12 +149,12 @@ mod tests {
     #[test]
     fn news_are_read_as_they_are_written_and_others_are_none() {
         let digest = Digest::of(crate::digest::Algorithm::Sha512, b"x");
-        for news in [
+        for event in [
             SiteEvent::Published(digest.clone()),
             SiteEvent::Evicted(digest.clone()),
             SiteEvent::Suspect(digest),
         ] {
-            assert_eq!(news.to_string().parse(), Ok(news));
+            assert_eq!(event.to_string().parse(), Ok(event));
         }
         for text in ["", "published", "published x", "moved sha256:00"] {
             assert_eq!(text.parse::<SiteEvent>(), Err(NotNews), "{text}");

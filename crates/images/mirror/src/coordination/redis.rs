@@ -210,9 +210,9 @@ impl Redis {
 /// A message of the channel; others are not for us.
 fn hear(push: &PushInfo, to: &broadcast::Sender<SiteEvent>) {
     let (PushKind::Message, Some(Value::BulkString(bytes))) = (&push.kind, push.data.get(1)) else { return };
-    if let Some(news) = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()) {
+    if let Some(event) = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()) {
         // An error means that no receiver listens.
-        let _ = to.send(news);
+        let _ = to.send(event);
     }
 }
 
@@ -278,10 +278,10 @@ impl Coordination for Redis {
         })
     }
 
-    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()> {
+    fn publish_event<'a>(&'a self, event: &'a SiteEvent) -> Answer<'a, ()> {
         Box::pin(async move {
             let mut command = redis::cmd("PUBLISH");
-            command.arg(self.key("news")).arg(news.to_string());
+            command.arg(self.key("news")).arg(event.to_string());
             self.ask::<i64>(command).await.map(drop)
         })
     }

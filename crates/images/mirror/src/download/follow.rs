@@ -33,7 +33,7 @@ impl Downloads {
     pub(super) async fn follow(&self, job: &Job, by: &str) -> Result<Followed, Fault> {
         tracing::debug!("{} is brought by {by}", job.digest);
         count(&self.stats.followed, 1);
-        let mut news = self.coordination.events();
+        let mut events = self.coordination.events();
         let (mut asked, mut moved) = (Instant::now(), Instant::now());
         loop {
             if self.is_proved(job).await {
@@ -52,8 +52,8 @@ impl Downloads {
                     Err(_) => return Ok(Followed::Alone),
                 }
             }
-            // Woken by news; which, the next look tells.
-            let _ = timeout(LOOK, news.recv()).await;
+            // An event woke it; the next look tells which.
+            let _ = timeout(LOOK, events.recv()).await;
         }
     }
 

@@ -106,12 +106,12 @@ async fn registrations(one: &dyn Coordination, two: &dyn Coordination, clock: &d
 async fn messages(one: &dyn Coordination, two: &dyn Coordination) {
     let told = [SiteEvent::Published(digest(b"m")), SiteEvent::Evicted(digest(b"m"))];
     let mut ears = [one.events(), two.events()];
-    for news in &told {
-        assert_eq!(one.publish_event(news).await, Ok(()));
+    for event in &told {
+        assert_eq!(one.publish_event(event).await, Ok(()));
     }
     for ear in &mut ears {
-        for news in &told {
-            assert_eq!(heard(ear).await.as_ref(), Some(news), "all hear it, in its order");
+        for event in &told {
+            assert_eq!(heard(ear).await.as_ref(), Some(event), "all hear it, in its order");
         }
     }
 }

@@ -94,11 +94,11 @@ impl Coordination for InMemoryNode {
         self.with(|kept| kept.nodes(now))
     }
 
-    fn publish_event<'a>(&'a self, news: &'a SiteEvent) -> Answer<'a, ()> {
+    fn publish_event<'a>(&'a self, event: &'a SiteEvent) -> Answer<'a, ()> {
         let sender = &self.site.events;
         self.with(|_| {
             // An error means that no receiver listens.
-            let _ = sender.send(news.clone());
+            let _ = sender.send(event.clone());
         })
     }
 

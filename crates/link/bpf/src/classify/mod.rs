@@ -44,7 +44,8 @@ pub struct ClassifierConfig {
     pub cgroup_levels: u32,
     /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
     pub cookie: u32,
-    /// Of [`PACED`](Config::PACED), [`IN_PLACE`](Config::IN_PLACE) and [`USER`](Config::USER).
+    /// Of [`PACED`](ClassifierConfig::PACED),
+    /// [`IN_PLACE`](ClassifierConfig::IN_PLACE) and [`USER`](ClassifierConfig::USER).
     pub pacing: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,

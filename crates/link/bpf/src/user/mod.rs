@@ -66,7 +66,7 @@ impl UserPath {
     }
 
     /// Says which device, by its index, has these many lanes, and what marks packets that come back
-    /// from it ([`ClassifierConfig::cookie`](crate::Config)).
+    /// from it ([`ClassifierConfig::cookie`](crate::ClassifierConfig)).
     ///
     /// # Errors
     /// [`Error`].

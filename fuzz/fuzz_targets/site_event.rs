@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| weir_image::fuzz::news(text));
+fuzz_target!(|text: &str| weir_image::fuzz::site_event(text));
