@@ -68,7 +68,7 @@ impl Quota {
     /// Until when it is used up, seen from `at`; none if it is not. A quota of `n` bytes is used
     /// up when `n` have been sent.
     #[must_use]
-    pub fn used_up_until(&self, usage: &Usage, at: Utc) -> Option<Utc> {
+    pub(crate) fn used_up_until(&self, usage: &Usage, at: Utc) -> Option<Utc> {
         let month = self.month.is_some_and(|quota| usage.sent_in_month(at) >= quota);
         let day = self.day.is_some_and(|quota| usage.sent_in_day(at) >= quota);
         match (month, day) {

@@ -97,7 +97,7 @@ impl Utc {
 
     /// The first moment of the month after.
     #[must_use]
-    pub fn next_month(self) -> Utc {
+    pub(crate) fn next_month(self) -> Utc {
         self.month().civil().checked_add(1.month()).map_or(Utc::MAX, Utc::of)
     }
 
@@ -180,7 +180,7 @@ impl Interval {
 
     /// Whether some moment is in both.
     #[must_use]
-    pub fn overlaps(&self, other: &Interval) -> bool {
+    pub(crate) fn overlaps(&self, other: &Interval) -> bool {
         self.end.is_none_or(|end| other.start < end) && other.end.is_none_or(|end| self.start < end)
     }
 }

@@ -187,7 +187,12 @@ impl Calendar {
     ///
     /// # Errors
     /// [`Refusal`] for the first constraint that does not hold.
-    pub fn check_extension(&self, booking: &Booking, end: Option<Utc>, now: Utc) -> Result<Grant, Refusal> {
+    pub(crate) fn check_extension(
+        &self,
+        booking: &Booking,
+        end: Option<Utc>,
+        now: Utc,
+    ) -> Result<Grant, Refusal> {
         let Some(old) = booking.interval.end else { return Err(Refusal::NoEnd) };
         match end {
             _ if old <= now => Err(Refusal::Over { end: old, now }),

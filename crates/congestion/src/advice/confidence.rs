@@ -120,7 +120,7 @@ impl Mean {
     /// (Waudby-Smith et al. 2024, "Time-uniform central limit theory and asymptotic confidence
     /// sequences", Theorem 2.2). Infinite for fewer than 100.
     #[must_use]
-    pub fn half_width(&self, alpha: f64) -> f64 {
+    pub(crate) fn half_width(&self, alpha: f64) -> f64 {
         if self.count < ENOUGH {
             return f64::INFINITY;
         }
@@ -161,7 +161,7 @@ impl TurnMean {
     }
 
     /// The turn has ended; one without values does not count.
-    pub fn end_turn(&mut self) {
+    pub(crate) fn end_turn(&mut self) {
         let [n, s] = std::mem::take(&mut self.last);
         if n > 0.0 {
             self.turns += 1;
@@ -187,7 +187,7 @@ impl TurnMean {
     /// As [`Mean::half_width`], with the variance of a mean over turns of unequal size (the ratio
     /// estimator, Cochran 1977, section 6.4). Infinite for fewer than 50 turns.
     #[must_use]
-    pub fn half_width(&self, alpha: f64) -> f64 {
+    pub(crate) fn half_width(&self, alpha: f64) -> f64 {
         if self.turns < ENOUGH_TURNS {
             return f64::INFINITY;
         }
@@ -219,7 +219,7 @@ impl Effect {
 
     /// The same of means over turns.
     #[must_use]
-    pub fn between_turns(one: &TurnMean, other: &TurnMean, alpha: f64) -> Effect {
+    pub(crate) fn between_turns(one: &TurnMean, other: &TurnMean, alpha: f64) -> Effect {
         Effect {
             estimate: one.mean() - other.mean(),
             within: one.half_width(alpha / 2.0) + other.half_width(alpha / 2.0),
@@ -228,7 +228,7 @@ impl Effect {
 
     /// It beside `other`, `times` as large.
     #[must_use]
-    pub fn plus(self, other: Effect, times: f64) -> Effect {
+    pub(crate) fn plus(self, other: Effect, times: f64) -> Effect {
         Effect {
             estimate: self.estimate + other.estimate * times,
             within: self.within + other.within * times.abs(),

@@ -30,7 +30,7 @@ pub struct Registry(Box<str>);
 impl Registry {
     /// Docker Hub.
     #[must_use]
-    pub fn docker_io() -> Registry {
+    pub(crate) fn docker_io() -> Registry {
         Registry(DOCKER_IO.into())
     }
 
@@ -55,7 +55,7 @@ impl Registry {
     /// Whether a first component of a path is meant as a registry, by Docker's rule: it has a dot
     /// or a port, or is `localhost`.
     #[must_use]
-    pub fn looks_like_one(component: &str) -> bool {
+    pub(crate) fn looks_like_one(component: &str) -> bool {
         component.contains(['.', ':']) || component == "localhost"
     }
 }

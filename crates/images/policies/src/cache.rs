@@ -40,7 +40,7 @@ impl Cache {
 
     /// The same that never holds more blobs than this, at least one: a bound on memory.
     #[must_use]
-    pub fn with_at_most(self, blobs: usize) -> Cache {
+    pub(crate) fn with_at_most(self, blobs: usize) -> Cache {
         Cache { most_blobs: blobs.max(1), ..self }
     }
 

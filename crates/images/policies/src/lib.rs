@@ -5,8 +5,7 @@
 //!
 //! * [`Policy`]: who leaves when there is no room. LRU at image grain, exactly the paper's
 //!   Algorithm 1 ([`ImageLru`]), and at blob grain ([`Lru`]); [`S3Fifo`]; [`Greedy`]: GDS and GDSF
-//!   with fetch time as cost. A predicate names the blobs that must stay: [`Protection`],
-//!   [`Holds`].
+//!   with fetch time as cost. A predicate names the blobs that must stay: [`Protection`].
 //! * [`Shadow`], [`Auto`]: the same requests on several policies, and whichever saves most fetch time
 //!   decides.
 //! * [`trace`]: deployments from the IBM registry trace's JSON or from oracleGeneral, and back to
@@ -41,7 +40,7 @@ mod shadow;
 pub mod simulate;
 pub mod trace;
 
-pub use blob::{Blob, BlobId, FetchModel, GRACE, Holds, HoldsAt, ImageId, Protection, Unprotected};
+pub use blob::{Blob, BlobId, FetchModel, ImageId, Protection, Unprotected};
 pub use cache::{Access, Cache};
 pub use policy::{Auto, Cost, Greedy, ImageLru, Lru, Policy, PolicyKind, PolicyKindError, S3Fifo};
 pub use shadow::{Shadow, ShadowSettings};

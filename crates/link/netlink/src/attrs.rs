@@ -24,17 +24,17 @@ impl Attrs {
     }
 
     /// Appends a `u32`.
-    pub fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
+    pub(crate) fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.put(kind, &value.to_ne_bytes())
     }
 
     /// Appends a `u64`.
-    pub fn put_u64(&mut self, kind: u16, value: u64) -> &mut Self {
+    pub(crate) fn put_u64(&mut self, kind: u16, value: u64) -> &mut Self {
         self.put(kind, &value.to_ne_bytes())
     }
 
     /// Appends a string with its terminating zero.
-    pub fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
+    pub(crate) fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.put(kind, &bytes)

@@ -402,7 +402,7 @@ impl Store {
 
     /// Blobs that left since this was asked last, so that others can be told.
     #[must_use]
-    pub fn take_gone(&self) -> Vec<Digest> {
+    pub(crate) fn take_gone(&self) -> Vec<Digest> {
         std::mem::take(&mut self.lock().gone)
     }
 

@@ -277,7 +277,7 @@ impl PartWriter {
     ///
     /// # Errors
     /// As there.
-    pub fn finish_copy(mut self, is_copy: bool, now: UnixMillis) -> Result<(), StoreError> {
+    pub(crate) fn finish_copy(mut self, is_copy: bool, now: UnixMillis) -> Result<(), StoreError> {
         let got = self.written();
         if got != self.size {
             return Err(StoreError::Length { digest: self.digest.clone(), got, want: self.size });
@@ -328,7 +328,7 @@ impl PartWriter {
     }
 
     /// Gives it up: nothing of it is kept.
-    pub fn discard(mut self) {
+    pub(crate) fn discard(mut self) {
         self.remove();
     }
 

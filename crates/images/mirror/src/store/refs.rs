@@ -316,7 +316,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn drop_tag(&self, source: &Source, tag: &Tag) -> Result<(), StoreError> {
+    pub(crate) fn drop_tag(&self, source: &Source, tag: &Tag) -> Result<(), StoreError> {
         let mut state = self.lock();
         if state.repos.get_mut(source).and_then(|repo| repo.tags.remove(tag)).is_some() {
             state.recount(source);

@@ -443,7 +443,7 @@ pub(crate) struct Growing {
 impl Store {
     /// Whether several nodes use the directory.
     #[must_use]
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.inner.layout.is_shared()
     }
 

@@ -102,7 +102,7 @@ impl Inner {
 impl Store {
     /// Whether a blob is here and may be served under this name.
     #[must_use]
-    pub fn is_proved(&self, source: &Source, digest: &Digest) -> bool {
+    pub(crate) fn is_proved(&self, source: &Source, digest: &Digest) -> bool {
         self.inner.has_sources(&mut self.lock(), digest, |sources| sources.allow(source))
     }
 
@@ -110,7 +110,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn open_proved(
+    pub(crate) fn open_proved(
         &self,
         source: &Source,
         digest: &Digest,
@@ -125,7 +125,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn prove(&self, source: &Source, digest: &Digest, is_public: bool) -> Result<(), StoreError> {
+    pub(crate) fn prove(&self, source: &Source, digest: &Digest, is_public: bool) -> Result<(), StoreError> {
         let mut state = self.lock();
         if !self.inner.knows(&mut state, digest) {
             return Ok(());

@@ -94,7 +94,7 @@ pub enum Fault {
 impl Fault {
     /// Whether what was known before may be served instead.
     #[must_use]
-    pub fn is_outage(&self) -> bool {
+    pub(crate) fn is_outage(&self) -> bool {
         matches!(self, Fault::Outage { .. } | Fault::Limited { .. } | Fault::Busy { .. })
     }
 }

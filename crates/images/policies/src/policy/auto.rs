@@ -43,15 +43,9 @@ impl Auto {
         Auto { shadow, current, budget, known: Map::default(), step: 0, switches: 0 }
     }
 
-    /// The basis of the choice.
-    #[must_use]
-    pub fn shadow(&self) -> &Shadow {
-        &self.shadow
-    }
-
     /// How often the choice changed.
-    #[must_use]
-    pub fn switches(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn switches(&self) -> u64 {
         self.switches
     }
 

@@ -77,7 +77,7 @@ impl Greedy {
 
     /// GDSF by fetch time that remembers who left.
     #[must_use]
-    pub fn with_memory() -> Greedy {
+    pub(crate) fn with_memory() -> Greedy {
         Greedy { left: Some(Queue::default()), ..Greedy::new(Cost::FetchTime, true) }
     }
 

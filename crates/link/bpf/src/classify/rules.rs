@@ -128,8 +128,8 @@ impl RuleSet {
     }
 
     /// The most lookups that a packet may cost.
-    #[must_use]
-    pub fn masks(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn masks(&self) -> usize {
         self.masks.len()
     }
 

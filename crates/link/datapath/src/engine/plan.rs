@@ -36,7 +36,7 @@ pub struct Shape {
 impl Shape {
     /// The most that may wait in the queue of a class with this ceiling.
     #[must_use]
-    pub fn queue_limit(&self, ceil: BitRate) -> Bytes {
+    pub(crate) fn queue_limit(&self, ceil: BitRate) -> Bytes {
         let time = Duration::from_millis(u64::from(self.delay_ms));
         Bytes(ceil.bytes_in(time).0.max(self.least_queue.0).min(u64::from(u32::MAX)))
     }
@@ -44,7 +44,7 @@ impl Shape {
     /// The most that may wait in the queue of an urgent class with this ceiling: 10 ms, and at least
     /// two frames. Control traffic that waits longer is asked for again.
     #[must_use]
-    pub fn urgent_limit(&self, ceil: BitRate) -> Bytes {
+    pub(crate) fn urgent_limit(&self, ceil: BitRate) -> Bytes {
         let least = 2 * (u64::from(self.mtu) + 32);
         Bytes(ceil.bytes_in(Duration::from_millis(10)).0.max(least).min(u64::from(u32::MAX)))
     }
