@@ -27,6 +27,7 @@
 #include "common/datagram.h"
 #include "heap.h"
 #include "flow.h"
+#include "turns.h"
 #include "sched.h"
 #include "credit.h"
 

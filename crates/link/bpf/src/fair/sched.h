@@ -38,7 +38,7 @@ __u64 wake_at;                  /* when anyone may send again; 0: nobody waits f
 /* How the class of this dequeue was chosen. */
 #define BY_FLOOR 0
 #define BY_TURN 1
-#define BY_EXPRESS 2
+#define BY_SPARSE 2
 __u32 chosen_by, group_chosen_by;
 
 static __always_inline __u64 later_of(__u64 a, __u64 b)
@@ -227,8 +227,6 @@ static __always_inline void throttle(__u32 e, __u64 until)
 	if (!node(THROTTLED | e)->in)
 		throttled_top = heap_push(throttled_top, THROTTLED | e, until);
 }
-
-static __always_inline void credit_wake(__u32 e);
 
 /* Those whose ceiling lets them send again compete again. */
 __noinline int release(__u64 now)
@@ -445,7 +443,7 @@ static __always_inline void charge_one(__u32 e, __u32 len, __u64 now, __u32 by)
 	}
 	if (p->floor_cost) {
 		/* Served ahead of its time it owes nothing for that, unless it overdrew. */
-		__u32 most = by == BY_EXPRESS ? overdraft(c) : len;
+		__u32 most = by == BY_SPARSE ? overdraft(c) : len;
 		__u64 latest = now + time_of(most, p->floor_cost);
 		__u64 at = later_of(c->floor_at, now - FLOOR_LATE_NS) + time_of(len, p->floor_cost);
 
@@ -559,8 +557,8 @@ __noinline __u32 sparse_pick(__u64 now)
 			continue;
 		if (!may_overdraw(e, now))
 			continue;
-		chosen_by = BY_EXPRESS;
-		group_chosen_by = BY_EXPRESS;
+		chosen_by = BY_SPARSE;
+		group_chosen_by = BY_SPARSE;
 		return e;
 	}
 	return 0;
