@@ -86,8 +86,8 @@ fn learn(network: &Network, random: &mut Random) -> Learned {
         }
         decisions.extend(decided);
         let (tried, share) = match turn {
-            Turn::Calm => (rule, 0.0),
-            Turn::Open { arm, share } => (index(&trial.arms()[arm].action), share),
+            Turn::Control => (rule, 0.0),
+            Turn::Treatment { arm, share } => (index(&trial.arms()[arm].action), share),
         };
         let mut mix = all_use(rule);
         mix[rule] -= share;
@@ -189,7 +189,7 @@ fn one_size(
         let (turn, decided) = trial.next(random.next());
         decisions.extend(decided);
         for _ in 0..OF_A_TURN {
-            let share = if let Turn::Open { share, .. } = turn { share } else { 0.0 };
+            let share = if let Turn::Treatment { share, .. } = turn { share } else { 0.0 };
             let is_tried = random.uniform() < share;
             tried += usize::from(is_tried);
             let took = took(trial, turn, is_tried, random.uniform());
@@ -240,7 +240,7 @@ fn what_only_takes_from_its_neighbours_never_becomes_the_rule() {
         let (decisions, _) =
             one_size(&mut trial(true), 600_000, &mut Random(seed), |_, turn, is_tried, uniform| {
                 // The others lose the gain of its flows, in all as much.
-                let share = if let Turn::Open { share, .. } = turn { share } else { 0.0 };
+                let share = if let Turn::Treatment { share, .. } = turn { share } else { 0.0 };
                 skewed(
                     if is_tried { 10.0 * (1.0 - 0.3 * (1.0 - share)) } else { 10.0 * (1.0 + 0.3 * share) },
                     uniform,

@@ -151,7 +151,7 @@ async fn ask<T>(control: &Control, question: impl FnOnce(Reply<T>) -> Request) -
 
 /// Like [`ask`], with another time limit.
 async fn ask_within<T>(
-    patience: Duration,
+    time_limit: Duration,
     control: &Control,
     question: impl FnOnce(Reply<T>) -> Request,
 ) -> Result<T, Failure> {
@@ -161,8 +161,8 @@ async fn ask_within<T>(
         control.send(question(reply)).await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())
     };
-    time::timeout(patience, work).await.map_err(|_| {
-        Failure::new(ErrorCode::Busy, format!("the agent's loop gave no answer within {patience:?}"))
+    time::timeout(time_limit, work).await.map_err(|_| {
+        Failure::new(ErrorCode::Busy, format!("the agent's loop gave no answer within {time_limit:?}"))
     })?
 }
 

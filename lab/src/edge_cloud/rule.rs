@@ -16,7 +16,7 @@ const HANDLE: u32 = 1;
 /// The programs are loaded once for all measurements. They end with their process at the latest.
 pub(super) struct ForcedRule {
     hold: Congestion,
-    homes: SocketOwners,
+    owners: SocketOwners,
     rule: CongestionRule,
     is_in_force: bool,
     seen: u64,
@@ -32,10 +32,10 @@ impl ForcedRule {
             .iter()
             .map(|netns| Ok((NetnsRef::at(&netns.path())?, HANDLE)))
             .collect::<Result<_>>()?;
-        let homes = SocketOwners { namespaces: places, ..SocketOwners::default() };
+        let owners = SocketOwners { namespaces: places, ..SocketOwners::default() };
         Ok(ForcedRule {
             hold: Congestion::open()?,
-            homes,
+            owners,
             rule: compiled(action, port),
             is_in_force: false,
             seen: 0,
@@ -50,8 +50,8 @@ impl ForcedRule {
         if std::mem::replace(&mut self.is_in_force, is_in_force) == is_in_force {
             return Ok(());
         }
-        let homes = if is_in_force { self.homes.clone() } else { SocketOwners::default() };
-        let failures = self.hold.apply(&homes, std::slice::from_ref(&self.rule))?;
+        let owners = if is_in_force { self.owners.clone() } else { SocketOwners::default() };
+        let failures = self.hold.apply(&owners, std::slice::from_ref(&self.rule))?;
         ensure!(failures.is_empty(), "{}", failures.join("; "));
         Ok(())
     }

@@ -177,7 +177,7 @@ fn open() -> io::Result<OwnedFd> {
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_ifindex = if_nametoindex("eth0")?.cast_signed();
-    let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+    let time_limit = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
     let on: libc::c_int = 1;
     // SAFETY: all values live through the calls and are as long as said.
     unsafe {
@@ -186,8 +186,8 @@ fn open() -> io::Result<OwnedFd> {
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_SNDTIMEO,
-            (&raw const patience).cast(),
-            size_of_val(&patience) as u32,
+            (&raw const time_limit).cast(),
+            size_of_val(&time_limit) as u32,
         ))?;
         code(libc::setsockopt(
             socket.as_raw_fd(),

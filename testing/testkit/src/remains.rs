@@ -110,7 +110,7 @@ pub(crate) fn clear(dir: &Path) -> Result<(), Vec<String>> {
     if left.is_empty() { Ok(()) } else { Err(left) }
 }
 
-/// Tries until it succeeds or patience ends: a cgroup is busy until its last process is reaped.
+/// Tries until it succeeds or the time limit ends: a cgroup is busy until its last process is reaped.
 fn retry<T>(started: Instant, mut work: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match work() {

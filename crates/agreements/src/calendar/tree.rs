@@ -80,7 +80,7 @@ struct Search {
     from: i64,
     limit: i64,
     length: Option<i64>,
-    patience: u32,
+    max_tries: u32,
     /// Since when the value has been low; none while it is above the limit.
     since: Option<i64>,
 }
@@ -94,10 +94,10 @@ impl Search {
             }
             (Some(_), _) if value > self.limit => {
                 self.since = None;
-                if self.patience == 0 {
+                if self.max_tries == 0 {
                     return ControlFlow::Break(Gap::NotBefore(at));
                 }
-                self.patience -= 1;
+                self.max_tries -= 1;
             }
             (None, _) if value <= self.limit => self.since = Some(at),
             _ => {}
@@ -156,13 +156,13 @@ impl Steps {
     }
 
     /// The first instant from `from` on after which the value is at most `limit` for `length`, or
-    /// without an end. Gives up behind as many times above the limit as `patience` says.
-    pub(crate) fn first_gap(&self, from: i64, limit: i64, length: Option<i64>, patience: u32) -> Gap {
+    /// without an end. Gives up behind as many times above the limit as `max_tries` says.
+    pub(crate) fn first_gap(&self, from: i64, limit: i64, length: Option<i64>, max_tries: u32) -> Gap {
         let since = (self.value(from) <= limit).then_some(from);
-        if since.is_none() && patience == 0 {
+        if since.is_none() && max_tries == 0 {
             return Gap::NotBefore(from);
         }
-        let mut search = Search { from, limit, length, patience, since };
+        let mut search = Search { from, limit, length, max_tries, since };
         match self.search(index(self.root), self.base, &mut search) {
             ControlFlow::Break(found) => found,
             ControlFlow::Continue(_) => search.since.map_or(Gap::None, Gap::At),

@@ -304,8 +304,8 @@ impl Advisor {
             }
             let (turn, decided) = trial.next(random());
             let (action, share) = match turn {
-                Turn::Calm => (used, 0.0),
-                Turn::Open { arm, share } => (trial.arms()[arm].action.clone(), share),
+                Turn::Control => (used, 0.0),
+                Turn::Treatment { arm, share } => (trial.arms()[arm].action.clone(), share),
             };
             decisions.extend(decided.into_iter().map(|decision| (to, decision)));
             self.last = self.last.wrapping_add(1).max(1);

@@ -64,9 +64,11 @@ impl Times {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Baseline {
     /// Before the trial and in turns without it.
-    calm: Times,
+    #[serde(rename = "calm")]
+    control: Times,
     /// In turns in which some try something, whatever they used.
-    open: Times,
+    #[serde(rename = "open")]
+    treatment: Times,
     /// Logarithms of microseconds, before the trial.
     pub(super) log: Mean,
     /// None for a size that is not judged by itself.
@@ -90,12 +92,12 @@ struct Tail {
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 impl Baseline {
     pub(super) fn flows(&self) -> u64 {
-        self.calm.count + self.open.count
+        self.control.count + self.treatment.count
     }
 
     /// Flows without the trial.
-    pub(super) fn calm(&self) -> u64 {
-        self.calm.count
+    pub(super) fn control(&self) -> u64 {
+        self.control.count
     }
 
     pub(super) fn is_judged(&self) -> bool {
@@ -105,28 +107,28 @@ impl Baseline {
     /// A flow of before the trial.
     pub(super) fn add_before(&mut self, took_us: f64) {
         self.log.add(took_us.ln());
-        self.calm.add(took_us);
+        self.control.add(took_us);
     }
 
     /// A flow in a turn without a trial, or in one with. How it compares: the logarithm over the
     /// mean, and whether it is far too late. None of a size that is not judged.
-    pub(super) fn add(&mut self, took_us: f64, is_calm: bool) -> Option<(f64, bool)> {
+    pub(super) fn add(&mut self, took_us: f64, is_control: bool) -> Option<(f64, bool)> {
         let tail = self.tail?;
-        if is_calm { &mut self.calm } else { &mut self.open }.add(took_us);
+        if is_control { &mut self.control } else { &mut self.treatment }.add(took_us);
         Some((took_us.ln() - self.log.mean(), took_us > tail.far_us))
     }
 
     /// Looks at the tail after enough new flows. Returns whether it did.
     pub(super) fn look(&mut self) -> bool {
-        let count = self.calm.count;
+        let count = self.control.count;
         let is_new = self.tail.is_none_or(|tail| count as f64 >= tail.of as f64 * LOOK_AGAIN);
         if is_new && count > 0 {
-            let usual = self.calm.last(|beyond| beyond as f64 >= MAY_BE_LATE * count as f64);
-            let least = self.calm.last(|beyond| wilson(beyond, count, CERTAIN).0 >= MAY_BE_LATE);
+            let baseline = self.control.last(|beyond| beyond as f64 >= MAY_BE_LATE * count as f64);
+            let least = self.control.last(|beyond| wilson(beyond, count, CERTAIN).0 >= MAY_BE_LATE);
             // Cells are rounded so that late is less than a tenth longer.
             let late = least + (FAR.log2() * STEPS) as u16;
-            let far_us = FAR * ((f64::from(usual) + 0.5) / STEPS).exp2();
-            let most_late = wilson(self.calm.from(late), count, CERTAIN).1;
+            let far_us = FAR * ((f64::from(baseline) + 0.5) / STEPS).exp2();
+            let most_late = wilson(self.control.from(late), count, CERTAIN).1;
             self.tail = Some(Tail { of: count, late, most_late, far_us });
         }
         is_new
@@ -136,8 +138,8 @@ impl Baseline {
     pub(super) fn budget(&self) -> f64 {
         let Some(tail) = self.tail else { return f64::INFINITY };
         MAY_BE_LATE * self.flows() as f64
-            - tail.most_late * self.calm.count as f64
-            - self.open.from(tail.late) as f64
+            - tail.most_late * self.control.count as f64
+            - self.treatment.from(tail.late) as f64
     }
 
     /// The largest part of the flows without the trial that is late, as far as is known.
@@ -153,36 +155,36 @@ mod tests {
     /// This number of flows, of which this number of 10,000 meet a time-out of 200 ms; the others
     /// take about 10 ms.
     fn with_time_outs(flows: u32, part: u32) -> Baseline {
-        let mut usual = Baseline::default();
+        let mut baseline = Baseline::default();
         for i in 0..flows {
             let is_late = i % 10_000 * part % 10_000 < part;
-            usual.add_before(10e3 + f64::from(i % 100) + if is_late { 200e3 } else { 0.0 });
+            baseline.add_before(10e3 + f64::from(i % 100) + if is_late { 200e3 } else { 0.0 });
         }
-        assert!(usual.look());
-        usual
+        assert!(baseline.look());
+        baseline
     }
 
     #[test]
     fn nothing_may_be_tried_where_one_flow_in_a_hundred_meets_a_time_out() {
         for part in [90, 98, 102] {
-            let usual = with_time_outs(10_000, part);
-            assert!(usual.budget() <= 0.0, "{part}: {}", usual.budget());
+            let baseline = with_time_outs(10_000, part);
+            assert!(baseline.budget() <= 0.0, "{part}: {}", baseline.budget());
         }
         // Far from it on either side something may, and the more flows there were the nearer.
         for (flows, part) in [(10_000, 40), (10_000, 300), (200_000, 90), (200_000, 110)] {
-            let usual = with_time_outs(flows, part);
-            assert!(usual.budget() > 0.0, "{part} of {flows}: {}", usual.budget());
+            let baseline = with_time_outs(flows, part);
+            assert!(baseline.budget() > 0.0, "{part} of {flows}: {}", baseline.budget());
         }
     }
 
     #[test]
     fn what_is_late_in_turns_is_charged_and_what_is_usual_is_not() {
-        let mut usual = with_time_outs(10_000, 20);
-        let before = usual.budget();
-        assert!((0..100).all(|_| usual.add(210e3, false).is_some()));
-        assert!((usual.budget() - (before - 99.0)).abs() < 1e-6, "{} of {before}", usual.budget());
-        assert!((0..1000).all(|_| usual.add(10e3, false).is_some()));
-        assert!((usual.budget() - (before - 89.0)).abs() < 1e-6, "{} of {before}", usual.budget());
+        let mut baseline = with_time_outs(10_000, 20);
+        let before = baseline.budget();
+        assert!((0..100).all(|_| baseline.add(210e3, false).is_some()));
+        assert!((baseline.budget() - (before - 99.0)).abs() < 1e-6, "{} of {before}", baseline.budget());
+        assert!((0..1000).all(|_| baseline.add(10e3, false).is_some()));
+        assert!((baseline.budget() - (before - 89.0)).abs() < 1e-6, "{} of {before}", baseline.budget());
     }
 
     #[test]

@@ -46,8 +46,8 @@ impl Trial {
     pub(super) fn neighbours_effect(&self, arm: &Arm, at: Option<usize>) -> Effect {
         let alpha = self.alpha();
         match at {
-            Some(at) => Effect::between(&arm.beside.sizes[at].0, &arm.calm.sizes[at].0, alpha),
-            None => Effect::between_turns(&arm.beside.turns, &arm.calm.turns, alpha),
+            Some(at) => Effect::between(&arm.beside.sizes[at].0, &arm.control.sizes[at].0, alpha),
+            None => Effect::between_turns(&arm.beside.turns, &arm.control.turns, alpha),
         }
     }
 
@@ -175,7 +175,7 @@ impl Trial {
         // The part that is far too late if all use it.
         let far = |at: usize| {
             let part = |seen: &Samples| seen.sizes[at].1.estimate(MAY_BE_LATE, 100.0);
-            part(&arm.own) + (part(&arm.beside) - part(&arm.calm)) * (1.0 - arm.share) / arm.share
+            part(&arm.own) + (part(&arm.beside) - part(&arm.control)) * (1.0 - arm.share) / arm.share
         };
         let tail = self.judged().map(|size| Drop::TailOfAll { size, far: far(size) });
         let slower = self
@@ -203,8 +203,8 @@ impl Trial {
         let alpha = self.alpha();
         let part = |at: usize| after.sizes[at].1.bounds(alpha).0;
         // Its cost counts here too.
-        let tail = self.judged().find(|at| part(*at) > MAY_BE_LATE || self.usual[*at].budget() < 0.0);
-        let effect = Effect::between_turns(&after.turns, &self.calm.turns, alpha);
+        let tail = self.judged().find(|at| part(*at) > MAY_BE_LATE || self.baselines[*at].budget() < 0.0);
+        let effect = Effect::between_turns(&after.turns, &self.control.turns, alpha);
         let slower = (effect.least() > 0.0).then_some(Drop::NoBetterForAll { effect });
         if let Some(why) = tail.map(|size| Drop::TailOfAll { size, far: part(size) }).or(slower) {
             let why = why.to_string();

@@ -24,9 +24,11 @@ pub(super) const SCREENED: u64 = 600;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Turn {
     /// All flows use what the rules say.
-    Calm,
+    #[serde(rename = "Calm")]
+    Control,
     /// Of the flows that begin, this part tries the algorithm.
-    Open {
+    #[serde(rename = "Open")]
+    Treatment {
         /// The arm, in the order of [`Trial::arms`].
         arm: usize,
         /// The part of the flows, each by itself.
@@ -49,12 +51,13 @@ pub struct Arm {
     /// Flows that do not use it, in its turns.
     pub(super) beside: Samples,
     /// Flows in turns without a trial, since the last change of the share.
-    pub(super) calm: Samples,
+    #[serde(rename = "calm")]
+    pub(super) control: Samples,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Stage {
-    /// It is looked at what is usual.
+    /// The baseline is measured.
     Baseline,
     /// Few flows try algorithms.
     Trying,
@@ -96,9 +99,11 @@ pub struct Trial {
     /// The one that has not ended.
     turn: Option<Turn>,
     turns: u64,
-    pub(super) usual: [Baseline; size::COUNT],
+    #[serde(rename = "usual")]
+    pub(super) baselines: [Baseline; size::COUNT],
     /// Flows in turns without a trial.
-    pub(super) calm: Samples,
+    #[serde(rename = "calm")]
+    pub(super) control: Samples,
 }
 
 impl Trial {
@@ -113,7 +118,7 @@ impl Trial {
             raised: None,
             own: Samples::default(),
             beside: Samples::default(),
-            calm: Samples::default(),
+            control: Samples::default(),
         };
         let arms: Vec<Arm> = arms.into_iter().filter(|action| *action != now).map(arm).collect();
         Trial {
@@ -124,8 +129,8 @@ impl Trial {
             stage: Stage::Baseline,
             turn: None,
             turns: 0,
-            usual: Default::default(),
-            calm: Samples::default(),
+            baselines: Default::default(),
+            control: Samples::default(),
         }
     }
 
@@ -196,23 +201,23 @@ impl Trial {
     #[allow(clippy::cast_precision_loss)]
     pub fn observe(&mut self, turn: Turn, tried: bool, sent: u64, took_us: u64) {
         let (at, took) = (size::of(sent), took_us.max(1) as f64);
-        let usual = &mut self.usual[at];
+        let baseline = &mut self.baselines[at];
         if self.stage == Stage::Baseline {
-            return usual.add_before(took);
+            return baseline.add_before(took);
         }
         // Turns without a trial have none until it has changed the rule.
-        let is_calm = turn == Turn::Calm && matches!(self.stage, Stage::Trying | Stage::Raising(_));
-        let Some((residual, is_far)) = usual.add(took, is_calm) else { return };
+        let is_control = turn == Turn::Control && matches!(self.stage, Stage::Trying | Stage::Raising(_));
+        let Some((residual, is_far)) = baseline.add(took, is_control) else { return };
         match (turn, &mut self.stage) {
-            (Turn::Calm, Stage::Watching { after, .. }) => after.add(at, residual, is_far),
-            (Turn::Calm, _) => {
-                self.calm.add(at, residual, is_far);
+            (Turn::Control, Stage::Watching { after, .. }) => after.add(at, residual, is_far),
+            (Turn::Control, _) => {
+                self.control.add(at, residual, is_far);
                 for arm in self.arms.iter_mut().filter(|arm| arm.dropped.is_none()) {
-                    arm.calm.add(at, residual, is_far);
+                    arm.control.add(at, residual, is_far);
                 }
             }
             // A flow of the share before says nothing of this one.
-            (Turn::Open { arm, share }, Stage::Trying | Stage::Raising(_)) => {
+            (Turn::Treatment { arm, share }, Stage::Trying | Stage::Raising(_)) => {
                 let Some(arm) = self.arms.get_mut(arm).filter(|arm| arm.share.to_bits() == share.to_bits())
                 else {
                     return;
@@ -248,8 +253,8 @@ impl Trial {
         // The remainder's bias is 2^-60.
         let drawn = usize::try_from(random % (open.len() as u64 + 1)).unwrap_or(0);
         let turn = match drawn.checked_sub(1).map(|i| open[i]) {
-            Some(arm) if self.arms[arm].share > 0.0 => Turn::Open { arm, share: self.arms[arm].share },
-            _ => Turn::Calm,
+            Some(arm) if self.arms[arm].share > 0.0 => Turn::Treatment { arm, share: self.arms[arm].share },
+            _ => Turn::Control,
         };
         self.turn = Some(turn);
         (turn, decisions)
@@ -257,14 +262,14 @@ impl Trial {
 
     fn end_turn(&mut self) {
         match self.turn.take() {
-            Some(Turn::Calm) => {
+            Some(Turn::Control) => {
                 if let Stage::Watching { after, .. } = &mut self.stage {
                     after.turns.end_turn();
                 }
-                self.calm.turns.end_turn();
-                self.arms.iter_mut().for_each(|arm| arm.calm.turns.end_turn());
+                self.control.turns.end_turn();
+                self.arms.iter_mut().for_each(|arm| arm.control.turns.end_turn());
             }
-            Some(Turn::Open { arm, .. }) => {
+            Some(Turn::Treatment { arm, .. }) => {
                 if let Some(arm) = self.arms.get_mut(arm) {
                     arm.own.turns.end_turn();
                     arm.beside.turns.end_turn();
@@ -276,28 +281,28 @@ impl Trial {
 
     /// Sizes that are judged by themselves.
     pub(super) fn judged(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..size::COUNT).filter(|at| self.usual[*at].is_judged())
+        (0..size::COUNT).filter(|at| self.baselines[*at].is_judged())
     }
 
-    /// How many flows were seen of what is usual.
+    /// The number of flows of the baseline.
     pub(super) fn baseline(&self) -> u64 {
-        self.usual.iter().map(Baseline::flows).sum()
+        self.baselines.iter().map(Baseline::flows).sum()
     }
 
     #[allow(clippy::cast_precision_loss)]
     fn see_what_is_usual(&mut self) {
         let all = self.baseline();
-        let is_judged = |usual: &Baseline| usual.flows() as f64 >= JUDGED * all as f64;
-        let is_short = |usual: &Baseline| is_judged(usual) && usual.flows() < BASELINE as u64;
-        if all < BASELINE as u64 || self.usual.iter().any(is_short) {
+        let is_judged = |baseline: &Baseline| baseline.flows() as f64 >= JUDGED * all as f64;
+        let is_short = |baseline: &Baseline| is_judged(baseline) && baseline.flows() < BASELINE as u64;
+        if all < BASELINE as u64 || self.baselines.iter().any(is_short) {
             return;
         }
-        for usual in self.usual.iter_mut().filter(|usual| is_judged(usual)) {
-            usual.look();
+        for baseline in self.baselines.iter_mut().filter(|baseline| is_judged(baseline)) {
+            baseline.look();
         }
-        self.calm = Samples::default();
+        self.control = Samples::default();
         for arm in &mut self.arms {
-            (arm.own, arm.beside, arm.calm) = Default::default();
+            (arm.own, arm.beside, arm.control) = Default::default();
             arm.share = 0.0;
         }
         self.stage = Stage::Trying;
@@ -310,18 +315,18 @@ impl Trial {
         }
         let alpha = self.alpha();
         let judged: Vec<usize> = self.judged().collect();
-        if judged.iter().any(|at| self.calm.sizes[*at].1.bounds(alpha).0 > MAY_BE_LATE) {
+        if judged.iter().any(|at| self.control.sizes[*at].1.bounds(alpha).0 > MAY_BE_LATE) {
             self.stage = Stage::Baseline;
-            (self.usual, self.turns) = Default::default();
+            (self.baselines, self.turns) = Default::default();
             return;
         }
         for at in judged {
-            if self.usual[at].look() {
+            if self.baselines[at].look() {
                 // It is compared with what is known of it now.
-                self.calm.sizes[at].1 = Proportion::default();
+                self.control.sizes[at].1 = Proportion::default();
             }
-            let most_late = self.usual[at].most_late();
-            if self.usual[at].calm() >= ON_THE_EDGE && most_late >= MAY_BE_LATE {
+            let most_late = self.baselines[at].most_late();
+            if self.baselines[at].control() >= ON_THE_EDGE && most_late >= MAY_BE_LATE {
                 let why = OnTheEdge { size: at, most_late };
                 decisions.push(Decision::Keep { action: self.now.clone(), why: why.to_string() });
                 self.stage = Stage::Settled(Settled::OnTheEdge(why));
@@ -334,9 +339,9 @@ impl Trial {
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn harmless(&self) -> f64 {
         let of = |at: usize| {
-            let usual = &self.usual[at];
-            let of_a_turn = usual.flows() as f64 / self.turns as f64;
-            usual.budget().max(0.0) / 2.0 / of_a_turn
+            let baseline = &self.baselines[at];
+            let of_a_turn = baseline.flows() as f64 / self.turns as f64;
+            baseline.budget().max(0.0) / 2.0 / of_a_turn
         };
         self.judged().map(of).fold(1.0, f64::min)
     }
@@ -370,7 +375,7 @@ impl Trial {
             let arm = &mut self.arms[i];
             arm.share = share;
             arm.own.forget_means();
-            (arm.beside, arm.calm) = Default::default();
+            (arm.beside, arm.control) = Default::default();
         }
     }
 

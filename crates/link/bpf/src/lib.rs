@@ -36,4 +36,4 @@ pub use congestion::{
 pub use credit::{Credit, Credits, Refill};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacing::{EarlierPacing, Pacer};
-pub use user::{Entered, LANES, UserPath};
+pub use user::{Entered, MAX_QUEUES, UserPath};

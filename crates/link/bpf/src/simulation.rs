@@ -133,9 +133,9 @@ impl<S: Scheduler> Link<S> {
     }
 
     /// Whether who asks for less than is queued of it gets rid of that beside the others.
-    pub(crate) fn forgets(&mut self, division: &Division, patience: u64) -> bool {
+    pub(crate) fn forgets(&mut self, division: &Division, time_limit: u64) -> bool {
         let due = division.due();
-        let end = self.now + patience;
+        let end = self.now + time_limit;
         loop {
             let old = |(sender, due): (&Sender, &f64)| match sender.load {
                 Load::Greedy(_) => false,

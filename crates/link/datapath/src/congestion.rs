@@ -98,7 +98,7 @@ pub struct Congestion {
     /// Why applications cannot say how much they will send, if so.
     deaf: Option<String>,
     /// By cookie: the class of a namespace.
-    homes: BTreeMap<u64, u32>,
+    owners: BTreeMap<u64, u32>,
     /// The namespaces, to visit them.
     known: Vec<NetnsRef>,
     cgroups: BTreeMap<u64, u32>,
@@ -131,7 +131,7 @@ impl Congestion {
             earlier: earlier.map_or([None; 2], |e| [Some(e.program), e.hints]),
             attached: [None; 2],
             deaf: None,
-            homes: BTreeMap::new(),
+            owners: BTreeMap::new(),
             known: Vec::new(),
             cgroups: BTreeMap::new(),
             rules: None,
@@ -161,10 +161,10 @@ impl Congestion {
     /// [`CongestionError`]: the old rules are in force.
     pub fn apply(
         &mut self,
-        homes: &SocketOwners,
+        owners: &SocketOwners,
         rules: &[CongestionRule],
     ) -> Result<Vec<String>, CongestionError> {
-        let mut failures = self.settle(homes)?;
+        let mut failures = self.settle(owners)?;
         if self.rules.as_deref() != Some(rules) {
             let set = if self.config.set == 1 { 2 } else { 1 };
             self.programs.load_rules(set, rules)?;
@@ -218,11 +218,11 @@ impl Congestion {
     }
 
     /// Tells the programs whose sockets are whose.
-    fn settle(&mut self, homes: &SocketOwners) -> Result<Vec<String>, CongestionError> {
+    fn settle(&mut self, owners: &SocketOwners) -> Result<Vec<String>, CongestionError> {
         let own = NetnsRef { path: "/proc/self/ns/net".into(), id: self.root.owner };
-        let all: Vec<(&NetnsRef, u32)> = [(&own, homes.host)]
+        let all: Vec<(&NetnsRef, u32)> = [(&own, owners.host)]
             .into_iter()
-            .chain(homes.namespaces.iter().map(|(netns, handle)| (netns, *handle)))
+            .chain(owners.namespaces.iter().map(|(netns, handle)| (netns, *handle)))
             .collect();
         let places: Vec<&NetnsRef> = all.iter().map(|(netns, _)| *netns).collect();
         let mut failures = Vec::new();
@@ -243,22 +243,22 @@ impl Congestion {
                 )),
             }
         }
-        self.known = homes.namespaces.iter().map(|(netns, _)| netns.clone()).collect();
-        for cookie in self.homes.keys().filter(|cookie| !wanted.contains_key(cookie)) {
+        self.known = owners.namespaces.iter().map(|(netns, _)| netns.clone()).collect();
+        for cookie in self.owners.keys().filter(|cookie| !wanted.contains_key(cookie)) {
             self.programs.set_home(*cookie, None)?;
         }
-        for (cookie, handle) in wanted.iter().filter(|(cookie, h)| self.homes.get(cookie) != Some(h)) {
+        for (cookie, handle) in wanted.iter().filter(|(cookie, h)| self.owners.get(cookie) != Some(h)) {
             self.programs.set_home(*cookie, Some(*handle))?;
         }
-        self.homes = wanted;
-        for id in self.cgroups.keys().filter(|id| !homes.cgroups.contains_key(id)) {
+        self.owners = wanted;
+        for id in self.cgroups.keys().filter(|id| !owners.cgroups.contains_key(id)) {
             self.programs.set_cgroup(*id, None)?;
         }
-        for (id, handle) in homes.cgroups.iter().filter(|(id, h)| self.cgroups.get(id) != Some(h)) {
+        for (id, handle) in owners.cgroups.iter().filter(|(id, h)| self.cgroups.get(id) != Some(h)) {
             self.programs.set_cgroup(*id, Some(*handle))?;
         }
-        self.cgroups.clone_from(&homes.cgroups);
-        self.config.cgroup_levels = homes.levels;
+        self.cgroups.clone_from(&owners.cgroups);
+        self.config.cgroup_levels = owners.levels;
         Ok(failures)
     }
 

@@ -91,12 +91,12 @@ struct Descriptor {
 /// The images that containers have, also those that do not run, in all of containerd's namespaces:
 /// digests of manifests, or of indexes.
 ///
-/// * `patience`: bounds all of it.
+/// * `time_limit`: bounds all of it.
 ///
 /// # Errors
 /// [`Unavailable`].
-pub async fn images_in_use(socket: &Path, patience: Duration) -> Result<BTreeSet<String>, Unavailable> {
-    timeout(patience, ask(socket)).await.map_err(|_| Unavailable::TimedOut(patience))?
+pub async fn images_in_use(socket: &Path, time_limit: Duration) -> Result<BTreeSet<String>, Unavailable> {
+    timeout(time_limit, ask(socket)).await.map_err(|_| Unavailable::TimedOut(time_limit))?
 }
 
 async fn ask(socket: &Path) -> Result<BTreeSet<String>, Unavailable> {
@@ -174,14 +174,14 @@ mod tests {
     async fn who_is_not_there_or_does_not_answer_is_told_apart() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("containerd.sock");
-        let patience = Duration::from_millis(100);
-        let none = images_in_use(&socket, patience).await.unwrap_err();
+        let time_limit = Duration::from_millis(100);
+        let none = images_in_use(&socket, time_limit).await.unwrap_err();
         assert!(none.is_absent(), "{none}");
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-        let silent = images_in_use(&socket, patience).await.unwrap_err();
+        let silent = images_in_use(&socket, time_limit).await.unwrap_err();
         assert!(matches!(silent, Unavailable::TimedOut(_)), "{silent}");
         drop(listener);
-        let refused = images_in_use(&socket, patience).await.unwrap_err();
+        let refused = images_in_use(&socket, time_limit).await.unwrap_err();
         assert!(matches!(refused, Unavailable::NoConnection { .. }) && !refused.is_absent(), "{refused}");
     }
 

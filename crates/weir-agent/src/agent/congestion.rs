@@ -145,7 +145,7 @@ impl CongestionControl {
     }
 
     /// Makes the kernel apply the rules to the sockets of these classes.
-    fn apply(&mut self, homes: &SocketOwners) -> Result<(), String> {
+    fn apply(&mut self, owners: &SocketOwners) -> Result<(), String> {
         // Leftovers of an earlier agent are looked for only once.
         let is_left = !std::mem::replace(&mut self.has_looked, true) && Congestion::is_left();
         if self.hold.is_none() && (self.is_needed() || is_left) {
@@ -153,7 +153,7 @@ impl CongestionControl {
         }
         let Some(hold) = &mut self.hold else { return Ok(()) };
         let rules: Vec<CongestionRule> = self.rules.compile(&self.classes).iter().map(shapes::rule).collect();
-        let failures = hold.apply(homes, &rules).map_err(|e| chain(&e))?;
+        let failures = hold.apply(owners, &rules).map_err(|e| chain(&e))?;
         if !self.is_needed() {
             self.remove()?;
         }
@@ -243,27 +243,27 @@ impl CongestionControl {
 impl Agent {
     /// Tells the kernel which sockets belong to which class, and their rules.
     pub(super) fn apply_congestion_rules(&mut self, discovery: &Discovery) {
-        let mut homes = SocketOwners { host: datapath::handle(HOST), ..SocketOwners::default() };
+        let mut owners = SocketOwners { host: datapath::handle(HOST), ..SocketOwners::default() };
         let netns: BTreeMap<&str, _> =
-            discovery.homes.iter().map(|(key, netns)| (key.as_str(), netns)).collect();
+            discovery.owners.iter().map(|(key, netns)| (key.as_str(), netns)).collect();
         let mut classes = Vec::new();
         for (key, entry) in self.classes.entries() {
             let Some(minor) = entry.minor else { continue };
             let handle = datapath::handle(minor);
             if let Some(netns) = netns.get(key.as_str()) {
-                homes.namespaces.push(((*netns).clone(), handle));
+                owners.namespaces.push(((*netns).clone(), handle));
             } else if entry.class.cgroups.is_empty() && entry.class.kind != ClassKind::Host {
                 continue;
             }
             for (id, level) in &entry.class.cgroups {
-                homes.cgroups.insert(*id, handle);
-                homes.levels |= 1 << level;
+                owners.cgroups.insert(*id, handle);
+                owners.levels |= 1 << level;
             }
             let (name, group) = (entry.class.name.clone(), entry.class.group.clone());
             classes.push(RuleClass { handle, name, key: key.to_string(), group });
         }
         self.congestion.classes = classes;
-        let result = self.congestion.apply(&homes);
+        let result = self.congestion.apply(&owners);
         let effects = self.congestion.record_result(result);
         self.follow_up(effects);
     }

@@ -28,7 +28,7 @@ pub(crate) struct Discovery {
     /// The namespaces that ports lead to.
     pub(crate) namespaces: Vec<NetnsRef>,
     /// The network namespaces of classes, by the class's key.
-    pub(crate) homes: Vec<(ClassKey, NetnsRef)>,
+    pub(crate) owners: Vec<(ClassKey, NetnsRef)>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
     /// The uplink, if it exists.
@@ -71,7 +71,7 @@ pub(crate) fn discover(
                         continue;
                     }
                     discovery.namespaces.push(netns.clone());
-                    discovery.homes.push((claim.key(), netns.clone()));
+                    discovery.owners.push((claim.key(), netns.clone()));
                     if own.is_empty() {
                         claim.problem = Some(
                             "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),

@@ -176,7 +176,7 @@ fn begin_all(
 /// Trials and rules for the clients' flows, as in the agent.
 struct Learner {
     hold: Congestion,
-    homes: SocketOwners,
+    owners: SocketOwners,
     rules: Rules,
     advisor: Advisor,
     system: Algorithm,
@@ -189,11 +189,11 @@ impl Learner {
     fn new(scenario: &Scenario, network: &Network) -> Result<Learner> {
         let system = system_default().context("this kernel does not tell its congestion control")?;
         let clients = NetnsRef::at(&network.clients().path())?;
-        let homes = SocketOwners { namespaces: vec![(clients, CLIENTS)], ..SocketOwners::default() };
+        let owners = SocketOwners { namespaces: vec![(clients, CLIENTS)], ..SocketOwners::default() };
         let settings = scenario.settings(Network::server_address(Place::Cloud))?;
         let mut learner = Learner {
             hold: Congestion::open()?,
-            homes,
+            owners,
             rules: Rules::default(),
             advisor: Advisor::new(Some(settings), Default::default(), 0),
             system: system.parse()?,
@@ -223,7 +223,7 @@ impl Learner {
         let name = "clients".to_owned();
         let class = RuleClass { handle: CLIENTS, key: format!("netns:{name}"), name, group: None };
         let table: Vec<_> = self.rules.compile(&[class]).iter().map(shapes::rule).collect();
-        let failures = self.hold.apply(&self.homes, &table)?;
+        let failures = self.hold.apply(&self.owners, &table)?;
         ensure!(failures.is_empty(), "{}", failures.join("; "));
         Ok(())
     }

@@ -126,11 +126,16 @@ fn packet_socket() -> io::Result<std::fs::File> {
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = all;
         address.sll_ifindex = index;
-        let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
-        let time = (&raw const patience).cast();
+        let time_limit = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+        let time = (&raw const time_limit).cast();
         if libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) < 0
-            || libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, time, size_of_val(&patience) as u32)
-                < 0
+            || libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                time,
+                size_of_val(&time_limit) as u32,
+            ) < 0
         {
             return Err(io::Error::last_os_error());
         }

@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Job, Progress, Right, Sink, patience::Patience, pulse::MIN_RATE, readable};
+use super::{Downloads, Job, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
 use crate::{
     UnixMillis,
     coordination::SiteEvent,
@@ -106,7 +106,7 @@ impl Downloads {
                 Err(why) => return Ok(Brought::NoRoom(why, found)),
             }
         }
-        let mut patience = Patience::begin(Instant::now());
+        let mut backoff = Backoff::begin(Instant::now());
         loop {
             let from = sink.as_ref().map_or(0, Sink::written);
             let ask = Ask { from, ..job.ask.clone() };
@@ -156,9 +156,9 @@ impl Downloads {
                 return Err(cut.fault);
             }
             if cut.came {
-                patience.renew(Instant::now());
+                backoff.renew(Instant::now());
             }
-            let Some(pause) = self.pause(job, &cut.fault, &mut patience) else {
+            let Some(pause) = self.pause(job, &cut.fault, &mut backoff) else {
                 if let (Fault::Wrong { .. }, Some(sink)) = (&cut.fault, sink.take()) {
                     sink.discard();
                 }
@@ -174,7 +174,7 @@ impl Downloads {
     }
 
     /// How soon a registry is asked again after a fault; none: it is not.
-    fn pause(&self, job: &Job, fault: &Fault, patience: &mut Patience) -> Option<Duration> {
+    fn pause(&self, job: &Job, fault: &Fault, backoff: &mut Backoff) -> Option<Duration> {
         let asked = match fault {
             Fault::Limited { retry, .. } => Some(*retry),
             _ if fault.is_outage() => None,
@@ -188,7 +188,7 @@ impl Downloads {
             (false, false) => self.timing.away,
         };
         let chance = f64::from(RandomState::new().hash_one(&job.digest) as u32) / f64::from(u32::MAX);
-        patience.pause(self.timing.retry, asked, limit, Instant::now(), chance)
+        backoff.pause(self.timing.retry, asked, limit, Instant::now(), chance)
     }
 
     /// Counts bytes that came after a wait for the registry.

@@ -1,9 +1,9 @@
 //! Downloads: one per blob, bound to no client's connection, read by all who want the blob while it
 //! comes.
 
+mod backoff;
 mod fetch;
 mod follow;
-mod patience;
 mod pulse;
 mod readers;
 mod recheck;

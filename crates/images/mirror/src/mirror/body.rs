@@ -61,7 +61,7 @@ pub(super) fn of_blob(blob: Opened, range: Range<u64>, stats: Arc<Stats>) -> Bod
 struct Following {
     waiter: Waiter,
     rest: Range<u64>,
-    patience: Duration,
+    time_limit: Duration,
     stats: Arc<Stats>,
 }
 
@@ -77,7 +77,7 @@ impl Following {
                 _ => {}
             }
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the download makes no progress");
-            let changed = timeout(self.patience, self.waiter.progress.changed()).await.map_err(late)?;
+            let changed = timeout(self.time_limit, self.waiter.progress.changed()).await.map_err(late)?;
             changed.map_err(|_| io::Error::other("the download ended"))?;
         };
         let wanted = at..ready.min(self.rest.end);
@@ -97,9 +97,14 @@ impl Following {
 }
 
 /// Of a blob that is on its way: what is there is sent, the rest when it comes.
-pub(super) fn of_download(waiter: Waiter, range: Range<u64>, patience: Duration, stats: Arc<Stats>) -> Body {
+pub(super) fn of_download(
+    waiter: Waiter,
+    range: Range<u64>,
+    time_limit: Duration,
+    stats: Arc<Stats>,
+) -> Body {
     waiter.reach(range.start);
-    let following = Following { waiter, rest: range, patience, stats };
+    let following = Following { waiter, rest: range, time_limit, stats };
     let pieces = stream::unfold(Some(following), |following| async move {
         let mut following = following?;
         if following.rest.is_empty() {

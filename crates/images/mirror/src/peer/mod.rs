@@ -218,18 +218,18 @@ impl Peers {
 
     /// A blob that this peer is bringing, or has.
     ///
-    /// * `patience`: until it has the first byte itself.
+    /// * `time_limit`: until it has the first byte itself.
     pub(crate) async fn follow(
         &self,
         peer: &str,
         (source, is_public): (&Source, bool),
         what: &str,
         from: u64,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Option<Response<Incoming>> {
         let part = if is_public { PARTS[1].0 } else { PARTS[0].0 };
         let path = format!("/v2/{}/{what}?ns={}&{part}", source.repository, source.registry);
-        self.ask(self.site.read(peer)?, &path, from, patience).await
+        self.ask(self.site.read(peer)?, &path, from, time_limit).await
     }
 
     /// Asks all the others whether they take this node for a peer, those too that were not there a moment ago.
@@ -292,7 +292,7 @@ impl Peers {
         peer: SocketAddr,
         path: &str,
         from: u64,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Option<Response<Incoming>> {
         let now = UnixMillis::now();
         {
@@ -303,10 +303,10 @@ impl Peers {
             }
         }
         let sent = self.client.request(self.request(peer, path, from, now)?);
-        let why = match timeout(patience, sent).await {
+        let why = match timeout(time_limit, sent).await {
             Ok(Ok(response)) => return response.status().is_success().then_some(response),
             Ok(Err(e)) => weir_units::chain(&e),
-            Err(_) => format!("no answer within {patience:?}"),
+            Err(_) => format!("no answer within {time_limit:?}"),
         };
         tracing::info!("peer {peer} cannot be asked: {why}");
         self.down.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, now.after(DOWN));

@@ -68,11 +68,11 @@ impl Login {
 
     /// The secret for a registry, read each time: it may be renewed.
     ///
-    /// * `patience`: for a credential helper.
+    /// * `time_limit`: for a credential helper.
     ///
     /// # Errors
     /// The attempt, its object, and the reason of the failure; no secret.
-    pub(super) async fn secret(&self, registry: &Registry, patience: Duration) -> Result<Secret, String> {
+    pub(super) async fn secret(&self, registry: &Registry, time_limit: Duration) -> Result<Secret, String> {
         let read = |file: &Path| {
             std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))
         };
@@ -88,7 +88,7 @@ impl Login {
                     )
                 })?;
                 let here = |why: String| format!("{} in {}", why, file.display());
-                config.secret(registry, patience).await.map_err(here)
+                config.secret(registry, time_limit).await.map_err(here)
             }
         }
     }
@@ -96,7 +96,7 @@ impl Login {
 
 impl Config {
     /// In Docker's order: the registry's helper, the helper of all, what is in the file.
-    async fn secret(&self, registry: &Registry, patience: Duration) -> Result<Secret, String> {
+    async fn secret(&self, registry: &Registry, time_limit: Duration) -> Result<Secret, String> {
         let named = |key: &str| {
             let host = key.split_once("://").map_or(key, |(_, rest)| rest).split('/').next();
             host == Some(registry.as_str()) || (key == HUB && registry.as_str() == DOCKER_IO)
@@ -107,7 +107,7 @@ impl Config {
             self.cred_helpers.iter().find(|(key, _)| named(key)).map(|(key, helper)| (helper, key.as_str()));
         let helper = helper.or_else(|| Some((self.creds_store.as_ref()?, server.unwrap_or(usual))));
         if let Some((helper, server)) = helper {
-            return ask(helper, server, patience).await;
+            return ask(helper, server, time_limit).await;
         }
         let auth = server.and_then(|server| self.auths.get(server));
         let auth = auth.ok_or_else(|| format!("no login for {registry}"))?;
@@ -121,14 +121,14 @@ impl Config {
 }
 
 /// Asks `docker-credential-HELPER get` for a server.
-async fn ask(helper: &str, server: &str, patience: Duration) -> Result<Secret, String> {
+async fn ask(helper: &str, server: &str, time_limit: Duration) -> Result<Secret, String> {
     if !helper.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
         return Err(format!("a credential helper `{helper}`, which is no name,"));
     }
-    ask_program(&format!("docker-credential-{helper}"), server, patience).await
+    ask_program(&format!("docker-credential-{helper}"), server, time_limit).await
 }
 
-async fn ask_program(program: &str, server: &str, patience: Duration) -> Result<Secret, String> {
+async fn ask_program(program: &str, server: &str, time_limit: Duration) -> Result<Secret, String> {
     let cannot = |why: String| format!("cannot ask {program} for {server}: {why}; it is named");
     let asked = async {
         let mut command = Command::new(program);
@@ -140,8 +140,9 @@ async fn ask_program(program: &str, server: &str, patience: Duration) -> Result<
         }
         child.wait_with_output().await.map_err(|e| cannot(e.to_string()))
     };
-    let done =
-        timeout(patience, asked).await.map_err(|_| cannot(format!("no answer within {patience:?}")))??;
+    let done = timeout(time_limit, asked)
+        .await
+        .map_err(|_| cannot(format!("no answer within {time_limit:?}")))??;
     if !done.status.success() {
         return Err(cannot(done.status.to_string()));
     }
@@ -202,18 +203,18 @@ mod tests {
             "good",
             r#"read s; test "$1 $s" = "get ghcr.io" && echo '{"ServerURL":"'$s'","Username":"bot","Secret":"x:y"}'"#,
         );
-        let run = |program: String, patience: Duration| async move {
-            ask_program(&program, "ghcr.io", patience).await
+        let run = |program: String, time_limit: Duration| async move {
+            ask_program(&program, "ghcr.io", time_limit).await
         };
         assert_eq!(run(good, LOGIN_TIMEOUT).await.unwrap(), password("bot:x:y"));
         let token = helper("token", r#"echo '{"Username":"<token>","Secret":"x"}'"#);
         assert_eq!(run(token, LOGIN_TIMEOUT).await.unwrap(), Secret::Identity("x".to_owned()));
-        for (script, patience, why) in [
+        for (script, time_limit, why) in [
             ("exit 1", LOGIN_TIMEOUT, "exit status: 1"),
             ("echo no", LOGIN_TIMEOUT, "no Username"),
             ("sleep 60", Duration::from_millis(200), "no answer within"),
         ] {
-            let said = run(helper("bad", script), patience).await.unwrap_err();
+            let said = run(helper("bad", script), time_limit).await.unwrap_err();
             assert!(said.contains(why), "{said}");
         }
         let said = of(r#"{ "credsStore": "../x" }"#, "ghcr.io").await.unwrap_err();

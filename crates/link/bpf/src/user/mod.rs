@@ -17,10 +17,10 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/user.skel.rs"));
 }
 
-/// The most lanes: `WEIR_LANES` of user.h.
-pub const LANES: usize = 256;
+/// The most queues: `WEIR_MAX_QUEUES` of user.h.
+pub const MAX_QUEUES: usize = 256;
 
-/// The packets that entered a lane since the programs were loaded.
+/// The packets that entered a queue since the programs were loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entered {
     /// With Ethernet headers; a super-packet's as one packet.
@@ -49,7 +49,7 @@ impl UserPath {
         // As the classifier's: leaked, so that the skeleton needs no self-reference.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let skeleton = UserSkelBuilder::default().open(storage).map_err(error)?.load().map_err(error)?;
-        let entered = Mapped::of(&skeleton.maps.weir_entered.as_fd(), size_of::<[u64; 2]>() * LANES)
+        let entered = Mapped::of(&skeleton.maps.weir_entered.as_fd(), size_of::<[u64; 2]>() * MAX_QUEUES)
             .map_err(|errno| error(libbpf_rs::Error::from_raw_os_error(errno as i32)))?;
         Ok(UserPath { skeleton, entered })
     }
@@ -65,32 +65,32 @@ impl UserPath {
         self.skeleton.progs.weir_leave.as_fd().as_raw_fd()
     }
 
-    /// Says which device, by its index, has these many lanes, and what marks packets that come back
+    /// Says which device, by its index, has these many queues, and what marks packets that come back
     /// from it ([`ClassifierConfig::cookie`](crate::ClassifierConfig)).
     ///
     /// # Errors
     /// [`Error`].
-    pub fn configure(&self, device: u32, lanes: u32, cookie: u32) -> Result<(), Error> {
-        let value: Vec<u8> = [device, lanes, cookie, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+    pub fn configure(&self, device: u32, queues: u32, cookie: u32) -> Result<(), Error> {
+        let value: Vec<u8> = [device, queues, cookie, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
         let map = &self.skeleton.maps.weir_user_config;
         map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
             .map_err(|source| Error { what: "configure the programs of engine user", source })
     }
 
-    /// Gives a class a lane, or none: then its packets go by lane 0.
+    /// Gives a class a queue, or none: then its packets go by queue 0.
     ///
     /// # Errors
-    /// [`Error`]: there are [`LANES`].
-    pub fn set_lane(&self, handle: u32, lane: Option<u32>) -> Result<(), Error> {
-        classify::set(&self.skeleton.maps.weir_lanes, &handle.to_ne_bytes(), lane, "give a class a lane")
+    /// [`Error`]: there are [`MAX_QUEUES`].
+    pub fn set_queue(&self, handle: u32, queue: Option<u32>) -> Result<(), Error> {
+        classify::set(&self.skeleton.maps.weir_queues, &handle.to_ne_bytes(), queue, "give a class a queue")
     }
 
-    /// The packets that entered a lane.
+    /// The packets that entered a queue.
     ///
     /// # Panics
-    /// If there is no such lane.
+    /// If there is no such queue.
     #[must_use]
-    pub fn entered(&self, lane: usize) -> Entered {
-        Entered { bytes: self.entered.read(2 * lane), packets: self.entered.read(2 * lane + 1) }
+    pub fn entered(&self, queue: usize) -> Entered {
+        Entered { bytes: self.entered.read(2 * queue), packets: self.entered.read(2 * queue + 1) }
     }
 }

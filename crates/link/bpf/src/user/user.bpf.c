@@ -5,7 +5,7 @@
  * weir_enter takes over from the classifier (weir_user in classify.bpf.c). It gives the packet a
  * ticket, which says where it came from, and lets the macvtap receive it. That driver is the one that
  * keeps packets for a process without taking them from their socket: what waits unread in its queue
- * still counts for the sender, who blocks. Each class has a queue, a lane: the driver chooses by hash.
+ * still counts for the sender, who blocks. Each class has a queue of its own: the driver chooses by hash.
  *
  * The ticket is an outer 802.1ad tag, which the kernel carries beside the packet's bytes: nothing is
  * moved or copied, and the process reads it as part of the frame. It writes the frame back as it
@@ -35,13 +35,13 @@ struct {
 	__type(value, struct weir_user_config);
 } weir_user_config SEC(".maps");
 
-/* Handle of a class -> its lane. A packet without a class goes by lane 0. */
+/* Handle of a class -> its queue. A packet without a class goes by queue 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, WEIR_LANES);
+	__uint(max_entries, WEIR_MAX_QUEUES);
 	__type(key, __u32);
 	__type(value, __u32);
-} weir_lanes SEC(".maps");
+} weir_queues SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -101,7 +101,7 @@ int weir_enter(struct __sk_buff *skb)
 	const struct weir_user_config *cfg = config();
 	__u32 handle = skb->cb[WEIR_CB_HANDLE], zero = 0;
 	__u32 place = skb->ifindex << 1 | (skb->cb[WEIR_CB_EGRESS] & 1);
-	__u32 bytes = skb->len, *found, lane, mtu = 0;
+	__u32 bytes = skb->len, *found, queue, mtu = 0;
 	struct weir_all_entered *entered;
 
 	if (!cfg || !cfg->device)
@@ -109,9 +109,9 @@ int weir_enter(struct __sk_buff *skb)
 	/* Too long a packet is that device's to refuse; it is asked only whether it is there. */
 	if (bpf_check_mtu(skb, cfg->device, &mtu, 0, 0) < 0)
 		return NEXT;
-	found = bpf_map_lookup_elem(&weir_lanes, &handle);
-	lane = found ? *found : 0;
-	if (lane >= WEIR_LANES)
+	found = bpf_map_lookup_elem(&weir_queues, &handle);
+	queue = found ? *found : 0;
+	if (queue >= WEIR_MAX_QUEUES)
 		return NEXT;
 	if (bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021AD), ticket_for(place)))
 		return NEXT;
@@ -119,13 +119,13 @@ int weir_enter(struct __sk_buff *skb)
 	 * The driver takes the hash modulo its queues, and works one out if the packet has no
 	 * hash.
 	 */
-	bpf_set_hash(skb, lane ? lane : cfg->lanes);
+	bpf_set_hash(skb, queue ? queue : cfg->queues);
 	entered = bpf_map_lookup_elem(&weir_entered, &zero);
 	if (entered) {
-		barrier_var(lane); /* kernel 6.1 has forgotten the range */
-		lane &= WEIR_LANES - 1;
-		__sync_fetch_and_add(&entered->lane[lane].bytes, bytes);
-		__sync_fetch_and_add(&entered->lane[lane].packets, 1);
+		barrier_var(queue); /* kernel 6.1 has forgotten the range */
+		queue &= WEIR_MAX_QUEUES - 1;
+		__sync_fetch_and_add(&entered->queue[queue].bytes, bytes);
+		__sync_fetch_and_add(&entered->queue[queue].packets, 1);
 	}
 	return bpf_redirect(cfg->device, BPF_F_INGRESS);
 }

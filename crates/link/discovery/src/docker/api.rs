@@ -26,7 +26,7 @@ const LARGEST: usize = 32 << 20;
 #[derive(Debug)]
 pub(super) struct Api {
     socket: PathBuf,
-    patience: Duration,
+    time_limit: Duration,
     /// `/v1.41`; empty if the daemon does not say.
     version: String,
     /// The labels that are weir's of images that were asked about, by id: an image never changes.
@@ -143,10 +143,10 @@ struct Refusal {
 }
 
 impl Api {
-    /// Asks the daemon which version it speaks; `patience` bounds each answer from now on.
-    pub(super) async fn connect(socket: PathBuf, patience: Duration) -> Result<Api, Unavailable> {
-        let mut api = Api { socket, patience, version: String::new(), images: Mutex::default() };
-        let answer = within(patience, "/_ping", api.ask("/_ping")).await?;
+    /// Asks the daemon which version it speaks; `time_limit` bounds each answer from now on.
+    pub(super) async fn connect(socket: PathBuf, time_limit: Duration) -> Result<Api, Unavailable> {
+        let mut api = Api { socket, time_limit, version: String::new(), images: Mutex::default() };
+        let answer = within(time_limit, "/_ping", api.ask("/_ping")).await?;
         let version = answer.headers().get("api-version").and_then(|version| version.to_str().ok());
         // It becomes part of paths, so it must look like one.
         if let Some(version) = version.filter(|v| v.chars().all(|c| c.is_ascii_digit() || c == '.')) {
@@ -157,20 +157,20 @@ impl Api {
 
     /// The ids of the containers that run, paused ones too.
     pub(super) async fn running(&self) -> Result<Vec<String>, Unavailable> {
-        let listed: Vec<Listed> = self.get("/containers/json", self.patience).await?;
+        let listed: Vec<Listed> = self.get("/containers/json", self.time_limit).await?;
         Ok(listed.into_iter().map(|container| container.id).collect())
     }
 
     /// The images that containers have, also those that do not run.
     pub(super) async fn images(&self) -> Result<Vec<String>, Unavailable> {
-        let listed: Vec<Listed> = self.get("/containers/json?all=true", self.patience).await?;
+        let listed: Vec<Listed> = self.get("/containers/json?all=true", self.time_limit).await?;
         Ok(listed.into_iter().map(|container| container.image).collect())
     }
 
     /// All about one container; none if it is gone.
     pub(super) async fn inspect(&self, id: &str) -> Result<Option<Inspected>, Unavailable> {
         // One that hangs (dockerd holds a lock for each) must not hold up the others for long.
-        match self.get(&format!("/containers/{}/json", encode(id)), self.patience / 4).await {
+        match self.get(&format!("/containers/{}/json", encode(id)), self.time_limit / 4).await {
             Ok(inspected) => Ok(Some(inspected)),
             Err(Unavailable::Refused { status: 404, .. }) => Ok(None),
             Err(why) => Err(why),
@@ -188,7 +188,7 @@ impl Api {
             return Ok(known.clone());
         }
         let image: Image = self
-            .get(&format!("/images/{}/json", encode(id)), self.patience / 4)
+            .get(&format!("/images/{}/json", encode(id)), self.time_limit / 4)
             .await
             .map_err(|why: Unavailable| why.to_string())?;
         let mut labels = image.config.and_then(|config| config.labels).unwrap_or_default();
@@ -205,18 +205,18 @@ impl Api {
     pub(super) async fn events(&self, since: u64) -> Result<Events, Unavailable> {
         let filters = r#"{"type":["container","network"],"event":["start","die","destroy","rename","update","connect","disconnect"]}"#;
         let path = format!("{}/events?since={since}&filters={}", self.version, encode(filters));
-        let answer = within(self.patience, "/events", self.ask(&path)).await?;
+        let answer = within(self.time_limit, "/events", self.ask(&path)).await?;
         Ok(Events { body: answer.into_body(), buffer: Vec::new() })
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, patience: Duration) -> Result<T, Unavailable> {
+    async fn get<T: DeserializeOwned>(&self, path: &str, time_limit: Duration) -> Result<T, Unavailable> {
         let read = async {
             let answer = self.ask(&format!("{}{path}", self.version)).await?;
             let body = Limited::new(answer.into_body(), LARGEST).collect().await;
             let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
             serde_json::from_slice(&body).map_err(|why| Unavailable::garbled(path, why))
         };
-        within(patience, path, read).await
+        within(time_limit, path, read).await
     }
 
     /// Sends a request, on a connection of its own; the answer's head, if it is a good one.
@@ -249,12 +249,12 @@ impl Api {
 }
 
 async fn within<T>(
-    patience: Duration,
+    time_limit: Duration,
     request: &str,
     work: impl Future<Output = Result<T, Unavailable>>,
 ) -> Result<T, Unavailable> {
-    let late = Unavailable::TimedOut { request: request.to_owned(), after: patience };
-    timeout(patience, work).await.unwrap_or(Err(late))
+    let late = Unavailable::TimedOut { request: request.to_owned(), after: time_limit };
+    timeout(time_limit, work).await.unwrap_or(Err(late))
 }
 
 /// A stream of changes.

@@ -43,7 +43,7 @@ pub struct Options {
     /// How long after a change others are awaited, to be answered by one snapshot.
     pub settle: Duration,
     /// How long dockerd may take for an answer; for one container's a quarter of it.
-    pub patience: Duration,
+    pub time_limit: Duration,
     /// The longest pause between two attempts to reach dockerd.
     pub pause: Duration,
     /// The time between two readings of everything, in case an event was lost.
@@ -57,7 +57,7 @@ impl Options {
         Options {
             socket: socket.into(),
             settle: Duration::from_millis(50),
-            patience: Duration::from_secs(10),
+            time_limit: Duration::from_secs(10),
             pause: Duration::from_secs(2),
             refresh: Duration::from_secs(60),
         }
@@ -182,7 +182,7 @@ pub fn watch(options: Options) -> Watcher {
 /// # Errors
 /// [`Unavailable`].
 pub async fn images_in_use(options: &Options) -> Result<Vec<String>, Unavailable> {
-    api::Api::connect(options.socket.clone(), options.patience).await?.images().await
+    api::Api::connect(options.socket.clone(), options.time_limit).await?.images().await
 }
 
 fn watch_on(options: Options, node: Node) -> Watcher {
@@ -246,7 +246,7 @@ impl Watch {
         // From before the list, so that no change falls between; a second more, as the
         // daemon's clock is read in whole ones.
         let since = now_s();
-        let api = Api::connect(self.options.socket.clone(), self.options.patience).await?;
+        let api = Api::connect(self.options.socket.clone(), self.options.time_limit).await?;
         let api = Arc::new(api);
         let mut events = api.events(since.saturating_sub(1)).await?;
         let mut settle = self.options.settle;

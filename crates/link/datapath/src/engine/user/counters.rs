@@ -3,7 +3,7 @@
 
 use weir_bpf::Entered;
 
-use super::forwarder::LaneReport;
+use super::forwarder::QueueReport;
 
 /// Counters of the class that has a tap queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Counted {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct QueueCounters {
     entered: Entered,
-    seen: LaneReport,
+    seen: QueueReport,
     lost: Entered,
     /// Drops and packets before the class had the tap queue.
     before: (u64, u64),
@@ -39,7 +39,7 @@ impl QueueCounters {
     }
 
     /// Takes both sides' counts, in this order.
-    pub(super) fn look(&mut self, seen: LaneReport, entered: Entered) -> Counted {
+    pub(super) fn look(&mut self, seen: QueueReport, entered: Entered) -> Counted {
         let missing = Entered {
             bytes: entered.bytes.wrapping_sub(seen.bytes),
             packets: entered.packets.wrapping_sub(seen.frames),
@@ -68,8 +68,8 @@ mod tests {
         Entered { bytes: packets * FRAME, packets }
     }
 
-    fn read(frames: u64, held: u32) -> LaneReport {
-        LaneReport { frames, bytes: frames * FRAME, segments: frames - u64::from(held > 0), held, failed: 0 }
+    fn read(frames: u64, held: u32) -> QueueReport {
+        QueueReport { frames, bytes: frames * FRAME, segments: frames - u64::from(held > 0), held, failed: 0 }
     }
 
     #[test]
@@ -77,7 +77,11 @@ mod tests {
         let mut counters = QueueCounters::new(entered(100));
         let waiting = Counted { packets: 4, drops: 0, backlog: 3 * FRAME };
         assert_eq!(counters.look(read(5, 1514), entered(107)), waiting);
-        assert_eq!(counters.look(read(5, 1514), entered(107)), waiting, "one is held: the lane is not empty");
+        assert_eq!(
+            counters.look(read(5, 1514), entered(107)),
+            waiting,
+            "one is held: the queue is not empty"
+        );
         assert_eq!(counters.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 0, backlog: FRAME });
         assert_eq!(counters.look(read(6, 0), entered(107)), Counted { packets: 6, drops: 1, backlog: 0 });
         assert_eq!(

@@ -43,7 +43,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(100);
 /// How long a command may take to be answered.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stands for the wakeup_fd among the tap queues.
-const BELL: u64 = u64::MAX;
+const WAKEUP: u64 = u64::MAX;
 
 /// A command to the thread.
 pub(super) enum Command {
@@ -65,13 +65,13 @@ pub(super) enum Command {
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) classes: Vec<(u16, Stats)>,
-    pub(super) lanes: Vec<LaneReport>,
+    pub(super) queues: Vec<QueueReport>,
     pub(super) late: Lateness,
 }
 
 /// The fate of a tap queue's packets, since its queue was opened.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LaneReport {
+pub(super) struct QueueReport {
     /// Frames read, and their bytes as whole packets.
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -140,7 +140,7 @@ struct TapQueue {
     head: Option<Packet>,
     /// Its head is in the schedule.
     offered: bool,
-    seen: LaneReport,
+    seen: QueueReport,
 }
 
 impl TapQueue {
@@ -162,7 +162,7 @@ impl TapQueue {
 
 struct Worker {
     schedule: Schedule,
-    lanes: Vec<TapQueue>,
+    queues: Vec<TapQueue>,
     epoll: OwnedFd,
     wakeup_fd: Arc<OwnedFd>,
     commands: Receiver<Command>,
@@ -182,15 +182,15 @@ impl Worker {
     fn new(queues: Queues, wakeup_fd: Arc<OwnedFd>, commands: Receiver<Command>) -> io::Result<Worker> {
         let Queues { files, datagrams } = queues;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &*wakeup_fd, EventData::new_u64(BELL), EventFlags::IN)?;
-        for (lane, file) in (0u64..).zip(&files) {
-            epoll::add(&epoll, file, EventData::new_u64(lane), EventFlags::IN | EventFlags::ONESHOT)?;
+        epoll::add(&epoll, &*wakeup_fd, EventData::new_u64(WAKEUP), EventFlags::IN)?;
+        for (queue, file) in (0u64..).zip(&files) {
+            epoll::add(&epoll, file, EventData::new_u64(queue), EventFlags::IN | EventFlags::ONESHOT)?;
         }
-        let lane =
-            |file| TapQueue { file, class: None, head: None, offered: false, seen: LaneReport::default() };
+        let queue =
+            |file| TapQueue { file, class: None, head: None, offered: false, seen: QueueReport::default() };
         Ok(Worker {
             schedule: Schedule::new(Instant::default()),
-            lanes: files.into_iter().map(lane).collect(),
+            queues: files.into_iter().map(queue).collect(),
             epoll,
             wakeup_fd,
             commands,
@@ -210,7 +210,7 @@ impl Worker {
             epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&NO_TIME))?;
             for event in events.drain(..) {
                 match event.data.u64() {
-                    BELL => {
+                    WAKEUP => {
                         let _ = rustix::io::read(&*self.wakeup_fd, &mut [0; 8]);
                         // The counters and their classes may change.
                         self.depart();
@@ -218,7 +218,7 @@ impl Worker {
                             return Ok(());
                         }
                     }
-                    lane => self.fill(usize::try_from(lane).unwrap_or(usize::MAX))?,
+                    queue => self.fill(usize::try_from(queue).unwrap_or(usize::MAX))?,
                 }
             }
             let turn = self.let_out()?;
@@ -301,7 +301,7 @@ impl Worker {
         for _ in 0..BATCH {
             turn = self.schedule.next(self.now());
             match turn {
-                Turn::TapQueue(lane) => self.send(lane)?,
+                Turn::TapQueue(queue) => self.send(queue)?,
                 _ => break,
             }
         }
@@ -313,33 +313,33 @@ impl Worker {
     }
 
     /// Has what a tap queue has on offer leave, or the next piece of it, and offers the next.
-    fn send(&mut self, lane: usize) -> io::Result<()> {
-        let this = &mut self.lanes[lane];
+    fn send(&mut self, queue: usize) -> io::Result<()> {
+        let this = &mut self.queues[queue];
         this.offered = false;
         let Some(mut head) = this.head.take() else { return Ok(()) };
-        if self.push(lane, &head) {
+        if self.push(queue, &head) {
             self.spare.push(head);
-            return self.fill(lane);
+            return self.fill(queue);
         }
-        let this = &mut self.lanes[lane];
+        let this = &mut self.queues[queue];
         let piece = head.cut(self.segments);
         this.write(piece.headers, piece.payload, piece.segments);
         if piece.is_last {
             self.spare.push(head);
-            self.fill(lane)
+            self.fill(queue)
         } else {
             this.head = Some(head);
-            self.offer(lane);
+            self.offer(queue);
             Ok(())
         }
     }
 
     /// Has a packet leave with others. If not, all before it have left.
-    fn push(&mut self, lane: usize, packet: &Packet) -> bool {
-        let Worker { batcher: Some(batcher), lanes, .. } = self else { return false };
-        let write = |d: Departure<'_>| lanes[d.lane].write(d.frame, &[], d.segments);
+    fn push(&mut self, queue: usize, packet: &Packet) -> bool {
+        let Worker { batcher: Some(batcher), queues, .. } = self else { return false };
+        let write = |d: Departure<'_>| queues[d.queue].write(d.frame, &[], d.segments);
         match packet.single() {
-            Some(frame) => batcher.push(lane, frame, write),
+            Some(frame) => batcher.push(queue, frame, write),
             None => {
                 batcher.clear(write);
                 false
@@ -349,13 +349,13 @@ impl Worker {
 
     /// Writes what leaves together.
     fn depart(&mut self) {
-        let Worker { batcher: Some(batcher), lanes, .. } = self else { return };
-        batcher.clear(|d| lanes[d.lane].write(d.frame, &[], d.segments));
+        let Worker { batcher: Some(batcher), queues, .. } = self else { return };
+        batcher.clear(|d| queues[d.queue].write(d.frame, &[], d.segments));
     }
 
     /// Reads a tap queue's next packet and offers it. Without a packet the tap queue waits for one.
-    fn fill(&mut self, lane: usize) -> io::Result<()> {
-        let Some(this) = self.lanes.get_mut(lane) else { return Ok(()) };
+    fn fill(&mut self, queue: usize) -> io::Result<()> {
+        let Some(this) = self.queues.get_mut(queue) else { return Ok(()) };
         while this.head.is_none() {
             let mut packet = self.spare.pop().unwrap_or_else(Packet::new);
             match packet.fill(|memory| (&this.file).read(memory)) {
@@ -370,7 +370,7 @@ impl Worker {
                 }
                 Err(_) => {
                     self.spare.push(packet);
-                    let data = EventData::new_u64(lane as u64);
+                    let data = EventData::new_u64(queue as u64);
                     return Ok(epoll::modify(
                         &self.epoll,
                         &this.file,
@@ -380,14 +380,14 @@ impl Worker {
                 }
             }
         }
-        self.offer(lane);
+        self.offer(queue);
         Ok(())
     }
 
-    fn offer(&mut self, lane: usize) {
-        let this = &mut self.lanes[lane];
+    fn offer(&mut self, queue: usize) {
+        let this = &mut self.queues[queue];
         if let (Some(head), Some(class), false) = (&this.head, this.class, this.offered) {
-            this.offered = self.schedule.offer(class, lane, head.wire(self.segments));
+            this.offered = self.schedule.offer(class, queue, head.wire(self.segments));
         }
     }
 
@@ -401,7 +401,7 @@ impl Worker {
             }
         }
         // Packets without a class may have one now.
-        (0..self.lanes.len()).for_each(|lane| self.offer(lane));
+        (0..self.queues.len()).for_each(|queue| self.offer(queue));
         true
     }
 
@@ -413,28 +413,28 @@ impl Worker {
                 }
             }
             Command::Remove(minor) => match self.schedule.remove(minor) {
-                Ok(Some(lane)) => self.lanes[lane].offered = false,
+                Ok(Some(queue)) => self.queues[queue].offered = false,
                 Ok(None) => {}
                 Err(error) => tracing::error!("{error}"),
             },
-            Command::TapQueue(lane, class) => {
-                let this = &mut self.lanes[lane];
+            Command::TapQueue(queue, class) => {
+                let this = &mut self.queues[queue];
                 this.class = class;
                 if class.is_none() && !this.offered {
                     self.spare.extend(this.head.take());
-                    let _ = self.fill(lane);
+                    let _ = self.fill(queue);
                 }
             }
             Command::Ahead(ahead) => self.realtime = ahead.then(RealtimeBudget::default),
             Command::Segments(segments) => self.segments = segments,
             Command::Tell(answer) => {
-                let lanes = self
-                    .lanes
-                    .iter()
-                    .map(|lane| LaneReport { held: lane.head.as_ref().map_or(0, Packet::left), ..lane.seen });
+                let queues = self.queues.iter().map(|queue| QueueReport {
+                    held: queue.head.as_ref().map_or(0, Packet::left),
+                    ..queue.seen
+                });
                 let report = Report {
                     classes: self.schedule.stats().collect(),
-                    lanes: lanes.collect(),
+                    queues: queues.collect(),
                     late: self.schedule.late(),
                 };
                 let _ = answer.send(report);

@@ -46,13 +46,13 @@ impl GsoBatcher {
 
     /// Takes a tap queue's frame with a batch; `write` has those leave that cannot wait. False: the
     /// packet fits no batch, and all have left.
-    pub(super) fn push(&mut self, lane: usize, frame: &[u8], mut write: impl FnMut(Departure<'_>)) -> bool {
+    pub(super) fn push(&mut self, queue: usize, frame: &[u8], mut write: impl FnMut(Departure<'_>)) -> bool {
         let Some(this) = datagram(frame) else {
             self.clear(write);
             return false;
         };
         self.taken += 1;
-        let known = self.trains.iter().position(|batch| batch.is_of(lane, frame, &this));
+        let known = self.trains.iter().position(|batch| batch.is_of(queue, frame, &this));
         if let Some(batch) = known
             && self.trains[batch].push(frame, &this)
         {
@@ -65,7 +65,7 @@ impl GsoBatcher {
             self.spare.push(batch);
         }
         let mut batch = self.spare.pop().unwrap_or_else(|| Batch::with(this));
-        batch.begin(lane, frame, this);
+        batch.begin(queue, frame, this);
         self.trains.push(batch);
         true
     }
@@ -87,7 +87,7 @@ struct Batch {
     head: Super,
     /// By which most are told apart.
     ports: [u8; 4],
-    lane: usize,
+    queue: usize,
     count: u32,
     /// The last one was shorter, so that none may follow.
     is_closed: bool,
@@ -97,29 +97,36 @@ struct Batch {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Departure<'a> {
     pub(super) frame: &'a [u8],
-    pub(super) lane: usize,
+    pub(super) queue: usize,
     /// Packets that it is on the wire.
     pub(super) segments: u32,
 }
 
 impl Batch {
     fn with(head: Super) -> Batch {
-        Batch { bytes: Vec::with_capacity(LARGEST), head, ports: [0; 4], lane: 0, count: 0, is_closed: false }
+        Batch {
+            bytes: Vec::with_capacity(LARGEST),
+            head,
+            ports: [0; 4],
+            queue: 0,
+            count: 0,
+            is_closed: false,
+        }
     }
 
-    fn begin(&mut self, lane: usize, frame: &[u8], head: Super) {
+    fn begin(&mut self, queue: usize, frame: &[u8], head: Super) {
         self.bytes.clear();
         self.bytes.extend_from_slice(frame);
         self.ports = ports(frame, &head);
-        (self.head, self.lane, self.count, self.is_closed) = (head, lane, 1, false);
+        (self.head, self.queue, self.count, self.is_closed) = (head, queue, 1, false);
     }
 
     /// Whether a datagram is of the same flow: tap queue, ticket, addresses, ports.
-    fn is_of(&self, lane: usize, frame: &[u8], this: &Super) -> bool {
+    fn is_of(&self, queue: usize, frame: &[u8], this: &Super) -> bool {
         let Super { ip, is_v6, transport: udp, .. } = self.head;
         let addresses = if is_v6 { 8 } else { 12 };
         let same = |from: usize, to: usize| self.bytes[from..to] == frame[from..to];
-        lane == self.lane
+        queue == self.queue
             && ports(frame, this) == self.ports
             && (this.ip, this.is_v6, this.transport) == (ip, is_v6, udp)
             && same(VNET, ip)
@@ -158,7 +165,7 @@ impl Batch {
             self.bytes[4..6].copy_from_slice(&(segment as u16).to_ne_bytes());
             resize(&mut self.bytes, &self.head, segment, all);
         }
-        Departure { frame: &self.bytes, lane: self.lane, segments: self.count }
+        Departure { frame: &self.bytes, queue: self.queue, segments: self.count }
     }
 }
 
@@ -385,10 +392,10 @@ mod tests {
     #[test]
     fn a_train_is_of_one_lane() {
         let (mut batcher, one, mut left) = (GsoBatcher::new(), of(0, 0), Vec::new());
-        for lane in [0, 1, 0] {
-            assert!(batcher.push(lane, &one, |_| unreachable!("there is room")));
+        for queue in [0, 1, 0] {
+            assert!(batcher.push(queue, &one, |_| unreachable!("there is room")));
         }
-        batcher.clear(|d| left.push((d.lane, d.segments)));
+        batcher.clear(|d| left.push((d.queue, d.segments)));
         assert_eq!(left, [(0, 2), (1, 1)], "whose they are counted for");
     }
 }

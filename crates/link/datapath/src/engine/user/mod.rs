@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{LANES, UserPath};
+use weir_bpf::{MAX_QUEUES, UserPath};
 use weir_netlink::{
     Netlink, NetlinkError,
     tc::{self, Counters, Hook, HtbClass, Verdict},
@@ -57,7 +57,7 @@ pub struct User {
     cookie: u32,
     forwarder: Forwarder,
     /// By minor.
-    lanes: BTreeMap<u16, usize>,
+    queues: BTreeMap<u16, usize>,
     applied: BTreeMap<u16, HtbClass>,
     counters: Vec<QueueCounters>,
     late: Lateness,
@@ -88,7 +88,7 @@ impl User {
                     tap,
                     cookie: attachments.cookie(),
                     forwarder,
-                    lanes: BTreeMap::new(),
+                    queues: BTreeMap::new(),
                     applied: BTreeMap::new(),
                     counters: vec![QueueCounters::default(); INITIAL_QUEUES],
                     late: Lateness::default(),
@@ -130,40 +130,40 @@ impl User {
     }
 
     fn configure(&self) -> Result<(), EngineError> {
-        let lanes = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
-        Ok(self.path.configure(self.tap, lanes, self.cookie)?)
+        let queues = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
+        Ok(self.path.configure(self.tap, queues, self.cookie)?)
     }
 
     /// The tap queue of a class: tap queue 0 has the traffic of no class.
-    fn lane_for(&self, minor: u16) -> Result<usize, EngineError> {
+    fn queue_for(&self, minor: u16) -> Result<usize, EngineError> {
         if minor == DEFAULT {
             return Ok(0);
         }
-        let taken: BTreeSet<usize> = self.lanes.values().copied().collect();
-        (1..self.counters.len()).find(|lane| !taken.contains(lane)).ok_or_else(|| EngineError::Lacking {
+        let taken: BTreeSet<usize> = self.queues.values().copied().collect();
+        (1..self.counters.len()).find(|queue| !taken.contains(queue)).ok_or_else(|| EngineError::Lacking {
             engine: EngineKind::User,
             why: format!(
-                "it has no lane for class 1:{minor:x}, all {LANES} are taken: use engine = \"htb\", or groups of fewer classes"
+                "it has no queue for class 1:{minor:x}, all {MAX_QUEUES} are taken: use engine = \"htb\", or groups of fewer classes"
             ),
         })
     }
 
     fn forget(&mut self) {
-        for minor in std::mem::take(&mut self.lanes).into_keys() {
+        for minor in std::mem::take(&mut self.queues).into_keys() {
             // A class that is still there gets one again at once.
-            let _ = self.path.set_lane(TcHandle::new(MAJOR, minor).0, None);
+            let _ = self.path.set_queue(TcHandle::new(MAJOR, minor).0, None);
         }
         self.applied.clear();
         self.counters =
-            (0..self.counters.len()).map(|lane| QueueCounters::new(self.path.entered(lane))).collect();
+            (0..self.counters.len()).map(|queue| QueueCounters::new(self.path.entered(queue))).collect();
         self.split = None;
     }
 
     /// Begins again with a device of this number of tap queues. Packets that wait are lost.
-    fn begin(&mut self, lanes: usize) -> Result<(), EngineError> {
+    fn begin(&mut self, queues: usize) -> Result<(), EngineError> {
         self.ifb.rebuild()?;
-        (self.tap, self.forwarder) = set_up(&mut self.ifb, &self.path, lanes)?;
-        self.counters.resize(lanes, QueueCounters::default());
+        (self.tap, self.forwarder) = set_up(&mut self.ifb, &self.path, queues)?;
+        self.counters.resize(queues, QueueCounters::default());
         self.forget();
         self.set_realtime(self.ahead);
         self.patrolled = None;
@@ -177,14 +177,14 @@ impl User {
             overlimits: stats.overlimits,
             ..Counters::default()
         };
-        let Some(&lane) = self.lanes.get(&minor) else { return counters };
-        let counted = self.counters[lane].look(report.lanes[lane], self.path.entered(lane));
+        let Some(&queue) = self.queues.get(&minor) else { return counters };
+        let counted = self.counters[queue].look(report.queues[queue], self.path.entered(queue));
         Counters { packets: counted.packets, drops: counted.drops, backlog: counted.backlog, ..counters }
     }
 }
 
 /// Puts a macvtap on the ifb, with the program that lets packets go on, and starts the thread.
-fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Forwarder), EngineError> {
+fn set_up(ifb: &mut Ifb, path: &UserPath, queues: usize) -> Result<(u32, Forwarder), EngineError> {
     // Another engine's, with all its classes.
     if let Some(root) = ifb.root()? {
         ifb.netlink.call(tc::delete_qdisc(ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
@@ -201,7 +201,7 @@ fn set_up(ifb: &mut Ifb, path: &UserPath, lanes: usize) -> Result<(u32, Forwarde
             engine: EngineKind::User,
             why: format!("cannot {what}: {e}"),
         };
-        let queues = tap::open(tap, lanes)
+        let queues = tap::open(tap, queues)
             .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root, or CAP_MKNOD where devtmpfs has no such node)", e))?;
         let forwarder = Forwarder::start(queues).map_err(|e| lacking("start a thread", e))?;
         ifb.netlink.set_up(tap, tap::NAME)?;
@@ -242,9 +242,9 @@ impl Engine for User {
     fn apply(&mut self, plan: &Plan<'_>, _hold: bool) -> Result<usize, EngineError> {
         let mut nodes = std::mem::take(&mut self.nodes);
         tree::build(plan, &mut nodes);
-        let lanes = plan.members.len().next_power_of_two().min(LANES);
-        if lanes > self.counters.len() {
-            self.begin(lanes)?;
+        let queues = plan.members.len().next_power_of_two().min(MAX_QUEUES);
+        if queues > self.counters.len() {
+            self.begin(queues)?;
         }
         let result = self.write(plan.shape.split, &nodes);
         self.nodes = nodes;
@@ -270,7 +270,7 @@ impl Engine for User {
         }
         let (backlog, drops) = out
             .iter()
-            .filter(|m| self.lanes.contains_key(&m.minor))
+            .filter(|m| self.queues.contains_key(&m.minor))
             .fold((0, 0), |(b, d), m| (b + m.counters.backlog, d + m.counters.drops));
         if let Some(root) = out.iter_mut().find(|m| m.minor == ROOT) {
             (root.counters.backlog, root.counters.drops) = (backlog, drops);
@@ -379,10 +379,10 @@ impl User {
             self.applied.remove(&minor);
             commands.push(Command::Remove(minor));
             if !minors.contains_key(&minor)
-                && let Some(lane) = self.lanes.remove(&minor)
+                && let Some(queue) = self.queues.remove(&minor)
             {
-                self.path.set_lane(class.handle.0, None)?;
-                commands.push(Command::TapQueue(lane, None));
+                self.path.set_queue(class.handle.0, None)?;
+                commands.push(Command::TapQueue(queue, None));
             }
         }
         for node in wanted {
@@ -391,15 +391,15 @@ impl User {
                 commands.push(Command::Set(node.class));
                 self.applied.insert(minor, node.class);
             }
-            if node.leaf.is_some() && !self.lanes.contains_key(&minor) {
-                let lane = self.lane_for(minor);
-                match lane.and_then(|lane| {
-                    Ok((lane, self.path.set_lane(node.class.handle.0, u32::try_from(lane).ok())?))
+            if node.leaf.is_some() && !self.queues.contains_key(&minor) {
+                let queue = self.queue_for(minor);
+                match queue.and_then(|queue| {
+                    Ok((queue, self.path.set_queue(node.class.handle.0, u32::try_from(queue).ok())?))
                 }) {
-                    Ok((lane, ())) => {
-                        self.counters[lane].begin();
-                        self.lanes.insert(minor, lane);
-                        commands.push(Command::TapQueue(lane, Some(minor)));
+                    Ok((queue, ())) => {
+                        self.counters[queue].begin();
+                        self.queues.insert(minor, queue);
+                        commands.push(Command::TapQueue(queue, Some(minor)));
                     }
                     Err(error) => drop(first_error.get_or_insert(error)),
                 }

@@ -80,16 +80,16 @@ impl Schedule {
     /// Removes a class without children. The offered packet is handed back: its tap queue.
     pub(super) fn remove(&mut self, minor: u16) -> Result<Option<usize>, ClassError> {
         let Some(id) = self.ids.get(&minor).copied() else { return Ok(None) };
-        let mut lane = None;
-        self.htb.drain(id, |packet| lane = Some(packet.handle as usize))?;
+        let mut queue = None;
+        self.htb.drain(id, |packet| queue = Some(packet.handle as usize))?;
         self.htb.remove(id)?;
         self.ids.remove(&minor);
-        Ok(lane)
+        Ok(queue)
     }
 
     /// Offers a tap queue's next packet; `wire`: its bytes there. False if there is no such class (yet).
-    pub(super) fn offer(&mut self, minor: u16, lane: usize, wire: u32) -> bool {
-        let handle = u32::try_from(lane).unwrap_or(u32::MAX);
+    pub(super) fn offer(&mut self, minor: u16, queue: usize, wire: u32) -> bool {
+        let handle = u32::try_from(queue).unwrap_or(u32::MAX);
         let packet = Packet { handle, len: wire.clamp(1, Packet::MAX_LEN) };
         self.ids.get(&minor).is_some_and(|id| self.htb.enqueue(*id, packet).is_ok())
     }
@@ -187,9 +187,9 @@ mod tests {
         let mut left = [0, 0];
         loop {
             match schedule.next(now) {
-                Turn::TapQueue(lane) => {
-                    left[lane] += 1;
-                    assert!(schedule.offer([16, 17][lane], lane, FRAME));
+                Turn::TapQueue(queue) => {
+                    left[queue] += 1;
+                    assert!(schedule.offer([16, 17][queue], queue, FRAME));
                 }
                 wait => return (left, wait),
             }

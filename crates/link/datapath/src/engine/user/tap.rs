@@ -37,9 +37,9 @@ pub(super) struct Queues {
 }
 
 /// Opens as many as asked for.
-pub(super) fn open(index: u32, lanes: usize) -> io::Result<Queues> {
+pub(super) fn open(index: u32, queues: usize) -> io::Result<Queues> {
     let device = number(index)?;
-    let files = (0..lanes).map(|_| open_one(index, device)).collect::<io::Result<Vec<File>>>()?;
+    let files = (0..queues).map(|_| open_one(index, device)).collect::<io::Result<Vec<File>>>()?;
     let datagrams = files.first().map_or(Ok(false), offload)?;
     Ok(Queues { files, datagrams })
 }

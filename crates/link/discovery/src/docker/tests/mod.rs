@@ -33,7 +33,7 @@ fn node() -> Node {
 fn options(fake: &Fake) -> Options {
     Options {
         settle: Duration::from_millis(20),
-        patience: Duration::from_secs(2),
+        time_limit: Duration::from_secs(2),
         pause: Duration::from_millis(200),
         ..Options::at(fake.socket())
     }

@@ -7,20 +7,20 @@ const LONGEST: u32 = 10;
 
 /// Tries in a row that brought nothing.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct Backoff {
     tries: u32,
     /// When the last byte came, or the first try began.
     since: Instant,
 }
 
-impl Patience {
-    pub(super) fn begin(now: Instant) -> Patience {
-        Patience { tries: 0, since: now }
+impl Backoff {
+    pub(super) fn begin(now: Instant) -> Backoff {
+        Backoff { tries: 0, since: now }
     }
 
     /// Bytes came: it all begins again.
     pub(super) fn renew(&mut self, now: Instant) {
-        *self = Patience::begin(now);
+        *self = Backoff::begin(now);
     }
 
     /// The pause before the next try; none: the next try would come after `limit`.
@@ -56,8 +56,8 @@ mod tests {
     fn a_registry_that_is_away_is_asked_for_fifteen_seconds_and_not_too_often() {
         for chance in [0.0, 0.5, 1.0] {
             let begun = Instant::now();
-            let (mut patience, mut now, mut tries) = (Patience::begin(begun), begun, 0);
-            while let Some(pause) = patience.pause(FIRST, None, LIMIT, now, chance) {
+            let (mut backoff, mut now, mut tries) = (Backoff::begin(begun), begun, 0);
+            while let Some(pause) = backoff.pause(FIRST, None, LIMIT, now, chance) {
                 assert!((FIRST / 2..=FIRST * LONGEST).contains(&pause), "{pause:?}");
                 (now, tries) = (now + pause, tries + 1);
             }
@@ -70,18 +70,18 @@ mod tests {
     #[test]
     fn a_byte_renews_the_patience() {
         let begun = Instant::now();
-        let (mut patience, late) = (Patience::begin(begun), begun + LIMIT);
-        assert_eq!(patience.pause(FIRST, None, LIMIT, late, 0.5), None);
-        patience.renew(late);
-        assert_eq!(patience.pause(FIRST, None, LIMIT, late, 1.0), Some(FIRST));
+        let (mut backoff, late) = (Backoff::begin(begun), begun + LIMIT);
+        assert_eq!(backoff.pause(FIRST, None, LIMIT, late, 0.5), None);
+        backoff.renew(late);
+        assert_eq!(backoff.pause(FIRST, None, LIMIT, late, 1.0), Some(FIRST));
     }
 
     #[test]
     fn the_pause_is_what_the_registry_asks_for_if_there_is_time_for_it() {
         let begun = Instant::now();
-        let mut patience = Patience::begin(begun);
+        let mut backoff = Backoff::begin(begun);
         let two = Duration::from_secs(2);
-        assert_eq!(patience.pause(FIRST, Some(two), LIMIT, begun, 0.0), Some(two));
-        assert_eq!(patience.pause(FIRST, Some(LIMIT * 2), LIMIT, begun, 0.0), None);
+        assert_eq!(backoff.pause(FIRST, Some(two), LIMIT, begun, 0.0), Some(two));
+        assert_eq!(backoff.pause(FIRST, Some(LIMIT * 2), LIMIT, begun, 0.0), None);
     }
 }
