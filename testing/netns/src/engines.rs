@@ -13,7 +13,7 @@ use crate::{Agent, Config, Need, Node, can_run, containers, needs::WANTED};
 
 pub use weir_datapath::engine::EngineKind;
 
-/// What tests hold an engine to.
+/// The bounds that tests hold an engine to.
 pub trait EngineBounds: Copy {
     /// How far a share may be from section 3's, as a fraction of it; `tso`: with super-packets.
     #[must_use]

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lists of credit mode: classes that wait for their turn, and classes that wait for the next
- * period. credit.h decides when a class changes its list; sched.h puts a class back that its
- * ceiling had held.
+ * The two lists of credit mode. Classes on one list wait for their turn. Classes on the other list
+ * wait for the next period. credit.h moves classes between the lists. sched.h puts back a class
+ * after its ceiling has held it.
  */
 #ifndef WEIR_FAIR_TURNS_H
 #define WEIR_FAIR_TURNS_H

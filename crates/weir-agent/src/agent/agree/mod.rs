@@ -210,7 +210,7 @@ impl Agreements {
     /// The agreement with this identifier.
     ///
     /// # Errors
-    /// There is none.
+    /// No agreement has this identifier.
     pub fn one(&self, id: &str) -> Result<&Agreement, Fault> {
         let name = Name::new(id).ok();
         let found = name.as_ref().and_then(|id| self.ledger.agreement(id));
