@@ -22,7 +22,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 WEIR := target/release/weir
-VM := $(CARGO) run -q --locked -p weir-vm --
+VM := target/debug/weir-vm
 # What runs in the newest kernel; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
@@ -70,7 +70,6 @@ NOT_YET := htb::random_policies
 
 # The short run. Suites with traffic measure one test at a time, so that none starves another.
 test: test-unit
-	$(CARGO) build --locked -p weir -p weir-lab
 	WEIR_ENGINES=htb WEIR_TESTS="$(SHORT)" WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 	@scripts/test-report.sh "the suites of make test-rest: $(filter-out $(SHORT),$(SUITES))," "engines other than htb"
 
@@ -113,13 +112,13 @@ test-uml: build
 		weir-lab-results/wires/ecc-real/result.json
 
 # What needs a kernel that may not be this one, in that one, under qemu: minutes of real time.
-test-vm:
-	scripts/install-deps.sh build test vm
+test-vm: build-tests
+	scripts/install-deps.sh vm
 	$(CARGO) build --release --locked -p weir -p weir-lab
 	$(VM) run $(VM_ENV) $(addprefix --test ,$(VM_TESTS))
 
-test-vm-matrix:
-	scripts/install-deps.sh build test vm
+test-vm-matrix: build-tests
+	scripts/install-deps.sh vm
 	$(CARGO) build --release --locked -p weir -p weir-lab
 	set -e; for kernel in $(VM_KERNELS); do \
 		$(VM) run --kernel $$kernel $(addprefix --test ,$(VM_MATRIX_TESTS)); \

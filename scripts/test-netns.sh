@@ -7,21 +7,22 @@
 # the first one. Such a test prints a line with both figures; scripts/test-report.sh lists them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-: "${CARGO:=cargo}"
 
 mkdir -p target/test-report
-log=target/test-report/netns-${WEIR_ENGINES:-all}${WEIR_REPORT:+-$WEIR_REPORT}.log
+log=$PWD/target/test-report/netns-${WEIR_ENGINES:-all}${WEIR_REPORT:+-$WEIR_REPORT}.log
 : >"$log"
 failed=()
 
-for file in lib testing/netns/tests/*.rs testing/netns/tests/*/main.rs; do
-	name=$(basename "${file%/main.rs}" .rs)
-	[[ " ${WEIR_TESTS:-$name} " == *" $name "* ]] || continue
-	target=(--test "$name")
-	[ "$name" = lib ] && target=(--lib)
-	$CARGO test --locked -p weir-netns-tests "${target[@]}" -- --test-threads=1 --nocapture "$@" 2>&1 |
-		tee -a "$log" || failed+=("$name")
+tests=$(scripts/test-executables.py | grep '^weir-netns-tests ' | sort -k 2,2)
+for name in ${WEIR_TESTS:-}; do
+	grep -q "^weir-netns-tests $name " <<<"$tests" || { echo "there is no suite $name in testing/netns/tests"; exit 1; }
 done
+while read -r _ name executable directory; do
+	[[ " ${WEIR_TESTS:-$name} " == *" $name "* ]] || continue
+	echo "     Running $name" | tee -a "$log"
+	(cd "$directory" && "$executable" --test-threads=1 --nocapture "$@" 2>&1 </dev/null) |
+		tee -a "$log" || failed+=("$name")
+done <<<"$tests"
 
 if [ ${#failed[@]} -gt 0 ]; then
 	printf '==== failed: %s\n' "${failed[@]}"

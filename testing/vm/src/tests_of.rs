@@ -35,31 +35,43 @@ impl FromStr for TestOf {
     }
 }
 
-/// Builds these tests; their executables, in the same order.
+/// Builds all tests of the workspace, with one set of features. Returns these ones, in their order.
 pub(crate) fn build(tests: &[TestOf]) -> Result<Vec<PathBuf>> {
-    tests.iter().map(build_one).collect()
-}
-
-fn build_one(test: &TestOf) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--locked", "--no-run", "--message-format=json", "-p", &test.package]);
-    match test.target.as_str() {
-        "lib" => cargo.arg("--lib"),
-        name => cargo.args(["--test", name]),
-    };
+    cargo.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json"]);
     cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).stderr(Stdio::inherit());
-    let said = process::output(&mut cargo)?;
-    executable(&said).with_context(|| format!("cargo built no test {} of {}", test.target, test.package))
+    let messages = process::output(&mut cargo)?;
+    tests
+        .iter()
+        .map(|test| {
+            executable(&messages, test)
+                .with_context(|| format!("cargo built no test {} of {}", test.target, test.package))
+        })
+        .collect()
 }
 
-/// The test executable in cargo's messages.
-fn executable(messages: &str) -> Option<PathBuf> {
+/// The executable of a test, by cargo's messages.
+fn executable(messages: &str, test: &TestOf) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
         .filter(|message| message["profile"]["test"] == Value::Bool(true))
-        .filter_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
-        .next_back()
+        .filter(|message| message["package_id"].as_str().is_some_and(|id| is_of(id, &test.package)))
+        .filter(|message| match test.target.as_str() {
+            "lib" => message["target"]["kind"][0] == "lib",
+            name => message["target"]["kind"][0] == "test" && message["target"]["name"] == name,
+        })
+        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
+}
+
+/// Whether an identifier of cargo is this package's: `path+file:///DIRECTORY#NAME@VERSION`, or
+/// `path+file:///NAME#VERSION`.
+fn is_of(id: &str, package: &str) -> bool {
+    let Some((directory, name)) = id.split_once('#') else { return false };
+    match name.split_once('@') {
+        Some((name, _)) => name == package,
+        None => directory.rsplit('/').next() == Some(package),
+    }
 }
 
 /// Puts a test into the guest, without its tables for debuggers, which are most of its size.
@@ -76,14 +88,36 @@ pub(crate) fn add(root: &mut Initramfs, test: &Path, to: &str) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// A message about an executable.
+    fn message(package_id: &str, kind: &str, name: &str, is_test: bool, executable: &str) -> String {
+        serde_json::json!({
+            "reason": "compiler-artifact",
+            "package_id": package_id,
+            "target": { "kind": [kind], "name": name },
+            "profile": { "test": is_test },
+            "executable": executable,
+        })
+        .to_string()
+    }
+
     #[test]
     fn executable_is_the_tests_and_not_the_programs_beside_it() {
-        let said = "{\"reason\":\"compiler-artifact\",\"profile\":{\"test\":false},\"executable\":\"/t/weir\"}\n\
-            {\"reason\":\"compiler-artifact\",\"profile\":{\"test\":true},\"executable\":\"/t/shares-1\"}\n\
-            {\"reason\":\"compiler-artifact\",\"profile\":{\"test\":false},\"executable\":null}\n\
-            {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(said), Some(PathBuf::from("/t/shares-1")));
-        assert_eq!(executable("{}\n"), None);
+        let netns = "path+file:///src/testing/netns#weir-netns-tests@0.1.0";
+        let vm = "path+file:///src/weir-vm#0.1.0";
+        let messages = [
+            message(netns, "bin", "weir", false, "/t/weir"),
+            message("path+file:///src/bpf#weir-bpf@0.1.0", "test", "shares", true, "/t/other"),
+            message(netns, "test", "shares", true, "/t/shares-1"),
+            message(netns, "lib", "weir_netns_tests", true, "/t/netns-1"),
+            message(vm, "lib", "weir_vm", true, "/t/vm-1"),
+            "{\"reason\":\"build-finished\",\"success\":true}".to_owned(),
+        ]
+        .join("\n");
+        let found = |test: &str| executable(&messages, &test.parse().unwrap());
+        assert_eq!(found("weir-netns-tests:shares"), Some(PathBuf::from("/t/shares-1")));
+        assert_eq!(found("weir-netns-tests:lib"), Some(PathBuf::from("/t/netns-1")));
+        assert_eq!(found("weir-vm:lib"), Some(PathBuf::from("/t/vm-1")));
+        assert_eq!(found("weir-netns-tests:weir"), None);
     }
 
     #[test]
