@@ -61,6 +61,7 @@ mod bounded;
 mod calendar;
 mod document;
 mod fault;
+mod interval;
 mod ledger;
 mod model;
 mod monitor;
@@ -71,7 +72,6 @@ mod report;
 mod selector;
 mod state;
 mod terms;
-mod time;
 mod xml;
 
 pub use calendar::{
@@ -80,6 +80,7 @@ pub use calendar::{
 };
 pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
 pub use fault::{CounterOffer, Fault, FaultCode, Place};
+pub use interval::Interval;
 pub use ledger::{
     Accepted, AgreementLedger, Change, ClockReading, InForce, LedgerLimits, Pace, Rejection, Throttle,
     ThrottleLimits,
@@ -95,5 +96,5 @@ pub use report::Report;
 pub use selector::{Protocol, Selector, SelectorError};
 pub use state::{AgreementEvent, AgreementState, GuaranteeState, IllegalTransition, ServiceState};
 pub use terms::{Share, ShareError, Terms, TermsError};
-pub use time::{Interval, ParseUtcError, Utc};
+pub use weir_units::{ParseUtcError, Utc};
 pub use xml::{QOS, WEIR, WSAG};

@@ -2,6 +2,7 @@
 //! blobs, for unmodified Docker and containerd.
 
 mod check;
+mod clock;
 pub mod coordination;
 pub mod digest;
 mod download;
@@ -22,10 +23,10 @@ mod scrub;
 pub mod settings;
 pub mod stats;
 pub mod store;
-pub mod unix_millis;
 mod upstream;
 mod warm;
 
+pub use clock::now_utc;
 pub use digest::Digest;
 pub use jobs::Warming;
 pub use mirror::{Mirror, MirrorError, PROBE, SiteState};
@@ -35,5 +36,5 @@ pub use peer::Probed;
 pub use scope::Scope;
 pub use scrub::Scrubbing;
 pub use settings::{PopSettings, PopStore, ServedBy, Settings, Timing, UpstreamSettings};
-pub use unix_millis::UnixMillis;
 pub use upstream::Fault;
+pub use weir_units::Utc;

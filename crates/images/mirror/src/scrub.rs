@@ -10,8 +10,9 @@ use tokio::{runtime::Handle, sync::broadcast::error::RecvError, task::spawn_bloc
 use weir_units::{BitRate, Bytes};
 
 use crate::{
-    Digest, Mirror, UnixMillis,
+    Digest, Mirror, Utc,
     coordination::SiteEvent,
+    now_utc,
     pace::Pace,
     stats::count,
     store::{ScrubBatch, StoreError},
@@ -101,8 +102,7 @@ impl Mirror {
                 change(scrub);
             }
         };
-        let all =
-            self.unchecked(ScrubBatch::All, UnixMillis(u64::MAX)).await.map_err(|e| weir_units::chain(&e))?;
+        let all = self.unchecked(ScrubBatch::All, Utc::MAX).await.map_err(|e| weir_units::chain(&e))?;
         tell(&|scrub| {
             scrub.of_blobs = all.len() as u64;
             scrub.of_bytes = all.iter().map(|(_, size)| size).sum();
@@ -124,9 +124,9 @@ impl Mirror {
         Ok(())
     }
 
-    async fn unchecked(&self, lot: ScrubBatch, before: UnixMillis) -> Result<Vec<(Digest, u64)>, StoreError> {
+    async fn unchecked(&self, lot: ScrubBatch, before: Utc) -> Result<Vec<(Digest, u64)>, StoreError> {
         let store = self.store().clone();
-        let looked = spawn_blocking(move || store.unchecked(lot, before, UnixMillis::now())).await;
+        let looked = spawn_blocking(move || store.unchecked(lot, before, now_utc())).await;
         looked.unwrap_or_else(|_| Ok(Vec::new()))
     }
 
@@ -166,7 +166,7 @@ impl Mirror {
             pace.pass_all(got).await;
             if is_end {
                 count(&self.stats().scrubbed_blobs, 1);
-                let ended = spawn_blocking(move || store.checked(check, UnixMillis::now())).await;
+                let ended = spawn_blocking(move || store.checked(check, now_utc())).await;
                 return ended.unwrap_or(Ok(true));
             }
         }
@@ -178,7 +178,7 @@ impl Mirror {
         let every = Duration::from_secs(u64::from(every) * 24 * 3600);
         loop {
             let round = Instant::now();
-            let before = UnixMillis::now().before(every);
+            let before = now_utc().before(every);
             let due = match pace.rate() {
                 Some(_) => self.unchecked(ScrubBatch::Own, before).await,
                 None => Ok(Vec::new()),

@@ -7,8 +7,9 @@ use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 use bytes::Bytes;
 use support::{Registry, digest, pair, serve, settings};
 use weir_image::{
-    Image, UnixMillis,
+    Image,
     manifest::Manifest,
+    now_utc,
     store::{Budget, PolicyKind, Store, StoreError, Stored},
 };
 
@@ -30,7 +31,7 @@ fn du(dir: &Path) -> (u64, u64) {
 
 fn open(root: &Path) -> Store {
     let budget = Budget { young: Duration::ZERO, ..Budget::of(BUDGET) };
-    Store::open(root, budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
+    Store::open(root, budget, PolicyKind::Lru, now_utc()).unwrap().0
 }
 
 /// A manifest of `layers` layers that are not there.
@@ -49,8 +50,8 @@ fn stored(bytes: Bytes) -> Stored {
 
 fn add(store: &Store, name: &str, of: &Stored) {
     let image: Image = name.parse().unwrap();
-    let now = UnixMillis::now();
-    let kept = store.put_manifest(&image.source, of, now.0, now);
+    let now = now_utc();
+    let kept = store.put_manifest(&image.source, of, now.unix_millis(), now);
     assert!(matches!(kept, Ok(()) | Err(StoreError::NoRoom { .. })), "{kept:?}");
     store.set_public(&image.source, true).unwrap();
     if let weir_image::Reference::Tag(tag) = &image.reference {
@@ -79,7 +80,7 @@ fn repository_below_another_outlives_it() {
     add(&store, "evil.example/a:1", &one);
     add(&store, "evil.example/a/b:1", &one);
     store.pin("evil.example/a/b:1", true).unwrap();
-    store.prune(0, UnixMillis::now()).unwrap();
+    store.prune(0, now_utc()).unwrap();
     drop(store);
     let listed: Vec<String> = open(&root).images().into_iter().map(|image| image.image).collect();
     assert_eq!(listed, ["evil.example/a/b:1"]);
@@ -93,7 +94,7 @@ fn image_in_use_keeps_its_name_when_all_else_is_pruned() {
     add(&store, "ghcr.io/acme/used:1", &used);
     add(&store, "ghcr.io/acme/other:1", &other);
     store.set_in_use([used.digest.clone()].into());
-    store.prune(0, UnixMillis::now()).unwrap();
+    store.prune(0, now_utc()).unwrap();
     let listed: Vec<String> = store.images().into_iter().map(|image| image.image).collect();
     assert_eq!(listed, ["ghcr.io/acme/used:1"]);
 }

@@ -81,7 +81,7 @@ async fn every_route_answers_soon_while_all_else_is_busy() {
             assert_eq!(got.status, *status, "{method} {path}: {got:?}");
         }
         for work in [(|store| drop(store.images())) as fn(&weir_image::store::Store), |store| {
-            assert!(store.usage(weir_image::UnixMillis::now()).is_ok())
+            assert!(store.usage(weir_image::now_utc()).is_ok())
         }] {
             let (asked, store) = (Instant::now(), node.mirror.store().clone());
             node.runtime.spawn_blocking(move || work(&store)).await.unwrap();

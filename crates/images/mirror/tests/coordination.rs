@@ -4,7 +4,7 @@ mod support;
 
 use support::{conformance, memory::InMemoryCoordination};
 use weir_image::{
-    Digest, UnixMillis,
+    Digest, Utc,
     coordination::{AcquireResult, Coordination, Embedded},
     digest::Algorithm,
 };
@@ -23,7 +23,7 @@ async fn a_site_in_memory_conforms() {
 
 #[tokio::test]
 async fn a_node_that_is_cut_off_finds_its_leases_when_it_is_back() {
-    let (site, now) = (InMemoryCoordination::default(), UnixMillis(0));
+    let (site, now) = (InMemoryCoordination::default(), Utc::from_unix_millis(0));
     let (node, digest) = (site.node("a"), Digest::of(Algorithm::Sha256, b"x"));
     let AcquireResult::Granted(lease) = node.acquire(&digest, now).await.unwrap() else { panic!("held") };
     site.set_lost(true);

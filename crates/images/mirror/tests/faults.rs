@@ -17,7 +17,7 @@ use support::{
     site::{APP, Cluster, Timed, files, on_disk},
 };
 use tokio::task::JoinHandle;
-use weir_image::{PopStore, UnixMillis, coordination::Coordination, store::RESUME};
+use weir_image::{PopStore, coordination::Coordination, now_utc, store::RESUME};
 
 const NODES: usize = 3;
 const BUDGET: u64 = 24 << 20;
@@ -231,13 +231,13 @@ async fn suffer(store: PopStore, fault: Fault, right: [bool; NODES]) -> Option<S
     world.nodes.iter_mut().for_each(support::site::Node::kill);
     let of_first = world.nodes[0].mirror.store();
     assert!(held.layers.iter().chain([&held.config]).all(|blob| of_first.has(blob)), "{what}: it is in use");
-    let usage = of_first.usage(UnixMillis::now()).unwrap();
+    let usage = of_first.usage(now_utc()).unwrap();
     world.nodes.clear();
     for n in 0..NODES {
         // Twice: what another node has left is noticed first.
         let store = world.open(n);
         for times in 1..3 {
-            store.tick(UnixMillis::now().after(RESUME * 2 * times)).unwrap();
+            store.tick(now_utc().after(RESUME * 2 * times)).unwrap();
         }
         let left = files(world.root(n), &["part", "trash"]);
         assert!(left.is_empty(), "{what}: {left:?}, {usage:?}");

@@ -19,8 +19,9 @@ use tokio::{
     net::TcpStream,
 };
 use weir_image::{
-    Image, Scope, UnixMillis,
+    Image, Scope, Utc,
     coordination::{AcquireResult, Coordination, LEASE},
+    now_utc,
     store::{Budget, PolicyKind, Store, StoreError},
 };
 
@@ -237,7 +238,7 @@ async fn the_budget_is_never_exceeded_and_what_is_held_stays() {
         let results: Vec<_> = futures_util::stream::iter(pulls).buffer_unordered(2).collect().await;
         assert!(results.iter().all(Result::is_ok), "round {round}: {results:?}");
     }
-    let usage = store.usage(UnixMillis::now()).unwrap();
+    let usage = store.usage(now_utc()).unwrap();
     assert!(usage.bytes + usage.reserved <= budget && usage.counts.evicted > 10, "{usage:?}");
     for held in &images[..2] {
         assert!(held.layers.iter().chain([&held.config]).all(|blob| store.has(blob)));
@@ -245,7 +246,7 @@ async fn the_budget_is_never_exceeded_and_what_is_held_stays() {
     let listed = store.images();
     let of = |name: &str| listed.iter().find(|i| i.image == name).unwrap();
     assert!(of("docker.io/acme/app0:1").pinned && of("docker.io/acme/app1:1").in_use);
-    store.prune(0, UnixMillis::now()).unwrap();
+    store.prune(0, now_utc()).unwrap();
     assert!(images[..2].iter().all(|held| held.layers.iter().all(|blob| store.has(blob))));
     assert!(images[2..].iter().all(|gone| gone.layers.iter().all(|blob| !store.has(blob))));
     // More than half of the budget is passed on, and not kept.
@@ -262,7 +263,7 @@ async fn without_room_on_the_disk_pulls_are_passed_on_and_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     let budget = Budget { floor: u64::MAX / 2, ..Budget::of(64 << 20) };
-    let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, UnixMillis::now()).unwrap();
+    let (store, _) = Store::open(&given.directory, budget, PolicyKind::Lru, now_utc()).unwrap();
     let alone = Arc::<weir_image::coordination::Embedded>::default();
     let served = serve_with(given, store, alone).await;
     let made = registry.image(APP, "1", 23, &[1000]);
@@ -371,13 +372,13 @@ async fn node_without_a_lease_waits_and_one_cut_off_goes_on_alone() {
     let dir = tempfile::tempdir().unwrap();
     let given = settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
     let site = InMemoryCoordination::default();
-    let (store, _) =
-        Store::open(&given.directory, Budget::of(64 << 20), PolicyKind::Lru, UnixMillis::now()).unwrap();
+    let (store, _) = Store::open(&given.directory, Budget::of(64 << 20), PolicyKind::Lru, now_utc()).unwrap();
     let served = serve_with(given, store, Arc::new(site.node("a"))).await;
     let made = registry.image(APP, "1", 26, &[300_000, 10]);
     served.get(&format!("/v2/{APP}/manifests/1")).await;
     // Another node has it, and dies: what it held ends by itself.
-    let almost = UnixMillis(UnixMillis::now().0 - u64::try_from(LEASE.as_millis()).unwrap() + 700);
+    let almost =
+        Utc::from_unix_millis(now_utc().unix_millis() - u64::try_from(LEASE.as_millis()).unwrap() + 700);
     let scope = Scope::of(&"docker.io/library/app".parse::<Image>().unwrap().source, true);
     let claim = site.node("b").acquire(&scope.lease(&made.layers[0]), almost).await.unwrap();
     assert!(matches!(claim, AcquireResult::Granted(_)));
@@ -391,7 +392,7 @@ async fn a_directory_of_another_version_owner_or_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let open = |name: &str| {
         let root = dir.path().join(name);
-        Store::open(&root, Budget::of(64 << 20), PolicyKind::Lru, UnixMillis::now()).map(|(store, _)| store)
+        Store::open(&root, Budget::of(64 << 20), PolicyKind::Lru, now_utc()).map(|(store, _)| store)
     };
     let held = open("a").unwrap();
     assert!(matches!(open("a"), Err(StoreError::InUse(_))));

@@ -133,7 +133,7 @@ async fn registry_that_sends_next_to_nothing_loses_its_place_and_its_room() {
     assert!(begun.elapsed() >= timing().slow, "{:?}", begun.elapsed());
     let why = got.map(|body| String::from_utf8_lossy(&body).into_owned()).unwrap_or_else(|cut| cut);
     println!("after {:?}: {why}", begun.elapsed());
-    let usage = served.mirror.store().usage(weir_image::UnixMillis::now()).unwrap();
+    let usage = served.mirror.store().usage(weir_image::now_utc()).unwrap();
     assert!(usage.reserved < 100, "{usage:?}");
     tokio::time::sleep(timing().negative * 2).await;
     served.pull(APP, "1").await.unwrap();

@@ -13,8 +13,9 @@ use std::{
 use bytes::Bytes;
 use support::digest;
 use weir_image::{
-    Image, UnixMillis,
+    Image,
     manifest::Manifest,
+    now_utc,
     store::{Budget, PolicyKind, Store, StoreError, Stored},
 };
 
@@ -51,7 +52,7 @@ fn du(dir: &Path) -> (u64, u64) {
 
 fn open(root: &Path) -> Store {
     let budget = Budget { young: Duration::ZERO, ..Budget::of(BUDGET) };
-    Store::open(root, budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
+    Store::open(root, budget, PolicyKind::Lru, now_utc()).unwrap().0
 }
 
 /// A manifest of `layers` layers that are not there.
@@ -70,8 +71,8 @@ fn stored(bytes: Bytes) -> Stored {
 
 fn add(store: &Store, name: &str, of: &Stored) {
     let image: Image = name.parse().unwrap();
-    let now = UnixMillis::now();
-    let kept = store.put_manifest(&image.source, of, now.0, now);
+    let now = now_utc();
+    let kept = store.put_manifest(&image.source, of, now.unix_millis(), now);
     assert!(matches!(kept, Ok(()) | Err(StoreError::NoRoom { .. })), "{kept:?}");
     store.set_public(&image.source, true).unwrap();
     if let weir_image::Reference::Tag(tag) = &image.reference {
@@ -106,11 +107,7 @@ fn repositories_of_a_hostile_registry_stay_within_the_budget() {
     assert!(is_known(&format!("evil.example/a{0}/b{0}:1", repos - 1)) && !is_known("evil.example/a0/b0:1"));
     assert!(
         store
-            .manifest(
-                &"docker.io/library/mine:1".parse::<Image>().unwrap().source,
-                &one.digest,
-                UnixMillis::now()
-            )
+            .manifest(&"docker.io/library/mine:1".parse::<Image>().unwrap().source, &one.digest, now_utc())
             .unwrap()
             .is_some()
     );
@@ -120,7 +117,7 @@ fn repositories_of_a_hostile_registry_stay_within_the_budget() {
     let store = open(&root);
     assert_eq!(store.images().len(), known);
     // All that is not pinned goes, with its files.
-    store.prune(0, UnixMillis::now()).unwrap();
+    store.prune(0, now_utc()).unwrap();
     assert_eq!(store.images().len(), 1);
     let (bytes, inodes) = du(&root.join("refs"));
     assert!(bytes < 64 << 10 && inodes < 12, "{bytes} bytes, {inodes} inodes");
@@ -141,8 +138,7 @@ fn fifty_fat_manifests_take_bounded_memory() {
     let bound = 40 << 20;
     assert!(grown < bound, "{grown} bytes");
     let source = "evil.example/app:1".parse::<Image>().unwrap().source;
-    let is_here =
-        |n: usize| store.manifest(&source, &digest(&fat(n, 1000)), UnixMillis::now()).unwrap().is_some();
+    let is_here = |n: usize| store.manifest(&source, &digest(&fat(n, 1000)), now_utc()).unwrap().is_some();
     let here: HashSet<usize> = (0..manifests as usize).filter(|n| is_here(*n)).collect();
     assert!(here.contains(&(manifests as usize - 1)) && here.len() < 33, "{here:?}");
     // The blobs of a manifest that has left belong to no image.

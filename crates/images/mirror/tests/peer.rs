@@ -9,7 +9,7 @@ use support::{
     Puller, RegistryFault, digest,
     site::{APP, Cluster, files},
 };
-use weir_image::{Digest, PopStore, UnixMillis};
+use weir_image::{Digest, PopStore, now_utc};
 
 async fn world(nodes: usize, budget: u64) -> Cluster {
     support::site::world(PopStore::Peer, nodes, budget).await
@@ -140,7 +140,7 @@ async fn copies_of_what_a_peer_has_go_before_what_no_other_has() {
     }
     let store = world.nodes[1].mirror.store();
     assert!(!store.has(&blobs[0]) && store.has(&blobs[5]) && world.nodes[0].mirror.store().has(&blobs[0]));
-    let usage = store.usage(UnixMillis::now()).unwrap();
+    let usage = store.usage(now_utc()).unwrap();
     assert!(usage.bytes + usage.reserved <= 8 << 20, "{usage:?}");
 }
 

@@ -9,12 +9,12 @@ use std::{
 
 use support::{conformance, digest, redis::RedisServer};
 use weir_image::{
-    UnixMillis,
     coordination::{AcquireResult, Coordination, Lease, Redis},
+    now_utc,
 };
 
 async fn granted(by: &Redis, of: &[u8]) -> Lease {
-    match by.acquire(&digest(of), UnixMillis::now()).await {
+    match by.acquire(&digest(of), now_utc()).await {
         Ok(AcquireResult::Granted(lease)) => lease,
         other => panic!("{other:?}"),
     }
@@ -23,7 +23,7 @@ async fn granted(by: &Redis, of: &[u8]) -> Lease {
 /// Asks until it is there again; it is tried once a second.
 async fn heals(node: &Redis) {
     let begun = Instant::now();
-    while node.nodes(UnixMillis::now()).await.is_err() {
+    while node.nodes(now_utc()).await.is_err() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is not found again");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -35,14 +35,14 @@ async fn redis_conforms() {
     let [one, two] = ["10.0.0.1:5051", "10.0.0.2:5051"].map(|address| server.node(address));
     // Connected, as events are of those who listen already.
     for node in [&one, &two] {
-        node.nodes(UnixMillis::now()).await.unwrap();
+        node.nodes(now_utc()).await.unwrap();
     }
     conformance::check(&one, &two, &server).await;
     let held = granted(&one, b"by").await;
-    let answer = two.acquire(&held.digest, UnixMillis::now()).await;
+    let answer = two.acquire(&held.digest, now_utc()).await;
     assert_eq!(answer, Ok(AcquireResult::Held { by: "10.0.0.1:5051".to_owned() }));
-    one.register(&HashSet::new(), UnixMillis::now()).await.unwrap();
-    assert_eq!(two.nodes(UnixMillis::now()).await.unwrap().addresses, ["10.0.0.1:5051"]);
+    one.register(&HashSet::new(), now_utc()).await.unwrap();
+    assert_eq!(two.nodes(now_utc()).await.unwrap().addresses, ["10.0.0.1:5051"]);
     one.release(&held).await.unwrap();
     // The keys that remain are the set of nodes, the blobs that one of them uses, and the last
     // fence.
@@ -56,9 +56,9 @@ async fn a_redis_that_says_nothing_costs_a_moment_and_then_none() {
     let lease = granted(&node, b"x").await;
     server.pause();
     let begun = Instant::now();
-    assert!(node.renew(&lease, UnixMillis::now()).await.is_err());
+    assert!(node.renew(&lease, now_utc()).await.is_err());
     for _ in 0..100 {
-        assert!(node.acquire(&digest(b"y"), UnixMillis::now()).await.is_err());
+        assert!(node.acquire(&digest(b"y"), now_utc()).await.is_err());
     }
     // Each by itself would wait for half a second.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
@@ -73,10 +73,10 @@ async fn redis_that_forgot_everything_gives_larger_fences_still() {
     let node = server.node("a");
     let before = granted(&node, b"x").await;
     server.kill();
-    assert!(node.acquire(&digest(b"x"), UnixMillis::now()).await.is_err());
+    assert!(node.acquire(&digest(b"x"), now_utc()).await.is_err());
     server.begin().await;
     heals(&node).await;
-    assert_eq!(node.renew(&before, UnixMillis::now()).await, Ok(false), "it knows nothing of it");
+    assert_eq!(node.renew(&before, now_utc()).await, Ok(false), "it knows nothing of it");
     let after = granted(&node, b"x").await;
     assert!(after.fence > before.fence, "{} after {}", after.fence, before.fence);
     // News come again too.

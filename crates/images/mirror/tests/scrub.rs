@@ -13,7 +13,7 @@ use support::{
     site::{APP, Cluster, file_of, files, rot},
 };
 use weir_image::{
-    PopStore, UnixMillis,
+    PopStore, now_utc,
     store::{Budget, PolicyKind, ScrubBatch, Store},
 };
 use weir_units::Bytes;
@@ -29,7 +29,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn corrupt(served: &Served) -> u64 {
-    served.mirror.store().usage(UnixMillis::now()).unwrap().counts.corrupt
+    served.mirror.store().usage(now_utc()).unwrap().counts.corrupt
 }
 
 /// All blobs below a store were written, and so checked, ten days ago.
@@ -107,9 +107,9 @@ async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first(
     let dir = tempfile::tempdir().unwrap();
     let open = || {
         let budget = Budget::of(64 << 20);
-        Store::open(dir.path(), budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
+        Store::open(dir.path(), budget, PolicyKind::Lru, now_utc()).unwrap().0
     };
-    let (now, day) = (UnixMillis::now(), Duration::from_secs(24 * 3600));
+    let (now, day) = (now_utc(), Duration::from_secs(24 * 3600));
     let store = open();
     let blobs: Vec<_> = (0..6u8).map(|n| vec![n; 1000]).map(|bytes| (digest(&bytes), bytes)).collect();
     for (name, bytes) in &blobs {
@@ -124,8 +124,8 @@ async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first(
     // The later ones were written earlier.
     for (n, (name, _)) in blobs.iter().enumerate() {
         // The same clock as the store's: two readings may lie in two seconds.
-        let then =
-            SystemTime::UNIX_EPOCH + Duration::from_millis(now.0) - day * (10 + u32::try_from(n).unwrap());
+        let then = SystemTime::UNIX_EPOCH + Duration::from_millis(now.unix_millis())
+            - day * (10 + u32::try_from(n).unwrap());
         let file = std::fs::File::options().write(true).open(file_of(dir.path(), name)).unwrap();
         file.set_modified(then).unwrap();
     }
@@ -140,7 +140,7 @@ async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first(
     // A line that a crash has torn is one more check.
     let journal = dir.path().join("checked/only");
     let mut text = std::fs::read_to_string(&journal).unwrap();
-    text.push_str(&format!("{} {}", now.0, &order[2].to_string()[..40]));
+    text.push_str(&format!("{} {}", now.unix_millis(), &order[2].to_string()[..40]));
     std::fs::write(&journal, text).unwrap();
     let store = open();
     assert_eq!(due(&store), order[2..]);
@@ -151,8 +151,7 @@ async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first(
 async fn nodes_of_one_directory_check_each_blob_once_despite_a_death() {
     let mut world = Cluster::plan(PopStore::SharedDir, 3, 64 << 20).await;
     let filling = world.open(0);
-    let keep =
-        |n: u32| filling.put(&digest(&n.to_be_bytes()), &n.to_be_bytes(), 1, UnixMillis::now()).unwrap();
+    let keep = |n: u32| filling.put(&digest(&n.to_be_bytes()), &n.to_be_bytes(), 1, now_utc()).unwrap();
     (0..30).for_each(keep);
     drop(filling);
     age(world.root(0));
@@ -167,7 +166,7 @@ async fn nodes_of_one_directory_check_each_blob_once_despite_a_death() {
     // Silent for a minute, as the two others see it: its part is theirs.
     // (The others' clocks stand still but for what is told them here.)
     world.nodes.iter_mut().for_each(support::site::Node::kill);
-    let later = UnixMillis::now().after(Duration::from_secs(70));
+    let later = now_utc().after(Duration::from_secs(70));
     let stores = [world.nodes[0].mirror.store(), world.nodes[1].mirror.store()];
     stores.iter().for_each(|store| store.tick(later).unwrap());
     let lots = stores.map(|store| store.unchecked(ScrubBatch::Own, later, later).unwrap().len());
@@ -197,7 +196,7 @@ async fn bad_blob_of_a_peer_is_never_passed_on_whole() {
     for blob in [large, small] {
         assert_eq!(digest(other.blob(APP, blob).await.bytes()), *blob);
     }
-    assert_eq!(world.nodes[0].mirror.store().usage(UnixMillis::now()).unwrap().counts.corrupt, 2);
+    assert_eq!(world.nodes[0].mirror.store().usage(now_utc()).unwrap().counts.corrupt, 2);
     // Where it cannot be told, it is not asked again all the same.
     let made = world.registry.image(APP, "2", 5, &[500_000]);
     world.nodes[0].puller().pull(APP, "2").await.unwrap();

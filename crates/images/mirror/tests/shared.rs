@@ -16,9 +16,10 @@ use support::{
     site::{APP, Cluster, Node, files, on_disk, share},
 };
 use weir_image::{
-    PopStore, UnixMillis,
+    PopStore,
     coordination::Coordination,
     digest::Algorithm,
+    now_utc,
     store::{Budget, RESUME, Store, StoreError},
 };
 
@@ -110,9 +111,9 @@ async fn holder_of_a_lost_lease_neither_writes_nor_publishes() {
     let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, Budget::of(64 << 20)));
     let bytes = support::noise(5, 1_000_000);
     let name = weir_image::Digest::of(Algorithm::Sha256, &bytes);
-    let mut stale = a.begin(&name, 1_000_000, 1, UnixMillis::now()).unwrap();
+    let mut stale = a.begin(&name, 1_000_000, 1, now_utc()).unwrap();
     stale.write(&bytes[..400_000]).unwrap();
-    let mut fresh = b.begin(&name, 1_000_000, 2, UnixMillis::now()).unwrap();
+    let mut fresh = b.begin(&name, 1_000_000, 2, now_utc()).unwrap();
     assert_eq!(fresh.written(), 400_000, "it goes on where the other was");
     // It writes something else, to the end, and finds out at the latest when it is to have its name.
     let wrote = stale.write(&vec![0; 500_000]);
@@ -120,17 +121,17 @@ async fn holder_of_a_lost_lease_neither_writes_nor_publishes() {
     drop(stale);
     fresh.write(&bytes[400_000..]).unwrap();
     // All of it at once, as from a process that stood still.
-    let mut still = a.begin_alone(&name, 1_000_000, 1, UnixMillis::now()).unwrap();
+    let mut still = a.begin_alone(&name, 1_000_000, 1, now_utc()).unwrap();
     still.write(&bytes).unwrap();
-    let mut third = b.begin(&name, 1_000_000, 3, UnixMillis::now()).unwrap();
-    assert!(matches!(still.finish(UnixMillis::now()), Err(StoreError::TakenOver(_))));
-    assert!(matches!(fresh.finish(UnixMillis::now()), Err(StoreError::TakenOver(_))));
+    let mut third = b.begin(&name, 1_000_000, 3, now_utc()).unwrap();
+    assert!(matches!(still.finish(now_utc()), Err(StoreError::TakenOver(_))));
+    assert!(matches!(fresh.finish(now_utc()), Err(StoreError::TakenOver(_))));
     assert!(!a.has(&name) && !b.has(&name));
     third.write(&bytes[usize::try_from(third.written()).unwrap()..]).unwrap();
-    third.finish(UnixMillis::now()).unwrap();
+    third.finish(now_utc()).unwrap();
     assert!(a.has(&name) && b.has(&name));
-    let opened = a.open_blob(&name, UnixMillis::now()).unwrap().unwrap();
-    assert!(a.verify(&opened, UnixMillis::now()).unwrap());
+    let opened = a.open_blob(&name, now_utc()).unwrap().unwrap();
+    assert!(a.verify(&opened, now_utc()).unwrap());
     assert_eq!(files(dir.path(), &["part"]).len(), 0);
 }
 
@@ -215,14 +216,14 @@ async fn budget_is_of_all_nodes_and_no_node_removes_blobs_in_use() {
     world.nodes[0].puller().pull("acme/held", "1").await.unwrap();
     world.nodes[0].mirror.store().set_in_use(HashSet::from([held.config.clone()]));
     for (node, twin) in world.nodes.iter().zip(&world.nodes_in_memory) {
-        twin.register(&node.mirror.store().in_use(), UnixMillis::now()).await.unwrap();
+        twin.register(&node.mirror.store().in_use(), now_utc()).await.unwrap();
     }
     for node in &world.nodes {
-        let used = world.nodes_in_memory[0].nodes(UnixMillis::now()).await.unwrap().in_use;
+        let used = world.nodes_in_memory[0].nodes(now_utc()).await.unwrap().in_use;
         node.mirror.store().set_in_use_elsewhere(used);
         // The list of its blobs is read from time to time, sooner than blobs may be evicted; here
         // they may at once.
-        node.mirror.store().tick(UnixMillis::now().after(Duration::from_secs(20))).unwrap();
+        node.mirror.store().tick(now_utc().after(Duration::from_secs(20))).unwrap();
     }
     for n in 0..12 {
         world.registry.image(&format!("acme/app{n}"), "1", 100 + n, &[7 << 17, 1 << 17]);
@@ -263,11 +264,11 @@ async fn budget_is_of_all_nodes_and_no_node_removes_blobs_in_use() {
         assert!(good > 24, "{good} of 48");
     }
     for node in &world.nodes {
-        node.mirror.store().tick(UnixMillis::now().after(Duration::from_secs(40))).unwrap();
+        node.mirror.store().tick(now_utc().after(Duration::from_secs(40))).unwrap();
     }
     let store = world.nodes[3].mirror.store();
     assert!(held.layers.iter().chain([&held.config]).all(|blob| store.has(blob)), "it is used by a node");
-    let usage = store.usage(UnixMillis::now()).unwrap();
+    let usage = store.usage(now_utc()).unwrap();
     assert!(usage.bytes + usage.reserved <= budget, "{usage:?}");
 }
 
@@ -277,14 +278,14 @@ async fn what_a_node_that_died_has_left_is_gone_after_a_while() {
     let budget = Budget { young: Duration::ZERO, ..Budget::of(64 << 20) };
     let dead = share(dir.path(), "dead", budget);
     let name = digest(b"never comes");
-    let mut part = dead.begin(&name, 500_000, 1, UnixMillis::now()).unwrap();
+    let mut part = dead.begin(&name, 500_000, 1, now_utc()).unwrap();
     part.write(&[1; 300_000]).unwrap();
     // Killed: nothing of it runs to the end.
     std::mem::forget(part);
     std::fs::write(dir.path().join("refs/.new-dead"), "x").unwrap();
     let other = share(dir.path(), "other", budget);
     let reserved = |store: &Store, at| store.usage(at).unwrap().reserved;
-    let now = UnixMillis::now();
+    let now = now_utc();
     assert_eq!(reserved(&other, now), 500_000, "all that it has set aside");
     other.tick(now.after(Duration::from_secs(30))).unwrap();
     let later = now.after(Duration::from_secs(100));
@@ -307,7 +308,7 @@ async fn removed_blob_returns_when_used_and_else_goes_after_its_grace() {
     let dir = tempfile::tempdir().unwrap();
     let budget = Budget { young: Duration::ZERO, high: 0.5, low: 0.25, ..Budget::of(16 * MIB) };
     let [a, b] = ["a", "b"].map(|name| share(dir.path(), name, budget));
-    let now = UnixMillis::now();
+    let now = now_utc();
     let after = |s| now.after(Duration::from_secs(s));
     let keep = |n: u8| {
         let bytes = vec![n; 2 << 20];
@@ -343,13 +344,12 @@ async fn directory_of_one_node_is_not_shared_nor_the_other_way_round() {
     let dir = tempfile::tempdir().unwrap();
     let budget = Budget::of(64 << 20);
     let lru = weir_image::store::PolicyKind::Lru;
-    let alone = Store::open(&dir.path().join("a"), budget, lru, UnixMillis::now()).unwrap();
-    let shared = Store::share(&dir.path().join("a"), "n", budget, lru, UnixMillis::now());
+    let alone = Store::open(&dir.path().join("a"), budget, lru, now_utc()).unwrap();
+    let shared = Store::share(&dir.path().join("a"), "n", budget, lru, now_utc());
     assert!(matches!(shared, Err(StoreError::Version { .. })), "{shared:?}");
     drop(alone);
-    let [one, two] =
-        ["n", "m"].map(|n| Store::share(&dir.path().join("b"), n, budget, lru, UnixMillis::now()));
+    let [one, two] = ["n", "m"].map(|n| Store::share(&dir.path().join("b"), n, budget, lru, now_utc()));
     assert!(one.is_ok() && two.is_ok());
-    let alone = Store::open(&dir.path().join("b"), budget, lru, UnixMillis::now());
+    let alone = Store::open(&dir.path().join("b"), budget, lru, now_utc());
     assert!(alone.unwrap_err().to_string().contains("shared"));
 }

@@ -16,7 +16,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use weir_image::{PopStore, UnixMillis, coordination::Coordination};
+use weir_image::{PopStore, coordination::Coordination, now_utc};
 
 const LOGIN: (&str, &str) = ("authorization", "Basic dXNlcjpwYXNz");
 
@@ -49,7 +49,7 @@ async fn proof_that_an_attacker_hears_is_of_no_use() {
     let [a, b, c, _] = ip.octets();
     let (inside, heard) = listen(SocketAddr::from(([a, b, c, 250], 0))).await;
     let attacker = world.site.node(&inside.to_string());
-    attacker.register(&Default::default(), UnixMillis::now()).await.unwrap();
+    attacker.register(&Default::default(), now_utc()).await.unwrap();
     world.begin_in_memory().await;
     *world.registry.state.login.lock().unwrap() = Some("dXNlcjpwYXNz".to_owned());
     let made = world.registry.image(APP, "1", 40, &[100_000]);
@@ -90,7 +90,7 @@ async fn address_of_redis_outside_the_site_is_not_asked() {
         format!("[::ffff:127.0.0.1]:{port}"),
     ];
     for name in &names {
-        world.site.node(name).register(&Default::default(), UnixMillis::now()).await.unwrap();
+        world.site.node(name).register(&Default::default(), now_utc()).await.unwrap();
     }
     world.begin_in_memory().await;
     let made = world.registry.image(APP, "1", 41, &[100_000]);
@@ -98,7 +98,7 @@ async fn address_of_redis_outside_the_site_is_not_asked() {
     let public =
         weir_image::Scope::of(&"docker.io/library/app".parse::<weir_image::Image>().unwrap().source, true);
     let lease = public.lease(&made.layers[0]);
-    world.site.node(&names[0]).acquire(&lease, UnixMillis::now()).await.unwrap();
+    world.site.node(&names[0]).acquire(&lease, now_utc()).await.unwrap();
     world.nodes[0].puller().pull(APP, "1").await.unwrap();
     world.nodes[1].puller().pull(APP, "1").await.unwrap();
     assert!(heard.lock().unwrap().is_empty(), "{} connections", heard.lock().unwrap().len());

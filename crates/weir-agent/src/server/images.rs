@@ -10,7 +10,7 @@ use weir_api::{
     ErrorCode, Freed, Image, ImagePeer, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned,
     PruneImages, Scrub, ScrubImages, WarmId, Warming,
 };
-use weir_image::{Mirror, UnixMillis, store::StoreError};
+use weir_image::{Mirror, Utc, now_utc, store::StoreError};
 use weir_units::Bytes;
 
 use super::{Answer, Failure, body::Body, metrics};
@@ -90,7 +90,7 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
     }
     let frozen = images.frozen();
     let usage = on_store(&images, move |mirror| {
-        let usage = mirror.store().usage(UnixMillis::now())?;
+        let usage = mirror.store().usage(now_utc())?;
         let mut counters: std::collections::BTreeMap<String, u64> =
             mirror.counted().iter().map(|c| (c.name.to_owned(), c.value)).collect();
         let counts = usage.counts;
@@ -117,7 +117,7 @@ async fn usage(State(images): State<Images>) -> Answer<ImageUsage> {
             policy: usage.policy.0.to_string(),
             follows: usage.policy.1.to_string(),
             counters,
-            oldest_check_ms: mirror.store().oldest_check().map(|at| at.0),
+            oldest_check_ms: mirror.store().oldest_check().map(Utc::unix_millis),
             max_rate: mirror.max_rate(),
             pop: mirror.settings().pop.as_ref().map(|pop| {
                 let site = mirror.site();
@@ -181,8 +181,7 @@ async fn remove(State(images): State<Images>, Body(image): Body<NamedImage>) -> 
 }
 
 async fn prune(State(images): State<Images>, Body(prune): Body<PruneImages>) -> Answer<Freed> {
-    let freed =
-        on_store(&images, move |mirror| mirror.store().prune(prune.down_to.0, UnixMillis::now())).await?;
+    let freed = on_store(&images, move |mirror| mirror.store().prune(prune.down_to.0, now_utc())).await?;
     Ok(Json(Freed { freed: Bytes(freed) }))
 }
 

@@ -15,7 +15,7 @@ use prometheus_client::{
 use weir_agree::GuaranteeState;
 use weir_api::{AgreementStatus, Class, CongestionView, Status};
 use weir_cc::{AdviceView, Interval, StatsView};
-use weir_image::{Mirror, UnixMillis, store::Usage};
+use weir_image::{Mirror, now_utc, store::Usage};
 use weir_units::BitRate;
 
 use super::{Failure, ask, congestion::asked};
@@ -49,10 +49,7 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
     // The cache is asked on a thread where its disk cannot delay the loop.
     let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
-        images
-            .get()
-            .ok()
-            .and_then(|(mirror, _)| Some((mirror.store().usage(UnixMillis::now()).ok()?, mirror)))
+        images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(now_utc()).ok()?, mirror)))
     });
     let images = images.await.ok().flatten();
     Ok(answer(text(Some((&status, &classes, &agreements, &congestion, &advice)), images.as_ref(), frozen)))
@@ -62,10 +59,7 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
 pub(super) async fn of_images_alone(State(images): State<Images>) -> Response {
     let frozen = images.frozen();
     let images = tokio::task::spawn_blocking(move || {
-        images
-            .get()
-            .ok()
-            .and_then(|(mirror, _)| Some((mirror.store().usage(UnixMillis::now()).ok()?, mirror)))
+        images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(now_utc()).ok()?, mirror)))
     });
     answer(text(None, images.await.ok().flatten().as_ref(), frozen))
 }
@@ -164,7 +158,7 @@ fn of_images(registry: &mut Registry, usage: &Usage, mirror: &Mirror) {
         (
             "images_oldest_check",
             "When the blob that was checked the longest ago was, seconds since 1970",
-            mirror.store().oldest_check().map_or(0, |at| at.0 / 1000),
+            mirror.store().oldest_check().map_or(0, |at| at.unix_millis() / 1000),
         ),
         (
             "images_max_rate",

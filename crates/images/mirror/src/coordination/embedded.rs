@@ -9,7 +9,7 @@ use futures_util::future::ready;
 use tokio::sync::broadcast;
 
 use super::{AcquireResult, Answer, Coordination, EVENTS_CAPACITY, Lease, Nodes, Records, SiteEvent};
-use crate::{Digest, UnixMillis};
+use crate::{Digest, Utc};
 
 /// Leases among the downloads of one process.
 #[derive(Debug)]
@@ -34,11 +34,11 @@ impl Embedded {
 const SELF: &str = "";
 
 impl Coordination for Embedded {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: UnixMillis) -> Answer<'a, AcquireResult> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Utc) -> Answer<'a, AcquireResult> {
         Box::pin(ready(Ok(self.kept().acquire(SELF, digest, now))))
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: UnixMillis) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Utc) -> Answer<'a, bool> {
         Box::pin(ready(Ok(self.kept().renew(lease, now))))
     }
 
@@ -47,12 +47,12 @@ impl Coordination for Embedded {
         Box::pin(ready(Ok(())))
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: UnixMillis) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Utc) -> Answer<'a, ()> {
         self.kept().register(SELF, in_use, now);
         Box::pin(ready(Ok(())))
     }
 
-    fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, now: Utc) -> Answer<'a, Nodes> {
         Box::pin(ready(Ok(self.kept().nodes(now))))
     }
 

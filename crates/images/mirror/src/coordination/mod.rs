@@ -10,7 +10,7 @@ use std::{collections::HashSet, fmt, str::FromStr, time::Duration};
 use futures_util::future::BoxFuture;
 use tokio::{sync::broadcast, time::sleep};
 
-use crate::{Digest, UnixMillis};
+use crate::{Digest, Utc, now_utc};
 
 pub use self::redis::{BadRedis, Redis};
 pub use embedded::Embedded;
@@ -110,20 +110,20 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, Unreachable>>;
 pub trait Coordination: Send + Sync + fmt::Debug {
     /// Asks for the lease of a digest. It is granted if no node has it, or if its holder did not
     /// renew it.
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: UnixMillis) -> Answer<'a, AcquireResult>;
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Utc) -> Answer<'a, AcquireResult>;
 
     /// Holds a lease for longer. `false`: it is lost, and another may have it.
-    fn renew<'a>(&'a self, lease: &'a Lease, now: UnixMillis) -> Answer<'a, bool>;
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Utc) -> Answer<'a, bool>;
 
     /// Gives a lease back; a lost lease needs nothing.
     fn release<'a>(&'a self, lease: &'a Lease) -> Answer<'a, ()>;
 
     /// Says that this node is there and which images it uses, instead of what it said before; for
     /// [`REGISTERED`].
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: UnixMillis) -> Answer<'a, ()>;
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Utc) -> Answer<'a, ()>;
 
     /// The registered nodes.
-    fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes>;
+    fn nodes<'a>(&'a self, now: Utc) -> Answer<'a, Nodes>;
 
     /// Tells all nodes, this one too.
     fn publish_event<'a>(&'a self, event: &'a SiteEvent) -> Answer<'a, ()>;
@@ -136,7 +136,7 @@ pub trait Coordination: Send + Sync + fmt::Debug {
 pub(crate) async fn until_lost(by: &dyn Coordination, lease: &Lease) {
     loop {
         sleep(LEASE / 4).await;
-        if by.renew(lease, UnixMillis::now()).await == Ok(false) {
+        if by.renew(lease, now_utc()).await == Ok(false) {
             return;
         }
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use weir_units::chain;
 
-use crate::{Digest, UnixMillis, settings::PopSettings};
+use crate::{Digest, Utc, settings::PopSettings};
 
 /// A connection, or an answer, has so long; callers go on without it then.
 const REDIS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -227,7 +227,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Coordination for Redis {
-    fn acquire<'a>(&'a self, digest: &'a Digest, _now: UnixMillis) -> Answer<'a, AcquireResult> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, _now: Utc) -> Answer<'a, AcquireResult> {
         Box::pin(async move {
             let mut command = script(ACQUIRE, &[self.lease_key(digest), self.key("fence")]);
             command.arg(&self.address).arg(millis(LEASE));
@@ -239,7 +239,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, _now: UnixMillis) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, _now: Utc) -> Answer<'a, bool> {
         Box::pin(async move {
             let mut command = script(RENEW, &[self.lease_key(&lease.digest)]);
             command.arg(format!("{} {}", lease.fence, self.address)).arg(millis(LEASE));
@@ -255,7 +255,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, _now: UnixMillis) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, _now: Utc) -> Answer<'a, ()> {
         Box::pin(async move {
             let uses = self.key(&format!("use:{}", self.address));
             let mut command = script(REGISTER, &[self.key("nodes"), uses]);
@@ -265,7 +265,7 @@ impl Coordination for Redis {
         })
     }
 
-    fn nodes<'a>(&'a self, _now: UnixMillis) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, _now: Utc) -> Answer<'a, Nodes> {
         Box::pin(async move {
             let mut command = script(NODES, &[self.key("nodes")]);
             command.arg(self.key("use:")).arg(MAX_NODES).arg(MAX_USES);

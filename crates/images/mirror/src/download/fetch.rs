@@ -17,9 +17,8 @@ use tokio::{
 
 use super::{Downloads, Job, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
 use crate::{
-    UnixMillis,
     coordination::SiteEvent,
-    peer,
+    now_utc, peer,
     stats::count,
     store::StoreError,
     upstream::{Answer, Ask, Fault},
@@ -222,7 +221,7 @@ impl Downloads {
         let done = match sink {
             Sink::Pass(passing) => passing.finish(&job.digest),
             Sink::Keep(part) => {
-                let done = spawn_blocking(move || part.finish_copy(came.is_copy, UnixMillis::now())).await;
+                let done = spawn_blocking(move || part.finish_copy(came.is_copy, now_utc())).await;
                 done.map_err(|e| job.outage(e.to_string()))?
             }
         };
@@ -246,7 +245,7 @@ impl Downloads {
     async fn doubt(&self, job: &Job) -> bool {
         tracing::warn!("{} came from another node, and is something else: that looks again", job.digest);
         count(&self.stats.wrong, 1);
-        let until = UnixMillis::now().after(SUSPECT);
+        let until = now_utc().after(SUSPECT);
         {
             let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
             if suspects.len() < MAX_SUSPECTS {
@@ -259,7 +258,7 @@ impl Downloads {
     }
 
     fn is_suspect(&self, job: &Job) -> bool {
-        let now = UnixMillis::now();
+        let now = now_utc();
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         suspects.retain(|_, until| now < *until);
         suspects.contains_key(&job.digest)
@@ -273,7 +272,7 @@ impl Downloads {
         let part = loop {
             let (store, digest, mark) = (self.store.clone(), job.digest.clone(), job.scope.mark());
             let beginning = spawn_blocking(move || {
-                store.begin_in(mark, &digest, size, right.fence, !right.is_alone, UnixMillis::now())
+                store.begin_in(mark, &digest, size, right.fence, !right.is_alone, now_utc())
             });
             match beginning.await.map_err(|e| job.outage(e.to_string()))? {
                 // Others' readers may end, and their blobs make room.
@@ -319,7 +318,7 @@ impl Downloads {
             count(&self.stats.resumed, 1);
         }
         count(&self.stats.upstream_requests, 1);
-        let answer = self.upstreams.ask(ask, UnixMillis::now()).await.inspect_err(|fault| {
+        let answer = self.upstreams.ask(ask, now_utc()).await.inspect_err(|fault| {
             if matches!(fault, Fault::Limited { .. }) {
                 count(&self.stats.upstream_limited, 1);
             }

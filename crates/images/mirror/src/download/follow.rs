@@ -9,8 +9,8 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{Downloads, Held, Job, Progress, readable};
 use crate::{
-    UnixMillis,
     coordination::{AcquireResult, LEASE, Lease},
+    now_utc,
     stats::count,
     upstream::Fault,
 };
@@ -44,7 +44,7 @@ impl Downloads {
             }
             if asked.elapsed() > LEASE / 8 {
                 asked = Instant::now();
-                match self.coordination.acquire(&job.scope.lease(&job.digest), UnixMillis::now()).await {
+                match self.coordination.acquire(&job.scope.lease(&job.digest), now_utc()).await {
                     Ok(AcquireResult::Granted(lease)) => return Ok(Followed::Free(lease)),
                     Ok(AcquireResult::Held { .. }) => {}
                     // The holder of the lease may go on all the same.

@@ -25,8 +25,9 @@ use tokio::{
 };
 
 use crate::{
-    Digest, Source, UnixMillis,
+    Digest, Source, Utc,
     coordination::{AcquireResult, Coordination, LEASE, Lease, SiteEvent, until_lost},
+    now_utc,
     pace::Pace,
     peer::Peers,
     scope::Scope,
@@ -139,7 +140,7 @@ struct Right {
 
 impl Right {
     fn alone() -> Right {
-        Right { fence: UnixMillis::now().0, is_alone: true }
+        Right { fence: now_utc().unix_millis(), is_alone: true }
     }
 }
 
@@ -157,9 +158,9 @@ pub(crate) struct Downloads {
     running: Mutex<HashMap<(Scope, Digest), Running>>,
     /// Blobs of the store that are hashed again.
     rechecking: Mutex<HashMap<Digest, Running>>,
-    failed: Mutex<HashMap<(Source, Digest), (Fault, UnixMillis)>>,
+    failed: Mutex<HashMap<(Source, Digest), (Fault, Utc)>>,
     /// Of which peers sent something else: not asked of them for a while.
-    suspects: Mutex<HashMap<Digest, UnixMillis>>,
+    suspects: Mutex<HashMap<Digest, Utc>>,
 }
 
 impl Downloads {
@@ -200,7 +201,7 @@ impl Downloads {
         digest: &Digest,
         size: Option<u64>,
         ask: Ask,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<Waiter, Fault> {
         let name = (scope.clone(), digest.clone());
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,7 +239,7 @@ impl Downloads {
                 if matches!(fault, Fault::Wrong { .. }) {
                     count(&this.stats.wrong, 1);
                 }
-                let until = UnixMillis::now().after(this.timing.negative);
+                let until = now_utc().after(this.timing.negative);
                 let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 // A client that comes again a moment later may find a place.
                 let is_remembered = !is_excused && !matches!(fault, Fault::Busy { .. });
@@ -284,34 +285,33 @@ impl Downloads {
         let (mut sink, mut in_vain) = (None::<Sink>, None::<Instant>);
         loop {
             let is_stranger = |by: &str| self.peers.as_ref().is_some_and(|peers| !peers.is_of_site(by));
-            let claim =
-                match self.coordination.acquire(&job.scope.lease(&job.digest), UnixMillis::now()).await {
-                    Ok(AcquireResult::Held { by }) if is_stranger(&by) => Followed::Alone,
-                    Ok(AcquireResult::Held { by }) if self.peers.is_some() => {
-                        let (right, before) = (Right::alone(), sink.as_ref().map_or(0, Sink::written));
-                        match self.bring(job, right, Origin::Peer(&by), &mut sink, None).await {
-                            Ok(Brought::Here) => return Ok(()),
-                            Ok(Brought::NoRoom(why, found)) => {
-                                return self.pass(job, Origin::Peer(&by), why, found).await;
-                            }
-                            // Its own disk: waiting for the other changes nothing.
-                            Err(fault @ Fault::Store { .. }) => return Err(fault),
-                            _ => {}
+            let claim = match self.coordination.acquire(&job.scope.lease(&job.digest), now_utc()).await {
+                Ok(AcquireResult::Held { by }) if is_stranger(&by) => Followed::Alone,
+                Ok(AcquireResult::Held { by }) if self.peers.is_some() => {
+                    let (right, before) = (Right::alone(), sink.as_ref().map_or(0, Sink::written));
+                    match self.bring(job, right, Origin::Peer(&by), &mut sink, None).await {
+                        Ok(Brought::Here) => return Ok(()),
+                        Ok(Brought::NoRoom(why, found)) => {
+                            return self.pass(job, Origin::Peer(&by), why, found).await;
                         }
-                        if sink.as_ref().map_or(0, Sink::written) > before {
-                            in_vain = None;
-                        }
-                        // It has not begun, or is gone, which its lease tells; or only this node misses it.
-                        if in_vain.get_or_insert_with(Instant::now).elapsed() < LEASE * 2 {
-                            sleep(self.timing.retry).await;
-                            continue;
-                        }
-                        Followed::Alone
+                        // Its own disk: waiting for the other changes nothing.
+                        Err(fault @ Fault::Store { .. }) => return Err(fault),
+                        _ => {}
                     }
-                    Ok(AcquireResult::Held { by }) => self.follow(job, &by).await?,
-                    Ok(AcquireResult::Granted(lease)) => Followed::Free(lease),
-                    Err(_) => Followed::Alone,
-                };
+                    if sink.as_ref().map_or(0, Sink::written) > before {
+                        in_vain = None;
+                    }
+                    // It has not begun, or is gone, which its lease tells; or only this node misses it.
+                    if in_vain.get_or_insert_with(Instant::now).elapsed() < LEASE * 2 {
+                        sleep(self.timing.retry).await;
+                        continue;
+                    }
+                    Followed::Alone
+                }
+                Ok(AcquireResult::Held { by }) => self.follow(job, &by).await?,
+                Ok(AcquireResult::Granted(lease)) => Followed::Free(lease),
+                Err(_) => Followed::Alone,
+            };
             let brought = match claim {
                 Followed::Here => return Ok(()),
                 Followed::Free(lease) => {
@@ -414,7 +414,7 @@ impl Downloads {
         }
         let ask = Ask { source: source.clone(), identity, method, from: 0, ..job.ask.clone() };
         count(&self.stats.upstream_requests, 1);
-        let asked = timeout(self.timing.first_byte / 3, self.upstreams.ask(&ask, UnixMillis::now())).await;
+        let asked = timeout(self.timing.first_byte / 3, self.upstreams.ask(&ask, now_utc())).await;
         if !asked.is_ok_and(|answer| answer.is_ok()) {
             return false;
         }
@@ -434,7 +434,7 @@ impl Downloads {
     async fn published(&self, job: &Job) -> Result<(), Fault> {
         let (store, digest) = (self.store.clone(), job.digest.clone());
         let opening = spawn_blocking(move || {
-            let now = UnixMillis::now();
+            let now = now_utc();
             let opened = store.open_blob(&digest, now)?;
             // Another node may have brought it: nothing of it is served before it is proved.
             let is_good = opened.as_ref().map_or(Ok(false), |o| Ok(o.is_verified() || store.verify(o, now)?));

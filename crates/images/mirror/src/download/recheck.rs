@@ -6,7 +6,7 @@ use tokio::{sync::watch, task::spawn_blocking};
 
 use super::{Downloads, Held, Progress, readable, readers::Running, readers::Waiter};
 use crate::{
-    Source, UnixMillis,
+    Source, now_utc,
     store::{Opened, StoreError},
     upstream::Fault,
 };
@@ -62,7 +62,7 @@ impl Downloads {
                     sender.send_replace(Progress::Flowing { held, size, ready });
                 }
                 Ok((_, true)) => {
-                    let ended = spawn_blocking(move || store.checked(check, UnixMillis::now())).await;
+                    let ended = spawn_blocking(move || store.checked(check, now_utc())).await;
                     return ended.unwrap_or(Ok(false));
                 }
                 Err(e) => {

@@ -5,9 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::{
-    Digest, Source, UnixMillis, digest::Algorithm, settings::Timing, store::Store, upstream::Identity,
-};
+use crate::{Digest, Source, Utc, digest::Algorithm, settings::Timing, store::Store, upstream::Identity};
 
 /// The most permissions that are remembered; beyond them the registry is asked each time.
 const MAX_GRANTED: usize = 16_384;
@@ -15,7 +13,7 @@ const MAX_GRANTED: usize = 16_384;
 /// The clients' credentials that are good for each repository, as its registry said a moment ago.
 #[derive(Debug, Default)]
 pub(super) struct Permissions {
-    granted: Mutex<HashMap<(Digest, Source), UnixMillis>>,
+    granted: Mutex<HashMap<(Digest, Source), Utc>>,
 }
 
 fn key(text: &str, source: &Source) -> (Digest, Source) {
@@ -25,7 +23,7 @@ fn key(text: &str, source: &Source) -> (Digest, Source) {
 
 impl Permissions {
     /// Whether this identity may have what belongs to the repository, without asking its registry.
-    pub(super) fn has(&self, store: &Store, source: &Source, identity: &Identity, now: UnixMillis) -> bool {
+    pub(super) fn has(&self, store: &Store, source: &Source, identity: &Identity, now: Utc) -> bool {
         match identity {
             // The configuration says so.
             Identity::Own => true,
@@ -45,7 +43,7 @@ impl Permissions {
         source: &Source,
         identity: &Identity,
         timing: Timing,
-        now: UnixMillis,
+        now: Utc,
     ) {
         match identity {
             Identity::Own => {}

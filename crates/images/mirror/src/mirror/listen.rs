@@ -25,8 +25,8 @@ use super::{
     wire::{Queue, Wire},
 };
 use crate::{
-    UnixMillis,
     coordination::{Nodes, SiteEvent},
+    now_utc,
     store::Store,
 };
 
@@ -110,7 +110,7 @@ impl Mirror {
     /// Periodic work: the store's own, and the messages between the nodes of a site.
     async fn maintain(&self) {
         let (store, coordination) = (self.inner.store.clone(), &self.inner.coordination);
-        let ticking = tokio::task::spawn_blocking(move || (store.tick(UnixMillis::now()), store.take_gone()));
+        let ticking = tokio::task::spawn_blocking(move || (store.tick(now_utc()), store.take_gone()));
         let Ok((ticked, gone)) = ticking.await else { return };
         if let Err(e) = ticked {
             tracing::warn!("{}", weir_units::chain(&e));
@@ -126,8 +126,8 @@ impl Mirror {
         let coordination = &self.inner.coordination;
         let Ok(own) = self.ask_store(Store::in_use).await else { return };
         let asked = async {
-            coordination.register(&own, UnixMillis::now()).await?;
-            coordination.nodes(UnixMillis::now()).await
+            coordination.register(&own, now_utc()).await?;
+            coordination.nodes(now_utc()).await
         };
         let mut site = self.inner.site.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match asked.await {

@@ -15,11 +15,12 @@ use tokio::{
 
 use super::access::Permissions;
 use crate::{
-    Digest, Reference, Source, Tag, UnixMillis,
+    Digest, Reference, Source, Tag, Utc,
     coordination::{AcquireResult, Coordination, SiteEvent, until_lost},
     digest::Algorithm,
     flight::Flights,
     manifest::{ACCEPT, MAX_MANIFEST, Manifest},
+    now_utc,
     peer::Peers,
     settings::Timing,
     stats::{Stats, count},
@@ -62,7 +63,7 @@ pub(super) struct Manifests {
     pub(super) tag_ttl: Duration,
     pub(super) stats: Arc<Stats>,
     pub(super) flights: Flights<Key, Result<Stored, Fault>>,
-    pub(super) failed: Mutex<HashMap<Key, (Fault, UnixMillis)>>,
+    pub(super) failed: Mutex<HashMap<Key, (Fault, Utc)>>,
     pub(super) coordination: Arc<dyn Coordination>,
     pub(super) peers: Option<Arc<Peers>>,
 }
@@ -108,7 +109,7 @@ impl Manifests {
         source: &Source,
         reference: &Reference,
         asker: &Asker,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<Found, Fault> {
         let tag = match reference {
             Reference::Tag(tag) => tag,
@@ -144,7 +145,7 @@ impl Manifests {
         }
     }
 
-    pub(super) async fn stored(&self, source: &Source, digest: &Digest, now: UnixMillis) -> Option<Stored> {
+    pub(super) async fn stored(&self, source: &Source, digest: &Digest, now: Utc) -> Option<Stored> {
         let (store, source, digest) = (self.store.clone(), source.clone(), digest.clone());
         let read = spawn_blocking(move || store.manifest(&source, &digest, now)).await;
         match read {
@@ -159,7 +160,7 @@ impl Manifests {
 
     /// Whether this client may have what belongs to the repository. Asked on a thread of its own, as all of the
     /// store: the store may wait for its disk, and other clients do not.
-    async fn may(&self, source: &Source, asker: &Asker, now: UnixMillis) -> bool {
+    async fn may(&self, source: &Source, asker: &Asker, now: Utc) -> bool {
         let (store, permissions) = (self.store.clone(), Arc::clone(&self.permissions));
         let (source, identity) = (source.clone(), asker.identity.clone());
         spawn_blocking(move || permissions.has(&store, &source, &identity, now)).await.unwrap_or(false)
@@ -169,13 +170,13 @@ impl Manifests {
     async fn grant(&self, source: &Source, asker: &Asker) {
         let (store, permissions, timing) = (self.store.clone(), Arc::clone(&self.permissions), self.timing);
         let (source, identity) = (source.clone(), asker.identity.clone());
-        let grant = move || permissions.grant(&store, &source, &identity, timing, UnixMillis::now());
+        let grant = move || permissions.grant(&store, &source, &identity, timing, now_utc());
         // An error is that the mirror is stopping.
         let _ = spawn_blocking(grant).await;
     }
 
     /// The last known state of a tag, for clients that may have it.
-    async fn known(&self, source: &Source, tag: &Tag, asker: &Asker, now: UnixMillis) -> Option<Found> {
+    async fn known(&self, source: &Source, tag: &Tag, asker: &Asker, now: Utc) -> Option<Found> {
         let (store, of, name) = (self.store.clone(), source.clone(), tag.clone());
         let entry = spawn_blocking(move || store.tag(&of, &name)).await.ok()??;
         if !self.may(source, asker, now).await {
@@ -184,7 +185,7 @@ impl Manifests {
         let stored = self.stored(source, &entry.digest, now).await?;
         asker.takes(&stored.media_type).then(|| Found {
             stored,
-            age: now.since(UnixMillis(entry.checked_ms)),
+            age: now.since(Utc::from_unix_millis(entry.checked_ms)),
             is_stale: false,
         })
     }
@@ -195,7 +196,7 @@ impl Manifests {
         source: &Source,
         reference: &Reference,
         asker: &Asker,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<Stored, Fault> {
         // A digest is the same whatever was accepted.
         let accept = matches!(reference, Reference::Tag(_)).then(|| asker.accept.clone()).flatten();
@@ -224,7 +225,7 @@ impl Manifests {
                     let mut failed = this.failed.lock().unwrap_or_else(PoisonError::into_inner);
                     let is_short = key_length(&key) <= MAX_KEY;
                     if failed.len() < MAX_FAILED && is_short {
-                        failed.insert(key, (fault.clone(), UnixMillis::now().after(this.timing.negative)));
+                        failed.insert(key, (fault.clone(), now_utc().after(this.timing.negative)));
                     }
                 }
             }
@@ -266,7 +267,7 @@ impl Manifests {
         let digest = digest_header(&answer.response);
         drop(answer);
         let stored = match digest {
-            Some(digest) => match self.stored(source, &digest, UnixMillis::now()).await {
+            Some(digest) => match self.stored(source, &digest, now_utc()).await {
                 Some(stored) => stored,
                 None => {
                     let reference = Reference::Digest(digest.clone());
@@ -282,7 +283,7 @@ impl Manifests {
         };
         let (store, source, tag, digest) =
             (self.store.clone(), source.clone(), tag.clone(), stored.digest.clone());
-        let noted = spawn_blocking(move || store.set_tag(&source, &tag, &digest, UnixMillis::now()));
+        let noted = spawn_blocking(move || store.set_tag(&source, &tag, &digest, now_utc()));
         if let Ok(Err(e)) = noted.await {
             tracing::warn!("{e}");
         }
@@ -294,18 +295,18 @@ impl Manifests {
         let name = digest.to_string();
         loop {
             // Here already: whether this client may have it is all there is to ask.
-            if let Some(stored) = self.stored(source, digest, UnixMillis::now()).await {
+            if let Some(stored) = self.stored(source, digest, now_utc()).await {
                 let ask = self.asking(Method::HEAD, source, &name, asker);
-                if !self.may(source, asker, UnixMillis::now()).await {
+                if !self.may(source, asker, now_utc()).await {
                     self.ask(&ask).await?;
                 }
                 return Ok(stored);
             }
             let fetch = self.fetch(source, &name, Some(digest), asker);
-            match self.coordination.acquire(digest, UnixMillis::now()).await {
+            match self.coordination.acquire(digest, now_utc()).await {
                 Ok(AcquireResult::Granted(lease)) => {
                     // Another may have published it and given the lease back since.
-                    let stored = self.stored(source, digest, UnixMillis::now()).await;
+                    let stored = self.stored(source, digest, now_utc()).await;
                     let fetched = match stored {
                         Some(_) => None,
                         None if self.of_peers(source, digest).await => None,
@@ -357,7 +358,7 @@ impl Manifests {
 
     async fn ask(&self, ask: &Ask) -> Result<crate::upstream::Answer, Fault> {
         count(&self.stats.upstream_requests, 1);
-        self.upstreams.ask(ask, UnixMillis::now()).await
+        self.upstreams.ask(ask, now_utc()).await
     }
 
     /// The manifest's bytes, verified and kept.
@@ -412,8 +413,8 @@ impl Manifests {
     async fn keep(&self, source: &Source, stored: &Stored) -> Result<(), String> {
         let (store, source, kept) = (self.store.clone(), source.clone(), stored.clone());
         let put = spawn_blocking(move || {
-            let now = UnixMillis::now();
-            store.put_manifest(&source, &kept, now.0, now)?;
+            let now = now_utc();
+            store.put_manifest(&source, &kept, now.unix_millis(), now)?;
             if let Manifest::Image { .. } = &*kept.manifest {
                 // Room for all of it, before its layers are asked for.
                 let parts: Vec<_> = kept.manifest.parts().cloned().collect();

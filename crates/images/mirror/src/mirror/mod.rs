@@ -32,12 +32,13 @@ use tokio::time::timeout;
 use weir_units::BitRate;
 
 use crate::{
-    Digest, PopStore, Reference, Settings, Source, Timing, UnixMillis,
+    Digest, PopStore, Reference, Settings, Source, Timing,
     coordination::{Coordination, Embedded, Redis},
     download::{Downloads, Progress, Waiter},
     flight::Flights,
     jobs::Jobs,
     manifest::Manifest,
+    now_utc,
     pace::Pace,
     peer::{self, Peers, Probed},
     scope::Scope,
@@ -135,7 +136,7 @@ impl Mirror {
     /// # Errors
     /// [`MirrorError`].
     pub fn open(settings: Settings, timing: Timing) -> Result<(Mirror, Recovered), MirrorError> {
-        let (budget, now) = (settings.store_budget(), UnixMillis::now());
+        let (budget, now) = (settings.store_budget(), now_utc());
         let policy = settings.policy;
         let Some(pop) = &settings.pop else {
             let (store, recovered) = Store::open(&settings.directory, budget, policy, now)?;
@@ -281,7 +282,7 @@ impl Mirror {
         reference: &Reference,
         asker: &Asker,
     ) -> Result<Arc<Manifest>, Fault> {
-        let found = self.inner.manifests.find(source, reference, asker, UnixMillis::now()).await?;
+        let found = self.inner.manifests.find(source, reference, asker, now_utc()).await?;
         Ok(found.stored.manifest)
     }
 
@@ -308,7 +309,7 @@ impl Mirror {
     fn download(&self, digest: &Digest, size: Option<u64>, ask: Ask) -> Result<Waiter, Fault> {
         let is_public = self.inner.upstreams.is_public_way(&ask.source, &ask.identity);
         let scope = Scope::of(&ask.source, is_public);
-        self.inner.downloads.join(scope, digest, size, ask, UnixMillis::now())
+        self.inner.downloads.join(scope, digest, size, ask, now_utc())
     }
 
     /// Asks the store on a thread of its own: the store may wait for its disk, and other clients do not.
@@ -332,7 +333,7 @@ impl Mirror {
         headers.insert("docker-distribution-api-version", HeaderValue::from_static("registry/2.0"));
         if let Asks::Peer = asks {
             // Also of a refusal: it says whether clocks are the reason.
-            peer::introduce(headers, UnixMillis::now());
+            peer::introduce(headers, now_utc());
         }
         if is_head {
             *response.body_mut() = body::whole("");
@@ -380,7 +381,7 @@ impl Mirror {
             Route::Base => Ok(Response::new(body::whole("{}"))),
             Route::Manifest(source, reference) => {
                 let asker = asker(&source);
-                let found = inner.manifests.find(&source, &reference, &asker, UnixMillis::now()).await;
+                let found = inner.manifests.find(&source, &reference, &asker, now_utc()).await;
                 if let (Ok(found), &Method::GET) = (&found, request.method()) {
                     self.used(found).await;
                 }
@@ -413,7 +414,7 @@ impl Mirror {
             let parts: Vec<_> = found.stored.manifest.parts().cloned().collect();
             let digest = found.stored.digest.clone();
             // An error is that the mirror is stopping.
-            let _ = self.ask_store(move |store| store.used(&digest, &parts, UnixMillis::now())).await;
+            let _ = self.ask_store(move |store| store.used(&digest, &parts, now_utc())).await;
         }
     }
 
@@ -423,8 +424,7 @@ impl Mirror {
         let inner = &self.inner;
         let (uri, headers) = (request.uri(), request.headers());
         let whole = uri.path_and_query().map_or(uri.path(), |path| path.as_str());
-        let is_peer =
-            inner.peers.as_ref().is_some_and(|peers| peers.is_peer(headers, whole, UnixMillis::now()));
+        let is_peer = inner.peers.as_ref().is_some_and(|peers| peers.is_peer(headers, whole, now_utc()));
         if !is_peer || request.method() != Method::GET {
             let why = "this is for nodes of the site that know its secret, and whose clocks go right";
             return refuse(StatusCode::FORBIDDEN, "DENIED", why);
@@ -433,7 +433,7 @@ impl Mirror {
         match route::route(uri.path(), uri.query(), &|_| true) {
             Ok((Route::Base, _)) => Response::new(body::whole("{}")),
             Ok((Route::Manifest(source, Reference::Digest(digest)), _)) => {
-                let stored = inner.manifests.stored(&source, &digest, UnixMillis::now()).await;
+                let stored = inner.manifests.stored(&source, &digest, now_utc()).await;
                 let found = |stored| Found { stored, age: Duration::ZERO, is_stale: false };
                 stored.map_or_else(unknown, |stored| manifest(&found(stored), headers))
             }
@@ -477,18 +477,17 @@ impl Mirror {
         let (part, may) = self
             .ask_store(move |store| {
                 let part = store.part_of(&of, &name);
-                (part, permissions.has(store, &of, &identity, UnixMillis::now()))
+                (part, permissions.has(store, &of, &identity, now_utc()))
             })
             .await?;
         if part.is_none() || !may {
             // A client that may not have it hears so from its registry alone.
             count(&inner.stats.upstream_requests, 1);
             let head = Ask { method: Method::HEAD, ..ask.clone() };
-            inner.upstreams.ask(&head, UnixMillis::now()).await?;
+            inner.upstreams.ask(&head, now_utc()).await?;
             let permissions = Arc::clone(&inner.permissions);
             let (of, identity) = (source.clone(), asker.identity.clone());
-            let grant =
-                move |store: &Store| permissions.grant(store, &of, &identity, timing, UnixMillis::now());
+            let grant = move |store: &Store| permissions.grant(store, &of, &identity, timing, now_utc());
             self.ask_store(grant).await?;
         }
         let size = part.map(|part| part.size);
@@ -525,7 +524,7 @@ impl Mirror {
     async fn whole(&self, source: &Source, digest: &Digest, method: &Method) -> Result<Option<Whole>, Fault> {
         let inner = &self.inner;
         let (of, name) = (source.clone(), digest.clone());
-        let opened = self.ask_store(move |store| store.open_proved(&of, &name, UnixMillis::now())).await?;
+        let opened = self.ask_store(move |store| store.open_proved(&of, &name, now_utc())).await?;
         let kept = |e: StoreError| Fault::Store { what: digest.to_string(), why: weir_units::chain(&e) };
         let Some(blob) = opened.map_err(kept)? else { return Ok(None) };
         if blob.is_verified() || method == Method::HEAD {

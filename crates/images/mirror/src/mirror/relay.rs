@@ -16,8 +16,9 @@ use super::{
     body::{self, Body},
 };
 use crate::{
-    Repository, Tag, UnixMillis,
+    Repository, Tag,
     manifest::MAX_MANIFEST,
+    now_utc,
     oci::ImageIndex,
     stats::count,
     upstream::{Ask, Fault, outage},
@@ -103,7 +104,7 @@ impl Mirror {
     /// [`Fault`]; also where the next page has no name here, as a list cut short looks like a whole one.
     pub(super) async fn relay(&self, ask: &Ask, asked: Asked<'_>) -> Result<Response<Body>, Fault> {
         count(&self.inner.stats.upstream_requests, 1);
-        let answer = self.inner.upstreams.ask(ask, UnixMillis::now()).await?;
+        let answer = self.inner.upstreams.ask(ask, now_utc()).await?;
         let (parts, body) = answer.response.into_parts();
         let read = timeout(self.inner.timing.stall, Limited::new(body, MAX_MANIFEST).collect()).await;
         let read = read.map_err(|_| outage(ask, "it did not come in time"))?;

@@ -9,7 +9,7 @@ use super::{
     proof::{Asked, Proofs},
     site::Site,
 };
-use crate::{Network, UnixMillis};
+use crate::{Network, Utc};
 
 /// A proof of which a piece is another text. It is good only if the request has been made so, and once.
 ///
@@ -19,7 +19,7 @@ use crate::{Network, UnixMillis};
 /// Another proof is good, or one is good twice.
 pub fn proof(at: usize, len: usize, text: &str) {
     const NODE: &str = "10.0.0.2:5051";
-    const NOW: UnixMillis = UnixMillis(1_000_000);
+    const NOW: Utc = Utc::from_unix_millis(1_000_000);
     let mut lines = text.splitn(3, '\n');
     let (piece, range, path) =
         (lines.next().unwrap_or_default(), lines.next().unwrap_or_default(), lines.next());

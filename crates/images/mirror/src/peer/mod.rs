@@ -34,8 +34,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Source, UnixMillis,
+    Source, Utc,
     network::Network,
+    now_utc,
     scope::Scope,
     settings::{PopSettings, PopStore},
 };
@@ -79,9 +80,9 @@ const VERSION: &str = "x-weir-version";
 const NOW: &str = "x-weir-now";
 
 /// Says who answers, and what his clock says.
-pub(crate) fn introduce(headers: &mut HeaderMap, now: UnixMillis) {
+pub(crate) fn introduce(headers: &mut HeaderMap, now: Utc) {
     headers.insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
-    headers.insert(NOW, HeaderValue::from(now.0));
+    headers.insert(NOW, HeaderValue::from(now.unix_millis()));
 }
 
 /// The answer of another node to a question that only a peer may ask.
@@ -104,7 +105,7 @@ pub(crate) struct Peers {
     acceptor: TlsAcceptor,
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
     known: Mutex<BTreeSet<SocketAddr>>,
-    down: Mutex<HashMap<SocketAddr, UnixMillis>>,
+    down: Mutex<HashMap<SocketAddr, Utc>>,
 }
 
 impl std::fmt::Debug for Peers {
@@ -194,7 +195,7 @@ impl Peers {
     }
 
     /// Whether a request for this path and query comes from a peer. Asked once more of the same request, it does not.
-    pub(crate) fn is_peer(&self, headers: &HeaderMap, path: &str, now: UnixMillis) -> bool {
+    pub(crate) fn is_peer(&self, headers: &HeaderMap, path: &str, now: Utc) -> bool {
         self.proofs.accept(&self.site.own.to_string(), path, headers, now)
     }
 
@@ -238,13 +239,7 @@ impl Peers {
     }
 
     /// A request to another node, with its proof; none if the path cannot be one.
-    fn request(
-        &self,
-        node: SocketAddr,
-        path: &str,
-        from: u64,
-        now: UnixMillis,
-    ) -> Option<Request<Empty<Bytes>>> {
+    fn request(&self, node: SocketAddr, path: &str, from: u64, now: Utc) -> Option<Request<Empty<Bytes>>> {
         let range = if from > 0 { format!("bytes={from}-") } else { String::new() };
         let proof = self.proofs.make(Asked { node: &node.to_string(), path, range: &range }, now)?;
         let mut request = Request::builder()
@@ -258,7 +253,7 @@ impl Peers {
     }
 
     async fn probe_one(&self, address: SocketAddr) -> Probed {
-        let (now, node) = (UnixMillis::now(), address.to_string());
+        let (now, node) = (now_utc(), address.to_string());
         let failed = |node, why| Probed { node, version: None, ahead_ms: None, problem: Some(why) };
         let Some(request) = self.request(address, "/v2/", 0, now) else {
             return failed(node, "no proof can be made for it".to_owned());
@@ -270,7 +265,7 @@ impl Peers {
         };
         let said = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok());
         let at: Option<i64> = said(NOW).and_then(|text| text.parse().ok());
-        let ahead_ms = at.zip(i64::try_from(now.0).ok()).map(|(at, now)| at.saturating_sub(now));
+        let ahead_ms = at.zip(i64::try_from(now.unix_millis()).ok()).map(|(at, now)| at.saturating_sub(now));
         let version = said(VERSION).map(str::to_owned);
         let problem = match (response.status().as_u16(), &version) {
             (code, None) => Some(format!("it answers {code} and does not say that it is a weir")),
@@ -294,7 +289,7 @@ impl Peers {
         from: u64,
         time_limit: Duration,
     ) -> Option<Response<Incoming>> {
-        let now = UnixMillis::now();
+        let now = now_utc();
         {
             let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
             down.retain(|_, until| now < *until);

@@ -16,7 +16,7 @@ use ring::{
 };
 
 use super::tls::derive;
-use crate::UnixMillis;
+use crate::Utc;
 
 /// A proof holds for so long before and after its time, as the clocks of nodes differ.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ pub(super) struct Proofs {
 #[derive(Debug, Default)]
 struct Seen {
     known: HashSet<Nonce>,
-    until: VecDeque<(UnixMillis, Nonce)>,
+    until: VecDeque<(Utc, Nonce)>,
 }
 
 /// A request, as far as a proof covers it: the node that is asked, the path with its query, and the range.
@@ -65,21 +65,21 @@ impl Proofs {
     }
 
     /// The proof for a request; none if the system has no random numbers.
-    pub(super) fn make(&self, asked: Asked<'_>, at: UnixMillis) -> Option<String> {
+    pub(super) fn make(&self, asked: Asked<'_>, at: Utc) -> Option<String> {
         let mut nonce = Nonce::default();
         SystemRandom::new().fill(&mut nonce).ok()?;
         let tag = hmac::sign(&self.key, text(asked, at, &nonce).as_bytes());
-        Some(format!("{SCHEME}{} {} {}", at.0, hex(&nonce), hex(tag.as_ref())))
+        Some(format!("{SCHEME}{} {} {}", at.unix_millis(), hex(&nonce), hex(tag.as_ref())))
     }
 
     /// Whether a request to `node` for `path` has a proof, which is good once.
-    pub(super) fn accept(&self, node: &str, path: &str, headers: &HeaderMap, now: UnixMillis) -> bool {
+    pub(super) fn accept(&self, node: &str, path: &str, headers: &HeaderMap, now: Utc) -> bool {
         self.check(node, path, headers, now).is_some()
     }
 
-    fn check(&self, node: &str, path: &str, headers: &HeaderMap, now: UnixMillis) -> Option<()> {
+    fn check(&self, node: &str, path: &str, headers: &HeaderMap, now: Utc) -> Option<()> {
         let mut parts = headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix(SCHEME)?.split(' ');
-        let at = UnixMillis(parts.next()?.parse().ok()?);
+        let at = Utc::from_unix_millis(parts.next()?.parse().ok()?);
         let nonce = Nonce::try_from(unhex(parts.next()?)?).ok()?;
         let tag = unhex(parts.next()?)?;
         let mut ranges = headers.get_all(RANGE).iter();
@@ -99,7 +99,7 @@ impl Proofs {
 
 impl Seen {
     /// Answers whether it is new, and there is room to remember it.
-    fn note(&mut self, nonce: Nonce, now: UnixMillis) -> bool {
+    fn note(&mut self, nonce: Nonce, now: Utc) -> bool {
         while let Some((until, old)) = self.until.front()
             && *until <= now
         {
@@ -116,8 +116,8 @@ impl Seen {
 }
 
 /// No part of it has a line break.
-fn text(Asked { node, path, range }: Asked<'_>, at: UnixMillis, nonce: &Nonce) -> String {
-    format!("weir 2\n{node}\n{path}\n{range}\n{}\n{}", at.0, hex(nonce))
+fn text(Asked { node, path, range }: Asked<'_>, at: Utc, nonce: &Nonce) -> String {
+    format!("weir 2\n{node}\n{path}\n{range}\n{}\n{}", at.unix_millis(), hex(nonce))
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
 
     const PATH: &str = "/v2/a/blobs/x?ns=docker.io";
     const NODE: &str = "10.0.0.2:5051";
-    const NOW: UnixMillis = UnixMillis(1_000_000);
+    const NOW: Utc = Utc::from_unix_millis(1_000_000);
 
     fn with(proof: &str, ranges: &[&str]) -> HeaderMap {
         let mut headers = HeaderMap::from_iter([(AUTHORIZATION, proof.parse().unwrap())]);
@@ -136,7 +136,7 @@ mod tests {
         headers
     }
 
-    fn made(range: &str, at: UnixMillis) -> String {
+    fn made(range: &str, at: Utc) -> String {
         Proofs::new(b"secret").make(Asked { node: NODE, path: PATH, range }, at).unwrap()
     }
 

@@ -10,7 +10,7 @@ use super::{
     index::MAX_WEIGHT,
     refs::{Extent, Repo, repo_dir},
 };
-use crate::{Digest, Source, unix_millis::UnixMillis};
+use crate::{Digest, Source, Utc};
 
 /// The least that a file or a directory takes, bytes.
 const BLOCK: u64 = 4096;
@@ -67,7 +67,7 @@ impl State {
 
 impl Inner {
     /// Brings what is known of repositories back into its bounds, after something was added.
-    pub(super) fn bound_refs(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
+    pub(super) fn bound_refs(&self, state: &mut State, now: Utc) -> Result<(), StoreError> {
         if state.manifests.weight() > MAX_WEIGHT {
             self.drop_oldest_manifests(state, now)?;
         }
@@ -84,13 +84,13 @@ impl Inner {
         Ok(())
     }
 
-    fn drop_oldest_manifests(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
+    fn drop_oldest_manifests(&self, state: &mut State, now: Utc) -> Result<(), StoreError> {
         let protected = state.protected();
-        let mut manifests: Vec<(bool, UnixMillis, Digest)> = state
+        let mut manifests: Vec<(bool, Utc, Digest)> = state
             .manifests
             .keys()
             .map(|digest| {
-                let used_at = state.blobs.get(digest).map_or(UnixMillis::default(), |blob| blob.used_at);
+                let used_at = state.blobs.get(digest).map_or(Utc::MIN, |blob| blob.used_at);
                 (protected.contains(digest), used_at, digest.clone())
             })
             .collect();
@@ -118,7 +118,7 @@ impl Inner {
         state: &mut State,
         enough: &dyn Fn(&State) -> bool,
         in_use_too: bool,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<(), StoreError> {
         let is_named =
             |digest: &Digest| state.in_use.contains(digest) || state.in_use_elsewhere.contains(digest);
@@ -127,7 +127,7 @@ impl Inner {
             is_named(digest) || manifest.is_some_and(|of| of.parts().any(|part| is_named(&part.digest)))
         };
         let is_used = |repo: &Repo| repo.manifests.keys().any(is_image_used);
-        let mut repos: Vec<(bool, UnixMillis, Source)> = state
+        let mut repos: Vec<(bool, Utc, Source)> = state
             .repos
             .iter()
             .filter(|(source, repo)| !state.is_pinned(source, repo))
@@ -147,7 +147,7 @@ impl Inner {
     }
 
     /// Forgets repositories, and removes manifests that no other repository has and no container needs.
-    fn forget(&self, state: &mut State, sources: &[Source], now: UnixMillis) -> Result<(), StoreError> {
+    fn forget(&self, state: &mut State, sources: &[Source], now: Utc) -> Result<(), StoreError> {
         let mut manifests = HashSet::new();
         for source in sources {
             let Some(repo) = state.take_repo(source) else { continue };
@@ -175,7 +175,7 @@ impl Inner {
     }
 
     /// Removes a manifest's blob. One that is being sent stays until the policy takes it.
-    fn throw_manifest(&self, state: &mut State, digest: &Digest, now: UnixMillis) -> Result<(), StoreError> {
+    fn throw_manifest(&self, state: &mut State, digest: &Digest, now: Utc) -> Result<(), StoreError> {
         state.manifests.remove(digest);
         if state.blobs.get(digest).is_some_and(|blob| Arc::strong_count(&blob.readers) == 1) {
             self.move_to_trash(state, digest, now)?;

@@ -19,9 +19,9 @@ use super::{
     layout::{Layout, io_error, list},
 };
 use crate::{
-    Digest,
+    Digest, Utc,
     digest::{Algorithm, Hasher},
-    unix_millis::UnixMillis,
+    now_utc,
 };
 
 /// Read at once, bytes.
@@ -113,7 +113,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn verify(&self, opened: &Opened, now: UnixMillis) -> Result<bool, StoreError> {
+    pub fn verify(&self, opened: &Opened, now: Utc) -> Result<bool, StoreError> {
         let mut check = self.recheck(opened);
         loop {
             match check.step() {
@@ -144,7 +144,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub(crate) fn checked(&self, check: Check, now: UnixMillis) -> Result<bool, StoreError> {
+    pub(crate) fn checked(&self, check: Check, now: Utc) -> Result<bool, StoreError> {
         let Check { digest, file, fingerprint, hasher, .. } = check;
         if hasher.finish() != digest {
             self.quarantine(&digest, &file)?;
@@ -199,7 +199,7 @@ impl Store {
         self.inner.drop_sources(digest);
         // An error means that no receiver listens.
         let _ = self.inner.corrupted.send(digest.clone());
-        self.inner.layout.condemn(digest, UnixMillis::now())
+        self.inner.layout.condemn(digest, now_utc())
     }
 
     /// A blob about which another node has doubts: it is hashed before it is served again.
@@ -219,8 +219,8 @@ impl Store {
     pub fn unchecked(
         &self,
         lot: ScrubBatch,
-        before: UnixMillis,
-        now: UnixMillis,
+        before: Utc,
+        now: Utc,
     ) -> Result<Vec<(Digest, u64)>, StoreError> {
         let mut state = self.lock();
         self.inner.look_around(&mut state, now)?;
@@ -249,7 +249,7 @@ impl Store {
 
     /// When the blob that was hashed the longest ago was; none if there is no blob.
     #[must_use]
-    pub fn oldest_check(&self) -> Option<UnixMillis> {
+    pub fn oldest_check(&self) -> Option<Utc> {
         self.lock().blobs.values().map(|blob| blob.checked).min()
     }
 }
@@ -286,9 +286,9 @@ fn owner<'a>(nodes: &'a BTreeSet<String>, digest: &Digest) -> Option<&'a String>
 }
 
 /// `MS DIGEST`, a line of a journal of checks.
-fn read_line(line: &str) -> Option<(Digest, UnixMillis)> {
+fn read_line(line: &str) -> Option<(Digest, Utc)> {
     let (at, digest) = line.split_once(' ')?;
-    Some((digest.parse().ok()?, UnixMillis(at.parse().ok()?)))
+    Some((digest.parse().ok()?, Utc::from_unix_millis(at.parse().ok()?)))
 }
 
 fn journal(layout: &Layout) -> PathBuf {
@@ -297,10 +297,11 @@ fn journal(layout: &Layout) -> PathBuf {
 
 impl Inner {
     /// Notes that a blob was hashed, so that a scrub goes on there after a restart. Lost, it is hashed again.
-    fn note_check(&self, state: &mut State, digest: &Digest, now: UnixMillis) {
+    fn note_check(&self, state: &mut State, digest: &Digest, now: Utc) {
         let path = journal(&self.layout);
         let opened = File::options().create(true).append(true).mode(0o600).open(&path);
-        let written = opened.and_then(|mut file| file.write_all(format!("{} {digest}\n", now.0).as_bytes()));
+        let written = opened
+            .and_then(|mut file| file.write_all(format!("{} {digest}\n", now.unix_millis()).as_bytes()));
         if let Err(e) = written {
             tracing::warn!("cannot write {}: {e}", path.display());
         }
@@ -324,7 +325,8 @@ impl Inner {
         }
         if state.check_lines > 1000 + 2 * state.blobs.len() {
             let lines = state.blobs.iter().filter(|(_, blob)| blob.checked > blob.born);
-            let text: String = lines.map(|(digest, blob)| format!("{} {digest}\n", blob.checked.0)).collect();
+            let text: String =
+                lines.map(|(digest, blob)| format!("{} {digest}\n", blob.checked.unix_millis())).collect();
             self.layout.write_soon(&own, text.as_bytes())?;
             state.check_lines = text.lines().count();
         }

@@ -10,7 +10,7 @@ use std::{
 use nix::fcntl::{Flock, FlockArg};
 
 use super::part_name::PartName;
-use crate::{Digest, digest::Algorithm, unix_millis::UnixMillis};
+use crate::{Digest, Utc, digest::Algorithm};
 
 /// The most pins, each of which is matched with the name of each tag,
 pub(super) const MAX_PINS: usize = 256;
@@ -324,14 +324,14 @@ impl Layout {
 
     /// Removes a blob's name, and the file unless another node may be reading it. A reader on this
     /// node reads on. Answers whether it is still in `trash`.
-    pub(super) fn move_to_trash(&self, digest: &Digest, now: UnixMillis) -> Result<bool, StoreError> {
-        let name = format!("{}-{}-{}", now.0, digest.algorithm().name(), digest.hex());
+    pub(super) fn move_to_trash(&self, digest: &Digest, now: Utc) -> Result<bool, StoreError> {
+        let name = format!("{}-{}-{}", now.unix_millis(), digest.algorithm().name(), digest.hex());
         self.throw_as(&name, digest)
     }
 
     /// As [`Layout::move_to_trash`], of a blob that is not what it is called: it does not come back.
-    pub(super) fn condemn(&self, digest: &Digest, now: UnixMillis) -> Result<(), StoreError> {
-        self.throw_as(&format!("{}-corrupt-{}", now.0, digest.hex()), digest).map(drop)
+    pub(super) fn condemn(&self, digest: &Digest, now: Utc) -> Result<(), StoreError> {
+        self.throw_as(&format!("{}-corrupt-{}", now.unix_millis(), digest.hex()), digest).map(drop)
     }
 
     fn throw_as(&self, name: &str, digest: &Digest) -> Result<bool, StoreError> {

@@ -31,7 +31,7 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use crate::{Digest, Source, unix_millis::UnixMillis};
+use crate::{Digest, Source, Utc};
 
 use bounds::on_disk;
 pub use check::ScrubBatch;
@@ -112,8 +112,8 @@ pub struct Counts {
 #[derive(Debug)]
 struct Blob {
     size: u64,
-    born: UnixMillis,
-    used_at: UnixMillis,
+    born: Utc,
+    used_at: Utc,
     hits: u64,
     /// As the policy counts: once an image's manifest or a blob by itself.
     uses: u32,
@@ -121,9 +121,9 @@ struct Blob {
     is_announced: bool,
     /// One reference here, one in each [`Opened`].
     readers: Arc<()>,
-    verified: Option<(Fingerprint, UnixMillis)>,
+    verified: Option<(Fingerprint, Utc)>,
     /// When some node hashed it last, as a download or later.
-    checked: UnixMillis,
+    checked: Utc,
     is_manifest: bool,
     /// Another node of the site had it too.
     is_copy: bool,
@@ -132,7 +132,7 @@ struct Blob {
 }
 
 impl Blob {
-    fn new(size: u64, born: UnixMillis) -> Blob {
+    fn new(size: u64, born: Utc) -> Blob {
         Blob {
             size,
             born,
@@ -251,7 +251,7 @@ impl Store {
         root: &Path,
         budget: Budget,
         policy: PolicyKind,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<(Store, Recovered), StoreError> {
         Store::over(Layout::open(root, None)?, budget, policy, now)
     }
@@ -268,7 +268,7 @@ impl Store {
         node: &str,
         budget: Budget,
         policy: PolicyKind,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<(Store, Recovered), StoreError> {
         let store = Store::over(Layout::open(root, Some(node))?, budget, policy, now)?;
         store.0.tick(now)?;
@@ -279,7 +279,7 @@ impl Store {
         layout: Layout,
         budget: Budget,
         policy: PolicyKind,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<(Store, Recovered), StoreError> {
         let mut state = State {
             blobs: HashMap::new(),
@@ -304,8 +304,7 @@ impl Store {
         for (digest, path) in layout.blobs()? {
             // Another node may have taken it away.
             let Ok(meta) = std::fs::metadata(&path) else { continue };
-            let times =
-                [meta.accessed(), meta.modified()].map(|t| t.map_or(UnixMillis::default(), UnixMillis::of));
+            let times = [meta.accessed(), meta.modified()].map(|t| t.map_or(Utc::MIN, Utc::from));
             found.push((times[0].max(times[1]), times[1], digest, meta.len()));
         }
         let noted = Inner::noted(&layout);
@@ -346,7 +345,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn open_blob(&self, digest: &Digest, now: UnixMillis) -> Result<Option<Opened>, StoreError> {
+    pub fn open_blob(&self, digest: &Digest, now: Utc) -> Result<Option<Opened>, StoreError> {
         let mut state = self.lock();
         if !self.inner.knows(&mut state, digest) {
             return Ok(None);
@@ -410,7 +409,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Mismatch`] if they are not what `digest` names, [`StoreError::NoRoom`].
-    pub fn put(&self, digest: &Digest, bytes: &[u8], fence: u64, now: UnixMillis) -> Result<(), StoreError> {
+    pub fn put(&self, digest: &Digest, bytes: &[u8], fence: u64, now: Utc) -> Result<(), StoreError> {
         if self.has(digest) {
             return Ok(());
         }
@@ -444,7 +443,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file system does not say.
-    pub fn usage(&self, now: UnixMillis) -> Result<Usage, StoreError> {
+    pub fn usage(&self, now: Utc) -> Result<Usage, StoreError> {
         let mut state = self.lock();
         self.inner.look_around(&mut state, now)?;
         let own: u64 = state.reserved.values().map(|r| r.size).sum();
@@ -471,7 +470,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn tick(&self, now: UnixMillis) -> Result<(), StoreError> {
+    pub fn tick(&self, now: Utc) -> Result<(), StoreError> {
         let mut state = self.lock();
         state.open_after_evict.retain(|(_, reader)| reader.strong_count() > 0);
         state.expire(now);
@@ -490,13 +489,13 @@ impl Inner {
 
 impl State {
     /// A blob is there now, and was asked for.
-    fn insert(&mut self, digest: Digest, size: u64, now: UnixMillis) {
+    fn insert(&mut self, digest: Digest, size: u64, now: Utc) {
         self.order.inserted(&digest, size, now);
         self.index(digest, Blob::new(size, now));
     }
 
     /// Counts a use of a blob, which may be missing.
-    fn use_blob(&mut self, digest: &Digest, now: UnixMillis) {
+    fn use_blob(&mut self, digest: &Digest, now: Utc) {
         if let Some(blob) = self.blobs.get_mut(digest) {
             blob.uses = blob.uses.saturating_add(1);
         }

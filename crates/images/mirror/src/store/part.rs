@@ -18,7 +18,7 @@ use super::{
     part_name::{PartName, digest_of},
     room::Reservation,
 };
-use crate::{Digest, digest::Hasher, scope::Mark, unix_millis::UnixMillis};
+use crate::{Digest, Utc, digest::Hasher, now_utc, scope::Mark};
 
 /// As often what is written is put on the disk if other nodes read it there, bytes.
 const FLUSH: u64 = 8 << 20;
@@ -48,13 +48,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::TooBig`], [`StoreError::NoRoom`], [`StoreError::Io`].
-    pub fn begin(
-        &self,
-        digest: &Digest,
-        size: u64,
-        fence: u64,
-        now: UnixMillis,
-    ) -> Result<PartWriter, StoreError> {
+    pub fn begin(&self, digest: &Digest, size: u64, fence: u64, now: Utc) -> Result<PartWriter, StoreError> {
         self.begin_in(Mark::default(), digest, size, fence, true, now)
     }
 
@@ -67,7 +61,7 @@ impl Store {
         digest: &Digest,
         size: u64,
         fence: u64,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<PartWriter, StoreError> {
         self.begin_in(Mark::default(), digest, size, fence, false, now)
     }
@@ -83,7 +77,7 @@ impl Store {
         size: u64,
         fence: u64,
         has_lease: bool,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<PartWriter, StoreError> {
         if self.is_too_big(size) {
             return Err(StoreError::TooBig { size, budget: self.inner.budget.bytes });
@@ -267,7 +261,7 @@ impl PartWriter {
     ///
     /// # Errors
     /// [`StoreError::Mismatch`], [`StoreError::Length`]: it is gone then. [`StoreError::Io`].
-    pub fn finish(self, now: UnixMillis) -> Result<(), StoreError> {
+    pub fn finish(self, now: Utc) -> Result<(), StoreError> {
         self.finish_copy(false, now)
     }
 
@@ -277,7 +271,7 @@ impl PartWriter {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn finish_copy(mut self, is_copy: bool, now: UnixMillis) -> Result<(), StoreError> {
+    pub(crate) fn finish_copy(mut self, is_copy: bool, now: Utc) -> Result<(), StoreError> {
         let got = self.written();
         if got != self.size {
             return Err(StoreError::Length { digest: self.digest.clone(), got, want: self.size });
@@ -365,7 +359,7 @@ impl Drop for PartWriter {
         if let Some(reservation) = state.reserved.get_mut(&self.digest).filter(|r| r.fence == self.fence) {
             freed = reservation.size - kept;
             reservation.size = kept;
-            reservation.expires = Some(UnixMillis::now().after(RESUME));
+            reservation.expires = Some(now_utc().after(RESUME));
         }
         state.used -= freed;
     }
@@ -412,15 +406,11 @@ pub(super) fn sweep(layout: &Layout) -> Result<usize, StoreError> {
 /// Looks through what was being downloaded: the longest part of each blob stays if it is young and
 /// the blob is not here, and takes room; all else goes. Answers how many stay, and how many went.
 /// Parts of a shared directory are left to `shared.rs`.
-pub(super) fn recover(
-    layout: &Layout,
-    state: &mut State,
-    now: UnixMillis,
-) -> Result<(usize, usize), StoreError> {
+pub(super) fn recover(layout: &Layout, state: &mut State, now: Utc) -> Result<(usize, usize), StoreError> {
     let (mut kept, mut removed) = (0, 0);
     for dir in list(&layout.dir("part"))? {
         let digest = digest_of(&dir);
-        let mut parts: Vec<(u64, UnixMillis, PathBuf)> = Vec::new();
+        let mut parts: Vec<(u64, Utc, PathBuf)> = Vec::new();
         for path in list(&dir)? {
             if layout.is_shared() {
                 kept += usize::from(PartName::of(&path).is_some_and(|name| name.node == layout.node()));
@@ -432,7 +422,7 @@ pub(super) fn recover(
                 continue;
             }
             let meta = fs::metadata(&path).map_err(io_error("look at", &path))?;
-            parts.push((meta.len(), meta.modified().map_or(now, UnixMillis::of), path));
+            parts.push((meta.len(), meta.modified().map_or(now, Utc::from), path));
         }
         if layout.is_shared() {
             continue;
@@ -463,7 +453,7 @@ pub(super) fn recover(
 
 /// Removes downloads of this node that were not continued in time, and forgets those that another
 /// node continues.
-pub(super) fn expire(layout: &Layout, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
+pub(super) fn expire(layout: &Layout, state: &mut State, now: Utc) -> Result<(), StoreError> {
     let left: HashMap<Digest, u64> = state
         .reserved
         .iter()

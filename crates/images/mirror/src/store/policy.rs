@@ -13,9 +13,8 @@ use weir_units::{Bytes, Instant};
 
 use super::{Inner, State, layout::Layout};
 use crate::{
-    Digest,
+    Digest, Utc,
     manifest::{Manifest, Part},
-    unix_millis::UnixMillis,
 };
 
 /// As often what the policy knows is written down.
@@ -31,7 +30,7 @@ pub(super) struct Order {
     numbers: RandomState,
     /// The digests of the numbers in use.
     digests: HashMap<u64, Digest>,
-    noted: UnixMillis,
+    noted: Utc,
 }
 
 /// The state that outlives a restart beside the files and their times: the file `order/NODE`.
@@ -55,8 +54,8 @@ impl Noted {
     }
 }
 
-fn instant(now: UnixMillis) -> Instant {
-    Instant(Duration::from_millis(now.0))
+fn instant(now: Utc) -> Instant {
+    Instant(Duration::from_millis(now.unix_millis()))
 }
 
 impl Order {
@@ -67,7 +66,7 @@ impl Order {
             policy: kind.build(Bytes(budget)),
             numbers: RandomState::new(),
             digests: HashMap::new(),
-            noted: UnixMillis::default(),
+            noted: Utc::MIN,
         }
     }
 
@@ -81,19 +80,19 @@ impl Order {
     }
 
     /// A blob is there now.
-    pub(super) fn inserted(&mut self, digest: &Digest, size: u64, now: UnixMillis) {
+    pub(super) fn inserted(&mut self, digest: &Digest, size: u64, now: Utc) {
         let blob = self.blob(digest, size, 1);
         self.policy.insert(blob, instant(now));
     }
 
     /// A blob was there before this process, or stays after all; in the order of last use.
-    pub(super) fn restored(&mut self, digest: &Digest, size: u64, uses: u32, now: UnixMillis) {
+    pub(super) fn restored(&mut self, digest: &Digest, size: u64, uses: u32, now: Utc) {
         let blob = self.blob(digest, size, uses);
         self.policy.restore(blob, instant(now));
     }
 
     /// A blob that is there was used.
-    pub(super) fn hit(&mut self, digest: &Digest, now: UnixMillis) {
+    pub(super) fn hit(&mut self, digest: &Digest, now: Utc) {
         self.policy.hit(BlobId(self.numbers.hash_one(digest)), instant(now));
     }
 
@@ -105,12 +104,7 @@ impl Order {
     }
 
     /// An image was asked for.
-    pub(super) fn deployed<'a>(
-        &mut self,
-        image: &Digest,
-        parts: impl Iterator<Item = &'a Part>,
-        now: UnixMillis,
-    ) {
+    pub(super) fn deployed<'a>(&mut self, image: &Digest, parts: impl Iterator<Item = &'a Part>, now: Utc) {
         let blobs: Vec<BlobId> = parts.map(|part| BlobId(self.numbers.hash_one(&part.digest))).collect();
         self.policy.deploy(ImageId(self.numbers.hash_one(image)), &blobs, instant(now));
     }
@@ -164,8 +158,7 @@ impl Protection for Held<'_> {
 impl State {
     /// Tells the policy, once they are read, which blobs belong together: image by image, by last use.
     pub(super) fn deploy_all(&mut self) {
-        let used =
-            |part: &Part| self.blobs.get(&part.digest).map_or(UnixMillis::default(), |blob| blob.used_at);
+        let used = |part: &Part| self.blobs.get(&part.digest).map_or(Utc::MIN, |blob| blob.used_at);
         let mut images: Vec<_> = self
             .manifests
             .iter()
@@ -187,7 +180,7 @@ impl Inner {
     }
 
     /// Writes down what the policy knows, if that is some time ago.
-    pub(super) fn note(&self, state: &mut State, now: UnixMillis) {
+    pub(super) fn note(&self, state: &mut State, now: Utc) {
         if now.since(state.order.noted) >= NOTED || now < state.order.noted {
             state.order.noted = now;
             self.write_note(state);

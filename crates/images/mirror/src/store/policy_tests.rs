@@ -38,7 +38,7 @@ fn memory() -> tempfile::TempDir {
 
 fn open(root: &Path, policy: PolicyKind, bytes: u64) -> Store {
     let budget = Budget { high: 1.0, low: 1.0, young: Duration::ZERO, ..Budget::of(bytes) };
-    Store::open(root, budget, policy, UnixMillis(0)).unwrap().0
+    Store::open(root, budget, policy, Utc::from_unix_millis(0)).unwrap().0
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn at_each_deployment_the_store_throws_out_what_the_simulator_does() {
         let mut thrown_out = 0;
         for (nth, deployment) in trace.deployments.iter().enumerate() {
             replay.advance(1);
-            let now = UnixMillis(u64::try_from(deployment.at.as_millis()).unwrap());
+            let now = Utc::from_unix_millis(u64::try_from(deployment.at.as_millis()).unwrap());
             let image: Vec<Part> =
                 trace.images[deployment.image as usize].iter().map(|n| parts[*n as usize].clone()).collect();
             let name = Digest::of(Algorithm::Sha256, &deployment.image.to_le_bytes());
@@ -76,12 +76,15 @@ fn at_each_deployment_the_store_throws_out_what_the_simulator_does() {
             thrown_out += wanted.len();
         }
         assert!(thrown_out > 40, "{policy}: {thrown_out}");
-        assert_eq!(store.usage(UnixMillis(0)).unwrap().policy.1, replay.outcome().chosen.unwrap_or(policy));
+        assert_eq!(
+            store.usage(Utc::from_unix_millis(0)).unwrap().policy.1,
+            replay.outcome().chosen.unwrap_or(policy)
+        );
     }
 }
 
 /// Keeps a blob of a mebibyte, all `n`.
-fn keep(store: &Store, n: u8, now: UnixMillis) -> Digest {
+fn keep(store: &Store, n: u8, now: Utc) -> Digest {
     let bytes = vec![n; 1 << 20];
     let digest = Digest::of(Algorithm::Sha256, &bytes);
     store.put(&digest, &bytes, 1, now).unwrap();
@@ -92,39 +95,42 @@ fn keep(store: &Store, n: u8, now: UnixMillis) -> Digest {
 fn uses_of_blobs_and_the_choice_of_auto_outlive_a_restart() {
     let dir = memory();
     let store = open(dir.path(), PolicyKind::Gdsf, 4 << 20);
-    let old = keep(&store, 0, UnixMillis(1));
+    let old = keep(&store, 0, Utc::from_unix_millis(1));
     for second in 2..7 {
-        store.open_blob(&old, UnixMillis(second * 1000)).unwrap();
+        store.open_blob(&old, Utc::from_unix_millis(second * 1000)).unwrap();
     }
-    let new: Vec<Digest> = (1..4).map(|n| keep(&store, n, UnixMillis(9000))).collect();
+    let new: Vec<Digest> = (1..4).map(|n| keep(&store, n, Utc::from_unix_millis(9000))).collect();
     drop(store);
     let store = open(dir.path(), PolicyKind::Gdsf, 4 << 20);
-    keep(&store, 4, UnixMillis(10_000));
+    keep(&store, 4, Utc::from_unix_millis(10_000));
     assert!(store.has(&old), "used six times");
     assert_eq!(new.iter().filter(|digest| store.has(digest)).count(), 2);
     drop(store);
     let noted = r#"{"chosen":"gdsf","spent":[["lru",9.0],["gdsf",7.0]],"uses":{}}"#;
     std::fs::write(dir.path().join("order/only"), noted).unwrap();
     let store = open(dir.path(), PolicyKind::Auto, 4 << 20);
-    assert_eq!(store.usage(UnixMillis(0)).unwrap().policy, (PolicyKind::Auto, PolicyKind::Gdsf));
+    assert_eq!(store.usage(Utc::from_unix_millis(0)).unwrap().policy, (PolicyKind::Auto, PolicyKind::Gdsf));
     // Unreadable notes count as none.
     drop(store);
     std::fs::write(dir.path().join("order/only"), "{").unwrap();
     let store = open(dir.path(), PolicyKind::Auto, 4 << 20);
-    assert_eq!(store.usage(UnixMillis(0)).unwrap().policy, (PolicyKind::Auto, PolicyKind::GdsfGhost));
+    assert_eq!(
+        store.usage(Utc::from_unix_millis(0)).unwrap().policy,
+        (PolicyKind::Auto, PolicyKind::GdsfGhost)
+    );
 }
 
 #[test]
 fn an_image_and_the_layers_that_follow_it_are_one_use() {
     let dir = memory();
     let store = open(dir.path(), PolicyKind::Gdsf, 4 << 20);
-    let layer = keep(&store, 0, UnixMillis(1));
+    let layer = keep(&store, 0, Utc::from_unix_millis(1));
     let image = Digest::of(Algorithm::Sha256, b"image");
     let uses = || store.lock().blobs[&layer].uses;
-    store.used(&image, &[Part { digest: layer.clone(), size: 1 << 20 }], UnixMillis(2));
-    store.open_blob(&layer, UnixMillis(3)).unwrap();
+    store.used(&image, &[Part { digest: layer.clone(), size: 1 << 20 }], Utc::from_unix_millis(2));
+    store.open_blob(&layer, Utc::from_unix_millis(3)).unwrap();
     assert_eq!(uses(), 2);
-    store.open_blob(&layer, UnixMillis(4)).unwrap();
+    store.open_blob(&layer, Utc::from_unix_millis(4)).unwrap();
     assert_eq!(uses(), 3, "by itself");
 }
 
@@ -133,16 +139,16 @@ fn what_is_here_of_an_image_does_not_leave_for_the_rest_of_it() {
     let dir = memory();
     let store = open(dir.path(), PolicyKind::Gdsf, 4 << 20);
     let part = |digest: &Digest, size| Part { digest: digest.clone(), size };
-    let own = keep(&store, 0, UnixMillis(1));
+    let own = keep(&store, 0, Utc::from_unix_millis(1));
     // Used more often than what the image has.
-    let other = keep(&store, 1, UnixMillis(2));
-    store.open_blob(&other, UnixMillis(3)).unwrap();
-    store.open_blob(&other, UnixMillis(4)).unwrap();
+    let other = keep(&store, 1, Utc::from_unix_millis(2));
+    store.open_blob(&other, Utc::from_unix_millis(3)).unwrap();
+    store.open_blob(&other, Utc::from_unix_millis(4)).unwrap();
     let rest = [
         part(&Digest::of(Algorithm::Sha256, b"a"), 2 << 20),
         part(&Digest::of(Algorithm::Sha256, b"b"), 1 << 20),
     ];
-    store.expect(&[&[part(&own, 1 << 20)], &rest[..]].concat(), UnixMillis(5)).unwrap();
+    store.expect(&[&[part(&own, 1 << 20)], &rest[..]].concat(), Utc::from_unix_millis(5)).unwrap();
     assert!(store.has(&own) && !store.has(&other));
 }
 
@@ -150,22 +156,22 @@ fn what_is_here_of_an_image_does_not_leave_for_the_rest_of_it() {
 fn image_lru_keeps_images_in_use_and_evicts_whole_images() {
     let dir = memory();
     let store = open(dir.path(), PolicyKind::ImageLru, (4 << 20) + 4096);
-    let layers: Vec<Digest> = (0..4).map(|n| keep(&store, n, UnixMillis(n.into()))).collect();
+    let layers: Vec<Digest> = (0..4).map(|n| keep(&store, n, Utc::from_unix_millis(n.into()))).collect();
     let mut images = Vec::new();
     for (name, two) in [("acme/used", &layers[..2]), ("acme/old", &layers[2..])] {
         let parts: Vec<Part> = two.iter().map(|d| Part { digest: d.clone(), size: 1 << 20 }).collect();
         let (image, _) = super::tests::image(&store, name, &[(&two[0], 1 << 20), (&two[1], 1 << 20)]);
         let crate::Reference::Tag(tag) = &image.reference else { unreachable!() };
         let manifest = store.tag(&image.source, tag).unwrap().digest;
-        store.used(&manifest, &parts, UnixMillis(10));
+        store.used(&manifest, &parts, Utc::from_unix_millis(10));
         images.push(manifest);
     }
     store.set_in_use([images[0].clone()].into());
-    keep(&store, 4, UnixMillis(12));
+    keep(&store, 4, Utc::from_unix_millis(12));
     assert_eq!(layers.iter().map(|digest| store.has(digest)).collect::<Vec<_>>(), [true, true, false, false]);
     assert!(store.has(&images[1]), "manifests go last");
     store.set_in_use(HashSet::new());
-    keep(&store, 5, UnixMillis(13));
-    keep(&store, 6, UnixMillis(14));
+    keep(&store, 5, Utc::from_unix_millis(13));
+    keep(&store, 6, Utc::from_unix_millis(14));
     assert!(!layers.iter().any(|digest| store.has(digest)), "it was one image all the time");
 }

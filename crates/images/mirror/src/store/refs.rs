@@ -16,9 +16,9 @@ use super::{
     layout::{Layout, MAX_PIN, MAX_PINS, io_error, list},
 };
 use crate::{
-    Digest, Image, Reference, Registry, Repository, Source, Tag,
+    Digest, Image, Reference, Registry, Repository, Source, Tag, Utc,
     manifest::{Manifest, Part},
-    unix_millis::UnixMillis,
+    now_utc,
 };
 
 /// The extent of what is known of repositories.
@@ -64,7 +64,7 @@ pub(super) struct Repo {
     pub(super) manifests: BTreeMap<Digest, ManifestEntry>,
     /// Every client may have it: its registry has given it to an anonymous one.
     pub(super) is_public: bool,
-    pub(super) used_at: UnixMillis,
+    pub(super) used_at: Utc,
     /// As it was counted last.
     pub(super) extent: Extent,
 }
@@ -127,7 +127,7 @@ fn name_of<T: std::str::FromStr>(path: &Path) -> Option<T> {
 impl Inner {
     /// Reads what is known of all repositories. An unreadable file counts as absent: its content is asked for
     /// again.
-    pub(super) fn load(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
+    pub(super) fn load(&self, state: &mut State, now: Utc) -> Result<(), StoreError> {
         for dir in list(&self.layout.dir("refs"))? {
             let Some(registry) = name_of::<Registry>(&dir) else { continue };
             self.walk(state, &registry, &dir, &dir, now)?;
@@ -141,7 +141,7 @@ impl Inner {
         registry: &Registry,
         base: &Path,
         dir: &Path,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<(), StoreError> {
         let repository =
             dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
@@ -163,7 +163,7 @@ impl Inner {
 fn read_repo(layout: &Layout, state: &mut State, source: Source) -> Result<(), StoreError> {
     let dir = repo_dir(layout, &source);
     let (manifests, tags) = (dir.join("_manifests"), dir.join("_tags"));
-    let changed = |dir: &Path| fs::metadata(dir).and_then(|meta| meta.modified()).map(UnixMillis::of).ok();
+    let changed = |dir: &Path| fs::metadata(dir).and_then(|meta| meta.modified()).map(Utc::from).ok();
     let used_at = [&manifests, &tags, &dir].into_iter().filter_map(|dir| changed(dir)).max();
     let before = state.take_repo(&source).map(|repo| repo.used_at);
     let used_at = used_at.max(before).unwrap_or_default();
@@ -231,7 +231,7 @@ impl Inner {
         if state.others.is_some() {
             let dir = repo_dir(&self.layout, source);
             let dirs = [dir.join("_tags"), dir.join("_manifests"), dir];
-            if self.has_news(state, &dirs, UnixMillis::now()) {
+            if self.has_news(state, &dirs, now_utc()) {
                 for path in list(&dirs[1])? {
                     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
                     if let Ok(digest) = name.replacen('-', ":", 1).parse() {
@@ -243,7 +243,7 @@ impl Inner {
         }
         let repo = state.repos.get_mut(source);
         Ok(repo.map(|repo| {
-            repo.used_at = UnixMillis::now();
+            repo.used_at = now_utc();
             &*repo
         }))
     }
@@ -287,20 +287,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn set_tag(
-        &self,
-        source: &Source,
-        tag: &Tag,
-        digest: &Digest,
-        now: UnixMillis,
-    ) -> Result<(), StoreError> {
-        let entry = TagEntry { digest: digest.clone(), checked_ms: now.0 };
+    pub fn set_tag(&self, source: &Source, tag: &Tag, digest: &Digest, now: Utc) -> Result<(), StoreError> {
+        let entry = TagEntry { digest: digest.clone(), checked_ms: now.unix_millis() };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
         let mut state = self.lock();
         let repo = state.repos.entry(source.clone()).or_default();
         let is_news = repo.tags.get(tag).is_none_or(|before| {
             // When it was asked last is worth a write now and then.
-            before.digest != *digest || now.0.saturating_sub(before.checked_ms) > 60_000
+            before.digest != *digest || now.unix_millis().saturating_sub(before.checked_ms) > 60_000
         });
         repo.tags.insert(tag.clone(), entry);
         repo.used_at = now;
@@ -335,7 +329,7 @@ impl Store {
         source: &Source,
         stored: &Stored,
         fence: u64,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<(), StoreError> {
         let digest = &stored.digest;
         self.put(digest, &stored.bytes, fence, now)?;
@@ -358,12 +352,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn manifest(
-        &self,
-        source: &Source,
-        digest: &Digest,
-        now: UnixMillis,
-    ) -> Result<Option<Stored>, StoreError> {
+    pub fn manifest(&self, source: &Source, digest: &Digest, now: Utc) -> Result<Option<Stored>, StoreError> {
         let known = {
             let mut state = self.lock();
             let entry = self.inner.repo(&mut state, source)?.and_then(|repo| repo.manifests.get(digest));
@@ -409,21 +398,21 @@ impl Store {
         if repo.is_public == is_public {
             return Ok(());
         }
-        (repo.is_public, repo.used_at) = (is_public, UnixMillis::now());
+        (repo.is_public, repo.used_at) = (is_public, now_utc());
         state.recount(source);
         let file = repo_dir(&self.inner.layout, source).join("_public");
         if !is_public {
             return self.inner.layout.discard(&file);
         }
         self.inner.layout.write_whole(&file, b"")?;
-        self.inner.bound_refs(&mut state, UnixMillis::now())
+        self.inner.bound_refs(&mut state, now_utc())
     }
 
     /// The images that are here, by name.
     #[must_use]
     pub fn images(&self) -> Vec<Listed> {
         let mut state = self.lock();
-        if let Err(e) = self.inner.reload(&mut state, UnixMillis::now()) {
+        if let Err(e) = self.inner.reload(&mut state, now_utc()) {
             tracing::warn!("{e}");
         }
         let pinned: BTreeSet<Digest> = state.pinned().into_iter().collect();
@@ -551,7 +540,7 @@ impl Store {
                 continue;
             }
             freed += blob.size;
-            self.inner.move_to_trash(state, &digest, UnixMillis::now())?;
+            self.inner.move_to_trash(state, &digest, now_utc())?;
             state.forget(&digest);
             self.inner.drop_manifest(state, &digest)?;
         }
@@ -589,7 +578,7 @@ impl State {
             platforms,
             present: here().map(|b| b.size).sum(),
             total: seen.values().sum(),
-            used_ms: here().map(|b| b.used_at.0).max().unwrap_or(0),
+            used_ms: here().map(|b| b.used_at.unix_millis()).max().unwrap_or(0),
             hits: here().map(|b| b.hits).max().unwrap_or(0),
             pinned,
             in_use,

@@ -12,10 +12,9 @@ use std::{
 
 use super::{Blob, Inner, State, Store, StoreError, shared::Others};
 use crate::{
-    Digest,
+    Digest, Utc,
     manifest::{Manifest, Part},
     scope::Mark,
-    unix_millis::UnixMillis,
 };
 
 /// How long room is kept for the layers of an image whose manifest was served.
@@ -63,7 +62,7 @@ pub(super) struct Reservation {
     /// Bytes that are on the disk already.
     pub(super) written: Arc<AtomicU64>,
     /// When it ends; never while a download has it.
-    pub(super) expires: Option<UnixMillis>,
+    pub(super) expires: Option<Utc>,
 }
 
 impl Reservation {
@@ -125,7 +124,7 @@ impl State {
         parts
     }
 
-    pub(super) fn expire(&mut self, now: UnixMillis) {
+    pub(super) fn expire(&mut self, now: Utc) {
         let mut freed = 0;
         self.reserved.retain(|_, r| {
             let over = r.expires.is_some_and(|at| at <= now) && r.written.load(Ordering::Relaxed) == 0;
@@ -152,7 +151,7 @@ impl Inner {
         &self,
         state: &mut State,
         digest: &Digest,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<(), StoreError> {
         let size = state.blobs.get(digest).map_or(0, |b| b.size);
         let is_left = self.layout.move_to_trash(digest, now)?;
@@ -172,7 +171,7 @@ impl Inner {
         blob: &Blob,
         digest: &Digest,
         protected: &HashSet<Digest>,
-        now: UnixMillis,
+        now: Utc,
     ) -> bool {
         Arc::strong_count(&blob.readers) > 1
             || now.since(blob.born) < self.budget.young
@@ -182,7 +181,7 @@ impl Inner {
     /// Evicts until `need` more bytes fit, or refuses; what left stays away either way. Where nodes share
     /// the room, each has said by then what it wants, so that two at once may be in each other's way:
     /// they try again, after different times.
-    pub(super) fn make_room(&self, state: &mut State, need: u64, now: UnixMillis) -> Result<(), StoreError> {
+    pub(super) fn make_room(&self, state: &mut State, need: u64, now: Utc) -> Result<(), StoreError> {
         for tries in 0.. {
             self.claim(state, need, now)?;
             let made = self.try_room(state, need, now);
@@ -199,7 +198,7 @@ impl Inner {
         Ok(())
     }
 
-    fn try_room(&self, state: &mut State, need: u64, now: UnixMillis) -> Result<(), StoreError> {
+    fn try_room(&self, state: &mut State, need: u64, now: Utc) -> Result<(), StoreError> {
         state.expire(now);
         self.look_around(state, now)?;
         let budget = &self.budget;
@@ -228,7 +227,7 @@ impl Inner {
     pub(super) fn evict(
         &self,
         state: &mut State,
-        now: UnixMillis,
+        now: Utc,
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<u64, StoreError> {
         let mut passed = state.protected();
@@ -264,7 +263,7 @@ impl Inner {
         state: &mut State,
         victim: Digest,
         passed: &mut HashSet<Digest>,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<u64, StoreError> {
         let (size, uses) = state.blobs.get(&victim).map_or((0, 1), |b| (b.size, b.uses));
         if self.is_used_elsewhere(state, &victim) {
@@ -289,7 +288,7 @@ impl Inner {
 impl Store {
     /// An image was asked for: what is here of it is used. The client that asks for its blobs next
     /// does not count again.
-    pub fn used(&self, image: &Digest, parts: &[Part], now: UnixMillis) {
+    pub fn used(&self, image: &Digest, parts: &[Part], now: Utc) {
         let mut state = self.lock();
         for part in parts {
             state.use_blob(&part.digest, now);
@@ -307,7 +306,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoRoom`], [`StoreError::Io`].
-    pub fn expect(&self, parts: &[Part], now: UnixMillis) -> Result<u64, StoreError> {
+    pub fn expect(&self, parts: &[Part], now: Utc) -> Result<u64, StoreError> {
         let mut state = self.lock();
         let mut missing: Vec<&Part> = Vec::new();
         let mut held = Vec::new();
@@ -359,7 +358,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn prune(&self, bytes: u64, now: UnixMillis) -> Result<u64, StoreError> {
+    pub fn prune(&self, bytes: u64, now: Utc) -> Result<u64, StoreError> {
         let mut state = self.lock();
         state.expire(now);
         self.inner.look_around(&mut state, now)?;

@@ -21,7 +21,7 @@ use super::{
     layout::{Layout, list},
     part_name::{PartName, digest_of},
 };
-use crate::{Digest, scope::Mark, unix_millis::UnixMillis};
+use crate::{Digest, Utc, scope::Mark};
 
 /// The time for which a removed blob stays in `trash` unless its room is needed. A reader on
 /// another node reads on, and a node that finds it in use puts it back.
@@ -59,23 +59,23 @@ struct NodeReservations {
 pub(super) struct Others {
     mine: NodeReservations,
     /// The blobs published from here, and the time until which they are announced.
-    fresh: HashMap<Digest, UnixMillis>,
-    nodes: HashMap<String, (NodeReservations, UnixMillis)>,
+    fresh: HashMap<Digest, Utc>,
+    nodes: HashMap<String, (NodeReservations, Utc)>,
     seen: HashMap<PathBuf, Watched>,
     /// Bytes that others have reserved, and of parts without a writer.
     pub(super) bytes: u64,
     /// Bytes in `trash`.
     pub(super) thrown: u64,
-    looked: UnixMillis,
-    listed: UnixMillis,
-    loaded: UnixMillis,
+    looked: Utc,
+    listed: Utc,
+    loaded: Utc,
 }
 
 #[derive(Debug)]
 struct Watched {
     modified_ns: i128,
-    first: UnixMillis,
-    last: UnixMillis,
+    first: Utc,
+    last: Utc,
 }
 
 /// The fingerprint of a verified file: the file `seals/…`, so that nodes need not hash again.
@@ -89,7 +89,7 @@ struct Seal {
 
 impl Others {
     /// Whether a directory may have changed since this was asked last.
-    fn has_changed(&mut self, dir: &Path, now: UnixMillis) -> bool {
+    fn has_changed(&mut self, dir: &Path, now: Utc) -> bool {
         let Ok(meta) = fs::metadata(dir) else {
             return self.seen.remove(dir).is_some();
         };
@@ -140,7 +140,7 @@ impl State {
 
 impl Inner {
     /// Says what this node has set aside, and that it wants `asking` more.
-    pub(super) fn claim(&self, state: &mut State, asking: u64, now: UnixMillis) -> Result<(), StoreError> {
+    pub(super) fn claim(&self, state: &mut State, asking: u64, now: Utc) -> Result<(), StoreError> {
         let Some(others) = &mut state.others else { return Ok(()) };
         others.fresh.retain(|_, until| now < *until);
         let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
@@ -161,21 +161,21 @@ impl Inner {
     }
 
     /// A blob published from here is announced until all nodes have seen it.
-    pub(super) fn published(&self, state: &mut State, digest: &Digest, now: UnixMillis) {
+    pub(super) fn published(&self, state: &mut State, digest: &Digest, now: Utc) {
         if let Some(others) = &mut state.others {
             others.fresh.insert(digest.clone(), now.after(SILENT / 2));
         }
     }
 
     /// Looks what the others have set aside; and, now and then, what they have brought and taken away.
-    pub(super) fn look_around(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
+    pub(super) fn look_around(&self, state: &mut State, now: Utc) -> Result<(), StoreError> {
         let Some(mut others) = state.others.take() else { return Ok(()) };
         let looked = self.look(state, &mut others, now);
         state.others = Some(others);
         looked
     }
 
-    fn look(&self, state: &mut State, others: &mut Others, now: UnixMillis) -> Result<(), StoreError> {
+    fn look(&self, state: &mut State, others: &mut Others, now: Utc) -> Result<(), StoreError> {
         others.looked = now;
         if now.since(others.listed) > Duration::from_secs(1) || now < others.listed {
             others.listed = now;
@@ -246,12 +246,7 @@ impl Inner {
     }
 
     /// Brings the index in step with the directory.
-    fn look_at_blobs(
-        &self,
-        state: &mut State,
-        others: &mut Others,
-        now: UnixMillis,
-    ) -> Result<(), StoreError> {
+    fn look_at_blobs(&self, state: &mut State, others: &mut Others, now: Utc) -> Result<(), StoreError> {
         for algorithm in ["sha256", "sha512"] {
             for shard in list(&self.layout.dir("blobs").join(algorithm))? {
                 if !others.has_changed(&shard, now) {
@@ -282,8 +277,7 @@ impl Inner {
     /// Takes a blob that another node has brought into the index. Answers whether it is there.
     pub(super) fn notice(&self, state: &mut State, digest: &Digest) -> bool {
         let Ok(meta) = fs::metadata(self.layout.blob(digest)) else { return false };
-        let of =
-            |time: std::io::Result<std::time::SystemTime>| time.map_or(UnixMillis::default(), UnixMillis::of);
+        let of = |time: std::io::Result<std::time::SystemTime>| time.map_or(Utc::MIN, Utc::from);
         state.forget_expected(digest);
         state.insert(digest.clone(), meta.len(), of(meta.modified()));
         if let Some(blob) = state.blobs.get_mut(digest) {
@@ -298,7 +292,7 @@ impl Inner {
         if others.is_read_elsewhere(digest) {
             return true;
         }
-        let at = fs::metadata(self.layout.blob(digest)).and_then(|meta| meta.accessed()).map(UnixMillis::of);
+        let at = fs::metadata(self.layout.blob(digest)).and_then(|meta| meta.accessed()).map(Utc::from);
         let (Ok(at), Some(blob)) = (at, state.blobs.get_mut(digest)) else { return false };
         // Times of use are written once a minute.
         if at.since(blob.used_at) > Duration::from_secs(1) {
@@ -313,7 +307,7 @@ impl Inner {
     pub(super) fn empty_trash(
         &self,
         state: &mut State,
-        now: UnixMillis,
+        now: Utc,
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
         if state.others.is_none() {
@@ -359,12 +353,12 @@ impl Inner {
     }
 
     /// Notes for all nodes that a file was verified.
-    pub(super) fn seal(&self, digest: &Digest, of: Fingerprint, now: UnixMillis) {
+    pub(super) fn seal(&self, digest: &Digest, of: Fingerprint, now: Utc) {
         if of.size < SEALED || !self.layout.is_shared() {
             return;
         }
         let Fingerprint { inode, size, modified_ns } = of;
-        let seal = Seal { inode, size, modified_ns, verified_ms: now.0 };
+        let seal = Seal { inode, size, modified_ns, verified_ms: now.unix_millis() };
         let text = serde_json::to_vec(&seal).unwrap_or_default();
         if let Err(e) = self.layout.write_soon(&self.seal_file(digest), &text) {
             tracing::warn!("{e}: other nodes will hash {digest} themselves");
@@ -372,7 +366,7 @@ impl Inner {
     }
 
     /// Whether a node has verified just this file.
-    pub(super) fn is_sealed(&self, digest: &Digest, is: Fingerprint, now: UnixMillis) -> bool {
+    pub(super) fn is_sealed(&self, digest: &Digest, is: Fingerprint, now: Utc) -> bool {
         if is.size < SEALED || !self.layout.is_shared() {
             return false;
         }
@@ -380,7 +374,7 @@ impl Inner {
             fs::read(self.seal_file(digest)).ok().and_then(|b| serde_json::from_slice::<Seal>(&b).ok());
         seal.is_some_and(|seal| {
             let then = Fingerprint { inode: seal.inode, size: seal.size, modified_ns: seal.modified_ns };
-            then == is && now.since(UnixMillis(seal.verified_ms)) < SCRUB
+            then == is && now.since(Utc::from_unix_millis(seal.verified_ms)) < SCRUB
         })
     }
 
@@ -392,7 +386,7 @@ impl Inner {
     }
 
     /// Periodic work about the others: a sign of life, a look, the files that they left.
-    pub(super) fn maintain(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
+    pub(super) fn maintain(&self, state: &mut State, now: Utc) -> Result<(), StoreError> {
         if state.others.is_none() {
             return Ok(());
         }
@@ -404,7 +398,7 @@ impl Inner {
     }
 
     /// Reads again what is known of repositories, and the pins, if that is some time ago.
-    pub(super) fn reload(&self, state: &mut State, now: UnixMillis) -> Result<(), StoreError> {
+    pub(super) fn reload(&self, state: &mut State, now: Utc) -> Result<(), StoreError> {
         let Some(others) = &mut state.others else { return Ok(()) };
         if now.since(others.loaded) < Duration::from_secs(15) && now >= others.loaded {
             return Ok(());
@@ -415,7 +409,7 @@ impl Inner {
     }
 
     /// Whether a repository's directory may have changed since it was read.
-    pub(super) fn has_news(&self, state: &mut State, dirs: &[PathBuf], now: UnixMillis) -> bool {
+    pub(super) fn has_news(&self, state: &mut State, dirs: &[PathBuf], now: Utc) -> bool {
         let Some(others) = &mut state.others else { return false };
         // All are looked at, as a look is what is remembered.
         dirs.iter().filter(|dir| others.has_changed(dir, now)).count() > 0
@@ -423,10 +417,10 @@ impl Inner {
 }
 
 /// Since when a file of `trash` is there, and what it was.
-fn thrown(path: &Path) -> Option<(UnixMillis, Option<Digest>)> {
+fn thrown(path: &Path) -> Option<(Utc, Option<Digest>)> {
     let name = path.file_name()?.to_str()?;
     let (at, rest) = name.split_once('-')?;
-    Some((UnixMillis(at.parse().ok()?), rest.replacen('-', ":", 1).parse().ok()))
+    Some((Utc::from_unix_millis(at.parse().ok()?), rest.replacen('-', ":", 1).parse().ok()))
 }
 
 /// A blob that another node brings, as far as it is there.
@@ -461,13 +455,13 @@ impl Store {
 }
 
 /// Removes parts of a shared directory that no node has written to for [`RESUME`].
-fn expire_orphans(layout: &Layout, state: &State, now: UnixMillis) -> Result<(), StoreError> {
+fn expire_orphans(layout: &Layout, state: &State, now: Utc) -> Result<(), StoreError> {
     for dir in list(&layout.dir("part"))? {
         if digest_of(&dir).is_some_and(|digest| state.reserved.contains_key(&digest)) {
             continue;
         }
         for path in list(&dir)? {
-            let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_or(now, UnixMillis::of);
+            let at = fs::metadata(&path).and_then(|meta| meta.modified()).map_or(now, Utc::from);
             if now.since(at) >= RESUME {
                 layout.discard(&path)?;
             }

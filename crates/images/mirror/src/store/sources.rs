@@ -9,7 +9,7 @@ use std::{fs, path::PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Opened, State, Store, StoreError};
-use crate::{Digest, Source, unix_millis::UnixMillis};
+use crate::{Digest, Source, Utc};
 
 /// The most bytes of names that are remembered of one blob, so that its file takes one block of a disk. A source
 /// that does not fit any more, the oldest, has to deliver the blob again.
@@ -114,7 +114,7 @@ impl Store {
         &self,
         source: &Source,
         digest: &Digest,
-        now: UnixMillis,
+        now: Utc,
     ) -> Result<Option<Opened>, StoreError> {
         if self.is_proved(source, digest) { self.open_blob(digest, now) } else { Ok(None) }
     }

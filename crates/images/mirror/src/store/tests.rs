@@ -7,13 +7,14 @@ use crate::{
     Image,
     digest::Algorithm,
     manifest::{Manifest, Part},
+    now_utc,
 };
 
 const MIB: u64 = 1 << 20;
 
 fn open(root: &Path, bytes: u64) -> (Store, Recovered) {
     let budget = Budget { high: 1.0, low: 1.0, young: Duration::ZERO, ..Budget::of(bytes) };
-    Store::open(root, budget, PolicyKind::Lru, UnixMillis(0)).unwrap()
+    Store::open(root, budget, PolicyKind::Lru, Utc::from_unix_millis(0)).unwrap()
 }
 
 fn digest(bytes: &[u8]) -> Digest {
@@ -24,7 +25,7 @@ fn digest(bytes: &[u8]) -> Digest {
 fn keep(store: &Store, n: u8, size: u64) -> Digest {
     let bytes = vec![n; usize::try_from(size).unwrap()];
     let digest = digest(&bytes);
-    store.put(&digest, &bytes, 1, UnixMillis(0)).unwrap();
+    store.put(&digest, &bytes, 1, Utc::from_unix_millis(0)).unwrap();
     digest
 }
 
@@ -43,8 +44,8 @@ pub(super) fn image(store: &Store, name: &str, blobs: &[(&Digest, u64)]) -> (Ima
     };
     let image: Image = format!("{name}:1").parse().unwrap();
     let crate::Reference::Tag(tag) = &image.reference else { unreachable!() };
-    store.put_manifest(&image.source, &stored, 1, UnixMillis(0)).unwrap();
-    store.set_tag(&image.source, tag, &stored.digest, UnixMillis(0)).unwrap();
+    store.put_manifest(&image.source, &stored, 1, Utc::from_unix_millis(0)).unwrap();
+    store.set_tag(&image.source, tag, &stored.digest, Utc::from_unix_millis(0)).unwrap();
     (image, size)
 }
 
@@ -53,8 +54,8 @@ fn who_was_not_asked_for_for_longest_leaves_unless_it_is_being_read() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 4 * MIB);
     let blobs: Vec<_> = (0..4).map(|n| keep(&store, n, MIB)).collect();
-    let read = store.open_blob(&blobs[0], UnixMillis(1)).unwrap().unwrap();
-    store.open_blob(&blobs[1], UnixMillis(2)).unwrap();
+    let read = store.open_blob(&blobs[0], Utc::from_unix_millis(1)).unwrap().unwrap();
+    store.open_blob(&blobs[1], Utc::from_unix_millis(2)).unwrap();
     // 0 is the oldest now but one, and being read.
     keep(&store, 4, MIB);
     keep(&store, 5, MIB);
@@ -66,7 +67,7 @@ fn who_was_not_asked_for_for_longest_leaves_unless_it_is_being_read() {
         keep(&store, n, MIB);
     }
     assert!(!store.has(&blobs[0]));
-    let usage = store.usage(UnixMillis(2)).unwrap();
+    let usage = store.usage(Utc::from_unix_millis(2)).unwrap();
     assert_eq!((usage.bytes, usage.reserved, usage.counts.evicted), (4 * MIB, 0, 6));
 }
 
@@ -78,15 +79,15 @@ fn room_for_an_image_is_reserved_whole_and_returned_if_unused() {
     let part = |n: u8, size| Part { digest: digest(&[n]), size };
     // A blob that is here is not evicted for the rest of its own image.
     let parts = [Part { digest: old.clone(), size: MIB }, part(2, 2 * MIB), part(3, MIB)];
-    assert_eq!(store.expect(&parts, UnixMillis(0)).unwrap(), 3 * MIB);
-    let usage = store.usage(UnixMillis(0)).unwrap();
+    assert_eq!(store.expect(&parts, Utc::from_unix_millis(0)).unwrap(), 3 * MIB);
+    let usage = store.usage(Utc::from_unix_millis(0)).unwrap();
     assert_eq!((usage.bytes, usage.reserved), (MIB, 3 * MIB));
-    assert_eq!(store.expect(&parts, UnixMillis(0)).unwrap(), 3 * MIB, "once only");
-    let refused = store.expect(&[part(4, 2 * MIB), part(5, 2 * MIB)], UnixMillis(1));
+    assert_eq!(store.expect(&parts, Utc::from_unix_millis(0)).unwrap(), 3 * MIB, "once only");
+    let refused = store.expect(&[part(4, 2 * MIB), part(5, 2 * MIB)], Utc::from_unix_millis(1));
     assert!(matches!(refused, Err(StoreError::NoRoom { need: 4_194_304, .. })), "{refused:?}");
-    store.tick(UnixMillis(61_000)).unwrap();
-    assert_eq!(store.usage(UnixMillis(61_000)).unwrap().reserved, 0);
-    let large = store.begin(&digest(b"x"), 2 * MIB + 1, 1, UnixMillis(0));
+    store.tick(Utc::from_unix_millis(61_000)).unwrap();
+    assert_eq!(store.usage(Utc::from_unix_millis(61_000)).unwrap().reserved, 0);
+    let large = store.begin(&digest(b"x"), 2 * MIB + 1, 1, Utc::from_unix_millis(0));
     assert!(matches!(large, Err(StoreError::TooBig { .. })));
 }
 
@@ -99,8 +100,7 @@ fn part_of_another_scope_or_of_the_version_before_is_not_continued() {
         (vec![7; 1000], |name: &str| Scope::of(&name.parse::<Image>().unwrap().source, false).mark());
     let (name, ours, theirs) = (digest(&bytes), mark("acme/ours"), mark("evil.example/theirs"));
     let parts = dir.path().join("part").join(name.hex());
-    let begin =
-        |store: &Store, mark: Mark, fence| store.begin_in(mark, &name, 1000, fence, true, UnixMillis::now());
+    let begin = |store: &Store, mark: Mark, fence| store.begin_in(mark, &name, 1000, fence, true, now_utc());
     for is_reopened in [false, true] {
         let (mut store, _) = open(dir.path(), MIB);
         std::fs::create_dir_all(&parts).unwrap();
@@ -120,7 +120,7 @@ fn part_of_another_scope_or_of_the_version_before_is_not_continued() {
         let other = begin(&store, theirs, 4).unwrap();
         assert_eq!(other.written(), 0);
         other.discard();
-        assert_eq!(store.usage(UnixMillis::now()).unwrap().reserved, 0);
+        assert_eq!(store.usage(now_utc()).unwrap().reserved, 0);
     }
 }
 
@@ -138,7 +138,7 @@ fn use_by_other_nodes_keeps_at_most_half_of_the_store() {
     }
     store.set_in_use(HashSet::from([layers[0].clone()]));
     store.set_in_use_elsewhere(all);
-    let held = store.usage(UnixMillis(0)).unwrap().held;
+    let held = store.usage(Utc::from_unix_millis(0)).unwrap().held;
     assert!((8 * MIB..10 * MIB).contains(&held), "{held} bytes, 2 MiB of them by this node");
     for n in 50..60 {
         keep(&store, n, 2 * MIB);
@@ -173,31 +173,31 @@ fn wrong_content_gets_no_name_and_a_cut_download_continues() {
     let (store, _) = open(dir.path(), 16 * MIB);
     let bytes = vec![7; 1000];
     let name = digest(&bytes);
-    let mut wrong = store.begin(&name, 1000, 1, UnixMillis(0)).unwrap();
+    let mut wrong = store.begin(&name, 1000, 1, Utc::from_unix_millis(0)).unwrap();
     wrong.write(&[8; 1000]).unwrap();
-    assert!(matches!(wrong.finish(UnixMillis(0)), Err(StoreError::Mismatch { .. })));
-    let mut long = store.begin(&name, 1000, 2, UnixMillis(0)).unwrap();
+    assert!(matches!(wrong.finish(Utc::from_unix_millis(0)), Err(StoreError::Mismatch { .. })));
+    let mut long = store.begin(&name, 1000, 2, Utc::from_unix_millis(0)).unwrap();
     assert!(matches!(long.write(&[7; 1001]), Err(StoreError::Length { got: 1001, want: 1000, .. })));
     drop(long);
-    assert!(!store.has(&name) && store.usage(UnixMillis(0)).unwrap().reserved == 0);
-    let mut cut = store.begin(&name, 1000, 3, UnixMillis::now()).unwrap();
+    assert!(!store.has(&name) && store.usage(Utc::from_unix_millis(0)).unwrap().reserved == 0);
+    let mut cut = store.begin(&name, 1000, 3, now_utc()).unwrap();
     cut.write(&bytes[..600]).unwrap();
     drop(cut);
-    assert_eq!(store.usage(UnixMillis::now()).unwrap().reserved, 600);
+    assert_eq!(store.usage(now_utc()).unwrap().reserved, 600);
     drop(store);
     let budget = Budget::of(16 * MIB);
-    let (store, recovered) = Store::open(dir.path(), budget, PolicyKind::Lru, UnixMillis::now()).unwrap();
+    let (store, recovered) = Store::open(dir.path(), budget, PolicyKind::Lru, now_utc()).unwrap();
     assert_eq!(recovered.resumable, 1);
-    let mut rest = store.begin(&name, 1000, 4, UnixMillis::now()).unwrap();
+    let mut rest = store.begin(&name, 1000, 4, now_utc()).unwrap();
     assert_eq!(rest.written(), 600);
     rest.write(&bytes[600..]).unwrap();
-    rest.finish(UnixMillis::now()).unwrap();
+    rest.finish(now_utc()).unwrap();
     assert!(store.has(&name));
     // This one is not continued.
-    let mut lost = store.begin(&digest(b"lost"), 4, 5, UnixMillis::now()).unwrap();
+    let mut lost = store.begin(&digest(b"lost"), 4, 5, now_utc()).unwrap();
     lost.write(b"lo").unwrap();
     drop(lost);
-    store.tick(UnixMillis::now().after(RESUME * 2)).unwrap();
+    store.tick(now_utc().after(RESUME * 2)).unwrap();
     assert_eq!(layout::list(&dir.path().join("part")).unwrap().len(), 0);
-    assert_eq!(store.usage(UnixMillis::now()).unwrap().reserved, 0);
+    assert_eq!(store.usage(now_utc()).unwrap().reserved, 0);
 }

@@ -26,7 +26,7 @@ use hyper::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    Registry, Source, UnixMillis,
+    Registry, Source, Utc,
     name::DOCKER_IO,
     settings::{Settings, Timing, UpstreamSettings},
 };
@@ -197,9 +197,9 @@ pub(crate) struct Upstreams {
     others: Option<Https>,
     /// The queues of registries that have none of their own: requests and blobs.
     crowd: (Queue, Queue),
-    tokens: Mutex<HashMap<TokenFor, (HeaderValue, UnixMillis)>>,
+    tokens: Mutex<HashMap<TokenFor, (HeaderValue, Utc)>>,
     /// Repositories of which a registry wants no requests for now, until when, and its status.
-    paused: Mutex<HashMap<Source, (UnixMillis, u16)>>,
+    paused: Mutex<HashMap<Source, (Utc, u16)>>,
     proxies: Proxies,
     /// This mirror's name among mirrors.
     id: String,
@@ -320,7 +320,7 @@ impl Upstreams {
     ///
     /// # Errors
     /// [`Fault`].
-    pub(crate) async fn ask(&self, ask: &Ask, now: UnixMillis) -> Result<Answer, Fault> {
+    pub(crate) async fn ask(&self, ask: &Ask, now: Utc) -> Result<Answer, Fault> {
         let registry = &ask.source.registry;
         let paused = lock(&self.paused).get(&ask.source).copied();
         if let Some((until, status)) = paused.filter(|(until, _)| now < *until) {

@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, ready};
 use tokio::{sync::broadcast, time::timeout};
 
 use weir_image::{
-    Digest, UnixMillis,
+    Digest, Utc,
     coordination::{AcquireResult, Coordination, LEASE, Lease, REGISTERED, SiteEvent},
     digest::Algorithm,
 };
@@ -18,7 +18,7 @@ use weir_image::{
 /// How a test has time pass for a keeper.
 pub(crate) trait Clock: Sync {
     /// The name of the keeper.
-    fn now(&self) -> UnixMillis;
+    fn now(&self) -> Utc;
     /// Has time pass, of the keeper's own clock too.
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()>;
 }
@@ -28,8 +28,8 @@ pub(crate) trait Clock: Sync {
 pub(crate) struct Told(AtomicU64);
 
 impl Clock for Told {
-    fn now(&self) -> UnixMillis {
-        UnixMillis(self.0.load(Ordering::Relaxed))
+    fn now(&self) -> Utc {
+        Utc::from_unix_millis(self.0.load(Ordering::Relaxed))
     }
 
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()> {

@@ -12,7 +12,7 @@ use futures_util::future::ready;
 use tokio::sync::broadcast;
 
 use weir_image::{
-    Digest, UnixMillis,
+    Digest, Utc,
     coordination::{AcquireResult, Answer, Coordination, Lease, Nodes, Records, SiteEvent, Unreachable},
 };
 
@@ -74,11 +74,11 @@ impl InMemoryNode {
 }
 
 impl Coordination for InMemoryNode {
-    fn acquire<'a>(&'a self, digest: &'a Digest, now: UnixMillis) -> Answer<'a, AcquireResult> {
+    fn acquire<'a>(&'a self, digest: &'a Digest, now: Utc) -> Answer<'a, AcquireResult> {
         self.with(|kept| kept.acquire(&self.address, digest, now))
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: UnixMillis) -> Answer<'a, bool> {
+    fn renew<'a>(&'a self, lease: &'a Lease, now: Utc) -> Answer<'a, bool> {
         self.with(|kept| kept.renew(lease, now))
     }
 
@@ -86,11 +86,11 @@ impl Coordination for InMemoryNode {
         self.with(|kept| kept.release(lease))
     }
 
-    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: UnixMillis) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, in_use: &'a HashSet<Digest>, now: Utc) -> Answer<'a, ()> {
         self.with(|kept| kept.register(&self.address, in_use, now))
     }
 
-    fn nodes<'a>(&'a self, now: UnixMillis) -> Answer<'a, Nodes> {
+    fn nodes<'a>(&'a self, now: Utc) -> Answer<'a, Nodes> {
         self.with(|kept| kept.nodes(now))
     }
 

@@ -32,9 +32,10 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use weir_image::{
-    Digest, Mirror, Settings, Timing, UnixMillis, UpstreamSettings,
+    Digest, Mirror, Settings, Timing, UpstreamSettings,
     coordination::{Coordination, Embedded},
     digest::Algorithm,
+    now_utc,
     store::{Budget, PolicyKind, Store},
 };
 
@@ -400,7 +401,7 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
 
 pub(crate) async fn serve(settings: Settings) -> Served {
     let budget = Budget { young: Duration::ZERO, ..settings.store_budget() };
-    let (store, _) = Store::open(&settings.directory, budget, PolicyKind::Lru, UnixMillis::now()).unwrap();
+    let (store, _) = Store::open(&settings.directory, budget, PolicyKind::Lru, now_utc()).unwrap();
     serve_with(settings, store, Arc::<Embedded>::default()).await
 }
 

@@ -12,7 +12,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use weir_image::{UnixMillis, coordination::Redis};
+use weir_image::{Utc, coordination::Redis, now_utc};
 
 use super::conformance::Clock;
 
@@ -98,8 +98,8 @@ impl RedisServer {
 }
 
 impl Clock for RedisServer {
-    fn now(&self) -> UnixMillis {
-        UnixMillis::now()
+    fn now(&self) -> Utc {
+        now_utc()
     }
 
     /// All keys with an end of life end this much earlier.

@@ -20,8 +20,9 @@ use tokio::{
     },
 };
 use weir_image::{
-    Digest, Mirror, PopSettings, PopStore, Settings, Timing, UnixMillis,
+    Digest, Mirror, PopSettings, PopStore, Settings, Timing,
     coordination::{Coordination, Embedded},
+    now_utc,
     store::{Budget, PolicyKind, Store, StoreError},
 };
 
@@ -94,7 +95,7 @@ impl Cluster {
         for coordination in &by {
             // Before the mirrors look for the first time.
             let begun = Instant::now();
-            while let Err(e) = coordination.register(&Default::default(), UnixMillis::now()).await {
+            while let Err(e) = coordination.register(&Default::default(), now_utc()).await {
                 assert!(begun.elapsed() < Duration::from_secs(60), "{e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -127,7 +128,7 @@ impl Cluster {
             PopStore::Peer => {
                 let begun = Instant::now();
                 loop {
-                    match Store::open(&given.directory, budget, PolicyKind::Lru, UnixMillis::now()) {
+                    match Store::open(&given.directory, budget, PolicyKind::Lru, now_utc()) {
                         // Of a node that was killed some thread may do its last work.
                         Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
                             std::thread::sleep(Duration::from_millis(20));
@@ -202,7 +203,7 @@ impl Drop for Node {
 
 /// The store of a node that shares its directory.
 pub(crate) fn share(directory: &Path, name: &str, budget: Budget) -> Store {
-    Store::share(directory, name, budget, PolicyKind::Lru, UnixMillis::now()).unwrap().0
+    Store::share(directory, name, budget, PolicyKind::Lru, now_utc()).unwrap().0
 }
 
 impl Node {
@@ -217,7 +218,7 @@ impl Node {
         let budget = Budget { young, ..settings.store_budget() };
         let begun = Instant::now();
         let store = loop {
-            match Store::open(&settings.directory, budget, PolicyKind::Lru, UnixMillis::now()) {
+            match Store::open(&settings.directory, budget, PolicyKind::Lru, now_utc()) {
                 Err(StoreError::InUse(_)) if begun.elapsed() < Duration::from_secs(30) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }

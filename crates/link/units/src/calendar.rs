@@ -1,20 +1,11 @@
-use std::{
-    fmt,
-    str::FromStr,
-    time::{Duration, SystemTime},
-};
+//! Months, and moments as text (RFC 3339).
+
+use std::{fmt, str::FromStr};
 
 use jiff::{Timestamp, ToSpan as _, civil::DateTime, tz::Offset};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A moment of the calendar: milliseconds since 1970-01-01T00:00:00Z, without leap seconds.
-///
-/// Text is RFC 3339, written in UTC (`2026-11-20T11:00:00Z`); an offset is read, what is finer
-/// than a millisecond is cut off.
-///
-/// Invariant: from the year 1970 to the year 9999.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Utc(i64);
+use crate::Utc;
 
 /// The text is not a moment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,71 +15,7 @@ pub struct Utc(i64);
 )]
 pub struct ParseUtcError(pub String);
 
-const DAY_MS: i64 = 86_400_000;
-
 impl Utc {
-    /// 1970-01-01T00:00:00Z.
-    pub const MIN: Utc = Utc(0);
-    /// 9999-12-30T22:00:00Z, the last moment that the text form is sure to hold.
-    pub const MAX: Utc = Utc(253_402_207_200_000);
-
-    /// That many milliseconds since 1970; what lies outside of [`Utc::MIN`] to [`Utc::MAX`]
-    /// becomes the nearer of the two.
-    #[must_use]
-    pub const fn from_millis(millis: i64) -> Utc {
-        if millis < Utc::MIN.0 {
-            Utc::MIN
-        } else if millis > Utc::MAX.0 {
-            Utc::MAX
-        } else {
-            Utc(millis)
-        }
-    }
-
-    /// Milliseconds since 1970.
-    #[must_use]
-    pub const fn millis(self) -> i64 {
-        self.0
-    }
-
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
-    #[must_use]
-    pub fn since(self, earlier: Utc) -> Duration {
-        Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
-    }
-
-    /// That much later, at most [`Utc::MAX`]; parts of a millisecond are cut off.
-    #[must_use]
-    pub fn after(self, time: Duration) -> Utc {
-        let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        Utc::from_millis(self.0.saturating_add(millis))
-    }
-
-    /// That much earlier, at least [`Utc::MIN`].
-    #[must_use]
-    pub fn before(self, time: Duration) -> Utc {
-        let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        Utc::from_millis(self.0.saturating_sub(millis))
-    }
-
-    /// The first moment of this moment's second.
-    #[must_use]
-    pub fn second(self) -> Utc {
-        Utc(self.0 - self.0 % 1000)
-    }
-
-    /// The first moment of this moment's day.
-    #[must_use]
-    pub fn day(self) -> Utc {
-        Utc(self.0 - self.0 % DAY_MS)
-    }
-
-    /// The first moment of the day after.
-    #[must_use]
-    pub fn next_day(self) -> Utc {
-        Utc::from_millis(self.day().0 + DAY_MS)
-    }
-
     /// The first moment of this moment's month.
     #[must_use]
     pub fn month(self) -> Utc {
@@ -97,7 +24,7 @@ impl Utc {
 
     /// The first moment of the month after.
     #[must_use]
-    pub(crate) fn next_month(self) -> Utc {
+    pub fn next_month(self) -> Utc {
         self.month().civil().checked_add(1.month()).map_or(Utc::MAX, Utc::of)
     }
 
@@ -111,13 +38,6 @@ impl Utc {
 
     fn of(civil: DateTime) -> Utc {
         Offset::UTC.to_timestamp(civil).map_or(Utc::MAX, |t| Utc::from_millis(t.as_millisecond()))
-    }
-}
-
-impl From<SystemTime> for Utc {
-    /// A time before 1970 is [`Utc::MIN`].
-    fn from(time: SystemTime) -> Utc {
-        Utc::MIN.after(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
     }
 }
 
@@ -162,42 +82,12 @@ impl<'de> Deserialize<'de> for Utc {
     }
 }
 
-/// From one moment to another: the first is in it, the last is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Interval {
-    /// The first moment of it.
-    pub start: Utc,
-    /// The first moment after it; none if it has no end.
-    pub end: Option<Utc>,
-}
-
-impl Interval {
-    /// Whether that moment is in it.
-    #[must_use]
-    pub fn contains(&self, moment: Utc) -> bool {
-        self.start <= moment && self.end.is_none_or(|end| moment < end)
-    }
-
-    /// Whether some moment is in both.
-    #[must_use]
-    pub(crate) fn overlaps(&self, other: &Interval) -> bool {
-        self.end.is_none_or(|end| other.start < end) && other.end.is_none_or(|end| self.start < end)
-    }
-}
-
-impl fmt::Display for Interval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.end {
-            Some(end) => write!(f, "{} to {end}", self.start),
-            None => write!(f, "{} on", self.start),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::time::DAY_MS;
 
     fn utc(text: &str) -> Utc {
         text.parse().unwrap()
