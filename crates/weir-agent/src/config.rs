@@ -10,9 +10,9 @@ mod selector;
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
 use weir_datapath::engine;
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
@@ -112,8 +112,8 @@ pub(crate) struct Link {
     pub(crate) delay_ms: u32,
     #[serde(default)]
     pub(crate) reservable: Reservable,
-    #[serde(default)]
-    pub(crate) local: Vec<Network>,
+    #[serde(default, deserialize_with = "networks")]
+    pub(crate) local: Vec<IpNet>,
     #[serde(default)]
     pub(crate) charge_local: bool,
     #[serde(default)]
@@ -230,32 +230,16 @@ impl ClassConfig {
     }
 }
 
-/// A network in CIDR notation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Network {
-    pub(crate) address: IpAddr,
-    pub(crate) len: u8,
-}
-
-impl FromStr for Network {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Network, String> {
-        let error = || format!("cannot read `{text}` as a network: write it as 10.0.0.0/8 or fd00::/8");
-        let (address, len) = match text.split_once('/') {
-            Some((address, len)) => (address, Some(len)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| error())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let len = len.map_or(Ok(most), |l| l.parse().map_err(|_| error()))?;
-        if len > most { Err(error()) } else { Ok(Network { address, len }) }
-    }
-}
-
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
+/// Reads networks in CIDR notation; an address is a network of one.
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let read = |text: String| {
+        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        net.map_err(|_| {
+            let detail = format!("cannot read `{text}` as a network: write it as 10.0.0.0/8 or fd00::/8");
+            serde::de::Error::custom(detail)
+        })
+    };
+    Vec::<String>::deserialize(deserializer)?.into_iter().map(read).collect()
 }
 
 fn yes() -> bool {

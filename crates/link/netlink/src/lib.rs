@@ -10,5 +10,5 @@ mod socket;
 pub mod tc;
 
 pub use attrs::{Attrs, attributes};
-pub use link::{Link, LinkEvents, Prefix};
+pub use link::{InterfaceAddress, Link, LinkEvents};
 pub use socket::{Netlink, NetlinkError, Request};

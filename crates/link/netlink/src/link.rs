@@ -1,9 +1,10 @@
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::Ipv4Addr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
 };
 
+use ipnet::IpNet;
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, Parseable};
 use netlink_packet_route::{
     address::{AddressAttribute, AddressMessage},
@@ -58,15 +59,13 @@ impl Link {
     }
 }
 
-/// An address of this node and the length of its network's prefix.
+/// An address of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Prefix {
-    /// Interface it is on.
+pub struct InterfaceAddress {
+    /// The index of its interface.
     pub index: u32,
-    /// The address.
-    pub address: IpAddr,
-    /// Length of the network's prefix, bits.
-    pub len: u8,
+    /// The address, and the length of its network's prefix.
+    pub net: IpNet,
 }
 
 fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; 16] {
@@ -118,8 +117,8 @@ impl Netlink {
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn addresses(&mut self) -> Result<Vec<Prefix>, NetlinkError> {
-        let mut prefixes = Vec::new();
+    pub fn addresses(&mut self) -> Result<Vec<InterfaceAddress>, NetlinkError> {
+        let mut addresses = Vec::new();
         let request =
             Request { kind: RTM_GETADDR, flags: 0, body: vec![0; 8], what: "list addresses".into() };
         self.dump(request, |_, body| {
@@ -132,15 +131,11 @@ impl Netlink {
                     _ => {}
                 }
             }
-            if let Some(address) = address {
-                prefixes.push(Prefix {
-                    index: message.header.index,
-                    address,
-                    len: message.header.prefix_len,
-                });
+            if let Some(Ok(net)) = address.map(|a| IpNet::new(a, message.header.prefix_len)) {
+                addresses.push(InterfaceAddress { index: message.header.index, net });
             }
         })?;
-        Ok(prefixes)
+        Ok(addresses)
     }
 
     /// The number by which this namespace knows another one (an open namespace file);
@@ -415,35 +410,9 @@ impl AsFd for LinkEvents {
     }
 }
 
-impl Prefix {
-    /// The network: the address with its host bits cleared.
-    #[must_use]
-    pub fn network(&self) -> IpAddr {
-        let len = u32::from(self.len);
-        match self.address {
-            IpAddr::V4(a) => IpAddr::V4(Ipv4Addr::from_bits(
-                a.to_bits() & u32::MAX.checked_shl(32 - len.min(32)).unwrap_or(0),
-            )),
-            IpAddr::V6(a) => IpAddr::V6(Ipv6Addr::from_bits(
-                a.to_bits() & u128::MAX.checked_shl(128 - len.min(128)).unwrap_or(0),
-            )),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_network_is_the_address_without_host_bits() {
-        let prefix =
-            |a: &str, len| Prefix { index: 1, address: a.parse().unwrap(), len }.network().to_string();
-        assert_eq!(prefix("10.1.2.3", 8), "10.0.0.0");
-        assert_eq!(prefix("10.1.2.3", 32), "10.1.2.3");
-        assert_eq!(prefix("10.1.2.3", 0), "0.0.0.0");
-        assert_eq!(prefix("fd00:1:2:3::4", 64), "fd00:1:2:3::");
-    }
 
     /// Every kernel lacks some kind of device: to it, this one is what ifb is to a kernel
     /// without `CONFIG_IFB`.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnet::IpNet;
 use weir_api::ClassKind;
 use weir_bpf::LocalPrefix;
 use weir_discovery::{
@@ -13,7 +14,7 @@ use weir_discovery::{
     netns::{self, DIRS, Filter},
     ports,
 };
-use weir_netlink::{Link, Netlink, NetlinkError};
+use weir_netlink::{InterfaceAddress, Link, Netlink, NetlinkError};
 
 use super::class_key::{ClassKey, ClassSource};
 use super::class_table::discovered::DiscoveredClass;
@@ -244,29 +245,27 @@ fn local(
     let outside = |index: u32| uplink.is_some_and(|u| u.index == index || u.master == Some(index));
     let by_index: BTreeMap<u32, &Link> = links.iter().map(|l| (l.index, l)).collect();
     let mut local = BTreeSet::new();
-    for prefix in netlink.addresses()? {
-        let host =
-            LocalPrefix { network: prefix.address, len: if prefix.address.is_ipv4() { 32 } else { 128 } };
-        let link_local = matches!(prefix.address, std::net::IpAddr::V6(a) if a.is_unicast_link_local());
-        local.insert(host);
+    for InterfaceAddress { index, net } in netlink.addresses()? {
+        let link_local = matches!(net.addr(), std::net::IpAddr::V6(a) if a.is_unicast_link_local());
+        local.insert(local_prefix(net.addr().into()));
         // A VLAN on the uplink leads outside too.
         let over_uplink = by_index
-            .get(&prefix.index)
+            .get(&index)
             .is_some_and(|l| l.kind.as_deref() == Some("vlan") && l.peer_index.is_some_and(outside));
         // Packets lose their sender's class in these devices. Elsewhere the uplink charges a tunnel's
         // packets to it.
-        let forgets_class = by_index
-            .get(&prefix.index)
-            .is_some_and(|l| matches!(l.kind.as_deref(), Some("wireguard" | "tun")));
-        if !outside(prefix.index) && !over_uplink && !forgets_class && !link_local {
-            local.insert(LocalPrefix { network: prefix.network(), len: prefix.len });
+        let forgets_class =
+            by_index.get(&index).is_some_and(|l| matches!(l.kind.as_deref(), Some("wireguard" | "tun")));
+        if !outside(index) && !over_uplink && !forgets_class && !link_local {
+            local.insert(local_prefix(net));
         }
     }
-    for address in found.iter().flat_map(|f| &f.addresses) {
-        local.insert(LocalPrefix { network: *address, len: if address.is_ipv4() { 32 } else { 128 } });
-    }
-    for network in &config.link.local {
-        local.insert(LocalPrefix { network: network.address, len: network.len });
-    }
+    local.extend(found.iter().flat_map(|f| &f.addresses).map(|address| local_prefix((*address).into())));
+    local.extend(config.link.local.iter().copied().map(local_prefix));
     Ok(local)
+}
+
+/// The classifier's form of a network.
+pub(super) fn local_prefix(net: IpNet) -> LocalPrefix {
+    LocalPrefix { network: net.network(), len: net.prefix_len() }
 }

@@ -1,9 +1,9 @@
 //! Selectors as the rules of the programs.
 
-use ipnet::IpNet;
 use weir_agree::Protocol;
-use weir_bpf::{LocalPrefix, RuleSet, SelectorRule};
+use weir_bpf::{RuleSet, SelectorRule};
 
+use super::discover::local_prefix;
 use crate::config::{Config, Selector};
 
 /// Whether the programs' tables have room for the configuration's selectors.
@@ -19,15 +19,14 @@ pub(super) fn rules(
     handle: u32,
     classes: impl Fn(&str) -> Vec<u32>,
 ) -> Vec<SelectorRule> {
-    let prefix = |net: IpNet| LocalPrefix { network: net.addr(), len: net.prefix_len() };
     let rule = SelectorRule {
         handle,
         from: None,
         protocol: selector.protocol.map(number),
         source_ports: selector.port.clone().map(|ports| ports.0),
         destination_ports: selector.remote_port.clone().map(|ports| ports.0),
-        source: selector.local.map(prefix),
-        destination: selector.remote.map(prefix),
+        source: selector.local.map(local_prefix),
+        destination: selector.remote.map(local_prefix),
         dscp: selector.dscp,
     };
     match &selector.container {
