@@ -27,7 +27,8 @@ pub fn http(socket: &Path, request: &str, headers: &str, body: &[u8]) -> io::Res
     let mut answer = Vec::new();
     let read = stream.read_to_end(&mut answer);
     let text = String::from_utf8_lossy(&answer).into_owned();
-    match text.split(' ').nth(1).and_then(|word| word.parse().ok()) {
+    let status = || text.split(' ').nth(1).and_then(|word| word.parse().ok());
+    match text.contains("\r\n\r\n").then(status).flatten() {
         Some(status) => Ok((status, text)),
         None => Err(sent.and(read.map(drop)).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())),
     }

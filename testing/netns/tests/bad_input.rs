@@ -7,8 +7,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs,
-    io::{Read as _, Write as _},
-    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::Stdio,
     thread::sleep,
@@ -17,7 +15,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use weir_netlab::topology::{Netns, Spec};
-use weir_netns_tests::{Agent, Need, Node, binary, can_run, containers, kernel};
+use weir_netns_tests::{Agent, Need, Node, binary, can_run, containers, http, kernel};
 use weir_units::BitRate;
 
 /// An agent that must refuse may take so long; one that is still there has not refused.
@@ -264,12 +262,7 @@ fn a_lowered_capacity_costs_the_newest_minimum_alone_also_after_a_restart() {
 
 /// The text that Prometheus reads.
 fn metrics(node: &Node) -> String {
-    let mut stream = UnixStream::connect(node.client().socket()).expect("it listens");
-    let request = b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n";
-    stream.write_all(request).expect("it takes bytes");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("it answers");
-    text
+    http(node.client().socket(), "GET /metrics", "", b"").expect("it answers").1
 }
 
 /// The example of a new user: what is found later is a class, whatever another class asks for.

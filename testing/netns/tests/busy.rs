@@ -3,15 +3,13 @@
 use std::{
     fmt::Write as _,
     fs,
-    io::{Read, Write as _},
-    os::unix::net::UnixStream,
     path::Path,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use weir_netlab::topology::Spec;
-use weir_netns_tests::{Need, Node, can_run, containers};
+use weir_netns_tests::{Need, Node, can_run, containers, http};
 
 const CLASSES: usize = 200;
 const LASTS: Duration = Duration::from_secs(5);
@@ -42,18 +40,10 @@ const ROUTES: [&str; 17] = [
 /// The status of the answer to a request, and how long all of it took.
 fn ask(socket: &Path, request: &str, body: &str) -> (u16, Duration) {
     let start = Instant::now();
-    let mut stream = UnixStream::connect(socket).expect("it listens");
-    stream.set_read_timeout(Some(5 * ANSWERS_WITHIN)).expect("a timeout can be set");
-    let head = format!(
-        "{request} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    );
-    let whole = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-    stream.write_all(whole.as_bytes()).expect("it takes bytes");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("it answers");
-    let text = String::from_utf8_lossy(&answer);
-    let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
-    (status.unwrap_or_else(|| panic!("{request}: {text}")), start.elapsed())
+    let json = "content-type: application/json\r\n";
+    let (status, _) =
+        http(socket, request, json, body.as_bytes()).unwrap_or_else(|e| panic!("{request}: {e}"));
+    (status, start.elapsed())
 }
 
 #[test]

@@ -4,8 +4,6 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    os::unix::net::UnixStream,
     thread::sleep,
     time::{Duration, Instant, SystemTime},
 };
@@ -16,7 +14,7 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, EngineKind, Need, Node, Rate, Stream, can_run, containers, for_each_engine,
+    CAPACITY, Division, EngineKind, Need, Node, Rate, Stream, can_run, containers, for_each_engine, http,
     kernel::{self, SCHEDULER},
     party,
 };
@@ -127,12 +125,7 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind
         let report: Report =
             serde_json::from_str(&node.weir(&["agree", "report", "a-1", "--json"])).expect("it is JSON");
         assert!(report.availability < 1.0 && report.seen.violations == found, "{report:#?}");
-        let mut socket = UnixStream::connect(node.client().socket()).expect("the agent listens");
-        socket
-            .write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n")
-            .expect("it reads");
-        let mut metrics = String::new();
-        socket.read_to_string(&mut metrics).expect("it is text");
+        let (_, metrics) = http(node.client().socket(), "GET /metrics", "", b"").expect("the agent answers");
         let line = "weir_agreement_violations{agreement=\"a-1\",party=\"acme\"} 1.0";
         assert!(metrics.contains(line), "{metrics}");
     }

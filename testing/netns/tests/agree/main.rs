@@ -5,10 +5,7 @@ mod flood;
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
-    io::{Read, Write},
     net::IpAddr,
-    os::unix::net::UnixStream,
     path::Path,
     sync::{
         Mutex,
@@ -26,7 +23,7 @@ use weir_netlab::{
 };
 use weir_netns_tests::{
     CAPACITY, Division, EngineKind, Need, Node, Origin, Rate, Share, Stream, TOLERANCE, can_run, compare,
-    containers, for_each_engine, measure_once, party,
+    containers, for_each_engine, http, measure_once, party,
 };
 use weir_units::{BitRate, Bytes};
 
@@ -81,22 +78,6 @@ fn fig2(service: &str, mbps: &str) -> String {
         .replace("> 19 <", &format!("> {mbps} <"))
 }
 
-/// One request; status, headers and body.
-fn http(socket: &Path, request: &str, headers: &str, body: &[u8]) -> (u16, String, String) {
-    let mut stream = UnixStream::connect(socket).expect("the agent listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("it takes a time");
-    let mut head = format!("{request} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n{headers}");
-    let _ = write!(head, "content-length: {}\r\n\r\n", body.len());
-    let _ = stream.write_all(head.as_bytes());
-    let _ = stream.write_all(body);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8(answer).expect("it is text");
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-    (status, head.to_owned(), body.to_owned())
-}
-
 fn flood(node: &Node, labels: &[&str]) -> Vec<Stream> {
     let server: IpAddr = node.topology.server_address(Family::V4);
     let stream = |label: &&str| Stream::udp(node.netns(label), node.topology.srv(), server, Rate::Unlimited);
@@ -134,8 +115,10 @@ fn offer_in_xml_becomes_a_class_until_the_agreement_ends(engine: EngineKind) {
     let socket = node.client().socket().to_owned();
     let body = fig2(&node.name("C1"), "60");
     let headers = "content-type: text/xml\r\n";
-    let (status, head, body) = http(&socket, "POST /v1/agreements", headers, body.as_bytes());
-    assert_eq!(status, 201, "{head}\n{body}");
+    let answer = http(&socket, "POST /v1/agreements", headers, body.as_bytes());
+    let (status, text) = answer.expect("the agent answers");
+    assert_eq!(status, 201, "{text}");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.contains("location: /v1/agreements/a-1"), "{head}");
     assert!(body.contains("<wsag:State>Observed</wsag:State>"), "{body}");
     sleep(Duration::from_millis(500));
@@ -451,19 +434,5 @@ impl Drop for End<'_> {
 
 /// Sends an offer to an agent that may not be there; 0 if there is no answer.
 fn offered(socket: &Path, body: &str) -> u16 {
-    let Ok(mut stream) = UnixStream::connect(socket) else { return 0 };
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
-    let length = body.len();
-    let request = format!(
-        "POST /v1/agreements HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-    );
-    let _ = stream.write_all(request.as_bytes());
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let text = String::from_utf8_lossy(&answer);
-    // A whole answer, or none.
-    if !text.contains("\r\n\r\n") {
-        return 0;
-    }
-    text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+    http(socket, "POST /v1/agreements", "", body.as_bytes()).map_or(0, |(status, _)| status)
 }
