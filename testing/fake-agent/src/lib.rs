@@ -220,6 +220,21 @@ impl FakeAgent {
     /// # Panics
     /// A socket or a thread cannot be made.
     pub fn start() -> FakeAgent {
+        FakeAgent::with("")
+    }
+
+    /// Starts an agent that has this text wherever a stranger chooses it: the name, group and interface
+    /// of a class, reasons, warnings and events.
+    ///
+    /// # Panics
+    /// A socket or a thread cannot be made.
+    pub fn hostile(text: &str) -> FakeAgent {
+        assert!(!text.is_empty());
+        FakeAgent::with(text)
+    }
+
+    fn with(hostile: &str) -> FakeAgent {
+        let hostile = hostile.to_owned();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weir.sock");
         let (events, _) = broadcast::channel(4);
@@ -233,7 +248,7 @@ impl FakeAgent {
                     let listener = socket.listener().unwrap();
                     tokio::select! {
                         never = serve(listener, control, Images::off(), Access::default()) => match never {},
-                        () = answer(requests, events) => {}
+                        () = answer(requests, events, &hostile) => {}
                     }
                 });
             }
@@ -266,14 +281,26 @@ impl Drop for FakeAgent {
 
 /// The loop keeps policies and knows two events. It never answers about the class `hang`, and drops
 /// requests about `vanish`.
-async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSender<Event>) {
-    let mut classes = classes();
+async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSender<Event>, hostile: &str) {
+    let (mut classes, mut status) = (classes(), status());
+    let mut explanation: fn(Class) -> Explanation = explanation;
+    if !hostile.is_empty() {
+        let text = hostile.to_owned();
+        let class = &mut classes[0];
+        (class.name, class.group, class.interfaces) = (text.clone(), Some(text.clone()), vec![text.clone()]);
+        classes[2].not_enforced_because = Some(text.clone());
+        (status.warnings, status.notices, status.link) = (vec![text.clone()], vec![text.clone()], text);
+        explanation = |class| {
+            let reasons = vec![class.name.clone(), class.group.clone().unwrap_or_default()];
+            Explanation { reasons, ..self::explanation(class) }
+        };
+    }
     let mut hanging = Vec::new();
     let mut agreements = FakeAgreements::new();
     // A reply fails if the client has gone, which is fine.
     while let Some(request) = requests.recv().await {
         match request {
-            Request::Status(reply) => drop(reply.send(status())),
+            Request::Status(reply) => drop(reply.send(status.clone())),
             Request::Classes(reply) => drop(reply.send(classes.clone())),
             Request::Class(name, reply) if name == "hang" => hanging.push(reply),
             Request::Class(name, _) if name == "vanish" => {}
@@ -297,7 +324,12 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             Request::Export(reply) => drop(reply.send(Ok(export()))),
             Request::Events(reply) => {
                 let Some(events) = events.upgrade() else { return };
-                drop(reply.send((vec![event(1, "started"), event(2, "class-added")], events.subscribe())));
+                let mut kept = vec![event(1, "started"), event(2, "class-added")];
+                if !hostile.is_empty() {
+                    kept[1].class = Some(hostile.to_owned());
+                    kept[1].detail = hostile.to_owned();
+                }
+                drop(reply.send((kept, events.subscribe())));
             }
         }
     }

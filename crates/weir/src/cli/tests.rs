@@ -400,6 +400,31 @@ fn a_reader_that_closes_early_is_no_error() {
     }
 }
 
+/// A tenant chooses the name of its container, and an operator reads it.
+#[test]
+fn hostile_names_do_nothing_to_a_terminal_in_any_view() {
+    let name = "web\u{1b}[2J\u{1b}]0;pwned\u{7}\r\nroot  9  active\t\u{202e}gpj\u{200b}\u{9b}31m";
+    let (hostile, harmless) = (FakeAgent::hostile(name), FakeAgent::hostile("web"));
+    for view in ["ps", "ps -o wide", "status", "events", "top --once", "explain web", "cc", "doctor"] {
+        let words: Vec<&str> = view.split(' ').collect();
+        let shown = match view {
+            "explain web" => ask(&hostile, &["explain", name]),
+            _ => ask(&hostile, &words),
+        };
+        let usual = ask(&harmless, &words);
+        assert_eq!(shown.code, usual.code, "{view}: {}{}", shown.out, shown.err);
+        assert_eq!(shown.out.lines().count(), usual.out.lines().count(), "{view}:\n{}", shown.out);
+        for text in [&shown.out, &shown.err] {
+            let obeyed: Vec<char> = text
+                .chars()
+                .filter(|c| *c != '\n' && weir_api::plain(&c.to_string()) != c.to_string())
+                .collect();
+            assert_eq!(obeyed, [], "{view}: {text}");
+        }
+    }
+    assert!(ask(&hostile, &["ps"]).good().contains("web?[2J?]0;pwned"), "the name is still recognised");
+}
+
 #[test]
 fn the_command_line_is_well_formed() {
     Cli::command().debug_assert();
