@@ -210,7 +210,7 @@ impl Calendar {
     /// Lets an admitted request last longer, or without an end.
     ///
     /// # Errors
-    /// As [`Calendar::check_extension`]; nothing is changed then.
+    /// [`Refusal`] for the first constraint that does not hold. Nothing is changed then.
     pub fn extend(&mut self, booking: &mut Booking, end: Option<Utc>, now: Utc) -> Result<Grant, Refusal> {
         let grant = self.check_extension(booking, end, now)?;
         self.add(grant.interval, booking.grains);
