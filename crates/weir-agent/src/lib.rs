@@ -7,7 +7,7 @@ mod agent;
 pub mod config;
 pub mod control;
 pub mod doctor;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod images;
 mod reply;

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use crate::process::output;
 
 /// Programs that must be there: by name, on `PATH` or in a directory of system programs.
-const PROGRAMS: [&str; 10] =
-    ["busybox", "dash", "ip", "tc", "bridge", "ethtool", "iperf3", "ping", "iptables", "ip6tables"];
+const PROGRAMS: [&str; 11] =
+    ["busybox", "dash", "bash", "ip", "tc", "bridge", "ethtool", "iperf3", "ping", "iptables", "ip6tables"];
 /// Programs that tests use where they are.
 const MORE: [&str; 8] = ["ss", "bpftool", "taskset", "nsenter", "unshare", "strace", "perf", "setpriv"];
 const LINKS: [(&str, &str); 7] = [

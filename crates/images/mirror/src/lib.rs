@@ -7,7 +7,7 @@ pub mod coordination;
 pub mod digest;
 mod download;
 mod flight;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod jobs;
 pub mod manifest;

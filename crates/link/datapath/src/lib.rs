@@ -5,6 +5,6 @@
 
 pub mod congestion;
 pub mod engine;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod pacing;

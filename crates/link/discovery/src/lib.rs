@@ -10,7 +10,7 @@
 pub mod cgroup;
 pub mod containerd;
 pub mod docker;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use docker::fuzz;
 pub mod labels;
 pub mod netns;

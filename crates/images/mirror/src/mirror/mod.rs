@@ -5,7 +5,7 @@
 
 mod access;
 mod body;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod listen;
 mod manifests;

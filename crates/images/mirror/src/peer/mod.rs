@@ -4,7 +4,7 @@
 //! A peer is asked for what it has, or is bringing, and asks no one itself. Whether a client may have
 //! something is for the node that it asks to find out; peers prove by a secret that they are peers.
 
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod proof;
 mod site;

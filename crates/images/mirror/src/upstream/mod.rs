@@ -3,7 +3,7 @@
 mod auth;
 mod connect;
 mod fault;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod guard;
 mod login;

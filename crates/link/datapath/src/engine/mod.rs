@@ -17,7 +17,7 @@ pub mod plan;
 pub mod selftest;
 pub mod tree;
 mod user;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use user::fuzz::cut;
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 
 mod api;
 mod container;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ mod agreements;
 mod congestion;
 #[cfg(test)]
 mod damage;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod opening;
 pub(super) mod place;

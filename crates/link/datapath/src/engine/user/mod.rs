@@ -9,7 +9,7 @@
 mod busy_poll;
 mod counters;
 mod forwarder;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod gso;
 mod packet;
