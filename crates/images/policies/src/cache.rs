@@ -2,7 +2,7 @@
 
 use weir_units::{Bytes, Instant};
 
-use crate::{Blob, BlobId, Policy, PolicyKind, Protection, Unprotected};
+use crate::{Blob, BlobId, EvictionPolicy, PolicyKind, Protection, Unprotected};
 
 /// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Access {
 /// A cache of metadata, never above its budget.
 #[derive(Debug)]
 pub struct Cache {
-    policy: Box<dyn Policy>,
+    policy: Box<dyn EvictionPolicy>,
     budget: u64,
     most_blobs: usize,
     victims: Vec<BlobId>,
@@ -52,7 +52,7 @@ impl Cache {
 
     /// Whoever decides.
     #[must_use]
-    pub fn policy(&self) -> &dyn Policy {
+    pub fn policy(&self) -> &dyn EvictionPolicy {
         &*self.policy
     }
 
@@ -114,7 +114,7 @@ impl Cache {
         Access::Stored
     }
 
-    /// Tells the policy of a deployment; see [`Policy::deploy`].
+    /// Tells the policy of a deployment; see [`EvictionPolicy::deploy`].
     pub fn deploy(&mut self, image: crate::ImageId, blobs: &[BlobId], now: Instant) {
         self.policy.deploy(image, blobs, now);
     }

@@ -3,7 +3,7 @@
 //! Pure: no clock, no I/O, no randomness; moments and seeds are arguments, traces are read from
 //! and written to what the caller opened.
 //!
-//! * [`Policy`]: who leaves when there is no room. LRU at image grain, exactly the paper's
+//! * [`EvictionPolicy`]: who leaves when there is no room. LRU at image grain, exactly the paper's
 //!   Algorithm 1 ([`ImageLru`]), and at blob grain ([`Lru`]); [`S3Fifo`]; [`Greedy`]: GDS and GDSF
 //!   with fetch time as cost. A predicate names the blobs that must stay: [`Protection`].
 //! * [`Shadow`], [`Auto`]: the same requests on several policies, and whichever saves most fetch time
@@ -42,5 +42,5 @@ pub mod trace;
 
 pub use blob::{Blob, BlobId, FetchModel, ImageId, Protection, Unprotected};
 pub use cache::{Access, Cache};
-pub use policy::{Auto, Cost, Greedy, ImageLru, Lru, Policy, PolicyKind, PolicyKindError, S3Fifo};
+pub use policy::{Auto, Cost, EvictionPolicy, Greedy, ImageLru, Lru, PolicyKind, PolicyKindError, S3Fifo};
 pub use shadow::{Shadow, ShadowSettings};

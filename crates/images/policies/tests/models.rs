@@ -5,7 +5,7 @@ mod common;
 
 use common::{blob, second};
 use proptest::prelude::*;
-use weir_cache::{Blob, BlobId, ImageId, Policy, PolicyKind, Protection};
+use weir_cache::{Blob, BlobId, EvictionPolicy, ImageId, PolicyKind, Protection};
 use weir_units::Bytes;
 
 /// An event of a cache.
@@ -63,11 +63,11 @@ trait Naive {
 }
 
 fn agree(kind: PolicyKind, steps: &[Step], mut naive: impl Naive) -> Result<(), TestCaseError> {
-    let mut policy: Box<dyn Policy> = kind.build(Bytes(4000));
+    let mut policy: Box<dyn EvictionPolicy> = kind.build(Bytes(4000));
     let mut stored: Vec<u64> = Vec::new();
     for (at, step) in (0..).zip(steps) {
         let now = second(at);
-        let mut ask = |policy: &mut dyn Policy, id: u64| {
+        let mut ask = |policy: &mut dyn EvictionPolicy, id: u64| {
             let hit = policy.hit(BlobId(id), now);
             prop_assert_eq!(hit, naive.ask(id), "step {}: whether {} is there", at, id);
             if !hit {

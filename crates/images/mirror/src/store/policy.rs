@@ -25,7 +25,7 @@ const NOTED: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(super) struct Order {
     kind: PolicyKind,
-    policy: Box<dyn weir_cache::Policy>,
+    policy: Box<dyn weir_cache::EvictionPolicy>,
     /// Digests have unpredictable numbers, so that no one can make two with the same.
     numbers: RandomState,
     /// The digests of the numbers in use.

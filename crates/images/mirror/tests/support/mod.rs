@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test file uses a part of it
 
 pub(crate) mod conformance;
+pub(crate) mod fill;
 pub(crate) mod line;
 pub(crate) mod memory;
 pub(crate) mod redis;

@@ -2,7 +2,7 @@
 
 use weir_units::{Bytes, Instant};
 
-use super::{Policy, PolicyKind};
+use super::{EvictionPolicy, PolicyKind};
 use crate::{Blob, BlobId, Protection, Shadow, ShadowSettings, hash::Map};
 
 /// The record of a stored blob, for a new policy.
@@ -18,7 +18,7 @@ struct Known {
 #[derive(Debug)]
 pub struct Auto {
     shadow: Shadow,
-    current: Box<dyn Policy>,
+    current: Box<dyn EvictionPolicy>,
     budget: Bytes,
     known: Map<BlobId, Known>,
     step: u64,
@@ -67,7 +67,7 @@ impl Auto {
     }
 }
 
-impl Policy for Auto {
+impl EvictionPolicy for Auto {
     fn hit(&mut self, id: BlobId, now: Instant) -> bool {
         let stored = self.current.hit(id, now);
         if let Some(known) = self.known.get(&id).filter(|_| stored) {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use weir_units::{Bytes, Instant};
 
-use super::Policy;
+use super::EvictionPolicy;
 use crate::{Blob, BlobId, Protection, hash::Map, queue::Queue};
 
 /// Blobs that left and are remembered: 5 MB.
@@ -94,7 +94,7 @@ impl Greedy {
     }
 }
 
-impl Policy for Greedy {
+impl EvictionPolicy for Greedy {
     fn hit(&mut self, id: BlobId, _now: Instant) -> bool {
         let Some(&entry) = self.entries.get(&id) else { return false };
         let uses = entry.uses.saturating_add(1);

@@ -12,7 +12,7 @@
 
 use weir_units::{Bytes, Instant};
 
-use super::Policy;
+use super::EvictionPolicy;
 use crate::{
     Blob, BlobId, ImageId, Protection,
     hash::Map,
@@ -81,7 +81,7 @@ impl ImageLru {
     }
 }
 
-impl Policy for ImageLru {
+impl EvictionPolicy for ImageLru {
     fn hit(&mut self, id: BlobId, _now: Instant) -> bool {
         self.units.touch(Unit::Single(id));
         self.contains(id)

@@ -2,7 +2,7 @@
 
 use weir_units::{Bytes, Instant};
 
-use super::Policy;
+use super::EvictionPolicy;
 use crate::{
     Blob, BlobId, Protection,
     queue::{Queue, Sift},
@@ -15,7 +15,7 @@ pub struct Lru {
     bytes: u64,
 }
 
-impl Policy for Lru {
+impl EvictionPolicy for Lru {
     fn hit(&mut self, id: BlobId, _now: Instant) -> bool {
         self.queue.touch(id)
     }

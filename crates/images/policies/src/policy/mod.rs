@@ -23,8 +23,8 @@ use crate::{Blob, BlobId, ImageId, Protection};
 ///
 /// It holds an entry for each blob that is stored, and is told of whatever happens to them; the
 /// bytes themselves, and the budget, are the caller's. Every call costs O(log n) or less a blob
-/// that it is about; [`Policy::evict`] passes by protected entries once a call, not once a victim.
-pub trait Policy: fmt::Debug + Send {
+/// that it is about; [`EvictionPolicy::evict`] passes by protected entries once a call, not once a victim.
+pub trait EvictionPolicy: fmt::Debug + Send {
     /// The blob was asked for. Whether it is stored.
     fn hit(&mut self, id: BlobId, now: Instant) -> bool;
 
@@ -60,7 +60,7 @@ pub trait Policy: fmt::Debug + Send {
     }
 
     /// The blob was stored before this policy, or stays though it was evicted: as
-    /// [`Policy::insert`], but without a request now.
+    /// [`EvictionPolicy::insert`], but without a request now.
     fn restore(&mut self, blob: Blob, now: Instant) {
         self.insert(blob, now);
     }
@@ -117,7 +117,7 @@ impl PolicyKind {
 
     /// An empty one for a cache of this size.
     #[must_use]
-    pub fn build(self, budget: Bytes) -> Box<dyn Policy> {
+    pub fn build(self, budget: Bytes) -> Box<dyn EvictionPolicy> {
         match self {
             PolicyKind::ImageLru => Box::new(ImageLru::default()),
             PolicyKind::Lru => Box::new(Lru::default()),

@@ -12,7 +12,7 @@
 
 use weir_units::{Bytes, Instant};
 
-use super::Policy;
+use super::EvictionPolicy;
 use crate::{Blob, BlobId, Protection, queue::Queue};
 
 /// Uses in the small queue that lead to the main one.
@@ -130,7 +130,7 @@ struct Aside {
     main: Vec<(BlobId, Entry)>,
 }
 
-impl Policy for S3Fifo {
+impl EvictionPolicy for S3Fifo {
     fn hit(&mut self, id: BlobId, _now: Instant) -> bool {
         for fifo in [&mut self.small, &mut self.main] {
             if let Some(entry) = fifo.queue.get_mut(id) {
