@@ -33,7 +33,7 @@ pub fn kernel() -> Vec<Check> {
             "rights",
             Verdict::Fail,
             format!("cannot make a network namespace to try things in: {errno}"),
-            "run as root, or with CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_BPF",
+            "run as root, or with CAP_NET_ADMIN and CAP_SYS_ADMIN",
         )],
     });
     checks.extend(tried.join().unwrap_or_default());
@@ -104,7 +104,7 @@ fn try_out() -> Vec<Check> {
     let classifier = match Classifier::load() {
         Ok(classifier) => classifier,
         Err(e) => {
-            checks.push(bad("bpf", Verdict::Fail, chain(&e), "the agent needs CAP_BPF (or root) and a kernel >= 5.10 with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"));
+            checks.push(bad("bpf", Verdict::Fail, chain(&e), "the agent needs root or CAP_SYS_ADMIN, and a kernel >= 5.10 with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"));
             return checks;
         }
     };

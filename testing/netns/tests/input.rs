@@ -450,7 +450,7 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
             &ran,
             "an agent without rights",
             1,
-            &["needs root, or CAP_NET_ADMIN and CAP_BPF", "weir doctor"],
+            &["needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN", "weir doctor"],
         );
         unchanged("an agent without rights");
 
@@ -463,7 +463,7 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
             &ran,
             "an agent without the right to BPF",
             1,
-            &["CAP_BPF", "cannot load the classifier programs"],
+            &["CAP_SYS_ADMIN", "cannot load the classifier programs"],
         );
         unchanged("an agent without the right to BPF");
     }

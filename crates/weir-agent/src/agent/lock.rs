@@ -70,8 +70,8 @@ fn take_in(directory: &Path, namespace: u64) -> anyhow::Result<Lock> {
 
 /// Adds the remedy to an error if rights are missing.
 fn denied(error: io::Error, what: String) -> anyhow::Error {
-    let needs = "the agent needs root, or CAP_NET_ADMIN and CAP_BPF, and a directory /run/weir of its own; `weir doctor` tells \
-         what is missing";
+    let needs = "the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN, and a directory /run/weir of its own; `weir doctor` \
+         tells what is missing";
     let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
     anyhow::Error::new(error).context(if is_denied { format!("{what} ({needs})") } else { what })
 }

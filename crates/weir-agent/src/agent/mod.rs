@@ -224,14 +224,14 @@ impl Agent {
         let (control, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
-            "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)",
+            "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
         )?;
         let datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {
             Ok(datapath) => datapath,
             Err(error) => {
                 check::can_run(path, config.link.engine)?;
                 let what = format!(
-                    "cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_BPF; `weir doctor` tells what is missing)"
+                    "cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)"
                 );
                 return Err(anyhow::Error::from(error).context(what));
             }

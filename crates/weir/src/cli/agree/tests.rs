@@ -103,6 +103,28 @@ fn a_template_is_filled_in_offered_listed_shown_and_terminated() {
     assert_eq!(ask(&agent, &["agree", "list", "--all"]).good().lines().count(), 2);
 }
 
+/// A party chooses its name, and an operator reads it.
+#[test]
+fn hostile_names_do_nothing_to_a_terminal_in_any_view_of_agreements() {
+    let agent = FakeAgent::start();
+    let template = ask(&agent, &["agree", "template", "--offer"]).good();
+    let mut offer = Offer::read(&template, Language::Toml).unwrap();
+    // A name has no control characters. These turn the text of a line round, and hide.
+    offer.context.initiator = "acme\u{202e}gpj\u{200b}\u{2066}".parse().unwrap();
+    offer.service.name = "web\u{202d}\u{feff}".parse().unwrap();
+    let (_dir, path) = file("offer.toml", &offer.write(Language::Toml));
+    let mut views = vec![ask(&agent, &["agree", "offer", &path]).good()];
+    for view in ["list", "show a-1", "calendar", "terminate a-1", "list --all"] {
+        let words: Vec<&str> = ["agree"].into_iter().chain(view.split(' ')).collect();
+        views.push(ask(&agent, &words).good());
+    }
+    for view in &views {
+        let is_obeyed = |c: &char| *c != '\n' && weir_api::plain(&c.to_string()) != c.to_string();
+        assert_eq!(view.chars().filter(is_obeyed).collect::<Vec<_>>(), [], "{view}");
+    }
+    assert!(views[1].contains("acme\u{fffd}gpj") && views[1].contains("web\u{fffd}"), "{}", views[1]);
+}
+
 #[test]
 fn every_verb_answers_in_json() {
     let agent = FakeAgent::start();

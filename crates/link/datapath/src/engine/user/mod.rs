@@ -202,7 +202,7 @@ fn set_up(ifb: &mut Ifb, path: &UserPath, queues: usize) -> Result<(u32, Forward
             why: format!("cannot {what}: {e}"),
         };
         let queues = tap::open(tap, queues)
-            .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root, or CAP_MKNOD where devtmpfs has no such node)", e))?;
+            .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root; under systemd the unit needs the drop-in weir-engine-user.conf)", e))?;
         let forwarder = Forwarder::start(queues).map_err(|e| lacking("start a thread", e))?;
         ifb.netlink.set_up(tap, tap::NAME)?;
         Ok(forwarder)
