@@ -2,6 +2,7 @@
 //! holds.
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -24,6 +25,7 @@ fn files() -> u64 {
 #[derive(Debug, PartialEq)]
 struct Promised {
     agreements: Vec<(Agreement, Usage)>,
+    owners: BTreeMap<Name, u32>,
     next: u64,
     policies: SetLayers,
     minors: Minors,
@@ -34,6 +36,7 @@ fn promised(store: &Store) -> Promised {
     let stored = store.agreements().unwrap();
     Promised {
         agreements: stored.agreements,
+        owners: stored.owners,
         next: stored.next,
         policies: store.policies().unwrap(),
         minors: store.minors().unwrap(),
@@ -59,7 +62,7 @@ fn fill(store: &Store) {
     let (most, rest) = all.split_at(AGREEMENTS - 20);
     store.save_agreements(most, most.len() as u64 + 1).unwrap();
     for (n, agreement) in (most.len() + 2..).zip(rest) {
-        store.save_agreements([agreement], n as u64).unwrap();
+        store.save_offer(agreement, n as u64, Some(1000 + n as u32 % 3)).unwrap();
     }
     let layer = |n: u16| Layer { weight: format!("{}", n % 9 + 1).parse().ok(), ..Layer::default() };
     store.save_policies(&(0..40).map(|n| (format!("docker:c{n}"), layer(n))).collect()).unwrap();
@@ -213,10 +216,11 @@ fn two_damaged_copies_keep_what_can_be_read_and_invent_nothing() {
         let what = format!("seed {seed}: {}", damage(&path, &mut random));
         let readable = second::read(fs::read(&path).unwrap().as_slice(), true).unwrap();
         let store = Store::open(dir.path()).unwrap_or_else(|e| panic!("{what}: {e}"));
-        let found = store.agreements().unwrap().agreements;
+        let agreements::Stored { agreements: found, owners, .. } = store.agreements().unwrap();
         let kept = readable.rows.keys().filter(|(table, _)| table == "agreements").count();
         assert_eq!(found.len(), kept, "{what}");
         assert!(found.iter().all(|one| sample.holds.agreements.contains(one)), "{what}");
+        assert!(owners.iter().all(|(id, uid)| sample.holds.owners.get(id) == Some(uid)), "{what}");
         let notices = store.notices();
         assert_eq!(notices.len(), 1, "{what}: {notices:?}");
         assert!(readable.bad == 0 || notices[0].contains("lost"), "{what}: {notices:?}");
