@@ -2,9 +2,9 @@
 #
 #   make demo    divide a real link between real containers, and show it
 #   make test    unit and property tests, and the shortest suites with real traffic in namespaces
-#   make test-all  also the other suites with real traffic, and what wants a release build (all but NOT_YET)
+#   make test-all  also test-rest (other suites with real traffic, release builds) and test-vm
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
-#   make test-vm the tests that want another kernel, in it, under qemu
+#   make test-vm the tests that want another kernel or virtual time, under qemu
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make loom    every order in which two threads may see the rings of weir-htb: minutes to build
@@ -23,19 +23,21 @@ DESTDIR ?=
 CARGO ?= cargo
 WEIR := target/release/weir
 VM := target/debug/weir-vm
-# What runs in the newest kernel; and in each of several, of which 6.1 knows no virtual time.
+# What runs in the newest kernel, in two guests at once; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
-VM_ENV := --timeout $(VM_TIMEOUT) --env WEIR_ENGINES=bpf,edt --env WEIR_POLICIES=4
+VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
+# Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
+VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm test-vm-matrix conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
 
 all: release
 
@@ -64,40 +66,56 @@ demo:
 SHORT := active auto bad_input change docker drift faults images input lifecycle promise socket state
 SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard testing/netns/tests/*/main.rs))))
 
+REST := $(filter-out $(SHORT) $(VIRTUAL),$(SUITES))
+
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
 NOT_YET := htb::random_policies
 
 # The short run. Suites with traffic measure one test at a time, so that none starves another.
+# BEFORE_TRAFFIC is a command that waits until the machine is quiet.
 test: test-unit
+	$(BEFORE_TRAFFIC)
 	WEIR_ENGINES=htb WEIR_TESTS="$(SHORT)" WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
-	@scripts/test-report.sh "the suites of make test-rest: $(filter-out $(SHORT),$(SUITES))," "engines other than htb"
+	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," \
+		"engines other than htb"
 
 test-unit:
 	scripts/install-deps.sh build test
 	scripts/test-unit.sh
 
-# Everything that runs in this kernel.
-test-all: test test-rest
+# Everything but NOT_YET.
+test-all: test test-rest test-vm
 
-# What `make test` leaves out. The suites of all engines run for htb here, and for bpf and edt in virtual time
-# (VM_TESTS). Of engine user its faults, its latency and its thread's priority run. (All of it:
-# WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast it is, on a
-# quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
-test-rest:
-	scripts/install-deps.sh build test
-	$(CARGO) test --profile bench --locked -p weir-share --test speed -- --nocapture
-	$(CARGO) test --profile bench --locked -p weir-agree --test speed -- --nocapture
-	$(CARGO) test --profile bench --locked -p weir-htb --test speed --test rates --test instructions --test equivalence -- --nocapture
-	$(CARGO) test --profile bench --locked -p weir-cache --test simulate -- --nocapture a_million
-	$(CARGO) build --release --locked -p weir -p weir-lab
-	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(filter-out $(SHORT),$(SUITES))" WEIR_BIN=$(CURDIR)/$(WEIR) \
+# What `make test` and `make test-vm` leave out. Of engine user its faults, its latency and its thread's priority
+# run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast
+# it is, on a quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
+test-rest: build-rest
+	$(SPEED_OF_SHARE) -- --nocapture
+	$(SPEED_OF_AGREE) -- --nocapture
+	$(SPEED_OF_HTB) -- --nocapture
+	$(SPEED_OF_CACHE) -- --nocapture a_million
+	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(REST)" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
 		user:: its_thread datagrams --skip super_packets --skip a_killed_agent_leaves_the_shares
 	WEIR_ENGINES=user,pacing WEIR_TESTS=escape WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh random_frames
 	@scripts/test-report.sh "$(NOT_YET)," "the takeover of engine user (docs/limits.md) and most of its suites," \
-		"engines bpf and edt (make test-vm)," "bpf-credit and pacing in the suites of all engines"
+		"what make test-vm runs," "bpf-credit and pacing in the suites of all engines"
+
+# The release builds that test-rest runs.
+SPEED := $(CARGO) test --profile bench --locked
+SPEED_OF_SHARE := $(SPEED) -p weir-share --test speed
+SPEED_OF_AGREE := $(SPEED) -p weir-agree --test speed
+SPEED_OF_HTB := $(SPEED) -p weir-htb --test speed --test rates --test instructions --test equivalence
+SPEED_OF_CACHE := $(SPEED) -p weir-cache --test simulate
+build-rest:
+	scripts/install-deps.sh build test
+	$(SPEED_OF_SHARE) --no-run
+	$(SPEED_OF_AGREE) --no-run
+	$(SPEED_OF_HTB) --no-run
+	$(SPEED_OF_CACHE) --no-run
+	$(CARGO) build --release --locked -p weir -p weir-lab
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.
@@ -111,11 +129,18 @@ test-uml: build
 	target/debug/weir lab compare weir-lab-results/uml/ecc-real/result.json \
 		weir-lab-results/wires/ecc-real/result.json
 
-# What needs a kernel that may not be this one, in that one, under qemu: minutes of real time.
+# What needs a kernel that may not be this one, or virtual time: under qemu, for ten minutes.
 test-vm: build-tests
 	scripts/install-deps.sh vm
-	$(CARGO) build --release --locked -p weir -p weir-lab
-	$(VM) run $(VM_ENV) $(addprefix --test ,$(VM_TESTS))
+	$(CARGO) build --release --locked -p weir
+	$(VM) fetch
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
+
+vm-of-bpf-and-edt:
+	$(VM_RUN) --env WEIR_ENGINES=bpf,edt $(addprefix --test ,$(VM_TESTS))
+
+vm-of-htb:
+	$(VM_RUN) --env WEIR_ENGINES=htb $(VIRTUAL:%=--test weir-netns-tests:%)
 
 test-vm-matrix: build-tests
 	scripts/install-deps.sh vm
