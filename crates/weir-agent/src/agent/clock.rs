@@ -7,8 +7,9 @@
 //! synchronised too.
 //!
 //! A new agent continues from the time that the last agent stored. In the same boot, the clock since
-//! boot tells how long ago that was. In a later boot, the stored time is the earliest possible time. An
-//! earlier clock is not believed then, and a later one is.
+//! boot tells how long ago that was. In a later boot, the stored time is the earliest possible time, and
+//! an earlier clock is not believed. A clock that is more than [`MAX_OFF`] later may be right, or may be
+//! wrong until a time server is heard. It is believed once it is synchronised, or after [`STANDS_AT_BOOT`].
 
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ const TOLERANCE: Duration = Duration::from_secs(2);
 pub(crate) const STANDS: Duration = Duration::from_secs(600);
 /// How long a step must stand if the kernel calls the clock synchronised.
 pub(crate) const STANDS_SYNCHRONIZED: Duration = Duration::from_secs(120);
+/// How long a clock that is far ahead at a new boot must stand if it is not synchronised.
+pub(crate) const STANDS_AT_BOOT: Duration = Duration::from_secs(120);
+/// A node that was off for longer waits for its clock to be synchronised.
+const MAX_OFF: Duration = Duration::from_secs(3_600);
 /// 2026-01-01. A clock with an earlier time was never set, because no node ran this program before.
 const EARLIEST: Duration = Duration::from_secs(1_767_225_600);
 /// How often the believed time is stored.
@@ -57,6 +62,8 @@ struct Doubt {
     said: Duration,
     believed: Duration,
     since: Duration,
+    /// The believed time was a lower bound.
+    was_earliest: bool,
 }
 
 /// The outcome of a step.
@@ -91,10 +98,11 @@ fn utc(since_epoch: Duration) -> Utc {
 impl Clock {
     /// Continues from the time that the last agent stored.
     pub(crate) fn start(reading: Reading, boot_id: &str, mark: Option<&Mark>) -> Clock {
-        let Reading { wall, boot, .. } = reading;
+        let Reading { wall, boot, is_synchronized } = reading;
         let (wall, is_earliest) = match mark {
             Some(mark) if mark.boot_id == boot_id => (mark.wall + boot.saturating_sub(mark.boot), false),
             Some(mark) if wall + TOLERANCE < mark.wall => (mark.wall, true),
+            Some(mark) if wall > mark.wall + MAX_OFF && !is_synchronized => (mark.wall, true),
             _ if wall < EARLIEST => (EARLIEST, true),
             _ => (wall, false),
         };
@@ -123,11 +131,13 @@ impl Clock {
         let stands =
             |doubt: &Doubt| wall.abs_diff(doubt.said + boot.saturating_sub(doubt.since)) <= TOLERANCE;
         let known = self.doubt.filter(stands);
-        let doubt = known.unwrap_or(Doubt { said: wall, believed, since: boot });
-        let needed = match is_synchronized {
-            true if self.is_earliest && wall > believed => Duration::ZERO,
-            true => STANDS_SYNCHRONIZED,
-            false => STANDS,
+        let was_earliest = self.is_earliest;
+        let doubt = known.unwrap_or(Doubt { said: wall, believed, since: boot, was_earliest });
+        let needed = match (is_synchronized, doubt.is_likely_right()) {
+            (true, true) => Duration::ZERO,
+            (true, false) => STANDS_SYNCHRONIZED,
+            (false, true) => STANDS_AT_BOOT,
+            (false, false) => STANDS,
         };
         if wall >= EARLIEST && boot.saturating_sub(doubt.since) >= needed {
             let text = format!(
@@ -154,16 +164,27 @@ impl Clock {
     }
 }
 
+impl Doubt {
+    /// Whether the clock is later than the earliest possible time.
+    fn is_likely_right(&self) -> bool {
+        self.was_earliest && self.said > self.believed
+    }
+}
+
 impl std::fmt::Display for Doubt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (stands, synchronized) = if self.is_likely_right() {
+            (STANDS_AT_BOOT, "at once".to_owned())
+        } else {
+            (STANDS, format!("{} min", STANDS_SYNCHRONIZED.as_secs() / 60))
+        };
         write!(
             f,
             "the clock is not believed: it said {} at {}; agreements go by the latter until the clock has stood for \
-             {} min ({} min where the kernel says that it is synchronised)",
+             {} min ({synchronized} where the kernel says that it is synchronised)",
             utc(self.said),
             utc(self.believed),
-            STANDS.as_secs() / 60,
-            STANDS_SYNCHRONIZED.as_secs() / 60
+            stands.as_secs() / 60,
         )?;
         if self.said < EARLIEST {
             write!(f, "; a time before {} is never believed", utc(EARLIEST))

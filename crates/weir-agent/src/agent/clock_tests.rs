@@ -89,12 +89,47 @@ fn an_agent_that_starts_again_in_a_boot_is_not_misled_by_a_step() {
     }
 }
 
-#[test]
-fn a_later_boot_believes_a_later_clock() {
+/// The believed time, in seconds after [`NOW`], of a boot in which the clock is ahead by `off` seconds
+/// until second `right`, where it is right and synchronised.
+fn booted(off: i64, right: u64, to: u64) -> (Vec<i64>, Vec<ClockEvent>) {
     let stored = started().mark().unwrap();
-    let mut clock = Clock::start(at(50, DAY as i64), "next boot", Some(&stored));
-    assert_eq!(clock.look(at(50, DAY as i64)), None);
+    let reading = |second| if second < right { at(second, off) } else { synchronized(at(second, 0)) };
+    let mut clock = Clock::start(reading(0), "next boot", Some(&stored));
+    let mut events = Vec::new();
+    let times = (0..to).map(|second| {
+        events.extend(clock.look(reading(second)));
+        seconds(&clock, reading(second)) - NOW as i64
+    });
+    (times.collect(), events)
+}
+
+#[test]
+fn a_clock_a_day_ahead_at_boot_waits_for_a_time_server() {
+    let (times, events) = booted(DAY as i64, 60, 100);
+    assert!(matches!(&events[..], [ClockEvent::Doubted(_), ClockEvent::Back(_)]), "{events:?}");
+    assert_eq!(times, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_node_that_was_off_for_a_day_believes_its_clock_after_2_min() {
+    // No time server answers.
+    let (times, events) = booted(DAY as i64, u64::MAX, 200);
+    assert!(matches!(&events[..], [ClockEvent::Doubted(_), ClockEvent::Believed(_)]), "{events:?}");
+    let ClockEvent::Doubted(text) = &events[0] else { unreachable!() };
+    assert!(text.contains("stood for 2 min (at once where the kernel says"), "{text}");
+    let ahead: Vec<bool> = times.iter().map(|time| *time >= DAY as i64).collect();
+    assert_eq!(ahead.iter().position(|ahead| *ahead), Some(120));
+    // The clock was synchronised before the agent started.
+    let stored = started().mark().unwrap();
+    let mut clock = Clock::start(synchronized(at(50, DAY as i64)), "next boot", Some(&stored));
+    assert_eq!(clock.look(synchronized(at(50, DAY as i64))), None);
     assert_eq!(seconds(&clock, at(50, 0)), (NOW + 50 + DAY) as i64);
+}
+
+#[test]
+fn a_later_boot_believes_a_clock_that_is_an_hour_later() {
+    let (times, events) = booted(3_600, u64::MAX, 3);
+    assert_eq!((times, events), (vec![3_600, 3_601, 3_602], vec![]));
 }
 
 #[test]
