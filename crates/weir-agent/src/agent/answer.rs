@@ -76,7 +76,9 @@ impl Agent {
         set: store::SetLayers,
         names: &[String],
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
-        self.store.save_policies(&set).map_err(not_stored)?;
+        let ledger = self.classes.ledger_after(&set);
+        self.store.save_policies(&set, &ledger).map_err(not_stored)?;
+        self.promises.saved(ledger);
         let before: BTreeMap<ClassKey, _> =
             self.classes.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
         self.classes.commit(set);

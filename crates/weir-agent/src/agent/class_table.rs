@@ -329,6 +329,14 @@ impl ClassTable {
         Ok(set)
     }
 
+    /// The promises as they are after [`ClassTable::commit`] of `set`.
+    pub(crate) fn ledger_after(&self, set: &SetLayers) -> Ledger {
+        if self.awaited == Awaited::Everyone {
+            return self.ledger.clone();
+        }
+        self.resolve(&self.config, set, &self.found).ledger
+    }
+
     /// Applies planned policies.
     pub(crate) fn commit(&mut self, set: SetLayers) {
         self.set = set;

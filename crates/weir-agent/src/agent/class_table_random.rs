@@ -198,18 +198,21 @@ impl Life {
             self.log.push("refused".to_owned());
             return self.check(Vec::new(), false);
         };
-        // Policies are stored before they are applied. A crash between the two is a restart.
-        self.stored.set.clone_from(&set);
-        if self.random.u8(..5) == 0 {
-            return self.restart();
-        }
+        // A policy and its promise are stored at once, before they are applied. A crash then is a restart.
+        let ledger = self.table.ledger_after(&set);
+        let stored = Stored { set: set.clone(), ledger, ..self.stored.clone() };
         self.table.commit(set);
+        assert_eq!(*self.table.ledger(), stored.ledger, "stored first: {}", self.told());
         let changes = self.table.promise_changes();
         self.check(changes, false);
         for key in held {
             let entry = self.table.entries().get(&key);
             let lost = entry.and_then(|e| e.unpromised.as_ref().filter(|u| u.origin != Origin::Label));
             assert!(lost.is_none(), "a request took a promise from {key}: {}", self.told());
+        }
+        if self.random.u8(..5) == 0 {
+            self.stored = stored;
+            self.restart();
         }
     }
 

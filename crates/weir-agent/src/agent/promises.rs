@@ -31,10 +31,7 @@ impl Promises {
             return;
         }
         match store.save_promises(made) {
-            Ok(()) => {
-                self.stored.clone_from(made);
-                self.error = None;
-            }
+            Ok(()) => self.saved(made.clone()),
             Err(e) => {
                 let why = format!(
                     "the order of promises is not stored, and may be another after a restart: {}",
@@ -46,6 +43,11 @@ impl Promises {
                 self.error = Some(why);
             }
         }
+    }
+
+    /// Notes that these promises are stored.
+    pub(super) fn saved(&mut self, made: Ledger) {
+        (self.stored, self.error) = (made, None);
     }
 }
 

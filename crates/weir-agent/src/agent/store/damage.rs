@@ -65,7 +65,8 @@ fn fill(store: &Store) {
         store.save_offer(agreement, n as u64, Some(1000 + n as u32 % 3)).unwrap();
     }
     let layer = |n: u16| Layer { weight: format!("{}", n % 9 + 1).parse().ok(), ..Layer::default() };
-    store.save_policies(&(0..40).map(|n| (format!("docker:c{n}"), layer(n))).collect()).unwrap();
+    let policies = (0..40).map(|n| (format!("docker:c{n}"), layer(n))).collect();
+    store.save_policies(&policies, &Ledger::new()).unwrap();
     store
         .save_minors(&(0..40).map(|n| (ClassKey::from(format!("docker:c{n}").as_str()), n + 16)).collect())
         .unwrap();

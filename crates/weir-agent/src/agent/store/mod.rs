@@ -310,12 +310,16 @@ impl Store {
         })
     }
 
-    /// Replaces all policies set by hand.
-    pub(crate) fn save_policies(&self, layers: &SetLayers) -> Result<(), StoreError> {
+    /// Replaces all policies set by hand, and the promises that follow from them, in one change. After a
+    /// crash a class has both or neither.
+    pub(crate) fn save_policies(&self, layers: &SetLayers, ledger: &Ledger) -> Result<(), StoreError> {
         let rows =
             layers.iter().map(|(name, layer)| (name.clone(), toml::to_string(layer).unwrap_or_default()));
         let rows = rows.collect();
-        self.write("write the policies of", |change| change.replace(POLICIES, &rows))
+        self.write("write the policies of", |change| {
+            change.replace(POLICIES, &rows)?;
+            promises::replace(change, ledger)
+        })
     }
 
     /// The minor of each class.
@@ -427,8 +431,9 @@ mod tests {
         let created = Created::from([(3, "eth0".to_owned())]);
         let cookie = {
             let store = Store::open(dir.path()).unwrap();
-            store.save_policies(&SetLayers::from([("old".to_owned(), Layer::default())])).unwrap();
-            store.save_policies(&layers).unwrap();
+            let old = SetLayers::from([("old".to_owned(), Layer::default())]);
+            store.save_policies(&old, &Ledger::new()).unwrap();
+            store.save_policies(&layers, &Ledger::new()).unwrap();
             store.save_minors(&minors).unwrap();
             store.save_created(&created).unwrap();
             store.save_engine(Some("edt")).unwrap();

@@ -6,7 +6,7 @@ use redb::{ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
-use super::{Store, StoreError, Text};
+use super::{Change, Store, StoreError, Text};
 use crate::agent::class_key::ClassKey;
 
 /// Promises as JSON, by `source:name`.
@@ -49,17 +49,22 @@ impl Store {
 
     /// Records the promises to classes and groups.
     pub(crate) fn save_promises(&self, ledger: &Ledger) -> Result<(), StoreError> {
-        let rows = ledger
-            .iter()
-            .map(|(key, promise)| (key.to_string(), serde_json::to_string(promise).unwrap_or_default()));
-        let rows = rows.collect();
-        self.write("write the promises of", |change| change.replace(PROMISES, &rows))
+        self.write("write the promises of", |change| replace(change, ledger))
     }
+}
+
+/// Replaces the promises as a part of a change.
+pub(super) fn replace(change: &Change<'_>, ledger: &Ledger) -> Result<(), redb::Error> {
+    let rows = ledger
+        .iter()
+        .map(|(key, promise)| (key.to_string(), serde_json::to_string(promise).unwrap_or_default()));
+    change.replace(PROMISES, &rows.collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::SetLayers, *};
+    use crate::config::Layer;
 
     #[test]
     fn promises_saved_are_there_after_a_restart_in_their_order() {
@@ -72,5 +77,24 @@ mod tests {
         store.save_promises(&new).unwrap();
         drop(store);
         assert_eq!(Store::open(dir.path()).unwrap().promises().unwrap(), new);
+    }
+
+    /// A crash between two changes would make the class a newcomer, behind all others.
+    #[test]
+    fn a_policy_and_its_promise_are_one_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let lines = || std::fs::read_to_string(dir.path().join("weir.promises")).unwrap();
+        let layer = Layer { min: Some(BitRate::mbit(9)), ..Layer::default() };
+        let set = SetLayers::from([("docker:a".to_owned(), layer)]);
+        let ledger = Ledger::from([("docker:a".into(), Promise { since: 3, min: BitRate::mbit(9) })]);
+        let store = Store::open(dir.path()).unwrap();
+        let before = lines().lines().count();
+        store.save_policies(&set, &ledger).unwrap();
+        let added: Vec<String> = lines().lines().skip(before).map(str::to_owned).collect();
+        assert!(
+            matches!(&added[..], [one] if one.contains("policies") && one.contains("promises")),
+            "{added:?}"
+        );
+        assert_eq!((store.policies().unwrap(), store.promises().unwrap()), (set, ledger));
     }
 }
