@@ -198,6 +198,24 @@ fn of_link(registry: &mut Registry, status: &Status) {
         gauge.set(bytes_per_second(rate));
         registry.register(name, help, gauge);
     }
+    let states = [
+        ("warnings", "Warnings that weir status shows", status.warnings.len()),
+        (
+            "state_notices",
+            "Notices of damage to the stored state, not yet acknowledged",
+            status.notices.len(),
+        ),
+        (
+            "config_refused",
+            "Whether the file was refused and an older one is in force",
+            usize::from(status.config_error.is_some()),
+        ),
+    ];
+    for (name, help, value) in states {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(value as f64);
+        registry.register(name, help, gauge);
+    }
     let repairs = Counter::<u64>::default();
     repairs.inc_by(status.repairs);
     registry.register("repairs", "Alterations by others that were mended", repairs);
@@ -361,13 +379,23 @@ mod tests {
         let mut stats = weir_cc::Stats::default();
         stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
         let congestion = (fake::congestion_view(), stats.view());
-        let text =
-            text(Some((&fake::status(), &fake::classes(), &[], &congestion, &fake::advice())), None, 0);
+        let status = Status {
+            notices: vec!["the database was damaged".to_owned(), "and again".to_owned()],
+            config_error: Some("no such key".to_owned()),
+            ..fake::status()
+        };
+        let text = text(Some((&status, &fake::classes(), &[], &congestion, &fake::advice())), None, 0);
         let flows = "weir_cc_flows_total{to=\"10.1.2.0/24\",below=\"10000000\",algorithm=\"bbr>cubic\"} 1";
         let trial = "weir_cc_trial_share{to=\"10.1.2.0/24\",algorithm=\"bbr\",of=\"own\"} 0.0";
-        for line in
-            [flows, trial, "weir_link_capacity 12500000.0", "# TYPE weir_class_sent_bytes counter", "# EOF"]
-        {
+        for line in [
+            flows,
+            trial,
+            "weir_state_notices 2.0",
+            "weir_config_refused 1.0",
+            "weir_link_capacity 12500000.0",
+            "# TYPE weir_class_sent_bytes counter",
+            "# EOF",
+        ] {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
         assert!(
