@@ -91,10 +91,7 @@ test-all: test test-rest test-vm
 # run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast
 # it is, on a quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
 test-rest: build-rest
-	$(SPEED_OF_SHARE) -- --nocapture
-	$(SPEED_OF_AGREE) -- --nocapture
-	$(SPEED_OF_HTB) -- --nocapture
-	$(SPEED_OF_CACHE) -- --nocapture a_million
+	scripts/test-speed.sh
 	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(REST)" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
@@ -104,17 +101,9 @@ test-rest: build-rest
 		"what make test-vm runs," "bpf-credit and pacing in the suites of all engines"
 
 # The release builds that test-rest runs.
-SPEED := $(CARGO) test --profile bench --locked
-SPEED_OF_SHARE := $(SPEED) -p weir-share --test speed
-SPEED_OF_AGREE := $(SPEED) -p weir-agree --test speed
-SPEED_OF_HTB := $(SPEED) -p weir-htb --test speed --test rates --test instructions --test equivalence
-SPEED_OF_CACHE := $(SPEED) -p weir-cache --test simulate
 build-rest:
 	scripts/install-deps.sh build test
-	$(SPEED_OF_SHARE) --no-run
-	$(SPEED_OF_AGREE) --no-run
-	$(SPEED_OF_HTB) --no-run
-	$(SPEED_OF_CACHE) --no-run
+	scripts/test-speed.sh --build
 	$(CARGO) build --release --locked -p weir -p weir-lab
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as

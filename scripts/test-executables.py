@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Builds the tests of the workspace, and prints where they are: PACKAGE TEST EXECUTABLE DIRECTORY, one per line.
+"""Builds tests, and prints where they are: PACKAGE TEST EXECUTABLE DIRECTORY, one per line.
+
+Arguments choose tests as those of `cargo test` do. Without any, all tests of the workspace are built.
 
 TEST is the name of a file in `tests`, `lib` for the unit tests of a library, or `bin` for those of a program.
-DIRECTORY is the package's, in which cargo runs a test. All tests and programs are built with one set of features:
-cargo builds crates again for each other choice of packages.
+DIRECTORY is the package's, in which cargo runs a test. Cargo builds crates again for each other choice of packages,
+as their features differ. Callers therefore build all tests that they run at once.
 """
 
 import json
@@ -11,7 +13,7 @@ import os
 import subprocess
 import sys
 
-cargo = [os.environ.get("CARGO", "cargo"), "test", "--workspace", "--locked", "--no-run"]
+cargo = [os.environ.get("CARGO", "cargo"), "test", *(sys.argv[1:] or ["--workspace"]), "--locked", "--no-run"]
 build = subprocess.run([*cargo, "--message-format=json-render-diagnostics"], stdout=subprocess.PIPE, text=True)
 if build.returncode != 0:
     sys.exit(build.returncode)
