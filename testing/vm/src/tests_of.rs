@@ -74,14 +74,15 @@ fn is_of(id: &str, package: &str) -> bool {
     }
 }
 
-/// Puts a test into the guest, without its tables for debuggers, which are most of its size.
+/// Puts a test into the guest, without its tables for debuggers, which are most of its size. Two guests may be
+/// built at once, so each copy has a directory of its own.
 pub(crate) fn add(root: &mut Initramfs, test: &Path, to: &str) -> Result<()> {
-    let stripped = test.with_extension("stripped");
-    process::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(test))?;
-    let added = root.add_program(&stripped, to);
-    let removed = std::fs::remove_file(&stripped);
-    ensure!(removed.is_ok(), "cannot remove {}", stripped.display());
-    added
+    let stripped =
+        tempfile::Builder::new().prefix("stripped").tempdir_in(test.parent().context("a test is a file")?);
+    let stripped = stripped.context("cannot make a directory beside the test")?;
+    let copy = stripped.path().join("test");
+    process::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&copy).arg(test))?;
+    root.add_program(&copy, to)
 }
 
 #[cfg(test)]
@@ -131,5 +132,20 @@ mod tests {
         assert_eq!("weir-netns-tests:shares:nat".parse(), Ok(shares(Some("nat"))));
         assert!("shares".parse::<TestOf>().is_err());
         assert!(":shares".parse::<TestOf>().is_err());
+    }
+
+    #[test]
+    fn two_guests_may_take_the_same_test_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let test = dir.path().join("test");
+        std::fs::copy("/bin/true", &test).unwrap();
+        let add_often = || (0..20).try_for_each(|_| add(&mut Initramfs::default(), &test, "test"));
+        std::thread::scope(|scope| {
+            for guest in [0; 2].map(|_| scope.spawn(add_often)) {
+                guest.join().unwrap().unwrap();
+            }
+        });
+        let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["test"]);
     }
 }
