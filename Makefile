@@ -68,14 +68,16 @@ SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubs
 
 REST := $(filter-out $(SHORT) $(VIRTUAL),$(SUITES))
 
+# Suites of REST that a load of the lowest priority does not move. SHORT has no others.
+STEADY := agree congestion congestion_rules escape export in_place maps
+QUIET := $(filter-out $(STEADY),$(REST))
+
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
 NOT_YET := htb::random_policies
 
 # The short run. Suites with traffic measure one test at a time, so that none starves another.
-# BEFORE_TRAFFIC is a command that waits until the machine is quiet.
 test: test-unit
-	$(BEFORE_TRAFFIC)
 	WEIR_ENGINES=htb WEIR_TESTS="$(SHORT)" WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," \
 		"engines other than htb"
@@ -90,9 +92,12 @@ test-all: test test-rest test-vm
 # What `make test` and `make test-vm` leave out. Of engine user its faults, its latency and its thread's priority
 # run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast
 # it is, on a quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
+# WHEN_QUIET is a command that waits until nothing else runs here.
 test-rest: build-rest
+	WEIR_ENGINES=htb WEIR_REPORT=steady WEIR_TESTS="$(STEADY)" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh
+	$(WHEN_QUIET)
 	scripts/test-speed.sh
-	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(REST)" WEIR_BIN=$(CURDIR)/$(WEIR) \
+	WEIR_ENGINES=htb WEIR_REPORT=quiet WEIR_TESTS="$(QUIET)" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
 		user:: its_thread datagrams --skip super_packets --skip a_killed_agent_leaves_the_shares

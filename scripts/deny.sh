@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 # A version that is pinned, so that the verdict does not change by itself.
 version=0.20.2
 if ! cargo deny --version 2>/dev/null | grep -q "$version"; then
-    cargo install --quiet --locked cargo-deny --version "$version"
+    # Unoptimised, as it runs for seconds.
+    cargo install --quiet --locked --debug cargo-deny --version "$version"
 fi
 cargo deny --all-features check bans licenses sources
 if out=$(cargo deny --all-features check advisories 2>&1); then
