@@ -5,6 +5,7 @@
 #   make test-all  also test-rest (other suites with real traffic, release builds) and test-vm
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel or virtual time, under qemu
+#   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
 #   make lint    formatting, clippy, licences and advisories, documentation
 #   make loom    every order in which two threads may see the rings of weir-htb: minutes to build
@@ -37,7 +38,7 @@ VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
 
 all: release
 
@@ -135,6 +136,14 @@ vm-of-bpf-and-edt:
 
 vm-of-htb:
 	$(VM_RUN) --env WEIR_ENGINES=htb $(VIRTUAL:%=--test weir-netns-tests:%)
+
+# Says of each containerd 2 whether `weir image doctor` is right. Go builds them, for some minutes.
+CONTAINERDS := v2.0.7 v2.1.9 v2.3.7
+test-containerd: build-tests
+	set -e; for version in $(CONTAINERDS); do \
+		dir=$$(scripts/containerd.sh $$version); \
+		WEIR_CONTAINERD=$$dir WEIR_TESTS=images scripts/test-netns.sh containerd_2; \
+	done
 
 test-vm-matrix: build-tests
 	scripts/install-deps.sh vm

@@ -1,6 +1,8 @@
 //! The image cache with real clients, unmodified: Docker, containerd, skopeo; real registries, one
 //! of them behind a slow link; processes that are killed, a disk that is full.
 
+#[path = "images/containerd.rs"]
+mod containerd;
 #[path = "images/site.rs"]
 mod site;
 

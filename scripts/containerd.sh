@@ -1,0 +1,19 @@
+#!/bin/sh
+# Builds a containerd and crictl for the test of `weir image doctor`, from the Go module proxy: minutes, once.
+#   scripts/containerd.sh VERSION      such as v2.3.7, into $XDG_CACHE_HOME/weir/containerd/VERSION (~/.cache/...)
+# Prints the directory. Debian 12 has containerd 1.6, whose pulls take another way.
+set -eu
+version=${1:?the version is missing: scripts/containerd.sh v2.3.7}
+crictl=v1.35.0
+dir=${XDG_CACHE_HOME:-$HOME/.cache}/weir/containerd/$version
+command -v go >/dev/null || { echo "containerd: go is missing: install Go 1.24 or later (https://go.dev/dl)" >&2; exit 1; }
+if [ ! -x "$dir/containerd" ] || [ ! -x "$dir/crictl" ]; then
+	echo "containerd: building $version and crictl $crictl" >&2
+	mkdir -p "$dir"
+	export CGO_ENABLED=0 GOFLAGS=-trimpath
+	GOBIN="$dir" go install "sigs.k8s.io/cri-tools/cmd/crictl@$crictl" >&2
+	# `go install` refuses containerd's go.mod, because it excludes versions.
+	source=$(go mod download -json "github.com/containerd/containerd/v2@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	go build -C "$source" -buildvcs=false -o "$dir/containerd" ./cmd/containerd >&2
+fi
+echo "$dir"
