@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of fuzz/, one on each core at a time: `scripts/fuzz.sh [--keep] [TARGET...]`,
+# Runs the fuzz targets of fuzz/, one on each core at a time: `scripts/fuzz.sh [--keep] [--turn] [TARGET...]`,
 # FUZZ_SECONDS each (60 unless set). A crash is a failure; its input stays in fuzz/artifacts.
 #
 #   --keep   add the inputs that reach new code to the corpora in fuzz/corpus
+#   --turn   every fifth target: five commits in a row run all of them
 #
 # Coverage comes from stable Rust. There is no address sanitizer, which needs nightly.
 set -euo pipefail
@@ -10,15 +11,26 @@ cd "$(dirname "$0")/../fuzz"
 : "${FUZZ_SECONDS:=60}" "${CARGO:=cargo}"
 
 keep=no
-if [ "${1:-}" = --keep ]; then
-	keep=yes
+turn=no
+while :; do
+	case ${1:-} in
+	--keep) keep=yes ;;
+	--turn) turn=yes ;;
+	*) break ;;
+	esac
 	shift
-fi
+done
 $CARGO fuzz --version >/dev/null 2>&1 || {
 	echo "fuzz: cargo-fuzz is missing: scripts/install-deps.sh build fuzz" >&2
 	exit 1
 }
 [ $# -gt 0 ] || set -- $($CARGO fuzz list)
+if [ $turn = yes ]; then
+	commit=$(git rev-list --count HEAD)
+	set -- $(printf '%s\n' "$@" | awk -v commit="$commit" 'NR % 5 == commit % 5')
+	echo "fuzz: in turn at commit $commit: $*"
+fi
+# One build for all is quicker than one for each of a few.
 $CARGO fuzz build -s none -O
 programs=target/x86_64-unknown-linux-gnu/release
 [ "$(uname -m)" = x86_64 ] || programs=target/$(uname -m)-unknown-linux-gnu/release

@@ -101,7 +101,7 @@ case " $wanted " in
     PATH=$HOME/.cargo/bin:$PATH
     cargo fuzz --version >/dev/null 2>&1 || {
         say "installing cargo-fuzz"
-        cargo install --quiet --locked cargo-fuzz
+        cargo install --quiet --locked --debug cargo-fuzz
     }
     ;;
 esac
