@@ -3,7 +3,7 @@
 //! Pure: no clock, no I/O, no allocation after construction; time is an argument. So the same
 //! code runs in virtual time in tests, on a cycle counter in a data path, and in a simulation.
 //!
-//! # What it does
+//! # Model
 //!
 //! Classes form a tree of any depth. Each has a `rate` that it is assured of, a `ceil` that it never
 //! exceeds, and a bucket for both. Packets wait in the leaves. A leaf

@@ -405,9 +405,9 @@ fn choosing_us(node: &Node, root: &Path, what: &str) -> f64 {
     least_us
 }
 
-/// What is counted of a program is its time from beginning to end, in which the kernel may do something
-/// else, and others' work is in its caches' place: so what the best tenth of small batches takes, less what a
-/// program that does nothing is counted for.
+/// The time of a program is counted from its beginning to its end. The kernel may do other work meanwhile,
+/// and other data may fill the caches. The test therefore takes the best tenth of small batches, less the
+/// time of a program that does nothing.
 #[test]
 fn choice_of_an_algorithm_takes_less_than_five_microseconds() {
     const MOST_US: f64 = 5.0;

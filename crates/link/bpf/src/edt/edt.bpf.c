@@ -8,9 +8,9 @@
  * There is no lock: two processors that stamp packets of one class add to its clock
  * atomically, and those of different classes share nothing.
  *
- * The rates are made here too, by whoever's packet finds that TICK has passed since the last
- * time: under load always in time, without load never needed, and neither a timer (which dies
- * with the last reference of user space to its map) nor the agent must be alive for it.
+ * The rates are made here too, by the first packet that finds that TICK has passed since the last
+ * time. Under load that is always in time, and without load no rate is needed. It needs neither
+ * the agent nor a timer, which dies with the last reference of user space to its map.
  *
  * *Demand.* A class whose clock is ahead by more than a packet and QUEUE waits, and wants all it
  * can get (but see wants), and so does one that uses nearly all it may have. Any other wants what
@@ -100,7 +100,7 @@ __u64 weir_edt_next;
 
 static struct {
 	__u64 last;     /* when the rates were made last, ns */
-	__u64 busy;     /* since when somebody makes them; 0: nobody does */
+	__u64 busy;     /* since when a processor makes them; 0: none does */
 	__u64 now;
 	__u64 elapsed;  /* since the last time, ns */
 	__s64 over;     /* the link's account: bytes sent above the capacity */
