@@ -30,6 +30,17 @@ pub(super) struct Extent {
     pub(super) names: usize,
 }
 
+/// A part of a repository that another node may have written.
+#[derive(Debug, Clone, Copy)]
+enum Looked<'a> {
+    Tag(&'a Tag),
+    Manifest(&'a Digest),
+    /// The mark that anyone may have the repository.
+    Public,
+    /// All manifests of which this node has not heard.
+    Manifests,
+}
+
 /// The tag when the registry was last asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagEntry {
@@ -146,7 +157,7 @@ impl Inner {
         let repository =
             dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
         if let Some(repository) = repository {
-            read_repo(&self.layout, state, Source { registry: registry.clone(), repository })?;
+            self.read_repo(state, Source { registry: registry.clone(), repository }, now)?;
             self.bound_refs(state, now)?;
         }
         for path in list(dir)? {
@@ -159,45 +170,88 @@ impl Inner {
     }
 }
 
-/// Reads what is known of a repository, in place of what was known before.
-fn read_repo(layout: &Layout, state: &mut State, source: Source) -> Result<(), StoreError> {
-    let dir = repo_dir(layout, &source);
-    let (manifests, tags) = (dir.join("_manifests"), dir.join("_tags"));
-    let changed = |dir: &Path| fs::metadata(dir).and_then(|meta| meta.modified()).map(Utc::from).ok();
-    let used_at = [&manifests, &tags, &dir].into_iter().filter_map(|dir| changed(dir)).max();
-    let before = state.take_repo(&source).map(|repo| repo.used_at);
-    let used_at = used_at.max(before).unwrap_or_default();
-    let mut repo = Repo { is_public: dir.join("_public").exists(), used_at, ..Repo::default() };
-    for path in list(&manifests)? {
-        let digest: Option<Digest> =
-            path.file_name().and_then(|n| n.to_str()).and_then(|n| n.replacen('-', ":", 1).parse().ok());
-        let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice::<ManifestEntry>(&b).ok());
-        let (Some(digest), Some(entry)) = (digest, entry) else { continue };
-        if !state.manifests.contains_key(&digest) {
+impl Inner {
+    /// Reads what is known of a repository. Where nodes share the directory, only what has changed is read: a
+    /// repository of a thousand images has thousands of files.
+    fn read_repo(&self, state: &mut State, source: Source, now: Utc) -> Result<(), StoreError> {
+        let dir = repo_dir(&self.layout, &source);
+        let (manifests, tags) = (dir.join("_manifests"), dir.join("_tags"));
+        let changed = |dir: &Path| fs::metadata(dir).and_then(|meta| meta.modified()).map(Utc::from).ok();
+        let used_at = [&manifests, &tags, &dir].into_iter().filter_map(|dir| changed(dir)).max();
+        let has_news = [&manifests, &tags].map(|dir| self.has_news(state, dir, now));
+        let named = if has_news[0] { Some(list(&manifests)?) } else { None };
+        let tagged = if has_news[1] { Some(list(&tags)?) } else { None };
+        let mut repo = state.take_repo(&source).unwrap_or_default();
+        repo.used_at = repo.used_at.max(used_at.unwrap_or_default());
+        repo.is_public = dir.join("_public").exists();
+        if let Some(paths) = named {
+            let mut known = std::mem::take(&mut repo.manifests);
+            for path in paths {
+                let digest: Option<Digest> = path
+                    .file_name()
+                    .and_then(|n| n.to_str())
+                    .and_then(|n| n.replacen('-', ":", 1).parse().ok());
+                let Some(digest) = digest else { continue };
+                // A manifest's file says the same at any time.
+                let entry = known.remove(&digest);
+                if let Some(entry) = self.read_entry(state, &path, &digest, entry) {
+                    repo.manifests.insert(digest, entry);
+                }
+            }
+        }
+        repo.manifests.retain(|digest, _| state.blobs.contains_key(digest));
+        if let Some(paths) = tagged {
+            let mut known = std::mem::take(&mut repo.tags);
+            for path in paths {
+                let Some(tag) = name_of::<Tag>(&path) else { continue };
+                if let Some(entry) = read_tag(&path, known.remove(&tag)) {
+                    repo.tags.insert(tag, entry);
+                }
+            }
+        }
+        if repo.is_public || !repo.manifests.is_empty() || !repo.tags.is_empty() {
+            state.repos.insert(source.clone(), repo);
+            state.recount(&source);
+        }
+        Ok(())
+    }
+
+    /// Takes a manifest into the index. None: it is not here, or there is no place for it.
+    ///
+    /// * `known`: its file, if that was read before.
+    fn read_entry(
+        &self,
+        state: &mut State,
+        path: &Path,
+        digest: &Digest,
+        known: Option<ManifestEntry>,
+    ) -> Option<ManifestEntry> {
+        let read = || fs::read(path).ok().and_then(|b| serde_json::from_slice::<ManifestEntry>(&b).ok());
+        let entry = known.or_else(read).filter(|_| self.knows(state, digest))?;
+        if !state.manifests.contains_key(digest) {
             if state.manifests.weight() > MAX_WEIGHT {
                 // There is no place for more of one repository.
-                layout.discard(&path)?;
-                continue;
+                if let Err(e) = self.layout.discard(path) {
+                    tracing::warn!("{}", weir_units::chain(&e));
+                }
+                return None;
             }
-            let Some(manifest) = read_manifest(layout, &digest) else { continue };
-            state.manifests.insert(digest.clone(), Arc::new(manifest));
+            state.manifests.insert(digest.clone(), Arc::new(read_manifest(&self.layout, digest)?));
         }
-        if let Some(blob) = state.blobs.get_mut(&digest) {
-            blob.is_manifest = true;
-            repo.manifests.insert(digest, entry);
-        }
+        state.blobs.get_mut(digest)?.is_manifest = true;
+        Some(entry)
     }
-    for path in list(&tags)? {
-        let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok());
-        if let (Some(tag), Some(entry)) = (name_of(&path), entry) {
-            repo.tags.insert(tag, entry);
-        }
-    }
-    if repo.is_public || !repo.manifests.is_empty() || !repo.tags.is_empty() {
-        state.repos.insert(source.clone(), repo);
-        state.recount(&source);
-    }
-    Ok(())
+}
+
+/// A tag as its file has it; none if that is not there or cannot be read.
+///
+/// * `known`: what this node knew of it, which may have been asked for again later than it was written.
+fn read_tag(path: &Path, known: Option<TagEntry>) -> Option<TagEntry> {
+    let entry: TagEntry = fs::read(path).ok().and_then(|b| serde_json::from_slice(&b).ok())?;
+    Some(match known {
+        Some(known) if known.digest == entry.digest && known.checked_ms > entry.checked_ms => known,
+        _ => entry,
+    })
 }
 
 /// A manifest that is what its name says; none if it is not.
@@ -226,26 +280,52 @@ impl State {
 }
 
 impl Inner {
-    /// The record of a repository, with the findings of other nodes a moment ago.
-    fn repo<'a>(&self, state: &'a mut State, source: &Source) -> Result<Option<&'a Repo>, StoreError> {
-        if state.others.is_some() {
-            let dir = repo_dir(&self.layout, source);
-            let dirs = [dir.join("_tags"), dir.join("_manifests"), dir];
-            if self.has_news(state, &dirs, now_utc()) {
-                for path in list(&dirs[1])? {
-                    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-                    if let Ok(digest) = name.replacen('-', ":", 1).parse() {
-                        self.knows(state, &digest);
-                    }
-                }
-                read_repo(&self.layout, state, source.clone())?;
-            }
+    /// The record of a repository, which is used now.
+    fn repo<'a>(&self, state: &'a mut State, source: &Source) -> Option<&'a Repo> {
+        let repo = state.repos.get_mut(source)?;
+        repo.used_at = now_utc();
+        Some(repo)
+    }
+
+    /// Where nodes share the directory, looks at one file or directory of a repository that another node may have
+    /// written a moment ago: never at all of it, as each request comes here.
+    fn look_at(&self, state: &mut State, source: &Source, what: Looked<'_>) -> Result<(), StoreError> {
+        if state.others.is_none() {
+            return Ok(());
         }
-        let repo = state.repos.get_mut(source);
-        Ok(repo.map(|repo| {
-            repo.used_at = now_utc();
-            &*repo
-        }))
+        let known = state.repos.get(source);
+        match what {
+            Looked::Tag(tag) => {
+                let before = known.and_then(|repo| repo.tags.get(tag).cloned());
+                let now = read_tag(&tag_file(&self.layout, source, tag), before.clone());
+                if now == before {
+                    return Ok(());
+                }
+                let repo = state.repos.entry(source.clone()).or_default();
+                match now {
+                    Some(entry) => drop(repo.tags.insert(tag.clone(), entry)),
+                    None => drop(repo.tags.remove(tag)),
+                }
+            }
+            Looked::Manifest(digest) => {
+                if known.is_some_and(|repo| repo.manifests.contains_key(digest)) {
+                    return Ok(());
+                }
+                let path = manifest_file(&self.layout, source, digest);
+                let Some(entry) = self.read_entry(state, &path, digest, None) else { return Ok(()) };
+                state.repos.entry(source.clone()).or_default().manifests.insert(digest.clone(), entry);
+            }
+            Looked::Public => {
+                let is_public = repo_dir(&self.layout, source).join("_public").exists();
+                if known.is_some_and(|repo| repo.is_public) == is_public {
+                    return Ok(());
+                }
+                state.repos.entry(source.clone()).or_default().is_public = is_public;
+            }
+            Looked::Manifests => return self.read_repo(state, source.clone(), now_utc()),
+        }
+        state.recount(source);
+        Ok(())
     }
 
     /// Forgets a manifest whose blob is gone.
@@ -280,7 +360,9 @@ impl Store {
     /// The tag when a client last asked for it.
     #[must_use]
     pub fn tag(&self, source: &Source, tag: &Tag) -> Option<TagEntry> {
-        self.inner.repo(&mut self.lock(), source).ok()??.tags.get(tag).cloned()
+        let mut state = self.lock();
+        self.inner.look_at(&mut state, source, Looked::Tag(tag)).ok()?;
+        self.inner.repo(&mut state, source)?.tags.get(tag).cloned()
     }
 
     /// Notes what a tag is.
@@ -355,7 +437,8 @@ impl Store {
     pub fn manifest(&self, source: &Source, digest: &Digest, now: Utc) -> Result<Option<Stored>, StoreError> {
         let known = {
             let mut state = self.lock();
-            let entry = self.inner.repo(&mut state, source)?.and_then(|repo| repo.manifests.get(digest));
+            self.inner.look_at(&mut state, source, Looked::Manifest(digest))?;
+            let entry = self.inner.repo(&mut state, source).and_then(|repo| repo.manifests.get(digest));
             entry.map(|e| e.media_type.clone()).zip(state.manifests.get(digest).cloned())
         };
         let Some((media_type, manifest)) = known else { return Ok(None) };
@@ -374,15 +457,22 @@ impl Store {
     #[must_use]
     pub fn part_of(&self, source: &Source, digest: &Digest) -> Option<Part> {
         let mut state = self.lock();
-        self.inner.repo(&mut state, source).ok()??;
-        let repo = state.repos.get(source)?;
-        state.manifests.part_in(digest, &repo.manifests)
+        self.inner.repo(&mut state, source);
+        let find = |state: &State| state.manifests.part_in(digest, &state.repos.get(source)?.manifests);
+        if let Some(part) = find(&state) {
+            return Some(part);
+        }
+        // Another node may have served its manifest.
+        self.inner.look_at(&mut state, source, Looked::Manifests).ok()?;
+        find(&state)
     }
 
     /// Whether anyone may have what is in this repository.
     #[must_use]
     pub fn is_public(&self, source: &Source) -> bool {
-        self.inner.repo(&mut self.lock(), source).ok().flatten().is_some_and(|repo| repo.is_public)
+        let mut state = self.lock();
+        let looked = self.inner.look_at(&mut state, source, Looked::Public);
+        looked.is_ok() && self.inner.repo(&mut state, source).is_some_and(|repo| repo.is_public)
     }
 
     /// Notes whether its registry gives this repository to anyone.

@@ -60,15 +60,26 @@ pub(super) struct Others {
     mine: NodeReservations,
     /// The blobs published from here, and the time until which they are announced.
     fresh: HashMap<Digest, Utc>,
-    nodes: HashMap<String, (NodeReservations, Utc)>,
+    nodes: HashMap<String, Heard>,
     seen: HashMap<PathBuf, Watched>,
     /// Bytes that others have reserved, and of parts without a writer.
     pub(super) bytes: u64,
     /// Bytes in `trash`.
     pub(super) thrown: u64,
+    /// Of each of its files, none of which changes.
+    sizes: HashMap<PathBuf, u64>,
     looked: Utc,
     listed: Utc,
     loaded: Utc,
+}
+
+/// The statement of another node.
+#[derive(Debug)]
+struct Heard {
+    /// As it stands in its file. Each has another `beat`, so that equal texts are one statement.
+    text: Vec<u8>,
+    claims: NodeReservations,
+    at: Utc,
 }
 
 #[derive(Debug)]
@@ -111,13 +122,13 @@ impl Others {
 
     fn alive(&self) -> impl Iterator<Item = &NodeReservations> {
         let now = self.looked;
-        self.nodes.values().filter(move |(_, at)| now.since(*at) < SILENT).map(|(claims, _)| claims)
+        self.nodes.values().filter(move |heard| now.since(heard.at) < SILENT).map(|heard| &heard.claims)
     }
 
     /// Those who gave a sign of life when it was looked last.
     fn names(&self) -> impl Iterator<Item = &String> {
         let now = self.looked;
-        self.nodes.iter().filter(move |(_, (_, at))| now.since(*at) < SILENT).map(|(name, _)| name)
+        self.nodes.iter().filter(move |(_, heard)| now.since(heard.at) < SILENT).map(|(name, _)| name)
     }
 
     /// Whether another node wants room just now.
@@ -181,30 +192,28 @@ impl Inner {
             others.listed = now;
             self.look_at_blobs(state, others, now)?;
         }
-        let mut there = HashSet::new();
+        let (mut there, mut published) = (HashSet::new(), Vec::new());
         for path in list(&self.layout.dir("claims"))? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name == self.layout.node() || name.starts_with('.') {
                 continue;
             }
-            // Written whole; what cannot be read is another version's.
-            let claims = fs::read(&path)
-                .ok()
-                .and_then(|bytes| serde_json::from_slice::<NodeReservations>(&bytes).ok());
-            let Some(claims) = claims else { continue };
-            there.insert(name.clone());
-            match others.nodes.get_mut(&name) {
-                Some((before, _)) if *before == claims => {}
-                _ => {
-                    others.nodes.insert(name, (claims, now));
-                }
+            let Ok(text) = fs::read(&path) else { continue };
+            if others.nodes.get(&name).is_some_and(|heard| heard.text == text) {
+                there.insert(name);
+                continue;
             }
+            // Written whole; what cannot be read is another version's.
+            let Ok(claims) = serde_json::from_slice::<NodeReservations>(&text) else { continue };
+            for digest in claims.fresh.iter().filter(|digest| !state.blobs.contains_key(digest)) {
+                published.push(digest.clone());
+            }
+            there.insert(name.clone());
+            others.nodes.insert(name, Heard { text, claims, at: now });
         }
         others.nodes.retain(|name, _| there.contains(name));
-        for digest in others.alive().flat_map(|claims| &claims.fresh) {
-            if !state.blobs.contains_key(digest) {
-                self.notice(state, digest);
-            }
+        for digest in published {
+            self.notice(state, &digest);
         }
         let mut held: Vec<(&Digest, u64)> = Vec::new();
         let mut expected: BTreeMap<&Digest, u64> = BTreeMap::new();
@@ -230,8 +239,8 @@ impl Inner {
                     node if node == self.layout.node() => {
                         state.reserved.get(&name.digest).is_some_and(|r| !r.is_expected())
                     }
-                    node => others.nodes.get(node).is_some_and(|(claims, at)| {
-                        now.since(*at) < SILENT && claims.held.contains_key(&name.digest)
+                    node => others.nodes.get(node).is_some_and(|heard| {
+                        now.since(heard.at) < SILENT && heard.claims.held.contains_key(&name.digest)
                     }),
                 });
                 if !is_claimed {
@@ -241,12 +250,21 @@ impl Inner {
         }
         others.bytes = bytes;
         let trash = list(&self.layout.dir("trash"))?;
-        others.thrown = trash.iter().map(|path| fs::metadata(path).map_or(0, |meta| meta.len())).sum();
+        let mut sizes = HashMap::with_capacity(trash.len());
+        for path in trash {
+            let before = others.sizes.get(&path).copied();
+            let size = before.or_else(|| Some(fs::metadata(&path).ok()?.len())).unwrap_or_default();
+            sizes.insert(path, size);
+        }
+        others.thrown = sizes.values().sum();
+        others.sizes = sizes;
         Ok(())
     }
 
     /// Brings the index in step with the directory.
     fn look_at_blobs(&self, state: &mut State, others: &mut Others, now: Utc) -> Result<(), StoreError> {
+        // The blobs of each directory that was read.
+        let mut read: HashMap<(&str, String), HashSet<Digest>> = HashMap::new();
         for algorithm in ["sha256", "sha512"] {
             for shard in list(&self.layout.dir("blobs").join(algorithm))? {
                 if !others.has_changed(&shard, now) {
@@ -262,14 +280,16 @@ impl Inner {
                     there.insert(digest);
                 }
                 let prefix = shard.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let gone = |d: &&Digest| {
-                    d.algorithm().name() == algorithm && d.hex().starts_with(&prefix) && !there.contains(*d)
-                };
-                let gone: Vec<Digest> = state.blobs.keys().filter(gone).cloned().collect();
-                for digest in gone {
-                    state.forget(&digest);
-                }
+                read.insert((algorithm, prefix), there);
             }
+        }
+        let is_gone = |digest: &&Digest| {
+            let shard = (digest.algorithm().name(), digest.hex()[..2].to_owned());
+            read.get(&shard).is_some_and(|there| !there.contains(*digest))
+        };
+        let gone: Vec<Digest> = state.blobs.keys().filter(is_gone).cloned().collect();
+        for digest in gone {
+            state.forget(&digest);
         }
         Ok(())
     }
@@ -408,11 +428,9 @@ impl Inner {
         self.load(state, now)
     }
 
-    /// Whether a repository's directory may have changed since it was read.
-    pub(super) fn has_news(&self, state: &mut State, dirs: &[PathBuf], now: Utc) -> bool {
-        let Some(others) = &mut state.others else { return false };
-        // All are looked at, as a look is what is remembered.
-        dirs.iter().filter(|dir| others.has_changed(dir, now)).count() > 0
+    /// Whether a directory may have changed since it was read. One that is not shared is read once.
+    pub(super) fn has_news(&self, state: &mut State, dir: &Path, now: Utc) -> bool {
+        state.others.as_mut().is_none_or(|others| others.has_changed(dir, now))
     }
 }
 
