@@ -6,7 +6,7 @@
 //! other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     fs::{self, File},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -48,8 +48,10 @@ struct NodeReservations {
     /// Bytes reserved for layers of images whose manifest it has served: they come once, from any
     /// node.
     expected: BTreeMap<Digest, u64>,
-    /// The blobs that it published a moment ago.
-    fresh: Vec<Digest>,
+    /// The number of the first of `fresh`: all that a node publishes is numbered, from its start's time on.
+    first: u64,
+    /// The blobs that it published a moment ago, a line each. A reader parses those that it has not seen.
+    fresh: String,
     /// Blobs that are being sent to clients.
     reading: Vec<Digest>,
 }
@@ -58,8 +60,10 @@ struct NodeReservations {
 #[derive(Debug, Default)]
 pub(super) struct Others {
     mine: NodeReservations,
-    /// The blobs published from here, and the time until which they are announced.
-    fresh: HashMap<Digest, Utc>,
+    /// The blobs published from here, as they are announced.
+    fresh: Fresh,
+    /// Blobs that others announced and that could not be seen yet, and until when it is looked for them.
+    awaited: HashMap<Digest, Utc>,
     nodes: HashMap<String, Heard>,
     seen: HashMap<PathBuf, Watched>,
     /// Bytes that others have reserved, and of parts without a writer.
@@ -79,7 +83,46 @@ struct Heard {
     /// As it stands in its file. Each has another `beat`, so that equal texts are one statement.
     text: Vec<u8>,
     claims: NodeReservations,
+    /// The number of the next blob that it will publish.
+    next: u64,
     at: Utc,
+}
+
+impl Heard {
+    /// Whether it stands in the file as it was read last.
+    fn is(&self, text: &[u8]) -> bool {
+        self.text == text
+    }
+}
+
+/// Announcements of what this node has published, oldest first.
+#[derive(Debug, Default)]
+struct Fresh {
+    first: u64,
+    text: String,
+    /// The length of each line, and until when it stays.
+    lines: VecDeque<(usize, Utc)>,
+}
+
+impl Fresh {
+    fn push(&mut self, digest: &Digest, now: Utc) {
+        if self.first == 0 {
+            // Larger than all numbers of an earlier process.
+            self.first = now.unix_millis();
+        }
+        let line = format!("{digest}\n");
+        self.text.push_str(&line);
+        self.lines.push_back((line.len(), now.after(SILENT / 2)));
+    }
+
+    fn expire(&mut self, now: Utc) {
+        let mut length = 0;
+        while self.lines.front().is_some_and(|(_, until)| *until <= now) {
+            length += self.lines.pop_front().map_or(0, |(line, _)| line);
+            self.first += 1;
+        }
+        self.text.drain(..length);
+    }
 }
 
 #[derive(Debug)]
@@ -153,7 +196,7 @@ impl Inner {
     /// Says what this node has set aside, and that it wants `asking` more.
     pub(super) fn claim(&self, state: &mut State, asking: u64, now: Utc) -> Result<(), StoreError> {
         let Some(others) = &mut state.others else { return Ok(()) };
-        others.fresh.retain(|_, until| now < *until);
+        others.fresh.expire(now);
         let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
         for (digest, reservation) in &state.reserved {
             let of = if reservation.is_expected() { &mut expected } else { &mut held };
@@ -163,8 +206,8 @@ impl Inner {
         let open_after_evict = state.open_after_evict.iter().filter(|(_, reader)| reader.strong_count() > 0);
         let reading = state.blobs.iter().filter(|(_, b)| is_read(b)).map(|(digest, _)| digest);
         let reading = reading.chain(open_after_evict.map(|(digest, _)| digest)).cloned().collect();
-        let (beat, fresh) = (others.mine.beat + 1, others.fresh.keys().cloned().collect());
-        others.mine = NodeReservations { beat, asking, held, expected, fresh, reading };
+        let (beat, first, fresh) = (others.mine.beat + 1, others.fresh.first, others.fresh.text.clone());
+        others.mine = NodeReservations { beat, asking, held, expected, first, fresh, reading };
         let text = serde_json::to_vec(&others.mine).unwrap_or_default();
         let file = self.layout.dir("claims").join(self.layout.node());
         // Read by others, and of no use after a crash: it need not be on the disk.
@@ -174,7 +217,7 @@ impl Inner {
     /// A blob published from here is announced until all nodes have seen it.
     pub(super) fn published(&self, state: &mut State, digest: &Digest, now: Utc) {
         if let Some(others) = &mut state.others {
-            others.fresh.insert(digest.clone(), now.after(SILENT / 2));
+            others.fresh.push(digest, now);
         }
     }
 
@@ -192,29 +235,33 @@ impl Inner {
             others.listed = now;
             self.look_at_blobs(state, others, now)?;
         }
-        let (mut there, mut published) = (HashSet::new(), Vec::new());
+        let mut there = HashSet::new();
         for path in list(&self.layout.dir("claims"))? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name == self.layout.node() || name.starts_with('.') {
                 continue;
             }
             let Ok(text) = fs::read(&path) else { continue };
-            if others.nodes.get(&name).is_some_and(|heard| heard.text == text) {
+            let heard = others.nodes.get(&name);
+            if heard.is_some_and(|heard| heard.is(&text)) {
                 there.insert(name);
                 continue;
             }
             // Written whole; what cannot be read is another version's.
             let Ok(claims) = serde_json::from_slice::<NodeReservations>(&text) else { continue };
-            for digest in claims.fresh.iter().filter(|digest| !state.blobs.contains_key(digest)) {
-                published.push(digest.clone());
-            }
+            let next = claims.first.saturating_add(claims.fresh.lines().count() as u64);
+            // Numbers that go back are of a clock that did.
+            let seen = heard.map_or(0, |heard| heard.next).saturating_sub(claims.first);
+            let seen = if next < claims.first.saturating_add(seen) { 0 } else { usize::try_from(seen).unwrap_or(0) };
+            let published = claims.fresh.lines().skip(seen).filter_map(|line| line.parse::<Digest>().ok());
+            others.awaited.extend(published.map(|digest| (digest, now.after(SILENT / 2))));
             there.insert(name.clone());
-            others.nodes.insert(name, Heard { text, claims, at: now });
+            others.nodes.insert(name, Heard { text, claims, next, at: now });
         }
         others.nodes.retain(|name, _| there.contains(name));
-        for digest in published {
-            self.notice(state, &digest);
-        }
+        others.awaited.retain(|digest, until| {
+            !state.blobs.contains_key(digest) && !self.notice(state, digest) && now < *until
+        });
         let mut held: Vec<(&Digest, u64)> = Vec::new();
         let mut expected: BTreeMap<&Digest, u64> = BTreeMap::new();
         let mut bytes = 0u64;
