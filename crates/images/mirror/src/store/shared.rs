@@ -252,7 +252,8 @@ impl Inner {
             let next = claims.first.saturating_add(claims.fresh.lines().count() as u64);
             // Numbers that go back are of a clock that did.
             let seen = heard.map_or(0, |heard| heard.next).saturating_sub(claims.first);
-            let seen = if next < claims.first.saturating_add(seen) { 0 } else { usize::try_from(seen).unwrap_or(0) };
+            let seen =
+                if next < claims.first.saturating_add(seen) { 0 } else { usize::try_from(seen).unwrap_or(0) };
             let published = claims.fresh.lines().skip(seen).filter_map(|line| line.parse::<Digest>().ok());
             others.awaited.extend(published.map(|digest| (digest, now.after(SILENT / 2))));
             there.insert(name.clone());

@@ -198,7 +198,8 @@ fn registry_section(config: &str) -> Option<Check> {
 fn values<'a>(config: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     config.lines().filter_map(move |line| {
         let (name, value) = line.trim().split_once('=')?;
-        (name.trim() == key).then(|| value.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']))
+        (name.trim() == key)
+            .then(|| value.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']))
     })
 }
 
@@ -224,7 +225,9 @@ mod tests {
         assert!(found(list).is_some_and(|text| text.contains("several directories")));
         assert_eq!(found(&format!("use_local_image_pull = true\n{list}")), None);
         assert_eq!(found("  config_path = \"/etc/containerd/certs.d\" # one: no list"), None);
-        for none in ["", "config_path = ''", "# config_path = \"/etc/containerd/certs.d\"", "root = \"/a:/b\""] {
+        for none in
+            ["", "config_path = ''", "# config_path = \"/etc/containerd/certs.d\"", "root = \"/a:/b\""]
+        {
             assert!(found(none).is_some_and(|text| text.contains("no config_path")), "{none}");
         }
     }
