@@ -6,7 +6,7 @@
 //! other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs::{self, File},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Fingerprint, Inner, RESUME, SCRUB, State, Store, StoreError,
+    claims::{ANNOUNCED, Fresh, Heard, NodeReservations},
     layout::{Layout, list},
     part_name::{PartName, digest_of},
 };
@@ -35,26 +36,6 @@ const TICK: Duration = Duration::from_secs(3);
 const MAX_SEEN: usize = 32_768;
 /// Smaller blobs are hashed faster than what is known of them is read.
 const SEALED: u64 = 1 << 20;
-
-/// The statement of a node about itself: the file `claims/NODE`, which only it writes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct NodeReservations {
-    /// Grows, as a sign of life.
-    beat: u64,
-    /// Bytes that are wanted, and perhaps not to be had.
-    asking: u64,
-    /// Bytes set aside for parts that it writes.
-    held: BTreeMap<Digest, u64>,
-    /// Bytes reserved for layers of images whose manifest it has served: they come once, from any
-    /// node.
-    expected: BTreeMap<Digest, u64>,
-    /// The number of the first of `fresh`: all that a node publishes is numbered, from its start's time on.
-    first: u64,
-    /// The blobs that it published a moment ago, a line each. A reader parses those that it has not seen.
-    fresh: String,
-    /// Blobs that are being sent to clients.
-    reading: Vec<Digest>,
-}
 
 /// The others, as seen from here.
 #[derive(Debug, Default)]
@@ -75,54 +56,6 @@ pub(super) struct Others {
     looked: Utc,
     listed: Utc,
     loaded: Utc,
-}
-
-/// The statement of another node.
-#[derive(Debug)]
-struct Heard {
-    /// As it stands in its file. Each has another `beat`, so that equal texts are one statement.
-    text: Vec<u8>,
-    claims: NodeReservations,
-    /// The number of the next blob that it will publish.
-    next: u64,
-    at: Utc,
-}
-
-impl Heard {
-    /// Whether it stands in the file as it was read last.
-    fn is(&self, text: &[u8]) -> bool {
-        self.text == text
-    }
-}
-
-/// Announcements of what this node has published, oldest first.
-#[derive(Debug, Default)]
-struct Fresh {
-    first: u64,
-    text: String,
-    /// The length of each line, and until when it stays.
-    lines: VecDeque<(usize, Utc)>,
-}
-
-impl Fresh {
-    fn push(&mut self, digest: &Digest, now: Utc) {
-        if self.first == 0 {
-            // Larger than all numbers of an earlier process.
-            self.first = now.unix_millis();
-        }
-        let line = format!("{digest}\n");
-        self.text.push_str(&line);
-        self.lines.push_back((line.len(), now.after(SILENT / 2)));
-    }
-
-    fn expire(&mut self, now: Utc) {
-        let mut length = 0;
-        while self.lines.front().is_some_and(|(_, until)| *until <= now) {
-            length += self.lines.pop_front().map_or(0, |(line, _)| line);
-            self.first += 1;
-        }
-        self.text.drain(..length);
-    }
 }
 
 #[derive(Debug)]
@@ -242,22 +175,16 @@ impl Inner {
                 continue;
             }
             let Ok(text) = fs::read(&path) else { continue };
-            let heard = others.nodes.get(&name);
-            if heard.is_some_and(|heard| heard.is(&text)) {
+            let before = others.nodes.get(&name);
+            if before.is_some_and(|heard| heard.is(&text)) {
                 there.insert(name);
                 continue;
             }
             // Written whole; what cannot be read is another version's.
-            let Ok(claims) = serde_json::from_slice::<NodeReservations>(&text) else { continue };
-            let next = claims.first.saturating_add(claims.fresh.lines().count() as u64);
-            // Numbers that go back are of a clock that did.
-            let seen = heard.map_or(0, |heard| heard.next).saturating_sub(claims.first);
-            let seen =
-                if next < claims.first.saturating_add(seen) { 0 } else { usize::try_from(seen).unwrap_or(0) };
-            let published = claims.fresh.lines().skip(seen).filter_map(|line| line.parse::<Digest>().ok());
-            others.awaited.extend(published.map(|digest| (digest, now.after(SILENT / 2))));
+            let Some((heard, published)) = Heard::read(text, before, now) else { continue };
+            others.awaited.extend(published.into_iter().map(|digest| (digest, now.after(ANNOUNCED))));
             there.insert(name.clone());
-            others.nodes.insert(name, Heard { text, claims, next, at: now });
+            others.nodes.insert(name, heard);
         }
         others.nodes.retain(|name, _| there.contains(name));
         others.awaited.retain(|digest, until| {
