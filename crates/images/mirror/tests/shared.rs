@@ -375,7 +375,8 @@ fn tag_of_a_shared_directory_is_read_without_all_others() {
         let _ = tell.send((seen, two.is_public(&source)));
     });
     let seen = told.recv_timeout(Duration::from_secs(10));
-    let _writer = std::fs::File::options().read(true).write(true).open(&stuck);
+    // A writer comes and goes.
+    drop(std::fs::File::options().read(true).write(true).open(&stuck));
     std::fs::remove_file(&stuck).unwrap();
     asking.join().unwrap();
     assert_eq!(seen, Ok((Some(after), false)));
