@@ -365,7 +365,7 @@ fn tag_of_a_shared_directory_is_read_without_all_others() {
     one.set_tag(&image.source, tag, &before, now_utc()).unwrap();
     assert_eq!(two.tag(&image.source, tag).map(|entry| entry.digest), Some(before));
     one.set_tag(&image.source, tag, &after, now_utc()).unwrap();
-    // Who reads another tag's file waits.
+    // A read of this tag's file waits.
     let stuck = dir.path().join("refs/docker.io/library/app/_tags/stuck");
     assert!(std::process::Command::new("mkfifo").arg(&stuck).status().unwrap().success());
     let (tell, told) = std::sync::mpsc::channel();

@@ -1,4 +1,4 @@
-//! What a node of a shared directory says of itself, and how it hears of the others.
+//! Statements of the nodes of a shared directory: each writes its own, and reads those of the others.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -307,8 +307,8 @@ impl Layout {
         dir.join(format!(".new-{}", self.node))
     }
 
-    /// Gives a file that is on the disk its name. A power failure in the next seconds may take the name away, and the
-    /// blob is fetched again: to wait for the name would double what a small blob waits for the disk.
+    /// Gives a file that is on the disk its name. A power failure in the next seconds may take the name away;
+    /// the blob is fetched again then. A wait for the name would double the time that a small blob waits for the disk.
     pub(super) fn publish(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.make_dir(to.parent().unwrap_or(&self.root))?;
         fs::rename(from, to).map_err(io_error("publish", to))

@@ -139,8 +139,8 @@ impl Inner {
         Some(repo)
     }
 
-    /// Where nodes share the directory, looks at one file or directory of a repository that another node may have
-    /// written a moment ago: never at all of it, as each request comes here.
+    /// Looks at one file or directory of a repository that another node of a shared directory may have written.
+    /// Each request comes here, so it never looks at all of the repository.
     pub(super) fn look_at(
         &self,
         state: &mut State,
