@@ -138,7 +138,7 @@ vm-of-htb:
 	$(VM_RUN) --env WEIR_ENGINES=htb $(VIRTUAL:%=--test weir-netns-tests:%)
 
 # Says of each containerd 2 whether `weir image doctor` is right. Go builds them, for some minutes.
-CONTAINERDS := v2.0.7 v2.1.9 v2.3.7
+CONTAINERDS := v2.0.7 v2.1.9 v2.2.9 v2.3.7
 test-containerd: build-tests
 	set -e; for version in $(CONTAINERDS); do \
 		dir=$$(scripts/containerd.sh $$version); \

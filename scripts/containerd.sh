@@ -4,7 +4,7 @@
 # Prints the directory. Debian 12 has containerd 1.6, whose pulls take another way.
 set -eu
 version=${1:?the version is missing: scripts/containerd.sh v2.3.7}
-crictl=v1.35.0
+crictl=v1.34.0
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/weir/containerd/$version
 command -v go >/dev/null || { echo "containerd: go is missing: install Go 1.24 or later (https://go.dev/dl)" >&2; exit 1; }
 if [ ! -x "$dir/containerd" ] || [ ! -x "$dir/crictl" ]; then
@@ -12,8 +12,8 @@ if [ ! -x "$dir/containerd" ] || [ ! -x "$dir/crictl" ]; then
 	mkdir -p "$dir"
 	export CGO_ENABLED=0 GOFLAGS=-trimpath
 	GOBIN="$dir" go install "sigs.k8s.io/cri-tools/cmd/crictl@$crictl" >&2
-	# `go install` refuses containerd's go.mod, because it excludes versions.
+	# `go install` refuses containerd's go.mod, because it excludes versions. Its `vendor` is not whole in the proxy.
 	source=$(go mod download -json "github.com/containerd/containerd/v2@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-	go build -C "$source" -buildvcs=false -o "$dir/containerd" ./cmd/containerd >&2
+	go build -C "$source" -mod=readonly -buildvcs=false -o "$dir/containerd" ./cmd/containerd >&2
 fi
 echo "$dir"

@@ -315,7 +315,10 @@ async fn look(mirror: Mirror, docker: Option<PathBuf>, containerd: PathBuf) {
             Err(e) if e.is_absent() => of_containerd.clear(),
             Err(e) => tracing::warn!("image cache: what is in use: {}", chain(&e)),
         }
-        mirror.store().set_in_use(of_docker.union(&of_containerd).cloned().collect());
+        // The store may wait for its disk, and the mirror's thread does not.
+        let (store, in_use) = (mirror.store().clone(), of_docker.union(&of_containerd).cloned().collect());
+        // An error is that the mirror is stopping.
+        let _ = tokio::task::spawn_blocking(move || store.set_in_use(in_use)).await;
         sleep(LOOK).await;
     }
 }

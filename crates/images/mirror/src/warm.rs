@@ -5,16 +5,20 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::runtime::Handle;
 
 use crate::{
-    Digest, Image, Mirror, Reference, Source,
+    Image, Mirror, Reference, Source,
     download::{Held, Progress},
     jobs::{JOBS_CAPACITY, Job, Warming},
     manifest::{Manifest, Part},
     mirror::Asker,
     upstream::Fault,
 };
+
+/// The blobs of an image that are fetched at once, as Docker does: each waits for its registry and for the disk.
+const AT_ONCE: usize = 3;
 
 impl Mirror {
     /// Begins to fetch an image; [`Mirror::warming`] tells how far it is.
@@ -79,22 +83,20 @@ impl Mirror {
         }
         let parts: Vec<Part> = manifest.parts().cloned().collect();
         job.total.store(parts.iter().map(|p| p.size).sum(), Ordering::Relaxed);
-        for part in &parts {
-            self.bring(&image.source, &part.digest, &asker, job, part.size).await?;
-        }
-        Ok(())
+        let fetch = |part| self.fetch_part(&image.source, part, &asker, job);
+        let each: Vec<_> = parts.iter().map(fetch).collect();
+        stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await
     }
 
     /// Waits until a blob is here. A download that has ended is never joined again: each turn of the loop waits.
-    async fn bring(
-        &self,
-        source: &Source,
-        digest: &Digest,
-        asker: &Asker,
-        job: &Job,
-        size: u64,
-    ) -> Result<(), String> {
-        let before = job.done.load(Ordering::Relaxed);
+    async fn fetch_part(&self, source: &Source, part: &Part, asker: &Asker, job: &Job) -> Result<(), String> {
+        let digest = &part.digest;
+        // Of the part, bytes.
+        let mut told = 0;
+        let mut tell = |reached: u64| {
+            job.done.fetch_add(reached.saturating_sub(told), Ordering::Relaxed);
+            told = told.max(reached);
+        };
         if let Some(mut waiter) = self.join(source, digest, asker).await.map_err(|fault| fault.to_string())? {
             loop {
                 match &*waiter.progress.borrow_and_update() {
@@ -102,7 +104,7 @@ impl Mirror {
                         return Err(format!("{digest} cannot be kept: there is no room for it"));
                     }
                     Progress::Flowing { ready, size, .. } if ready >= size => break,
-                    Progress::Flowing { ready, .. } => job.done.store(before + ready, Ordering::Relaxed),
+                    Progress::Flowing { ready, .. } => tell(*ready),
                     Progress::Failed(fault) => return Err(fault.to_string()),
                     Progress::Asking => {}
                 }
@@ -110,7 +112,7 @@ impl Mirror {
                 changed.map_err(|_| format!("the download of {digest} ended without a result"))?;
             }
         }
-        job.done.store(before + size, Ordering::Relaxed);
+        tell(part.size);
         Ok(())
     }
 }

@@ -4,7 +4,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{Puller, Registry, RegistryFault, site::Node};
+use support::{
+    Puller, Registry, RegistryFault,
+    site::{Node, file_of},
+};
 
 /// The longest that an answer may take.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -92,4 +95,66 @@ async fn every_route_answers_soon_while_all_else_is_busy() {
     println!("{rounds} rounds of {} routes; the longest: {longest:?}", routes.len());
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     assert!(longest.0 < LIMIT, "{longest:?}");
+}
+
+/// A file of the store that is a pipe: who opens it waits, as for a disk that does not answer.
+struct Stuck(std::path::PathBuf);
+
+impl Stuck {
+    fn replace(file: std::path::PathBuf) -> Stuck {
+        std::fs::remove_file(&file).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        Stuck(file)
+    }
+}
+
+impl Drop for Stuck {
+    /// A writer comes: all who wait go on.
+    fn drop(&mut self) {
+        let _ = std::fs::File::options().read(true).write(true).open(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn routes_without_the_disk_answer_while_the_disk_does_not() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let given = support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let node = Node::alone(&given, Duration::ZERO, support::timing());
+    let made = registry.image("library/app", "1", 1, &[40_000]);
+    node.puller().pull("library/app", "1").await.unwrap();
+    // A download under way, which ends when its only client has gone.
+    let coming = registry.image("library/coming", "1", 2, &[1 << 20]);
+    assert_eq!(node.puller().get("/v2/library/coming/manifests/1").await.status, 200);
+    registry.trouble(RegistryFault::Drip(4000, Duration::from_millis(50)));
+    let path = format!("/v2/library/coming/blobs/{}", coming.layers[0]);
+    let client = node.puller().send("GET", &path, &[]).await;
+    // The disk stops, with a request in it that has the store's lock.
+    let stuck = Stuck::replace(file_of(&given.directory, &made.layers[0]));
+    let address = node.address;
+    let blob = made.layers[0].clone();
+    let waiting = tokio::spawn(async move { Puller(address).blob("library/app", &blob).await.status });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let mut late = Vec::new();
+    for (method, path, status) in [
+        ("GET", "/v2/", 200),
+        ("GET", "/v2/library/app/tags/list", 404),
+        ("GET", "/v2/weir.invalid/doctor/manifests/x", 200),
+        ("POST", "/v2/library/app/blobs/uploads/", 405),
+        ("GET", "/nothing", 404),
+    ] {
+        let puller = node.puller();
+        let answer = tokio::time::timeout(LIMIT, puller.request(method, path, &[])).await;
+        if answer.as_ref().map(|got| got.status) != Ok(status) {
+            late.push(format!("{method} {path}: {answer:?}"));
+        }
+    }
+    let is_waiting = !waiting.is_finished();
+    drop(stuck);
+    assert!(late.is_empty(), "{late:?}");
+    assert!(is_waiting, "the disk was to be awaited");
+    // It goes on with the disk: the pipe is no such blob, and its registry is asked again.
+    assert_eq!(waiting.await.unwrap(), 200);
 }

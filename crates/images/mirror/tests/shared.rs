@@ -353,3 +353,31 @@ async fn directory_of_one_node_is_not_shared_nor_the_other_way_round() {
     let alone = Store::open(&dir.path().join("b"), budget, lru, now_utc());
     assert!(alone.unwrap_err().to_string().contains("shared"));
 }
+
+/// Each request asks for a tag or a manifest. A look at all of a repository took a second in one of 400 tags.
+#[test]
+fn tag_of_a_shared_directory_is_read_without_all_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, two] = ["n", "m"].map(|node| share(dir.path(), node, Budget::of(1 << 20)));
+    let image: weir_image::Image = "docker.io/library/app:1".parse().unwrap();
+    let weir_image::Reference::Tag(tag) = &image.reference else { panic!("it has a tag") };
+    let (before, after) = (digest(b"before"), digest(b"after"));
+    one.set_tag(&image.source, tag, &before, now_utc()).unwrap();
+    assert_eq!(two.tag(&image.source, tag).map(|entry| entry.digest), Some(before));
+    one.set_tag(&image.source, tag, &after, now_utc()).unwrap();
+    // A read of this tag's file waits.
+    let stuck = dir.path().join("refs/docker.io/library/app/_tags/stuck");
+    assert!(std::process::Command::new("mkfifo").arg(&stuck).status().unwrap().success());
+    let (tell, told) = std::sync::mpsc::channel();
+    let (source, name) = (image.source.clone(), tag.clone());
+    let asking = std::thread::spawn(move || {
+        let seen = two.tag(&source, &name).map(|entry| entry.digest);
+        let _ = tell.send((seen, two.is_public(&source)));
+    });
+    let seen = told.recv_timeout(Duration::from_secs(10));
+    // A writer comes and goes.
+    drop(std::fs::File::options().read(true).write(true).open(&stuck));
+    std::fs::remove_file(&stuck).unwrap();
+    asking.join().unwrap();
+    assert_eq!(seen, Ok((Some(after), false)));
+}

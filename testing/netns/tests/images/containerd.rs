@@ -135,5 +135,8 @@ fn doctor_tells_whether_containerd_2_asks_the_cache() {
             case.what
         );
         assert!(!asked || check.found.contains(LISTEN), "{check:?}");
+        // The way out is what makes the first case ask the cache.
+        let way_out = check.advice.unwrap_or_default();
+        assert!(asked || way_out.contains("config_path = \"/etc/containerd/certs.d\""), "{way_out}");
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Job, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
+use super::{Downloads, Job, Kept, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
 use crate::{
     coordination::SiteEvent,
     now_utc, peer,
@@ -159,7 +159,7 @@ impl Downloads {
             }
             let Some(pause) = self.pause(job, &cut.fault, &mut backoff) else {
                 if let (Fault::Wrong { .. }, Some(sink)) = (&cut.fault, sink.take()) {
-                    sink.discard();
+                    sink.discard().await;
                 }
                 return Err(cut.fault);
             };
@@ -220,7 +220,8 @@ impl Downloads {
         let size = sink.written();
         let done = match sink {
             Sink::Pass(passing) => passing.finish(&job.digest),
-            Sink::Keep(part) => {
+            Sink::Keep(kept) => {
+                let part = kept.into_part().ok_or_else(|| job.outage("nothing came"))?;
                 let done = spawn_blocking(move || part.finish_copy(came.is_copy, now_utc())).await;
                 done.map_err(|e| job.outage(e.to_string()))?
             }
@@ -288,10 +289,10 @@ impl Downloads {
             count(&self.stats.resumed, 1);
         }
         let is_to_be_told = tell || part.written() > 0;
-        let sink = Sink::Keep(part);
+        let sink = Sink::Keep(Kept::new(part));
         if is_to_be_told {
             // A part of an earlier process can be sent at once.
-            tell_size(job, &sink, size)?;
+            tell_size(job, &sink, size);
         }
         Ok(sink)
     }
@@ -336,10 +337,7 @@ impl Downloads {
         sink: &mut Option<Sink>,
     ) -> Result<(), Cut> {
         let before = taken.written();
-        if let Err(fault) = tell_size(job, &taken, total) {
-            *sink = Some(taken);
-            return Err(Cut::before_a_byte(fault));
-        }
+        tell_size(job, &taken, total);
         let is_kept = matches!(taken, Sink::Keep(_));
         let (chunks, inbox) = mpsc::channel::<Bytes>(4);
         // The bytes that a registry without ranges sends once more.
@@ -460,8 +458,8 @@ struct Answering {
 }
 
 /// Tells those who wait how much it is, and from where to read it.
-fn tell_size(job: &Job, sink: &Sink, size: u64) -> Result<(), Fault> {
-    let held = sink.held(job)?;
+fn tell_size(job: &Job, sink: &Sink, size: u64) {
+    let Some(held) = sink.held() else { return };
     let is_kept = matches!(sink, Sink::Keep(_));
     let written = readable(sink.written(), size);
     job.sender.send_modify(|progress| {
@@ -472,7 +470,6 @@ fn tell_size(job: &Job, sink: &Sink, size: u64) -> Result<(), Fault> {
         };
         *progress = Progress::Flowing { held, size, ready };
     });
-    Ok(())
 }
 
 /// Tells those who wait how far they may read.

@@ -40,7 +40,7 @@ use fetch::{Brought, Found, Origin};
 use follow::Followed;
 use pulse::Pulse;
 use readers::{Readers, Running};
-use sink::{Passing, Sink};
+use sink::{Kept, Passing, Sink};
 
 pub(crate) use readers::Waiter;
 pub(crate) use window::Window;
@@ -281,15 +281,25 @@ impl Downloads {
 
     /// Brings a blob, or has another node bring it, until it is here.
     async fn run(&self, job: &Job) -> Result<(), Fault> {
+        let mut sink = None;
+        let done = self.run_into(job, &mut sink).await;
+        if let Some(sink) = sink {
+            // Who hears of the failure finds the part where the next download continues it.
+            sink.leave().await;
+        }
+        done
+    }
+
+    async fn run_into(&self, job: &Job, sink: &mut Option<Sink>) -> Result<(), Fault> {
         // In a directory of its own a node goes on with one writer, from any source.
-        let (mut sink, mut in_vain) = (None::<Sink>, None::<Instant>);
+        let mut in_vain = None::<Instant>;
         loop {
             let is_stranger = |by: &str| self.peers.as_ref().is_some_and(|peers| !peers.is_of_site(by));
             let claim = match self.coordination.acquire(&job.scope.lease(&job.digest), now_utc()).await {
                 Ok(AcquireResult::Held { by }) if is_stranger(&by) => Followed::Alone,
                 Ok(AcquireResult::Held { by }) if self.peers.is_some() => {
                     let (right, before) = (Right::alone(), sink.as_ref().map_or(0, Sink::written));
-                    match self.bring(job, right, Origin::Peer(&by), &mut sink, None).await {
+                    match self.bring(job, right, Origin::Peer(&by), sink, None).await {
                         Ok(Brought::Here) => return Ok(()),
                         Ok(Brought::NoRoom(why, found)) => {
                             return self.pass(job, Origin::Peer(&by), why, found).await;
@@ -315,10 +325,14 @@ impl Downloads {
             let brought = match claim {
                 Followed::Here => return Ok(()),
                 Followed::Free(lease) => {
-                    let brought = self.lead(job, &lease, &mut sink).await;
+                    let brought = self.lead(job, &lease, sink).await;
                     let _ = self.coordination.release(&lease).await;
                     if let Ok(Brought::TakenOver) = brought {
-                        sink = sink.filter(|_| !self.store.is_shared());
+                        if self.store.is_shared()
+                            && let Some(sink) = sink.take()
+                        {
+                            sink.leave().await;
+                        }
                         count(&self.stats.leases_lost, 1);
                         tracing::info!("the lease of {} was lost: another may have it", job.digest);
                     } else if let Ok(Brought::Here) = brought {
@@ -328,7 +342,7 @@ impl Downloads {
                     brought?
                 }
                 // Twice the same download is better than none.
-                Followed::Alone => self.bring(job, Right::alone(), Origin::Any, &mut sink, None).await?,
+                Followed::Alone => self.bring(job, Right::alone(), Origin::Any, sink, None).await?,
             };
             match brought {
                 Brought::Here => return Ok(()),

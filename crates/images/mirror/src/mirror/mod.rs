@@ -444,7 +444,8 @@ impl Mirror {
                     Ok(Some(Whole::Ready(blob))) => {
                         let body = |range| body::of_blob(blob.clone(), range, stats);
                         let mut answer = send(&digest, blob.size(), request.method(), headers, body);
-                        if inner.store.is_for_all(&digest) {
+                        let is_for_all = self.ask_store(move |store| store.is_for_all(&digest)).await;
+                        if is_for_all.is_ok_and(|is| is) {
                             peer::say_public(answer.headers_mut());
                         }
                         return answer;

@@ -49,10 +49,11 @@ impl State {
 
     /// Takes a repository out of the index.
     pub(super) fn take_repo(&mut self, source: &Source) -> Option<Repo> {
-        let repo = self.repos.remove(source)?;
-        self.refs.bytes -= repo.extent.bytes;
-        self.refs.names -= repo.extent.names;
-        self.used -= repo.extent.bytes;
+        let mut repo = self.repos.remove(source)?;
+        let extent = std::mem::take(&mut repo.extent);
+        self.refs.bytes -= extent.bytes;
+        self.refs.names -= extent.names;
+        self.used -= extent.bytes;
         Some(repo)
     }
 

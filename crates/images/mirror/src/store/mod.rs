@@ -4,12 +4,14 @@
 
 mod bounds;
 mod check;
+mod claims;
 mod index;
 mod layout;
 mod part;
 mod part_name;
 mod policy;
 mod refs;
+mod repos;
 mod room;
 mod shared;
 mod sources;

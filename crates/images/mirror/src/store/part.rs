@@ -32,7 +32,7 @@ pub struct PartWriter {
     size: u64,
     fence: u64,
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     hasher: Hasher,
     written: Arc<AtomicU64>,
     /// When other nodes are to see what is written.
@@ -126,7 +126,7 @@ impl Store {
                 written.store(at, Ordering::Relaxed);
                 let (store, digest) = (self.clone(), digest.clone());
                 let flush_at = at + (256 << 10);
-                let is_over = false;
+                let (file, is_over) = (Arc::new(file), false);
                 Ok(PartWriter { store, digest, size, fence, path, file, hasher, written, flush_at, is_over })
             }
             Err(e) => {
@@ -226,12 +226,10 @@ impl PartWriter {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// The file, to read what is written while more comes.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`]: out of file descriptors.
-    pub fn reader(&self) -> Result<File, StoreError> {
-        File::open(&self.path).map_err(io_error("open", &self.path))
+    /// The file, to read what is written at offsets while more comes.
+    #[must_use]
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
     }
 
     /// Takes more of it in.
@@ -243,7 +241,7 @@ impl PartWriter {
         if got > self.size {
             return Err(StoreError::Length { digest: self.digest.clone(), got, want: self.size });
         }
-        self.file.write_all(bytes).map_err(io_error("write", &self.path))?;
+        (&*self.file).write_all(bytes).map_err(io_error("write", &self.path))?;
         self.hasher.update(bytes);
         self.written.store(got, Ordering::Relaxed);
         if got >= self.flush_at && self.store.is_shared() {

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Inner, State, Store, StoreError,
-    index::MAX_WEIGHT,
-    layout::{Layout, MAX_PIN, MAX_PINS, io_error, list},
+    layout::{Layout, MAX_PIN, MAX_PINS, io_error},
+    repos::Looked,
 };
 use crate::{
-    Digest, Image, Reference, Registry, Repository, Source, Tag, Utc,
+    Digest, Image, Reference, Source, Tag, Utc,
     manifest::{Manifest, Part},
     now_utc,
 };
@@ -96,12 +96,12 @@ pub(super) fn repo_dir(layout: &Layout, source: &Source) -> PathBuf {
     layout.dir("refs").join(source.registry.as_str()).join(source.repository.as_str())
 }
 
-fn manifest_file(layout: &Layout, source: &Source, digest: &Digest) -> PathBuf {
+pub(super) fn manifest_file(layout: &Layout, source: &Source, digest: &Digest) -> PathBuf {
     let name = format!("{}-{}", digest.algorithm().name(), digest.hex());
     repo_dir(layout, source).join("_manifests").join(name)
 }
 
-fn tag_file(layout: &Layout, source: &Source, tag: &Tag) -> PathBuf {
+pub(super) fn tag_file(layout: &Layout, source: &Source, tag: &Tag) -> PathBuf {
     repo_dir(layout, source).join("_tags").join(tag.as_str())
 }
 
@@ -118,92 +118,6 @@ pub(super) fn load_pins(layout: &Layout) -> Result<Vec<String>, StoreError> {
             Ok(pins)
         }
     }
-}
-
-fn name_of<T: std::str::FromStr>(path: &Path) -> Option<T> {
-    path.file_name()?.to_str()?.parse().ok()
-}
-
-impl Inner {
-    /// Reads what is known of all repositories. An unreadable file counts as absent: its content is asked for
-    /// again.
-    pub(super) fn load(&self, state: &mut State, now: Utc) -> Result<(), StoreError> {
-        for dir in list(&self.layout.dir("refs"))? {
-            let Some(registry) = name_of::<Registry>(&dir) else { continue };
-            self.walk(state, &registry, &dir, &dir, now)?;
-        }
-        Ok(())
-    }
-
-    fn walk(
-        &self,
-        state: &mut State,
-        registry: &Registry,
-        base: &Path,
-        dir: &Path,
-        now: Utc,
-    ) -> Result<(), StoreError> {
-        let repository =
-            dir.strip_prefix(base).ok().and_then(Path::to_str).and_then(|p| p.parse::<Repository>().ok());
-        if let Some(repository) = repository {
-            read_repo(&self.layout, state, Source { registry: registry.clone(), repository })?;
-            self.bound_refs(state, now)?;
-        }
-        for path in list(dir)? {
-            let is_component = path.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('_'));
-            if is_component && path.is_dir() {
-                self.walk(state, registry, base, &path, now)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads what is known of a repository, in place of what was known before.
-fn read_repo(layout: &Layout, state: &mut State, source: Source) -> Result<(), StoreError> {
-    let dir = repo_dir(layout, &source);
-    let (manifests, tags) = (dir.join("_manifests"), dir.join("_tags"));
-    let changed = |dir: &Path| fs::metadata(dir).and_then(|meta| meta.modified()).map(Utc::from).ok();
-    let used_at = [&manifests, &tags, &dir].into_iter().filter_map(|dir| changed(dir)).max();
-    let before = state.take_repo(&source).map(|repo| repo.used_at);
-    let used_at = used_at.max(before).unwrap_or_default();
-    let mut repo = Repo { is_public: dir.join("_public").exists(), used_at, ..Repo::default() };
-    for path in list(&manifests)? {
-        let digest: Option<Digest> =
-            path.file_name().and_then(|n| n.to_str()).and_then(|n| n.replacen('-', ":", 1).parse().ok());
-        let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice::<ManifestEntry>(&b).ok());
-        let (Some(digest), Some(entry)) = (digest, entry) else { continue };
-        if !state.manifests.contains_key(&digest) {
-            if state.manifests.weight() > MAX_WEIGHT {
-                // There is no place for more of one repository.
-                layout.discard(&path)?;
-                continue;
-            }
-            let Some(manifest) = read_manifest(layout, &digest) else { continue };
-            state.manifests.insert(digest.clone(), Arc::new(manifest));
-        }
-        if let Some(blob) = state.blobs.get_mut(&digest) {
-            blob.is_manifest = true;
-            repo.manifests.insert(digest, entry);
-        }
-    }
-    for path in list(&tags)? {
-        let entry = fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok());
-        if let (Some(tag), Some(entry)) = (name_of(&path), entry) {
-            repo.tags.insert(tag, entry);
-        }
-    }
-    if repo.is_public || !repo.manifests.is_empty() || !repo.tags.is_empty() {
-        state.repos.insert(source.clone(), repo);
-        state.recount(&source);
-    }
-    Ok(())
-}
-
-/// A manifest that is what its name says; none if it is not.
-fn read_manifest(layout: &Layout, digest: &Digest) -> Option<Manifest> {
-    let bytes = fs::read(layout.blob(digest)).ok().filter(|bytes| digest.names(bytes))?;
-    Manifest::read(&bytes).ok()
 }
 
 impl State {
@@ -226,28 +140,6 @@ impl State {
 }
 
 impl Inner {
-    /// The record of a repository, with the findings of other nodes a moment ago.
-    fn repo<'a>(&self, state: &'a mut State, source: &Source) -> Result<Option<&'a Repo>, StoreError> {
-        if state.others.is_some() {
-            let dir = repo_dir(&self.layout, source);
-            let dirs = [dir.join("_tags"), dir.join("_manifests"), dir];
-            if self.has_news(state, &dirs, now_utc()) {
-                for path in list(&dirs[1])? {
-                    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-                    if let Ok(digest) = name.replacen('-', ":", 1).parse() {
-                        self.knows(state, &digest);
-                    }
-                }
-                read_repo(&self.layout, state, source.clone())?;
-            }
-        }
-        let repo = state.repos.get_mut(source);
-        Ok(repo.map(|repo| {
-            repo.used_at = now_utc();
-            &*repo
-        }))
-    }
-
     /// Forgets a manifest whose blob is gone.
     pub(super) fn drop_manifest(&self, state: &mut State, digest: &Digest) -> Result<(), StoreError> {
         state.manifests.remove(digest);
@@ -280,7 +172,9 @@ impl Store {
     /// The tag when a client last asked for it.
     #[must_use]
     pub fn tag(&self, source: &Source, tag: &Tag) -> Option<TagEntry> {
-        self.inner.repo(&mut self.lock(), source).ok()??.tags.get(tag).cloned()
+        let mut state = self.lock();
+        self.inner.look_at(&mut state, source, Looked::Tag(tag)).ok()?;
+        self.inner.repo(&mut state, source)?.tags.get(tag).cloned()
     }
 
     /// Notes what a tag is.
@@ -355,7 +249,8 @@ impl Store {
     pub fn manifest(&self, source: &Source, digest: &Digest, now: Utc) -> Result<Option<Stored>, StoreError> {
         let known = {
             let mut state = self.lock();
-            let entry = self.inner.repo(&mut state, source)?.and_then(|repo| repo.manifests.get(digest));
+            self.inner.look_at(&mut state, source, Looked::Manifest(digest))?;
+            let entry = self.inner.repo(&mut state, source).and_then(|repo| repo.manifests.get(digest));
             entry.map(|e| e.media_type.clone()).zip(state.manifests.get(digest).cloned())
         };
         let Some((media_type, manifest)) = known else { return Ok(None) };
@@ -374,15 +269,22 @@ impl Store {
     #[must_use]
     pub fn part_of(&self, source: &Source, digest: &Digest) -> Option<Part> {
         let mut state = self.lock();
-        self.inner.repo(&mut state, source).ok()??;
-        let repo = state.repos.get(source)?;
-        state.manifests.part_in(digest, &repo.manifests)
+        self.inner.repo(&mut state, source);
+        let find = |state: &State| state.manifests.part_in(digest, &state.repos.get(source)?.manifests);
+        if let Some(part) = find(&state) {
+            return Some(part);
+        }
+        // Another node may have served its manifest.
+        self.inner.look_at(&mut state, source, Looked::Manifests).ok()?;
+        find(&state)
     }
 
     /// Whether anyone may have what is in this repository.
     #[must_use]
     pub fn is_public(&self, source: &Source) -> bool {
-        self.inner.repo(&mut self.lock(), source).ok().flatten().is_some_and(|repo| repo.is_public)
+        let mut state = self.lock();
+        let looked = self.inner.look_at(&mut state, source, Looked::Public);
+        looked.is_ok() && self.inner.repo(&mut state, source).is_some_and(|repo| repo.is_public)
     }
 
     /// Notes whether its registry gives this repository to anyone.

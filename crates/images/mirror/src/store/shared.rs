@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Fingerprint, Inner, RESUME, SCRUB, State, Store, StoreError,
+    claims::{ANNOUNCED, Fresh, Heard, NodeReservations},
     layout::{Layout, list},
     part_name::{PartName, digest_of},
 };
@@ -36,36 +37,22 @@ const MAX_SEEN: usize = 32_768;
 /// Smaller blobs are hashed faster than what is known of them is read.
 const SEALED: u64 = 1 << 20;
 
-/// The statement of a node about itself: the file `claims/NODE`, which only it writes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct NodeReservations {
-    /// Grows, as a sign of life.
-    beat: u64,
-    /// Bytes that are wanted, and perhaps not to be had.
-    asking: u64,
-    /// Bytes set aside for parts that it writes.
-    held: BTreeMap<Digest, u64>,
-    /// Bytes reserved for layers of images whose manifest it has served: they come once, from any
-    /// node.
-    expected: BTreeMap<Digest, u64>,
-    /// The blobs that it published a moment ago.
-    fresh: Vec<Digest>,
-    /// Blobs that are being sent to clients.
-    reading: Vec<Digest>,
-}
-
 /// The others, as seen from here.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     mine: NodeReservations,
-    /// The blobs published from here, and the time until which they are announced.
-    fresh: HashMap<Digest, Utc>,
-    nodes: HashMap<String, (NodeReservations, Utc)>,
+    /// The blobs published from here, as they are announced.
+    fresh: Fresh,
+    /// Blobs that others announced and that could not be seen yet, and until when it is looked for them.
+    awaited: HashMap<Digest, Utc>,
+    nodes: HashMap<String, Heard>,
     seen: HashMap<PathBuf, Watched>,
     /// Bytes that others have reserved, and of parts without a writer.
     pub(super) bytes: u64,
     /// Bytes in `trash`.
     pub(super) thrown: u64,
+    /// Of each of its files, none of which changes.
+    sizes: HashMap<PathBuf, u64>,
     looked: Utc,
     listed: Utc,
     loaded: Utc,
@@ -111,13 +98,13 @@ impl Others {
 
     fn alive(&self) -> impl Iterator<Item = &NodeReservations> {
         let now = self.looked;
-        self.nodes.values().filter(move |(_, at)| now.since(*at) < SILENT).map(|(claims, _)| claims)
+        self.nodes.values().filter(move |heard| now.since(heard.at) < SILENT).map(|heard| &heard.claims)
     }
 
     /// Those who gave a sign of life when it was looked last.
     fn names(&self) -> impl Iterator<Item = &String> {
         let now = self.looked;
-        self.nodes.iter().filter(move |(_, (_, at))| now.since(*at) < SILENT).map(|(name, _)| name)
+        self.nodes.iter().filter(move |(_, heard)| now.since(heard.at) < SILENT).map(|(name, _)| name)
     }
 
     /// Whether another node wants room just now.
@@ -142,7 +129,7 @@ impl Inner {
     /// Says what this node has set aside, and that it wants `asking` more.
     pub(super) fn claim(&self, state: &mut State, asking: u64, now: Utc) -> Result<(), StoreError> {
         let Some(others) = &mut state.others else { return Ok(()) };
-        others.fresh.retain(|_, until| now < *until);
+        others.fresh.expire(now);
         let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
         for (digest, reservation) in &state.reserved {
             let of = if reservation.is_expected() { &mut expected } else { &mut held };
@@ -152,8 +139,8 @@ impl Inner {
         let open_after_evict = state.open_after_evict.iter().filter(|(_, reader)| reader.strong_count() > 0);
         let reading = state.blobs.iter().filter(|(_, b)| is_read(b)).map(|(digest, _)| digest);
         let reading = reading.chain(open_after_evict.map(|(digest, _)| digest)).cloned().collect();
-        let (beat, fresh) = (others.mine.beat + 1, others.fresh.keys().cloned().collect());
-        others.mine = NodeReservations { beat, asking, held, expected, fresh, reading };
+        let (beat, first, fresh) = (others.mine.beat + 1, others.fresh.first, others.fresh.text.clone());
+        others.mine = NodeReservations { beat, asking, held, expected, first, fresh, reading };
         let text = serde_json::to_vec(&others.mine).unwrap_or_default();
         let file = self.layout.dir("claims").join(self.layout.node());
         // Read by others, and of no use after a crash: it need not be on the disk.
@@ -163,7 +150,7 @@ impl Inner {
     /// A blob published from here is announced until all nodes have seen it.
     pub(super) fn published(&self, state: &mut State, digest: &Digest, now: Utc) {
         if let Some(others) = &mut state.others {
-            others.fresh.insert(digest.clone(), now.after(SILENT / 2));
+            others.fresh.push(digest, now);
         }
     }
 
@@ -187,25 +174,22 @@ impl Inner {
             if name == self.layout.node() || name.starts_with('.') {
                 continue;
             }
-            // Written whole; what cannot be read is another version's.
-            let claims = fs::read(&path)
-                .ok()
-                .and_then(|bytes| serde_json::from_slice::<NodeReservations>(&bytes).ok());
-            let Some(claims) = claims else { continue };
-            there.insert(name.clone());
-            match others.nodes.get_mut(&name) {
-                Some((before, _)) if *before == claims => {}
-                _ => {
-                    others.nodes.insert(name, (claims, now));
-                }
+            let Ok(text) = fs::read(&path) else { continue };
+            let before = others.nodes.get(&name);
+            if before.is_some_and(|heard| heard.is(&text)) {
+                there.insert(name);
+                continue;
             }
+            // Written whole; what cannot be read is another version's.
+            let Some((heard, published)) = Heard::read(text, before, now) else { continue };
+            others.awaited.extend(published.into_iter().map(|digest| (digest, now.after(ANNOUNCED))));
+            there.insert(name.clone());
+            others.nodes.insert(name, heard);
         }
         others.nodes.retain(|name, _| there.contains(name));
-        for digest in others.alive().flat_map(|claims| &claims.fresh) {
-            if !state.blobs.contains_key(digest) {
-                self.notice(state, digest);
-            }
-        }
+        others.awaited.retain(|digest, until| {
+            !state.blobs.contains_key(digest) && !self.notice(state, digest) && now < *until
+        });
         let mut held: Vec<(&Digest, u64)> = Vec::new();
         let mut expected: BTreeMap<&Digest, u64> = BTreeMap::new();
         let mut bytes = 0u64;
@@ -230,8 +214,8 @@ impl Inner {
                     node if node == self.layout.node() => {
                         state.reserved.get(&name.digest).is_some_and(|r| !r.is_expected())
                     }
-                    node => others.nodes.get(node).is_some_and(|(claims, at)| {
-                        now.since(*at) < SILENT && claims.held.contains_key(&name.digest)
+                    node => others.nodes.get(node).is_some_and(|heard| {
+                        now.since(heard.at) < SILENT && heard.claims.held.contains_key(&name.digest)
                     }),
                 });
                 if !is_claimed {
@@ -241,12 +225,21 @@ impl Inner {
         }
         others.bytes = bytes;
         let trash = list(&self.layout.dir("trash"))?;
-        others.thrown = trash.iter().map(|path| fs::metadata(path).map_or(0, |meta| meta.len())).sum();
+        let mut sizes = HashMap::with_capacity(trash.len());
+        for path in trash {
+            let before = others.sizes.get(&path).copied();
+            let size = before.or_else(|| Some(fs::metadata(&path).ok()?.len())).unwrap_or_default();
+            sizes.insert(path, size);
+        }
+        others.thrown = sizes.values().sum();
+        others.sizes = sizes;
         Ok(())
     }
 
     /// Brings the index in step with the directory.
     fn look_at_blobs(&self, state: &mut State, others: &mut Others, now: Utc) -> Result<(), StoreError> {
+        // The blobs of each directory that was read.
+        let mut read: HashMap<(&str, String), HashSet<Digest>> = HashMap::new();
         for algorithm in ["sha256", "sha512"] {
             for shard in list(&self.layout.dir("blobs").join(algorithm))? {
                 if !others.has_changed(&shard, now) {
@@ -262,14 +255,16 @@ impl Inner {
                     there.insert(digest);
                 }
                 let prefix = shard.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let gone = |d: &&Digest| {
-                    d.algorithm().name() == algorithm && d.hex().starts_with(&prefix) && !there.contains(*d)
-                };
-                let gone: Vec<Digest> = state.blobs.keys().filter(gone).cloned().collect();
-                for digest in gone {
-                    state.forget(&digest);
-                }
+                read.insert((algorithm, prefix), there);
             }
+        }
+        let is_gone = |digest: &&Digest| {
+            let shard = (digest.algorithm().name(), digest.hex()[..2].to_owned());
+            read.get(&shard).is_some_and(|there| !there.contains(*digest))
+        };
+        let gone: Vec<Digest> = state.blobs.keys().filter(is_gone).cloned().collect();
+        for digest in gone {
+            state.forget(&digest);
         }
         Ok(())
     }
@@ -408,11 +403,9 @@ impl Inner {
         self.load(state, now)
     }
 
-    /// Whether a repository's directory may have changed since it was read.
-    pub(super) fn has_news(&self, state: &mut State, dirs: &[PathBuf], now: Utc) -> bool {
-        let Some(others) = &mut state.others else { return false };
-        // All are looked at, as a look is what is remembered.
-        dirs.iter().filter(|dir| others.has_changed(dir, now)).count() > 0
+    /// Whether a directory may have changed since it was read. One that is not shared is read once.
+    pub(super) fn has_news(&self, state: &mut State, dir: &Path, now: Utc) -> bool {
+        state.others.as_mut().is_none_or(|others| others.has_changed(dir, now))
     }
 }
 

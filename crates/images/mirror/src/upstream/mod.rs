@@ -7,6 +7,7 @@ mod fault;
 pub(crate) mod fuzz;
 mod guard;
 mod login;
+mod retry;
 mod special;
 mod token;
 
@@ -366,8 +367,7 @@ impl Upstreams {
                 Err(Fault::Denied { what: ask.what(), status: code })
             }
             status @ (429 | 503) => {
-                let after = response.headers().get(header::RETRY_AFTER).and_then(|v| v.to_str().ok());
-                let after = after.and_then(|v| v.trim().parse().ok()).map(Duration::from_secs);
+                let after = retry::after(response.headers(), now);
                 if let (503, None) = (status, after) {
                     return Err(outage(ask, "its registry answers 503"));
                 }

@@ -172,30 +172,45 @@ fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
         });
     }
     let config = std::fs::read_to_string(root.join("etc/containerd/config.toml")).unwrap_or_default();
-    if root.join("etc/containerd/certs.d").is_dir() && !config.contains("certs.d") {
-        checks.push(check(
-            "containerd",
-            Verdict::Warn,
-            "its configuration has no config_path, so Kubernetes' pulls do not look into certs.d",
-            Some("set config_path = \"/etc/containerd/certs.d\" in its registry section; nerdctl and ctr --hosts-dir look by themselves"),
-        ));
-    }
-    if has_list(&config) {
-        checks.push(check(
-            "containerd",
-            Verdict::Warn,
-            "its config_path names several directories, and pulls of containerd 2.1 and 2.2 go past the cache then",
-            Some("set config_path = \"/etc/containerd/certs.d\", and restart containerd"),
-        ));
+    if root.join("etc/containerd/certs.d").is_dir() {
+        checks.extend(registry_section(&config));
     }
     checks
 }
 
-/// Whether containerd's `config_path` is a list, separated by colons.
-fn has_list(config: &str) -> bool {
-    config.lines().filter_map(|line| line.trim().split_once('=')).any(|(key, value)| {
-        key.trim() == "config_path" && value.split('#').next().is_some_and(|value| value.contains(':'))
+/// Judges containerd's `config_path`, by which the pulls of Kubernetes find the cache.
+fn registry_section(config: &str) -> Option<Check> {
+    let found = match config_paths(config) {
+        paths if paths.is_empty() => {
+            "its configuration has no config_path, so Kubernetes' pulls do not look into certs.d"
+        }
+        paths if paths.iter().any(|path| path.contains(':')) && !pulls_locally(config) => {
+            "its config_path names several directories, and pulls of containerd 2.1 and later go past the cache then"
+        }
+        _ => return None,
+    };
+    let advice = "set config_path = \"/etc/containerd/certs.d\" in its registry section, and restart containerd; \
+                  nerdctl and ctr --hosts-dir look by themselves";
+    Some(check("containerd", Verdict::Warn, found, Some(advice)))
+}
+
+/// The values of a key, without quotes and comments.
+fn values<'a>(config: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+    config.lines().filter_map(move |line| {
+        let (name, value) = line.trim().split_once('=')?;
+        (name.trim() == key)
+            .then(|| value.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']))
     })
+}
+
+/// The values of `config_path` that name a directory, or several with colons between them.
+fn config_paths(config: &str) -> Vec<&str> {
+    values(config, "config_path").filter(|path| !path.is_empty()).collect()
+}
+
+/// Whether containerd 2 pulls without its transfer service, which takes a list for one directory.
+fn pulls_locally(config: &str) -> bool {
+    values(config, "use_local_image_pull").any(|value| value == "true")
 }
 
 #[cfg(test)]
@@ -203,13 +218,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn config_path_with_a_colon_is_a_list() {
+    fn config_path_that_containerd_does_not_read_is_named() {
         let section = "[plugins.\"io.containerd.cri.v1.images\".registry]\n";
-        assert!(has_list(&format!(
-            "{section}  config_path = '/etc/containerd/certs.d:/etc/docker/certs.d'\n"
-        )));
-        assert!(!has_list(&format!("{section}  config_path = \"/etc/containerd/certs.d\" # one: no list\n")));
-        assert!(!has_list("# config_path = \"/a:/b\"\nroot = \"/a:/b\"\n"));
+        let found = |text: &str| registry_section(&format!("{section}{text}\n")).map(|check| check.found);
+        let list = "  config_path = '/etc/containerd/certs.d:/etc/docker/certs.d'";
+        assert!(found(list).is_some_and(|text| text.contains("several directories")));
+        assert_eq!(found(&format!("use_local_image_pull = true\n{list}")), None);
+        assert_eq!(found("  config_path = \"/etc/containerd/certs.d\" # one: no list"), None);
+        for none in
+            ["", "config_path = ''", "# config_path = \"/etc/containerd/certs.d\"", "root = \"/a:/b\""]
+        {
+            assert!(found(none).is_some_and(|text| text.contains("no config_path")), "{none}");
+        }
     }
 
     #[test]

@@ -133,7 +133,8 @@ fn containerd(program: &'static str, socket: &Path, tag: &str) -> Pull {
     let advice = match program {
         "crictl" => {
             "set config_path = \"/etc/containerd/certs.d\" in the registry section of containerd's \
-             configuration, one directory instead of a list with colons, and restart containerd"
+             configuration, one directory instead of a list with colons, which is the default of containerd 2.2 \
+             and later, and restart containerd"
         }
         _ => "`weir image setup --only containerd` writes /etc/containerd/certs.d/_default/hosts.toml",
     };

@@ -96,7 +96,7 @@ const CONTAINERD: &[Wanted] = &[Wanted {
     path: "etc/containerd/certs.d/_default/hosts.toml",
     merge: add_host,
     part: take_host,
-    then: "nothing: containerd reads it at each pull, if its config_path is /etc/containerd/certs.d",
+    then: "nothing: containerd reads it at each pull, if its config_path is /etc/containerd/certs.d alone",
 }];
 
 const BEGIN: &str = "# weir image setup: begin";
