@@ -17,7 +17,7 @@ use nix::{errno::Errno, time::ClockId};
 use weir_bpf::{Edt as Program, EdtClass, EdtLink, EdtRule, attach};
 use weir_netlink::{
     Netlink,
-    tc::{self, Counters, Hook, Verdict},
+    tc::{self, Counters, Hook, Qdisc, Verdict},
 };
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, TcHandle};
@@ -47,15 +47,6 @@ const BURST: Duration = Duration::from_millis(1);
 /// More transmit queues than anyone has.
 const MAX_QUEUES: u16 = 256;
 
-/// A qdisc as it was set up.
-#[derive(Debug, PartialEq, Eq)]
-struct Placed {
-    kind: String,
-    handle: TcHandle,
-    parent: TcHandle,
-    options: Vec<u8>,
-}
-
 /// The qdisc at the device's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Root {
@@ -81,6 +72,25 @@ impl Root {
         }
     }
 
+    /// Whether these qdiscs are the ones that it is made of, with its options.
+    fn is(self, there: &[Qdisc], queues: u32) -> bool {
+        let root = |q: &Qdisc| q.handle == HANDLE && q.parent == TcHandle::ROOT;
+        let below = |q: &Qdisc, queue: u16| {
+            q.is_fq()
+                && q.handle == TcHandle::new(FIRST_FQ + queue, 0)
+                && q.parent == TcHandle::new(MAJOR, queue)
+        };
+        match (self, there) {
+            (Root::Fq, [fq]) => root(fq) && fq.is_fq(),
+            (Root::Tbf { rate, burst }, [tbf, fq]) => root(tbf) && tbf.is_tbf(rate, burst) && below(fq, 1),
+            (Root::Mq, [mq, fqs @ ..]) => {
+                let all = u32::try_from(fqs.len()) == Ok(queues);
+                root(mq) && mq.kind == "mq" && all && (1..).zip(fqs).all(|(queue, fq)| below(fq, queue))
+            }
+            _ => false,
+        }
+    }
+
     fn kind(self) -> &'static str {
         match self {
             Root::Fq => "fq",
@@ -103,7 +113,7 @@ pub struct Edt {
     /// None before the first plan, which tells.
     root: Option<Root>,
     /// The device's qdiscs as they read when they were set up.
-    placed: Vec<Placed>,
+    placed: Vec<Qdisc>,
     patrolled: Instant,
     writes: u64,
     found_rules: Vec<EdtRule>,
@@ -191,7 +201,7 @@ impl Edt {
         self.attach()?;
         let there = self.qdiscs()?;
         let found = there.iter().find(|q| q.parent == TcHandle::ROOT);
-        let ours = |q: &&Placed| q.handle == HANDLE && ["fq", "mq", "tbf"].contains(&q.kind.as_str());
+        let ours = |q: &&Qdisc| q.handle == HANDLE && ["fq", "mq", "tbf"].contains(&q.kind.as_str());
         let root = match (self.root, found.filter(ours)) {
             (Some(root), _) => root,
             // An earlier agent's: whether it is the right one the first plan tells.
@@ -202,6 +212,10 @@ impl Edt {
             (None, None) if self.ifb.queues > 1 => Root::Mq,
             (None, None) => Root::Fq,
         };
+        // An earlier agent's stay as they are: writing the same options again disturbs packets that wait.
+        if there == self.placed && root.is(&there, self.ifb.queues) {
+            return Ok(());
+        }
         // The qdisc is of another engine or program: the device is weir's. An fq with altered
         // options keeps those that are not written, so that it goes too.
         if let Some(found) = found
@@ -234,12 +248,10 @@ impl Edt {
     }
 
     /// The device's qdiscs now, without those of the kernel's own making and clsact.
-    fn qdiscs(&mut self) -> Result<Vec<Placed>, EngineError> {
+    fn qdiscs(&mut self) -> Result<Vec<Qdisc>, EngineError> {
         let found = self.ifb.netlink.qdiscs(self.ifb.index)?;
         let ours = found.into_iter().filter(|q| q.handle.0 != 0 && q.parent != TcHandle::CLSACT);
-        Ok(ours
-            .map(|q| Placed { kind: q.kind, handle: q.handle, parent: q.parent, options: q.options })
-            .collect())
+        Ok(ours.map(|q| Qdisc { counters: Counters::default(), ..q }).collect())
     }
 
     fn attach(&mut self) -> Result<(), EngineError> {

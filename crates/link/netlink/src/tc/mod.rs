@@ -9,7 +9,10 @@ use std::{os::fd::RawFd, time::Duration};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use weir_units::{BitRate, Bytes, TcHandle};
 
-use super::{Attrs, Request};
+use super::{
+    Attrs, Request,
+    attrs::{attributes, u32_of, u64_of},
+};
 
 mod read;
 
@@ -22,6 +25,8 @@ const RTM_DELTFILTER: u16 = 45;
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
 
 /// The kernel counts bursts in ticks of 64 ns (`PSCHED_SHIFT`, include/net/pkt_sched.h).
 const TICK: Duration = Duration::from_nanos(64);
@@ -209,26 +214,61 @@ pub fn add_htb(index: u32, device: &str, handle: TcHandle, default_minor: u16) -
 /// the one of this handle such: as many packets as come, each as long as anyone says.
 #[must_use]
 pub fn set_fq(index: u32, device: &str, handle: TcHandle, parent: TcHandle) -> Request {
-    const TCA_FQ_PLIMIT: u16 = 1;
-    const TCA_FQ_FLOW_PLIMIT: u16 = 2;
-    const TCA_FQ_FLOW_MAX_RATE: u16 = 7;
-    const TCA_FQ_HORIZON: u16 = 14;
-    // The program that stamps departure times bounds queues by class, in bytes. The defaults,
-    // 10,000 packets and 100 of a flow, would drop behind its back.
-    const PACKETS: u32 = 1 << 20;
-    const HORIZON: Duration = Duration::from_secs(900);
     let mut body = tcmsg(index, handle, parent, 0);
     body.put_str(TCA_KIND, "fq").nest(TCA_OPTIONS, |o| {
-        o.put_u32(TCA_FQ_PLIMIT, PACKETS)
-            .put_u32(TCA_FQ_FLOW_PLIMIT, PACKETS)
-            .put_u32(TCA_FQ_FLOW_MAX_RATE, u32::MAX)
-            .put_u32(TCA_FQ_HORIZON, u32::try_from(HORIZON.as_micros()).unwrap_or(u32::MAX));
+        for (option, value) in fq_options() {
+            o.put_u32(option, value);
+        }
     });
     Request {
         kind: RTM_NEWQDISC,
         flags: NLM_F_CREATE | NLM_F_REPLACE,
         body: body.into_bytes(),
         what: format!("add fq {handle} to {device} (needs CONFIG_NET_SCH_FQ, `modprobe sch_fq`)"),
+    }
+}
+
+/// The options of [`set_fq`]. The program that stamps departure times bounds queues by class, in bytes. The
+/// defaults, 10,000 packets and 100 of a flow, would drop behind its back.
+fn fq_options() -> [(u16, u32); 4] {
+    const TCA_FQ_PLIMIT: u16 = 1;
+    const TCA_FQ_FLOW_PLIMIT: u16 = 2;
+    const TCA_FQ_FLOW_MAX_RATE: u16 = 7;
+    const TCA_FQ_HORIZON: u16 = 14;
+    const PACKETS: u32 = 1 << 20;
+    const HORIZON: Duration = Duration::from_secs(900);
+    let horizon = u32::try_from(HORIZON.as_micros()).unwrap_or(u32::MAX);
+    [
+        (TCA_FQ_PLIMIT, PACKETS),
+        (TCA_FQ_FLOW_PLIMIT, PACKETS),
+        (TCA_FQ_FLOW_MAX_RATE, u32::MAX),
+        (TCA_FQ_HORIZON, horizon),
+    ]
+}
+
+impl Qdisc {
+    /// Whether it is an fq with the options of [`set_fq`].
+    #[must_use]
+    pub fn is_fq(&self) -> bool {
+        let has = |option: &(u16, u32)| {
+            attributes(&self.options).any(|(kind, value)| kind == option.0 && value == option.1.to_ne_bytes())
+        };
+        self.kind == "fq" && fq_options().iter().all(has)
+    }
+
+    /// Whether it is a TBF with the options of [`set_tbf`]. The kernel rounds the burst to its ticks.
+    #[must_use]
+    pub fn is_tbf(&self, rate: BitRate, burst: Bytes) -> bool {
+        let mut parms =
+            attributes(&self.options).filter(|(kind, value)| *kind == TCA_TBF_PARMS && value.len() >= 36);
+        let rate64 =
+            attributes(&self.options).find(|(kind, value)| *kind == TCA_TBF_RATE64 && value.len() >= 8);
+        self.kind == "tbf"
+            && parms.any(|(_, parms)| {
+                let found = rate64.map_or_else(|| u64::from(u32_of(&parms[8..])), |(_, value)| u64_of(value));
+                let found_burst = bytes_of_ticks(u32_of(&parms[28..]), BitRate(found * 8));
+                found == rate.bytes_per_sec() && found_burst.0.abs_diff(burst.0) <= 1 + burst.0 / 100
+            })
     }
 }
 
@@ -309,8 +349,6 @@ pub fn set_tbf(index: u32, device: &str, handle: TcHandle, rate: BitRate, burst:
 
 /// Kind and options of a TBF without a peak rate; `limit` is its own queue's, if it has one.
 fn put_tbf(body: &mut Attrs, rate: BitRate, burst: Bytes, limit: Bytes) {
-    const TCA_TBF_PARMS: u16 = 1;
-    const TCA_TBF_RATE64: u16 = 4;
     const TCA_TBF_BURST: u16 = 6;
     let mut parms = Vec::with_capacity(36);
     parms.extend_from_slice(&ratespec(rate));
