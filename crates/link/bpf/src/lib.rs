@@ -25,7 +25,7 @@ mod simulation;
 mod user;
 
 pub use classify::{
-    Classifier, ClassifierConfig, ENTRIES, LocalPrefix, MASKS, Restored, RuleSet, RulesError, SelectorRule,
+    Classifier, ClassifierConfig, ENTRIES, LocalPrefix, MASKS, Restored, RuleSet, RulesError, SelectorRule, Weights,
     Wanted, port_blocks,
 };
 pub use common::{Error, attach};
