@@ -39,9 +39,7 @@ impl Htb {
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
     pub fn open(link: &str, attachments: &Attachments) -> Result<Htb, EngineError> {
         let mut ifb = Ifb::open(link, 1)?;
-        // A link that has gone meanwhile has a new agent when it is back.
-        let is_bare = ifb.netlink.link(link).is_ok_and(|link| !link.has_ethernet());
-        let scales = if is_bare { Some(Scales::new(attachments.classifier().weights()?)) } else { None };
+        let scales = if ifb.lacks_ethernet(link) { Some(Scales::new(attachments.classifier().weights()?)) } else { None };
         let mut htb = Htb {
             ifb,
             applied: BTreeMap::new(),
