@@ -29,7 +29,7 @@ pub(super) fn connect(a: (&Netns, &str), b: (&Netns, &str), between: &Netns) -> 
     let script = format!(
         "ip link add wa type wireguard; ip link add wb type wireguard; a=$(wg genkey); b=$(wg genkey)\n\
          peer() {{ echo \"[Interface]\nPrivateKey = $2\nListenPort = $3\n[Peer]\nPublicKey = $(echo $4 | wg pubkey)\n\
-         Endpoint = 127.0.0.1:$5\nAllowedIPs = 0.0.0.0/0, ::/0\" | wg setconf $1 /dev/stdin; }}\n\
+         Endpoint = 127.0.0.1:$5\nAllowedIPs = 0.0.0.0/0, ::/0\" | wg setconf $1 /proc/self/fd/0; }}\n\
          peer wa $a {a_port} $b {b_port}; peer wb $b {b_port} $a {a_port}"
     );
     between.exec(&["sh", "-euc", &script]).context("cannot make WireGuard devices (CONFIG_WIREGUARD)")?;
