@@ -11,8 +11,7 @@ use weir_netlab::{
     traffic::{Load, UDP_PAYLOAD},
 };
 use weir_netns_tests::{
-    EngineBounds, EngineKind, Node, Origin, Rate, Stream, can_have, containers, for_each_engine,
-    measure_once,
+    EngineBounds, EngineKind, Node, Origin, Rate, Stream, can_have, containers, for_each_engine, measure_once,
 };
 use weir_units::BitRate;
 

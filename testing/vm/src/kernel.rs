@@ -143,7 +143,10 @@ fn candidates(names: &str, wanted: &Wanted<'_>) -> Vec<Candidate> {
 /// Where the flavour begins: behind the version and its number of the build, `6.1.0-56-` or
 /// `7.2.12+deb13-`.
 fn flavour_at(name: &str) -> usize {
-    name.match_indices('-').map(|(at, _)| at + 1).find(|&at| name[at..].starts_with(char::is_alphabetic)).unwrap_or(name.len())
+    name.match_indices('-')
+        .map(|(at, _)| at + 1)
+        .find(|&at| name[at..].starts_with(char::is_alphabetic))
+        .unwrap_or(name.len())
 }
 
 /// Whether a version begins with the wanted numbers: 6.1 is not 6.12.

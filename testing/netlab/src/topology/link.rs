@@ -78,8 +78,12 @@ impl Line {
         let (near, far) = ((node, UPLINK), (srv, FAR_END));
         match uplink {
             Uplink::Ethernet => Ok(None),
-            Uplink::Tunnel => Ok(Some(Line::Tunnel { _relay: tun::Relay::between(near, far, tun::Kind::None)? })),
-            Uplink::RawIp => Ok(Some(Line::Tunnel { _relay: tun::Relay::between(near, far, tun::Kind::RawIp)? })),
+            Uplink::Tunnel => {
+                Ok(Some(Line::Tunnel { _relay: tun::Relay::between(near, far, tun::Kind::None)? }))
+            }
+            Uplink::RawIp => {
+                Ok(Some(Line::Tunnel { _relay: tun::Relay::between(near, far, tun::Kind::RawIp)? }))
+            }
             Uplink::Ppp => Ok(Some(Line::Serial { _line: ppp::Line::between(near, far)? })),
             // The kernel carries the packets by itself.
             Uplink::WireGuard => wireguard::connect(near, far, wire).map(|()| None),

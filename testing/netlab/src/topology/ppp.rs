@@ -69,9 +69,9 @@ impl Line {
 impl End {
     fn on(terminal: &OwnedFd, (netns, name): (&Netns, &str)) -> Result<End> {
         // Channels and units belong to the namespace of the process that makes them.
-        let (end, unit) = netns
-            .within(|| make(terminal))?
-            .with_context(|| format!("a ppp device in namespace {} (/dev/ppp, CONFIG_PPP_ASYNC)", netns.name()))?;
+        let (end, unit) = netns.within(|| make(terminal))?.with_context(|| {
+            format!("a ppp device in namespace {} (/dev/ppp, CONFIG_PPP_ASYNC)", netns.name())
+        })?;
         netns.ip(&format!("link set dev ppp{unit} name {name}\nlink set dev {name} mtu {MTU} up\n"))?;
         Ok(end)
     }

@@ -18,9 +18,9 @@ use libbpf_rs::{
 };
 
 pub use self::restore::{Restored, Wanted};
-pub use self::weights::Weights;
 pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
 use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
+pub use self::weights::Weights;
 use crate::{Credits, Error, UserPath, common::entries::ignore, pacing::EarlierPacing};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
@@ -269,7 +269,9 @@ impl Classifier {
     /// [`Error`].
     pub fn weights(&self) -> Result<Weights, Error> {
         let counters = MapHandle::try_from(&self.skeleton.maps.weir_counters);
-        Ok(Weights { counters: counters.map_err(|source| Error { what: "share the map of counters", source })? })
+        Ok(Weights {
+            counters: counters.map_err(|source| Error { what: "share the map of counters", source })?,
+        })
     }
 
     /// Begins to count a class's node-local traffic, or forgets it.

@@ -39,7 +39,11 @@ impl Htb {
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
     pub fn open(link: &str, attachments: &Attachments) -> Result<Htb, EngineError> {
         let mut ifb = Ifb::open(link, 1)?;
-        let scales = if ifb.lacks_ethernet(link) { Some(Scales::new(attachments.classifier().weights()?)) } else { None };
+        let scales = if ifb.lacks_ethernet(link) {
+            Some(Scales::new(attachments.classifier().weights()?))
+        } else {
+            None
+        };
         let mut htb = Htb {
             ifb,
             applied: BTreeMap::new(),

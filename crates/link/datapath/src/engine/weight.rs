@@ -85,7 +85,10 @@ impl Scales {
             let (weighed, excess) = (now.0 - before.0, now.1.saturating_sub(before.1));
             scale.seen = Some(now);
             scale.recent.add(weighed, excess);
-            for above in [node.class.parent.minor(), ROOT].into_iter().take(if node.class.parent.minor() == ROOT { 1 } else { 2 }) {
+            for above in [node.class.parent.minor(), ROOT]
+                .into_iter()
+                .take(if node.class.parent.minor() == ROOT { 1 } else { 2 })
+            {
                 let sum = sums.entry(above).or_default();
                 *sum = (sum.0 + weighed, sum.1 + excess);
             }
