@@ -100,8 +100,8 @@ fn empty(node: &Node) {
     }
 }
 
-/// TCP of a container, of the host and of both, then a container's small datagrams: each fills the
-/// capacity, and none of it goes to a header that the uplink does not have.
+/// TCP of a container, of the host and of both fills the capacity, and so do a container's small
+/// datagrams. No part of it goes to a header that the uplink does not have.
 fn payload(engine: EngineKind, uplink: Uplink) {
     if !can_have(uplink) {
         return;

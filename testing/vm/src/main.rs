@@ -71,7 +71,7 @@ struct Guest {
     /// The newest kernel whose version begins so, as `6.12`; or `newest` of all.
     #[arg(long, default_value = "newest")]
     kernel: String,
-    /// Which of Debian's builds: `amd64` is larger and has what `cloud-amd64` lacks, as PPP.
+    /// Debian's build: `amd64` is larger and has drivers that `cloud-amd64` lacks, as PPP.
     #[arg(long, default_value = "cloud-amd64")]
     flavour: String,
     /// Ask Debian for a newer kernel now; else once a week.

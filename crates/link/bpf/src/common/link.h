@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes that a packet takes of the link. A packet is charged at a place where it may have another
- * link-layer header than on the uplink: a container's frame has an Ethernet header, and on a tunnel's
- * device, PPP or raw IP it has none.
+ * Bytes that a packet takes of the link. A container's frame has an Ethernet header where it is
+ * charged. On an uplink of tunnel, PPP or raw-IP packets it has none.
  *
  * The classifier, which knows both, says in skb->cb how many bytes of each segment are too many. It is
  * read by the scheduler on the ifb.

@@ -206,7 +206,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// What the programs are told of a port.
+    /// The programs' entry for a port.
     fn port_value(&self, index: u32, handle: u32) -> u32 {
         if self.headless.contains(&index) { handle | ClassifierConfig::BARE_PORT } else { handle }
     }

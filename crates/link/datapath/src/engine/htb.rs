@@ -25,7 +25,7 @@ pub struct Htb {
     found: Vec<FoundClass>,
     /// The wanted tree, its rates in bytes of the uplink.
     nodes: Vec<tree::Node>,
-    /// What HTB's bytes are to the uplink's, where they differ.
+    /// The ratio of HTB's bytes to the uplink's, where they differ.
     scales: Option<Scales>,
     /// Classes keep the rates of an earlier agent.
     holds: bool,

@@ -17,7 +17,7 @@ use super::{EngineError, MAJOR, ROOT, tree};
 const ONE: u64 = 1 << 16;
 /// A part that changes by less is not written: one in 1,000.
 const GRAIN: u64 = ONE / 1_000;
-/// What was counted before a look counts for so many sixteenths of itself after it.
+/// Each look keeps so many sixteenths of the earlier counts.
 const MEMORY: u64 = 13;
 
 /// The bytes of late that one class, group or the link was charged for, and those of them that the uplink
@@ -43,7 +43,7 @@ impl Recent {
     }
 }
 
-/// What is known of a class, a group or the link.
+/// The state of a class, a group or the link.
 #[derive(Debug, Clone, Copy, Default)]
 struct Scale {
     recent: Recent,
@@ -80,7 +80,7 @@ impl Scales {
             }
             let now = self.weights.read(TcHandle::new(MAJOR, minor).0)?;
             let scale = self.scales.entry(minor).or_default();
-            // Counters of a class that is tracked anew begin at zero.
+            // The counters of a class that the agent tracks again begin at zero.
             let before = scale.seen.filter(|before| before.0 <= now.0).unwrap_or_default();
             let (weighed, excess) = (now.0 - before.0, now.1.saturating_sub(before.1));
             scale.seen = Some(now);
