@@ -17,7 +17,7 @@ use super::{EngineError, MAJOR, ROOT, tree};
 const ONE: u64 = 1 << 16;
 /// A part that changes by less is not written: one in 1,000.
 const GRAIN: u64 = ONE / 1_000;
-/// Each look keeps so many sixteenths of the earlier counts.
+/// Sixteenths of the earlier counts that each look keeps.
 const MEMORY: u64 = 13;
 
 /// The bytes of late that one class, group or the link was charged for, and those of them that the uplink
