@@ -106,7 +106,7 @@ impl Htb {
     fn enforce(&mut self) -> Result<usize, EngineError> {
         let mut wanted = self.nodes.clone();
         if let Some(scales) = &self.scales {
-            wanted.iter_mut().for_each(|node| scales.to_htb(&mut node.class));
+            wanted.iter_mut().for_each(|node| scales.scale_to_htb(&mut node.class));
         }
         if self.holds {
             self.hold(&mut wanted);
@@ -221,7 +221,7 @@ impl Engine for Htb {
             let minor = found.class.handle.minor();
             let mut counters = found.counters;
             if let Some(scales) = &mut self.scales {
-                counters = scales.to_link(minor, counters);
+                counters = scales.count_on_link(minor, counters);
             }
             out.push(Measured { minor, counters });
             let Some(node) = self.applied.get_mut(&minor) else {

@@ -85,10 +85,8 @@ impl Scales {
             let (weighed, excess) = (now.0 - before.0, now.1.saturating_sub(before.1));
             scale.seen = Some(now);
             scale.recent.add(weighed, excess);
-            for above in [node.class.parent.minor(), ROOT]
-                .into_iter()
-                .take(if node.class.parent.minor() == ROOT { 1 } else { 2 })
-            {
+            let group = Some(node.class.parent.minor()).filter(|minor| *minor != ROOT);
+            for above in group.into_iter().chain([ROOT]) {
                 let sum = sums.entry(above).or_default();
                 *sum = (sum.0 + weighed, sum.1 + excess);
             }
@@ -108,7 +106,7 @@ impl Scales {
     }
 
     /// A class with rates of the uplink, in HTB's bytes.
-    pub(super) fn to_htb(&self, class: &mut HtbClass) {
+    pub(super) fn scale_to_htb(&self, class: &mut HtbClass) {
         let part = self.scales.get(&class.handle.minor()).map_or(0, |scale| scale.part);
         let scaled = |rate: BitRate| rate.scale(ONE, ONE - part);
         class.rate = scaled(class.rate);
@@ -117,7 +115,7 @@ impl Scales {
     }
 
     /// HTB's counters of a class, in the uplink's bytes.
-    pub(super) fn to_link(&mut self, minor: u16, counters: Counters) -> Counters {
+    pub(super) fn count_on_link(&mut self, minor: u16, counters: Counters) -> Counters {
         let scale = self.scales.entry(minor).or_default();
         let carried = |bytes: u64, part: u64| bytes - bytes * part / ONE;
         let part = scale.recent.part();
