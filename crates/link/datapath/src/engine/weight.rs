@@ -141,7 +141,8 @@ mod tests {
         for _ in 0..20 {
             recent.add(100 * 1514, 100 * 14);
         }
-        assert_eq!(recent.part(), 14 * ONE / 1514);
+        // Each look rounds.
+        assert!(recent.part().abs_diff(14 * ONE / 1514) < 3, "{}", recent.part());
         for _ in 0..40 {
             recent.add(100 * 114, 100 * 14);
         }
