@@ -30,6 +30,8 @@ for part in $wanted; do
         [ $part = demo ] || add redis-server
         # Counts instructions.
         [ $part = demo ] || add valgrind
+        # Keys of WireGuard devices.
+        [ $part = demo ] || add wireguard-tools
         # Docker's own packages would conflict with the distribution's.
         command -v dockerd >/dev/null || add docker.io containerd runc
         # Not a package of its own everywhere; tests that want it say so where it is missing.
@@ -40,7 +42,7 @@ for part in $wanted; do
         done
         ;;
     # Other kernels under qemu: what fetches and unpacks them, and the guest's shell.
-    vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux iptables ;;
+    vm) add qemu-system-x86 debian-archive-keyring xz-utils zstd binutils dash util-linux iptables wireguard-tools ;;
     # The kernel that scripts/uml-kernel.sh builds.
     uml) add build-essential bc flex bison dwarves xz-utils ;;
     fuzz) add xz-utils ;;

@@ -9,7 +9,7 @@ use weir_datapath::engine::{
 };
 use weir_discovery::cgroup::Cgroup2;
 use weir_netlink::{
-    Netlink,
+    Link, Netlink,
     tc::{self, Hook, HtbClass, Leaf},
 };
 use weir_units::chain;
@@ -49,11 +49,15 @@ pub fn kernel() -> Vec<Check> {
     checks
 }
 
-/// Tries all engines at once on a small link. This takes one or two seconds.
+/// Tries all engines at once on a small link. This takes one or two seconds. `link`: the device that an
+/// agent shares, if one does.
 #[must_use]
-pub fn engines() -> Vec<Check> {
+pub fn engines(link: Option<&Link>) -> Vec<Check> {
     let check = |kind: EngineKind| -> Check {
         let name = format!("engine {kind}");
+        if let Some(Err(why)) = link.map(|link| kind.takes(link)) {
+            return bad(&name, Verdict::Warn, chain(&why), "needed only if the configuration asks for it");
+        }
         match selftest::run(kind) {
             Ok(Shares { measured: [a, b], .. }) => {
                 ok(&name, format!("passes its self-test: {a:.1} and {b:.1} Mbit/s for weights 1 and 3"))
@@ -188,9 +192,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn engine_user_is_not_for_a_link_without_ethernet() {
+        let link = Link { name: "ppp0".to_owned(), ..Link::default() };
+        let checks = engines(Some(&link));
+        let user = checks.iter().find(|check| check.name == "engine user").unwrap();
+        assert_eq!(user.verdict, Verdict::Warn);
+        assert!(user.found.contains("packets of ppp0 have no Ethernet header"), "{user:?}");
+    }
+
+    #[test]
     fn every_check_says_what_was_found_and_bad_ones_the_way_out() {
         let mut checks = kernel();
-        checks.extend(engines());
+        checks.extend(engines(None));
         assert!(checks.len() >= 3, "{checks:?}");
         for check in &checks {
             assert!(!check.found.is_empty(), "{check:?}");

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use weir_api::{PolicyChange, SetPolicies};
 use weir_netlab::{
-    topology::{Family, Mode},
+    topology::{Family, Mode, Uplink},
     traffic::{self, Flow, Load, Outcome, Timing},
 };
 use weir_share::{Allocator, Demand, Policy, Sharer, Weight};
@@ -211,6 +211,15 @@ impl Division {
     /// If a party names a group that is not there.
     #[must_use]
     pub fn expected(&self, capacity: BitRate, family: Family) -> Vec<Share> {
+        self.expected_on(Uplink::Ethernet, capacity, family)
+    }
+
+    /// The same on an uplink of this kind.
+    ///
+    /// # Panics
+    /// As [`expected`](Division::expected).
+    #[must_use]
+    pub fn expected_on(&self, uplink: Uplink, capacity: BitRate, family: Family) -> Vec<Share> {
         let groups: Vec<Policy> = self.groups.iter().map(|(_, w, min, max)| policy(*w, *min, *max)).collect();
         let sharers: Vec<Sharer> = self
             .parties
@@ -227,7 +236,7 @@ impl Division {
         let share = |(party, &allocation): (&Party, &BitRate)| Share {
             label: party.label.clone(),
             allocation,
-            goodput: allocation.as_mbit() * party.load.payload_share(family),
+            goodput: allocation.as_mbit() * party.load.payload_share_on(uplink, family),
         };
         self.parties.iter().zip(allocations).map(share).collect()
     }

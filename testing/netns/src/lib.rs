@@ -46,7 +46,7 @@ pub use echo::{Echo, RoundTrips};
 pub use engines::{EngineBounds, EngineKind};
 pub use frames::{Frames, RawFrames, drain};
 pub use http::http;
-pub use needs::{Need, can_run, skip};
+pub use needs::{Need, can_have, can_run, skip};
 pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::{Record, Sample};
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};

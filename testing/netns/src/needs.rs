@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path, process::Command};
 
-use weir_netlab::topology::{self, Netns};
+use weir_netlab::topology::{self, Netns, Uplink};
 use weir_testkit::set_realtime;
 
 /// A right, a program or a feature of the kernel without which a test means nothing.
@@ -90,6 +90,17 @@ pub fn can_run(needs: &[Need]) -> bool {
         skip(format_args!("{missing} is missing here"));
     }
     missing.is_none()
+}
+
+/// True if this kernel can make an uplink of this kind. Otherwise the test is to return, and its output
+/// names the missing part. This is no failure where engines are named: the kernel lacks the link.
+#[must_use]
+pub fn can_have(uplink: Uplink) -> bool {
+    let lacks = uplink.lacks();
+    if let Some(missing) = lacks {
+        println!("SKIPPED: an uplink of {uplink} needs {missing}, which is missing here");
+    }
+    lacks.is_none()
 }
 
 /// Says that a test cannot run here, and why. The test is to return.

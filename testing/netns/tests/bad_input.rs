@@ -14,8 +14,8 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use weir_netlab::topology::{Netns, Spec};
-use weir_netns_tests::{Agent, Need, Node, binary, can_run, containers, http, kernel};
+use weir_netlab::topology::{Mode, Netns, Spec, Uplink};
+use weir_netns_tests::{Agent, EngineKind, Need, Node, binary, can_have, can_run, containers, http, kernel};
 use weir_units::BitRate;
 
 /// An agent that must refuse may take so long; one that is still there has not refused.
@@ -159,6 +159,33 @@ fn told(node: &Node, what: &str, is_it: impl Fn(&Option<String>) -> bool) -> Str
         assert!(start.elapsed() < Duration::from_secs(3), "{what}: the agent says {error:?}");
         sleep(Duration::from_millis(5));
     }
+}
+
+/// `--check`, a start and the doctor of an agent with another engine say the same of it.
+#[test]
+fn engine_user_on_a_link_without_ethernet_is_refused_with_the_way_out() {
+    if !can_run(&Need::TRAFFIC) || !can_have(Uplink::Tunnel) {
+        return;
+    }
+    let uplink = Uplink::Tunnel;
+    let spec = Spec { containers: containers(1), mode: Mode::Routed, uplink, ..Spec::default() };
+    let mut node = Node::build(&spec);
+    let dir = tempfile::Builder::new().prefix("weir-test-").tempdir().expect("can make a directory");
+    let file = dir.path().join("weir.toml");
+    fs::write(&file, node.config().engine(EngineKind::User).to_toml(dir.path())).expect("can write");
+    let netns = node.topology.node();
+    let before = (kernel::traces(netns), programs());
+    let why = "cannot use engine user: packets of up0 have no Ethernet header, which its macvtap needs \
+               (use engine = \"auto\" or \"htb\")";
+    for more in [&["--check"][..], &[]] {
+        let (code, said) = agent(netns, &file, more);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.starts_with("weir: ") && said.ends_with(&format!("[link] engine: {why}")), "{said}");
+        unchanged(netns, &before, &said);
+    }
+    node.start(&node.config());
+    let doctor = node.ran(&["doctor"]);
+    assert!(doctor.stdout.contains(why), "{}{}", doctor.stdout, doctor.stderr);
 }
 
 #[test]

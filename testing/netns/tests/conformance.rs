@@ -11,14 +11,16 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Senders, Share, Slack, containers,
+    CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Senders, Share, Slack, can_have, containers,
     for_each_engine, judge, measure_once, party,
 };
 
 for_each_engine!(
     shares_of_whole_super_packets_are_those_of_the_oracle,
     shares_of_single_segments_are_those_of_the_oracle,
-    shares_on_an_uplink_without_ethernet_are_those_of_the_oracle
+    shares_on_tun_are_those_of_the_oracle,
+    shares_on_ppp_are_those_of_the_oracle,
+    shares_on_wireguard_are_those_of_the_oracle
 );
 
 /// The traffic of the containers.
@@ -72,7 +74,14 @@ fn long_enough(expected: &[Share], engine: EngineKind) -> Duration {
 }
 
 fn figures(engine: EngineKind, tso: bool, kinds: &[Traffic], uplink: Uplink) {
-    let mode = if uplink == Uplink::Tunnel { Mode::Routed } else { Mode::Bridged };
+    if !can_have(uplink) {
+        return;
+    }
+    if engine == EngineKind::User && !uplink.has_ethernet() {
+        println!("not run: engine {engine} takes no uplink of {uplink}");
+        return;
+    }
+    let mode = if uplink.has_ethernet() { Mode::Bridged } else { Mode::Routed };
     let mut node = Node::build(&Spec { containers: containers(5), tso, mode, uplink, ..Spec::default() });
     let config = node.config().engine(engine);
     node.start(&config);
@@ -82,8 +91,8 @@ fn figures(engine: EngineKind, tso: bool, kinds: &[Traffic], uplink: Uplink) {
     for (i, (name, case)) in cases().into_iter().enumerate() {
         let kind = kinds[i % kinds.len()];
         let division = division(&case, kind);
-        let expected = division.expected(CAPACITY, Family::V4);
-        let what = format!("{engine} {kind:?} {name}");
+        let expected = division.expected_on(uplink, CAPACITY, Family::V4);
+        let what = format!("{engine} {uplink} {kind:?} {name}");
         node.client().set(&division.to_changes(&node)).expect("it fits");
         senders.follow(&division, &expected);
         // Before the first one TCP has just connected.
@@ -99,7 +108,7 @@ fn figures(engine: EngineKind, tso: bool, kinds: &[Traffic], uplink: Uplink) {
             failed.push((what, judged));
         }
     }
-    println!("{engine}, tso {tso}: worst error {:.2} %, least total {short:.3}", worst * 100.0);
+    println!("{engine}, {uplink}, tso {tso}: worst error {:.2} %, least total {short:.3}", worst * 100.0);
     assert!(failed.is_empty(), "{} of the cases fail: {failed:#?}", failed.len());
 }
 
@@ -111,6 +120,14 @@ fn shares_of_single_segments_are_those_of_the_oracle(engine: EngineKind) {
     figures(engine, false, &[Traffic::Tcp, Traffic::Udp, Traffic::Mixed], Uplink::Ethernet);
 }
 
-fn shares_on_an_uplink_without_ethernet_are_those_of_the_oracle(engine: EngineKind) {
+fn shares_on_tun_are_those_of_the_oracle(engine: EngineKind) {
     figures(engine, true, &[Traffic::Tcp, Traffic::Mixed], Uplink::Tunnel);
+}
+
+fn shares_on_ppp_are_those_of_the_oracle(engine: EngineKind) {
+    figures(engine, true, &[Traffic::Tcp, Traffic::Mixed], Uplink::Ppp);
+}
+
+fn shares_on_wireguard_are_those_of_the_oracle(engine: EngineKind) {
+    figures(engine, true, &[Traffic::Tcp, Traffic::Mixed], Uplink::WireGuard);
 }

@@ -14,6 +14,7 @@ mkdir -p /dev/shm /run/netns
 ln -s /proc/self/fd /dev/fd
 # The module tun makes this node, and is loaded when it is opened.
 [ -e /dev/net/tun ] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; }
+mkdir -p /dev/pts; mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
 hostname weir-vm

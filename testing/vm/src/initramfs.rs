@@ -15,7 +15,7 @@ use crate::process::output;
 const PROGRAMS: [&str; 11] =
     ["busybox", "dash", "bash", "ip", "tc", "bridge", "ethtool", "iperf3", "ping", "iptables", "ip6tables"];
 /// Programs that tests use where they are.
-const MORE: [&str; 8] = ["ss", "bpftool", "taskset", "nsenter", "unshare", "strace", "perf", "setpriv"];
+const MORE: [&str; 9] = ["wg", "ss", "bpftool", "taskset", "nsenter", "unshare", "strace", "perf", "setpriv"];
 const LINKS: [(&str, &str); 7] = [
     ("bin", "usr/bin"),
     ("sbin", "usr/bin"),

@@ -1,4 +1,4 @@
-//! Kernels of Debian's cloud images: found by name, fetched, unpacked, never installed.
+//! Debian's kernels, by default those of its cloud images: found by name, fetched, unpacked, never installed.
 //!
 //! apt runs with lists, caches and sources of its own in the cache directory, so that the
 //! machine's stay as they are; it verifies signatures with the keys of the package
@@ -24,7 +24,6 @@ const SECURITY: (&str, &str) = ("/debian-security", "http://security.debian.org/
 /// Where 7.x and the latest 6.x, 6.12, and 6.1 are.
 const SUITES: [((&str, &str), &str); 3] =
     [(ARCHIVE, "trixie-backports"), (ARCHIVE, "bookworm-backports"), (SECURITY, "bookworm-security")];
-const FLAVOUR: &str = "-cloud-amd64";
 /// How long a resolved name is taken as it is: Debian's next kernel is tested soon enough.
 const FRESH: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The number of versions to try: an index may name packages that the archive has dropped.
@@ -48,10 +47,19 @@ impl Kernel {
     }
 }
 
-/// The newest kernel whose version begins with `wanted` (`6.12`), or simply the newest.
+/// A kernel that is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// How its version begins (`6.12`), or `newest`.
+    pub(crate) version: &'a str,
+    /// How its version ends (`cloud-amd64`).
+    pub(crate) flavour: &'a str,
+}
+
+/// The newest kernel of those that are asked for.
 /// From the cache if it was resolved within [`FRESH`], unless `update`.
-pub(crate) fn get(cache: &Path, wanted: &str, update: bool) -> Result<Kernel> {
-    let resolved = cache.join(format!("resolved-{wanted}"));
+pub(crate) fn get(cache: &Path, wanted: &Wanted<'_>, update: bool) -> Result<Kernel> {
+    let resolved = cache.join(format!("resolved-{}-{}", wanted.version, wanted.flavour));
     let cached = fs::read_to_string(&resolved).ok().and_then(|version| unpacked(cache, version.trim()));
     let age = fs::metadata(&resolved).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
     if let Some(kernel) = &cached
@@ -74,12 +82,12 @@ pub(crate) fn get(cache: &Path, wanted: &str, update: bool) -> Result<Kernel> {
     }
 }
 
-fn fetch(cache: &Path, wanted: &str) -> Result<Kernel> {
+fn fetch(cache: &Path, wanted: &Wanted<'_>) -> Result<Kernel> {
     let apt = Apt::new(cache)?;
     run(apt.get().args(["-qq", "update"]))?;
     let names = output(apt.cache().arg("pkgnames"))?;
     let candidates = candidates(&names, wanted);
-    ensure!(!candidates.is_empty(), "Debian has no cloud kernel whose version begins with {wanted}");
+    ensure!(!candidates.is_empty(), "Debian has no kernel {} of flavour {}", wanted.version, wanted.flavour);
     let mut why = Vec::new();
     for candidate in candidates.into_iter().take(TRIES) {
         if let Some(kernel) = unpacked(cache, &candidate.version) {
@@ -91,7 +99,7 @@ fn fetch(cache: &Path, wanted: &str) -> Result<Kernel> {
             Err(error) => why.push(format!("{}: {error:#}", candidate.version)),
         }
     }
-    bail!("none of the newest kernels for {wanted} can be had: {}", why.join("; "))
+    bail!("none of the newest kernels for {} can be had: {}", wanted.version, why.join("; "))
 }
 
 /// A kernel and the packages that it comes in.
@@ -104,13 +112,14 @@ struct Candidate {
 /// Kernels among these package names, newest first. Up to 7.1 a kernel was one package,
 /// `linux-image-V`; later ones are `linux-binary-V` and `linux-modules-V`, and count only if
 /// the archive names both.
-fn candidates(names: &str, wanted: &str) -> Vec<Candidate> {
+fn candidates(names: &str, wanted: &Wanted<'_>) -> Vec<Candidate> {
     let names: BTreeSet<&str> = names.lines().collect();
     let version = |name: &str| {
         let rest = ["linux-image-", "linux-binary-"].iter().find_map(|prefix| name.strip_prefix(prefix))?;
-        let known = rest.ends_with(FLAVOUR) && rest.starts_with(|c: char| c.is_ascii_digit());
+        let (number, flavour) = rest.split_at_checked(flavour_at(rest))?;
+        let known = flavour == wanted.flavour && number.starts_with(|c: char| c.is_ascii_digit());
         let full = numbers(rest).len() >= 3;
-        (known && full && begins(rest, wanted)).then(|| rest.to_owned())
+        (known && full && begins(rest, wanted.version)).then(|| rest.to_owned())
     };
     let mut versions: Vec<String> =
         names.iter().filter_map(|name| version(name)).collect::<BTreeSet<_>>().into_iter().collect();
@@ -129,6 +138,15 @@ fn candidates(names: &str, wanted: &str) -> Vec<Candidate> {
         .into_iter()
         .filter_map(|version| Some(Candidate { packages: packages(&version)?, version }))
         .collect()
+}
+
+/// Where the flavour begins: behind the version and its number of the build, `6.1.0-56-` or
+/// `7.2.12+deb13-`.
+fn flavour_at(name: &str) -> usize {
+    name.match_indices('-')
+        .map(|(at, _)| at + 1)
+        .find(|&at| name[at..].starts_with(char::is_alphabetic))
+        .unwrap_or(name.len())
 }
 
 /// Whether a version begins with the wanted numbers: 6.1 is not 6.12.
@@ -248,10 +266,12 @@ mod tests {
         linux-image-6.12.117+deb12-cloud-amd64\nlinux-image-6.12.117+deb12-cloud-amd64-dbg\n\
         linux-image-cloud-amd64\nlinux-image-7.2.12+deb13-cloud-amd64\n\
         linux-binary-7.2.12+deb13-cloud-amd64\nlinux-modules-7.2.12+deb13-cloud-amd64\n\
-        linux-modules-7.3.4+deb13-cloud-amd64\nlinux-binary-unsigned-7.3.4+deb13-cloud-amd64\n";
+        linux-modules-7.3.4+deb13-cloud-amd64\nlinux-binary-unsigned-7.3.4+deb13-cloud-amd64\n\
+        linux-image-6.12.117+deb12-amd64\nlinux-image-6.12.117+deb12-rt-amd64\n";
 
     fn newest(wanted: &str) -> Vec<String> {
-        candidates(NAMES, wanted).into_iter().next().expect("there is one").packages
+        let wanted = Wanted { version: wanted, flavour: "cloud-amd64" };
+        candidates(NAMES, &wanted).into_iter().next().expect("there is one").packages
     }
 
     #[test]
@@ -263,10 +283,18 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_of_another_flavour_is_another_kernel() {
+        let of = |flavour| candidates(NAMES, &Wanted { version: "6.12", flavour });
+        assert_eq!(of("amd64")[0].packages, ["linux-image-6.12.117+deb12-amd64"]);
+        assert_eq!(of("amd64").len(), 1);
+        assert_eq!(of("cloud-amd64").len(), 2);
+    }
+
+    #[test]
     fn versions_are_compared_by_number_and_6_1_is_not_6_12() {
         assert_eq!(newest("6.1"), ["linux-image-6.1.0-56-cloud-amd64"]);
         assert_eq!(newest("6.12"), ["linux-image-6.12.117+deb12-cloud-amd64"]);
         assert_eq!(newest("6.12.90"), ["linux-image-6.12.90+deb12-cloud-amd64"]);
-        assert!(candidates(NAMES, "5").is_empty());
+        assert!(candidates(NAMES, &Wanted { version: "5", flavour: "cloud-amd64" }).is_empty());
     }
 }

@@ -71,6 +71,9 @@ struct Guest {
     /// The newest kernel whose version begins so, as `6.12`; or `newest` of all.
     #[arg(long, default_value = "newest")]
     kernel: String,
+    /// Debian's build: `amd64` is larger and has drivers that `cloud-amd64` lacks, as PPP.
+    #[arg(long, default_value = "cloud-amd64")]
+    flavour: String,
     /// Ask Debian for a newer kernel now; else once a week.
     #[arg(long)]
     update: bool,
@@ -88,6 +91,12 @@ struct Guest {
     memory: u32,
 }
 
+impl Guest {
+    fn wanted(&self) -> kernel::Wanted<'_> {
+        kernel::Wanted { version: &self.kernel, flavour: &self.flavour }
+    }
+}
+
 fn main() -> ExitCode {
     match go(Cli::parse()) {
         Ok(code) => code,
@@ -101,7 +110,7 @@ fn main() -> ExitCode {
 fn go(cli: Cli) -> Result<ExitCode> {
     match cli.verb {
         Verb::Fetch { guest } => {
-            println!("{}", kernel::get(&cache()?, &guest.kernel, guest.update)?.version);
+            println!("{}", kernel::get(&cache()?, &guest.wanted(), guest.update)?.version);
             Ok(ExitCode::SUCCESS)
         }
         Verb::Exec { guest, command } => {
@@ -132,7 +141,7 @@ fn go(cli: Cli) -> Result<ExitCode> {
 /// Boots a guest that does the job; says what was wrong.
 fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -> Result<ExitCode> {
     let (begin, cache) = (Instant::now(), cache()?);
-    let kernel = kernel::get(&cache, &guest.kernel, guest.update)?;
+    let kernel = kernel::get(&cache, &guest.wanted(), guest.update)?;
     if let Some(weir) = weir()? {
         root.add_program(&weir, "usr/bin/weir")?;
         let lab = weir.with_file_name("weir-lab");

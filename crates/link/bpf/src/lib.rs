@@ -26,7 +26,7 @@ mod user;
 
 pub use classify::{
     Classifier, ClassifierConfig, ENTRIES, LocalPrefix, MASKS, Restored, RuleSet, RulesError, SelectorRule,
-    Wanted, port_blocks,
+    Wanted, Weights, port_blocks,
 };
 pub use common::{Error, attach};
 pub use congestion::{

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use weir_api::{ErrorCode, EventKind};
+use weir_netlink::Netlink;
 use weir_units::chain;
 
 use super::{Agent, class_key::ClassKey, store, views};
@@ -43,10 +44,12 @@ impl Agent {
             Request::Acknowledge(reply) => drop(reply.send(self.acknowledge())),
             Request::Doctor(reply) => {
                 let own = self.doctor();
+                let device = self.classes.config().link.device.clone();
                 // The checks take seconds, so they run outside the loop that divides the link.
                 std::thread::spawn(move || {
                     let mut checks = crate::doctor::kernel();
-                    checks.extend(crate::doctor::engines());
+                    let link = Netlink::open().and_then(|mut netlink| netlink.link(&device)).ok();
+                    checks.extend(crate::doctor::engines(link.as_ref()));
                     checks.extend(own);
                     drop(reply.send(weir_api::Doctor { checks }));
                 });

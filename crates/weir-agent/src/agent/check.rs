@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use weir_datapath::engine;
-use weir_netlink::Netlink;
+use weir_netlink::{Link, Netlink};
 use weir_units::chain;
 
 use super::{advice, congestion, selector_rules};
@@ -30,6 +30,12 @@ pub(super) fn can_run(path: &Path, engine: engine::Choice) -> anyhow::Result<()>
     }
 }
 
+/// Whether the configured engine can share a link of this kind.
+fn takes(engine: engine::Choice, link: &Link) -> Result<(), String> {
+    let engine::Choice::Only(kind) = engine else { return Ok(()) };
+    kind.takes(link).map_err(|why| format!("[link] engine: {}", chain(&why)))
+}
+
 /// The error for a valid configuration that this node cannot use.
 pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> ConfigError {
     ConfigError::Unusable { path: path.to_owned(), why: why.to_string() }
@@ -39,7 +45,7 @@ pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> ConfigError 
 pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> anyhow::Result<()> {
     let device = &config.link.device;
     match netlink.link(device) {
-        Ok(_) => {}
+        Ok(link) => takes(config.link.engine, &link).map_err(|why| unusable(path, why))?,
         Err(e) if e.is_gone() => {
             let why = format!("[link] device: there is no interface {device} (`ip -br link` lists them)");
             return Err(unusable(path, why).into());

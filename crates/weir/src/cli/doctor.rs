@@ -40,7 +40,7 @@ fn without_agent(silent: &ClientError) -> Doctor {
         Check { name: "agent".to_owned(), verdict: Verdict::Warn, found: silent.to_string(), advice: None };
     let mut checks = vec![agent];
     checks.extend(weir_agent::doctor::kernel());
-    checks.extend(weir_agent::doctor::engines());
+    checks.extend(weir_agent::doctor::engines(None));
     Doctor { checks }
 }
 

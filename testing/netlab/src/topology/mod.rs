@@ -12,15 +12,19 @@
 //! frame takes its time on the wire (a veth alone has none) in both directions. The engine
 //! is given a little less than the line rate, so that it is the bottleneck, not the wire.
 
+mod addresses;
 mod late;
+mod link;
 mod netns;
+mod ppp;
 mod proc;
 mod tun;
+mod wireguard;
 
 use std::{
     fmt::{self, Write as _},
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::IpAddr,
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -29,10 +33,12 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use weir_units::{BitRate, Bytes};
 
+use addresses::{container_address, container_net, gateway, nodad, prefix_length, uplink_address};
+use link::Line;
+pub use link::Uplink;
 pub use netns::Netns;
 pub use proc::{Output, Proc};
 pub use proc::{command, last_words};
-use tun::Relay;
 pub use tun::tunnel;
 
 /// The node's uplink in every topology.
@@ -120,16 +126,6 @@ impl Default for Wire {
     }
 }
 
-/// The kind of device that the uplink is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Uplink {
-    /// A veth, to a wire of a rate.
-    #[default]
-    Ethernet,
-    /// A tunnel device whose packets begin with their IP header, to one at the server. There is no wire.
-    Tunnel,
-}
-
 /// The network to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
@@ -137,7 +133,7 @@ pub struct Spec {
     pub containers: Vec<String>,
     /// How they reach the uplink.
     pub mode: Mode,
-    /// The uplink's kind of device; a tunnel is routed.
+    /// The uplink's kind of device; one without an Ethernet header is routed.
     pub uplink: Uplink,
     /// Segmentation offload in the containers: with it the node sees packets of up to 64 KB.
     pub tso: bool,
@@ -202,7 +198,7 @@ pub struct Topology {
     spec: Spec,
     next_index: usize,
     /// Before the namespaces: its devices go with it.
-    relay: Option<Relay>,
+    line: Option<Line>,
     containers: Vec<Container>,
     node: Netns,
     wire: Netns,
@@ -231,19 +227,16 @@ impl Topology {
             srv: make("srv")?,
             containers: Vec::with_capacity(spec.containers.len()),
             next_index: 0,
-            relay: None,
+            line: None,
             spec: spec.clone(),
             prefix,
         };
-        match spec.uplink {
-            Uplink::Ethernet => topology.build_wire()?,
-            Uplink::Tunnel if spec.mode == Mode::Bridged => {
-                bail!("cannot build a bridged tunnel: it is routed")
-            }
-            Uplink::Tunnel => {
-                let ends = ((&topology.node, UPLINK), (&topology.srv, "eth0"));
-                topology.relay = Some(Relay::between(ends.0, ends.1)?);
-            }
+        if spec.uplink.has_ethernet() {
+            topology.build_wire()?;
+        } else if spec.mode == Mode::Bridged {
+            bail!("cannot build a bridged {}: it is routed", spec.uplink);
+        } else {
+            topology.line = Line::build(spec.uplink, &topology.node, &topology.wire, &topology.srv)?;
         }
         topology.build_node()?;
         for label in &spec.containers {
@@ -314,12 +307,7 @@ impl Topology {
     /// The server's address, as the containers reach it.
     #[must_use]
     pub fn server_address(&self, family: Family) -> IpAddr {
-        match (self.spec.mode, family) {
-            (Mode::Bridged, Family::V4) => Ipv4Addr::new(10, 97, 0, 2).into(),
-            (Mode::Bridged, Family::V6) => Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, 0, 2).into(),
-            (_, Family::V4) => Ipv4Addr::new(10, 98, 0, 2).into(),
-            (_, Family::V6) => Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 2).into(),
-        }
+        addresses::server(self.spec.mode, family)
     }
 
     /// Adds a container to the running topology.
@@ -417,9 +405,10 @@ impl Topology {
             }
             if self.spec.mode == Mode::Routed {
                 let (net, node) = (container_net(family), uplink_address(family));
-                let _ = match self.spec.uplink {
-                    Uplink::Ethernet => writeln!(srv, "route add {net} via {node}"),
-                    Uplink::Tunnel => writeln!(srv, "route add {net} dev eth0"),
+                let _ = if self.spec.uplink.has_ethernet() {
+                    writeln!(srv, "route add {net} via {node}")
+                } else {
+                    writeln!(srv, "route add {net} dev eth0")
                 };
             }
         }
@@ -457,54 +446,6 @@ pub fn unique_prefix() -> String {
 
 fn host_interface(index: usize) -> String {
     format!("v{}", index + 1)
-}
-
-/// The node's address on the containers' bridge.
-fn gateway(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::new(10, 97, 0, 1).into(),
-        Family::V6 => Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, 0, 1).into(),
-    }
-}
-
-/// The node's address on the uplink, unless bridged.
-fn uplink_address(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::new(10, 98, 0, 1).into(),
-        Family::V6 => Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 1).into(),
-    }
-}
-
-fn container_net(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "10.97.0.0/16",
-        Family::V6 => "fd97::/64",
-    }
-}
-
-/// 10.97.1.1, 10.97.1.2, ... 10.97.1.250, 10.97.2.1, ...; the same digits in `fd97::/64`.
-fn container_address(index: usize, family: Family) -> IpAddr {
-    let (high, low) =
-        (u8::try_from(1 + index / 250).expect("few"), u8::try_from(1 + index % 250).expect("few"));
-    match family {
-        Family::V4 => Ipv4Addr::new(10, 97, high, low).into(),
-        Family::V6 => Ipv6Addr::new(0xfd97, 0, 0, 0, 0, 0, u16::from(high), u16::from(low)).into(),
-    }
-}
-
-fn prefix_length(family: Family) -> u8 {
-    match family {
-        Family::V4 => 16,
-        Family::V6 => 64,
-    }
-}
-
-/// Duplicate address detection would keep an IPv6 address unusable for a second.
-fn nodad(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "",
-        Family::V6 => " nodad",
-    }
 }
 
 /// Removes the namespaces that runs which are dead by now left behind; returns their names.
@@ -557,20 +498,7 @@ pub fn check_rights() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
-
-    #[test]
-    fn every_container_has_addresses_of_its_own_inside_the_network() {
-        let all: HashSet<IpAddr> = (0..MAX_CONTAINERS)
-            .flat_map(|i| [container_address(i, Family::V4), container_address(i, Family::V6)])
-            .chain([gateway(Family::V4), gateway(Family::V6)])
-            .chain([Ipv4Addr::new(10, 97, 0, 2).into()])
-            .collect();
-        assert_eq!(all.len(), 2 * MAX_CONTAINERS + 3);
-        assert_eq!(container_address(250, Family::V4).to_string(), "10.97.2.1");
-    }
 
     #[test]
     fn leftovers_are_of_this_lab_and_of_a_dead_process() {

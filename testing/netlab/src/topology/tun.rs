@@ -28,11 +28,32 @@ const TURN: usize = 64;
 /// How long the thread waits before it looks whether to end, milliseconds.
 const LOOK: u16 = 50;
 
+/// The type of a tunnel device, as the kernel's other parts see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `ARPHRD_NONE`, as tunnels are.
+    None,
+    /// `ARPHRD_RAWIP`, as modems in raw-IP mode are.
+    RawIp,
+}
+
+/// The missing part; none if this machine has all.
+pub(super) fn lacks() -> Option<&'static str> {
+    let name = format!("weirlab-{}-tun", std::process::id());
+    let made = Netns::create(&name).is_ok_and(|netns| tunnel(&netns, "t0").is_ok());
+    (!made).then_some("the kernel's tunnel devices (/dev/net/tun, CONFIG_TUN)")
+}
+
 /// A device whose packets this process reads and writes; gone with it.
 ///
 /// # Errors
 /// If this kernel has no tunnel devices.
 pub fn tunnel(netns: &Netns, name: &str) -> Result<File> {
+    tunnel_of(netns, name, Kind::None)
+}
+
+fn tunnel_of(netns: &Netns, name: &str, kind: Kind) -> Result<File> {
+    const ARPHRD_RAWIP: libc::c_ulong = 519;
     let what = || format!("a tunnel device in namespace {} (/dev/net/tun, CONFIG_TUN)", netns.name());
     let open = || -> Result<File> {
         let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
@@ -45,6 +66,10 @@ pub fn tunnel(netns: &Netns, name: &str) -> Result<File> {
         request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
         // SAFETY: the descriptor is open, and the kernel reads and writes an `ifreq`.
         Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+        if kind == Kind::RawIp {
+            // SAFETY: the descriptor is open, and the request takes a number.
+            Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETLINK, ARPHRD_RAWIP) })?;
+        }
         fcntl(&file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         Ok(file)
     };
@@ -67,8 +92,8 @@ impl Relay {
     ///
     /// # Errors
     /// If this kernel has no tunnel devices.
-    pub(super) fn between(a: (&Netns, &str), b: (&Netns, &str)) -> Result<Relay> {
-        let devices = [tunnel(a.0, a.1)?, tunnel(b.0, b.1)?];
+    pub(super) fn between(a: (&Netns, &str), b: (&Netns, &str), kind: Kind) -> Result<Relay> {
+        let devices = [tunnel_of(a.0, a.1, kind)?, tunnel_of(b.0, b.1, kind)?];
         let ends = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ends);
         let thread = thread::spawn(move || {

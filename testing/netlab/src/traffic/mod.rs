@@ -21,7 +21,7 @@ pub use ping::Rtts;
 
 use crate::{
     interrupt,
-    topology::{Family, MTU, Netns, Proc, Topology},
+    topology::{Family, MTU, Netns, Proc, Topology, Uplink},
 };
 
 /// A datagram's payload: fits one frame with room for IPv6 and a tunnel.
@@ -64,6 +64,13 @@ impl Load {
     /// 1514 for TCP with timestamps over IPv4, 1400 of 1442 for UDP.
     #[must_use]
     pub fn payload_share(self, family: Family) -> f64 {
+        self.payload_share_on(Uplink::Ethernet, family)
+    }
+
+    /// The same on an uplink of this kind: packets of some have no Ethernet header.
+    #[must_use]
+    pub fn payload_share_on(self, uplink: Uplink, family: Family) -> f64 {
+        let header = if uplink.has_ethernet() { ETHERNET } else { 0 };
         let ip = match family {
             Family::V4 => 20,
             Family::V6 => 40,
@@ -72,7 +79,7 @@ impl Load {
             Load::Udp(_) => (UDP_PAYLOAD, UDP_PAYLOAD + 8 + ip),
             _ => (MTU - ip - 32, MTU),
         };
-        f64::from(payload) / f64::from(packet + ETHERNET)
+        f64::from(payload) / f64::from(packet + header)
     }
 
     /// Its demand on the link, layer 2; none for as much as it can get.
@@ -399,6 +406,7 @@ mod tests {
         assert_eq!(Load::Tcp.payload_share(Family::V4), 1448.0 / 1514.0);
         assert_eq!(Load::Tcp.payload_share(Family::V6), 1428.0 / 1514.0);
         assert_eq!(Load::Udp(BitRate::mbit(1)).payload_share(Family::V4), 1400.0 / 1442.0);
+        assert_eq!(Load::Tcp.payload_share_on(Uplink::Ppp, Family::V4), 1448.0 / 1500.0);
     }
 
     #[test]

@@ -34,6 +34,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "common/intf.h"
+#include "common/link.h"
 #include "control.h"
 #include "credit/credit.h"
 #include "common/datagram.h"
@@ -204,8 +205,29 @@ static __always_inline void count_local(struct __sk_buff *skb, __u32 handle)
 	}
 }
 
+static __always_inline __s32 link_header(const struct weir_config *cfg)
+{
+	return cfg->pacing & WEIR_BARE ? 0 : LINK_HEADER;
+}
+
+/* Counts what the scheduler charges for a packet, and how much of it the uplink does not carry. */
+static __always_inline void weigh(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+{
+	struct weir_counters *c = bpf_map_lookup_elem(&weir_counters, &handle);
+	__s32 excess = excess_of(skb->cb[WEIR_CB_EXCESS]);
+	__u32 segments = skb->gso_segs ? skb->gso_segs : 1;
+	__u32 headers = WEIR_IP_TCP_HEADERS + link_header(cfg) + excess;
+
+	if (!c)
+		return;
+	c->weighed_bytes += skb->len + (segments - 1) * headers;
+	c->excess_bytes += (__s64)excess * segments;
+}
+
 static __always_inline void classify(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
 {
+	if ((cfg->pacing & (WEIR_BARE | WEIR_WEIGHED)) == (WEIR_BARE | WEIR_WEIGHED))
+		weigh(skb, cfg, handle);
 	skb->priority = handle;
 	skb->tc_index = cfg->cookie;
 }
@@ -214,7 +236,7 @@ static __always_inline void classify(struct __sk_buff *skb, const struct weir_co
 static __always_inline int in_place(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
 {
 	skb->tc_index = cfg->cookie;
-	return has_credit(skb, handle) ? NEXT : DROP;
+	return has_credit(skb, handle, link_header(cfg)) ? NEXT : DROP;
 }
 
 /* Leaves the packet to the scheduler in user space, if there is one. */
@@ -245,7 +267,7 @@ static __always_inline __u32 by_rules(struct __sk_buff *skb, const struct weir_c
 /* The class of a packet from a container; 0 if weir does not schedule it. */
 static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg)
 {
-	__u32 port = skb->ifindex, class;
+	__u32 port = skb->ifindex, own, class;
 	struct packet p;
 	__u32 *handle;
 	int is_local;
@@ -256,17 +278,19 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 	if (!handle)
 		return 0;
 	parse(skb, &p);
+	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE + (*handle & WEIR_PORT_BARE ? 0 : LINK_HEADER) - link_header(cfg);
+	own = *handle & ~WEIR_PORT_BARE;
 	is_local = !cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to);
 	if (!is_local && p.is_control && takes_control(skb, port))
 		return cfg->control_handle;
-	class = by_rules(skb, cfg, &p, *handle);
+	class = by_rules(skb, cfg, &p, own);
 	if (is_local) {
-		count_local(skb, *handle);
+		count_local(skb, own);
 		skb->tc_index = class & 0xffff;
 		return 0;
 	}
 	if (cfg->pacing & WEIR_PACED)
-		note_flow(skb, class);
+		note_flow(skb, class, link_header(cfg));
 	return class;
 }
 
@@ -352,6 +376,7 @@ int weir_uplink(struct __sk_buff *skb)
 	if (skb->tc_index == cfg->cookie)
 		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
 	parse(skb, &p);
+	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE;
 	from = skb->ingress_ifindex;
 	handle = named_class(skb, cfg);
 	if (handle) {
@@ -363,7 +388,7 @@ int weir_uplink(struct __sk_buff *skb)
 	} else {
 		handle = by_rules(skb, cfg, &p, host_class(skb, cfg));
 		if (cfg->pacing & WEIR_PACED)
-			note_flow(skb, handle);
+			note_flow(skb, handle, link_header(cfg));
 	}
 	if (cfg->pacing & WEIR_IN_PLACE)
 		return in_place(skb, cfg, handle);

@@ -2,6 +2,7 @@
 
 mod restore;
 mod rules;
+mod weights;
 
 use std::{
     cell::OnceCell,
@@ -19,6 +20,7 @@ use libbpf_rs::{
 pub use self::restore::{Restored, Wanted};
 pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
 use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
+pub use self::weights::Weights;
 use crate::{Credits, Error, UserPath, common::entries::ignore, pacing::EarlierPacing};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
@@ -44,8 +46,9 @@ pub struct ClassifierConfig {
     pub cgroup_levels: u32,
     /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
     pub cookie: u32,
-    /// Of [`PACED`](ClassifierConfig::PACED),
-    /// [`IN_PLACE`](ClassifierConfig::IN_PLACE) and [`USER`](ClassifierConfig::USER).
+    /// Of [`PACED`](ClassifierConfig::PACED), [`IN_PLACE`](ClassifierConfig::IN_PLACE),
+    /// [`USER`](ClassifierConfig::USER), [`BARE`](ClassifierConfig::BARE) and
+    /// [`WEIGHED`](ClassifierConfig::WEIGHED).
     pub pacing: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
@@ -59,6 +62,12 @@ impl ClassifierConfig {
     pub const IN_PLACE: u32 = 2;
     /// The scheduler is a process: [`Classifier::hand_over_to`] says who takes packets there.
     pub const USER: u32 = 4;
+    /// The uplink's packets have no Ethernet header.
+    pub const BARE: u32 = 8;
+    /// The scheduler charges bytes that such an uplink does not carry: they are counted, for [`Weights`].
+    pub const WEIGHED: u32 = 16;
+    /// Beside a port's handle: its packets have no Ethernet header.
+    pub const BARE_PORT: u32 = 1 << 31;
 
     pub(crate) fn bytes(&self) -> [u8; 36] {
         let words = [
@@ -175,7 +184,8 @@ impl Classifier {
             .map_err(|source| Error { what: "configure the classifier", source })
     }
 
-    /// Gives an interface's packets to a class, or to none.
+    /// Gives an interface's packets to a class, or to none. The handle may have
+    /// [`BARE_PORT`](ClassifierConfig::BARE_PORT) beside it.
     ///
     /// # Errors
     /// [`Error`]: the map holds 65,536 interfaces.
@@ -253,6 +263,17 @@ impl Classifier {
         Ok(Credits { refills: handle(&maps.weir_refills)?, credits: handle(&maps.weir_credits)? })
     }
 
+    /// The bytes that a scheduler charges and the uplink does not carry.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn weights(&self) -> Result<Weights, Error> {
+        let counters = MapHandle::try_from(&self.skeleton.maps.weir_counters);
+        Ok(Weights {
+            counters: counters.map_err(|source| Error { what: "share the map of counters", source })?,
+        })
+    }
+
     /// Begins to count a class's node-local traffic, or forgets it.
     ///
     /// # Errors
@@ -260,7 +281,7 @@ impl Classifier {
     pub fn track(&self, handle: u32, on: bool) -> Result<(), Error> {
         let map = &self.skeleton.maps.weir_counters;
         let result = if on {
-            let zero = vec![vec![0u8; 16]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
+            let zero = vec![vec![0u8; weights::COUNTERS]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
             map.update_percpu(&handle.to_ne_bytes(), &zero, MapFlags::NO_EXIST)
         } else {
             map.delete(&handle.to_ne_bytes())

@@ -7,6 +7,11 @@
 #define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pacing.h) */
 #define WEIR_IN_PLACE 2 /* there is no scheduler: packets pass by credit (credit.h) */
 #define WEIR_USER 4     /* the scheduler is a process: what it has put into weir_user takes over (user.bpf.c) */
+#define WEIR_BARE 8     /* the uplink's packets have no Ethernet header */
+#define WEIR_WEIGHED 16 /* the scheduler cannot charge by link.h: count what it charges too much */
+
+/* In a value of weir_ports, beside the handle: the interface's packets have no Ethernet header. */
+#define WEIR_PORT_BARE 0x80000000u
 
 /* The classifier's message to the program in weir_user, in skb->cb. */
 #define WEIR_CB_HANDLE 0
@@ -20,7 +25,7 @@ struct weir_config { /* written by user space, only read in the kernel */
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
-	__u32 pacing;         /* WEIR_PACED, WEIR_IN_PLACE, WEIR_USER */
+	__u32 pacing;         /* WEIR_PACED, WEIR_IN_PLACE, WEIR_USER, WEIR_BARE, WEIR_WEIGHED */
 	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
 };
 _Static_assert(sizeof(struct weir_config) == 36, "user space maps this layout");
@@ -34,8 +39,10 @@ _Static_assert(sizeof(struct weir_prefix) == 20, "user space maps this layout");
 struct weir_counters { /* one a class and processor */
 	__u64 local_bytes;
 	__u64 local_packets;
+	__u64 weighed_bytes;  /* of scheduled packets, as the scheduler sees them (WEIR_WEIGHED) */
+	__u64 excess_bytes;   /* of these, what the uplink does not carry */
 };
-_Static_assert(sizeof(struct weir_counters) == 16, "user space maps this layout");
+_Static_assert(sizeof(struct weir_counters) == 32, "user space maps this layout");
 
 struct weir_pacing { /* written by user space, only read in the kernel */
 	__u64 alive_ns; /* monotonic time at which user space was last heard of */

@@ -10,7 +10,7 @@
 #ifndef WEIR_CREDIT_H
 #define WEIR_CREDIT_H
 
-#define WEIR_SEGMENT_HEADERS 66	/* Ethernet, IPv4, TCP with timestamps */
+#define WEIR_SEGMENT_HEADERS 52	/* IPv4, TCP with timestamps */
 #define WEIR_STEP_SHIFT 10	/* credit is earned in steps of 1024 ns */
 #define WEIR_MOST_STEPS (1u << 17)
 
@@ -48,13 +48,14 @@ struct {
 	__type(value, struct weir_credit);
 } weir_credits SEC(".maps");
 
-/* Whether the packet may pass; counts it. */
-static __always_inline int has_credit(struct __sk_buff *skb, __u32 handle)
+/* Whether the packet may pass; counts it. `header`: bytes of the uplink's link-layer header. */
+static __always_inline int has_credit(struct __sk_buff *skb, __u32 handle, __u32 header)
 {
 	const struct weir_refill *refill = bpf_map_lookup_elem(&weir_refills, &handle);
 	struct weir_credit *c = bpf_map_lookup_elem(&weir_credits, &handle);
 	__u32 segments = skb->gso_segs > 1 ? skb->gso_segs : 1;
-	__u32 bytes = skb->len + (segments - 1) * WEIR_SEGMENT_HEADERS;
+	__u32 first = skb->len - excess_of(skb->cb[WEIR_CB_EXCESS]);
+	__u32 bytes = first + (segments - 1) * (WEIR_SEGMENT_HEADERS + header);
 	__u64 now = bpf_ktime_get_ns(), rate, burst, steps;
 	int passes;
 

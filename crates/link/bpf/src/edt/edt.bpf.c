@@ -37,6 +37,7 @@
 
 #include "edt.h"
 #include "common/datagram.h"
+#include "common/link.h"
 #include "fill.h"
 
 #define NEXT (-1) /* TCX_NEXT and TC_ACT_UNSPEC: the next program decides */
@@ -483,6 +484,7 @@ int weir_edt(struct __sk_buff *skb)
 	}
 	if (!packets)
 		packets = 1;
+	len = on_link(len, packets, skb->cb[WEIR_CB_EXCESS]);
 	/* The stack takes the queue that the packet says it came in by, counted from 1. */
 	if (tick.queues > 1)
 		skb->queue_mapping = 1 + bpf_get_hash_recalc(skb) % tick.queues;

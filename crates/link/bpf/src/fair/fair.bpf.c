@@ -25,6 +25,7 @@
 #include "fair.h"
 #include "kernel.h"
 #include "common/datagram.h"
+#include "common/link.h"
 #include "heap.h"
 #include "flow.h"
 #include "turns.h"
@@ -90,6 +91,14 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	c = entity(minor);
 	if (broken)
 		goto refuse;
+	if (bpf_core_field_exists(cb->pkt_segs)) {
+		segments = cb->pkt_segs;
+		if (!segments)
+			segments = 1;
+	} else if (len > MTU) {
+		segments = (len + MTU - 1) / MTU;
+	}
+	len = on_link(len, segments, *(__u32 *)&cb->data[4 * WEIR_CB_EXCESS]) & ~OWNED;
 	if (datagram && !takes_fragment(datagram, c->bytes + len, params(minor)->limit_bytes, DATAGRAM_BYTES))
 		goto refuse;
 	/* The newcomer is not who made the queue long. */
@@ -125,13 +134,6 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	s = bpf_map_lookup_elem(&weir_fair_slots, &slot);
 	if (!s)
 		goto refuse;
-	if (bpf_core_field_exists(cb->pkt_segs)) {
-		segments = cb->pkt_segs;
-		if (!segments)
-			segments = 1;
-	} else if (len > MTU) {
-		segments = (len + MTU - 1) / MTU;
-	}
 	number = (__u64)skb->sk;
 	hash = skb->hash;
 	/* TCP's packets carry a hash. For others of local sockets the socket will do: to look into

@@ -15,8 +15,10 @@
 #ifndef WEIR_PACE_H
 #define WEIR_PACE_H
 
+#include "common/link.h"
+
 #define WEIR_WINDOW_SHIFT 27	/* 2^27 ns, 134 ms */
-#define WEIR_LEAST_HEADERS 66	/* Ethernet, IPv4, TCP with timestamps */
+#define WEIR_IP_TCP_HEADERS 52	/* IPv4, TCP with timestamps */
 #define WEIR_SCALE_ONE 1024	/* an equal part */
 #define WEIR_MAX_CWND_SCALE (64 * WEIR_SCALE_ONE)
 
@@ -93,14 +95,14 @@ static __always_inline void next_window(struct weir_class_flows *counted, __u32 
 	counted->window = window;
 }
 
-/* The packet's socket belongs to this class. */
-static __always_inline void note_flow(struct __sk_buff *skb, __u32 handle)
+/* The packet's socket belongs to this class. `header`: bytes of the uplink's link-layer header. */
+static __always_inline void note_flow(struct __sk_buff *skb, __u32 handle, __u32 header)
 {
 	__u64 window = bpf_ktime_get_ns() >> WEIR_WINDOW_SHIFT;
 	struct bpf_sock *sk = skb->sk;
 	struct weir_class_flows *counted;
 	struct weir_flow *flow;
-	__u32 bytes = skb->len;
+	__u32 bytes = skb->len - excess_of(skb->cb[WEIR_CB_EXCESS]);
 
 	if (!sk)
 		return;
@@ -112,7 +114,7 @@ static __always_inline void note_flow(struct __sk_buff *skb, __u32 handle)
 	if (!flow || !counted)
 		return;
 	if (skb->gso_segs > 1)
-		bytes += (skb->gso_segs - 1) * WEIR_LEAST_HEADERS;
+		bytes += (skb->gso_segs - 1) * (WEIR_IP_TCP_HEADERS + header);
 	if (counted->window != window)
 		next_window(counted, handle, window);
 	if (flow->window != window || flow->handle != handle) {

@@ -170,7 +170,9 @@ impl Attachments {
                 continue;
             }
             let known = self.ports.contains_key(&index);
-            let result = self.classifier.set_port(index, Some(port.handle)).map_err(EngineError::from);
+            let result = self.look_at_port(index, &port.device).and_then(|()| {
+                Ok(self.classifier.set_port(index, Some(self.port_value(index, port.handle)))?)
+            });
             let result = if known { result } else { result.and_then(|()| self.catch(index, &port.device)) };
             match result {
                 Ok(()) => {
@@ -187,14 +189,26 @@ impl Attachments {
 
     /// Whether the device has an Ethernet header; an error if it has none and the engine needs one.
     fn look_for_ethernet(&mut self, device: &str) -> Result<bool, EngineError> {
-        let has_ethernet = self.netlink.link(device)?.has_ethernet();
-        if !has_ethernet && self.config.pacing & ClassifierConfig::USER != 0 {
-            let why = format!(
-                "packets of {device} have no Ethernet header, which its macvtap needs: use engine = \"htb\""
-            );
-            return Err(EngineError::Lacking { engine: EngineKind::User, why });
+        let link = self.netlink.link(device)?;
+        if self.config.pacing & ClassifierConfig::USER != 0 {
+            EngineKind::User.takes(&link)?;
         }
-        Ok(has_ethernet)
+        Ok(link.has_ethernet())
+    }
+
+    /// Remembers whether a port's packets have an Ethernet header.
+    fn look_at_port(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
+        if self.look_for_ethernet(device)? {
+            self.headless.remove(&index);
+        } else {
+            self.headless.insert(index);
+        }
+        Ok(())
+    }
+
+    /// The programs' entry for a port.
+    fn port_value(&self, index: u32, handle: u32) -> u32 {
+        if self.headless.contains(&index) { handle | ClassifierConfig::BARE_PORT } else { handle }
     }
 
     /// How the port's program is attached.
@@ -203,11 +217,6 @@ impl Attachments {
     }
 
     fn catch(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
-        if self.look_for_ethernet(device)? {
-            self.headless.remove(&index);
-        } else {
-            self.headless.insert(index);
-        }
         match self.how_at(index) {
             Attach::Tcx => {
                 let error = |errno| EngineError::Attach {
@@ -312,7 +321,8 @@ impl Attachments {
             let _ = self.unfilter(old, &name, Hook::Egress);
             self.created.retain(|(i, _)| *i != old);
         }
-        self.look_for_ethernet(device)?;
+        let bare = if self.look_for_ethernet(device)? { 0 } else { ClassifierConfig::BARE };
+        self.configure(|c| c.pacing = c.pacing & !ClassifierConfig::BARE | bare)?;
         self.clsact(index, device, Hook::Egress)?;
         self.filter_uplink(index, device)?;
         self.uplink = Some((index, device.to_owned()));

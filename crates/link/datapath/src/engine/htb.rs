@@ -12,7 +12,8 @@ use weir_netlink::{
 use weir_units::TcHandle;
 
 use super::{
-    DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb, tree,
+    Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
+    ifb::Ifb, tree, weight::Scales,
 };
 
 /// The HTB engine's half of the kernel.
@@ -22,7 +23,12 @@ pub struct Htb {
     applied: BTreeMap<u16, tree::Node>,
     /// Last dump; kept for its memory.
     found: Vec<FoundClass>,
+    /// The wanted tree, its rates in bytes of the uplink.
     nodes: Vec<tree::Node>,
+    /// The ratio of HTB's bytes to the uplink's, where they differ.
+    scales: Option<Scales>,
+    /// Classes keep the rates of an earlier agent.
+    holds: bool,
     writes: u64,
 }
 
@@ -31,12 +37,20 @@ impl Htb {
     ///
     /// # Errors
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
-    pub fn open(link: &str) -> Result<Htb, EngineError> {
+    pub fn open(link: &str, attachments: &Attachments) -> Result<Htb, EngineError> {
+        let mut ifb = Ifb::open(link, 1)?;
+        let scales = if ifb.lacks_ethernet(link) {
+            Some(Scales::new(attachments.classifier().weights()?))
+        } else {
+            None
+        };
         let mut htb = Htb {
-            ifb: Ifb::open(link, 1)?,
+            ifb,
             applied: BTreeMap::new(),
             found: Vec::new(),
             nodes: Vec::new(),
+            scales,
+            holds: false,
             writes: 0,
         };
         match htb.root().and_then(|()| htb.adopt()) {
@@ -86,6 +100,18 @@ impl Htb {
                 (class.burst, class.quantum) = (there.burst, there.quantum);
             }
         }
+    }
+
+    /// Makes the kernel's tree the wanted one, in HTB's own bytes.
+    fn enforce(&mut self) -> Result<usize, EngineError> {
+        let mut wanted = self.nodes.clone();
+        if let Some(scales) = &self.scales {
+            wanted.iter_mut().for_each(|node| scales.scale_to_htb(&mut node.class));
+        }
+        if self.holds {
+            self.hold(&mut wanted);
+        }
+        self.write(&wanted)
     }
 
     /// Makes the kernel's tree the given one; writes only what differs.
@@ -179,14 +205,9 @@ impl Engine for Htb {
     /// leaves classes at the rates and turns they have; ceilings and the whole link's class
     /// are as wanted.
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
-        let mut nodes = std::mem::take(&mut self.nodes);
-        tree::build(plan, &mut nodes);
-        if hold {
-            self.hold(&mut nodes);
-        }
-        let result = self.write(&nodes);
-        self.nodes = nodes;
-        result
+        tree::build(plan, &mut self.nodes);
+        self.holds = hold;
+        self.enforce()
     }
 
     /// One dump tells the counters and whether someone else changed the tree: what was
@@ -198,7 +219,11 @@ impl Engine for Htb {
         let mut seen = 0;
         for found in &self.found {
             let minor = found.class.handle.minor();
-            out.push(Measured { minor, counters: found.counters });
+            let mut counters = found.counters;
+            if let Some(scales) = &mut self.scales {
+                counters = scales.count_on_link(minor, counters);
+            }
+            out.push(Measured { minor, counters });
             let Some(node) = self.applied.get_mut(&minor) else {
                 // The class is not weir's: the next occasion removes it.
                 self.applied.insert(minor, tree::Node { class: found.class, leaf: None });
@@ -229,6 +254,13 @@ impl Engine for Htb {
             let before = self.applied.len();
             self.applied.retain(|minor, _| found.contains(minor));
             drift += before - self.applied.len();
+        }
+        if let Some(scales) = &mut self.scales
+            && scales.look(&self.nodes)?
+            && drift == 0
+            && !self.holds
+        {
+            self.enforce()?;
         }
         Ok(drift)
     }

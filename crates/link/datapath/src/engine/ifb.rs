@@ -33,6 +33,11 @@ impl Ifb {
         Ok(Ifb { netlink, index, queues, wanted, link: link.to_owned(), is_new })
     }
 
+    /// Whether packets of the link have no Ethernet header. A link that is gone may have one.
+    pub(crate) fn lacks_ethernet(&mut self, link: &str) -> bool {
+        self.netlink.link(link).is_ok_and(|link| !link.has_ethernet())
+    }
+
     /// Puts the device back if someone removed it. True if it is a new one.
     pub(crate) fn rebuild(&mut self) -> Result<bool, EngineError> {
         let (index, queues, _) = find_or_make(&mut self.netlink, &self.link, self.wanted)?;

@@ -5,6 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::Deserialize;
 
 use weir_bpf::fair::Mode;
+use weir_netlink::Link;
 
 use super::{Attachments, BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, User, selftest};
 
@@ -55,8 +56,25 @@ impl EngineKind {
         match self {
             EngineKind::Pacing | EngineKind::CreditExperiment => weir_bpf::ClassifierConfig::IN_PLACE,
             EngineKind::User => weir_bpf::ClassifierConfig::USER,
-            EngineKind::Htb | EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::Edt => 0,
+            EngineKind::Htb => weir_bpf::ClassifierConfig::WEIGHED,
+            EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::Edt => 0,
         }
+    }
+
+    /// Whether this engine can share a device. Engine `user` hands frames to a process through a macvtap,
+    /// which only a device with an Ethernet header can have.
+    ///
+    /// # Errors
+    /// [`EngineError::Lacking`].
+    pub fn takes(self, link: &Link) -> Result<(), EngineError> {
+        if self != EngineKind::User || link.has_ethernet() {
+            return Ok(());
+        }
+        let why = format!(
+            "packets of {} have no Ethernet header, which its macvtap needs (use engine = \"auto\" or \"htb\")",
+            link.name
+        );
+        Err(EngineError::Lacking { engine: self, why })
     }
 
     /// Sets this engine up for a link, or takes over the one an earlier agent left, and tells the
@@ -72,7 +90,7 @@ impl EngineKind {
         attachments: &mut Attachments,
     ) -> Result<Box<dyn Engine>, EngineError> {
         let mut engine: Box<dyn Engine> = match self {
-            EngineKind::Htb => Box::new(Htb::open(link)?),
+            EngineKind::Htb => Box::new(Htb::open(link, attachments)?),
             EngineKind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
             EngineKind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
             EngineKind::Edt => Box::new(Edt::open(link, queues)?),

@@ -17,6 +17,7 @@ pub mod plan;
 pub mod selftest;
 pub mod tree;
 mod user;
+mod weight;
 #[cfg(feature = "fuzzing")]
 pub use user::fuzz::cut;
 

@@ -38,7 +38,7 @@ impl Attachments {
 
     fn repair_maps(&self, repairs: &mut Repairs) {
         let ports: BTreeMap<u32, u32> =
-            self.ports.iter().map(|(index, port)| (*index, port.handle)).collect();
+            self.ports.iter().map(|(index, port)| (*index, self.port_value(*index, port.handle))).collect();
         let restored = self.classifier.restore(&Wanted {
             config: &self.config,
             ports: &ports,

@@ -1,0 +1,32 @@
+//! The bytes of a class as its scheduler counts them, beside those that the uplink carries.
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+
+use crate::Error;
+
+/// Size of `struct weir_counters` of intf.h.
+pub(super) const COUNTERS: usize = 32;
+
+/// The counters of scheduled packets.
+pub struct Weights {
+    pub(super) counters: MapHandle,
+}
+
+impl Weights {
+    /// Bytes of a class that the scheduler has seen, and how many of them the uplink does not carry. Nothing
+    /// of a class that is not tracked.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn read(&self, handle: u32) -> Result<(u64, u64), Error> {
+        let values = match self.counters.lookup_percpu(&handle.to_ne_bytes(), MapFlags::ANY) {
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            other => other.map_err(|source| Error { what: "read what a class's packets weigh", source })?,
+        };
+        let word = |value: &[u8], at: usize| {
+            value.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")))
+        };
+        let sum = |at| values.iter().flatten().fold(0u64, |sum, value| sum.wrapping_add(word(value, at)));
+        Ok((sum(16), sum(24)))
+    }
+}
