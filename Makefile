@@ -90,8 +90,8 @@ test-unit:
 # Everything but NOT_YET.
 test-all: test test-rest test-vm
 
-# What `make test` and `make test-vm` leave out. Of engine user its faults, its latency and its thread's priority
-# run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast
+# What `make test` and `make test-vm` leave out. Of engine user its faults, its forwarder, its latency and its
+# thread's priority run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast
 # it is, on a quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
 # WHEN_QUIET is a command that waits until nothing else runs here.
 test-rest: build-rest
@@ -100,8 +100,8 @@ test-rest: build-rest
 	scripts/test-speed.sh
 	WEIR_ENGINES=htb WEIR_REPORT=quiet WEIR_TESTS="$(QUIET)" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
-	WEIR_ENGINES=user WEIR_TESTS="faults latency user" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh \
-		user:: its_thread datagrams --skip super_packets --skip a_killed_agent_leaves_the_shares
+	WEIR_ENGINES=user WEIR_TESTS="faults forwarder latency takeover user" WEIR_BIN=$(CURDIR)/$(WEIR) \
+		scripts/test-netns.sh user:: forwarder_ its_thread datagrams --skip super_packets --skip processor_of
 	WEIR_ENGINES=user,pacing WEIR_TESTS=escape WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh random_frames
 	@scripts/test-report.sh "$(NOT_YET)," "the takeover of engine user (docs/limits.md) and most of its suites," \
 		"what make test-vm runs," "bpf-credit and pacing in the suites of all engines"

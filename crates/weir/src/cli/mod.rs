@@ -115,6 +115,9 @@ enum Command {
     Completions(manual::CompletionsArgs),
     /// Write the manual pages into a directory
     Man(manual::ManArgs),
+    /// Move the packets of engine `user`. The agent starts it
+    #[command(hide = true)]
+    Forward,
 }
 
 const AGENT_EXAMPLES: &str = "Examples:
@@ -232,6 +235,11 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Lab(args) => lab::run(&[], &args),
         Command::Completions(args) => manual::completions(&args, session),
         Command::Man(args) => manual::pages(&args, session),
+        Command::Forward => {
+            log_to_stderr()?;
+            weir_agent::forward()?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

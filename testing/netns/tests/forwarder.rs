@@ -1,0 +1,167 @@
+//! The forwarder of engine `user` outlives a killed agent and no other one: the next agent adopts it, and
+//! what takes the engine away takes it away too.
+
+use std::{
+    os::fd::OwnedFd,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use nix::sys::{
+    signal::{Signal, kill},
+    socket::{
+        AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
+        sockopt,
+    },
+    time::TimeVal,
+};
+use nix::unistd::Pid;
+use std::os::fd::AsRawFd;
+use weir_netlab::topology::{Mode, Spec};
+use weir_netns_tests::{
+    EngineBounds, EngineKind, Node, as_user, containers,
+    kernel::{SCHEDULER, TAP, index_of},
+};
+
+/// The name that the forwarder listens at.
+const NAME: &[u8] = b"weir-forwarder";
+/// The kernel takes 10 ms for each of its tap queues.
+const ENDS: Duration = Duration::from_secs(5);
+
+/// A node with an agent and a forwarder, if the engine is here.
+fn node() -> Option<Node> {
+    if !EngineKind::User.is_here() {
+        return None;
+    }
+    let mut node =
+        Node::build(&Spec { containers: containers(2), wire: None, mode: Mode::Bridged, ..Spec::default() });
+    let config = node.config().engine(EngineKind::User);
+    node.start(&config);
+    Some(node)
+}
+
+#[track_caller]
+fn assert_becomes(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < ENDS, "{what}: not after {ENDS:?}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn lives(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
+}
+
+fn assert_nothing_is_left(node: &Node, forwarder: u32) {
+    assert_becomes("the forwarder ends", || !lives(forwarder) && node.forwarder().is_none());
+    for device in [SCHEDULER, TAP] {
+        assert_eq!(index_of(node.topology.node(), device), None, "{device} is left");
+    }
+}
+
+#[test]
+fn forwarder_of_a_killed_agent_is_adopted_and_ends_with_the_next() {
+    let Some(mut node) = node() else { return };
+    let (forwarder, tap) = (node.forwarder(), index_of(node.topology.node(), TAP));
+    assert!(forwarder.is_some() && tap.is_some());
+    node.agent().kill();
+    sleep(Duration::from_secs(2));
+    assert_eq!(node.forwarder(), forwarder, "it goes on without an agent");
+    node.restart();
+    assert_eq!((node.forwarder(), index_of(node.topology.node(), TAP)), (forwarder, tap));
+    assert_eq!(node.client().status().expect("it answers").repairs, 0);
+    assert!(node.agent().stop());
+    assert_nothing_is_left(&node, forwarder.expect("seen above"));
+}
+
+#[test]
+fn forwarder_ends_when_an_agent_takes_another_engine() {
+    let Some(mut node) = node() else { return };
+    let forwarder = node.forwarder().expect("it runs");
+    node.agent().kill();
+    let config = node.config().engine(EngineKind::Htb);
+    node.start(&config);
+    assert_becomes("the forwarder ends", || !lives(forwarder) && node.forwarder().is_none());
+    assert_eq!(index_of(node.topology.node(), TAP), None);
+}
+
+#[test]
+fn forwarder_without_agent_ends_when_its_device_is_gone() {
+    let Some(mut node) = node() else { return };
+    let forwarder = node.forwarder().expect("it runs");
+    node.agent().kill();
+    node.sh(&["ip", "link", "del", SCHEDULER]);
+    assert_becomes("the forwarder ends", || !lives(forwarder));
+    node.restart();
+    assert!(node.forwarder().is_some_and(|next| next != forwarder));
+}
+
+/// Speaks like a forwarder of a later version.
+const OTHER_VERSION: &str = r#"
+import socket
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind("\0weir-forwarder")
+s.listen(4)
+while True:
+    c, _ = s.accept()
+    while c.recv(1 << 20):
+        c.send(b'{"State":{"protocol":4000000000,"shape":"unknown"}}')
+"#;
+
+#[test]
+fn forwarder_of_another_version_is_ended_and_replaced() {
+    let Some(mut node) = node() else { return };
+    let forwarder = node.forwarder().expect("it runs");
+    node.agent().kill();
+    kill(Pid::from_raw(forwarder.cast_signed()), Signal::SIGKILL).expect("it is there");
+    let listens = |node: &Node| node.sh(&["ss", "-xl"]).contains("@weir-forwarder");
+    assert_becomes("the name is free", || !listens(&node));
+    let mut other = node.topology.node().spawn(&["python3", "-c", OTHER_VERSION]).expect("python3 is there");
+    assert_becomes("the other one listens", || listens(&node));
+    node.restart();
+    let ended = other.ended().expect("it can be looked at");
+    assert!(ended.is_some(), "the one of the other version is still there");
+    assert!(node.forwarder().is_some());
+    assert_becomes("the new one listens", || listens(&node));
+}
+
+/// Connects to the forwarder and says this.
+fn say(message: &[u8]) -> (OwnedFd, nix::Result<usize>) {
+    let talk =
+        socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    connect(talk.as_raw_fd(), &UnixAddr::new_abstract(NAME).expect("it is short")).expect("it listens");
+    setsockopt(&talk, sockopt::ReceiveTimeout, &TimeVal::new(3, 0)).expect("it can be told");
+    let _ = send(talk.as_raw_fd(), message, MsgFlags::MSG_NOSIGNAL);
+    let answer = recv(talk.as_raw_fd(), &mut [0; 65536], MsgFlags::empty());
+    (talk, answer)
+}
+
+#[test]
+fn forwarder_answers_no_other_user_and_survives_bad_messages() {
+    let Some(node) = node() else { return };
+    let forwarder = node.forwarder();
+    let hangs_up = |answer: nix::Result<usize>| matches!(answer, Ok(0) | Err(nix::errno::Errno::ECONNRESET));
+    node.topology
+        .node()
+        .within(|| {
+            for message in [&br#""End""#[..], br#""Measure""#] {
+                let (_, answer) = as_user(65_534, &[65_534], || say(message));
+                assert!(hangs_up(answer), "another user: {answer:?}");
+            }
+            let (_, answer) = say(br#""Measure""#);
+            assert!(answer.is_ok_and(|length| length > 2), "root: {answer:?}");
+            for message in [&b"\xff\x00{"[..], b"{}", br#"{"Write":[{"Lead":70000}]}"#, &[b'['; 60_000]] {
+                let (_, answer) = say(message);
+                assert!(hangs_up(answer), "{message:?}: {answer:?}");
+            }
+            let (_, answer) = say(br#"{"Join":{"protocol":4000000000,"cookie":1}}"#);
+            assert!(answer.is_ok_and(|length| length > 2), "another version is refused: {answer:?}");
+        })
+        .expect("the namespace can be entered");
+    assert!(forwarder.is_some_and(lives));
+    // The agent, whose connection was taken, makes itself heard again.
+    assert_becomes("an agent has a forwarder", || {
+        node.forwarder().is_some() && node.client().status().is_ok_and(|status| status.warnings.is_empty())
+    });
+}
