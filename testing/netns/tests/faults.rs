@@ -181,7 +181,7 @@ fn killed_forwarder_lets_traffic_flow_and_is_started_again(engine: EngineKind) {
     };
     println!("forwarder {killed} is killed, and {next} is in its place after {:?}", gone.elapsed());
     sleep(SECOND);
-    // What waited is lost.
+    // Waiting packets are lost.
     busy.assert_flows("meanwhile", &record, gone, false);
     busy.shares_hold("again");
 }

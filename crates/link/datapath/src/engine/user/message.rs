@@ -1,5 +1,5 @@
-//! What the agent and the process of the forwarder say to each other: one message of JSON a packet of a
-//! unix socket. Each request has one answer.
+//! The messages between the agent and the forwarder's process: JSON, one message a packet of a unix socket.
+//! Each request has one answer.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -68,7 +68,7 @@ pub(super) enum Answer {
     Refused(String),
 }
 
-/// What a forwarder does at present.
+/// The forwarder's state at present.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) protocol: u32,

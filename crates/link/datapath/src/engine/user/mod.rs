@@ -95,7 +95,7 @@ pub struct User {
     tap: u32,
     /// Tap queues.
     queues: usize,
-    /// What the forwarder has: its tree, and which classes have a tap queue.
+    /// The forwarder's tree, and the classes that have a tap queue.
     applied: BTreeMap<u16, HtbClass>,
     leaves: BTreeSet<u16>,
     split: Option<bool>,

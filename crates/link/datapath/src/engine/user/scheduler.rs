@@ -1,4 +1,4 @@
-//! What the forwarder's process holds: the programs that lead packets to it, the macvtap, and the thread.
+//! The parts of the forwarder's process: the programs that lead packets to it, the macvtap, and the thread.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -55,7 +55,9 @@ pub(super) fn serve(first: OwnedFd, home: Home) -> io::Result<()> {
             if stop == Stop::End {
                 // The next forwarder wants the name, and the agent waits for the end of the connection.
                 drop(listener);
-                scheduler.map(Scheduler::end);
+                if let Some(scheduler) = scheduler {
+                    scheduler.end();
+                }
                 return Ok(());
             }
             agent = None;
@@ -76,9 +78,9 @@ pub(super) fn serve(first: OwnedFd, home: Home) -> io::Result<()> {
 /// Why an agent is not served any more.
 #[derive(Debug, PartialEq, Eq)]
 enum Stop {
-    /// It is gone, or is none.
+    /// The connection is gone, or its other end is no agent.
     HangUp,
-    /// It has said so, or the thread is gone.
+    /// The agent has said so, or the thread is gone.
     End,
 }
 
