@@ -2,21 +2,22 @@
 //! what takes the engine away takes it away too.
 
 use std::{
-    os::fd::OwnedFd,
+    os::fd::{AsRawFd, OwnedFd},
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    signal::{Signal, kill},
-    socket::{
-        AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
-        sockopt,
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        socket::{
+            AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, connect, listen,
+            recv, send, setsockopt, socket, sockopt,
+        },
+        time::TimeVal,
     },
-    time::TimeVal,
+    unistd::Pid,
 };
-use nix::unistd::Pid;
-use std::os::fd::AsRawFd;
 use weir_netlab::topology::{Mode, Spec};
 use weir_netns_tests::{
     EngineBounds, EngineKind, Node, as_user, containers,
@@ -97,17 +98,28 @@ fn forwarder_without_agent_ends_when_its_device_is_gone() {
     assert!(node.forwarder().is_some_and(|next| next != forwarder));
 }
 
-/// Speaks like a forwarder of a later version.
-const OTHER_VERSION: &str = r#"
-import socket
-s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-s.bind("\0weir-forwarder")
-s.listen(4)
-while True:
-    c, _ = s.accept()
-    while c.recv(1 << 20):
-        c.send(b'{"State":{"protocol":4000000000,"shape":"unknown"}}')
-"#;
+/// Set for the process that speaks like a forwarder of a later version.
+const OTHER_VERSION: &str = "WEIR_TEST_OTHER_VERSION";
+
+#[test]
+#[ignore = "it is the other process of forwarder_of_another_version_is_ended_and_replaced"]
+fn process_speaks_like_a_forwarder_of_a_later_version() {
+    if std::env::var_os(OTHER_VERSION).is_none() {
+        return;
+    }
+    let listener =
+        socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(NAME).expect("it is short"))
+        .expect("the name is free");
+    listen(&listener, Backlog::new(4).expect("it is small")).expect("it can listen");
+    loop {
+        let talk = accept(listener.as_raw_fd()).expect("an agent calls");
+        while recv(talk, &mut [0; 65536], MsgFlags::empty()).is_ok_and(|length| length > 0) {
+            let answer = br#"{"State":{"protocol":4000000000,"shape":"unknown"}}"#;
+            let _ = send(talk, answer, MsgFlags::MSG_NOSIGNAL);
+        }
+    }
+}
 
 #[test]
 fn forwarder_of_another_version_is_ended_and_replaced() {
@@ -115,15 +127,19 @@ fn forwarder_of_another_version_is_ended_and_replaced() {
     let forwarder = node.forwarder().expect("it runs");
     node.agent().kill();
     kill(Pid::from_raw(forwarder.cast_signed()), Signal::SIGKILL).expect("it is there");
-    let listens = |node: &Node| node.sh(&["ss", "-xl"]).contains("@weir-forwarder");
-    assert_becomes("the name is free", || !listens(&node));
-    let mut other = node.topology.node().spawn(&["python3", "-c", OTHER_VERSION]).expect("python3 is there");
-    assert_becomes("the other one listens", || listens(&node));
+    let is_taken = |node: &Node| node.sh(&["ss", "-xl"]).contains("@weir-forwarder");
+    assert_becomes("the name is free", || !is_taken(&node));
+    let program = std::env::current_exe().expect("it is known");
+    let program = program.to_str().expect("it is UTF-8");
+    let (set, test) = (format!("{OTHER_VERSION}=1"), "process_speaks_like_a_forwarder_of_a_later_version");
+    let other = ["env", &set, program, "--ignored", "--exact", test];
+    let mut other = node.topology.node().spawn(&other).expect("it can run");
+    assert_becomes("the other one listens", || is_taken(&node));
     node.restart();
     let ended = other.ended().expect("it can be looked at");
     assert!(ended.is_some(), "the one of the other version is still there");
     assert!(node.forwarder().is_some());
-    assert_becomes("the new one listens", || listens(&node));
+    assert_becomes("the new one listens", || is_taken(&node));
 }
 
 /// Connects to the forwarder and says this.
