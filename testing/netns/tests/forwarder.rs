@@ -181,3 +181,36 @@ fn forwarder_answers_no_other_user_and_survives_bad_messages() {
         node.forwarder().is_some() && node.client().status().is_ok_and(|status| status.warnings.is_empty())
     });
 }
+
+/// A local user takes the name, and its queue of calls is full.
+#[test]
+fn agent_starts_though_another_user_has_the_forwarders_name() {
+    if !EngineKind::User.is_here() {
+        return;
+    }
+    let mut node =
+        Node::build(&Spec { containers: containers(2), wire: None, mode: Mode::Bridged, ..Spec::default() });
+    let stranger = node.topology.node().within(|| {
+        as_user(65_534, &[65_534], || {
+            let address = UnixAddr::new_abstract(NAME).expect("it is short");
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let new = || socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).expect("a socket");
+            let listener = new();
+            bind(listener.as_raw_fd(), &address).expect("the name is free");
+            listen(&listener, Backlog::new(1).expect("it is small")).expect("it can listen");
+            let calls: Vec<OwnedFd> = std::iter::repeat_with(new)
+                .take_while(|call| connect(call.as_raw_fd(), &address).is_ok())
+                .take(10)
+                .collect();
+            assert!(calls.len() < 10, "its queue is not full");
+            (listener, calls)
+        })
+    });
+    let stranger = stranger.expect("the namespace can be entered");
+    let config = node.config().engine(EngineKind::User);
+    node.start(&config);
+    assert!(node.forwarder().is_some());
+    drop(stranger);
+    assert_becomes("the forwarder listens", || node.sh(&["ss", "-xl"]).contains("@weir-forwarder"));
+    assert!(node.agent().stop());
+}

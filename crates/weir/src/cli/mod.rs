@@ -271,7 +271,9 @@ fn log_to_stderr() -> anyhow::Result<()> {
     let format = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()) && Look::of_stdout().colour)
-        .with_target(false);
+        .with_target(false)
+        // The forwarder may outlive the reader of its log. It would panic when it says so there.
+        .log_internal_errors(false);
     tracing_subscriber::registry().with(format).with(filter).init();
     Ok(())
 }

@@ -80,6 +80,7 @@ pub fn forward() -> io::Result<()> {
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     // A terminal's signals are for the agent.
     let _ = nix::unistd::setsid();
+    std::env::set_current_dir("/")?;
     server::serve(first, Home::Process)
 }
 

@@ -42,8 +42,9 @@ pub(super) struct Remote {
 impl Remote {
     /// The forwarder of this network namespace that an earlier agent has left.
     pub(super) fn find() -> Option<Remote> {
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
+        // A process that does not take calls keeps no agent waiting.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
         connect(&socket, &SocketAddrUnix::new_abstract_name(server::NAME).ok()?).ok()?;
         let peer = peer(&socket)?;
         if !peer.is_own_user() {
