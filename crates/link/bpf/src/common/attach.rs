@@ -248,7 +248,7 @@ pub fn visit(iterator: BorrowedFd<'_>) -> std::io::Result<()> {
 /// Another descriptor of an open file: the lowest free number from `least` on.
 ///
 /// # Errors
-/// `EINVAL`: the process may not open so many files.
+/// `EINVAL`: the process may not have a descriptor of that number.
 pub(crate) fn duplicate(file: BorrowedFd<'_>, least: RawFd) -> Result<OwnedFd, Errno> {
     use std::os::fd::FromRawFd;
     let copy = nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(least))?;
