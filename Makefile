@@ -102,7 +102,7 @@ test-rest: build-rest
 	WEIR_ENGINES=htb WEIR_REPORT=quiet WEIR_TESTS="$(QUIET)" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults forwarder latency user" WEIR_BIN=$(CURDIR)/$(WEIR) \
-		scripts/test-netns.sh user:: forwarder_ its_thread datagrams --skip super_packets --skip processor_of
+		scripts/test-netns.sh user:: forwarder its_thread datagrams --skip super_packets --skip processor_of
 	WEIR_ENGINES=user,pacing WEIR_TESTS=escape WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh random_frames
 	@scripts/test-report.sh "$(NOT_YET)," "most suites of engine user," \
 		"what make test-vm runs," "bpf-credit and pacing in the suites of all engines"
