@@ -22,6 +22,8 @@ finish() {
 trap finish EXIT
 
 mkdir "$dir/etc" "$dir/tests"
+# The unit's RuntimeDirectory=, which has the agents' locks.
+mkdir -p -m 755 /run/weir
 cp "$weir" "$dir/weir"
 cp packaging/weir.service packaging/weir-engine-user.conf scripts/under-unit.py "$dir/"
 # The unit's group, where this machine has none.
@@ -33,7 +35,7 @@ unit=$dir/weir.service
 cat >"$dir/limited" <<END
 #!/bin/sh
 [ "\${1:-}" = agent ] || exec $dir/weir "\$@"
-UNIT_WRITABLE=$dir/tests UNIT_ETC=$dir/etc UNIT_TAG=$tag exec $dir/under-unit.py $unit $dir/weir "\$@"
+UNIT_WRITABLE=$dir/tests:/run/weir UNIT_ETC=$dir/etc UNIT_TAG=$tag exec $dir/under-unit.py $unit $dir/weir "\$@"
 END
 chmod +x "$dir/limited"
 

@@ -1,6 +1,7 @@
 //! The agent of a node: its loop, its configuration, its state, and the server of its API.
 //!
-//! [`run`] is the agent. [`images::serve`] is the image cache without an agent. The other public items are
+//! [`run`] is the agent. [`images::serve`] is the image cache without an agent, [`forward`] the scheduler of
+//! engine `user`. The other public items are
 //! the seams at which tests put a loop of their own behind the real [`server`].
 
 mod agent;
@@ -14,3 +15,4 @@ mod reply;
 pub mod server;
 
 pub use agent::{agree::Agreements, check, run, store::Store};
+pub use weir_datapath::engine::forward;

@@ -42,11 +42,6 @@ pub trait EngineBounds: Copy {
     #[must_use]
     fn stamps(self) -> bool;
 
-    /// Whether it goes on without an agent. The one that is a part of the agent ends with it, and
-    /// traffic flows on unshared.
-    #[must_use]
-    fn outlives_agent(self) -> bool;
-
     /// Whether senders wait for their queue instead of losing what it cannot take.
     #[must_use]
     fn holds_back(self) -> bool;
@@ -103,10 +98,6 @@ impl EngineBounds for EngineKind {
 
     fn stamps(self) -> bool {
         matches!(self, EngineKind::Edt)
-    }
-
-    fn outlives_agent(self) -> bool {
-        !matches!(self, EngineKind::User)
     }
 
     fn holds_back(self) -> bool {

@@ -12,7 +12,7 @@ use crate::Need;
 /// The scheduler's device.
 pub const SCHEDULER: &str = "weir0";
 
-/// The device through which engine `user` takes packets to the agent.
+/// The device through which engine `user` takes packets to its forwarder.
 pub const TAP: &str = "weir0u";
 
 /// Index of an interface; none if there is no such one.

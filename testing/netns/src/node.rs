@@ -143,6 +143,15 @@ impl Node {
         agent.weir(self.topology.node(), arguments).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
+    /// The process that moves the packets of engine `user`, if there is one.
+    #[must_use]
+    pub fn forwarder(&self) -> Option<u32> {
+        let is_it = |pid: &i32| {
+            std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"weir\0forward\0")
+        };
+        self.topology.node().pids().into_iter().find(is_it).and_then(|pid| u32::try_from(pid).ok())
+    }
+
     /// The class's name for a label: containers by their namespaces; `host`, groups and others
     /// are called what they are.
     #[must_use]

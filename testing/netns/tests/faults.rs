@@ -6,6 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use weir_netlab::{
     topology::{Family, Spec},
     traffic::Load,
@@ -21,6 +25,19 @@ for_each_engine!(
     a_killed_agent_leaves_the_shares_and_the_next_takes_over,
     a_scheduler_taken_away_is_restored_or_missed_within_a_second
 );
+
+/// The engine that has one.
+mod forwarder {
+    use super::EngineKind;
+    use weir_netns_tests::EngineBounds;
+
+    #[test]
+    fn killed_forwarder_lets_traffic_flow_and_is_started_again() {
+        if EngineKind::User.is_here() {
+            super::killed_forwarder_lets_traffic_flow_and_is_started_again(EngineKind::User);
+        }
+    }
+}
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(2000);
@@ -83,40 +100,17 @@ impl Busy {
     }
 }
 
-impl Busy {
-    /// Floods fill the wire, each as it can.
-    fn assert_nobody_is_held_back(&self, record: &Record, from: Instant) {
-        for (i, party) in self.division.parties().iter().enumerate() {
-            println!(
-                "{}: {} lowest 0.1 s {:.2} Mbit/s",
-                self.engine,
-                party.label(),
-                record.lowest(i, from, Instant::now())
-            );
-        }
-        let goodputs = self.senders.goodputs(WINDOW);
-        let total: f64 = goodputs.iter().map(|(_, goodput)| goodput).sum();
-        println!("{}: open, {total:.1} Mbit/s in all: {goodputs:?}", self.engine);
-        assert!(total > CAPACITY.as_mbit(), "the wire carries more than weir let through: {goodputs:?}");
-    }
-}
-
 fn a_killed_agent_leaves_the_shares_and_the_next_takes_over(engine: EngineKind) {
     let mut busy = Busy::start(engine);
     let record = busy.record();
     let killed = Instant::now();
     busy.node.agent().kill();
-    if engine.outlives_agent() {
-        busy.shares_hold("without an agent");
-        busy.assert_flows("without an agent", &record, killed, engine.holds_back());
-    } else {
-        sleep(SECOND);
-        busy.assert_nobody_is_held_back(&record, killed + SECOND / 2);
-    }
+    busy.shares_hold("without an agent");
+    busy.assert_flows("without an agent", &record, killed, engine.holds_back());
     let back = Instant::now();
     busy.node.restart();
     sleep(Duration::from_millis(500));
-    busy.assert_flows("taken over", &record, back, engine.holds_back() && engine.outlives_agent());
+    busy.assert_flows("taken over", &record, back, engine.holds_back());
     busy.shares_hold("taken over");
     let status = busy.node.client().status().expect("it answers");
     assert_eq!(status.engine, engine.name());
@@ -167,4 +161,27 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: EngineKi
     if said == "restored" {
         busy.shares_hold("restored");
     }
+}
+
+fn killed_forwarder_lets_traffic_flow_and_is_started_again(engine: EngineKind) {
+    let busy = Busy::start(engine);
+    let node = &busy.node;
+    let repairs = node.client().status().expect("it answers").repairs;
+    let record = busy.record();
+    let (killed, gone) = (node.forwarder().expect("it runs"), Instant::now());
+    kill(Pid::from_raw(killed.cast_signed()), Signal::SIGKILL).expect("it is there");
+    let next = loop {
+        match node.forwarder() {
+            Some(pid) if pid != killed && node.client().status().is_ok_and(|s| s.repairs > repairs) => {
+                break pid;
+            }
+            _ => assert!(gone.elapsed() <= SECOND, "no forwarder has taken its place after {SECOND:?}"),
+        }
+        sleep(Duration::from_millis(20));
+    };
+    println!("forwarder {killed} is killed, and {next} is in its place after {:?}", gone.elapsed());
+    sleep(SECOND);
+    // Waiting packets are lost.
+    busy.assert_flows("meanwhile", &record, gone, false);
+    busy.shares_hold("again");
 }

@@ -1,8 +1,8 @@
-//! The cost of engine `user`, which copies every packet to the agent and back: throughput of one
+//! The cost of engine `user`, which copies every packet to its forwarder and back: throughput of one
 //! TCP stream, small packets, a packet's delay, and the cost of an idle node.
 //!
 //! Rates are those of a whole machine, and this one may be shared. So beside what passed in a second it is
-//! said what would have if the agent's thread had had all of a processor, and that is judged; of a program
+//! said what would have if the forwarder's thread had had all of a processor, and that is judged; of a program
 //! without optimization nothing is.
 
 use std::{
@@ -43,9 +43,9 @@ fn is_optimised() -> bool {
     binary().components().any(|part| part.as_os_str() == "release")
 }
 
-/// Time on processors of the agent's threads; of those called so, if a name is given.
+/// Time on processors of a process's threads; of those called so, if a name is given.
 fn worked(pid: u32, name: Option<&str>) -> Duration {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the agent lives");
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
     let each = tasks.flatten().filter_map(|task| {
         let called = fs::read_to_string(task.path().join("comm")).ok()?;
         if name.is_some_and(|name| name != called.trim()) {
@@ -66,7 +66,7 @@ fn left(node: &Node) -> (u64, u64) {
     (tx("bytes"), tx("packets"))
 }
 
-/// The packets of a second, and the part of a processor that the agent's thread had for them.
+/// The packets of a second, and the part of a processor that the forwarder's thread had for them.
 #[derive(Debug, Clone, Copy)]
 struct Moved {
     gbit: f64,
@@ -117,7 +117,7 @@ fn judge(
     let mut measure = || {
         let without = rate(&traffic(&mut node, None));
         node.start(&config);
-        let pid = node.agent().id();
+        let pid = node.forwarder().expect("it runs");
         let moved = traffic(&mut node, Some(pid));
         assert!(node.agent().stop());
         let (now, whole) = (rate(&moved), moved.of_a_core(rate(&moved)));
@@ -133,7 +133,7 @@ fn judge(
 }
 
 #[test]
-fn processor_of_the_agent_carries_8_gbit_of_one_tcp_stream() {
+fn processor_of_the_forwarder_carries_8_gbit_of_one_tcp_stream() {
     judge("one stream of TCP", (8.0, "Gbit/s"), |moved| moved.gbit, streaming);
 }
 
@@ -159,9 +159,9 @@ fn small(node: &mut Node, pid: Option<u32>, flows: u16) -> Moved {
     Moved::now(node, pid)
 }
 
-/// The agent's thread of this engine.
+/// The forwarder's thread that moves packets.
 fn scheduler(pid: u32) -> Pid {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the agent lives").flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives").flatten();
     let is_it = |task: &fs::DirEntry| {
         fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "weir-user")
     };
@@ -176,7 +176,7 @@ fn settle(pid: u32, processor: usize) {
 }
 
 #[test]
-fn processor_of_the_agent_carries_a_third_of_a_million_packets() {
+fn processor_of_the_forwarder_carries_a_third_of_a_million_packets() {
     judge("64 bytes, one flow", (0.35, "Mpps"), |moved| moved.mpps, |node, pid| small(node, pid, 1));
 }
 
@@ -191,7 +191,7 @@ fn it_does_so_when_a_few_flows_come_by_turns() {
 }
 
 /// No datagram waits for the next packet of its flow, so each goes by itself. The rate of a whole
-/// processor is then mostly that of the kernel's way behind the agent.
+/// processor is then mostly that of the kernel's way behind the forwarder.
 #[test]
 fn small_packets_of_many_flows_by_turns_pass_one_by_one() {
     judge(
@@ -269,7 +269,7 @@ fn its_thread_goes_before_others_until_told_not_to() {
     let mut node = node();
     let config = wide(&node);
     node.start(&config);
-    let thread = scheduler(node.agent().id());
+    let thread = scheduler(node.forwarder().expect("it runs"));
     let becomes = |wanted: libc::c_int| {
         // SAFETY: a plain system call on a number.
         let policy = || unsafe { libc::sched_getscheduler(thread.as_raw()) } & !libc::SCHED_RESET_ON_FORK;
@@ -314,16 +314,20 @@ fn an_idle_node_pays_little_and_an_idle_engine_delays_a_packet_by_little() {
     assert!(!is_optimised() || added <= 60.0, "{added:.1} us");
 
     node.start(&config);
-    let pid = node.agent().id();
+    let (agent, forwarder) = (node.agent().id(), node.forwarder().expect("it runs"));
     // Interfaces that come up talk for a while.
     sleep(Duration::from_secs(3));
     let measure = || {
-        let (start, before) = (Instant::now(), [worked(pid, None), worked(pid, Some("weir-user"))]);
+        let all = || {
+            let thread = worked(forwarder, Some("weir-user"));
+            [worked(agent, None) + worked(forwarder, None), thread]
+        };
+        let (start, before) = (Instant::now(), all());
         sleep(SECONDS);
-        let after = [worked(pid, None), worked(pid, Some("weir-user"))];
+        let after = all();
         let percent = |i: usize| (after[i] - before[i]).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
         println!(
-            "idle: all of the agent {:.2} % of a core, the engine's thread {:.3}",
+            "idle: agent and forwarder {:.2} % of a core, the engine's thread {:.3}",
             percent(0),
             percent(1)
         );

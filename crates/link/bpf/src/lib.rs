@@ -25,8 +25,8 @@ mod simulation;
 mod user;
 
 pub use classify::{
-    Classifier, ClassifierConfig, ENTRIES, LocalPrefix, MASKS, Restored, RuleSet, RulesError, SelectorRule,
-    Wanted, Weights, port_blocks,
+    Classifier, ClassifierConfig, ENTRIES, Handover, LocalPrefix, MASKS, Restored, RuleSet, RulesError,
+    SelectorRule, Wanted, Weights, port_blocks,
 };
 pub use common::{Error, attach};
 pub use congestion::{

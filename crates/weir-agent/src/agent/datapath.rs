@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_bpf::{ClassifierConfig, RuleSet, SelectorRule};
 use weir_datapath::{
     engine::{
-        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, EngineKind, HOST, Lateness,
-        MAJOR, Measured, Plan, PortClass, plan,
+        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, EngineKind, HOST, Home,
+        Lateness, MAJOR, Measured, Plan, PortClass, plan,
     },
     pacing::{Pacing, Root},
 };
@@ -28,7 +28,7 @@ pub(crate) struct Datapath {
     pub(crate) engine: Box<dyn Engine>,
     /// The name of the device through which packets go: the scheduler's, or the link's own.
     pub(crate) device: String,
-    /// How late a scheduler in this process was at the last look.
+    /// How late a scheduler in user space was at the last look.
     pub(super) lateness: Option<Lateness>,
     pub(crate) attachments: Attachments,
     pub(crate) netlink: Netlink,
@@ -149,7 +149,8 @@ impl Datapath {
             NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));
         let earlier = root.as_ref().ok().and_then(Root::earlier);
         let mut attachments = Attachments::open(how, programs, created, earlier.as_ref())?;
-        let mut engine = kind.open(&config.link.device, config.link.queues, &mut attachments)?;
+        let mut engine =
+            kind.open(&config.link.device, config.link.queues, &mut attachments, Home::Process)?;
         if let Some(process) = engine.process() {
             process.set_realtime(config.link.priority);
         }

@@ -115,6 +115,9 @@ enum Command {
     Completions(manual::CompletionsArgs),
     /// Write the manual pages into a directory
     Man(manual::ManArgs),
+    /// Move the packets of engine `user`. The agent starts it
+    #[command(hide = true)]
+    Forward,
 }
 
 const AGENT_EXAMPLES: &str = "Examples:
@@ -232,6 +235,11 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Lab(args) => lab::run(&[], &args),
         Command::Completions(args) => manual::completions(&args, session),
         Command::Man(args) => manual::pages(&args, session),
+        Command::Forward => {
+            log_to_stderr()?;
+            weir_agent::forward()?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -263,7 +271,9 @@ fn log_to_stderr() -> anyhow::Result<()> {
     let format = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()) && Look::of_stdout().colour)
-        .with_target(false);
+        .with_target(false)
+        // The forwarder may outlive the reader of its log. It would panic when it says so there.
+        .log_internal_errors(false);
     tracing_subscriber::registry().with(format).with(filter).init();
     Ok(())
 }

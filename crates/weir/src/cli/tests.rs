@@ -434,7 +434,7 @@ fn the_command_line_is_well_formed() {
 fn every_verb_teaches_with_examples_that_work() {
     let mut root = Cli::command();
     root.build();
-    for verb in root.get_subcommands().filter(|verb| verb.get_name() != "help") {
+    for verb in root.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
         let help = weir(&[verb.get_name(), "--help"]).good();
         let (_, examples) =
             help.split_once("Examples:\n").unwrap_or_else(|| panic!("{} has none", verb.get_name()));
@@ -457,7 +457,9 @@ fn every_verb_teaches_with_examples_that_work() {
 fn verbs(command: &clap::Command, path: &[String], all: &mut Vec<Vec<String>>) {
     all.push(path.to_vec());
     let others = ["help", "lab", "simulate", "generate"];
-    for verb in command.get_subcommands().filter(|verb| !others.contains(&verb.get_name())) {
+    for verb in
+        command.get_subcommands().filter(|verb| !others.contains(&verb.get_name()) && !verb.is_hide_set())
+    {
         verbs(verb, &[path, &[verb.get_name().to_owned()]].concat(), all);
     }
 }
@@ -489,7 +491,7 @@ fn help_of_every_verb_is_that_of_the_golden_file() {
 fn completions_know_every_verb() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = weir(&["completions", shell]).good();
-        for verb in Cli::command().get_subcommands() {
+        for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
             assert!(script.contains(verb.get_name()), "{shell} does not know {}", verb.get_name());
         }
     }
@@ -503,7 +505,7 @@ fn there_is_a_manual_page_for_every_verb() {
     let page =
         |name: &str| std::fs::read_to_string(target.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert!(page("weir.1").contains("weir\\-set(1)"));
-    for verb in Cli::command().get_subcommands() {
+    for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
         assert!(
             page(&format!("weir-{}.1", verb.get_name())).contains(".SH EXAMPLES\n.nf\n"),
             "{}",

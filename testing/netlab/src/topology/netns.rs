@@ -144,7 +144,7 @@ impl Netns {
 
     /// Processes that are in this namespace now.
     #[must_use]
-    pub(crate) fn pids(&self) -> Vec<i32> {
+    pub fn pids(&self) -> Vec<i32> {
         let Ok(own) = fs::metadata(self.path()) else { return Vec::new() };
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         entries

@@ -1,15 +1,16 @@
 //! The classifier decides the class of each packet.
 
+mod handover;
 mod restore;
 mod rules;
 mod weights;
 
 use std::{
-    cell::OnceCell,
     collections::BTreeMap,
     mem::MaybeUninit,
     net::IpAddr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    sync::Arc,
 };
 
 use libbpf_rs::{
@@ -17,11 +18,12 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
+pub use self::handover::Handover;
 pub use self::restore::{Restored, Wanted};
 pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
 use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
 pub use self::weights::Weights;
-use crate::{Credits, Error, UserPath, common::entries::ignore, pacing::EarlierPacing};
+use crate::{Credits, Error, common::entries::ignore, pacing::EarlierPacing};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
 mod skeleton {
@@ -60,7 +62,7 @@ impl ClassifierConfig {
     pub const PACED: u32 = 1;
     /// There is no scheduler: packets pass by their class's credit, for [`Credits`].
     pub const IN_PLACE: u32 = 2;
-    /// The scheduler is a process: [`Classifier::hand_over_to`] says who takes packets there.
+    /// The scheduler is a process: [`Handover::to`] names the program that takes packets there.
     pub const USER: u32 = 4;
     /// The uplink's packets have no Ethernet header.
     pub const BARE: u32 = 8;
@@ -116,8 +118,7 @@ impl LocalPrefix {
 /// Dropping it leaves attached programs, and the maps they use, in the kernel.
 pub struct Classifier {
     pub(crate) skeleton: ClassifySkel<'static>,
-    /// The program that takes packets to user space, once it was named.
-    pub(crate) handed_to: OnceCell<OwnedFd>,
+    handover: Arc<Handover>,
 }
 
 impl Classifier {
@@ -150,7 +151,8 @@ impl Classifier {
             open.maps.weir_flows.reuse_fd(earlier.flows.as_fd()).map_err(error)?;
         }
         let skeleton = open.load().map_err(error)?;
-        Ok(Classifier { skeleton, handed_to: OnceCell::new() })
+        let handover = Handover::new(MapHandle::try_from(&skeleton.maps.weir_user).map_err(error)?);
+        Ok(Classifier { skeleton, handover: Arc::new(handover) })
     }
 
     /// The program for container ports.
@@ -233,23 +235,10 @@ impl Classifier {
         maps.weir_masks.update(&index.to_ne_bytes(), &rules.masks_value(), MapFlags::ANY).map_err(error)
     }
 
-    /// Has packets taken to a scheduler in user space by this program, for as long as this process
-    /// lives: the kernel forgets it with the process. Once.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub fn hand_over_to(&self, program: &UserPath) -> Result<(), Error> {
-        let error = |source| Error { what: "hand packets over to user space", source };
-        let program = program.enter_program();
-        self.hand_over(program).map_err(error)?;
-        let kept = program.try_clone_to_owned().map_err(|e| error(e.into()))?;
-        self.handed_to.get_or_init(|| kept);
-        Ok(())
-    }
-
-    pub(crate) fn hand_over(&self, program: BorrowedFd<'_>) -> Result<(), libbpf_rs::Error> {
-        let map = &self.skeleton.maps.weir_user;
-        map.update(&0u32.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+    /// The way to a scheduler in user space.
+    #[must_use]
+    pub fn handover(&self) -> &Arc<Handover> {
+        &self.handover
     }
 
     /// The credits of classes, for an engine in place.

@@ -1,20 +1,14 @@
 //! Restores the classifier's maps: entries that another process added, altered or removed are found
 //! and set right.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    os::fd::AsFd,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
 use super::rules::{self, RuleSet};
 use crate::{
     Classifier, ClassifierConfig, Error, LocalPrefix, Pacer,
-    common::{
-        attach,
-        entries::{entries, ignore},
-    },
+    common::entries::{entries, ignore},
     pacing,
 };
 
@@ -90,7 +84,7 @@ fn restore<const K: usize, const V: usize>(
     results.into_iter().collect::<Result<(), BpfError>>().map(|()| count)
 }
 
-fn refused(errno: nix::errno::Errno) -> BpfError {
+pub(super) fn refused(errno: nix::errno::Errno) -> BpfError {
     BpfError::from_raw_os_error(errno as i32)
 }
 
@@ -131,15 +125,11 @@ impl Classifier {
             let rules = restore(&maps.weir_rules, &wanted.rules.entries(set as usize).collect(), in_force);
             restored.note("weir_rules", "restore the rules of selectors", rules);
         }
-        if let Some(program) = self.handed_to.get() {
-            let user = attach::program_id(program).map_err(refused).and_then(|id| {
-                // The values read from an array of programs are their ids.
-                let found = maps.weir_user.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-                let is_there = found.is_some_and(|found| found == id.to_ne_bytes());
-                if is_there { Ok(0) } else { self.hand_over(program.as_fd()).map(|()| 1) }
-            });
-            restored.note("weir_user", "restore the way to the scheduler in user space", user);
-        }
+        restored.note(
+            "weir_user",
+            "restore the way to the scheduler in user space",
+            self.handover().restore(),
+        );
         restored
     }
 }
@@ -173,6 +163,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::attach;
 
     proptest! {
         #[test]
@@ -288,12 +279,13 @@ mod tests {
             Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
         let [path, other] = [(), ()].map(|()| crate::UserPath::load().expect("this kernel takes them"));
         assert_eq!(classifier.restore(&wanted).maps, [], "no engine user, no way");
-        classifier.hand_over_to(&path).unwrap();
+        let program = |path: &crate::UserPath| path.enter_program().try_clone_to_owned().unwrap();
+        classifier.handover().to(program(&path)).unwrap();
         assert_eq!(classifier.restore(&wanted).maps, []);
         let map = &classifier.skeleton.maps.weir_user;
         map.delete(&0u32.to_ne_bytes()).unwrap();
         assert_eq!(classifier.restore(&wanted).maps, [("weir_user", 1)]);
-        classifier.hand_over(other.enter_program()).unwrap();
+        classifier.handover().put(other.enter_program()).unwrap();
         assert_eq!(classifier.restore(&wanted).maps, [("weir_user", 1)]);
         let found = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
         assert_eq!(found, attach::program_id(&path.enter_program()).unwrap().to_ne_bytes());

@@ -4,7 +4,7 @@
 //! Programs are attached by themselves rather than through a link object: they stay when
 //! the agent dies, and need no bpffs to be found again. libbpf-rs has no safe form of this.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use libbpf_sys::{
     BPF_CGROUP_SETSOCKOPT, BPF_CGROUP_SOCK_OPS, BPF_F_ALLOW_MULTI, BPF_F_REPLACE, BPF_TCX_EGRESS,
@@ -243,6 +243,17 @@ pub fn visit(iterator: BorrowedFd<'_>) -> std::io::Result<()> {
     let mut visited = unsafe { std::fs::File::from_raw_fd(fd) };
     // The program writes nothing: reading to the end is what runs it.
     visited.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// Another descriptor of an open file: the lowest free number from `least` on.
+///
+/// # Errors
+/// `EINVAL`: the process may not have a descriptor of that number.
+pub(crate) fn duplicate(file: BorrowedFd<'_>, least: RawFd) -> Result<OwnedFd, Errno> {
+    use std::os::fd::FromRawFd;
+    let copy = nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(least))?;
+    // SAFETY: a fresh descriptor without another owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 fn program_by_id(id: u32) -> Result<std::os::fd::OwnedFd, Errno> {

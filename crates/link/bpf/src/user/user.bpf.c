@@ -2,8 +2,8 @@
 /*
  * The way to a scheduler in user space, and back.
  *
- * weir_enter takes over from the classifier (weir_user in classify.bpf.c). It gives the packet a
- * ticket, which says where it came from, and lets the macvtap receive it. That driver is the one that
+ * weir_enter takes over from the classifier (weir_user in classify.bpf.c), and weir_take from it. That
+ * one gives the packet a ticket, which says where it came from, and lets the macvtap receive it. That driver is the one that
  * keeps packets for a process without taking them from their socket: what waits unread in its queue
  * still counts for the sender, who blocks. Each class has a queue of its own: the driver chooses by hash.
  *
@@ -13,7 +13,9 @@
  * it was.
  *
  * Without such a device (any more, or yet) packets go on where they are, unscheduled: a process
- * that deletes it stops no traffic.
+ * that deletes it stops no traffic. They also do so without the process that reads the device: it
+ * alone holds weir_alive open, and the kernel empties an array of programs that no process holds.
+ * The classifier's own array is held by the agent too.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -66,6 +68,14 @@ struct {
 	__type(value, __u32);
 } weir_places SEC(".maps");
 
+/* weir_take, while the process lives that reads the device. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} weir_alive SEC(".maps");
+
 __u32 next_ticket;
 
 /*
@@ -97,6 +107,15 @@ static __always_inline const struct weir_user_config *config(void)
 
 SEC("tc")
 int weir_enter(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+
+	bpf_tail_call(skb, &weir_alive, zero);
+	return NEXT;
+}
+
+SEC("tc")
+int weir_take(struct __sk_buff *skb)
 {
 	const struct weir_user_config *cfg = config();
 	__u32 handle = skb->cb[WEIR_CB_HANDLE], zero = 0;

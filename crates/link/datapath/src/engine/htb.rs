@@ -87,18 +87,9 @@ impl Htb {
         Ok(())
     }
 
-    /// Leaves classes that are there at the rates and turns they have; ceilings and the whole
-    /// link's class are as wanted. For an agent that has taken over and does not yet know who
-    /// sends: what its predecessor wrote is the better guess.
     fn hold(&self, wanted: &mut [tree::Node]) {
-        if self.ifb.is_new {
-            return;
-        }
-        for class in wanted.iter_mut().map(|n| &mut n.class).filter(|c| c.handle.minor() != super::ROOT) {
-            if let Some(there) = self.applied.get(&class.handle.minor()).map(|n| n.class) {
-                class.rate = there.rate.min(class.ceil);
-                (class.burst, class.quantum) = (there.burst, there.quantum);
-            }
+        if !self.ifb.is_new {
+            tree::hold(wanted, |minor| self.applied.get(&minor).map(|n| n.class));
         }
     }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use weir_bpf::fair::Mode;
 use weir_netlink::Link;
 
-use super::{Attachments, BpfQdisc, Credit, Edt, Engine, EngineError, Htb, Place, User, selftest};
+use super::{Attachments, BpfQdisc, Credit, Edt, Engine, EngineError, Home, Htb, Place, User, selftest};
 
 /// An engine, by its name in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,7 +22,7 @@ pub enum EngineKind {
     Edt,
     /// TCP is paced, credit in place holds all else; no queue and no device.
     Pacing,
-    /// weir-htb in the agent's process, behind a macvtap: experimental.
+    /// weir-htb in a process of its own, behind a macvtap: experimental.
     User,
     /// Credit in place alone: an experiment that shows why weir queues.
     CreditExperiment,
@@ -79,7 +79,7 @@ impl EngineKind {
 
     /// Sets this engine up for a link, or takes over the one an earlier agent left, and tells the
     /// programs of `attachments` where packets go. `queues`: transmit queues of the device, each with a
-    /// lock of its own, for engines that can use them.
+    /// lock of its own, for engines that can use them. `home`: where a scheduler in user space runs.
     ///
     /// # Errors
     /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
@@ -88,6 +88,7 @@ impl EngineKind {
         link: &str,
         queues: u32,
         attachments: &mut Attachments,
+        home: Home,
     ) -> Result<Box<dyn Engine>, EngineError> {
         let mut engine: Box<dyn Engine> = match self {
             EngineKind::Htb => Box::new(Htb::open(link, attachments)?),
@@ -97,7 +98,7 @@ impl EngineKind {
             EngineKind::Pacing | EngineKind::CreditExperiment => {
                 Box::new(Credit::open(link, self, attachments)?)
             }
-            EngineKind::User => Box::new(User::open(link, attachments)?),
+            EngineKind::User => Box::new(User::open(link, attachments, home)?),
         };
         if self != EngineKind::User {
             User::retire()?;

@@ -2,7 +2,7 @@
 //!
 //! [`Attachments`] brings packets to the scheduler (BPF at the containers' ports and at the uplink).
 //! The scheduler is an [`Engine`]: [`Htb`] on any kernel, [`BpfQdisc`] on newer ones, [`Edt`] where
-//! there is fq, [`Credit`] where no queue may be, [`User`] in this process. An engine gets a
+//! there is fq, [`Credit`] where no queue may be, [`User`] in a process of its own. An engine gets a
 //! [`Plan`] and enforces it in its own way. Senders must get the shares of water-filling: one suite
 //! of tests (`testing/netns/tests/conformance.rs`) holds for all of them.
 
@@ -33,7 +33,7 @@ pub use htb::Htb;
 pub use ifb::DEVICE;
 pub use kind::{Choice, EngineKind, NoneWorks, Refused};
 pub use plan::Plan;
-pub use user::{Lateness, User};
+pub use user::{Home, Lateness, User, forward};
 
 /// The kernel's counters of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub enum Place {
     Queue(u32),
     /// They do not move: the programs that catch them ask for credit.
     InPlace,
-    /// Through the device of this index to a scheduler in this process: its program takes them there.
+    /// Through the device of this index to a scheduler in a process: its program takes them there.
     Process(u32),
 }
 
@@ -136,7 +136,7 @@ pub trait Device {
     fn backlog(&mut self) -> Result<u64, EngineError>;
 }
 
-/// A scheduler in this process, which others may keep from running.
+/// A scheduler in a process, which others may keep from running.
 pub trait Process {
     /// Has the scheduler go before other processes, or not.
     fn set_realtime(&mut self, is_wanted: bool);

@@ -353,6 +353,18 @@ fn quanta(shape: &Shape, members: &[Member], rates: &mut [u64]) -> Vec<u64> {
     lacking.into_iter().map(|lacks| part(round, lacks).clamp(unit, round)).collect()
 }
 
+/// Leaves classes that an earlier agent has made (`there`) at the rates and turns they have; ceilings and
+/// the whole link's class are as wanted. For an agent that does not yet know who sends: its
+/// predecessor's guess is the better one.
+pub(super) fn hold(wanted: &mut [Node], there: impl Fn(u16) -> Option<HtbClass>) {
+    for class in wanted.iter_mut().map(|n| &mut n.class).filter(|c| c.handle.minor() != super::ROOT) {
+        if let Some(there) = there(class.handle.minor()) {
+            class.rate = there.rate.min(class.ceil);
+            (class.burst, class.quantum) = (there.burst, there.quantum);
+        }
+    }
+}
+
 /// Whether replacing `old` by `new` changes what the class gets: rates by more than 1 %,
 /// the quantum by more than an eighth, anything else at all.
 #[must_use]

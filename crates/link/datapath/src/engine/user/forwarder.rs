@@ -9,7 +9,7 @@ use std::{
         Arc,
         mpsc::{self, Receiver, Sender, SyncSender, TryRecvError},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -88,6 +88,7 @@ pub(super) struct QueueReport {
 pub(super) struct Forwarder {
     commands: Option<Sender<Command>>,
     wakeup_fd: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
 }
 
 impl Forwarder {
@@ -96,19 +97,24 @@ impl Forwarder {
         let wakeup_fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, receiver) = mpsc::channel();
         let mut worker = Worker::new(queues, Arc::clone(&wakeup_fd), receiver)?;
-        thread::Builder::new().name("weir-user".into()).spawn(move || {
+        let thread = thread::Builder::new().name("weir-user".into()).spawn(move || {
             // To the nanosecond, instead of 50 microseconds later.
             let _ = nix::sys::prctl::set_timerslack(1);
             if let Err(error) = worker.run() {
                 tracing::error!("the scheduler in user space has stopped: {error}");
             }
         })?;
-        Ok(Forwarder { commands: Some(commands), wakeup_fd })
+        Ok(Forwarder { commands: Some(commands), wakeup_fd, thread })
     }
 
     /// Gives a command; false if the thread has gone.
     pub(super) fn order(&self, order: Command) -> bool {
         self.commands.as_ref().is_some_and(|commands| commands.send(order).is_ok())
+    }
+
+    /// Whether the thread is gone.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Has the thread look at its commands.

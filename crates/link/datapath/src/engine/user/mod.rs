@@ -1,10 +1,13 @@
-//! The scheduler: weir-htb in this process.
+//! The scheduler in user space: weir-htb in a process of its own.
 //!
 //! Packets come to a macvtap (`user.bpf.c`, [`tap`]) on weir's ifb, wait there unread in a queue for
 //! each class, and a thread ([`forwarder`]) writes back what the tree ([`schedule`]) lets leave. Super-packets
 //! stay whole or are cut ([`packet`]). The tree is engine `htb`'s, so what divides the link is the same;
-//! this one needs no qdisc, holds back the host's own sockets too, and ends with the agent: then the
-//! kernel takes the packets' way here away, and all flows on unshaped.
+//! this one needs no qdisc, and holds back the host's own sockets too.
+//!
+//! The thread, its tree and its device belong to a process ([`server`]) that the agent starts and speaks
+//! with ([`remote`], [`message`]). It outlives an agent that is killed, and the next agent adopts it as it
+//! stands. When that process ends, the kernel takes the packets' way to it away, and all flows on unshaped.
 
 mod busy_poll;
 mod counters;
@@ -12,56 +15,94 @@ mod forwarder;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod gso;
+mod message;
 mod packet;
 mod realtime;
+mod remote;
 mod schedule;
+mod scheduler;
+mod server;
 mod tap;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
+    os::fd::AsFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use weir_bpf::{MAX_QUEUES, UserPath};
+use weir_bpf::{Handover, MAX_QUEUES};
 use weir_netlink::{
-    Netlink, NetlinkError,
-    tc::{self, Counters, Hook, HtbClass, Verdict},
+    Netlink,
+    tc::{self, Counters, HtbClass},
 };
 use weir_units::TcHandle;
 
 pub use self::schedule::Lateness;
 use self::{
-    counters::QueueCounters,
-    forwarder::{Command, Forwarder, Report},
-    packet::LARGEST,
+    message::{Answer, Change, PROTOCOL, Report, Request, State},
+    remote::Remote,
+    scheduler::delete,
 };
 use super::{
-    Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
-    ROOT, ifb::Ifb, tree,
+    Attachments, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT,
+    ifb::Ifb, tree,
 };
 
-/// Priority of the program at the device's egress.
-const PREF: u16 = 0x7e00;
-/// Lanes at first; twice as many whenever they do not do. The kernel takes 10 ms to close each, and one
-/// after the other when the agent is killed.
+/// Tap queues at first; twice as many whenever they do not do.
 const INITIAL_QUEUES: usize = 16;
 /// Between two looks at whether the device is there, where no link event told of a change.
 const PATROL: Duration = Duration::from_millis(250);
 
-/// The engine in user space: its half of the kernel, and its thread.
+/// Where the forwarder of packets runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    /// In a process of its own, which outlives this one: `/proc/self/exe forward`, which must call
+    /// [`forward`].
+    Process,
+    /// In a thread, which ends with the engine: for trials.
+    Thread,
+}
+
+/// Runs the forwarder in this process. Its standard input is the connection to the agent that started it.
+///
+/// # Errors
+/// Standard input is no such connection, or fails.
+pub fn forward() -> io::Result<()> {
+    let first = io::stdin().as_fd().try_clone_to_owned()?;
+    let is_socket = rustix::net::sockopt::socket_type(&first) == Ok(rustix::net::SocketType::SEQPACKET);
+    if !is_socket {
+        let why = "standard input is no connection to an agent: `weir agent` starts this process";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    // A terminal's signals are for the agent.
+    let _ = nix::unistd::setsid();
+    std::env::set_current_dir("/")?;
+    server::serve(first, Home::Process)
+}
+
+/// The engine in user space: its half of the kernel, and the way to its forwarder.
 pub struct User {
     ifb: Ifb,
-    path: UserPath,
+    handover: Arc<Handover>,
+    home: Home,
+    /// None: the last one ended, and the next could not be started.
+    remote: Option<Remote>,
+    cookie: u32,
     /// Index of the macvtap.
     tap: u32,
-    cookie: u32,
-    forwarder: Forwarder,
-    /// By minor.
-    queues: BTreeMap<u16, usize>,
+    /// Tap queues.
+    queues: usize,
+    /// The forwarder's tree, and the classes that have a tap queue.
     applied: BTreeMap<u16, HtbClass>,
-    counters: Vec<QueueCounters>,
-    late: Lateness,
+    leaves: BTreeSet<u16>,
     split: Option<bool>,
+    /// The forwarder is an earlier agent's.
+    is_adopted: bool,
+    late: Lateness,
     /// Its thread goes before others.
     ahead: bool,
     nodes: Vec<tree::Node>,
@@ -71,40 +112,40 @@ pub struct User {
 }
 
 impl User {
-    /// Creates the devices and begins. Of an earlier agent nothing is taken over: its packets went
-    /// with it.
+    /// Adopts the forwarder that an earlier agent has left, with all that it has and holds, or starts one.
     ///
     /// # Errors
     /// [`EngineError`]: no ifb or macvtap in this kernel, one before 5.12, missing rights, the name
     /// taken.
-    pub fn open(link: &str, attachments: &Attachments) -> Result<User, EngineError> {
-        let path = UserPath::load()?;
+    pub fn open(link: &str, attachments: &Attachments, home: Home) -> Result<User, EngineError> {
         let mut ifb = Ifb::open(link, 1)?;
-        match set_up(&mut ifb, &path, INITIAL_QUEUES) {
-            Ok((tap, forwarder)) => {
-                let user = User {
+        let (handover, cookie) = (Arc::clone(attachments.classifier().handover()), attachments.cookie());
+        let (joined, is_adopted) = match adopt(&mut ifb, &handover, cookie) {
+            Some(joined) => (Ok(joined), true),
+            None => (begin(&mut ifb, &handover, cookie, home, INITIAL_QUEUES), false),
+        };
+        match joined {
+            Ok((remote, state)) => {
+                let mut user = User {
                     ifb,
-                    path,
-                    tap,
-                    cookie: attachments.cookie(),
-                    forwarder,
-                    queues: BTreeMap::new(),
+                    handover,
+                    home,
+                    remote: Some(remote),
+                    cookie,
+                    tap: 0,
+                    queues: 0,
                     applied: BTreeMap::new(),
-                    counters: vec![QueueCounters::default(); INITIAL_QUEUES],
-                    late: Lateness::default(),
+                    leaves: BTreeSet::new(),
                     split: None,
+                    is_adopted,
+                    late: Lateness::default(),
                     ahead: false,
                     nodes: Vec::new(),
                     patrolled: None,
                     writes: 0,
                 };
-                match user.join(attachments) {
-                    Ok(()) => Ok(user),
-                    Err(error) => {
-                        user.undo();
-                        Err(error)
-                    }
-                }
+                user.know(state);
+                Ok(user)
             }
             Err(error) => {
                 if ifb.is_new {
@@ -115,115 +156,111 @@ impl User {
         }
     }
 
-    /// Takes away the device that an earlier agent with this engine has left.
+    /// Ends the forwarder that an earlier agent with this engine has left, and takes its device away.
     ///
     /// # Errors
     /// [`EngineError`].
     pub(super) fn retire() -> Result<(), EngineError> {
-        Ok(delete(&mut Netlink::open()?)?)
-    }
-
-    /// Has the classifier hand packets over to the programs of this engine.
-    fn join(&self, attachments: &Attachments) -> Result<(), EngineError> {
-        self.configure()?;
-        Ok(attachments.classifier().hand_over_to(&self.path)?)
-    }
-
-    fn configure(&self) -> Result<(), EngineError> {
-        let queues = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
-        Ok(self.path.configure(self.tap, queues, self.cookie)?)
-    }
-
-    /// The tap queue of a class: tap queue 0 has the traffic of no class.
-    fn queue_for(&self, minor: u16) -> Result<usize, EngineError> {
-        if minor == DEFAULT {
-            return Ok(0);
+        if let Some(remote) = Remote::find() {
+            remote.end(true);
         }
-        let taken: BTreeSet<usize> = self.queues.values().copied().collect();
-        (1..self.counters.len()).find(|queue| !taken.contains(queue)).ok_or_else(|| EngineError::Lacking {
-            engine: EngineKind::User,
-            why: format!(
-                "it has no queue for class 1:{minor:x}, all {MAX_QUEUES} are taken: use engine = \"htb\", or groups of fewer classes"
-            ),
-        })
+        delete(&mut Netlink::open()?)
     }
 
-    fn forget(&mut self) {
-        for minor in std::mem::take(&mut self.queues).into_keys() {
-            // A class that is still there gets one again at once.
-            let _ = self.path.set_queue(TcHandle::new(MAJOR, minor).0, None);
-        }
-        self.applied.clear();
-        self.counters =
-            (0..self.counters.len()).map(|queue| QueueCounters::new(self.path.entered(queue))).collect();
-        self.split = None;
+    fn know(&mut self, state: State) {
+        (self.tap, self.queues, self.split) = (state.tap, state.queues, state.split);
+        let classes = state.classes.into_iter().map(HtbClass::from);
+        self.applied = classes.map(|class| (class.handle.minor(), class)).collect();
+        self.leaves = state.leaves.into_iter().collect();
     }
 
     /// Begins again with a device of this number of tap queues. Packets that wait are lost.
-    fn begin(&mut self, queues: usize) -> Result<(), EngineError> {
+    fn begin_again(&mut self, queues: usize) -> Result<(), EngineError> {
         self.ifb.rebuild()?;
-        (self.tap, self.forwarder) = set_up(&mut self.ifb, &self.path, queues)?;
-        self.counters.resize(queues, QueueCounters::default());
-        self.forget();
-        self.set_realtime(self.ahead);
         self.patrolled = None;
-        self.configure()
+        if let Some(remote) = self.remote.take() {
+            remote.end(true);
+        }
+        let (remote, state) = begin(&mut self.ifb, &self.handover, self.cookie, self.home, queues)?;
+        self.remote = Some(remote);
+        self.is_adopted = false;
+        self.know(state);
+        self.set_realtime(self.ahead);
+        Ok(())
     }
 
-    fn counters(&mut self, report: &Report, minor: u16, stats: &weir_htb::Stats) -> Counters {
-        let counters = Counters {
-            bytes: stats.bytes.0,
-            packets: stats.packets,
-            overlimits: stats.overlimits,
-            ..Counters::default()
-        };
-        let Some(&queue) = self.queues.get(&minor) else { return counters };
-        let counted = self.counters[queue].look(report.queues[queue], self.path.entered(queue));
-        Counters { packets: counted.packets, drops: counted.drops, backlog: counted.backlog, ..counters }
+    fn ask(&self, request: &Request) -> io::Result<Answer> {
+        let remote = self.remote.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        remote.ask(request, None).map(|(answer, _)| answer)
+    }
+
+    /// Leaves classes that an earlier agent's forwarder has at the rates and turns they have; ceilings and
+    /// the whole link's class are as wanted. See [`Htb`](super::Htb).
+    fn hold(&self, wanted: &mut [tree::Node]) {
+        if self.is_adopted {
+            tree::hold(wanted, |minor| self.applied.get(&minor).copied());
+        }
     }
 }
 
-/// Puts a macvtap on the ifb, with the program that lets packets go on, and starts the thread.
-fn set_up(ifb: &mut Ifb, path: &UserPath, queues: usize) -> Result<(u32, Forwarder), EngineError> {
+fn lacking(why: String) -> EngineError {
+    EngineError::Lacking { engine: EngineKind::User, why }
+}
+
+/// The forwarder of an earlier agent, if there is one that this agent understands and its device is there.
+/// Another one is ended.
+fn adopt(ifb: &mut Ifb, handover: &Handover, cookie: u32) -> Option<(Remote, State)> {
+    let remote = Remote::find()?;
+    let request = Request::Join { protocol: PROTOCOL, cookie };
+    match remote.ask(&request, Some(handover.array())) {
+        Ok((Answer::State(state), Some(program))) if state.protocol == PROTOCOL => {
+            let is_there = ifb.netlink.link(tap::NAME).is_ok_and(|found| found.index == state.tap);
+            if is_there && state.ifb == ifb.index && handover.to(program).is_ok() {
+                return Some((remote, state));
+            }
+            remote.end(true);
+        }
+        other => {
+            let why = match other {
+                Ok((Answer::Refused(why), _)) => why,
+                Ok(_) => "it speaks another protocol".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            tracing::warn!(
+                "the forwarder of an earlier agent cannot be adopted, so that a new one begins: {why}"
+            );
+            remote.end(false);
+        }
+    }
+    None
+}
+
+/// Starts a forwarder, and leads packets to it.
+fn begin(
+    ifb: &mut Ifb,
+    handover: &Handover,
+    cookie: u32,
+    home: Home,
+    queues: usize,
+) -> Result<(Remote, State), EngineError> {
     // Another engine's, with all its classes.
     if let Some(root) = ifb.root()? {
         ifb.netlink.call(tc::delete_qdisc(ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
     }
     delete(&mut ifb.netlink)?;
-    let alias = "weir's way to user space and back";
-    let tap = ifb.netlink.add_macvtap(tap::NAME, alias, ifb.index, tap::QUEUE_LEN)?;
-    let mut ready = || {
-        ifb.netlink.call(tc::add_clsact(tap, tap::NAME))?;
-        let program = (path.leave_program(), UserPath::LEAVE_PROGRAM);
-        let filter = tc::set_bpf_filter(tap, tap::NAME, Hook::Egress, PREF, program, Verdict::Program);
-        ifb.netlink.call(filter)?;
-        let lacking = |what: &str, e: std::io::Error| EngineError::Lacking {
-            engine: EngineKind::User,
-            why: format!("cannot {what}: {e}"),
-        };
-        let queues = tap::open(tap, queues)
-            .map_err(|e| lacking("open the queues of weir0u (/dev/tapN; needs root; under systemd the unit needs the drop-in weir-engine-user.conf)", e))?;
-        let forwarder = Forwarder::start(queues).map_err(|e| lacking("start a thread", e))?;
-        ifb.netlink.set_up(tap, tap::NAME)?;
-        Ok(forwarder)
+    let remote = Remote::start(home).map_err(|e| lacking(format!("cannot start its forwarder: {e}")))?;
+    let request = Request::Begin { protocol: PROTOCOL, ifb: ifb.index, queues, cookie };
+    let error = match remote.ask(&request, Some(handover.array())) {
+        Ok((Answer::State(state), Some(program))) => match handover.to(program) {
+            Ok(()) => return Ok((remote, state)),
+            Err(error) => error.into(),
+        },
+        Ok((Answer::Refused(why), _)) => lacking(why),
+        Ok(_) => lacking("its forwarder answers something else".to_owned()),
+        Err(error) => lacking(format!("its forwarder does not answer: {error}")),
     };
-    match ready() {
-        Ok(forwarder) => Ok((tap, forwarder)),
-        Err(error) => {
-            let _ = ifb.netlink.delete_link(tap, tap::NAME);
-            Err(error)
-        }
-    }
-}
-
-/// Deletes the macvtap, if there is one.
-fn delete(netlink: &mut Netlink) -> Result<(), NetlinkError> {
-    match netlink.link(tap::NAME) {
-        Ok(found) if found.kind.as_deref() == Some("macvtap") => netlink.delete_link(found.index, tap::NAME),
-        Ok(_) => Ok(()),
-        Err(e) if e.is_gone() => Ok(()),
-        Err(e) => Err(e),
-    }
+    remote.end(true);
+    Err(error)
 }
 
 impl Engine for User {
@@ -239,12 +276,15 @@ impl Engine for User {
         self.writes
     }
 
-    fn apply(&mut self, plan: &Plan<'_>, _hold: bool) -> Result<usize, EngineError> {
+    fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
         let mut nodes = std::mem::take(&mut self.nodes);
         tree::build(plan, &mut nodes);
         let queues = plan.members.len().next_power_of_two().min(MAX_QUEUES);
-        if queues > self.counters.len() {
-            self.begin(queues)?;
+        if queues > self.queues {
+            self.begin_again(queues)?;
+        }
+        if hold {
+            self.hold(&mut nodes);
         }
         let result = self.write(plan.shape.split, &nodes);
         self.nodes = nodes;
@@ -262,19 +302,15 @@ impl Engine for User {
             }
             self.patrolled = Some(Instant::now());
         }
-        let Some(report) = self.forwarder.ask() else { return Ok(1) };
-        self.late = report.late;
-        for (minor, stats) in &report.classes {
-            let counters = self.counters(&report, *minor, stats);
-            out.push(Measured { minor: *minor, counters });
-        }
-        let (backlog, drops) = out
-            .iter()
-            .filter(|m| self.queues.contains_key(&m.minor))
-            .fold((0, 0), |(b, d), m| (b + m.counters.backlog, d + m.counters.drops));
-        if let Some(root) = out.iter_mut().find(|m| m.minor == ROOT) {
-            (root.counters.backlog, root.counters.drops) = (backlog, drops);
-        }
+        let Ok(Answer::Report(Report { classes, late })) = self.ask(&Request::Measure) else { return Ok(1) };
+        self.late = Lateness { times: late.0, lost: late.1 };
+        out.extend(classes.into_iter().map(
+            |message::Measured(minor, bytes, packets, drops, backlog, over)| {
+                let counters =
+                    Counters { bytes, packets, drops, backlog, overlimits: over, ..Counters::default() };
+                Measured { minor, counters }
+            },
+        ));
         Ok(0)
     }
 
@@ -284,6 +320,9 @@ impl Engine for User {
     }
 
     fn remove(&mut self) -> Result<(), EngineError> {
+        if let Some(remote) = self.remote.take() {
+            remote.end(true);
+        }
         delete(&mut self.ifb.netlink)?;
         self.ifb.remove()
     }
@@ -300,9 +339,8 @@ impl Engine for User {
 impl Process for User {
     fn set_realtime(&mut self, is_wanted: bool) {
         self.ahead = is_wanted;
-        // The next measurement finds out whether the thread has gone.
-        self.forwarder.order(Command::Ahead(is_wanted));
-        self.forwarder.ring();
+        // The next measurement finds out whether the forwarder has gone.
+        let _ = self.ask(&Request::Ahead(is_wanted));
     }
 
     fn lateness(&self) -> Lateness {
@@ -320,7 +358,7 @@ impl Device for User {
     }
 
     fn rebuild(&mut self) -> Result<bool, EngineError> {
-        self.begin(self.counters.len())?;
+        self.begin_again(self.queues)?;
         Ok(true)
     }
 
@@ -346,77 +384,79 @@ impl Device for User {
 }
 
 impl User {
-    /// Takes back what opening did: removes the device unless it was there before.
-    fn undo(mut self) {
-        let undone = if self.ifb.is_new { self.remove() } else { User::retire() };
-        if let Err(error) = undone {
-            tracing::warn!("cannot take back the scheduler: {error}");
+    /// Makes the forwarder's tree the given one; sends only what differs.
+    fn write(&mut self, split: bool, wanted: &[tree::Node]) -> Result<usize, EngineError> {
+        let changes = self.changes(split, wanted);
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let written = changes.len();
+        let request = Request::Write(changes);
+        let answer = self.ask(&request);
+        let Request::Write(changes) = request else { return Ok(0) };
+        match answer {
+            Ok(Answer::Written { full }) => {
+                self.writes += written as u64;
+                self.note(&changes);
+                let Some(minor) = full else { return Ok(written) };
+                // The next call asks again.
+                self.leaves.remove(&minor);
+                Err(lacking(format!(
+                    "it has no queue for class 1:{minor:x}, all {MAX_QUEUES} are taken: use engine = \"htb\", or groups of fewer classes"
+                )))
+            }
+            Ok(Answer::Refused(why)) => {
+                // It is not known how far the forwarder came: a new one begins.
+                self.remote = None;
+                Err(lacking(why))
+            }
+            // The next measurement finds that it is gone.
+            Ok(_) | Err(_) => Ok(0),
         }
     }
-}
 
-impl User {
-    /// Makes the thread's tree the given one; commands only what differs.
-    fn write(&mut self, split: bool, wanted: &[tree::Node]) -> Result<usize, EngineError> {
-        let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
-        let root = TcHandle::new(MAJOR, ROOT);
-        // A class cannot move in the tree: it is removed and made again. Members go before groups.
-        let mut gone: Vec<HtbClass> = self
-            .applied
-            .values()
-            .filter(|c| minors.get(&c.handle.minor()).is_none_or(|n| n.class.parent != c.parent))
-            .copied()
-            .collect();
-        gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == ROOT));
-        let mut commands = Vec::new();
-        let mut first_error = None;
-        if self.split != Some(split) {
-            commands.push(Command::Segments(if split { 1 } else { LARGEST }));
-            self.split = Some(split);
-        }
-        for class in &gone {
-            let minor = class.handle.minor();
-            self.applied.remove(&minor);
-            commands.push(Command::Remove(minor));
-            if !minors.contains_key(&minor)
-                && let Some(queue) = self.queues.remove(&minor)
-            {
-                self.path.set_queue(class.handle.0, None)?;
-                commands.push(Command::TapQueue(queue, None));
+    /// The forwarder has made these changes.
+    fn note(&mut self, changes: &[Change]) {
+        for change in changes {
+            match *change {
+                Change::Split(split) => self.split = Some(split),
+                Change::Remove(minor) => drop(self.applied.remove(&minor)),
+                Change::Release(minor) => drop(self.leaves.remove(&minor)),
+                Change::Set(class) => {
+                    let class = HtbClass::from(class);
+                    self.applied.insert(class.handle.minor(), class);
+                }
+                Change::Lead(minor) => drop(self.leaves.insert(minor)),
             }
         }
+    }
+
+    fn changes(&self, split: bool, wanted: &[tree::Node]) -> Vec<Change> {
+        let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
+        // A class cannot move in the tree: it is removed and made again. Members go before groups.
+        let root = TcHandle::new(MAJOR, ROOT);
+        let moved = |class: &HtbClass| {
+            minors.get(&class.handle.minor()).is_none_or(|n| n.class.parent != class.parent)
+        };
+        let mut gone: Vec<&HtbClass> = self.applied.values().filter(|class| moved(class)).collect();
+        gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == ROOT));
+        let mut changes = Vec::new();
+        if self.split != Some(split) {
+            changes.push(Change::Split(split));
+        }
+        changes.extend(gone.iter().map(|class| Change::Remove(class.handle.minor())));
+        let idle = self.leaves.iter().filter(|minor| minors.get(minor).is_none_or(|n| n.leaf.is_none()));
+        changes.extend(idle.map(|minor| Change::Release(*minor)));
         for node in wanted {
             let minor = node.class.handle.minor();
-            if self.applied.get(&minor).is_none_or(|old| tree::differs(old, &node.class)) {
-                commands.push(Command::Set(node.class));
-                self.applied.insert(minor, node.class);
+            let old = self.applied.get(&minor).filter(|class| !moved(class));
+            if old.is_none_or(|old| tree::differs(old, &node.class)) {
+                changes.push(Change::Set(node.class.into()));
             }
-            if node.leaf.is_some() && !self.queues.contains_key(&minor) {
-                let queue = self.queue_for(minor);
-                match queue.and_then(|queue| {
-                    Ok((queue, self.path.set_queue(node.class.handle.0, u32::try_from(queue).ok())?))
-                }) {
-                    Ok((queue, ())) => {
-                        self.counters[queue].begin();
-                        self.queues.insert(minor, queue);
-                        commands.push(Command::TapQueue(queue, Some(minor)));
-                    }
-                    Err(error) => drop(first_error.get_or_insert(error)),
-                }
+            if node.leaf.is_some() && !self.leaves.contains(&minor) {
+                changes.push(Change::Lead(minor));
             }
         }
-        let written = commands.len();
-        for order in commands {
-            if !self.forwarder.order(order) {
-                // The next measurement finds that it is gone.
-                self.forget();
-                break;
-            }
-        }
-        if written > 0 {
-            self.forwarder.ring();
-        }
-        self.writes += written as u64;
-        first_error.map_or(Ok(written), Err)
+        changes
     }
 }
