@@ -32,17 +32,15 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
-	weir-netns-tests:tunnel:bpf::payload_on_tun weir-netns-tests:tunnel:edt::payload_on_tun \
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
-# Suites of all engines that measure time, for htb, and the takeover of user: in virtual time another load moves no
-# figure.
+# Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
 # Of these, uplinks that take minutes of a guest each, or have no driver in its kernel (docs/measurements.md).
-BY_HAND := shares_on_ppp shares_on_wireguard payload_on_ppp payload_on_wireguard by_port_on_ppp
+BY_HAND := on_ppp on_wireguard on_raw_ip
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb-and-user test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
 
 all: release
 
@@ -73,16 +71,14 @@ SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubs
 
 REST := $(filter-out $(SHORT) $(VIRTUAL),$(SUITES))
 
-# Suites of REST that a load of the lowest priority does not move. SHORT has no others.
-STEADY := agree congestion congestion_rules escape export in_place maps
-QUIET := $(filter-out $(STEADY),$(REST))
-
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
 NOT_YET := htb::random_policies
 
 # The short run. Suites with traffic measure one test at a time, so that none starves another.
+# BEFORE_TRAFFIC is a command that waits until the machine is quiet.
 test: test-unit
+	$(BEFORE_TRAFFIC)
 	WEIR_ENGINES=htb WEIR_TESTS="$(SHORT)" WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," \
 		"engines other than htb"
@@ -95,19 +91,17 @@ test-unit:
 test-all: test test-rest test-vm
 
 # What `make test` and `make test-vm` leave out. Of engine user its faults, its forwarder, its latency and its
-# thread's priority run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh user::; how fast
-# it is, on a quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after `make release`.)
-# WHEN_QUIET is a command that waits until nothing else runs here.
+# thread's priority run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh
+# user::; how fast it is, on a quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after
+# `make release`. Its takeover in virtual time: docs/measurements.md.)
 test-rest: build-rest
-	WEIR_ENGINES=htb WEIR_REPORT=steady WEIR_TESTS="$(STEADY)" WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh
-	$(WHEN_QUIET)
 	scripts/test-speed.sh
-	WEIR_ENGINES=htb WEIR_REPORT=quiet WEIR_TESTS="$(QUIET)" WEIR_BIN=$(CURDIR)/$(WEIR) \
+	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(REST)" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh $(addprefix --skip ,$(NOT_YET))
 	WEIR_ENGINES=user WEIR_TESTS="faults forwarder latency user" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh user:: forwarder its_thread datagrams --skip super_packets --skip processor_of
 	WEIR_ENGINES=user,pacing WEIR_TESTS=escape WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh random_frames
-	@scripts/test-report.sh "$(NOT_YET)," "most suites of engine user," \
+	@scripts/test-report.sh "$(NOT_YET)," "the takeover and most suites of engine user," \
 		"what make test-vm runs," "bpf-credit and pacing in the suites of all engines"
 
 # The release builds that test-rest runs.
@@ -133,14 +127,13 @@ test-vm: build-tests
 	scripts/install-deps.sh vm
 	$(CARGO) build --release --locked -p weir
 	$(VM) fetch
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb-and-user
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
 
 vm-of-bpf-and-edt:
 	$(VM_RUN) --env WEIR_ENGINES=bpf,edt $(addprefix --test ,$(VM_TESTS))
 
-vm-of-htb-and-user:
+vm-of-htb:
 	$(VM_RUN) --env WEIR_ENGINES=htb $(BY_HAND:%=--skip %) $(VIRTUAL:%=--test weir-netns-tests:%)
-	$(VM_RUN) --env WEIR_ENGINES=user --test weir-netns-tests:takeover:user
 
 # Says of each containerd 2 whether `weir image doctor` is right. Go builds them, for some minutes.
 CONTAINERDS := v2.0.7 v2.1.9 v2.2.9 v2.3.7

@@ -91,7 +91,7 @@ impl Drop for Containerd {
     }
 }
 
-/// What `weir image doctor` says of a pull by crictl.
+/// The verdict of `weir image doctor` about a pull by crictl.
 fn verdict(site: &Site, programs: &Path, containerd: &Containerd) -> Check {
     let mut command = site.in_node(binary());
     command.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));

@@ -284,7 +284,7 @@ impl Downloads {
         let mut sink = None;
         let done = self.run_into(job, &mut sink).await;
         if let Some(sink) = sink {
-            // Who hears of the failure finds the part where the next download continues it.
+            // A reader that hears of the failure finds the part where the next download continues it.
             sink.leave().await;
         }
         done

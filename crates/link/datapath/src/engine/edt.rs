@@ -155,7 +155,7 @@ impl Edt {
                     found_classes: Vec::new(),
                 };
                 match edt.adopt().and_then(|()| edt.set_up_qdiscs()) {
-                    Ok(()) => Ok(edt),
+                    Ok(_) => Ok(edt),
                     Err(error) => {
                         edt.undo();
                         Err(error)
@@ -204,8 +204,8 @@ impl Edt {
     }
 
     /// Puts qdisc and program where they belong. The program comes first: until there is a
-    /// qdisc that keeps its times, nothing waits.
-    fn set_up_qdiscs(&mut self) -> Result<(), EngineError> {
+    /// qdisc that keeps its times, nothing waits. Returns whether a qdisc was written.
+    fn set_up_qdiscs(&mut self) -> Result<bool, EngineError> {
         self.attach()?;
         let there = self.qdiscs()?;
         let found = there.iter().find(|q| q.parent == TcHandle::ROOT);
@@ -215,14 +215,14 @@ impl Edt {
             // An earlier agent's: whether it is the right one the first plan tells.
             (None, Some(_)) => {
                 self.placed = there;
-                return Ok(());
+                return Ok(false);
             }
             (None, None) if self.ifb.queues > 1 => Root::Mq,
             (None, None) => Root::Fq,
         };
         // An earlier agent's stay as they are: writing the same options again disturbs packets that wait.
         if there == self.placed && root.is(&there, self.ifb.queues) {
-            return Ok(());
+            return Ok(false);
         }
         // The qdisc is of another engine or program: the device is weir's. An fq with altered
         // options keeps those that are not written, so that it goes too.
@@ -248,7 +248,7 @@ impl Edt {
             }
         }
         self.placed = self.qdiscs()?;
-        Ok(())
+        Ok(true)
     }
 
     fn set_fq(&mut self, handle: TcHandle, parent: TcHandle) -> Result<(), EngineError> {
@@ -378,8 +378,7 @@ impl Engine for Edt {
         let root = Root::of(shape, self.ifb.queues, self.is_bare);
         if self.root != Some(root) {
             self.root = Some(root);
-            self.set_up_qdiscs()?;
-            written += 1;
+            written += usize::from(self.set_up_qdiscs()?);
         }
         let wanted: BTreeMap<u32, EdtRule> = groups
             .iter()
