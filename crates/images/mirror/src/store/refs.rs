@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::{
     Inner, State, Store, StoreError,
     layout::{Layout, MAX_PIN, MAX_PINS, io_error},
-    repos::Looked,
 };
 use crate::{
     Digest, Image, Reference, Source, Tag, Utc,
@@ -55,6 +54,17 @@ pub struct Stored {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct ManifestEntry {
     media_type: String,
+}
+
+/// A part of a repository that another node may have written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Looked<'a> {
+    Tag(&'a Tag),
+    Manifest(&'a Digest),
+    /// The mark that anyone may have the repository.
+    Public,
+    /// All manifests of which this node has not heard.
+    Manifests,
 }
 
 /// A repository, as far as it was asked for.

@@ -6,20 +6,9 @@ use super::{
     Inner, State, StoreError,
     index::MAX_WEIGHT,
     layout::{Layout, list},
-    refs::{ManifestEntry, Repo, TagEntry, manifest_file, repo_dir, tag_file},
+    refs::{Looked, ManifestEntry, Repo, TagEntry, manifest_file, repo_dir, tag_file},
 };
 use crate::{Digest, Registry, Repository, Source, Tag, Utc, manifest::Manifest, now_utc};
-
-/// A part of a repository that another node may have written.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Looked<'a> {
-    Tag(&'a Tag),
-    Manifest(&'a Digest),
-    /// The mark that anyone may have the repository.
-    Public,
-    /// All manifests of which this node has not heard.
-    Manifests,
-}
 
 fn name_of<T: std::str::FromStr>(path: &Path) -> Option<T> {
     path.file_name()?.to_str()?.parse().ok()
