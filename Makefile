@@ -35,8 +35,8 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
-# Of these, uplinks that take minutes of a guest each, or have no driver in its kernel (docs/measurements.md).
-BY_HAND := on_ppp on_wireguard on_raw_ip
+# Of these, tests that take minutes of a guest each, or lack a driver in its kernel (docs/measurements.md).
+BY_HAND := on_ppp on_wireguard on_raw_ip payload_on
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
