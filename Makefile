@@ -35,7 +35,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
-# Of these, tests that take minutes of a guest each, or lack a driver in its kernel (docs/measurements.md).
+# Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
 BY_HAND := on_ppp on_wireguard on_raw_ip payload_on
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
@@ -131,7 +131,7 @@ test-vm: build-tests
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
 
 vm-of-bpf-and-edt:
-	$(VM_RUN) --env WEIR_ENGINES=bpf,edt $(addprefix --test ,$(VM_TESTS))
+	$(VM_RUN) --env WEIR_ENGINES=bpf,edt $(BY_HAND:%=--skip %) $(addprefix --test ,$(VM_TESTS))
 
 vm-of-htb:
 	$(VM_RUN) --env WEIR_ENGINES=htb $(BY_HAND:%=--skip %) $(VIRTUAL:%=--test weir-netns-tests:%)
