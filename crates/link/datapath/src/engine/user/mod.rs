@@ -407,7 +407,9 @@ impl User {
             }
             Ok(Answer::Refused(why)) => {
                 // It is not known how far the forwarder came: a new one begins.
-                self.remote = None;
+                if let Some(remote) = self.remote.take() {
+                    remote.end(true);
+                }
                 Err(lacking(why))
             }
             // The next measurement finds that it is gone.
