@@ -23,7 +23,11 @@ pub use self::restore::{Restored, Wanted};
 pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
 use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
 pub use self::weights::Weights;
-use crate::{Credits, Error, common::entries::ignore, pacing::EarlierPacing};
+use crate::{
+    Credits, Error,
+    common::entries::{ignore, u64_at},
+    pacing::EarlierPacing,
+};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
 mod skeleton {
@@ -290,9 +294,7 @@ impl Classifier {
             .weir_counters
             .lookup_percpu(&handle.to_ne_bytes(), MapFlags::ANY)
             .map_err(|source| Error { what: "read a class's local traffic", source })?;
-        let bytes =
-            |v: &Vec<u8>| v.get(..8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
-        Ok(values.iter().flatten().map(bytes).sum())
+        Ok(values.iter().flatten().map(|value| u64_at(value, 0)).sum())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use crate::Error;
+use crate::{Error, common::entries::u64_at};
 
 /// Size of `struct weir_counters` of intf.h.
 pub(super) const COUNTERS: usize = 32;
@@ -23,10 +23,7 @@ impl Weights {
             Err(e) if e.kind() == ErrorKind::NotFound => None,
             other => other.map_err(|source| Error { what: "read what a class's packets weigh", source })?,
         };
-        let word = |value: &[u8], at: usize| {
-            value.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")))
-        };
-        let sum = |at| values.iter().flatten().fold(0u64, |sum, value| sum.wrapping_add(word(value, at)));
+        let sum = |at| values.iter().flatten().fold(0u64, |sum, value| sum.wrapping_add(u64_at(value, at)));
         Ok((sum(16), sum(24)))
     }
 }

@@ -11,6 +11,16 @@ const NOT_SUPPORTED: i32 = -524;
 /// The number of new readings if another process writes into the map meanwhile.
 const ATTEMPTS: u32 = 16;
 
+/// A word of a map's value, in the machine's order of bytes; 0 behind its end.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")))
+}
+
+/// The same of 32 bits.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes(b.try_into().expect("four bytes")))
+}
+
 /// All entries of a map with keys of `K` bytes and values of `V`; `about` is how many there should be.
 /// libbpf-rs reads in batches too, but takes an error for the end of the map.
 ///

@@ -1,6 +1,9 @@
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use crate::{Error, common::entries::ignore};
+use crate::{
+    Error,
+    common::entries::{ignore, u32_at, u64_at},
+};
 
 /// `struct weir_refill` of credit.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,10 +75,8 @@ impl Credits {
             .lookup(&handle.to_ne_bytes(), MapFlags::ANY)
             .map_err(|source| Error { what: "read a class's credit", source })?;
         let Some(value) = value else { return Ok(None) };
-        let word = |i: usize| {
-            value.get(i..i + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")))
-        };
-        let dropped = value.get(4..8).map_or(0, |b| u32::from_ne_bytes(b.try_into().expect("four bytes")));
+        let word = |at| u64_at(&value, at);
+        let dropped = u32_at(&value, 4);
         Ok(Some(Credit {
             bytes: word(24),
             packets: word(32),

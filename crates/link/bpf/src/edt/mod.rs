@@ -9,7 +9,13 @@ use libbpf_rs::{
 };
 
 use self::skeleton::{EdtSkel, EdtSkelBuilder, OpenEdtSkel};
-use crate::{Error, common::attach};
+use crate::{
+    Error,
+    common::{
+        attach,
+        entries::{u32_at, u64_at},
+    },
+};
 
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, clippy::pedantic)]
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -89,14 +95,6 @@ impl Words {
         self.0.extend_from_slice(&word.to_ne_bytes());
         self
     }
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes(b.try_into().expect("four bytes")))
 }
 
 impl EdtLink {
