@@ -2,15 +2,19 @@
 //! everything is restored, shares are right again, and weir says so.
 
 use std::{
+    collections::BTreeMap,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use weir_api::Event;
+use weir_bpf::ClassifierConfig;
+use weir_datapath::engine::{Attach, Attachments, Created, PortClass};
 use weir_netlab::{
     topology::{BRIDGE, Family, Spec, UPLINK, Wire},
     traffic::Load,
 };
+use weir_netlink::Netlink;
 use weir_netns_tests::{
     CAPACITY, Config, Division, Need, Node, Rate, Stream, TOLERANCE, WIRE, can_run, compare, containers,
     kernel::{self, SCHEDULER},
@@ -422,4 +426,30 @@ fn interfaces_that_go_come_back_or_are_renamed_keep_their_class() {
     busy.told_since(from, "the uplink replaced", "link", UPLINK);
     sleep(Duration::from_secs(3));
     busy.assert_shares("the uplink replaced");
+}
+
+#[test]
+fn class_of_a_port_that_left_changes_and_nothing_is_to_be_repaired() {
+    if !can_run(&[Need::Rights]) {
+        return;
+    }
+    let node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let netns = node.topology.node();
+    netns.ip("link add gone0 type veth peer name gone1\n").expect("a veth can be made");
+    let found = netns.within(|| {
+        let mut netlink = Netlink::open().expect("a socket");
+        let link = netlink.link("gone0").expect("it was made");
+        let mut attachments =
+            Attachments::open(Attach::best(), ClassifierConfig::default(), Created::new(), None)
+                .expect("the programs load");
+        let port = |handle| BTreeMap::from([(link.index, PortClass { device: "gone0".to_owned(), handle })]);
+        assert!(attachments.set_ports(&port(1)).is_empty());
+        assert!(attachments.catches(link.index));
+
+        netlink.delete_link(link.index, "gone0").expect("it is there");
+        attachments.set_ports(&port(2));
+        attachments.repair()
+    });
+    let repairs = found.expect("the namespace is there");
+    assert!(repairs.entries.is_empty() && repairs.devices.is_empty(), "{repairs:?}");
 }

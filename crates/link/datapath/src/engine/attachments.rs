@@ -169,22 +169,29 @@ impl Attachments {
                 known.device.clone_from(&port.device);
                 continue;
             }
-            let known = self.ports.contains_key(&index);
-            let result = self.look_at_port(index, &port.device).and_then(|()| {
-                Ok(self.classifier.set_port(index, Some(self.port_value(index, port.handle)))?)
-            });
-            let result = if known { result } else { result.and_then(|()| self.catch(index, &port.device)) };
-            match result {
-                Ok(()) => {
-                    self.ports.insert(index, port.clone());
-                }
-                Err(e) => {
-                    let _ = self.classifier.set_port(index, None);
-                    failures.push((index, e));
-                }
+            let result = self.set_port(index, port);
+            if let Err(e) = result {
+                // An interface without an entry is not a caught one: the next call catches it.
+                self.ports.remove(&index);
+                let _ = self.classifier.set_port(index, None);
+                failures.push((index, e));
             }
         }
         failures
+    }
+
+    /// Gives a port's packets to its class, and catches them unless they are.
+    fn set_port(&mut self, index: u32, port: &PortClass) -> Result<(), EngineError> {
+        let known = self.ports.contains_key(&index);
+        if !known {
+            self.look_at_port(index, &port.device)?;
+        }
+        self.classifier.set_port(index, Some(self.port_value(index, port.handle)))?;
+        if !known {
+            self.catch(index, &port.device)?;
+        }
+        self.ports.insert(index, port.clone());
+        Ok(())
     }
 
     /// Whether the device has an Ethernet header; an error if it has none and the engine needs one.
