@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
 };
 
 /// The jobs that are remembered.
@@ -30,6 +30,30 @@ pub(crate) struct Job {
     pub(crate) total: AtomicU64,
     pub(crate) done: AtomicU64,
     pub(crate) end: Mutex<Option<Result<(), String>>>,
+}
+
+impl Job {
+    /// Notes its end; the first one counts.
+    fn ends(&self, result: Result<(), String>) {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result);
+    }
+}
+
+/// The work on a job. A task that is dropped with its mirror, or that panics, ends its job too.
+#[derive(Debug)]
+pub(crate) struct Working(pub(crate) Arc<Job>);
+
+impl Working {
+    /// Ends the job with its result.
+    pub(crate) fn done(self, result: Result<(), String>) {
+        self.0.ends(result);
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.ends(Err("the mirror stopped before the image was here: warm it again".to_owned()));
+    }
 }
 
 /// The images that are fetched now, and the last ones before.

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use crate::{
     Image, Mirror, Reference, Source,
     download::{Held, Progress},
-    jobs::{JOBS_CAPACITY, Job, Warming},
+    jobs::{JOBS_CAPACITY, Job, Warming, Working},
     manifest::{Manifest, Part},
     mirror::Asker,
     upstream::Fault,
@@ -41,9 +41,10 @@ impl Mirror {
             }
         }
         let (mirror, image, platform) = (self.clone(), image.clone(), platform.to_owned());
+        let working = Working(job);
         runtime.spawn(async move {
-            let result = mirror.fetch(&image, &platform, &job).await;
-            *job.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            let result = mirror.fetch(&image, &platform, &working.0).await;
+            working.done(result);
         });
         id
     }

@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use support::{
-    Registry,
+    Registry, RegistryFault,
     site::{APP, Cluster, Node, world},
 };
 use weir_image::PopStore;
@@ -16,6 +16,16 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// `WEIR_WARMS`, or as many as a normal run has time for.
 fn warms() -> u64 {
     std::env::var("WEIR_WARMS").map_or(30, |text| text.parse().expect("WEIR_WARMS is a number"))
+}
+
+/// Where in the kernel each thread of this process waits, and how often.
+fn waits() -> String {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let read =
+        |task: std::fs::DirEntry, name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+    let mut found: Vec<String> = tasks.map(|task| read(task, "wchan")).collect();
+    found.sort();
+    found.chunk_by(|a, b| a == b).map(|same| format!("{} of {}, ", same.len(), same[0])).collect()
 }
 
 /// Warms images of 5 to 15 blobs, one after the other, on the nodes in turn. A frozen node cannot be stopped:
@@ -38,7 +48,7 @@ async fn warm_all(registry: &Registry, nodes: Vec<Node>) -> Vec<Node> {
             }
             if asked.elapsed() > LIMIT {
                 std::mem::forget(nodes);
-                panic!("warm {n} does not end: {seen:?}");
+                panic!("warm {n} does not end: {seen:?}; threads wait in {}", waits());
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
@@ -83,4 +93,22 @@ async fn warms_on_a_site_of_five_peers_all_end() {
 #[tokio::test]
 async fn warms_on_a_site_with_one_directory_all_end() {
     warm_on_a_site(PopStore::SharedDir).await;
+}
+
+#[tokio::test]
+async fn warm_of_a_node_that_stops_ends_with_an_error() {
+    let registry = Registry::start().await;
+    registry.image(APP, "1", 1, &[100 << 10]);
+    registry.trouble(RegistryFault::Silence);
+    let dir = tempfile::tempdir().unwrap();
+    let given = support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let mut node = Node::alone(&given, Duration::ZERO, support::timing());
+    let image = format!("docker.io/{APP}:1").parse().unwrap();
+    let id = node.mirror.warm(&image, "linux/amd64", &node.runtime);
+    while node.mirror.warming(id).unwrap().total == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    node.kill();
+    let seen = node.mirror.warming(id).unwrap();
+    assert!(seen.is_over && seen.error.is_some_and(|why| why.contains("warm it again")));
 }
