@@ -89,15 +89,14 @@ pub(super) fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
             let (ratio, judged) = (shards.mpps / apart.mpps, small && both(shards, apart));
             figure(name("two shards over two trees apart"), ratio, "times", 0.9, Rule::AtLeast, judged);
         }
-        if let (Some(pipeline), Some(lock)) = (row(Form::Pipeline), row(Form::Lock)) {
-            let judged = small && both(pipeline, lock);
-            let ratio = pipeline.mpps / lock.mpps;
-            figure(name("pipeline over a lock a packet"), ratio, "times", 5.0, Rule::AtLeast, judged);
-        }
-        if let (Some(pipeline), Some(paper)) = (row(Form::Pipeline), scenario.paper) {
-            let judged = small && both(pipeline, pipeline);
-            let ratio = pipeline.mbps / paper.mbps;
-            figure(name("pipeline over the paper's Mbit/s"), ratio, "times", 25.0, Rule::AtLeast, judged);
+        // Two cores are worth it if they do clearly more than one, and no less than the paper's lock-free form.
+        for (peer, least) in [(Form::Single, 1.3), (Form::Paper, 1.0)] {
+            if let (Some(pipeline), Some(peer)) = (row(Form::Pipeline), row(peer)) {
+                let judged = small && both(pipeline, peer);
+                let ratio = pipeline.mpps / peer.mpps;
+                let what = format!("pipeline over {}", peer.case.form.name());
+                figure(name(&what), ratio, "times", least, Rule::AtLeast, judged);
+            }
         }
         for row in rows.iter().filter(|row| row.case.load == *load) {
             let form = row.case.form.name();
