@@ -31,12 +31,14 @@ VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
-	weir-netns-tests:random:bpf:: weir-netns-tests:random:edt:: \
+	weir-netns-tests:random:bpf:: \
 	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
+# Random policies of edt run in the guest of htb, so that both guests take as long. The other guest has the rest of edt.
+EDT_ELSEWHERE := edt::shares edt::of_large edt::single edt::super edt::each edt::a_class
 # Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
-BY_HAND := on_ppp on_wireguard on_raw_ip payload_on
+BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
@@ -67,6 +69,9 @@ demo:
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
 # The program is the debug build of the tests.
 SHORT := active auto bad_input change docker drift faults images input lifecycle promise socket state
+# Those of them in which no other load changes a result.
+UNTIMED := bad_input images input state
+UNTIMED_RUN = WEIR_REPORT=untimed WEIR_BIN=$(CURDIR)/target/debug/weir
 SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard testing/netns/tests/*/main.rs))))
 
 REST := $(filter-out $(SHORT) $(VIRTUAL),$(SUITES))
@@ -78,8 +83,10 @@ NOT_YET := htb::random_policies
 # The short run. Suites with traffic measure one test at a time, so that none starves another.
 # BEFORE_TRAFFIC is a command that waits until the machine is quiet.
 test: test-unit
+	$(UNTIMED_RUN) WEIR_ENGINES=htb WEIR_TESTS="$(UNTIMED)" scripts/test-netns.sh
+	$(UNTIMED_RUN) WEIR_ENGINES=user,pacing WEIR_TESTS=escape scripts/test-netns.sh random_frames
 	$(BEFORE_TRAFFIC)
-	WEIR_ENGINES=htb WEIR_TESTS="$(SHORT)" WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
+	WEIR_ENGINES=htb WEIR_TESTS="$(filter-out $(UNTIMED),$(SHORT))" WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," \
 		"engines other than htb"
 
@@ -101,9 +108,8 @@ test-rest: build-rest
 	WEIR_ENGINES=user WEIR_TESTS="faults forwarder latency user" WEIR_BIN=$(CURDIR)/$(WEIR) \
 		scripts/test-netns.sh user:: forwarder its_thread datagrams --skip super_packets --skip processor_of \
 		--skip killed_forwarder
-	WEIR_ENGINES=user,pacing WEIR_TESTS=escape WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh random_frames
 	@scripts/test-report.sh "$(NOT_YET)," "the takeover, a killed forwarder and most suites of engine user (docs/limits.md)," \
-		"what make test-vm runs," "bpf-credit and pacing in the suites of all engines"
+		"what make test-vm runs," "bpf-credit and pacing in most suites of all engines"
 
 # The release builds that test-rest runs.
 build-rest:
@@ -134,7 +140,8 @@ vm-of-bpf-and-edt:
 	$(VM_RUN) --env WEIR_ENGINES=bpf,edt $(BY_HAND:%=--skip %) $(addprefix --test ,$(VM_TESTS))
 
 vm-of-htb:
-	$(VM_RUN) --env WEIR_ENGINES=htb $(BY_HAND:%=--skip %) $(VIRTUAL:%=--test weir-netns-tests:%)
+	$(VM_RUN) --env WEIR_ENGINES=htb,edt $(addprefix --skip ,$(BY_HAND) $(EDT_ELSEWHERE)) \
+		$(VIRTUAL:%=--test weir-netns-tests:%) --test weir-netns-tests:random:edt::
 
 # Says of each containerd 2 whether `weir image doctor` is right. Go builds them, for some minutes.
 CONTAINERDS := v2.0.7 v2.1.9 v2.2.9 v2.3.7
