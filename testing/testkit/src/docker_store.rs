@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    hash::{DefaultHasher, Hash, Hasher},
     io::{BufRead, BufReader, Write},
     os::unix::net::{UnixListener, UnixStream},
     path::PathBuf,
@@ -28,7 +29,7 @@ pub struct FakeImage {
 /// A hook that is run before a request is answered: it may change the store, as another client would.
 pub type Before = Box<dyn FnMut(&mut Store, &str) + Send>;
 
-/// What the daemon keeps.
+/// The images and containers of the daemon.
 #[derive(Default)]
 pub struct Store {
     /// By id.
@@ -107,15 +108,16 @@ impl Store {
     /// The size of all layers, each counted once, as `GET /system/df` tells it.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let chains = |image: &FakeImage| {
-            let mut chain = String::new();
-            let layers = image.layers.iter().map(move |(diff, bytes)| {
-                chain = format!("{chain}/{diff}");
-                (chain.clone(), *bytes)
-            });
-            layers.collect::<Vec<_>>()
-        };
-        self.images.values().flat_map(chains).collect::<BTreeMap<_, _>>().values().sum()
+        let mut sizes = BTreeMap::new();
+        for image in self.images.values() {
+            // A layer is the same only above the same layers.
+            let mut chain = DefaultHasher::new();
+            for (diff, bytes) in &image.layers {
+                diff.hash(&mut chain);
+                sizes.insert(chain.finish(), *bytes);
+            }
+        }
+        sizes.values().sum()
     }
 
     fn tell(&mut self, kind: &str, action: &str, id: &str, attributes: Value) {
@@ -261,7 +263,7 @@ impl FakeDocker {
         self.dir.path().join("docker.sock")
     }
 
-    /// What it keeps.
+    /// Its images and containers.
     pub fn store(&self) -> MutexGuard<'_, Store> {
         lock(&self.store)
     }
