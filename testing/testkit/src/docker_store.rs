@@ -324,7 +324,7 @@ fn serve(mut stream: UnixStream, store: &Mutex<Store>) -> std::io::Result<()> {
         if method != "GET"
             && let Some(mut before) = store.before_change.take()
         {
-            before(&mut *store, &format!("{method} {path}"));
+            before(&mut store, &format!("{method} {path}"));
             store.before_change.get_or_insert(before);
         }
         let fault = store.faults.iter().find(|(part, _)| path.contains(**part)).map(|(_, fault)| *fault);

@@ -20,8 +20,8 @@ pub(super) const EXAMPLES: &str = "Examples:
   weir image runtime
   weir image runtime --json | jq -r '.images[] | select(.leaves) | .names[]'      what has to go
 
-ALONE is what the removal of this image alone would free: layers that no other image has. [images.runtime]
-in the configuration sets the budget. With `dry_run`, the default, weir removes nothing.";
+ALONE is what the removal of this image alone would free: layers that no other image has. The budget
+is that of [images.runtime] in the configuration. With `dry_run`, the default, weir removes nothing.";
 
 pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     let images = session.client.runtime_images()?;
