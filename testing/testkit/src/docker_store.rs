@@ -24,6 +24,8 @@ pub struct FakeImage {
     pub names: BTreeSet<String>,
     /// Its names with digests.
     pub digests: BTreeSet<String>,
+    /// Whether its history is empty, as after a squash by another builder.
+    pub has_no_history: bool,
 }
 
 /// A hook that is run before a request is answered: it may change the store, as another client would.
@@ -206,6 +208,7 @@ impl Store {
                 let entry = |layer: &(String, u64)| json!({"Id": "<missing>", "Created": 1, "CreatedBy": "COPY . . # buildkit", "Size": layer.1});
                 match what {
                     "json" => (200, json!({"Id": id, "RootFS": {"Type": "layers", "Layers": diffs}})),
+                    "history" if image.has_no_history => (200, json!([])),
                     "history" => {
                         let command = json!({"CreatedBy": "CMD [\"app\"]", "Size": 0});
                         (200, [command].into_iter().chain(image.layers.iter().rev().map(entry)).collect())

@@ -25,6 +25,9 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it may take to remove an image: it unlinks each file.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The most layers that are remembered before those of images that went are forgotten.
+const MOST_LAYERS: usize = 50_000;
+
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
@@ -103,6 +106,8 @@ struct Parts {
     diffs: Vec<String>,
     /// The size of each, if Docker's history of the image tells.
     sizes: Option<Vec<u64>>,
+    /// The number of each.
+    numbers: Vec<u64>,
     tagged: Option<SystemTime>,
 }
 
@@ -176,6 +181,8 @@ pub struct Images {
     api: Api,
     /// The parts of the images of the last look.
     parts: BTreeMap<String, Parts>,
+    /// The layers of these, and of images that went.
+    chains: Chains,
 }
 
 /// Names that Docker gives to what has no name.
@@ -212,7 +219,7 @@ impl Images {
     /// [`Unavailable`].
     pub async fn connect(options: &Options) -> Result<Images, Unavailable> {
         let api = Api::connect(options.socket.clone(), options.time_limit).await?;
-        Ok(Images { api, parts: BTreeMap::new() })
+        Ok(Images { api, parts: BTreeMap::new(), chains: Chains::default() })
     }
 
     /// The present images and containers.
@@ -248,7 +255,7 @@ impl Images {
     }
 
     /// None if the image is gone.
-    async fn read_parts(&self, id: &str) -> Result<Option<Parts>, Unavailable> {
+    async fn read_parts(&mut self, id: &str) -> Result<Option<Parts>, Unavailable> {
         let limit = self.api.time_limit();
         let gone = |why| match why {
             Unavailable::Refused { status: 404, .. } => Ok(None),
@@ -268,27 +275,29 @@ impl Images {
         // Docker writes the year 1 for an image that never had a name.
         let tagged = tagged.and_then(|text| text.parse::<Utc>().ok()).filter(|at| *at > Utc::MIN);
         let tagged = tagged.map(|at| SystemTime::UNIX_EPOCH + Duration::from_millis(at.unix_millis()));
-        Ok(Some(Parts { sizes: layer_sizes(&history, diffs.len()), diffs, tagged }))
+        let sizes = layer_sizes(&history, diffs.len());
+        let numbers = self.chains.learn(&diffs, sizes.as_deref());
+        Ok(Some(Parts { diffs, sizes, numbers, tagged }))
     }
 
-    /// Numbers the layers, and gives each its size. Whether all sizes are known.
-    fn put_together(&self, listed: Vec<Listed>) -> (Vec<Image>, bool) {
-        let mut chains = Chains::default();
-        for image in &listed {
-            if let Some(Parts { diffs, sizes: Some(sizes), .. }) = self.parts.get(&image.id) {
-                chains.learn(diffs, sizes);
+    /// Gives each layer its number and its size. Whether all sizes are known.
+    fn put_together(&mut self, listed: Vec<Listed>) -> (Vec<Image>, bool) {
+        if self.chains.len() > MOST_LAYERS {
+            self.chains = Chains::default();
+            for parts in self.parts.values_mut() {
+                parts.numbers = self.chains.learn(&parts.diffs, parts.sizes.as_deref());
             }
         }
         let mut is_exact = true;
         let images = listed.into_iter().filter_map(|image| {
             let parts = self.parts.get(&image.id)?;
             let bytes = size(image.size);
-            let mut layers = chains.layers(&parts.diffs);
+            let mut layers = self.chains.layers(&parts.numbers);
             let known = layers.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
             is_exact &= parts.sizes.is_some() && known == bytes;
             // Bytes of no known layer count as the image's own.
             if let Some(rest) = bytes.checked_sub(known).filter(|rest| *rest > 0) {
-                layers.push((chains.own(), rest));
+                layers.push((self.chains.own(), rest));
             }
             Some(Image {
                 id: image.id,

@@ -83,17 +83,25 @@ impl Chains {
         numbers
     }
 
-    /// Takes the sizes of an image's layers over.
-    pub(super) fn learn(&mut self, diffs: &[String], sizes: &[u64]) {
-        for (number, size) in self.numbers_of(diffs).into_iter().zip(sizes) {
-            self.sizes.insert(number, *size);
-        }
+    /// The number of layers that are known.
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
     }
 
-    /// The numbers and sizes of an image's layers; zero for an unknown size.
-    pub(super) fn layers(&mut self, diffs: &[String]) -> Vec<(u64, u64)> {
+    /// Numbers an image's layers, the lowest first.
+    ///
+    /// * `sizes`: of each, if they are known.
+    pub(super) fn learn(&mut self, diffs: &[String], sizes: Option<&[u64]>) -> Vec<u64> {
         let numbers = self.numbers_of(diffs);
-        numbers.into_iter().map(|number| (number, self.sizes.get(&number).copied().unwrap_or(0))).collect()
+        for (number, size) in numbers.iter().zip(sizes.unwrap_or_default()) {
+            self.sizes.insert(*number, *size);
+        }
+        numbers
+    }
+
+    /// Each number with the size of its layer; zero for an unknown size.
+    pub(super) fn layers(&self, numbers: &[u64]) -> Vec<(u64, u64)> {
+        numbers.iter().map(|number| (*number, self.sizes.get(number).copied().unwrap_or(0))).collect()
     }
 }
 
@@ -128,13 +136,14 @@ mod tests {
     fn layer_is_the_same_only_above_the_same_layers() {
         let diffs = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mut chains = Chains::default();
-        chains.learn(&diffs(&["base", "app"]), &[100, 10]);
-        let (one, two) = (chains.layers(&diffs(&["base", "app"])), chains.layers(&diffs(&["app"])));
-        assert_eq!(chains.layers(&diffs(&["base", "app", "more"]))[..2], one);
-        assert_eq!(one.iter().map(|layer| layer.1).collect::<Vec<_>>(), [100, 10]);
-        assert_ne!(one[1].0, two[0].0);
-        assert_eq!(two[0].1, 0, "its size is not known");
+        let one = chains.learn(&diffs(&["base", "app"]), Some(&[100, 10]));
+        let two = chains.learn(&diffs(&["app"]), None);
+        assert_eq!(chains.learn(&diffs(&["base", "app", "more"]), None)[..2], one);
+        assert_eq!(chains.layers(&one), [(one[0], 100), (one[1], 10)]);
+        assert_ne!(one[1], two[0]);
+        assert_eq!(chains.layers(&two), [(two[0], 0)], "its size is not known");
+        assert_eq!(chains.len(), 4);
         let own = chains.own();
-        assert!(one.iter().chain(&two).all(|layer| layer.0 != own));
+        assert!(one.iter().chain(&two).all(|number| *number != own));
     }
 }
