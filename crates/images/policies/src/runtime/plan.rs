@@ -107,20 +107,15 @@ pub fn plan(all: &[&StoredImage], order: &[&StoredImage], measured: Option<Bytes
     let before = measured.map_or_else(|| layers.bytes(), |bytes| bytes.0);
     let over = before.saturating_sub(budget.0);
     let mut freed: u64 = 0;
-    // With all that may go away, an image that lacks no byte is of no use as a victim.
-    let mut least = Layers::of(all.iter().copied());
-    for image in order {
-        least.remove(image);
-    }
     let mut chosen: Vec<&StoredImage> = Vec::new();
-    for image in order.iter().filter(|image| least.lacks(image)) {
+    for image in order {
         if freed >= over {
             break;
         }
         freed = freed.saturating_add(layers.remove(image));
         chosen.push(image);
     }
-    // The latest victim that frees nothing after all stays first.
+    // An image whose layers all belong to images that stay is of no use as a victim. The latest one stays first.
     let mut kept = Vec::new();
     for image in chosen.iter().rev() {
         if !layers.lacks(image) {
