@@ -1,6 +1,7 @@
 //! The image cache of this node. It has its own thread and runtime, so it cannot delay the division of
 //! the link.
 
+pub(crate) mod runtime;
 mod standalone;
 mod watchdog;
 
@@ -23,6 +24,8 @@ use weir_api::EventKind;
 use weir_discovery::{containerd, docker};
 use weir_image::{Mirror, Settings, Timing};
 use weir_units::chain;
+
+use runtime::{Runtime, Wanted};
 
 pub use standalone::serve;
 
@@ -60,6 +63,8 @@ pub struct Images {
     /// The reason of its final end.
     fault: watch::Sender<Option<String>>,
     docker: Option<PathBuf>,
+    /// The budget of the images that Docker keeps itself. It does not depend on the mirror's life.
+    runtime: Runtime,
 }
 
 #[derive(Debug)]
@@ -86,10 +91,12 @@ impl Images {
     }
 
     fn with(state: State, settings: Option<Settings>, docker: Option<PathBuf>, on_fault: OnFault) -> Images {
+        let events = broadcast::Sender::new(64);
         Images {
+            runtime: Runtime::off(events.clone()),
             state: Arc::new(Mutex::new((0, state))),
             settings: Arc::new(Mutex::new(settings)),
-            events: broadcast::Sender::new(64),
+            events,
             stop: watch::Sender::new(false),
             life: watch::Sender::new(0),
             on_fault,
@@ -245,7 +252,8 @@ impl Images {
             _ => false,
         };
         same.then_some(()).ok_or_else(|| {
-            "a change of [images], but for max_rate and scrub_rate, needs a restart of the agent".to_owned()
+            "a change of [images], but for max_rate, scrub_rate and [images.runtime], needs a restart of the agent"
+                .to_owned()
         })
     }
 
@@ -276,6 +284,26 @@ impl Images {
     /// Stops the cache. Transfers to runtimes are cut, and downloads continue after the next start.
     pub(crate) fn stop(&self) {
         let _ = self.stop.send(true);
+        self.runtime.stop();
+    }
+
+    /// Begins, changes or ends the budget of Docker's images.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn hold_runtime(&self, wanted: Option<Wanted>) -> anyhow::Result<()> {
+        let cache = self.clone();
+        let pins = move || match cache.get() {
+            Ok((mirror, _)) => Ok(mirror.store().pins()),
+            Err(Absent::Off) => Ok(Vec::new()),
+            Err(Absent::Down(why)) => Err(why),
+        };
+        self.runtime.set(wanted, Arc::new(pins))
+    }
+
+    /// The budget of Docker's images.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// The mirror and the handle of its runtime.

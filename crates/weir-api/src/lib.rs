@@ -24,6 +24,7 @@
 //! | `GET /v1/images` | | [`Images`]: the image cache; `no-images` without a cache |
 //! | `GET /v1/images/usage` | | [`ImageUsage`] |
 //! | `GET /v1/images/peers` | | `[`[`ImagePeer`]`]`: asked now |
+//! | `GET /v1/images/runtime` | | [`RuntimeImages`]: what Docker keeps; `no-images` without `[images.runtime]` |
 //! | `POST /v1/images/pin` | [`PinImage`] | [`Pinned`] |
 //! | `POST /v1/images/remove` | [`NamedImage`] | [`Freed`] |
 //! | `POST /v1/images/prune` | [`PruneImages`] | [`Freed`] |
@@ -71,6 +72,7 @@ mod congestion;
 mod export;
 mod images;
 mod plain;
+mod runtime;
 mod shapes;
 mod words;
 
@@ -85,6 +87,7 @@ pub use images::{
     ScrubImages, WarmId, Warming,
 };
 pub use plain::{plain, plain_lines};
+pub use runtime::{RuntimeImage, RuntimeImages};
 pub use shapes::*;
 pub use words::{ErrorCode, EventKind};
 

@@ -109,6 +109,12 @@ words! {
         ImageCorrupt = "image-corrupt",
         /// The image cache did not answer itself in time.
         ImageFrozen = "image-frozen",
+        /// The images of a container runtime are above their budget, and none of them may go.
+        ImageOverBudget = "image-over-budget",
+        /// An image of a container runtime was removed.
+        ImageRemoved = "image-removed",
+        /// An image of a container runtime would be removed, but for `dry_run`.
+        ImageWouldGo = "image-would-go",
         /// `[labels]` cut a container's labels.
         LabelCut = "label-cut",
         /// The link was renamed, is gone, is back, is up or is down.

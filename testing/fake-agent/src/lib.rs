@@ -16,8 +16,8 @@ use weir_agent::{
 };
 use weir_api::{
     Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Error,
-    ErrorCode, Event, EventKind, Explanation, Export, Origin, PolicyView, SetPolicies, Sharer, Status,
-    Verdict,
+    ErrorCode, Event, EventKind, Explanation, Export, Origin, PolicyView, RuntimeImage, RuntimeImages,
+    SetPolicies, Sharer, Status, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -102,6 +102,41 @@ pub fn classes() -> Vec<Class> {
     host.source = "weir".to_owned();
     host.kind = ClassKind::Host;
     vec![web, video, camera, host]
+}
+
+/// Docker's images: one in use, one that is pinned, one that has to go.
+pub fn runtime_images() -> RuntimeImages {
+    let image = |name: &str, gib: u64, kept: &[&str], leaves| RuntimeImage {
+        id: format!("sha256:{name}"),
+        names: vec![format!("{name}:1")],
+        bytes: Bytes(gib << 30),
+        alone: Bytes((gib - 1) << 30),
+        pulled_ms: 1_700_000_000_000,
+        used_ms: 1_700_000_000_000,
+        uses: 3,
+        kept: kept.iter().map(|why| (*why).to_owned()).collect(),
+        leaves,
+    };
+    RuntimeImages {
+        runtime: "docker".to_owned(),
+        socket: "/run/docker.sock".to_owned(),
+        dry_run: true,
+        policy: "auto".to_owned(),
+        follows: "gdsf-ghost".to_owned(),
+        budget: Bytes(8 << 30),
+        bytes: Bytes(9 << 30),
+        short: Bytes(0),
+        looked_ms: Some(1_700_000_000_000),
+        problem: None,
+        removed: 4,
+        removed_bytes: Bytes(1 << 30),
+        refused: 1,
+        images: vec![
+            image("app", 3, &["in use by web", "used 3 min ago"], None),
+            image("base", 4, &["pinned by base:1"], None),
+            image("old", 4, &[], Some(1)),
+        ],
+    }
 }
 
 /// The status of the fixed classes.

@@ -28,6 +28,7 @@
 //! [`Dockerd::start`] does it first.
 
 mod command;
+mod docker_store;
 mod dockerd;
 pub mod frames;
 mod image;
@@ -37,6 +38,7 @@ mod remains;
 mod stalls;
 
 pub use command::{CommandError, Unavailable};
+pub use docker_store::{Before, FakeDocker, FakeImage, Store};
 pub use dockerd::Dockerd;
 pub use image::IMAGE;
 pub use netns::Netns;

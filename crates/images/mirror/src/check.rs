@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::SocketAddr};
 
 use weir_units::{BitRate, chain};
 
-use crate::{PopStore, Settings, coordination::Redis, upstream::Base};
+use crate::{PopStore, RuntimeSettings, Settings, coordination::Redis, pins, upstream::Base};
 
 /// The least that downloads may be bounded to: clients give up on what makes no progress.
 const MIN_RATE: BitRate = BitRate::mbit(1);
@@ -89,6 +89,9 @@ impl Settings {
                 return fault("redis", chain(&e));
             }
         }
+        if let Some(runtime) = &self.runtime {
+            runtime.check()?;
+        }
         let mut seen = BTreeSet::new();
         for upstream in &self.upstreams {
             let fault = |detail: String| Err((format!("[[images.upstream]] {}", upstream.registry), detail));
@@ -121,6 +124,23 @@ impl Settings {
             if let Err(e) = Base::of(upstream) {
                 return fault(e);
             }
+        }
+        Ok(())
+    }
+}
+
+impl RuntimeSettings {
+    fn check(&self) -> Result<(), (String, String)> {
+        let fault = |key: &str, detail: String| Err((format!("[images.runtime] {key}"), detail));
+        if self.budget.0 < 64 << 20 {
+            return fault("budget", format!("{} is less than 64MiB", self.budget));
+        }
+        if let Some(bad) = self.pins.iter().find(|pin| !pins::is_pattern(pin)) {
+            let how = "write an image in full, such as ghcr.io/acme/*:prod (* stands for anything)";
+            return fault("pins", format!("cannot read `{bad}` as an image: {how}"));
+        }
+        if let Some(docker) = self.docker.as_ref().filter(|docker| !docker.is_absolute()) {
+            return fault("docker", format!("{} is not an absolute path", docker.display()));
         }
         Ok(())
     }

@@ -66,6 +66,30 @@ pub struct Settings {
     pub upstreams: Vec<UpstreamSettings>,
     /// The site whose nodes have one cache together.
     pub pop: Option<PopSettings>,
+    /// The budget of the images that Docker keeps itself.
+    pub runtime: Option<RuntimeSettings>,
+}
+
+/// `[images.runtime]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuntimeSettings {
+    /// The most bytes that the layers of all images may have.
+    pub budget: Bytes,
+    /// Whether removals are only reported.
+    #[serde(default = "yes")]
+    pub dry_run: bool,
+    /// The order of removal.
+    #[serde(default = "policy")]
+    pub policy: PolicyKind,
+    /// The time for which an image stays after it was pulled, and after its last container went, seconds.
+    #[serde(default = "keep_new_runtime_s")]
+    pub keep_new_s: u64,
+    /// Images that stay, beside those of `weir image pin`; `*` stands for anything.
+    #[serde(default)]
+    pub pins: Vec<String>,
+    /// Docker's socket; that of `[discover]` if none is named.
+    pub docker: Option<PathBuf>,
 }
 
 /// The process that serves the cache.
@@ -215,6 +239,10 @@ fn keep_new_s() -> u64 {
     120
 }
 
+fn keep_new_runtime_s() -> u64 {
+    600
+}
+
 fn tag_ttl_s() -> u64 {
     60
 }
@@ -266,7 +294,9 @@ impl Settings {
     #[must_use]
     pub fn differs_only_in_rates(&self, other: &Settings) -> bool {
         let (scrub_rate, max_rate) = (other.scrub_rate, other.max_rate);
-        Settings { scrub_rate, max_rate, ..self.clone() } == *other
+        // The images of Docker are not the mirror's.
+        let runtime = other.runtime.clone();
+        Settings { scrub_rate, max_rate, runtime, ..self.clone() } == *other
     }
 
     /// The bounds of the store.

@@ -10,6 +10,7 @@
 //!   decides.
 //! * [`trace`]: deployments from the IBM registry trace's JSON or from oracleGeneral, and back to
 //!   JSON; [`generate`]: traces like those of its zones, with the table of how like.
+//! * [`runtime`]: which images of Docker or containerd are removed, so that their store fits a budget.
 //! * [`simulate`]: a site of some nodes, each with a cache or all with one, in virtual time.
 //!
 //! The paper is Ahmed and Pierre, "Docker Image Sharing in Distributed Fog Infrastructures" (2019).
@@ -36,6 +37,7 @@ mod hash;
 pub mod policy;
 mod queue;
 mod rng;
+pub mod runtime;
 mod shadow;
 pub mod simulate;
 pub mod trace;

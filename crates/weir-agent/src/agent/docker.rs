@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_discovery::docker::{self, Snapshot};
 
-use crate::config::Config;
+use crate::{
+    config::Config,
+    images::runtime::{Wanted, notes_file},
+};
 
 /// How long the agent waits for Docker's first list of containers before it starts without one. Until
 /// then the kernel keeps the state of an earlier agent.
@@ -52,4 +55,13 @@ impl DockerWatch {
         }
         std::future::pending().await
     }
+}
+
+/// The budget of Docker's images; none without `[images.runtime]`. It is the agent's also where another
+/// process serves the cache, as that may not ask Docker.
+pub(super) fn images_wanted(config: &Config) -> Option<Wanted> {
+    let images = config.images.as_ref()?;
+    let settings = images.runtime.clone()?;
+    let socket = settings.docker.clone().or_else(|| config.discover.docker.clone())?;
+    Some(Wanted { settings, socket, notes: notes_file(&config.agent.state), listen: images.listen })
 }

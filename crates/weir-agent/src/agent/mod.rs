@@ -126,6 +126,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
         }
         _ => Images::off(),
     };
+    images.hold_runtime(docker::images_wanted(agent.classes.config()))?;
     let mut events = images.events();
     agent.images = images.clone();
     agent.access = access.clone();

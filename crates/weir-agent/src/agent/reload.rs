@@ -4,7 +4,10 @@ use weir_api::EventKind;
 use weir_share::Allocator;
 use weir_units::chain;
 
-use super::{Agent, advice, check, congestion, docker::DockerWatch, effects::Effects, selector_rules};
+use super::{
+    Agent, advice, check, congestion, docker::DockerWatch, docker::images_wanted, effects::Effects,
+    selector_rules,
+};
 use crate::{config, server};
 
 impl Agent {
@@ -50,6 +53,8 @@ impl Agent {
             if let Some(images) = images {
                 self.images.reconfigure(images)?;
             }
+            let runtime = images_wanted(self.classes.config());
+            self.images.hold_runtime(runtime).map_err(|e| format!("{e:#}"))?;
             self.congestion.set_rules(congestion);
             self.congestion.advisor.set(advice);
             Ok(docker)

@@ -62,6 +62,7 @@ impl Agent {
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
+        warnings.extend(self.images.runtime().warning());
         if excess > BitRate::ZERO {
             warnings.push(format!("agreements are promised {excess} more than may be reserved of the link"));
         }
@@ -364,6 +365,16 @@ impl Agent {
                 "connections use what their rules say".to_owned(),
                 Verdict::Warn,
                 Some("connections keep the system's algorithm until then; shares hold all the same"),
+            ));
+        }
+        if let Some(images) = self.images.runtime().state() {
+            let removes = if images.dry_run { "nothing is removed (dry_run)" } else { "the rest is removed" };
+            checks.push(check(
+                "docker's images",
+                self.images.runtime().warning(),
+                format!("{} of {}, {removes}", images.bytes, images.budget),
+                Verdict::Warn,
+                Some("`weir image runtime` lists them with the reasons why they stay"),
             ));
         }
         let lost: Vec<String> = self

@@ -96,6 +96,13 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     if let Some(images) = &config.images {
         images.check()?;
+        let names_docker = |runtime: &weir_image::RuntimeSettings| runtime.docker.is_some();
+        if images.runtime.as_ref().is_some_and(|runtime| !names_docker(runtime))
+            && config.discover.docker.is_none()
+        {
+            let detail = "[discover] docker is false, so name Docker's socket here";
+            return Err(fault("[images.runtime] docker", detail));
+        }
     }
     labels::check(config)?;
     check_selectors(&config.classes)?;

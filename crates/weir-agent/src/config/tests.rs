@@ -17,6 +17,10 @@ fn upstream(text: &str) -> String {
     images(&format!("budget = \"1GiB\"\n[[images.upstream]]\n{text}"))
 }
 
+fn runtime(text: &str) -> String {
+    images(&format!("budget = \"1GiB\"\n[images.runtime]\nbudget = \"1GiB\"\n{text}"))
+}
+
 /// A configuration of a node that asks its peers.
 fn peers(text: &str) -> String {
     let peer =
@@ -125,6 +129,18 @@ fn the_example_that_ships_is_valid() {
     assert_eq!((images.upstreams.len(), images.listen.port()), (2, 5050));
     assert_eq!(images.upstreams[0].redirects.len(), 1);
     assert_eq!(images.pop.map(|pop| pop.store), Some(weir_image::PopStore::Peer));
+    let runtime = images.runtime.unwrap();
+    assert_eq!((runtime.budget.0, runtime.dry_run, runtime.keep_new_s), (20 << 30, true, 600));
+}
+
+/// Docker's images have a budget only where the configuration gives one, and then a dry run first.
+#[test]
+fn budget_of_docker_is_off_by_default_and_a_dry_run_at_first() {
+    assert_eq!(parse(&images("budget = \"1GiB\"")).unwrap().images.unwrap().runtime, None);
+    let runtime = |text: &str| parse(&runtime(text)).unwrap().images.unwrap().runtime.unwrap();
+    assert!(runtime("").dry_run && runtime("").pins.is_empty());
+    assert_eq!(runtime("").policy, weir_cache::PolicyKind::Auto);
+    assert!(!runtime("dry_run = false").dry_run);
 }
 
 #[test]
@@ -186,6 +202,22 @@ fn every_bad_value_is_refused_and_named() {
         (&images("budget = \"1GiB\"\nmax_rate = \"10kbit\""), "max_rate: 10kbit is less than 1mbit"),
         (&images("budget = \"1GiB\"\nscrub_days = 0"), "scrub_days: 0 is not between 1 and 365"),
         (&images("budget = \"1GiB\"\nsize = 1"), "unknown field `size`"),
+        (&images("budget = \"1GiB\"\n[images.runtime]"), "missing field `budget`"),
+        (
+            &images("budget = \"1GiB\"\n[images.runtime]\nbudget = \"1MiB\""),
+            "[images.runtime] budget: 1MiB is less than 64MiB",
+        ),
+        (&runtime("policy = \"clock\""), "unknown variant `clock`"),
+        (&runtime("pins = [\"a b\"]"), "[images.runtime] pins: cannot read `a b` as an image"),
+        (
+            &runtime("docker = \"docker.sock\""),
+            "[images.runtime] docker: docker.sock is not an absolute path",
+        ),
+        (&runtime("force = true"), "unknown field `force`"),
+        (
+            &runtime("[discover]\ndocker = false"),
+            "[images.runtime] docker: [discover] docker is false, so name Docker's socket here",
+        ),
         (&upstream("registry = \"https://x\""), "cannot read `https://x` as a registry"),
         (&upstream("registry = \"x.y\"\nurl = \"x.y\""), "cannot read url `x.y`"),
         (&upstream("registry = \"x.y\"\nurl = \"http://x.y/path\""), "without a path"),

@@ -48,7 +48,7 @@ impl Access {
 /// The right `own` lets a caller end and renew its own agreements. Those of other users need `admin`.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 44] = [
+pub(super) const ROUTES: [(&str, &str, Right); 45] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
@@ -72,6 +72,7 @@ pub(super) const ROUTES: [(&str, &str, Right); 44] = [
     ("GET", "/v1/images", Read),
     ("GET", "/v1/images/usage", Read),
     ("GET", "/v1/images/peers", Read),
+    ("GET", "/v1/images/runtime", Read),
     ("POST", "/v1/images/pin", Operate),
     ("POST", "/v1/images/remove", Operate),
     ("POST", "/v1/images/prune", Operate),

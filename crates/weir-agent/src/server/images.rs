@@ -8,7 +8,7 @@ use axum::{
 use tokio::runtime::Handle;
 use weir_api::{
     ErrorCode, Freed, Image, ImagePeer, ImagePop, ImageUsage, Images as Listed, NamedImage, PinImage, Pinned,
-    PruneImages, Scrub, ScrubImages, WarmId, Warming,
+    PruneImages, RuntimeImages, Scrub, ScrubImages, WarmId, Warming,
 };
 use weir_image::{Mirror, Utc, now_utc, store::StoreError};
 use weir_units::Bytes;
@@ -21,6 +21,7 @@ pub(super) fn router(images: Images) -> Router {
         .route("/v1/images", get(list))
         .route("/v1/images/usage", get(usage))
         .route("/v1/images/peers", get(peers))
+        .route("/v1/images/runtime", get(runtime))
         .route("/v1/images/pin", post(pin))
         .route("/v1/images/remove", post(remove))
         .route("/v1/images/prune", post(prune))
@@ -147,9 +148,17 @@ async fn peers(State(images): State<Images>) -> Answer<Vec<ImagePeer>> {
     Ok(Json(told.collect()))
 }
 
+async fn runtime(State(images): State<Images>) -> Answer<RuntimeImages> {
+    let off = || {
+        let why = "the images of Docker have no budget here: the agent's configuration has no [images.runtime] \
+                   (docs/weir.toml shows one)";
+        Failure::new(ErrorCode::NoImages, why)
+    };
+    images.runtime().state().map(Json).ok_or_else(off)
+}
+
 async fn pin(State(images): State<Images>, Body(pin): Body<PinImage>) -> Answer<Pinned> {
-    let good = |c: char| c.is_ascii_graphic();
-    if pin.pattern.is_empty() || pin.pattern.len() > 512 || !pin.pattern.chars().all(good) {
+    if !weir_image::pins::is_pattern(&pin.pattern) {
         let why =
             "cannot pin this: write an image in full, such as ghcr.io/acme/*:prod (* stands for anything)";
         return Err(Failure::new(ErrorCode::BadRequest, why));

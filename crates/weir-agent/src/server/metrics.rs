@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use weir_agree::GuaranteeState;
-use weir_api::{AgreementStatus, Class, CongestionView, Status};
+use weir_api::{AgreementStatus, Class, CongestionView, RuntimeImages, Status};
 use weir_cc::{AdviceView, Interval, StatsView};
 use weir_image::{Mirror, now_utc, store::Usage};
 use weir_units::BitRate;
@@ -47,12 +47,13 @@ pub(super) async fn metrics(State(measured): State<Measured>) -> Result<Response
         (asked(&control, CongestionRequest::View).await?, asked(&control, CongestionRequest::Stats).await?);
     let advice = asked(&control, CongestionRequest::Advice).await?;
     // The cache is asked on a thread where its disk cannot delay the loop.
-    let frozen = images.frozen();
+    let (frozen, runtime) = (images.frozen(), images.runtime().state());
     let images = tokio::task::spawn_blocking(move || {
         images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(now_utc()).ok()?, mirror)))
     });
     let images = images.await.ok().flatten();
-    Ok(answer(text(Some((&status, &classes, &agreements, &congestion, &advice)), images.as_ref(), frozen)))
+    let agent = Some((&status, &*classes, &*agreements, &congestion, &*advice));
+    Ok(answer(text(agent, images.as_ref(), frozen, runtime.as_ref())))
 }
 
 /// The metrics of the image cache alone.
@@ -61,7 +62,7 @@ pub(super) async fn of_images_alone(State(images): State<Images>) -> Response {
     let images = tokio::task::spawn_blocking(move || {
         images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(now_utc()).ok()?, mirror)))
     });
-    answer(text(None, images.await.ok().flatten().as_ref(), frozen))
+    answer(text(None, images.await.ok().flatten().as_ref(), frozen, None))
 }
 
 fn answer(text: String) -> Response {
@@ -119,7 +120,12 @@ fn bytes_per_second(rate: BitRate) -> f64 {
 type OfAgent<'a> =
     (&'a Status, &'a [Class], &'a [AgreementStatus], &'a (CongestionView, StatsView), &'a [AdviceView]);
 
-fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>, frozen: u64) -> String {
+fn text(
+    agent: Option<OfAgent<'_>>,
+    images: Option<&(Usage, Mirror)>,
+    frozen: u64,
+    runtime: Option<&RuntimeImages>,
+) -> String {
     let mut registry = Registry::with_prefix("weir");
     if let Some((status, classes, agreements, congestion, advice)) = agent {
         of_link(&mut registry, status);
@@ -130,6 +136,9 @@ fn text(agent: Option<OfAgent<'_>>, images: Option<&(Usage, Mirror)>, frozen: u6
     }
     if let Some((usage, mirror)) = images {
         of_images(&mut registry, usage, mirror);
+    }
+    if let Some(runtime) = runtime {
+        of_runtime(&mut registry, runtime);
     }
     if images.is_some() || frozen > 0 {
         let counter = Counter::<u64>::default();
@@ -183,6 +192,34 @@ fn of_images(registry: &mut Registry, usage: &Usage, mirror: &Mirror) {
         let counter = Counter::<u64>::default();
         counter.inc_by(value);
         registry.register(format!("images_{name}"), help, counter);
+    }
+}
+
+/// The images that Docker keeps.
+fn of_runtime(registry: &mut Registry, runtime: &RuntimeImages) {
+    let leaving: Vec<_> = runtime.images.iter().filter(|image| image.leaves.is_some()).collect();
+    let gauges = [
+        ("runtime_images", "Images that Docker keeps", runtime.images.len() as u64),
+        ("runtime_images_used", "Their layers, bytes", runtime.bytes.0),
+        ("runtime_images_budget", "The most that their layers may take, bytes", runtime.budget.0),
+        ("runtime_images_short", "Bytes above the budget that no removal can free now", runtime.short.0),
+        ("runtime_images_leaving", "Images that have to go now", leaving.len() as u64),
+        ("runtime_images_lost", "Whether Docker does not answer", u64::from(runtime.problem.is_some())),
+    ];
+    for (name, help, value) in gauges {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(value as f64);
+        registry.register(name, help, gauge);
+    }
+    let counts = [
+        ("runtime_images_removed", "Images of Docker that were removed", runtime.removed),
+        ("runtime_images_removed_bytes", "Bytes that this freed", runtime.removed_bytes.0),
+        ("runtime_images_refused", "Removals that Docker refused", runtime.refused),
+    ];
+    for (name, help, value) in counts {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
     }
 }
 
@@ -375,6 +412,26 @@ mod tests {
     use weir_fake_agent as fake;
 
     #[test]
+    fn images_of_docker_have_metrics_if_they_have_a_budget() {
+        let text = |runtime| text(None, None, 0, runtime);
+        let images = fake::runtime_images();
+        let all = text(Some(&images));
+        for line in [
+            "weir_runtime_images 3.0",
+            "weir_runtime_images_used 9663676416.0",
+            "weir_runtime_images_budget 8589934592.0",
+            "weir_runtime_images_leaving 1.0",
+            "weir_runtime_images_lost 0.0",
+            "weir_runtime_images_removed_total 4",
+            "weir_runtime_images_removed_bytes_total 1073741824",
+            "weir_runtime_images_refused_total 1",
+        ] {
+            assert!(all.lines().any(|l| l == line), "{line}\nis not in\n{all}");
+        }
+        assert!(!text(None).contains("runtime_images"));
+    }
+
+    #[test]
     fn metrics_are_text_that_prometheus_reads() {
         let mut stats = weir_cc::Stats::default();
         stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
@@ -384,7 +441,7 @@ mod tests {
             config_error: Some("no such key".to_owned()),
             ..fake::status()
         };
-        let text = text(Some((&status, &fake::classes(), &[], &congestion, &fake::advice())), None, 0);
+        let text = text(Some((&status, &fake::classes(), &[], &congestion, &fake::advice())), None, 0, None);
         let flows = "weir_cc_flows_total{to=\"10.1.2.0/24\",below=\"10000000\",algorithm=\"bbr>cubic\"} 1";
         let trial = "weir_cc_trial_share{to=\"10.1.2.0/24\",algorithm=\"bbr\",of=\"own\"} 0.0";
         for line in [

@@ -13,7 +13,8 @@ const EXAMPLES: &str = "Examples:
 
 Kinds: started, class-added, class-removed, policy-changed, reloaded, config-refused,
 not-enforced, promised, label-cut, repaired, guarantee-violated, guarantee-restored, image-corrupt, image-frozen,
-state-damaged, acknowledged, clock-doubted, clock-back, clock-believed, stopping; lost if this reader was too slow for some.
+image-removed, image-would-go, image-over-budget, state-damaged, acknowledged,
+clock-doubted, clock-back, clock-believed, stopping; lost if this reader was too slow for some.
 With --json, one object a line.";
 
 #[derive(Debug, Args)]

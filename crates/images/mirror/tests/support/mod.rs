@@ -397,6 +397,7 @@ pub(crate) fn settings(directory: &std::path::Path, upstreams: Vec<UpstreamSetti
         containerd: "/run/containerd/containerd.sock".into(),
         upstreams,
         pop: None,
+        runtime: None,
     }
 }
 

@@ -110,6 +110,10 @@ impl EvictionPolicy for Auto {
         self.current.len()
     }
 
+    fn order(&self) -> Vec<BlobId> {
+        self.current.order()
+    }
+
     fn restore(&mut self, blob: Blob, now: Instant) {
         self.current.restore(blob, now);
         self.shadow.restore(blob, now);

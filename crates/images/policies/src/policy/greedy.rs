@@ -44,7 +44,7 @@ struct Entry {
 }
 
 /// Cheapest to fetch again for its size first, aged.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Greedy {
     cost: Cost,
     frequency: bool,
@@ -172,6 +172,10 @@ impl EvictionPolicy for Greedy {
 
     fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    fn order(&self) -> Vec<BlobId> {
+        super::drain(self.clone())
     }
 }
 

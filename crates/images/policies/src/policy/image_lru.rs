@@ -40,7 +40,7 @@ struct Entry {
 ///
 /// Invariant: a blob that is stored is a unit of its own exactly if no image refers to it; an
 /// entry is there as long as it is stored or referred to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ImageLru {
     units: Queue<Unit, ()>,
     images: Map<ImageId, Box<[BlobId]>>,
@@ -172,5 +172,9 @@ impl EvictionPolicy for ImageLru {
 
     fn len(&self) -> usize {
         self.stored
+    }
+
+    fn order(&self) -> Vec<BlobId> {
+        super::drain(self.clone())
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The blob that was not asked for for longest leaves first.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Lru {
     queue: Queue<BlobId, u64>,
     bytes: u64,
@@ -60,5 +60,9 @@ impl EvictionPolicy for Lru {
 
     fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    fn order(&self) -> Vec<BlobId> {
+        super::drain(self.clone())
     }
 }

@@ -17,7 +17,7 @@ pub use image_lru::ImageLru;
 pub use lru::Lru;
 pub use s3_fifo::S3Fifo;
 
-use crate::{Blob, BlobId, ImageId, Protection};
+use crate::{Blob, BlobId, ImageId, Protection, Unprotected};
 
 /// Chooses what leaves the cache.
 ///
@@ -54,6 +54,10 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// How many blobs are stored.
     fn len(&self) -> usize;
 
+    /// All that is stored, in the order in which [`EvictionPolicy::evict`] would throw it out now if
+    /// nothing were protected. Changes nothing.
+    fn order(&self) -> Vec<BlobId>;
+
     /// Whether nothing is stored.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -77,6 +81,13 @@ pub trait EvictionPolicy: fmt::Debug + Send {
 
     /// Goes on with the choice of an earlier process, and what it rested on; before anything is stored.
     fn resume(&mut self, _chosen: PolicyKind, _spent: &[(PolicyKind, f64)]) {}
+}
+
+/// The whole order of eviction, from a copy that is spent for it.
+fn drain(mut copy: impl EvictionPolicy) -> Vec<BlobId> {
+    let mut order = Vec::with_capacity(copy.len());
+    copy.evict(Bytes(u64::MAX), &Unprotected, &mut order);
+    order
 }
 
 /// The policies by name.

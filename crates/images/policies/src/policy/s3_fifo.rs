@@ -29,7 +29,7 @@ struct Entry {
 }
 
 /// A queue and its bytes.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Fifo {
     queue: Queue<BlobId, Entry>,
     bytes: u64,
@@ -49,7 +49,7 @@ impl Fifo {
 }
 
 /// A blob with one request leaves soon.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct S3Fifo {
     small: Fifo,
     main: Fifo,
@@ -189,5 +189,9 @@ impl EvictionPolicy for S3Fifo {
 
     fn len(&self) -> usize {
         self.small.queue.len() + self.main.queue.len()
+    }
+
+    fn order(&self) -> Vec<BlobId> {
+        super::drain(self.clone())
     }
 }

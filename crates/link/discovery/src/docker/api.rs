@@ -1,4 +1,4 @@
-//! The five questions weir asks of Docker's API, over its unix socket.
+//! Requests to Docker's API over its unix socket, and the questions about containers.
 //!
 //! A client of our own, because generated ones read every field of an answer into closed
 //! enumerations: one container with a value from a newer Docker would hide all of them. Here only
@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Mutex, time::Duration};
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{
-    Request, Response, StatusCode,
+    Method, Request, Response,
     body::{Bytes, Incoming},
     client::conn::http1,
 };
@@ -123,17 +123,19 @@ struct Listed {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Event {
     #[serde(default, rename = "Type")]
-    kind: String,
+    pub(super) kind: String,
     #[serde(default)]
-    actor: Actor,
+    pub(super) action: String,
+    #[serde(default)]
+    pub(super) actor: Actor,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
-struct Actor {
+pub(super) struct Actor {
     #[serde(rename = "ID")]
-    id: String,
-    attributes: BTreeMap<String, String>,
+    pub(super) id: String,
+    pub(super) attributes: BTreeMap<String, String>,
 }
 
 /// The body of an error.
@@ -204,23 +206,51 @@ impl Api {
     /// The changes to containers since a moment, seconds since the epoch, and those to come.
     pub(super) async fn events(&self, since: u64) -> Result<Events, Unavailable> {
         let filters = r#"{"type":["container","network"],"event":["start","die","destroy","rename","update","connect","disconnect"]}"#;
+        self.follow(since, filters).await
+    }
+
+    /// The events that pass `filters`, since a moment.
+    pub(super) async fn follow(&self, since: u64, filters: &str) -> Result<Events, Unavailable> {
         let path = format!("{}/events?since={since}&filters={}", self.version, encode(filters));
         let answer = within(self.time_limit, "/events", self.ask(&path)).await?;
         Ok(Events { body: answer.into_body(), buffer: Vec::new() })
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, time_limit: Duration) -> Result<T, Unavailable> {
+    /// The time limit of an answer.
+    pub(super) fn time_limit(&self) -> Duration {
+        self.time_limit
+    }
+
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        time_limit: Duration,
+    ) -> Result<T, Unavailable> {
+        let body = self.call(Method::GET, path, time_limit).await?;
+        serde_json::from_slice(&body).map_err(|why| Unavailable::garbled(path, why))
+    }
+
+    /// Sends a request without a body; the body of a good answer.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        time_limit: Duration,
+    ) -> Result<Bytes, Unavailable> {
         let read = async {
-            let answer = self.ask(&format!("{}{path}", self.version)).await?;
+            let answer = self.send(method, &format!("{}{path}", self.version)).await?;
             let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-            let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
-            serde_json::from_slice(&body).map_err(|why| Unavailable::garbled(path, why))
+            Ok(body.map_err(|why| Unavailable::broken(path, why))?.to_bytes())
         };
         within(time_limit, path, read).await
     }
 
-    /// Sends a request, on a connection of its own; the answer's head, if it is a good one.
     async fn ask(&self, path: &str) -> Result<Response<Incoming>, Unavailable> {
+        self.send(Method::GET, path).await
+    }
+
+    /// Sends a request, on a connection of its own; the answer's head, if it is a good one.
+    async fn send(&self, method: Method, path: &str) -> Result<Response<Incoming>, Unavailable> {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|why| Unavailable::NoConnection { socket: self.socket.clone(), kind: why.kind() })?;
@@ -229,12 +259,14 @@ impl Api {
         // It ends with the answer, or when no caller waits for one. A fault of the connection is a
         // fault of the answer too, and reported there.
         tokio::spawn(connection);
-        let request = Request::get(path)
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
             .header("host", "docker")
             .body(Empty::<Bytes>::new())
             .map_err(|why| Unavailable::broken(path, why))?;
         let answer = sender.send_request(request).await.map_err(|why| Unavailable::broken(path, why))?;
-        if answer.status() == StatusCode::OK {
+        if answer.status().is_success() {
             return Ok(answer);
         }
         let status = answer.status().as_u16();
@@ -269,16 +301,21 @@ impl Events {
     /// it is ready.
     pub(super) async fn next(&mut self) -> Result<String, Unavailable> {
         loop {
+            if let Some(id) = self.next_event().await?.container() {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// The next event. Nothing is lost if this is dropped before it is ready.
+    pub(super) async fn next_event(&mut self) -> Result<Event, Unavailable> {
+        loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
-                let event: Event =
-                    serde_json::from_slice(&line).map_err(|why| Unavailable::garbled("/events", why))?;
-                if let Some(id) = event.container() {
-                    return Ok(id);
-                }
+                return serde_json::from_slice(&line).map_err(|why| Unavailable::garbled("/events", why));
             }
             if self.buffer.len() > LARGEST {
                 return Err(Unavailable::garbled("/events", "a line does not end"));
@@ -304,7 +341,7 @@ impl Event {
 }
 
 /// Percent-encodes what may not stand in a path or query as it is (RFC 3986, 2.3).
-fn encode(text: &str) -> String {
+pub(super) fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

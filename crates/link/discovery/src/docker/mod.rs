@@ -8,6 +8,7 @@ mod api;
 mod container;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
+pub mod images;
 #[cfg(test)]
 mod tests;
 

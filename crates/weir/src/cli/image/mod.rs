@@ -1,6 +1,7 @@
 //! `weir image`: the image cache of this node, and the setup of Docker and containerd for it.
 
 mod doctor;
+mod runtime;
 mod runtimes;
 mod setup;
 mod step;
@@ -23,6 +24,7 @@ const EXAMPLES: &str = "Examples:
   weir image doctor                            does it work, all the way?
   weir image ls                                what is here
   weir image df                                how full it is, and what it saved
+  weir image runtime                           what Docker keeps itself, and what has to go
   weir image warm nginx:1.27                   fetch it before a client asks
   weir image pin 'ghcr.io/acme/*:prod'         keep these
   weir image scrub                             is all of it still what it was?
@@ -52,6 +54,9 @@ enum Verb {
     Ls,
     /// Show how full the cache is, and what it saved
     Df,
+    /// List the images that Docker keeps itself, with the reasons why they stay or go
+    #[command(after_help = runtime::EXAMPLES)]
+    Runtime,
     /// Keep images, whatever else has to go
     Pin(verbs::PinArgs),
     /// Remove images
@@ -78,7 +83,8 @@ fn socket_to_ask<'a>(named: &'a Path, unit: &'a Path) -> &'a Path {
 }
 
 pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    if !matches!(args.verb, Verb::Serve(_)) {
+    // The budget of Docker's images is the agent's, whichever process serves the cache.
+    if !matches!(args.verb, Verb::Serve(_) | Verb::Runtime) {
         let socket = socket_to_ask(session.client.socket(), Path::new(UNIT_SOCKET)).to_owned();
         session.client = weir_api::Client::new(socket);
     }
@@ -88,6 +94,7 @@ pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::Doctor(args) => doctor::run(&args, session),
         Verb::Ls => verbs::ls(session),
         Verb::Df => verbs::df(session),
+        Verb::Runtime => runtime::run(session),
         Verb::Pin(args) => verbs::pin(args, session),
         Verb::Rm(args) => verbs::rm(&args, session),
         Verb::Prune(args) => verbs::prune(&args, session),

@@ -85,7 +85,7 @@ pub(super) struct ServeArgs {
 }
 
 /// A time as `3 min ago`.
-fn ago(ms: u64) -> String {
+pub(super) fn ago(ms: u64) -> String {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
     let s = now.saturating_sub(u128::from(ms)) / 1000;
     match s {
@@ -188,10 +188,7 @@ pub(super) fn pin(args: PinArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
         return Ok(ExitCode::SUCCESS);
     };
     // A name without a tag means `latest`. A pattern stays unchanged.
-    let pattern = match pattern.parse::<weir_image::Image>() {
-        Ok(image) if !pattern.contains('*') => image.to_string(),
-        _ => pattern,
-    };
+    let pattern = weir_image::pins::full_name(&pattern);
     let pin = PinImage { pattern, stays: !args.remove };
     let pinned = session.client.pin_image(&pin)?;
     session.print(&pinned, |out, _| match (pinned.changed, pin.stays) {
