@@ -71,6 +71,7 @@ mod congestion;
 mod export;
 mod images;
 mod plain;
+mod setting;
 mod shapes;
 mod words;
 
@@ -85,6 +86,7 @@ pub use images::{
     ScrubImages, WarmId, Warming,
 };
 pub use plain::{plain, plain_lines};
+pub use setting::{ChangeError, Setting, SettingError};
 pub use shapes::*;
 pub use words::{ErrorCode, EventKind};
 
