@@ -16,6 +16,7 @@
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
 #   make doc     the documentation, in target/doc
 #   make install-lab  the program `weir-lab`, for `weir lab`
+#   make install-fs  the program `weir-fs`, for `weir fs`
 #   make install the binary, man pages, completions, service, group and a configuration to fill in
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -42,7 +43,7 @@ BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-rest test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -59,7 +60,7 @@ build-tests:
 
 release:
 	scripts/install-deps.sh build
-	$(CARGO) build --release --locked -p weir -p weir-lab
+	$(CARGO) build --release --locked -p weir -p weir-lab -p weir-fs
 
 demo:
 	scripts/install-deps.sh build demo
@@ -115,7 +116,7 @@ test-rest: build-rest
 build-rest:
 	scripts/install-deps.sh build test
 	scripts/test-speed.sh --build
-	$(CARGO) build --release --locked -p weir -p weir-lab
+	$(CARGO) build --release --locked -p weir -p weir-lab -p weir-fs
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.
@@ -227,9 +228,13 @@ install: release
 install-lab: release
 	install -Dm755 target/release/weir-lab $(DESTDIR)$(PREFIX)/bin/weir-lab
 
+# The classes as files: `weir fs` runs this program.
+install-fs: release
+	install -Dm755 target/release/weir-fs $(DESTDIR)$(PREFIX)/bin/weir-fs
+
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/share/doc/weir/weir-engine-user.conf
-	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)$(PREFIX)/bin/weir-lab $(DESTDIR)/etc/systemd/system/weir.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)$(PREFIX)/bin/weir-lab $(DESTDIR)$(PREFIX)/bin/weir-fs $(DESTDIR)/etc/systemd/system/weir.service
 	rm -f $(DESTDIR)/etc/systemd/system/weir-images.service
 	rm -f $(DESTDIR)/usr/lib/sysusers.d/weir.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/weir*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir

@@ -73,6 +73,7 @@ mod export;
 mod images;
 mod plain;
 mod runtime;
+mod setting;
 mod shapes;
 mod words;
 
@@ -88,6 +89,7 @@ pub use images::{
 };
 pub use plain::{plain, plain_lines};
 pub use runtime::{RuntimeImage, RuntimeImages};
+pub use setting::{ChangeError, Setting, SettingError};
 pub use shapes::*;
 pub use words::{ErrorCode, EventKind};
 

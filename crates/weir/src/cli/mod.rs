@@ -1,12 +1,14 @@
 //! The command line. Each verb has its own file, and [`run`] calls them all.
 
 mod agree;
+mod beside;
 mod cc;
 mod doctor;
 mod events;
 mod explain;
 mod export;
 mod format;
+mod fs;
 mod image;
 mod lab;
 mod manual;
@@ -55,6 +57,7 @@ const EXAMPLES: &str = "Examples:
   weir top                                    the same, live
   weir set web weight=3 min=20mbit            change a policy, at once
   weir explain web                            why it gets what it gets
+  weir fs --help                              the same by reading and writing files
   weir agree --help                           promise bandwidth, now or later
   weir cc --help                              congestion control by rule, completion times
   weir image --help                           pull each image once for all
@@ -100,6 +103,8 @@ enum Command {
     Cc(cc::CcArgs),
     /// Pull images once for all: the cache, and who is pointed at it
     Image(image::ImageArgs),
+    /// Show the classes as files, one each, that can be read and written
+    Fs(fs::FsArgs),
     /// Show the agent and its link
     Status(status::StatusArgs),
     /// Check what this node can do, and what not
@@ -228,6 +233,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Agree(args) => agree::run(args, session),
         Command::Cc(args) => cc::run(args, session),
         Command::Image(args) => image::run(args, session),
+        Command::Fs(args) => fs::run(&args, session),
         Command::Status(args) => status::run(&args, session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Events(args) => events::run(&args, session),

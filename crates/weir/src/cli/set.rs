@@ -6,14 +6,11 @@ use std::{
     io::{self, Read},
     path::{Path, PathBuf},
     process::ExitCode,
-    str::FromStr,
 };
 
 use clap::Args;
 use serde::de::DeserializeOwned;
-use weir_api::{PolicyChange, SetPolicies};
-use weir_share::{Policy, PolicyError, Weight, WeightError};
-use weir_units::{BitRate, ParseRateError};
+use weir_api::{ChangeError, PolicyChange, SetPolicies, Setting};
 
 use super::{Session, Usage, ps};
 
@@ -64,7 +61,8 @@ pub(super) fn set(args: SetArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
     let mut asked = match (args.file, args.name) {
         (Some(file), _) => from_file(&file)?,
         (None, Some(name)) => {
-            SetPolicies { changes: vec![from_settings(name, &args.settings)?], allow_absent: false }
+            let change = PolicyChange::of(name, &args.settings).map_err(usage)?;
+            SetPolicies { changes: vec![change], allow_absent: false }
         }
         (None, None) => return Err(Usage("name a class, or a file with --file".to_owned()).into()),
     };
@@ -81,70 +79,6 @@ pub(super) fn unset(args: &UnsetArgs, session: &mut Session<'_>) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// One `key=value`. `None` stands for `none`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Setting {
-    Weight(Option<Weight>),
-    Min(Option<BitRate>),
-    Max(Option<BitRate>),
-}
-
-/// The error of a text that is no setting.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum SettingError {
-    #[error("write weight=N, min=RATE or max=RATE")]
-    Syntax,
-    #[error("there is no `{0}` to set: write weight, min or max")]
-    UnknownKey(String),
-    #[error("`{0}=` lacks its value: write one, or `{0}=none` to take back what was set")]
-    NoValue(String),
-    #[error(transparent)]
-    Weight(#[from] WeightError),
-    #[error(transparent)]
-    Rate(#[from] ParseRateError),
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-}
-
-impl Setting {
-    fn key(self) -> &'static str {
-        match self {
-            Setting::Weight(_) => "weight",
-            Setting::Min(_) => "min",
-            Setting::Max(_) => "max",
-        }
-    }
-}
-
-impl FromStr for Setting {
-    type Err = SettingError;
-
-    fn from_str(text: &str) -> Result<Setting, SettingError> {
-        let (key, value) = text.split_once('=').ok_or(SettingError::Syntax)?;
-        if !["weight", "min", "max"].contains(&key) {
-            return Err(SettingError::UnknownKey(key.to_owned()));
-        }
-        if value.is_empty() {
-            return Err(SettingError::NoValue(key.to_owned()));
-        }
-        let given = Some(value).filter(|value| *value != "none");
-        let rate = || given.map(str::parse::<BitRate>).transpose();
-        Ok(match key {
-            "weight" => Setting::Weight(given.map(str::parse).transpose()?),
-            "min" => {
-                let min = rate()?;
-                Policy::new(Weight::ONE, min, None)?;
-                Setting::Min(min)
-            }
-            _ => {
-                let max = rate()?;
-                Policy::new(Weight::ONE, None, max)?;
-                Setting::Max(max)
-            }
-        })
-    }
-}
-
 /// Parses a class's name, and detects a forgotten one.
 fn class_name(text: &str) -> Result<String, String> {
     match text.split_once('=') {
@@ -154,21 +88,6 @@ fn class_name(text: &str) -> Result<String, String> {
         _ if text.is_empty() => Err("a name has at least one character".to_owned()),
         _ => Ok(text.to_owned()),
     }
-}
-
-fn from_settings(name: String, settings: &[Setting]) -> Result<PolicyChange, Usage> {
-    let mut change = PolicyChange { name, ..PolicyChange::default() };
-    for setting in settings {
-        let again = match *setting {
-            Setting::Weight(weight) => change.weight.replace(weight).is_some(),
-            Setting::Min(min) => change.min.replace(min).is_some(),
-            Setting::Max(max) => change.max.replace(max).is_some(),
-        };
-        if again {
-            return Err(Usage(format!("cannot set {} of {} twice in one call", setting.key(), change.name)));
-        }
-    }
-    Ok(change)
 }
 
 /// Reads changes from a file: a list, or the whole body of an API request.
@@ -196,6 +115,10 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     Ok(value)
 }
 
+fn usage(error: ChangeError) -> Usage {
+    Usage(error.to_string())
+}
+
 /// Refuses a request that the agent would refuse in any state.
 fn check(asked: &SetPolicies) -> Result<(), Usage> {
     if asked.changes.is_empty() {
@@ -206,42 +129,7 @@ fn check(asked: &SetPolicies) -> Result<(), Usage> {
         if !names.insert(&change.name) {
             return Err(Usage(format!("cannot set {} twice in one call", change.name)));
         }
-        Policy::new(Weight::ONE, change.min.flatten(), change.max.flatten())
-            .map_err(|e| Usage(format!("cannot set {}: {e}", change.name)))?;
+        change.check().map_err(usage)?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_are_read_in_the_units_people_use() {
-        assert_eq!("weight=3".parse(), Ok(Setting::Weight(Some(Weight::new(3).unwrap()))));
-        assert_eq!("min=20mbit".parse(), Ok(Setting::Min(Some(BitRate::mbit(20)))));
-        assert_eq!("max=1.5Gbps".parse(), Ok(Setting::Max(Some(BitRate::mbit(1_500)))));
-        assert_eq!("max=none".parse(), Ok(Setting::Max(None)));
-        assert_eq!("weight=none".parse(), Ok(Setting::Weight(None)));
-    }
-
-    #[test]
-    fn each_wrong_setting_is_refused_for_its_own_reason() {
-        use SettingError as E;
-        let refused = |text: &str| text.parse::<Setting>().unwrap_err();
-        assert_eq!(refused("weight"), E::Syntax);
-        assert_eq!(refused("wieght=3"), E::UnknownKey("wieght".to_owned()));
-        assert_eq!(refused("=3"), E::UnknownKey(String::new()));
-        assert_eq!(refused("min="), E::NoValue("min".to_owned()));
-        for text in ["weight=0", "weight=-1", "weight=1.5", "weight=3x", "weight=99999999999"] {
-            assert!(matches!(refused(text), E::Weight(_)), "{text}");
-        }
-        assert!(matches!(refused("min=-5mbit"), E::Rate(ParseRateError::Negative(_))));
-        assert!(matches!(refused("min=fast"), E::Rate(ParseRateError::Syntax(_))));
-        assert!(matches!(refused("min=20 apples"), E::Rate(ParseRateError::Syntax(_))));
-        assert!(matches!(refused("max=999999gbit"), E::Rate(ParseRateError::TooLarge(_))));
-        assert_eq!(refused("min=0"), E::Policy(PolicyError::MinZero));
-        assert_eq!(refused("max=0mbit"), E::Policy(PolicyError::MaxZero));
-        assert_eq!(refused("max=1bit"), E::Policy(PolicyError::TooSmall(BitRate(1))));
-    }
 }

@@ -1,0 +1,7 @@
+//! The program `weir-fs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weir_fs::main()
+}
