@@ -2,8 +2,8 @@
 //!
 //! qCon has a file for each container in `/proc` (Sensors 2018, 18, 3444; section 3.2.3). The file
 //! appears with the container. It shows weight, minimum, maximum and use, and a write changes the
-//! policy. This file system does the same over FUSE, through the agent's socket: [`content`] is the
-//! text of a file, [`names`] its name, [`files`] the file system, and [`errno`] the errors.
+//! policy. This file system does the same over FUSE, through the agent's socket: `content` is the
+//! text of a file, `names` its name, `files` the file system, and `errno` the errors.
 //!
 //! The program is apart from `weir`, because `fuser` brings crates that a gateway without the file
 //! system does not need.

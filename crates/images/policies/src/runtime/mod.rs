@@ -1,7 +1,7 @@
 //! Holds the images of a container runtime to a budget: the order in which whole images are removed.
 //!
 //! A runtime removes images, not layers, and a layer stays as long as one image has it. An image is one
-//! entry of an [`EvictionPolicy`], with its whole size. [`plan`] turns the policy's order into a list of
+//! entry of an [`EvictionPolicy`], with its whole size. [`plan()`] turns the policy's order into a list of
 //! images.
 
 mod plan;
