@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use crate::{Image, pattern::fits};
+use crate::{Image, pattern::fits, store::MAX_PIN};
 
 /// Whether a text can be a pattern of images.
 #[must_use]
 pub fn is_pattern(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 512 && text.chars().all(|c| c.is_ascii_graphic())
+    !text.is_empty() && text.len() <= MAX_PIN && text.chars().all(|c| c.is_ascii_graphic())
 }
 
 /// An image in full, such as `docker.io/library/nginx:1.27`. Text that is no name stays as it is.

@@ -15,7 +15,7 @@ use crate::{Digest, Utc, digest::Algorithm};
 /// The most pins, each of which is matched with the name of each tag,
 pub(super) const MAX_PINS: usize = 256;
 /// and the longest, bytes.
-pub(super) const MAX_PIN: usize = 512;
+pub(crate) const MAX_PIN: usize = 512;
 
 /// A layout: of one process, and of several nodes.
 struct Version {

@@ -38,6 +38,7 @@ use crate::{Digest, Source, Utc};
 use bounds::on_disk;
 pub use check::ScrubBatch;
 use index::Manifests;
+pub(crate) use layout::MAX_PIN;
 pub use layout::StoreError;
 use layout::{Layout, io_error};
 pub use part::PartWriter;
