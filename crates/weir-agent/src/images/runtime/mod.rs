@@ -58,7 +58,7 @@ pub(crate) struct Runtime {
     wanted: watch::Sender<Option<Wanted>>,
     /// `None` without `[images.runtime]`.
     view: Arc<Mutex<Option<RuntimeImages>>>,
-    /// Whether the thread was begun.
+    /// Whether the thread runs.
     begun: Arc<Mutex<bool>>,
     stop: watch::Sender<bool>,
     events: broadcast::Sender<ImageEvent>,
@@ -93,7 +93,10 @@ impl Runtime {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new()
                 .name("weir-runtime".to_owned())
-                .spawn(move || runtime.block_on(this.run(pins)))
+                .spawn(move || {
+                    let _ending = Ending(this.clone());
+                    runtime.block_on(this.run(pins));
+                })
                 .context("cannot hold Docker's images to a budget")?;
             *begun = true;
         }
@@ -218,6 +221,18 @@ impl Runtime {
     fn show(&self, state: RuntimeImages) {
         if let Some(view) = &mut *self.view() {
             *view = state;
+        }
+    }
+}
+
+/// Says that the thread has ended, also by a panic. The next change of the configuration begins another.
+struct Ending(Runtime);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        *self.0.begun.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        if let Some(view) = &mut *self.0.view() {
+            view.problem = Some("its thread has ended: restart the agent, and report its log".to_owned());
         }
     }
 }

@@ -355,3 +355,17 @@ fn thread_follows_docker_and_the_configuration_and_says_what_is_wrong() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(names(&docker), ["a", "e"], "without a budget nothing goes");
 }
+
+#[test]
+fn thread_that_ends_by_a_panic_is_told_and_begun_again_by_a_change() {
+    let docker = FakeDocker::start();
+    let runtime = Runtime::off(broadcast::Sender::new(64));
+    let mut wanted = wanted(&docker, PolicyKind::Auto, 500, true);
+    runtime.set(Some(wanted.clone()), Arc::new(|| panic!("a fault of the pins"))).unwrap();
+    until("the end is told", || runtime.warning().is_some_and(|why| why.contains("its thread has ended")));
+    wanted.settings.keep_new_s += 1;
+    runtime.set(Some(wanted), no_pins()).unwrap();
+    until("it looks again", || runtime.state().unwrap().looked_ms.is_some());
+    assert_eq!(runtime.warning(), None);
+    runtime.stop();
+}
