@@ -139,10 +139,10 @@ test-vm: build-tests
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
 
 vm-of-bpf-and-edt:
-	$(VM_RUN) --env WEIR_ENGINES=bpf,edt $(BY_HAND:%=--skip %) $(addprefix --test ,$(VM_TESTS))
+	$(VM_RUN) --processor 0 --env WEIR_ENGINES=bpf,edt $(BY_HAND:%=--skip %) $(addprefix --test ,$(VM_TESTS))
 
 vm-of-htb:
-	$(VM_RUN) --env WEIR_ENGINES=htb,edt $(addprefix --skip ,$(BY_HAND) $(EDT_ELSEWHERE)) \
+	$(VM_RUN) --processor 1 --env WEIR_ENGINES=htb,edt $(addprefix --skip ,$(BY_HAND) $(EDT_ELSEWHERE)) \
 		$(VIRTUAL:%=--test weir-netns-tests:%) --test weir-netns-tests:random:edt::
 
 # Says of each containerd 2 whether `weir image doctor` is right. Go builds them, for some minutes.

@@ -27,8 +27,14 @@ pub(crate) fn counts(kernel: &Kernel) -> bool {
 
 /// Boots, prints what the guest prints, and tells how it ended. qemu is gone afterwards, also
 /// if this process is killed.
-pub(crate) fn boot(kernel: &Kernel, initramfs: &Path, memory_mib: u32, timeout: Duration) -> Result<Verdict> {
-    let mut vm = Vm(command(kernel, initramfs, memory_mib)
+pub(crate) fn boot(
+    kernel: &Kernel,
+    initramfs: &Path,
+    memory_mib: u32,
+    processor: Option<usize>,
+    timeout: Duration,
+) -> Result<Verdict> {
+    let mut vm = Vm(command(kernel, initramfs, memory_mib, processor)
         .spawn()
         .context("cannot run qemu-system-x86_64: `scripts/install-deps.sh vm` installs it")?);
     let serial = vm.0.stdout.take().context("qemu's output is piped")?;
@@ -67,22 +73,28 @@ pub(crate) fn boot(kernel: &Kernel, initramfs: &Path, memory_mib: u32, timeout: 
     Ok(verdict)
 }
 
-fn command(kernel: &Kernel, initramfs: &Path, memory_mib: u32) -> Command {
+fn command(kernel: &Kernel, initramfs: &Path, memory_mib: u32, processor: Option<usize>) -> Command {
     // qemu is killed with this process, whatever ends it.
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
+    command.args(["--pdeathsig", "KILL"]);
+    if let Some(processor) = processor {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        command.args(["taskset", "--cpu-list", &(processor % processors).to_string()]);
+    }
+    command.arg("qemu-system-x86_64");
     if counts(kernel) {
         command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-smp", "1"]);
         command.args(["-rtc", "base=2026-01-01,clock=vm"]);
     } else {
         command.args(["-accel", "tcg,thread=multi", "-smp", "2"]);
     }
-    // Random instructions would make runs differ.
-    command.args(["-cpu", "max,-rdrand,-rdseed", "-m", &memory_mib.to_string()]);
+    // Random instructions would make runs differ. The others end many translated blocks, or make them longer.
+    command.args(["-cpu", "max,-rdrand,-rdseed,-smap,-smep,-la57,-pku", "-m", &memory_mib.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initramfs);
     // Warnings of the kernel are seen, and judged; notices are not.
-    let line = "console=ttyS0 panic=-1 loglevel=5 mitigations=off nokaslr random.trust_cpu=off rdinit=/init";
+    let line = "console=ttyS0 panic=-1 loglevel=5 mitigations=off nokaslr init_on_alloc=0 random.trust_cpu=off \
+                rdinit=/init";
     command.args(["-append", line]).stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
