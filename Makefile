@@ -69,17 +69,18 @@ demo:
 
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
 # The program is the debug build of the tests.
-SHORT := active auto bad_input change docker drift faults images input lifecycle promise socket state
+SHORT := active auto bad_input change congestion_rules docker drift faults images input lifecycle promise socket state
 # Those of them in which no other load changes a result; so it is with the frames of `escape`.
-UNTIMED := bad_input input state
+UNTIMED := bad_input congestion_rules input state
 DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard testing/netns/tests/*/main.rs))))
 
 REST := $(filter-out $(SHORT) $(VIRTUAL),$(SUITES))
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
-# classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.)
-NOT_YET := htb::random_policies
+# classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.) Classes whose
+# sockets are paced miss more than 5 % at times (docs/limits.md).
+NOT_YET := htb::random_policies paced_sockets
 
 # The short run. Suites with traffic measure one test at a time, so that none starves another.
 # BEFORE_TRAFFIC is a command that waits until the machine is quiet.

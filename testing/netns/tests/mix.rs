@@ -16,6 +16,16 @@ use weir_netns_tests::{
 
 for_each_engine!(shares_are_those_of_the_policy_whatever_algorithms_the_containers_use);
 
+/// Engine `pacing` paces without being asked.
+mod paced {
+    use super::*;
+    for_each_engine!(queues: shares_are_those_of_the_policy_also_for_paced_sockets);
+
+    fn shares_are_those_of_the_policy_also_for_paced_sockets(engine: EngineKind) {
+        shares_are_those_of_the_policy(engine, true);
+    }
+}
+
 /// The algorithms of the parties, over two connections each.
 const USED: [(&str, &str); 3] = [("C1", "cubic"), ("C2", "bbr"), ("C3", "reno")];
 /// How long is measured.
@@ -53,6 +63,10 @@ fn left(node: &Node, streams: &[Stream]) -> Vec<(String, f64)> {
 }
 
 fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine: EngineKind) {
+    shares_are_those_of_the_policy(engine, false);
+}
+
+fn shares_are_those_of_the_policy(engine: EngineKind, paced: bool) {
     if !can_choose() {
         return;
     }
@@ -74,31 +88,27 @@ fn shares_are_those_of_the_policy_whatever_algorithms_the_containers_use(engine:
         ("BBR has a maximum", Division::of([of("C1"), of("C2").max(10), of("C3")])),
         ("CUBIC has one", Division::of([of("C1").max(10), of("C2"), of("C3")])),
     ];
-    // The engine that paces does so without being asked.
-    let paced: &[bool] = if engine == EngineKind::Pacing { &[false] } else { &[false, true] };
-    for paced in paced {
-        let config = node.config().engine(engine).link(&format!("pacing = {paced}"));
-        node.start(&config);
-        for (name, division) in &cases {
-            let expected = division.expected(CAPACITY, Family::V4);
-            node.client().set(&division.to_changes(&node)).expect("it fits");
-            sleep(engine.settles() + Duration::from_millis(500));
-            let what = format!("{engine}{} {name}", if *paced { ", paced" } else { "" });
-            // An algorithm that paces by rates leaves classes without a queue now and then.
-            let tolerance = if *paced { EngineKind::Pacing } else { engine }.tolerance(true);
-            let slack = (TIME, tolerance, Slack::None);
-            // The bytes that arrive in order were seen to swing after this fall (docs/limits.md),
-            // hardly ever; weir divides the bytes that leave.
-            let counts_what_leaves = engine == EngineKind::Htb && !paced && *name == "CUBIC has one";
-            let judged = measure_once(
-                || {
-                    let rates = if counts_what_leaves { left(&node, &streams) } else { goodputs(&streams) };
-                    judge(&what, division, &rates, &expected, slack)
-                },
-                |judged| judged.holds(engine),
-            );
-            assert!(judged.holds(engine), "{what}: {judged:?}");
-        }
-        assert!(node.agent().stop(), "the agent puts everything back");
+    let config = node.config().engine(engine).link(&format!("pacing = {paced}"));
+    node.start(&config);
+    for (name, division) in &cases {
+        let expected = division.expected(CAPACITY, Family::V4);
+        node.client().set(&division.to_changes(&node)).expect("it fits");
+        sleep(engine.settles() + Duration::from_millis(500));
+        let what = format!("{engine}{} {name}", if paced { ", paced" } else { "" });
+        // An algorithm that paces by rates leaves classes without a queue now and then.
+        let tolerance = if paced { EngineKind::Pacing } else { engine }.tolerance(true);
+        let slack = (TIME, tolerance, Slack::None);
+        // The bytes that arrive in order were seen to swing after this fall (docs/limits.md),
+        // hardly ever; weir divides the bytes that leave.
+        let counts_what_leaves = engine == EngineKind::Htb && !paced && *name == "CUBIC has one";
+        let judged = measure_once(
+            || {
+                let rates = if counts_what_leaves { left(&node, &streams) } else { goodputs(&streams) };
+                judge(&what, division, &rates, &expected, slack)
+            },
+            |judged| judged.holds(engine),
+        );
+        assert!(judged.holds(engine), "{what}: {judged:?}");
     }
+    assert!(node.agent().stop(), "the agent puts everything back");
 }
