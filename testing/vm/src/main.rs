@@ -89,7 +89,9 @@ struct Guest {
     /// Memory, MiB.
     #[arg(long, default_value_t = 2048)]
     memory: u32,
-    /// Processor of this machine that runs the guest, counted again from 0 where there are fewer.
+    /// Index of the processor that runs the guest, among those that this process may use.
+    ///
+    /// The count begins again where there are fewer. Without the option the guest may use them all.
     ///
     /// Two threads of qemu wake each other 20,000 times a second. On one processor that takes less time.
     #[arg(long)]

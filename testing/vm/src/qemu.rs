@@ -14,6 +14,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use nix::{
+    sched::{CpuSet, sched_getaffinity},
+    unistd::Pid,
+};
 
 use crate::{kernel::Kernel, verdict::Verdict};
 
@@ -77,9 +81,8 @@ fn command(kernel: &Kernel, initramfs: &Path, memory_mib: u32, processor: Option
     // qemu is killed with this process, whatever ends it.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
-    if let Some(processor) = processor {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        command.args(["taskset", "--cpu-list", &(processor % processors).to_string()]);
+    if let Some(processor) = processor.and_then(|index| nth(&allowed(), index)) {
+        command.args(["taskset", "--cpu-list", &processor.to_string()]);
     }
     command.arg("qemu-system-x86_64");
     if counts(kernel) {
@@ -88,15 +91,27 @@ fn command(kernel: &Kernel, initramfs: &Path, memory_mib: u32, processor: Option
     } else {
         command.args(["-accel", "tcg,thread=multi", "-smp", "2"]);
     }
-    // Random instructions would make runs differ. The others end many translated blocks, or make them longer.
+    // Random instructions would make runs differ. The other features only make the guest slower: SMAP ends a
+    // translated block at each access to user memory, and LA57 and PKU add to each page walk.
     command.args(["-cpu", "max,-rdrand,-rdseed,-smap,-smep,-la57,-pku", "-m", &memory_mib.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initramfs);
-    // Warnings of the kernel are seen, and judged; notices are not.
+    // Warnings of the kernel are seen, and judged; notices are not. Zeroed pages cost instructions for nothing.
     let line = "console=ttyS0 panic=-1 loglevel=5 mitigations=off nokaslr init_on_alloc=0 random.trust_cpu=off \
                 rdinit=/init";
     command.args(["-append", line]).stdin(Stdio::null()).stdout(Stdio::piped());
     command
+}
+
+/// The processors on which this process may run.
+fn allowed() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect()
+}
+
+/// One of these processors, counted again from the first where there are fewer.
+fn nth(processors: &[usize], index: usize) -> Option<usize> {
+    processors.get(index.checked_rem(processors.len())?).copied()
 }
 
 /// Killed when dropped.
@@ -107,5 +122,17 @@ impl Drop for Vm {
         // It may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_gets_one_of_the_allowed_processors() {
+        assert_eq!([0, 1, 2].map(|index| nth(&[2, 5], index)), [Some(2), Some(5), Some(2)]);
+        assert_eq!(nth(&[], 1), None);
+        assert!(!allowed().is_empty());
     }
 }
