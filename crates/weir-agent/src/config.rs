@@ -104,6 +104,9 @@ pub(crate) struct Link {
     pub(crate) capacity: BitRate,
     #[serde(default)]
     pub(crate) engine: engine::Choice,
+    /// How engine `bpf-credit` hands out credit.
+    #[serde(default)]
+    pub(crate) form: Option<engine::Form>,
     #[serde(default)]
     pub(crate) allocator: AllocatorKind,
     #[serde(default)]
@@ -126,6 +129,16 @@ pub(crate) struct Link {
     /// Whether a scheduler thread in the agent has priority over other processes.
     #[serde(default = "yes")]
     pub(crate) priority: bool,
+}
+
+impl Link {
+    /// The engine in the form that is asked for. `None` if that engine has no forms.
+    pub(crate) fn choice(&self) -> Option<engine::Choice> {
+        match self.form {
+            Some(form) => self.engine.in_form(form),
+            None => Some(self.engine),
+        }
+    }
 }
 
 /// `attach = ...`
@@ -338,11 +351,13 @@ pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), Config
 
 /// Parses and checks a configuration. `path` is for the error.
 pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
+    let mut config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
         path: path.to_owned(),
         detail: e.to_string().trim_end().to_owned(),
     })?;
     check(&config).map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
+    // From here on an engine and its form are one choice.
+    config.link.engine = config.link.choice().unwrap_or(config.link.engine);
     Ok(config)
 }
 

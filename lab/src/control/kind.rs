@@ -26,6 +26,9 @@ impl ControlKind {
     /// Weir's credits alone.
     pub(crate) const CREDIT: ControlKind = ControlKind::Engine(EngineKind::CreditExperiment);
 
+    /// qCon's scheduler as the paper has it.
+    pub(crate) const PAPER: ControlKind = ControlKind::Engine(EngineKind::PaperCredit);
+
     /// The name on the command line and in results.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
@@ -36,7 +39,7 @@ impl ControlKind {
     /// Whether this is weir; verdicts concern only weir.
     #[must_use]
     pub(crate) fn is_weir(self) -> bool {
-        self.has_agent() && self != ControlKind::CREDIT
+        self.has_agent() && self != ControlKind::CREDIT && self != ControlKind::PAPER
     }
 
     /// Whether an agent enforces it.
@@ -45,11 +48,11 @@ impl ControlKind {
         !matches!(self, ControlKind::Tc | ControlKind::Cni | ControlKind::None)
     }
 
-    /// The engine's name in the agent's configuration; `None` leaves the choice to the agent.
+    /// The engine; `None` leaves the choice to the agent.
     #[must_use]
-    pub(crate) fn engine(self) -> Option<&'static str> {
+    pub(crate) fn engine(self) -> Option<EngineKind> {
         match self {
-            ControlKind::Engine(engine) => Some(engine.name()),
+            ControlKind::Engine(engine) => Some(engine),
             _ => None,
         }
     }
@@ -58,7 +61,7 @@ impl ControlKind {
 static ALL: LazyLock<Vec<ControlKind>> = LazyLock::new(|| {
     let mut engines = [EngineKind::ALL.as_slice(), &EngineKind::EXPERIMENTAL].concat();
     engines.sort_unstable();
-    engines.push(EngineKind::CreditExperiment);
+    engines.extend([EngineKind::PaperCredit, EngineKind::CreditExperiment]);
     let engines = engines.into_iter().map(ControlKind::Engine);
     let others = [ControlKind::Tc, ControlKind::Cni, ControlKind::None];
     std::iter::once(ControlKind::Weir).chain(engines).chain(others).collect()
@@ -102,6 +105,7 @@ impl ValueEnum for ControlKind {
         let help = match *self {
             ControlKind::Weir => "A `weir agent` with the engine that it chooses",
             ControlKind::CREDIT => "Credits alone, which drop packets instead of queuing them: an experiment",
+            ControlKind::PAPER => "qCon's scheduler as the paper has it, with its loss",
             ControlKind::Engine(_) => "A `weir agent` with this engine",
             ControlKind::Tc => "Plain tc HTB on the uplink, as written by hand",
             ControlKind::Cni => "The CNI bandwidth plugin's token buckets: ceilings only",
@@ -127,7 +131,9 @@ pub enum TcForm {
     /// By rates.
     #[default]
     Rates,
-    /// By quanta of one frame times the weight, with equal tiny rates. This is deficit round-robin on a
-    /// kernel without DRR.
+    /// By quanta of one frame times the weight, with equal tiny rates below a root class: HTB divides
+    /// everything by quantum then. This is not DRR, which has no rates.
     Quantum,
+    /// By quanta of one frame times the weight in the kernel's DRR, without a rate.
+    Drr,
 }

@@ -32,7 +32,7 @@ pub(crate) fn start<'t>(
 ) -> Result<Box<dyn Control + 't>> {
     Ok(match kind {
         ControlKind::None => Box::new(NoControl),
-        ControlKind::Tc => Box::new(tc::Script::new(topology, scenario)),
+        ControlKind::Tc => Box::new(tc::Script::new(topology, scenario)?),
         ControlKind::Cni => Box::new(cni::Plugin::new(topology)),
         _ => Box::new(WeirControl {
             agent: start_agent(kind, topology, scenario.capacity, options)?,
@@ -53,14 +53,17 @@ pub(crate) fn start_agent(
 
 /// The lines of the control and of the caller for the `[link]` section.
 pub(crate) fn link(kind: ControlKind, options: &Options) -> String {
-    let engine = kind.engine().map_or(String::new(), |engine| format!("engine = \"{engine}\"\n"));
+    let engine = kind.engine().map_or(String::new(), |engine| engine.to_toml() + "\n");
     engine + &options.link
 }
 
 /// The reason why a control could not be started, if the kernel is allowed to lack it.
 ///
-/// A kernel may lack some engines, but not the one that the agent chooses.
+/// A kernel may lack some engines and DRR, but not the engine that the agent chooses.
 pub(crate) fn missing(kind: ControlKind, error: &anyhow::Error) -> Option<Missing> {
+    if let Some(lacks) = error.downcast_ref::<tc::NoDrr>() {
+        return Some(Missing { control: kind, why: lacks.to_string() });
+    }
     let text = format!("{error:#}");
     let why = text.rsplit("; ").next().unwrap_or(&text).trim().to_owned();
     kind.engine().map(|_| Missing { control: kind, why })
@@ -99,6 +102,17 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
+
+    #[test]
+    fn kernel_may_lack_drr_and_its_words_are_kept() {
+        let error = anyhow::Error::new(tc::NoDrr { why: "Specified qdisc kind is unknown.".to_owned() });
+        let lacks = missing(ControlKind::Tc, &error).unwrap();
+        assert!(
+            lacks.why.contains("CONFIG_NET_SCH_DRR") && lacks.why.contains("kind is unknown"),
+            "{lacks:?}"
+        );
+        assert_eq!(missing(ControlKind::Tc, &anyhow::anyhow!("no rights")), None);
+    }
 
     #[test]
     fn a_control_has_one_name_on_the_command_line_and_in_results() {

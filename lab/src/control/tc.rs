@@ -8,6 +8,8 @@
 //! - Idle shares are lent by quantum instead of weight.
 //! - Masqueraded packets have no container's address.
 //! - Senders lose packets instead of being held back.
+//!
+//! One form is the kernel's DRR instead of HTB: the scheduler that the paper's Fig. 3 tries.
 
 use std::{fmt::Write as _, net::IpAddr};
 
@@ -28,6 +30,9 @@ const FRAME: u64 = 1514;
 /// `classes` holds a source address and a policy each; the class without an address gets all other packets.
 #[must_use]
 pub(crate) fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>, Policy)]) -> String {
+    if form == TcForm::Drr {
+        return drr(classes);
+    }
     let link = capacity.bits_per_sec();
     let mut text = format!(
         "qdisc add dev {UPLINK} root handle 1: htb default 2\n\
@@ -39,7 +44,7 @@ pub(crate) fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>
     }
     let rates = match form {
         TcForm::Rates => rates(capacity, classes),
-        TcForm::Quantum => vec![8_000; classes.len()],
+        TcForm::Quantum | TcForm::Drr => vec![8_000; classes.len()],
     };
     for (index, ((address, policy), rate)) in classes.iter().zip(rates).enumerate() {
         let minor = address.map_or(2, |_| index + 16);
@@ -53,16 +58,38 @@ pub(crate) fn script(form: TcForm, capacity: BitRate, classes: &[(Option<IpAddr>
         }
         text.push('\n');
         if let Some(address) = address {
-            let (protocol, selector, prefix) = match address {
-                IpAddr::V4(_) => ("ip", "ip", 32),
-                IpAddr::V6(_) => ("ipv6", "ip6", 128),
-            };
-            let _ = writeln!(
-                text,
-                "filter add dev {UPLINK} parent 1: protocol {protocol} prio 1 u32 match {selector} src {address}/{prefix} flowid 1:{minor:x}"
-            );
+            text.push_str(&filter(*address, minor));
         }
     }
+    text
+}
+
+/// The line that sends the packets of an address to a class.
+fn filter(address: IpAddr, minor: usize) -> String {
+    let (protocol, selector, prefix) = match address {
+        IpAddr::V4(_) => ("ip", "ip", 32),
+        IpAddr::V6(_) => ("ipv6", "ip6", 128),
+    };
+    format!(
+        "filter add dev {UPLINK} parent 1: protocol {protocol} prio 1 u32 match {selector} src {address}/{prefix} flowid 1:{minor:x}\n"
+    )
+}
+
+/// The kernel's DRR as the uplink's own queue. It has no rate, and drops what no filter names.
+fn drr(classes: &[(Option<IpAddr>, Policy)]) -> String {
+    let mut text = format!("qdisc add dev {UPLINK} root handle 1: drr\n");
+    let others = classes.iter().find(|(address, _)| address.is_none());
+    let quantum = |policy: &Policy| FRAME * u64::from(policy.weight().get());
+    let rest = others.map_or(FRAME, |(_, policy)| quantum(policy));
+    let _ = writeln!(text, "class add dev {UPLINK} parent 1: classid 1:2 drr quantum {rest}");
+    for (index, (address, policy)) in classes.iter().enumerate() {
+        let (Some(address), minor) = (address, index + 16) else { continue };
+        let quantum = quantum(policy);
+        let _ = writeln!(text, "class add dev {UPLINK} parent 1: classid 1:{minor:x} drr quantum {quantum}");
+        text.push_str(&filter(*address, minor));
+    }
+    let _ =
+        writeln!(text, "filter add dev {UPLINK} parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:2");
     text
 }
 
@@ -95,16 +122,32 @@ pub(super) struct Script<'t> {
     record: String,
 }
 
+/// The kernel has no DRR.
+#[derive(Debug, thiserror::Error)]
+#[error("this kernel has no DRR (CONFIG_NET_SCH_DRR, module sch_drr): {why}")]
+pub(super) struct NoDrr {
+    /// The words of tc.
+    pub(super) why: String,
+}
+
 impl<'t> Script<'t> {
-    pub(super) fn new(topology: &'t Topology, scenario: &Scenario) -> Script<'t> {
-        Script {
+    /// # Errors
+    /// [`NoDrr`] if the scenario asks for it.
+    pub(super) fn new(topology: &'t Topology, scenario: &Scenario) -> Result<Script<'t>> {
+        if scenario.tc == TcForm::Drr {
+            let node = topology.node();
+            node.tc(&format!("qdisc add dev {UPLINK} root handle 1: drr\n"))
+                .map_err(|error| NoDrr { why: error.root_cause().to_string() })?;
+            node.tc(&format!("qdisc del dev {UPLINK} root\n"))?;
+        }
+        Ok(Script {
             topology,
             form: scenario.tc,
             capacity: scenario.capacity,
             family: scenario.family,
             applied: false,
             record: String::new(),
-        }
+        })
     }
 }
 
@@ -166,8 +209,23 @@ mod tests {
                 "filter add dev up0 parent 1: protocol ip prio 1 u32 match ip src 10.97.1.1/32 flowid 1:10",
             ]
         );
-        let drr = script(TcForm::Quantum, BitRate::mbit(95), &[class(1, 3, None, None)]);
-        assert!(drr.contains("rate 8000bit ceil 95000000bit quantum 4542\n"), "{drr}");
+        let quanta = script(TcForm::Quantum, BitRate::mbit(95), &[class(1, 3, None, None)]);
+        assert!(quanta.contains("rate 8000bit ceil 95000000bit quantum 4542\n"), "{quanta}");
+    }
+
+    #[test]
+    fn drr_has_quanta_and_no_rate() {
+        let text = script(TcForm::Drr, BitRate::mbit(95), &[class(1, 3, None, None)]);
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            [
+                "qdisc add dev up0 root handle 1: drr",
+                "class add dev up0 parent 1: classid 1:2 drr quantum 1514",
+                "class add dev up0 parent 1: classid 1:10 drr quantum 4542",
+                "filter add dev up0 parent 1: protocol ip prio 1 u32 match ip src 10.97.1.1/32 flowid 1:10",
+                "filter add dev up0 parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:2",
+            ]
+        );
     }
 
     #[test]

@@ -129,7 +129,8 @@ impl Canvas {
         for &kind in &report.controls {
             sheet.bar([(x, y - 6), (x + 15, y + 6)], color(kind))?;
             let text = match kind {
-                ControlKind::Tc if settings.tc == TcForm::Quantum => "tc, round-robin by quanta",
+                ControlKind::Tc if settings.tc == TcForm::Quantum => "tc HTB by quanta",
+                ControlKind::Tc if settings.tc == TcForm::Drr => "tc DRR",
                 ControlKind::Tc => "tc HTB by hand",
                 ControlKind::Cni => "CNI bandwidth plugin",
                 ControlKind::CREDIT => "credit and drops alone",
@@ -198,6 +199,7 @@ pub(crate) fn color(kind: ControlKind) -> RGBColor {
         ControlKind::Engine(EngineKind::Htb) => RGBColor(16, 152, 173),
         ControlKind::Engine(EngineKind::Bpf) => RGBColor(59, 91, 219),
         ControlKind::Engine(EngineKind::BpfCredit) => RGBColor(132, 94, 247),
+        ControlKind::Engine(EngineKind::PaperCredit) => RGBColor(174, 62, 201),
         ControlKind::Engine(EngineKind::Edt) => RGBColor(47, 158, 68),
         ControlKind::Engine(EngineKind::Pacing) => RGBColor(130, 201, 30),
         ControlKind::Engine(EngineKind::User) => RGBColor(214, 51, 132),

@@ -46,10 +46,6 @@ pub trait EngineBounds: Copy {
     #[must_use]
     fn holds_back(self) -> bool;
 
-    /// The line of `[link]` that chooses it.
-    #[must_use]
-    fn to_toml(self) -> String;
-
     /// Whether tests of this engine are to run. If not, says why: `SKIPPED` with what this
     /// kernel lacks, or that others were asked for.
     ///
@@ -65,7 +61,7 @@ impl EngineBounds for EngineKind {
             (EngineKind::Bpf | EngineKind::Edt, false) => 0.01,
             (EngineKind::Bpf | EngineKind::Edt, true) | (EngineKind::Htb | EngineKind::User, _) => 0.02,
             // One pass gives who has a minimum a part of what a maximum leaves to the others.
-            (EngineKind::BpfCredit, _) => 0.1,
+            (EngineKind::BpfCredit | EngineKind::PaperCredit, _) => 0.1,
             (EngineKind::Pacing | EngineKind::CreditExperiment, _) => 0.05,
         }
     }
@@ -74,23 +70,28 @@ impl EngineBounds for EngineKind {
         match self {
             EngineKind::Htb | EngineKind::User => BitRate::kbit(250),
             EngineKind::Edt => BitRate::kbit(8),
-            EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::Pacing | EngineKind::CreditExperiment => {
-                BitRate::ZERO
-            }
+            EngineKind::Bpf
+            | EngineKind::BpfCredit
+            | EngineKind::PaperCredit
+            | EngineKind::Pacing
+            | EngineKind::CreditExperiment => BitRate::ZERO,
         }
     }
 
     fn least_total(self) -> f64 {
         match self {
             EngineKind::Htb | EngineKind::User | EngineKind::Bpf | EngineKind::Edt => 0.99,
-            EngineKind::BpfCredit | EngineKind::Pacing | EngineKind::CreditExperiment => 0.95,
+            EngineKind::BpfCredit
+            | EngineKind::PaperCredit
+            | EngineKind::Pacing
+            | EngineKind::CreditExperiment => 0.95,
         }
     }
 
     fn settles(self) -> Duration {
         Duration::from_millis(match self {
             EngineKind::Bpf => 50,
-            EngineKind::BpfCredit => 150,
+            EngineKind::BpfCredit | EngineKind::PaperCredit => 150,
             EngineKind::Edt => 300,
             EngineKind::Htb | EngineKind::User | EngineKind::Pacing | EngineKind::CreditExperiment => 1000,
         })
@@ -102,10 +103,6 @@ impl EngineBounds for EngineKind {
 
     fn holds_back(self) -> bool {
         !matches!(self, EngineKind::Pacing | EngineKind::CreditExperiment)
-    }
-
-    fn to_toml(self) -> String {
-        format!("engine = \"{self}\"")
     }
 
     fn is_here(self) -> bool {

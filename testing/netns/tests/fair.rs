@@ -11,7 +11,7 @@ use std::{
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, query::MapInfoIter};
-use weir_bpf::fair::Fair;
+use weir_bpf::fair::{Fair, Mode};
 use weir_datapath::engine::{
     BpfQdisc, Engine as _, FIRST, Plan,
     plan::{Member, Shape},
@@ -54,7 +54,7 @@ impl Busy {
 
     fn fair(&self) -> Fair {
         let (netns, index) = place(self.node.topology.node());
-        Fair::find(netns, index).expect("it can be looked for").expect("it is there")
+        Fair::find(netns, index, Mode::Fair).expect("it can be looked for").expect("it is there")
     }
 
     #[track_caller]

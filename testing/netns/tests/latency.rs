@@ -84,7 +84,10 @@ fn bound_beside(engine: EngineKind, tso: bool) -> Option<f64> {
         EngineKind::Edt => Some(1.0 + FRAME_MS),
         // The bytes that others may send before its turn: a quantum of each.
         EngineKind::Htb | EngineKind::User => Some(5.0 + wire),
-        EngineKind::BpfCredit | EngineKind::Pacing | EngineKind::CreditExperiment => None,
+        EngineKind::BpfCredit
+        | EngineKind::PaperCredit
+        | EngineKind::Pacing
+        | EngineKind::CreditExperiment => None,
     }
 }
 
@@ -95,6 +98,7 @@ fn bound_inside(engine: EngineKind) -> Option<f64> {
         EngineKind::Htb
         | EngineKind::User
         | EngineKind::BpfCredit
+        | EngineKind::PaperCredit
         | EngineKind::Pacing
         | EngineKind::CreditExperiment => None,
     }

@@ -53,6 +53,12 @@ impl Agent {
                     .to_owned(),
             );
         }
+        if self.datapath.engine.kind() == weir_datapath::engine::EngineKind::PaperCredit {
+            warnings.push(
+                "form = \"paper\" loses the credit that the last classes leave; it is there to be measured"
+                    .to_owned(),
+            );
+        }
         warnings.extend(self.datapath.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
         warnings.extend(self.datapath.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         warnings.extend(self.congestion.failure().map(str::to_owned));

@@ -35,6 +35,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         let (least, most) = (BitRate::kbit(64), BitRate::MAX);
         return Err(fault("[link] capacity", format!("{} is not between {least} and {most}", link.capacity)));
     }
+    if link.choice().is_none() {
+        let detail = "engine = \"bpf-credit\" alone has forms: name that engine, or leave `form` out";
+        return Err(fault("[link] form", detail));
+    }
     if !(1..=256).contains(&link.queues) {
         return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
     }

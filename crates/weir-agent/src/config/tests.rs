@@ -156,6 +156,13 @@ fn every_bad_value_is_refused_and_named() {
         (&format!("{LINK}reservable = 1.5\n"), "cannot promise 1.5 of a link"),
         (&format!("{LINK}delay_ms = 0\n"), "[link] delay_ms: 0 is not"),
         (&format!("{LINK}queues = 0\n"), "[link] queues: 0 is not"),
+        (&format!("{LINK}form = \"paper\"\n"), "[link] form: engine = \"bpf-credit\" alone has forms"),
+        (
+            &format!("{LINK}engine = \"bpf\"\nform = \"repaired\"\n"),
+            "[link] form: engine = \"bpf-credit\" alone",
+        ),
+        (&format!("{LINK}engine = \"bpf-credit\"\nform = \"literal\"\n"), "unknown variant `literal`"),
+        (&format!("{LINK}engine = \"bpf-credit-paper\"\n"), "there is no engine `bpf-credit-paper`"),
         (&format!("{LINK}speed = 3\n"), "unknown field `speed`"),
         (&format!("{LINK}engine = \"cbq\"\n"), "there is no engine `cbq`: auto, "),
         (&format!("{LINK}local = [\"10.0.0.0/99\"]\n"), "cannot read `10.0.0.0/99` as a network"),

@@ -4,8 +4,7 @@ use super::Account;
 ///
 /// Each account's `remaining` is what it left of the last period (C^R) before the call, and its
 /// credit for the next after it. The prose leaves two things open. The rest of the last class is
-/// lost, as no class comes after it. A fair share that the minima of others made negative is zero,
-/// as if zero were a minimum.
+/// lost, as no class comes after it. A fair share that the minima of others made negative is zero.
 pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
     let total_weight = accounts.iter().map(|account| account.weight).sum::<u64>();
     let mut weight_left = total_weight;
@@ -19,7 +18,7 @@ pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
         };
 
         // Proportional share.
-        let credit_fair = total_credit * current.weight as f64 / total_weight as f64; // Eq. 1
+        let credit_fair = (total_credit * current.weight as f64 / total_weight as f64).max(0.0); // Eq. 1
         current.remaining += credit_fair;
 
         // Work-conserving.
@@ -30,7 +29,7 @@ pub(super) fn distribute(total: f64, accounts: &mut [Account]) {
         }
 
         // Minimum.
-        if current.remaining < current.min {
+        if current.min > 0.0 && current.remaining < current.min {
             total_credit -= (current.min - current.remaining) * others; // Eq. 7
             current.remaining = current.min; // Eq. 6
         }

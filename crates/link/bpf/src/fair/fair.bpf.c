@@ -9,7 +9,8 @@
  * heap.h    heaps without allocation
  * flow.h    packets in slots, flows in a class, CoDel
  * sched.h   which class is next
- * credit.h  the same as qCon does it
+ * credit.h  the same as qCon does it, repaired
+ * paper.h   the same as qCon does it
  *
  * All state is touched under the qdisc's root lock only (but for the marks, which are atomic).
  * Packets are held as kptrs in a fixed pool of slots and everything else is index and number: no
@@ -31,6 +32,7 @@
 #include "turns.h"
 #include "sched.h"
 #include "credit.h"
+#include "paper.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -140,6 +142,8 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	 * the packet would cost more than all the rest. */
 	if (!hash)
 		hash = number ? (__u32)(number >> 6) * 0x9e3779b1 : bpf_skb_get_hash(skb);
+	if (in_paper_form())
+		hash = 0; /* one queue */
 	slot_len[SLOT(slot)] = len | (number || datagram ? OWNED : 0);
 	arrived = now;
 	slot_time[SLOT(slot)] = ticks(now);
@@ -152,7 +156,9 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	fresh = flow_append(minor, slot, hash, ticks(now));
 	stats(minor)->backlog_packets = c->packets;
 	stats(minor)->backlog_bytes = c->bytes;
-	if (shared.config.mode == FAIR_MODE_CREDIT) {
+	if (in_paper_form()) {
+		paper_wake(minor, now);
+	} else if (shared.config.mode == FAIR_MODE_CREDIT) {
 		if (!c->turn && !node(THROTTLED | minor)->in)
 			credit_wake(minor);
 	} else if (c->packets == 1) {
@@ -196,6 +202,7 @@ __noinline int forget_all(void)
 		mark_failed[i & MASK] = 0;
 		stats(i)->backlog_packets = 0;
 		stats(i)->backlog_bytes = 0;
+		paper_forget(i);
 	}
 	free_slot = 0;
 	fresh_slot = 0;
@@ -270,7 +277,10 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 				wake_at = link_at;
 				break;
 			}
-			e = shared.config.mode == FAIR_MODE_CREDIT ? credit_pick(now) : pick(now);
+			if (in_paper_form())
+				e = paper_pick(now);
+			else
+				e = shared.config.mode == FAIR_MODE_CREDIT ? credit_pick(now) : pick(now);
 			if (!e)
 				break;
 		}
@@ -294,9 +304,11 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 		sch->qstats.backlog -= len;
 		charge(e, len, now);
 		count_sent(e, len, slot_class[SLOT(slot)] >> 16);
-		if (shared.config.mode == FAIR_MODE_CREDIT)
+		if (in_paper_form())
+			paper_spend(e, len);
+		else if (shared.config.mode == FAIR_MODE_CREDIT)
 			credit_spend(e, len);
-		if (entity(e)->new_head)
+		if (entity(e)->new_head && !in_paper_form())
 			sparse_append(e);
 		if (!skb) {
 			broken = 1;
@@ -348,6 +360,7 @@ void BPF_PROG(fair_destroy, struct Qdisc *sch)
 		return; /* a second one, which was refused */
 	owner = 0;
 	shared.config.live = 0;
+	paper_stop();
 }
 
 /*

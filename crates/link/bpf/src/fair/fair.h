@@ -16,7 +16,8 @@
 #define FAIR_URGENT 4  /* its floor goes before all others' */
 
 #define FAIR_MODE_FAIR 0   /* start-time fair queueing */
-#define FAIR_MODE_CREDIT 1 /* qCon: round robin gated by credit */
+#define FAIR_MODE_CREDIT 1 /* qCon, repaired: round robin gated by credit */
+#define FAIR_MODE_PAPER 2  /* qCon as the paper has it; programs of paper.bpf.c only */
 
 struct fair_config { /* written by user space but for the last part */
 	__u32 magic;

@@ -50,15 +50,65 @@ static __u32 bpf_get_hash_recalc(struct __sk_buff *skb)
 	return skb->hash;
 }
 
+/* The timer of paper.h, in the same time. A timer of a process that has ended never expires. */
+static __u64 timer_at;
+static int timer_is_gone;
+static int (*timer_callback)(void *, __u32 *, void *);
+
+static long bpf_timer_init(struct bpf_timer *timer, void *map, __u64 flags)
+{
+	return 0;
+}
+
+#define bpf_timer_set_callback(timer, callback) (timer_callback = (int (*)(void *, __u32 *, void *))(callback), 0)
+
+static long bpf_timer_start(struct bpf_timer *timer, __u64 at, __u64 flags)
+{
+	timer_at = at;
+	return 0;
+}
+
+static long bpf_timer_cancel(struct bpf_timer *timer)
+{
+	timer_at = 0;
+	return 0;
+}
+
+#define WEIR_PAPER
 #include "fair.bpf.c"
 
 static struct slot slots[SLOTS];
 static struct sk_buff packets[SLOTS], *unused;
 static struct Qdisc qdisc = { .parent = TC_H_ROOT };
 
+static struct paper_clock paper_clock;
+
 static void *bpf_map_lookup_elem(void *map, const __u32 *slot)
 {
-	return &slots[SLOT(*slot)];
+	return map == &weir_fair_clock ? (void *)&paper_clock : &slots[SLOT(*slot)];
+}
+
+/* Runs the timer until now. */
+void user_run_timer(__u64 now)
+{
+	while (timer_at && !timer_is_gone && timer_at <= now) {
+		time_now = timer_at;
+		timer_at = 0;
+		timer_callback(NULL, NULL, &paper_clock);
+	}
+	time_now = now;
+}
+
+/* The process that has loaded the programs ends. */
+void user_end_process(void)
+{
+	timer_is_gone = 1;
+}
+
+/* A class's credit in the paper's form, bytes, rounded down. */
+__s64 user_paper_credit(__u32 minor)
+{
+	return paper_credit[minor & MASK] >> PAPER_SHIFT;
 }
 
 void bpf_kfree_skb(struct sk_buff *skb)
@@ -93,6 +143,7 @@ struct fair_shared *user_init(void)
 
 	fair_destroy(&qdisc);
 	owner = 0;
+	timer_is_gone = 0;
 	__builtin_memset(&shared, 0, sizeof(shared));
 	unused = NULL;
 	for (i = 0; i < SLOTS; i++) {
@@ -118,7 +169,7 @@ int user_enqueue(__u64 now, __u32 minor, __u32 len, __u32 hash, int owned, __u32
 	skb->hash = hash;
 	((struct qdisc_skb_cb *)skb->cb)->pkt_len = len;
 	*(__u32 *)&((struct qdisc_skb_cb *)skb->cb)->data[4 * WEIR_CB_DATAGRAM] = datagram;
-	time_now = now;
+	user_run_timer(now);
 	return fair_enqueue(skb, &qdisc, &to_free);
 }
 
@@ -129,7 +180,7 @@ __u64 user_dequeue(__u64 now, __u64 *wake, __u32 *datagram)
 	struct sk_buff *skb;
 	__u64 packet;
 
-	time_now = now;
+	user_run_timer(now);
 	watchdog = 0;
 	skb = fair_dequeue(&qdisc);
 	*wake = watchdog;

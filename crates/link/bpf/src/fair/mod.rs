@@ -16,6 +16,8 @@ use crate::{Error, common::mapped::Mapped};
 
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fair.bpf.o"));
+/// The same with [`Mode::Paper`].
+const PAPER_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/paper.bpf.o"));
 /// Where the kernel says which kinds of struct_ops it has.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 /// A type that it has from 6.16 on with `CONFIG_NET_SCH_BPF`.
@@ -25,6 +27,8 @@ const SHARED: &str = ".bss.weir_fair";
 const MAGIC: u32 = 0x7269_6577;
 /// `FAIR_LAYOUT`: another one is another program's, and is not taken over.
 const LAYOUT: u32 = 2;
+/// The mark of a qdisc whose programs are those of [`PAPER_OBJECT`].
+const PAPER_LAYOUT: u32 = 0x1_0000 | LAYOUT;
 const RATE_SHIFT: u32 = 20;
 /// `struct fair_shared`, in words: the configuration's page, parameters, counters.
 const PARAMS: usize = 4096 / 8;
@@ -42,8 +46,20 @@ pub enum Mode {
     /// Start-time fair queueing.
     #[default]
     Fair,
-    /// qCon: round robin, gated by credit that is handed out every 30 ms.
+    /// qCon, repaired: round robin, gated by credit that is handed out every 30 ms or earlier.
     Credit,
+    /// qCon as the paper has it: a timer hands out credit by Algorithm 1 every 30 ms. For comparison.
+    Paper,
+}
+
+impl Mode {
+    /// The programs that have the mode, and the layout's number in their map.
+    fn object(self) -> (&'static [u8], u32) {
+        match self {
+            Mode::Fair | Mode::Credit => (OBJECT, LAYOUT),
+            Mode::Paper => (PAPER_OBJECT, PAPER_LAYOUT),
+        }
+    }
 }
 
 /// The link, `struct fair_config` of fair.h.
@@ -74,6 +90,7 @@ impl LinkParams {
         let mode = match self.mode {
             Mode::Fair => 0,
             Mode::Credit => 1,
+            Mode::Paper => 2,
         };
         [
             pair(ifindex, mode),
@@ -220,16 +237,17 @@ impl Fair {
         format!("weir{hash:08x}")
     }
 
-    /// Loads the programs and makes their kind known to the kernel; no qdisc uses it yet.
+    /// Loads the programs of a mode and makes their kind known to the kernel; no qdisc uses it yet.
     ///
     /// # Errors
     /// [`Error`] with libbpf's reason: see [`Fair::lacking`], no `CAP_BPF`, the verifier.
-    pub fn load(netns: u64, ifindex: u32) -> Result<Fair, Error> {
+    pub fn load(netns: u64, ifindex: u32, mode: Mode) -> Result<Fair, Error> {
+        let (object, layout) = mode.object();
         let error = |source| Error { what: "load the fair queueing qdisc", source };
         libbpf_rs::set_print(None);
         let kind = Fair::kind_of(netns, ifindex);
         let mut open =
-            ObjectBuilder::default().name("weir_fair").map_err(error)?.open_memory(OBJECT).map_err(error)?;
+            ObjectBuilder::default().name("weir_fair").map_err(error)?.open_memory(object).map_err(error)?;
         for mut map in open.maps_mut() {
             // `id` is the first member of the program's struct Qdisc_ops.
             if map.name() == OsStr::new("weir_fair")
@@ -242,7 +260,7 @@ impl Fair {
         let mut object = open.load().map_err(error)?;
         let shared = object.maps().find(|m| m.name() == OsStr::new(SHARED)).ok_or_else(|| missing(SHARED))?;
         let shared = map_shared(&shared)?;
-        shared.write(0, pair(MAGIC, LAYOUT));
+        shared.write(0, pair(MAGIC, layout));
         shared.write(1, netns);
         shared.write(2, pair(ifindex, 0));
         let link = object
@@ -254,12 +272,13 @@ impl Fair {
         Ok(Fair { kind, shared, ifindex, loaded: Some((object, link)) })
     }
 
-    /// The qdisc that an earlier process left at work on this device; `None` without one, or with
-    /// one of another layout.
+    /// The qdisc that an earlier process left at work on this device; `None` without one, with one of
+    /// another layout, or with programs that lack the mode.
     ///
     /// # Errors
     /// [`Error`] if its map is there and cannot be read.
-    pub fn find(netns: u64, ifindex: u32) -> Result<Option<Fair>, Error> {
+    pub fn find(netns: u64, ifindex: u32, mode: Mode) -> Result<Option<Fair>, Error> {
+        let (_, layout) = mode.object();
         let ours =
             |info: &libbpf_rs::query::MapInfo| info.ty == MapType::Array && info.name == OsStr::new(SHARED);
         for info in MapInfoIter::default().filter(ours) {
@@ -269,7 +288,7 @@ impl Fair {
             }
             let shared = map_shared(&map)?;
             let fair = Fair { kind: Fair::kind_of(netns, ifindex), shared, ifindex, loaded: None };
-            let is_ours = fair.shared.read(0) == pair(MAGIC, LAYOUT)
+            let is_ours = fair.shared.read(0) == pair(MAGIC, layout)
                 && fair.shared.read(1) == netns
                 && unpair(fair.shared.read(2)).0 == ifindex;
             if is_ours && fair.is_live() {

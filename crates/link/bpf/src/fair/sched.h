@@ -466,6 +466,10 @@ static __always_inline void charge(__u32 e, __u32 len, __u64 now)
 	__u32 group = entity(e)->parent & MASK;
 
 	e &= MASK;
+	if (shared.config.mode == FAIR_MODE_PAPER) { /* credit decides all there */
+		charge_link(len, now);
+		return;
+	}
 	if (shared.config.mode == FAIR_MODE_CREDIT) { /* neither tags nor floors decide there */
 		charge_ceil(entity(e), params(e), len, now);
 		charge_link(len, now);

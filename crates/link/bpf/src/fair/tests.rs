@@ -13,6 +13,8 @@ use crate::simulation::{
 
 #[path = "case_tests.rs"]
 mod cases;
+#[path = "credit_tests.rs"]
+mod credit;
 #[path = "datagram_tests.rs"]
 mod datagrams;
 
@@ -25,6 +27,9 @@ unsafe extern "C" {
     fn user_init() -> *mut u64;
     fn user_enqueue(now: u64, minor: u32, len: u32, hash: u32, owned: i32, datagram: u32) -> i32;
     fn user_dequeue(now: u64, wake: *mut u64, datagram: *mut u32) -> u64;
+    fn user_run_timer(now: u64);
+    fn user_end_process();
+    fn user_paper_credit(minor: u32) -> i64;
 }
 
 /// The qdisc, which is one in a process; who holds it has a new one.
@@ -35,18 +40,23 @@ struct Qdisc {
 
 impl Qdisc {
     fn new() -> Qdisc {
+        Qdisc::in_mode(Mode::Fair)
+    }
+
+    fn in_mode(mode: Mode) -> Qdisc {
         static ONLY: Mutex<()> = Mutex::new(());
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the C side's state belongs to the holder of the lock.
         let shared = unsafe { user_init() };
         let qdisc = Qdisc { shared, _only: only };
+        let is_plain = mode == Mode::Paper;
         let link = LinkParams {
-            mode: Mode::Fair,
+            mode,
             bytes_per_sec: CAPACITY.bytes_per_sec(),
             burst_ns: MS,
-            sparse_ns: 5 * MS,
-            small_bytes: 1518,
-            codel_target_us: 5_000,
+            sparse_ns: if is_plain { 0 } else { 5 * MS },
+            small_bytes: if is_plain { 0 } else { 1518 },
+            codel_target_us: if is_plain { 1_000_000_000 } else { 5_000 },
             codel_interval_us: 100_000,
         };
         link.words(1).into_iter().enumerate().for_each(|(i, word)| qdisc.write(2 + i, word));

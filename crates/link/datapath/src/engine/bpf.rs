@@ -30,6 +30,8 @@ const BURST_NS: u64 = 1_000_000;
 /// RFC 8289's target and interval.
 const CODEL_TARGET_US: u32 = 5_000;
 const CODEL_INTERVAL_US: u32 = 100_000;
+/// A target that no packet waits for: 1,000 s.
+const NO_CODEL_US: u32 = 1_000_000_000;
 /// The largest super-packet: small packets may go ahead by the time that one takes.
 const SUPER_PACKET: Bytes = Bytes(65_536 + 44 * 66 + 8 * 1_514);
 /// No class with a share worth mentioning waits as long.
@@ -107,7 +109,7 @@ impl BpfQdisc {
         if let Some(root) = self.ifb.root()? {
             if root.kind == Fair::kind_of(self.netns, index)
                 && root.handle == ours
-                && let Some(fair) = Fair::find(self.netns, index)?
+                && let Some(fair) = Fair::find(self.netns, index, self.mode)?
             {
                 self.faults = fair.faults();
                 self.fair = Some(fair);
@@ -117,7 +119,7 @@ impl BpfQdisc {
             // weir's.
             self.ifb.netlink.call(tc::delete_qdisc(index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
         }
-        let fair = Fair::load(self.netns, index)?;
+        let fair = Fair::load(self.netns, index, self.mode)?;
         self.ifb.netlink.call(tc::add_root(index, Ifb::NAME, ours, fair.kind()))?;
         self.mark(&fair)?;
         self.faults = fair.faults();
@@ -178,7 +180,7 @@ fn refused(errno: Errno) -> EngineError {
 /// The qdisc's parameters of the link.
 fn link_params(shape: &Shape, mode: Mode) -> LinkParams {
     let sparse = shape.capacity.time_to_send(SUPER_PACKET).as_nanos();
-    LinkParams {
+    let params = LinkParams {
         mode,
         bytes_per_sec: shape.capacity.bytes_per_sec(),
         burst_ns: BURST_NS,
@@ -186,6 +188,11 @@ fn link_params(shape: &Shape, mode: Mode) -> LinkParams {
         small_bytes: shape.mtu.min(1_500) + FRAME,
         codel_target_us: CODEL_TARGET_US,
         codel_interval_us: CODEL_INTERVAL_US,
+    };
+    match mode {
+        Mode::Fair | Mode::Credit => params,
+        // The paper's queues are plain: no packet goes ahead, and no queue is kept short.
+        Mode::Paper => LinkParams { sparse_ns: 0, small_bytes: 0, codel_target_us: NO_CODEL_US, ..params },
     }
 }
 
@@ -419,6 +426,13 @@ mod tests {
         assert!(all[&0x10].is_group && !all[&0x11].is_group);
         assert!(all[&3].is_urgent && !all[&0x11].is_urgent);
         assert_eq!(all[&0x10].limit_bytes, 375_000);
+    }
+
+    #[test]
+    fn form_of_the_paper_has_plain_queues() {
+        let params = link_params(&shape(), Mode::Paper);
+        assert_eq!((params.sparse_ns, params.small_bytes, params.codel_target_us), (0, 0, NO_CODEL_US));
+        assert_eq!(params.bytes_per_sec, link_params(&shape(), Mode::Fair).bytes_per_sec);
     }
 
     #[test]

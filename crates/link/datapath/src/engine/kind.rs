@@ -16,8 +16,10 @@ pub enum EngineKind {
     Htb,
     /// A BPF qdisc, kernel 6.16 and later.
     Bpf,
-    /// The same qdisc with qCon's turns and credits.
+    /// The same qdisc with qCon's turns and credits, repaired.
     BpfCredit,
+    /// The same qdisc with qCon's scheduler as the paper has it: for comparison.
+    PaperCredit,
     /// Departure times and fq, kernel 5.18 and later.
     Edt,
     /// TCP is paced, credit in place holds all else; no queue and no device.
@@ -36,17 +38,28 @@ impl EngineKind {
     /// Engines that `auto` does not try. They work, and have run for less time.
     pub const EXPERIMENTAL: [EngineKind; 1] = [EngineKind::User];
 
-    /// As the configuration writes it.
+    /// Its name in answers and tables. But for [`EngineKind::PaperCredit`], `engine = ...` of the
+    /// configuration takes it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Htb => "htb",
             EngineKind::Bpf => "bpf",
             EngineKind::BpfCredit => "bpf-credit",
+            EngineKind::PaperCredit => "bpf-credit-paper",
             EngineKind::Edt => "edt",
             EngineKind::Pacing => "pacing",
             EngineKind::User => "user",
             EngineKind::CreditExperiment => "credit-experiment",
+        }
+    }
+
+    /// The lines of `[link]` that choose it.
+    #[must_use]
+    pub fn to_toml(self) -> String {
+        match self {
+            EngineKind::PaperCredit => "engine = \"bpf-credit\"\nform = \"paper\"".to_owned(),
+            _ => format!("engine = \"{self}\""),
         }
     }
 
@@ -57,7 +70,7 @@ impl EngineKind {
             EngineKind::Pacing | EngineKind::CreditExperiment => weir_bpf::ClassifierConfig::IN_PLACE,
             EngineKind::User => weir_bpf::ClassifierConfig::USER,
             EngineKind::Htb => weir_bpf::ClassifierConfig::WEIGHED,
-            EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::Edt => 0,
+            EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::PaperCredit | EngineKind::Edt => 0,
         }
     }
 
@@ -94,6 +107,7 @@ impl EngineKind {
             EngineKind::Htb => Box::new(Htb::open(link, attachments)?),
             EngineKind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
             EngineKind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
+            EngineKind::PaperCredit => Box::new(BpfQdisc::open(link, Mode::Paper)?),
             EngineKind::Edt => Box::new(Edt::open(link, queues)?),
             EngineKind::Pacing | EngineKind::CreditExperiment => {
                 Box::new(Credit::open(link, self, attachments)?)
@@ -108,7 +122,7 @@ impl EngineKind {
             if self != EngineKind::Edt {
                 Edt::retire(index)?;
             }
-            if !matches!(self, EngineKind::Bpf | EngineKind::BpfCredit) {
+            if !matches!(self, EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::PaperCredit) {
                 BpfQdisc::retire(index)?;
             }
         }
@@ -124,6 +138,7 @@ impl EngineKind {
         match mode {
             Mode::Fair => EngineKind::Bpf,
             Mode::Credit => EngineKind::BpfCredit,
+            Mode::Paper => EngineKind::PaperCredit,
         }
     }
 }
@@ -143,6 +158,16 @@ pub enum Choice {
     Auto,
     /// This one or none.
     Only(EngineKind),
+}
+
+/// `form = ...`: how engine `bpf-credit` hands out credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Without the paper's loss ([`EngineKind::BpfCredit`]).
+    Repaired,
+    /// As the paper has it ([`EngineKind::PaperCredit`]).
+    Paper,
 }
 
 impl FromStr for Choice {
@@ -170,6 +195,16 @@ impl TryFrom<String> for Choice {
 }
 
 impl Choice {
+    /// The same choice with a form of engine `bpf-credit`. `None` if the choice is another engine.
+    #[must_use]
+    pub fn in_form(self, form: Form) -> Option<Choice> {
+        match (self, form) {
+            (Choice::Only(EngineKind::BpfCredit), Form::Repaired) => Some(self),
+            (Choice::Only(EngineKind::BpfCredit), Form::Paper) => Some(Choice::Only(EngineKind::PaperCredit)),
+            _ => None,
+        }
+    }
+
     /// The engine to take. `last` is the one whose scheduler an earlier agent has left in place:
     /// it is taken again without a test, since what waits in its queues would be lost with it.
     /// Also returns what was wrong with each one that would have been better.
@@ -234,6 +269,17 @@ mod tests {
         assert_eq!("auto".parse(), Ok(Choice::Auto));
         let error = Choice::from_str("cbq").unwrap_err();
         assert!(error.starts_with("there is no engine `cbq`: auto, ") && error.contains("htb"), "{error}");
+    }
+
+    #[test]
+    fn form_of_the_paper_is_one_of_bpf_credit_alone() {
+        let credit = Choice::Only(EngineKind::BpfCredit);
+        assert_eq!(credit.in_form(Form::Paper), Some(Choice::Only(EngineKind::PaperCredit)));
+        assert_eq!(credit.in_form(Form::Repaired), Some(credit));
+        for other in [Choice::Auto, Choice::Only(EngineKind::Bpf), Choice::Only(EngineKind::Htb)] {
+            assert_eq!(other.in_form(Form::Paper), None, "{other:?}");
+        }
+        assert!(Choice::from_str("bpf-credit-paper").is_err(), "it is a form, and no engine of its own");
     }
 
     #[test]

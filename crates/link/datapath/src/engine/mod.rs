@@ -31,7 +31,7 @@ pub use credit::Credit;
 pub use edt::Edt;
 pub use htb::Htb;
 pub use ifb::DEVICE;
-pub use kind::{Choice, EngineKind, NoneWorks, Refused};
+pub use kind::{Choice, EngineKind, Form, NoneWorks, Refused};
 pub use plan::Plan;
 pub use user::{Home, Lateness, User, forward};
 
