@@ -29,7 +29,7 @@ use weir_units::{BitRate, Bytes};
 use crate::control::kind::{ControlKind, TcForm};
 
 /// The built-in scenarios: the paper's in the order of its figures, then weir's own.
-pub(crate) const BUILT_IN: [(&str, &str); 10] = [
+pub(crate) const BUILT_IN: [(&str, &str); 11] = [
     ("drr-without-root", include_str!("../scenarios/drr-without-root.toml")),
     ("weights-3", include_str!("../scenarios/weights-3.toml")),
     ("weights-grow", include_str!("../scenarios/weights-grow.toml")),
@@ -38,6 +38,7 @@ pub(crate) const BUILT_IN: [(&str, &str); 10] = [
     ("combined", include_str!("../scenarios/combined.toml")),
     ("mixed", include_str!("../scenarios/mixed.toml")),
     ("flood", include_str!("../scenarios/flood.toml")),
+    ("quanta", include_str!("../scenarios/quanta.toml")),
     ("credit", include_str!("../scenarios/credit.toml")),
     ("cc-mix", include_str!("../scenarios/cc-mix.toml")),
 ];
