@@ -33,7 +33,7 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: \
-	weir-netns-tests:fair weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
+	weir-netns-tests:fair weir-netns-tests:qcon weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
 # Random policies of edt run in the guest of htb, so that both guests take as long. The other guest has the rest of edt.
@@ -58,13 +58,13 @@ build-tests:
 	scripts/install-deps.sh build test
 	$(CARGO) test --workspace --locked --no-run
 
+# The three programs. All targets build the same set: cargo compiles a crate again for each other set of features.
 release:
 	scripts/install-deps.sh build
 	$(CARGO) build --release --locked -p weir -p weir-lab -p weir-fs
 
-demo:
-	scripts/install-deps.sh build demo
-	$(CARGO) build --release --locked -p weir -p weir-lab
+demo: release
+	scripts/install-deps.sh demo
 	$(WEIR) lab demo
 
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
@@ -115,10 +115,9 @@ test-rest: build-rest
 		"what make test-vm runs," "bpf-credit and pacing in most suites of all engines"
 
 # The release builds that test-rest runs.
-build-rest:
-	scripts/install-deps.sh build test
+build-rest: release
+	scripts/install-deps.sh test
 	scripts/test-speed.sh --build
-	$(CARGO) build --release --locked -p weir -p weir-lab -p weir-fs
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.
@@ -133,9 +132,8 @@ test-uml: build
 		weir-lab-results/wires/ecc-real/result.json
 
 # What needs a kernel that may not be this one, or virtual time: under qemu, for ten minutes.
-test-vm: build-tests
+test-vm: build-tests release
 	scripts/install-deps.sh vm
-	$(CARGO) build --release --locked -p weir
 	$(VM) fetch
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
 
@@ -154,9 +152,8 @@ test-containerd: build-tests
 		WEIR_CONTAINERD=$$dir WEIR_TESTS=images scripts/test-netns.sh containerd_2; \
 	done
 
-test-vm-matrix: build-tests
+test-vm-matrix: build-tests release
 	scripts/install-deps.sh vm
-	$(CARGO) build --release --locked -p weir -p weir-lab
 	set -e; for kernel in $(VM_KERNELS); do \
 		$(VM) run --kernel $$kernel $(addprefix --test ,$(VM_MATRIX_TESTS)); \
 	done
@@ -171,9 +168,8 @@ lint:
 	scripts/unit-security.sh
 
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
-conformance:
-	scripts/install-deps.sh build test
-	$(CARGO) build --release --locked -p weir -p weir-lab
+conformance: release
+	scripts/install-deps.sh test
 	scripts/oci-conformance.sh
 
 # Built in a directory of its own, as all that it depends on is built anew.

@@ -1,4 +1,4 @@
-//! One suite for all engines: weights, minima and maxima of qCon's Fig. 8 to 11, read from the
+//! One suite for all engines: weights, minima and maxima of qCon's Fig. 7 to 11, read from the
 //! lab's scenario files, each share against the oracle.
 //!
 //! `WEIR_ENGINES=bpf,edt` tests those, and fails where one cannot run.
@@ -41,20 +41,23 @@ impl Traffic {
     }
 }
 
-/// All cases of the figures, with a name.
-fn cases() -> Vec<(String, Case)> {
-    ["minimum", "maximum", "combined"]
+/// Cases of the figures, with a name. Shares depend on the uplink by a packet's charge alone, so that other
+/// uplinks than Ethernet have each figure's last case.
+fn cases(uplink: Uplink) -> Vec<(String, Case)> {
+    ["weights-3", "weights-grow", "minimum", "maximum", "combined"]
         .into_iter()
         .flat_map(|name| {
-            let scenario = scenario::find(name).expect("it comes with weir");
-            scenario.cases.into_iter().map(move |case| (format!("{name} {}", case.name), case))
+            let cases = scenario::find(name).expect("it comes with weir").cases;
+            let skipped = if uplink.has_ethernet() { 0 } else { cases.len() - 1 };
+            cases.into_iter().skip(skipped).map(move |case| (format!("{name} {}", case.name), case))
         })
         .collect()
 }
 
 fn division(case: &Case, kind: Traffic) -> Division {
     let one = |(i, (label, setting)): (usize, (&str, &scenario::Setting))| {
-        party(label).weight(setting.weight.get()).between(setting.min, setting.max).sends(kind.of(i))
+        let load = if setting.send == Load::Nothing { Load::Nothing } else { kind.of(i) };
+        party(label).weight(setting.weight.get()).between(setting.min, setting.max).sends(load)
     };
     Division::of(case.settings().enumerate().map(one))
 }
@@ -88,7 +91,7 @@ fn figures(engine: EngineKind, tso: bool, kinds: &[Traffic], uplink: Uplink) {
     let senders = Senders::of(&node, engine);
     let tolerance = engine.tolerance(tso);
     let (mut worst, mut short, mut failed) = (0.0f64, 1.0f64, Vec::new());
-    for (i, (name, case)) in cases().into_iter().enumerate() {
+    for (i, (name, case)) in cases(uplink).into_iter().enumerate() {
         let kind = kinds[i % kinds.len()];
         let division = division(&case, kind);
         let expected = division.expected_on(uplink, CAPACITY, Family::V4);

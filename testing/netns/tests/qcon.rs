@@ -1,0 +1,129 @@
+//! The schedulers of qCon's paper on this kernel: its own as written, beside the repaired form and fair
+//! queueing, and the DRR of its Fig. 3.
+
+use std::{process::Command, thread::sleep, time::Duration};
+
+use serde_json::Value;
+use weir_netlab::{
+    topology::{Family, Spec},
+    traffic::Load,
+};
+use weir_netns_tests::{
+    CAPACITY, Division, EngineBounds, EngineKind, Need, Node, Senders, Share, binary, can_run, containers,
+    party,
+};
+
+/// How long each case is measured.
+const TIME: Duration = Duration::from_secs(3);
+
+/// The traffic of a division that arrived.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// The part of the link that was used.
+    used: f64,
+    /// The largest error of a share, as a part of what arrived.
+    uneven: f64,
+}
+
+/// Weights 1:2:3. The containers of these indices send TCP, the others nothing.
+fn busy(senders: &[usize]) -> Division {
+    let one = |(index, weight): (usize, u32)| {
+        let load = if senders.contains(&index) { Load::Tcp } else { Load::Nothing };
+        party(&format!("C{}", index + 1)).weight(weight).sends(load)
+    };
+    Division::of([1, 2, 3].into_iter().enumerate().map(one))
+}
+
+fn measure(node: &Node, engine: EngineKind, what: &str, division: &Division) -> Seen {
+    let expected = division.expected(CAPACITY, Family::V4);
+    node.client().set(&division.to_changes(node)).expect("it fits");
+    let senders = Senders::of(node, engine);
+    senders.follow(division, &expected);
+    sleep(engine.settles() + Duration::from_millis(1500));
+    let got = senders.goodputs(TIME);
+    let sent: f64 = got.iter().map(|(_, rate)| rate).sum();
+    let whole: f64 = expected.iter().map(|share| share.goodput).sum();
+    let uneven = |share: &Share| {
+        let rate = got.iter().find(|(label, _)| *label == share.label).map_or(0.0, |(_, rate)| *rate);
+        (rate / sent / (share.goodput / whole) - 1.0).abs()
+    };
+    let uneven = expected.iter().filter(|share| share.goodput > 0.0).map(uneven).fold(0.0, f64::max);
+    let used = sent / whole;
+    println!(
+        "{:<17} {what:<20} uses {used:.4} of the link, shares of that are {:.2} % off",
+        engine.name(),
+        uneven * 100.0
+    );
+    Seen { used, uneven }
+}
+
+/// All send, then the last class is idle.
+fn run(engine: EngineKind, tso: bool) -> [Seen; 2] {
+    let mut node = Node::build(&Spec { containers: containers(3), tso, ..Spec::default() });
+    let config = node.config().link(&engine.to_toml());
+    node.start(&config);
+    assert_eq!(node.client().status().expect("it answers").engine, engine.name());
+    let seen = [
+        measure(&node, engine, &format!("tso {tso}, all send"), &busy(&[0, 1, 2])),
+        measure(&node, engine, &format!("tso {tso}, last idle"), &busy(&[0, 1])),
+    ];
+    assert!(node.agent().stop());
+    seen
+}
+
+/// Algorithm 1 hands what a class leaves to later classes only. No class comes after the last one.
+#[test]
+fn papers_form_loses_what_later_classes_leave_and_the_other_forms_use_it() {
+    // All three are modes of one qdisc.
+    if !EngineKind::Bpf.is_here() {
+        return;
+    }
+    let [all, last_idle] = run(EngineKind::PaperCredit, false);
+    assert!(all.used >= 0.99 && all.uneven <= 0.01, "{all:?}");
+    // The last class has half of the weight.
+    assert!((0.49..=0.51).contains(&last_idle.used) && last_idle.uneven <= 0.01, "{last_idle:?}");
+
+    let [paper, repaired, fair] =
+        [EngineKind::PaperCredit, EngineKind::BpfCredit, EngineKind::Bpf].map(|engine| run(engine, true));
+    // A class whose super-packets come late loses its credit to the one after it.
+    assert!(paper[0].uneven >= 0.1, "docs/measurements.md says that it is uneven: {paper:?}");
+    for seen in repaired.into_iter().chain(fair) {
+        assert!(seen.used >= 0.98 && seen.uneven <= 0.02, "{seen:?}");
+    }
+}
+
+/// The largest error of a share in a case, in parts of the share.
+fn error(report: &Value, case: usize, control: &str) -> f64 {
+    let containers = report["cases"][case]["containers"].as_array().expect("containers");
+    containers.iter().map(|c| c["measured"][control]["error"].as_f64().expect("a number")).fold(0.0, f64::max)
+}
+
+/// qCon, Fig. 3: a packet leaves DRR as soon as it enters.
+#[test]
+fn drr_divides_nothing_where_the_line_behind_it_is_full() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    if !Need::Qdisc("drr").is_met() {
+        println!("SKIPPED: the kernel's DRR (CONFIG_NET_SCH_DRR) is missing here");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let output = Command::new(binary())
+        .args(["lab", "run", "drr-without-root", "--json", "--out"])
+        .arg(dir.path())
+        .output()
+        .expect("the program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report: Value = serde_json::from_str(text.trim()).unwrap_or_else(|error| {
+        panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    });
+    let table = dir.path().join("drr-without-root/table.txt");
+    println!("{}", std::fs::read_to_string(table).expect("it is written"));
+    for case in 0..2 {
+        let (weir, drr) = (error(&report, case, "weir"), error(&report, case, "tc"));
+        assert!(weir <= 0.02, "case {case}: weir is {weir} off");
+        // Weights 3:2:1 and equal shares: the smallest has twice its own.
+        assert!(drr >= 0.5, "case {case}: DRR is only {drr} off");
+    }
+}
