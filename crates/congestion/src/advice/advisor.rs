@@ -183,9 +183,11 @@ pub struct Interval {
 
 impl From<Effect> for Interval {
     fn from(effect: Effect) -> Interval {
-        let bound = |at: f64| at.is_finite().then(|| at.exp_m1());
+        // JSON has no infinity: a ratio beyond all numbers is the largest one.
+        let ratio = |at: f64| at.exp_m1().min(f64::MAX);
+        let bound = |at: f64| at.is_finite().then(|| ratio(at));
         Interval {
-            estimate: effect.estimate.exp_m1(),
+            estimate: ratio(effect.estimate),
             least: bound(effect.least()),
             most: bound(effect.most()),
         }
@@ -418,5 +420,22 @@ fn view(to: IpNet, trial: &Trial) -> AdviceView {
         verdict,
         recommended: leader.map(|arm| rule_for(to, Some(&arm.action))),
         arms: arms.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interval_of_any_effect_is_read_back_from_json() {
+        for (estimate, within) in
+            [(0.0, f64::INFINITY), (0.1, 0.02), (800.0, 1.0), (-800.0, 1.0), (1e9, 1e12), (700.0, 600.0)]
+        {
+            let interval = Interval::from(Effect { estimate, within });
+            let json = serde_json::to_string(&interval).unwrap();
+            let read: Interval = serde_json::from_str(&json).unwrap_or_else(|e| panic!("{json}: {e}"));
+            assert_eq!(read, interval, "{json}");
+        }
     }
 }

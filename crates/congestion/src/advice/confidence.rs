@@ -203,8 +203,23 @@ impl TurnMean {
 pub struct Effect {
     /// As measured, natural logarithm of a ratio of times.
     pub estimate: f64,
-    /// Half the width of its interval.
+    /// Half the width of its interval; infinite if anything is possible.
+    #[serde(with = "or_infinite")]
     pub within: f64,
+}
+
+/// JSON has no infinity, and writes `null` for it.
+mod or_infinite {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(*value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::INFINITY))
+    }
 }
 
 impl Effect {
@@ -272,6 +287,15 @@ mod tests {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    #[test]
+    fn effect_of_which_nothing_is_known_is_read_back_from_json() {
+        for within in [0.02, f64::INFINITY] {
+            let effect = Effect { estimate: -0.1, within };
+            let json = serde_json::to_string(&effect).unwrap();
+            assert_eq!(serde_json::from_str::<Effect>(&json).unwrap(), effect, "{json}");
+        }
     }
 
     #[test]

@@ -54,7 +54,12 @@ impl Trial {
     /// Its effect if all use it: that on its own flows, and that of all on each other, in
     /// proportion to their number.
     pub(super) fn effect_on_all(&self, arm: &Arm, at: Option<usize>) -> Effect {
-        self.own_effect(arm, at).plus(self.neighbours_effect(arm, at), 1.0 / arm.share.max(1e-3))
+        let own = self.own_effect(arm, at);
+        if arm.share == 0.0 {
+            // No flow uses it now, so nothing is known of what flows that use it do to others.
+            return Effect { within: f64::INFINITY, ..own };
+        }
+        own.plus(self.neighbours_effect(arm, at), 1.0 / arm.share.max(1e-3))
     }
 
     /// Why an algorithm is to be dropped, if so: whatever the share, it does harm.
@@ -229,5 +234,39 @@ impl Trial {
             text += &format!("; {}: {}", size::label(at), self.own_effect(arm, Some(at)));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::Action;
+
+    /// A trial whose one algorithm is in use by this part of the flows. Flows beside its own take three times as
+    /// long as without it.
+    fn trial(share: f64) -> Trial {
+        let now = Action { start: "cubic".parse().unwrap(), change: None };
+        let mut trial = Trial::new(now, vec![Action { start: "reno".parse().unwrap(), change: None }], 0.25);
+        let arm = &mut trial.arms[0];
+        arm.share = share;
+        for nth in 0..200_u32 {
+            let noise = f64::from(nth % 7) * 1e-3;
+            arm.own.add(0, noise, false);
+            for (samples, value) in [(&mut arm.beside, 1.1 + noise), (&mut arm.control, noise)] {
+                samples.add(0, value, false);
+                samples.turns.end_turn();
+            }
+        }
+        trial
+    }
+
+    #[test]
+    fn effect_on_all_of_what_no_flow_uses_is_not_known() {
+        let tried = trial(0.25);
+        assert!(tried.effect_on_all(&tried.arms[0], None).within.is_finite());
+        let untried = trial(0.0);
+        let effect = untried.effect_on_all(&untried.arms[0], None);
+        assert!(effect.within.is_infinite() && effect.estimate.abs() < 2.0, "{effect:?}");
+        assert_eq!(effect.to_string(), "unknown");
     }
 }
