@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{Agreement, Fault, FaultCode, Offer, Place, Template, xml};
 
 /// The largest document that is read, in bytes. One with every term and names of the greatest
-/// length has less than half of it.
+/// length has less than three quarters of it.
 pub const MAX_DOCUMENT: usize = 64 * 1024;
 
 /// The language of a document.

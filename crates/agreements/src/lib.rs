@@ -85,7 +85,9 @@ pub use ledger::{
     Accepted, AgreementLedger, Change, ClockReading, InForce, LedgerLimits, Pace, Rejection, Throttle,
     ThrottleLimits,
 };
-pub use model::{Agreement, Constraints, Context, Offer, Service, Template};
+pub use model::{
+    Agreement, Constraints, Context, Guarantees, GuaranteesError, Offer, Reference, Service, Template,
+};
 pub use monitor::{
     Cause, Conditions, Hour, INTERVAL, Look, MAX_VIOLATIONS, MERGE, MET_PERCENT, Monitor, MonitorEvent,
     Month, Violation,
@@ -97,4 +99,4 @@ pub use selector::{Protocol, Selector, SelectorError};
 pub use state::{AgreementEvent, AgreementState, GuaranteeState, IllegalTransition, ServiceState};
 pub use terms::{Share, ShareError, Terms, TermsError};
 pub use weir_units::{ParseUtcError, Utc};
-pub use xml::{QOS, WEIR, WSAG};
+pub use xml::{QOS, WEIR, WSA, WSAG};

@@ -32,6 +32,82 @@ pub struct Service {
     pub term: Name,
     /// The service's name; `httpd` in the paper.
     pub name: Name,
+    /// The terms that guarantee the minimum (`wsag:GuaranteeTerm`).
+    #[serde(default, skip_serializing_if = "Guarantees::are_usual")]
+    pub guarantees: Guarantees,
+    /// Where the service is (`wsag:ServiceReference`). It promises nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+}
+
+impl Service {
+    /// A service with one guarantee, and without a reference.
+    #[must_use]
+    pub fn new(term: Name, name: Name) -> Service {
+        Service { term, name, guarantees: Guarantees::default(), reference: None }
+    }
+}
+
+/// The address of a service (`wsag:ServiceReference` with WS-Addressing).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reference {
+    /// The term's name.
+    pub term: Name,
+    /// `wsa:Address`, to the letter.
+    pub address: Name,
+}
+
+/// The names of the terms that guarantee the minimum. An offer that names none has one, `net_min_bandwidth`.
+///
+/// Invariant: 1 to [`Guarantees::MAX`] names, each once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Name>")]
+pub struct Guarantees(Vec<Name>);
+
+/// The names break the invariant of [`Guarantees`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot take {0} names of guarantees: write 1 to {max}, each once", max = Guarantees::MAX)]
+pub struct GuaranteesError(usize);
+
+impl Guarantees {
+    /// The most guarantees of an agreement.
+    pub const MAX: usize = 4;
+
+    /// # Errors
+    /// There is no name, there are too many, or one is there twice.
+    pub fn new(names: Vec<Name>) -> Result<Guarantees, GuaranteesError> {
+        let is_there_twice = names.iter().enumerate().any(|(nth, name)| names[..nth].contains(name));
+        if names.is_empty() || names.len() > Guarantees::MAX || is_there_twice {
+            return Err(GuaranteesError(names.len()));
+        }
+        Ok(Guarantees(names))
+    }
+
+    /// In the document's order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Name> {
+        self.0.iter()
+    }
+
+    /// Whether they are those of an offer that names none.
+    #[must_use]
+    pub fn are_usual(&self) -> bool {
+        *self == Guarantees::default()
+    }
+}
+
+impl Default for Guarantees {
+    fn default() -> Guarantees {
+        Guarantees(vec![crate::xml::usual_guarantee()])
+    }
+}
+
+impl TryFrom<Vec<Name>> for Guarantees {
+    type Error = GuaranteesError;
+
+    fn try_from(names: Vec<Name>) -> Result<Guarantees, GuaranteesError> {
+        Guarantees::new(names)
+    }
 }
 
 /// An offer of a customer (`wsag:AgreementOffer`).
@@ -124,7 +200,7 @@ pub struct Agreement {
     pub until: Option<Utc>,
     /// The packets that it is about: the offer's selector, else its template's, else the service.
     pub selector: Selector,
-    /// To the letter, as it was offered.
+    /// As it was offered. Of alternatives it has the one that was taken.
     pub offer: Offer,
 }
 

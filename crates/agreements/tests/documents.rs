@@ -238,6 +238,174 @@ fn a_guarantee_other_than_the_one_that_is_given_is_refused() {
     assert_eq!(offer("<wsag:BusinessValueList/>", penalty), Err(FaultCode::UnknownElement));
 }
 
+/// Fig. 2 with other terms in its outermost `All`.
+fn with_terms(terms: &str) -> Result<Offer, Fault> {
+    let (start, end) = (FIG2.find("<wsag:All>").unwrap(), FIG2.find("</wsag:All>").unwrap());
+    let text = format!("{}<wsag:All>{terms}{}", &FIG2[..start], &FIG2[end..]);
+    Offer::read(&text, Language::Xml)
+}
+
+/// A service description with this minimum.
+fn described(service: &str, min: &str) -> String {
+    format!(
+        "<wsag:ServiceDescriptionTerm wsag:Name='server_parameters' wsag:ServiceName='{service}'>\
+         <q:ServerParams xmlns:q='schemas.webqos'><q:NetMinBandwidth unit='Mbps'>{min}</q:NetMinBandwidth>\
+         <q:NetMaxBandwidth unit='Mbps'>19</q:NetMaxBandwidth></q:ServerParams></wsag:ServiceDescriptionTerm>"
+    )
+}
+
+/// A guarantee with this name, of this indicator, and with this value.
+fn guarantee(name: &str, indicator: &str, values: &str) -> String {
+    format!(
+        "<wsag:GuaranteeTerm wsag:Name='{name}' wsag:Obligated='ServiceProvider'>\
+         <wsag:ServiceScope wsag:ServiceName='httpd'/><wsag:ServiceLevelObjective><wsag:KPITarget>\
+         <wsag:KPIName>{indicator}</wsag:KPIName></wsag:KPITarget></wsag:ServiceLevelObjective>\
+         <wsag:BusinessValueList>{values}</wsag:BusinessValueList></wsag:GuaranteeTerm>"
+    )
+}
+
+/// The same text some levels deeper.
+fn nested(kind: &str, depth: usize, inside: &str) -> String {
+    format!("{}{inside}{}", format!("<wsag:{kind}>").repeat(depth), format!("</wsag:{kind}>").repeat(depth))
+}
+
+#[test]
+fn terms_inside_of_all_mean_what_they_mean_outside() {
+    let plain = described("httpd", "19");
+    for kind in ["All", "ExactlyOne", "OneOrMore"] {
+        for depth in [0, 1, 5] {
+            assert_eq!(with_terms(&nested(kind, depth, &plain)), Ok(fig2()), "{depth} {kind}");
+        }
+    }
+    let fault = with_terms(&nested("All", 30, &plain)).unwrap_err();
+    assert_eq!(fault.code, FaultCode::TooDeep);
+}
+
+#[test]
+fn first_alternative_that_can_be_promised_by_its_words_is_taken() {
+    let [a, b] = ["19", "12"].map(|min| described("httpd", min));
+    let min = |terms: &str| with_terms(terms).map(|offer| offer.terms.min);
+    let jitter = guarantee("jitter", "NetJitter", "");
+    assert_eq!(min(&nested("ExactlyOne", 1, &format!("{a}{b}"))), Ok(BitRate::mbit(19)));
+    assert_eq!(min(&nested("OneOrMore", 1, &format!("{b}{a}"))), Ok(BitRate::mbit(12)));
+    // The first alternative asks for a guarantee that is not given.
+    let first = nested("All", 1, &format!("{a}{jitter}"));
+    assert_eq!(min(&nested("ExactlyOne", 1, &format!("{first}{b}"))), Ok(BitRate::mbit(12)));
+    // An alternative beside the description.
+    let either = nested("ExactlyOne", 1, &format!("{jitter}{}", guarantee("rate", "NetMinBandwidth", "")));
+    assert_eq!(min(&format!("{a}{either}")), Ok(BitRate::mbit(19)));
+    // None of them: the first one's fault.
+    let fault = with_terms(&nested("ExactlyOne", 1, &first)).unwrap_err();
+    assert_eq!((fault.code, fault.at.unwrap().what), (FaultCode::BadValue, "wsag:KPIName".to_owned()));
+    assert_eq!(with_terms("<wsag:ExactlyOne/>").unwrap_err().code, FaultCode::Missing);
+    let many = nested("ExactlyOne", 1, &a.repeat(2)).repeat(8);
+    assert_eq!(with_terms(&many).unwrap_err().code, FaultCode::TooLong);
+}
+
+#[test]
+fn second_service_is_refused_with_the_way_out() {
+    let fault = with_terms(&[described("httpd", "19"), described("ftpd", "1")].concat()).unwrap_err();
+    assert_eq!(fault.code, FaultCode::Repeated);
+    assert!(fault.to_string().ends_with("this is the second: make an offer for each"), "{fault}");
+    assert_eq!(with_terms("").unwrap_err().code, FaultCode::Missing);
+    assert_eq!(with_terms(&guarantee("rate", "NetMinBandwidth", "")).unwrap_err().code, FaultCode::Missing);
+}
+
+#[test]
+fn guarantees_keep_their_names_in_the_agreement() {
+    let two = ["gold", "silver"].map(|name| guarantee(name, "NetMinBandwidth", ""));
+    let offer = with_terms(&format!("{}{}", described("httpd", "19"), two.concat())).unwrap();
+    assert_eq!(offer.service.guarantees.iter().map(Name::as_str).collect::<Vec<_>>(), ["gold", "silver"]);
+    let agreement = Agreement { offer, guarantee_state: GuaranteeState::Violated, ..agreement() };
+    let text = agreement.write(Language::Xml);
+    for name in ["gold", "silver"] {
+        assert!(text.contains(&format!("<wsag:GuaranteeTermState wsag:termName=\"{name}\">")), "{text}");
+    }
+    assert_eq!(Agreement::read(&text, Language::Xml).as_ref(), Ok(&agreement));
+    let refused = |text: String| Agreement::read(&text, Language::Xml).unwrap_err().code;
+    assert_eq!(refused(text.replacen(">Violated<", ">Fulfilled<", 1)), FaultCode::Contradiction);
+    assert_eq!(refused(text.replacen("termName=\"gold\"", "termName=\"lead\"", 1)), FaultCode::BadValue);
+
+    let same = guarantee("gold", "NetMinBandwidth", "").repeat(2);
+    let fault = with_terms(&format!("{}{same}", described("httpd", "19"))).unwrap_err();
+    assert_eq!(fault.code, FaultCode::Repeated);
+    let many = (0..=Guarantees::MAX).map(|nth| guarantee(&format!("g{nth}"), "NetMinBandwidth", ""));
+    let fault = with_terms(&format!("{}{}", described("httpd", "19"), many.collect::<String>())).unwrap_err();
+    assert_eq!(fault.code, FaultCode::TooLong);
+}
+
+#[test]
+fn importance_is_read_and_money_is_refused() {
+    let with = |values: &str| {
+        with_terms(&format!("{}{}", described("httpd", "19"), guarantee("rate", "NetMinBandwidth", values)))
+            .map(drop)
+            .map_err(|fault| (fault.code, fault.at.unwrap().what))
+    };
+    assert_eq!(with("<wsag:Importance>3</wsag:Importance>"), Ok(()));
+    assert_eq!(
+        with("<wsag:Importance>high</wsag:Importance>"),
+        Err((FaultCode::BadValue, "wsag:Importance".into()))
+    );
+    assert_eq!(with("<wsag:Reward/>"), Err((FaultCode::UnknownElement, "wsag:Reward".into())));
+}
+
+#[test]
+fn reference_to_the_service_is_kept_and_of_another_one_refused() {
+    let reference = |service: &str, address: &str| {
+        format!(
+            "<wsag:ServiceReference wsag:Name='where' wsag:ServiceName='{service}'>\
+             <a:EndpointReference xmlns:a='http://www.w3.org/2005/08/addressing'>{address}</a:EndpointReference>\
+             </wsag:ServiceReference>"
+        )
+    };
+    let address = "<a:Address>http://10.0.0.7:8001/rotate?by=20&amp;x</a:Address>";
+    let described = described("httpd", "19");
+    let offer = with_terms(&format!("{described}{}", reference("httpd", address))).unwrap();
+    let kept = offer.service.reference.clone().unwrap();
+    assert_eq!((kept.term.as_str(), kept.address.as_str()), ("where", "http://10.0.0.7:8001/rotate?by=20&x"));
+    for language in Language::ALL {
+        assert_eq!(Offer::read(&offer.write(language), language).as_ref(), Ok(&offer), "{language}");
+    }
+    let refused = |references: &str| with_terms(&format!("{described}{references}")).unwrap_err().code;
+    assert_eq!(refused(&reference("ftpd", address)), FaultCode::BadValue);
+    assert_eq!(refused(&reference("httpd", "")), FaultCode::Missing);
+    assert_eq!(refused(&reference("httpd", &format!("{address}<a:Metadata/>"))), FaultCode::UnknownElement);
+    assert_eq!(refused(&reference("httpd", address).repeat(2)), FaultCode::Repeated);
+}
+
+#[test]
+fn properties_may_say_what_the_terms_mean_and_nothing_else() {
+    let with = |name: &str, location: &str| {
+        let properties = format!(
+            "<wsag:ServiceProperties wsag:Name='p' wsag:ServiceName='httpd'><wsag:VariableSet>\
+             <wsag:Variable wsag:Name='{name}' wsag:Metric='rate'><wsag:Location>{location}</wsag:Location>\
+             </wsag:Variable></wsag:VariableSet></wsag:ServiceProperties>"
+        );
+        with_terms(&format!("{}{properties}", described("httpd", "19"))).map_err(|fault| fault.code)
+    };
+    assert_eq!(with("NetMinBandwidth", "//qos:ServerParams/qos:NetMinBandwidth"), Ok(fig2()));
+    assert_eq!(with("NetMaxBandwidth", "//x:NetMaxBandwidth[@unit='Mbps']"), Ok(fig2()));
+    assert_eq!(with("NetMinBandwidth", "//qos:NetMaxBandwidth"), Err(FaultCode::BadValue));
+    assert_eq!(with("NetJitter", "//qos:NetJitter"), Err(FaultCode::BadValue));
+}
+
+#[test]
+fn json_and_toml_bound_the_names_of_guarantees() {
+    let text = fig2().write(Language::Json);
+    assert!(!text.contains("guarantees") && !text.contains("reference"), "{text}");
+    let with = |names: &str| {
+        let text = text.replacen("\"term\"", &format!("\"guarantees\": {names}, \"term\""), 1);
+        Offer::read(&text, Language::Json).map_err(|fault| fault.code)
+    };
+    assert_eq!(with("[\"net_min_bandwidth\"]"), Ok(fig2()));
+    assert_eq!(with("[\"gold\"]").unwrap().service.guarantees, Guarantees::new(vec![name("gold")]).unwrap());
+    for bad in
+        ["[]".to_owned(), "[\"a\", \"a\"]".to_owned(), "[\"a\", \"b\", \"c\", \"d\", \"e\"]".to_owned()]
+    {
+        assert_eq!(with(&bad).unwrap_err(), FaultCode::BadValue, "{bad}");
+    }
+}
+
 #[test]
 fn what_is_not_well_formed_is_refused() {
     for (from, to) in [
@@ -301,7 +469,7 @@ fn depth_length_and_size_have_limits() {
 }
 
 #[test]
-fn the_longest_names_and_all_terms_fit_half_of_the_largest_document() {
+fn longest_names_and_all_terms_fit_the_largest_document_with_room() {
     let long = name(&"\"".repeat(Name::MAX_LEN));
     let mut offer = full_offer();
     for text in [&mut offer.context.initiator, &mut offer.service.name, &mut offer.service.term] {
@@ -312,10 +480,13 @@ fn the_longest_names_and_all_terms_fit_half_of_the_largest_document() {
         *text = Some(long.clone());
     }
     offer.terms.selector.container = Some(long.clone());
+    let distinct = |nth: usize| name(&format!("{nth}{}", "\"".repeat(Name::MAX_LEN - 1)));
+    offer.service.guarantees = Guarantees::new((0..Guarantees::MAX).map(distinct).collect()).unwrap();
+    offer.service.reference = Some(Reference { term: long.clone(), address: long.clone() });
     let agreement = Agreement { id: long, offer, ..agreement() };
     for language in Language::ALL {
         let text = agreement.write(language);
-        assert!(text.len() < MAX_DOCUMENT / 2, "{}", text.len());
+        assert!(text.len() < MAX_DOCUMENT / 4 * 3, "{}", text.len());
         assert_eq!(Agreement::read(&text, language).as_ref(), Ok(&agreement), "{language}");
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn offer(port: u16, rate: BitRate) -> Result<Offer> {
             template_id: None,
             template_name: None,
         },
-        service: Service { term: Name::new("server_parameters")?, name: Name::new("httpd")? },
+        service: Service::new(Name::new("server_parameters")?, Name::new("httpd")?),
         terms: Terms { selector, ..Terms::new(rate, rate) },
     })
 }

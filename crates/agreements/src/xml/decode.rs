@@ -6,18 +6,19 @@ use weir_share::Weight;
 use weir_units::{BitRate, ParseRateError};
 
 use super::{
-    GUARANTEE, QOS, UNITS, WEIR, WSAG, XS,
+    QOS, UNITS, WEIR, WSAG, XS,
+    terms::terms,
     tree::{Element, Q, Reading},
 };
 use crate::{
     Agreement, AgreementState, Constraints, Context, Fault, FaultCode, GuaranteeState, Name, Offer, Quota,
-    Selector, Service, ServiceState, Share, Template, Terms,
+    Selector, ServiceState, Share, Template, Terms,
 };
 
 type Result<T> = std::result::Result<T, Fault>;
 
 /// The text of an element as a value.
-fn value<T: FromStr<Err: Display>>(reading: &Reading<'_>, element: &Element) -> Result<T> {
+pub(super) fn value<T: FromStr<Err: Display>>(reading: &Reading<'_>, element: &Element) -> Result<T> {
     let text = reading.text(element, &[])?;
     text.parse().map_err(|error: T::Err| reading.refuse(FaultCode::BadValue, element, &error.to_string()))
 }
@@ -27,7 +28,7 @@ fn optional<T: FromStr<Err: Display>>(r: &Reading<'_>, element: &Element, name: 
     r.find(element, name).map(|child| value(r, child)).transpose()
 }
 
-fn named<T: FromStr<Err: Display>>(r: &Reading<'_>, element: &Element, text: &str) -> Result<T> {
+pub(super) fn named<T: FromStr<Err: Display>>(r: &Reading<'_>, element: &Element, text: &str) -> Result<T> {
     text.parse().map_err(|error: T::Err| r.refuse(FaultCode::BadValue, element, &error.to_string()))
 }
 
@@ -82,7 +83,7 @@ const EXPIRATION: Q = (WSAG, "ExpirationTime");
 const TEMPLATE_ID: Q = (WSAG, "TemplateId");
 const TEMPLATE_NAME: Q = (WSAG, "TemplateName");
 const CONTEXT: Q = (WSAG, "Context");
-const NAME: Q = (WSAG, "Name");
+pub(super) const NAME: Q = (WSAG, "Name");
 const TERMS: Q = (WSAG, "Terms");
 const IN_FORCE: Q = (WEIR, "InForce");
 
@@ -109,28 +110,13 @@ fn context(r: &Reading<'_>, context: &Element) -> Result<Context> {
 
 const PARTIES: [Q; 6] = [INITIATOR, RESPONDER, PROVIDER, EXPIRATION, TEMPLATE_ID, TEMPLATE_NAME];
 
-/// `wsag:Terms`: one service description, and the guarantee of its minimum.
-fn terms(r: &Reading<'_>, terms: &Element) -> Result<(Service, Terms)> {
-    let (all, sdt, guarantee) = ((WSAG, "All"), (WSAG, "ServiceDescriptionTerm"), (WSAG, "GuaranteeTerm"));
-    r.check(terms, &[], &[all], &[])?;
-    let all = r.child(terms, all)?;
-    r.check(all, &[], &[sdt, guarantee], &[])?;
-    let described = service_description(r, r.child(all, sdt)?)?;
-    if let Some(term) = r.find(all, guarantee) {
-        guarantee_term(r, term, &described.0)?;
-    }
-    Ok(described)
-}
-
-/// The paper's Fig. 2.
-fn service_description(r: &Reading<'_>, sdt: &Element) -> Result<(Service, Terms)> {
+/// The paper's Fig. 2: the term's name, the service's name, and the terms.
+pub(super) fn service_description(r: &Reading<'_>, sdt: &Element) -> Result<(Name, Name, Terms)> {
     let (name, service) = (NAME, (WSAG, "ServiceName"));
     let params = (QOS, "ServerParams");
     r.check(sdt, &[name, service], &[params], &[])?;
-    let service = Service {
-        term: named(r, sdt, r.required(sdt, name)?)?,
-        name: named(r, sdt, r.required(sdt, service)?)?,
-    };
+    let term = named(r, sdt, r.required(sdt, name)?)?;
+    let service = named(r, sdt, r.required(sdt, service)?)?;
     let params = r.child(sdt, params)?;
     let (min, max) = ((QOS, "NetMinBandwidth"), (QOS, "NetMaxBandwidth"));
     let (start, end, share) = ((WEIR, "Start"), (WEIR, "End"), (WEIR, "Share"));
@@ -154,7 +140,7 @@ fn service_description(r: &Reading<'_>, sdt: &Element) -> Result<(Service, Terms
         selector: r.find(params, selector_name).map(|s| selector(r, s)).transpose()?.unwrap_or_default(),
         quota: r.find(params, quota_name).map(|q| quota(r, q)).transpose()?,
     };
-    Ok((service, terms))
+    Ok((term, service, terms))
 }
 
 fn selector(r: &Reading<'_>, element: &Element) -> Result<Selector> {
@@ -180,41 +166,6 @@ fn quota(r: &Reading<'_>, element: &Element) -> Result<Quota> {
         month: optional(r, element, month)?,
         after: bandwidth(r, r.child(element, after)?)?,
     })
-}
-
-/// No guarantee but the one that is given anyway.
-fn guarantee_term(r: &Reading<'_>, term: &Element, service: &Service) -> Result<()> {
-    let (name, obligated) = (NAME, (WSAG, "Obligated"));
-    let (scope, objective) = ((WSAG, "ServiceScope"), (WSAG, "ServiceLevelObjective"));
-    let values = (WSAG, "BusinessValueList");
-    r.check(term, &[name, obligated], &[scope, objective, values], &[])?;
-    let same = |element, found: &str, want: &str| {
-        if found == want {
-            return Ok(());
-        }
-        Err(r.refuse_for(FaultCode::BadValue, element, "no such guarantee is given", [want.to_owned()]))
-    };
-    same(term, r.required(term, name)?, GUARANTEE)?;
-    same(term, r.attribute(term, obligated).unwrap_or("ServiceProvider"), "ServiceProvider")?;
-    if let Some(scope) = r.find(term, scope) {
-        let name = (WSAG, "ServiceName");
-        r.check(scope, &[name], &[], &[])?;
-        same(scope, r.attribute(scope, name).unwrap_or(service.name.as_str()), service.name.as_str())?;
-    }
-    let objective = r.child(term, objective)?;
-    let (target, indicator, level) = ((WSAG, "KPITarget"), (WSAG, "KPIName"), (WSAG, "CustomServiceLevel"));
-    r.check(objective, &[], &[target], &[])?;
-    let target = r.child(objective, target)?;
-    r.check(target, &[], &[indicator, level], &[])?;
-    let indicator = r.child(target, indicator)?;
-    same(indicator, r.text(indicator, &[])?, "NetMinBandwidth")?;
-    if let Some(level) = r.find(target, level) {
-        same(level, r.text(level, &[])?, super::encode::SERVICE_LEVEL)?;
-    }
-    match r.find(term, values) {
-        Some(values) => r.check(values, &[], &[], &[]),
-        None => Ok(()),
-    }
 }
 
 pub(super) fn offer(r: &Reading<'_>, root: &Element) -> Result<Offer> {
@@ -302,12 +253,23 @@ fn bits(r: &Reading<'_>, facet: &Element) -> Result<BitRate> {
     Ok(rate)
 }
 
+/// The state of the term of that name.
+fn state_of<'e>(r: &Reading<'_>, element: &'e Element, term: &Name) -> Result<&'e Element> {
+    let (term_name, state) = ((WSAG, "termName"), (WSAG, "State"));
+    r.check(element, &[term_name], &[state], &[])?;
+    if r.required(element, term_name)? != term.as_str() {
+        let accepted = [term.to_string()];
+        return Err(r.refuse_for(FaultCode::BadValue, element, "there is no such term", accepted));
+    }
+    r.child(element, state)
+}
+
 pub(super) fn agreement(r: &Reading<'_>, root: &Element) -> Result<Agreement> {
     let (id, offer_id) = ((WSAG, "AgreementId"), (WEIR, "OfferId"));
     let (state, service_state) = ((WSAG, "AgreementState"), (WSAG, "ServiceTermState"));
     let guarantee_state = (WSAG, "GuaranteeTermState");
-    let known = [NAME, id, CONTEXT, TERMS, state, guarantee_state, service_state];
-    r.check(root, &[], &known, &[])?;
+    let known = [NAME, id, CONTEXT, TERMS, state, service_state];
+    r.check(root, &[], &known, &[guarantee_state])?;
     let about = r.child(root, CONTEXT)?;
     let mut of_context = PARTIES.to_vec();
     let selected = (WEIR, "Selector");
@@ -321,31 +283,38 @@ pub(super) fn agreement(r: &Reading<'_>, root: &Element) -> Result<Agreement> {
     let overall = r.child(root, state)?;
     r.check(overall, &[], &[(WSAG, "State")], &[])?;
     let overall = one_of(r, r.child(overall, (WSAG, "State"))?, &AgreementState::ALL, AgreementState::name)?;
-    let of_term = |name: Q, term: &str| {
-        let element = r.child(root, name)?;
-        let term_name = (WSAG, "termName");
-        r.check(element, &[term_name], &[(WSAG, "State")], &[])?;
-        if r.required(element, term_name)? != term {
-            let accepted = [term.to_owned()];
-            return Err(r.refuse_for(FaultCode::BadValue, element, "there is no such term", accepted));
+    // A guarantee of the minimum is kept or not, whatever its name: all have one state.
+    let is_guarantee = |child: &&Element| (child.space.as_str(), child.name.as_str()) == guarantee_state;
+    let states: Vec<&Element> = root.children.iter().filter(is_guarantee).collect();
+    let guarantees = service.guarantees.iter();
+    if states.len() != guarantees.len() {
+        let why =
+            format!("it has {} of wsag:GuaranteeTermState for {} guarantees", states.len(), guarantees.len());
+        return Err(r.refuse(FaultCode::Missing, root, &why));
+    }
+    let mut guarantee_state = None;
+    for (element, name) in states.into_iter().zip(guarantees) {
+        let element = state_of(r, element, name)?;
+        let state = one_of(r, element, &GuaranteeState::ALL, GuaranteeState::name)?;
+        if *guarantee_state.get_or_insert(state) != state {
+            return Err(r.refuse(
+                FaultCode::Contradiction,
+                element,
+                "the same minimum has another state above",
+            ));
         }
-        r.child(element, (WSAG, "State"))
-    };
+    }
+    let guarantee_state = guarantee_state.unwrap_or(GuaranteeState::NotDetermined);
     Ok(Agreement {
         id: value(r, r.child(root, id)?)?,
         state: overall,
         service_state: one_of(
             r,
-            of_term(service_state, service.term.as_str())?,
+            state_of(r, r.child(root, service_state)?, &service.term)?,
             &ServiceState::ALL,
             ServiceState::name,
         )?,
-        guarantee_state: one_of(
-            r,
-            of_term(guarantee_state, GUARANTEE)?,
-            &GuaranteeState::ALL,
-            GuaranteeState::name,
-        )?,
+        guarantee_state,
         answered: named(r, times, r.required(times, answered)?)?,
         from: named(r, times, r.required(times, from)?)?,
         until: r.attribute(times, until).map(|text| named(r, times, text)).transpose()?,

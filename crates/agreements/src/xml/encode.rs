@@ -6,7 +6,7 @@ use quick_xml::{
 };
 use weir_units::BitRate;
 
-use super::{GUARANTEE, QOS, WEIR, WSAG, XS, in_units};
+use super::{QOS, WEIR, WSA, WSAG, XS, in_units};
 use crate::{Agreement, Constraints, Context, Offer, Quota, Selector, Service, Share, Template, Terms, Utc};
 
 /// The text of the guarantee, for people.
@@ -79,19 +79,32 @@ fn terms(out: &mut Out, service: &Service, terms: &Terms) {
     let described = [("wsag:Name", service.term.as_str()), ("wsag:ServiceName", service.name.as_str())];
     let all = |out: &mut Out| {
         out.element("wsag:ServiceDescriptionTerm", &described, |out| server_params(out, terms));
-        let attributes = [("wsag:Name", GUARANTEE), ("wsag:Obligated", "ServiceProvider")];
-        out.element("wsag:GuaranteeTerm", &attributes, |out| {
-            out.empty("wsag:ServiceScope", &[("wsag:ServiceName", service.name.as_str())]);
-            out.element("wsag:ServiceLevelObjective", &[], |out| {
-                out.element("wsag:KPITarget", &[], |out| {
-                    out.leaf("wsag:KPIName", &[], "NetMinBandwidth");
-                    out.leaf("wsag:CustomServiceLevel", &[], SERVICE_LEVEL);
+        if let Some(reference) = &service.reference {
+            let attributes =
+                [("wsag:Name", reference.term.as_str()), ("wsag:ServiceName", service.name.as_str())];
+            out.element("wsag:ServiceReference", &attributes, |out| {
+                out.element("wsa:EndpointReference", &[("xmlns:wsa", WSA)], |out| {
+                    out.leaf("wsa:Address", &[], &reference.address);
                 });
             });
-            out.empty("wsag:BusinessValueList", &[]);
-        });
+        }
+        for name in service.guarantees.iter() {
+            let attributes = [("wsag:Name", name.as_str()), ("wsag:Obligated", "ServiceProvider")];
+            out.element("wsag:GuaranteeTerm", &attributes, |out| guarantee(out, service));
+        }
     };
     out.element("wsag:Terms", &[], |out| out.element("wsag:All", &[], all));
+}
+
+fn guarantee(out: &mut Out, service: &Service) {
+    out.empty("wsag:ServiceScope", &[("wsag:ServiceName", service.name.as_str())]);
+    out.element("wsag:ServiceLevelObjective", &[], |out| {
+        out.element("wsag:KPITarget", &[], |out| {
+            out.leaf("wsag:KPIName", &[], "NetMinBandwidth");
+            out.leaf("wsag:CustomServiceLevel", &[], SERVICE_LEVEL);
+        });
+    });
+    out.empty("wsag:BusinessValueList", &[]);
 }
 
 /// The paper's Fig. 2, and what the paper has no word for behind it.
@@ -197,8 +210,10 @@ pub(super) fn agreement(agreement: &Agreement, out: &mut Out) {
             out.element(element, attributes, |out| out.leaf("wsag:State", &[], state));
         };
         state("wsag:AgreementState", &[], agreement.state.name());
-        let term = [("wsag:termName", GUARANTEE)];
-        state("wsag:GuaranteeTermState", &term, agreement.guarantee_state.name());
+        for name in offer.service.guarantees.iter() {
+            let term = [("wsag:termName", name.as_str())];
+            state("wsag:GuaranteeTermState", &term, agreement.guarantee_state.name());
+        }
         let term = [("wsag:termName", offer.service.term.as_str())];
         state("wsag:ServiceTermState", &term, agreement.service_state.name());
     });

@@ -7,12 +7,16 @@
 //! * [`WEIR`]: what the paper has no word for, inside of `ServerParams`, the context, the
 //!   constraints and faults.
 //!
-//! An unknown element is refused, at any place: a term that is not understood cannot be promised.
+//! * [`WSA`]: the address of the service, in `ServiceReference`.
+//!
+//! Terms of other makers are read as far as their meaning is kept (`terms.rs`). An unknown element is refused, at any
+//! place: a term that is not understood cannot be promised.
 //! `xsi:schemaLocation` alone is passed over.
 
 mod decode;
 mod encode;
 mod fault;
+mod terms;
 mod tree;
 
 use weir_units::BitRate;
@@ -20,6 +24,7 @@ use weir_units::BitRate;
 use crate::{Agreement, Fault, Offer, Template};
 
 pub(crate) use fault::write_fault;
+pub(crate) use terms::usual_guarantee;
 
 /// WS-Agreement 1.0.
 pub const WSAG: &str = "http://schemas.ggf.org/graap/2007/03/ws-agreement";
@@ -27,10 +32,12 @@ pub const WSAG: &str = "http://schemas.ggf.org/graap/2007/03/ws-agreement";
 pub const QOS: &str = "schemas.webqos";
 /// weir's terms.
 pub const WEIR: &str = "urn:weir:agreement:1";
+/// WS-Addressing 1.0, in references to services.
+pub const WSA: &str = "http://www.w3.org/2005/08/addressing";
 /// XML Schema, in constraints.
 const XS: &str = "http://www.w3.org/2001/XMLSchema";
 
-/// The name of the term that guarantees the minimum.
+/// The name of the term that guarantees the minimum, in documents that name none.
 const GUARANTEE: &str = "net_min_bandwidth";
 
 /// The units of bandwidth, largest first among those that share a factor.

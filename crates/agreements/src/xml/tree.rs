@@ -6,7 +6,7 @@ use quick_xml::{
     name::ResolveResult,
 };
 
-use super::{QOS, WEIR, WSAG, XS};
+use super::{QOS, WEIR, WSA, WSAG, XS};
 use crate::{Fault, FaultCode, Place, position::position};
 
 /// Deeper than any document that is understood, by twice.
@@ -50,6 +50,7 @@ pub(super) fn shown(space: &str, name: &str) -> String {
         QOS => "qos:",
         WEIR => "weir:",
         XS => "xs:",
+        WSA => "wsa:",
         "" => "",
         other => return format!("{{{}}}{}", cut(other), cut(name)),
     };
@@ -119,7 +120,7 @@ impl Reading<'_> {
                 continue;
             }
             if !children.contains(&name) {
-                let known = [WSAG, QOS, WEIR, XS].contains(&name.0);
+                let known = [WSAG, QOS, WEIR, WSA, XS].contains(&name.0);
                 let code = if known { FaultCode::UnknownElement } else { FaultCode::UnknownNamespace };
                 let why = format!("not known in {}", shown(&element.space, &element.name));
                 let accepted = children.iter().chain(many).map(|(space, name)| shown(space, name));

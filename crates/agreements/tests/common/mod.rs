@@ -27,7 +27,7 @@ pub(crate) fn fig2() -> Offer {
             template_id: None,
             template_name: None,
         },
-        service: Service { term: name("server_parameters"), name: name("httpd") },
+        service: Service::new(name("server_parameters"), name("httpd")),
         terms: Terms::new(BitRate::mbit(19), BitRate::mbit(19)),
     }
 }
@@ -44,7 +44,7 @@ pub(crate) fn full_offer() -> Offer {
             template_id: Some(name("video")),
             template_name: Some(name("Video uplink")),
         },
-        service: Service { term: name("server_parameters"), name: name("camera") },
+        service: Service::new(name("server_parameters"), name("camera")),
         terms: Terms {
             start: Some(utc("2026-12-01T08:00:00Z")),
             end: Some(utc("2027-12-01T08:00:00Z")),
@@ -153,19 +153,31 @@ prop_compose! {
 }
 
 prop_compose! {
+    pub(crate) fn any_service()(
+        names in [any_name(), any_name()],
+        guarantees in proptest::collection::hash_set(any_name(), 0..4),
+        reference in option::of([any_name(), any_name()]),
+    ) -> Service {
+        let [term, name] = names;
+        let guarantees = Guarantees::new(guarantees.into_iter().collect()).unwrap_or_default();
+        let reference = reference.map(|[term, address]| Reference { term, address });
+        Service { term, name, guarantees, reference }
+    }
+}
+
+prop_compose! {
     pub(crate) fn any_offer()(
         id in option::of(any_name()),
         name in option::of(any_name()),
         initiator in any_name(),
         others in [option::of(any_name()), option::of(any_name()), option::of(any_name())],
         expiration in option::of(any_utc()),
-        service in [any_name(), any_name()],
+        service in any_service(),
         terms in any_terms(),
     ) -> Offer {
         let [responder, template_id, template_name] = others;
-        let [term, service] = service;
         let context = Context { initiator, responder, expiration, template_id, template_name };
-        Offer { id, name, context, service: Service { term, name: service }, terms }
+        Offer { id, name, context, service, terms }
     }
 }
 

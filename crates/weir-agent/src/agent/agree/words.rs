@@ -63,7 +63,7 @@ pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
         id: fixed("bandwidth"),
         name: Some(fixed("Bandwidth of this node's uplink")),
         responder: rules.provider.clone().unwrap_or_else(host),
-        service: Service { term: fixed("server_parameters"), name: fixed("container") },
+        service: Service::new(fixed("server_parameters"), fixed("container")),
         terms: Terms::new(rate, rate),
         constraints: Constraints {
             min_at_least: Some(GRAIN),
