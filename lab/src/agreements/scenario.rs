@@ -134,6 +134,10 @@ pub(crate) struct Want {
     /// the case with the same agreements without it.
     #[serde(default)]
     pub(crate) moved: Option<f64>,
+    /// Experiment B: how much the UDP task makes the mean longer at least, as a fraction. It compares as `moved`
+    /// does, without agreements.
+    #[serde(default)]
+    pub(crate) longer: Option<f64>,
     /// Experiment D: the smallest excess of the mean under plain tc over S / bw, as a fraction. The
     /// experiment shows that tc breaks the promise there.
     #[serde(default)]

@@ -66,6 +66,9 @@ impl Report {
     }
 }
 
+/// How far hit ratios may be from the paper's, to either side: a trace that finds more images flatters sharing.
+const LIKE_THE_PAPER: f64 = 0.1;
+
 fn zone_figures(scenario: &Scenario, case: &ZoneCase, rows: &[Row]) -> Vec<Figure> {
     let own: Vec<&Row> = rows.iter().filter(|row| row.zone == case.name).collect();
     match scenario.measures {
@@ -80,16 +83,22 @@ fn hit_figures(scenario: &Scenario, case: &ZoneCase, rows: &[&Row]) -> Vec<Figur
         bounds.iter().find(|(size, _)| size.parse() == Ok(budget)).map(|(_, want)| want * 100.0)
     };
     let judged = rows.iter().filter(|row| row.policy == scenario.policies[0]);
-    let figure = |row: &&Row| {
+    let figures = |row: &&Row| {
         let value = row.outcome.image_hit_ratio() * 100.0;
         let name = format!("{}: images found in {}", case.name, row.budget);
-        let least = wanted(&case.at_least, row.budget).map(|want| (want, Rule::AtLeast));
-        match least.or(wanted(&case.at_most, row.budget).map(|want| (want, Rule::AtMost))) {
-            Some((want, rule)) => Figure::judged(name, value, "%", want, rule),
-            None => Figure::shown(name, value, "%"),
+        let [least, most] = [&case.at_least, &case.at_most].map(|bounds| wanted(bounds, row.budget));
+        let judged = |name: &str, want, rule| Figure::judged(name.to_owned(), value, "%", want, rule);
+        match (least, most) {
+            (None, None) => vec![Figure::shown(name, value, "%")],
+            (Some(least), None) => vec![judged(&name, least, Rule::AtLeast)],
+            (None, Some(most)) => vec![judged(&name, most, Rule::AtMost)],
+            (Some(least), Some(most)) => {
+                let both = [(least, Rule::AtLeast, "at least"), (most, Rule::AtMost, "at most")];
+                both.map(|(want, rule, words)| judged(&format!("{name}, {words}"), want, rule)).into()
+            }
         }
     };
-    judged.map(figure).collect()
+    judged.flat_map(figures).collect()
 }
 
 fn site_figures(scenario: &Scenario, case: &ZoneCase, rows: &[&Row]) -> Vec<Figure> {
@@ -114,15 +123,17 @@ fn site_figures(scenario: &Scenario, case: &ZoneCase, rows: &[&Row]) -> Vec<Figu
             let both = |of: &dyn Fn(&Row) -> f64| (mean(Sharing::PerNode, of), mean(Sharing::Shared, of));
             let (alone, shared) = both(&|row| row.stable().hit_ratio * 100.0);
             let name = |what: &str| format!("{}, {policy}, {mode}: {what}", case.name);
-            let found = match case.hits.filter(|_| judged && at_once) {
-                Some(want) => {
-                    Figure::judged(name("images found, shared"), shared, "%", want * 100.0, Rule::AtLeast)
-                }
-                None => Figure::shown(name("images found, shared"), shared, "%"),
-            };
-            figures.push(Figure { paper: case.hits.map(|hits| hits * 100.0), ..found });
-            let found = Figure::shown(name("images found, per node"), alone, "%");
-            figures.push(Figure { paper: case.paper_hits_per_node.map(|hits| hits * 100.0), ..found });
+            for (what, value, paper) in [
+                ("images found, shared", shared, case.hits),
+                ("images found, per node", alone, case.hits_per_node),
+            ] {
+                let paper = paper.map(|part| part * 100.0);
+                let found = match paper.filter(|_| judged && at_once) {
+                    Some(want) => Figure::judged(name(what), value, "%", want, Rule::Within(LIKE_THE_PAPER)),
+                    None => Figure::shown(name(what), value, "%"),
+                };
+                figures.push(Figure { paper, ..found });
+            }
             let (alone, shared) = both(&|row| row.stable().mean_s);
             let shorter = (1.0 - shared / alone) * 100.0;
             let figure = match case.reduction.filter(|_| judged && at_once) {
@@ -269,10 +280,12 @@ pub(super) mod tests {
         let report = report(HITS, 3000, 1);
         let found: Vec<f64> = report.rows.iter().map(|row| row.outcome.image_hit_ratio()).collect();
         assert!(found.is_sorted() && found[0] < found[9] - 0.2, "{found:?}");
-        let judged = figure(&report, "fra: images found in 32GiB");
+        let judged = figure(&report, "fra: images found in 32GiB, at least");
         assert_eq!((judged.want, judged.rule, judged.pass), (Some(31.0), Some(Rule::AtLeast), Some(true)));
+        let judged = figure(&report, "fra: images found in 32GiB, at most");
+        assert_eq!((judged.want, judged.rule), (Some(89.0), Some(Rule::AtMost)));
+        assert_eq!(judged.pass, Some(judged.value <= 89.0));
         assert_eq!(figure(&report, "fra: images found in 4GiB").pass, None);
-        assert_eq!(report.head.pass, Some(true));
     }
 
     #[test]
@@ -281,7 +294,8 @@ pub(super) mod tests {
         let shared = figure(&report, "fra, image-lru, at once: images found, shared");
         assert_eq!((shared.want, shared.paper), (Some(82.0), Some(82.0)));
         let alone = figure(&report, "fra, image-lru, at once: images found, per node");
-        assert_eq!((alone.want, alone.paper), (None, Some(52.0)));
+        assert_eq!((alone.want, alone.paper), (Some(52.0), Some(52.0)));
+        assert_eq!((shared.rule, alone.rule), (Some(Rule::Within(0.1)), Some(Rule::Within(0.1))));
         assert!(shared.value > alone.value + 20.0, "{} {}", shared.value, alone.value);
         let shorter =
             |mode| figure(&report, &format!("fra, image-lru, {mode}: deployments shorter by")).value;

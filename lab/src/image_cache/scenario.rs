@@ -82,12 +82,12 @@ pub(crate) struct ZoneCase {
     /// The paper's working set.
     #[serde(default)]
     pub(crate) working_set_gb: Option<f64>,
-    /// The least part of deployments that find their image in the shared cache, as in the paper.
+    /// The paper's part of deployments that find their image in the shared cache.
     #[serde(default)]
     pub(crate) hits: Option<f64>,
-    /// The paper's without sharing.
+    /// The same without sharing.
     #[serde(default)]
-    pub(crate) paper_hits_per_node: Option<f64>,
+    pub(crate) hits_per_node: Option<f64>,
     /// By which part sharing shortens deployments, at least, as in the paper.
     #[serde(default)]
     pub(crate) reduction: Option<f64>,

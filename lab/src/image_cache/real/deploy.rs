@@ -13,6 +13,7 @@ use super::{
     report::Report,
     scenario::{Client, Deployments, Missing, Row, Store},
     site::{Cache, CacheSetup, FAR, LISTEN, Sharing, Site, inside, wait_for},
+    traffic,
 };
 
 use crate::options::Options;
@@ -62,15 +63,21 @@ pub(crate) fn run(scenario: &Deployments, options: &Options, watch: &mut dyn FnM
             for client in Client::BOTH {
                 for image in &scenario.images {
                     let before = site.sent()?;
-                    let mut deployment_s = Vec::new();
+                    let image_name = name(&image.name, client);
+                    let (mut deployment_s, mut network) = (Vec::new(), Vec::new());
                     for (node, docker) in daemons.iter().enumerate() {
                         interrupt::check()?;
-                        deployment_s.push(deploy(&site, node, docker, client, &name(&image.name, client))?);
+                        let work = || deploy(&site, node, docker, client, &image_name);
+                        let (took_s, seen) = traffic::during(&site.nodes[node], work)?;
+                        deployment_s.push(took_s);
+                        network.push(seen);
                     }
                     let upstream = Bytes(site.sent()? - before);
-                    rows.push(Row { image: image.name.clone(), client, store, deployment_s, upstream });
+                    let again_s = timed(|| start(&site, 0, &daemons[0], client, &image_name))?;
+                    let image = image.name.clone();
+                    rows.push(Row { image, client, store, deployment_s, again_s, network, upstream });
                     for docker in &daemons {
-                        forget(docker, client, &name(&image.name, client))?;
+                        forget(docker, client, &image_name)?;
                     }
                 }
             }
@@ -131,22 +138,38 @@ fn point(docker: &Dockerd, mirror: &str) -> Result<()> {
     fs::write(hosts.join("hosts.toml"), text).context("cannot write hosts.toml")
 }
 
+/// The time of some work, s.
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let begun = Instant::now();
+    work()?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
 /// Pulls an image and starts a container from it, which ends at once; s.
 fn deploy(site: &Site, node: usize, docker: &Dockerd, client: Client, image: &str) -> Result<f64> {
-    let begun = Instant::now();
-    match client {
-        Client::Docker => {
-            docker.docker(&["pull", "--quiet", image])?;
-            docker.docker(&["run", "--rm", "--network", "none", image])?;
+    timed(|| {
+        match client {
+            Client::Docker => docker.docker(&["pull", "--quiet", image]).map(drop)?,
+            Client::Containerd => {
+                let hosts = docker.root().join("hosts");
+                let hosts = hosts.to_string_lossy();
+                let image = format!("docker.io/{image}");
+                ctr(site, node, docker, &["images", "pull", "--hosts-dir", &hosts, &image])?;
+            }
         }
+        start(site, node, docker, client, image)
+    })
+}
+
+/// Starts a container from an image of this node. The container ends at once.
+fn start(site: &Site, node: usize, docker: &Dockerd, client: Client, image: &str) -> Result<()> {
+    match client {
+        Client::Docker => Ok(docker.docker(&["run", "--rm", "--network", "none", image]).map(drop)?),
         Client::Containerd => {
-            let hosts = docker.root().join("hosts");
             let image = format!("docker.io/{image}");
-            ctr(site, node, docker, &["images", "pull", "--hosts-dir", &hosts.to_string_lossy(), &image])?;
-            ctr(site, node, docker, &["run", "--rm", &image, &format!("lab-{node}")])?;
+            ctr(site, node, docker, &["run", "--rm", &image, &format!("lab-{node}")])
         }
     }
-    Ok(begun.elapsed().as_secs_f64())
 }
 
 fn ctr(site: &Site, node: usize, docker: &Dockerd, args: &[&str]) -> Result<()> {

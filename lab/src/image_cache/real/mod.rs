@@ -1,4 +1,4 @@
-//! Image caches of a site with real daemons and real traffic: Ahmed and Pierre's Table III, and Fig. 7
+//! Image caches of a site with real daemons and real traffic: Ahmed and Pierre's Table III and Fig. 6, and Fig. 7
 //! beside what the simulator says of the same deployments.
 
 mod deploy;
@@ -7,6 +7,7 @@ mod replay;
 mod report;
 mod scenario;
 mod site;
+mod traffic;
 mod upstream;
 
 pub(crate) use deploy::run as deploy;

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use weir_cache::simulate::Sharing;
 use weir_netlab::stats;
 
-use super::scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replays, Row, Store};
+use super::{
+    scenario::{Client, Deployments, ImageCase, Missing, ReplayRow, Replays, Row, Store},
+    traffic::{self, Use},
+};
 
 use crate::{
     image_cache::plot::{Panel, chart},
@@ -17,6 +20,9 @@ use crate::{
 
 /// The parts of one run's bytes that are headers, acknowledgements' and manifests': an upper bound.
 const OVERHEAD: f64 = 1.15;
+
+/// The part of an image's bytes that a node may send while it finds the image: acknowledgements and requests.
+const SENT: f64 = 0.15;
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,7 +112,13 @@ impl Shown for Report {
 struct Times {
     first: Vec<f64>,
     later: Vec<f64>,
+    again: Vec<f64>,
     upstream: Vec<f64>,
+    /// Bytes that a node sent during its deployment: the first node, and the others.
+    first_sent: Vec<f64>,
+    later_sent: Vec<f64>,
+    /// Bytes that a node but the first received during its deployment.
+    later_received: Vec<f64>,
 }
 
 impl Times {
@@ -116,6 +128,11 @@ impl Times {
             let (first, later) = row.deployment_s.split_first()?;
             times.first.push(*first);
             times.later.extend(later);
+            times.again.push(row.again_s);
+            let (first, later) = row.network.split_first()?;
+            times.first_sent.push(traffic::sent(first));
+            times.later_sent.extend(later.iter().map(|seen| traffic::sent(seen)));
+            times.later_received.extend(later.iter().map(|seen| traffic::received(seen)));
             times.upstream.push(row.upstream.0 as f64);
         }
         (!times.first.is_empty()).then_some(times)
@@ -156,9 +173,15 @@ fn deployment_figures(
         };
         ratio("first node, of no cache's time", first, image.first_at_most.filter(|_| is_judged), paper[0]);
         ratio("later nodes, of no cache's time", later, image.later_at_most.filter(|_| is_judged), paper[1]);
+        ratio("first node again, of no cache's time", median(&times.again) / median(&none.again), None, None);
         // Each node fetched it there.
         let alone = median(&none.upstream) / settings.nodes as f64;
         ratio("uplink, of the image", median(&times.upstream) / alone, Some(OVERHEAD), None);
+        // Fig. 6: a node that finds the image sends next to nothing.
+        ratio("first node sent, of the image", median(&times.first_sent) / alone, None, None);
+        ratio("later nodes received, of the image", median(&times.later_received) / alone, None, None);
+        let most = Some(SENT).filter(|_| is_judged);
+        ratio("later nodes sent, of the image", median(&times.later_sent) / alone, most, None);
     }
     figures
 }
@@ -175,7 +198,7 @@ fn deployment_table(settings: &Deployments, rows: &[Row], missing: &[Missing]) -
         settings.name, settings.title, settings.source, settings.nodes, settings.uplink, settings.repetitions
     );
     let mut table = new_table();
-    table.set_header(["image", "client", "cache", "first node", "later nodes", "uplink"]);
+    table.set_header(["image", "client", "cache", "first node", "later nodes", "first again", "uplink"]);
     for image in &settings.images {
         for client in Client::BOTH {
             for &store in &settings.stores {
@@ -184,16 +207,17 @@ fn deployment_table(settings: &Deployments, rows: &[Row], missing: &[Missing]) -
                     Some(times) => [
                         spread(&times.first),
                         spread(&times.later),
+                        spread(&times.again),
                         format!("{:.1} MB", median(&times.upstream) / 1e6),
                     ],
-                    None => ["not here".to_owned(), String::new(), String::new()],
+                    None => ["not here".to_owned(), String::new(), String::new(), String::new()],
                 };
                 table.add_row(words.into_iter().chain(numbers));
             }
         }
     }
-    for index in 3..6 {
-        table.column_mut(index).expect("six columns").set_cell_alignment(CellAlignment::Right);
+    for index in 3..7 {
+        table.column_mut(index).expect("seven columns").set_cell_alignment(CellAlignment::Right);
     }
     let _ = write!(text, "{table}");
     for Missing { store, why } in missing {
@@ -217,6 +241,33 @@ fn deployment_panels(settings: &Deployments, rows: &[Row]) -> Vec<Panel> {
                     if !times.is_empty() {
                         panel.add(store.name(), ((node + 1) as f64, median(&times)));
                     }
+                }
+            }
+            panels.push(panel);
+        }
+    }
+    panels.extend(network_panels(settings, rows));
+    panels
+}
+
+/// Fig. 6: the first image by Docker, where no node has it and where the site has it.
+fn network_panels(settings: &Deployments, rows: &[Row]) -> Vec<Panel> {
+    /// One direction, and its rate.
+    type Direction = (&'static str, fn(&Use) -> f64);
+    const DIRECTIONS: [Direction; 2] = [("download", |seen| seen.download), ("upload", |seen| seen.upload)];
+    let Some(image) = settings.images.first() else { return Vec::new() };
+    let mut panels = Vec::new();
+    for (node, words) in [(0, "first node"), (1, "second node")] {
+        for (direction, rate) in DIRECTIONS {
+            let title = format!("{} by docker, {words}: {direction}, Mbit/s", image.name);
+            let mark = |x: f64| format!("{x:.1} s");
+            let mut panel =
+                Panel { title, below: "since the deployment began", log: false, mark, lines: Vec::new() };
+            for &store in &settings.stores {
+                let wanted = (image.name.as_str(), Client::Docker, store);
+                let row = rows.iter().find(|row| (&*row.image, row.client, row.store) == wanted);
+                for seen in row.iter().filter_map(|row| row.network.get(node)).flatten() {
+                    panel.add(store.name(), (seen.at_s, rate(seen)));
                 }
             }
             panels.push(panel);
@@ -297,4 +348,74 @@ fn replay_panel(row: &ReplayRow) -> Panel {
         panel.add("simulated", (f64::from(nth) * 50.0, *simulated));
     }
     panel
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_units::Bytes;
+
+    const IMAGE: f64 = 26.7e6;
+
+    fn settings() -> Deployments {
+        toml::from_str(include_str!("../../../scenarios/pop-micro.toml")).unwrap()
+    }
+
+    /// Steps of a tenth of a second that carry these bytes in all.
+    fn steps(received: f64, sent: f64) -> Vec<Use> {
+        let rate = |bytes: f64| bytes * 8e-6 / 1.0;
+        (1..=10)
+            .map(|nth| Use { at_s: f64::from(nth) * 0.1, download: rate(received), upload: rate(sent) })
+            .collect()
+    }
+
+    /// Three nodes that deploy `ubuntu` by Docker; a later node finds the image with `peer` and sends these bytes.
+    fn rows(later_sent: f64) -> Vec<Row> {
+        let row = |store, later_s: f64, upstream: f64, later_sent: f64| Row {
+            image: "ubuntu".to_owned(),
+            client: Client::Docker,
+            store,
+            deployment_s: vec![4.0, later_s, later_s],
+            again_s: 0.5,
+            network: vec![steps(IMAGE, 1e5), steps(IMAGE, later_sent), steps(IMAGE, later_sent)],
+            upstream: Bytes(upstream as u64),
+        };
+        vec![row(Store::None, 4.0, 3.0 * IMAGE, 1e5), row(Store::Peer, 2.0, IMAGE, later_sent)]
+    }
+
+    fn report(later_sent: f64) -> Report {
+        Report::deployments(&settings(), 1, rows(later_sent), Vec::new())
+    }
+
+    fn failed(report: &Report) -> Vec<&str> {
+        report.head.figures.iter().filter(|f| f.pass == Some(false)).map(|f| f.name.as_str()).collect()
+    }
+
+    #[test]
+    fn node_that_finds_an_image_and_sends_much_falls_short() {
+        assert_eq!(failed(&report(0.14 * IMAGE)), Vec::<&str>::new());
+        assert_eq!(failed(&report(0.16 * IMAGE)), ["ubuntu, docker, peer: later nodes sent, of the image"]);
+    }
+
+    #[test]
+    fn table_has_the_first_node_the_others_and_the_first_again() {
+        let table = report(0.0).table();
+        let line = table.lines().find(|line| line.contains("peer")).unwrap();
+        for words in ["4.00 s", "2.00 s", "0.50 s", "26.7 MB"] {
+            assert!(line.contains(words), "{words}: {line}");
+        }
+    }
+
+    #[test]
+    fn figure_6_has_four_panels_with_a_line_for_each_store() {
+        let panels = network_panels(&settings(), &rows(1e6));
+        let titles: Vec<&str> = panels.iter().map(|panel| panel.title.as_str()).collect();
+        assert_eq!(titles.len(), 4, "{titles:?}");
+        assert!(titles[0].contains("first node: download") && titles[3].contains("second node: upload"));
+        for panel in &panels {
+            let names: Vec<&str> = panel.lines.iter().map(|line| line.name.as_str()).collect();
+            assert_eq!(names, ["none", "peer"], "{}", panel.title);
+        }
+        assert!((panels[3].lines[1].points[0].1 - 8.0).abs() < 1e-9, "{:?}", panels[3].lines);
+    }
 }

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use weir_cache::{PolicyKind, generate::ZONES, simulate::Sharing};
 use weir_units::{BitRate, Bytes};
 
+use super::traffic::Use;
+
 /// Deployments in a point of the plot, as in the paper's Fig. 7.
 pub(super) const BIN: usize = 50;
 
@@ -113,6 +115,10 @@ pub(crate) struct Row {
     pub(crate) store: Store,
     /// Pull, start and end of a container, s, by node.
     pub(crate) deployment_s: Vec<f64>,
+    /// Start and end of another container on the first node, s.
+    pub(crate) again_s: f64,
+    /// The network use of each node during its deployment.
+    pub(crate) network: Vec<Vec<Use>>,
     /// The bytes over the uplink, with headers.
     pub(crate) upstream: Bytes,
 }

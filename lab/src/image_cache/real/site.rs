@@ -17,6 +17,8 @@ use weir_netlab::{
 use weir_testkit::Netns;
 use weir_units::{BitRate, Bytes};
 
+use super::traffic::{Carried, DEVICE};
+
 /// How long a daemon may take to be ready, on a machine that others use too.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where a node's cache listens.
@@ -98,9 +100,7 @@ impl Site {
 
     /// Bytes that the far end has sent so far, with their headers.
     pub(super) fn sent(&self) -> Result<u64> {
-        let text = self.far.run_in(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
-        let line = text.lines().find_map(|line| line.trim().strip_prefix("up0:")).context("up0 is gone")?;
-        Ok(line.split_whitespace().nth(8).context("no counter of bytes")?.parse()?)
+        Ok(self.far.run_in(|| Carried::here(DEVICE))??.sent)
     }
 
     fn start_redis(&mut self) -> Result<()> {
