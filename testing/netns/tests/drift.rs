@@ -22,8 +22,8 @@ use weir_netns_tests::{
 };
 use weir_units::{BitRate, TcHandle};
 
-/// How long mending may take.
-const REPAIR_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a repair may take. README says a second.
+const REPAIR_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A node under load: C1 with weight 1, C2 with weight 3, and the host with weight 1. The
 /// host floods with UDP: its socket is not held back, and TCP's recovery from losses would

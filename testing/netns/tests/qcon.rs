@@ -110,7 +110,7 @@ fn drr_divides_nothing_where_the_line_behind_it_is_full() {
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let output = Command::new(binary())
-        .args(["lab", "run", "drr-without-root", "--json", "--out"])
+        .args(["lab", "run", "drr-without-root", "--seconds", "5", "--json", "--out"])
         .arg(dir.path())
         .output()
         .expect("the program runs");
