@@ -12,7 +12,7 @@ use weir_units::Bytes;
 
 use super::{
     report::{Report, Row},
-    scenario::{Measures, Scenario, ZoneCase},
+    scenario::{Measures, Scenario, Times, ZoneCase},
 };
 
 /// Deployments in a point of the plot of a run, as in the paper's Fig. 7.
@@ -55,26 +55,19 @@ impl Runner<'_> {
             match scenario.measures {
                 Measures::Hits => {
                     for &budget in &scenario.budgets {
-                        self.open(policy, Sharing::Shared, 1, budget, 0, None)?;
+                        self.open(policy, budget, None)?;
                     }
                 }
                 Measures::Policies => {
                     let all = self.trace.working_set().0 as f64;
                     for &part in &scenario.parts {
-                        self.open(policy, Sharing::Shared, 1, Bytes((all * part) as u64), 0, Some(part))?;
+                        self.open(policy, Bytes((all * part) as u64), Some(part))?;
                     }
                 }
                 Measures::Sites => {
-                    for (sharing, &budget) in
-                        [Sharing::PerNode, Sharing::Shared].into_iter().zip(&scenario.budgets)
-                    {
-                        self.open(policy, sharing, scenario.nodes, budget, BIN, None)?;
-                        interrupt::check()?;
-                        (self.watch)(&format!("{}, {policy}, {}, at once", self.case.name, sharing.name()));
-                        let setup =
-                            Setup { nodes: scenario.nodes, sharing, budget, policy, time: TimeModel::PAPER };
-                        let outcome = simulate_closed(self.trace, setup, BIN, || {});
-                        self.push(setup, true, None, outcome);
+                    self.site(policy, Times::Paper, TimeModel::PAPER)?;
+                    if let Some(measured) = scenario.measured.filter(|_| policy == scenario.policies[0]) {
+                        self.site(policy, Times::Measured, measured.model())?;
                     }
                 }
             }
@@ -82,28 +75,42 @@ impl Runner<'_> {
         Ok(())
     }
 
+    /// A site without and with a shared cache: in turn, and at once.
+    fn site(&mut self, policy: PolicyKind, times: Times, time: TimeModel) -> Result<()> {
+        let (zone, nodes) = (&self.case.name, self.scenario.nodes);
+        for (sharing, &budget) in [Sharing::PerNode, Sharing::Shared].into_iter().zip(&self.scenario.budgets)
+        {
+            let setup = Setup { nodes, sharing, budget, policy, time };
+            self.replay(setup, times, BIN, None)?;
+            interrupt::check()?;
+            (self.watch)(&format!("{zone}, {policy}, {}, at once", sharing.name()));
+            let outcome = simulate_closed(self.trace, setup, BIN, || {});
+            self.push(setup, times, true, None, outcome);
+        }
+        Ok(())
+    }
+
+    /// One cache, in the paper's times.
+    fn open(&mut self, policy: PolicyKind, budget: Bytes, part: Option<f64>) -> Result<()> {
+        let setup = Setup { nodes: 1, sharing: Sharing::Shared, budget, policy, time: TimeModel::PAPER };
+        self.replay(setup, Times::Paper, 0, part)
+    }
+
     /// One after the other, at the trace's times.
-    fn open(
-        &mut self,
-        policy: PolicyKind,
-        sharing: Sharing,
-        nodes: usize,
-        budget: Bytes,
-        bin: usize,
-        part: Option<f64>,
-    ) -> Result<()> {
+    fn replay(&mut self, setup: Setup, times: Times, bin: usize, part: Option<f64>) -> Result<()> {
+        let Setup { policy, sharing, budget, .. } = setup;
         (self.watch)(&format!("{}, {policy}, {}, {budget}", self.case.name, sharing.name()));
-        let setup = Setup { nodes, sharing, budget, policy, time: TimeModel::PAPER };
         let mut replay = Replay::new(self.trace, setup, bin);
         while replay.advance(INTERRUPT_CHECK_INTERVAL) {
             interrupt::check()?;
         }
-        self.push(setup, false, part, replay.outcome());
+        self.push(setup, times, false, part, replay.outcome());
         Ok(())
     }
 
-    fn push(&mut self, setup: Setup, at_once: bool, part: Option<f64>, outcome: Outcome) {
+    fn push(&mut self, setup: Setup, times: Times, at_once: bool, part: Option<f64>, outcome: Outcome) {
         self.rows.push(Row {
+            times,
             zone: self.zone.name.to_owned(),
             policy: setup.policy,
             sharing: setup.sharing,

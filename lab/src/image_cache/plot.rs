@@ -9,7 +9,7 @@ use weir_cache::simulate::Sharing;
 
 use super::{
     report::{Report, over_lru},
-    scenario::Measures,
+    scenario::{Measures, Times},
 };
 
 const LEFT: i32 = 70;
@@ -130,10 +130,10 @@ fn site(report: &Report, zone: &str) -> [Panel; 2] {
     let policy = report.settings.policies[0];
     let (mut hits, mut times): (Vec<Line>, Vec<Line>) = (Vec::new(), Vec::new());
     for sharing in [Sharing::PerNode, Sharing::Shared] {
-        let row = report
-            .rows
-            .iter()
-            .find(|row| row.zone == zone && row.at_once && (row.policy, row.sharing) == (policy, sharing));
+        let row = report.rows.iter().find(|row| {
+            let wanted = (policy, sharing, Times::Paper);
+            row.zone == zone && row.at_once && (row.policy, row.sharing, row.times) == wanted
+        });
         for (nth, bin) in (1..).zip(row.iter().flat_map(|row| &row.outcome.bins)) {
             let x = f64::from(nth) * 50.0;
             add(&mut hits, sharing.name().to_owned(), (x, bin.hit_ratio));

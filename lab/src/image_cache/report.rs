@@ -11,7 +11,7 @@ use weir_cache::{
 use weir_netlab::stats;
 use weir_units::Bytes;
 
-use super::scenario::{Measures, Scenario, ZoneCase};
+use super::scenario::{Measures, Scenario, Times, ZoneCase};
 
 use crate::report::{Figure, Head, Rule, table::new_table};
 
@@ -31,6 +31,9 @@ pub(crate) struct Row {
     pub(crate) part: Option<f64>,
     /// Whether the nodes deployed in parallel, on one uplink.
     pub(crate) at_once: bool,
+    /// The times of it.
+    #[serde(default)]
+    pub(crate) times: Times,
     /// The size of all that was deployed.
     pub(crate) working_set: Bytes,
     /// The results.
@@ -115,12 +118,15 @@ fn site_figures(scenario: &Scenario, case: &ZoneCase, rows: &[&Row]) -> Vec<Figu
         for at_once in [true, false] {
             let mode = if at_once { "at once" } else { "in turn" };
             // The mean over all seeds.
-            let mean = |sharing: Sharing, of: &dyn Fn(&Row) -> f64| {
-                let rows =
-                    rows.iter().filter(|r| (r.policy, r.sharing, r.at_once) == (policy, sharing, at_once));
+            let mean = |times: Times, sharing: Sharing, of: &dyn Fn(&Row) -> f64| {
+                let wanted = (policy, sharing, at_once, times);
+                let rows = rows.iter().filter(|r| (r.policy, r.sharing, r.at_once, r.times) == wanted);
                 stats::mean(&rows.map(|row| of(row)).collect::<Vec<_>>()).unwrap_or(f64::NAN)
             };
-            let both = |of: &dyn Fn(&Row) -> f64| (mean(Sharing::PerNode, of), mean(Sharing::Shared, of));
+            let in_times = |times, of: &dyn Fn(&Row) -> f64| {
+                (mean(times, Sharing::PerNode, of), mean(times, Sharing::Shared, of))
+            };
+            let both = |of: &dyn Fn(&Row) -> f64| in_times(Times::Paper, of);
             let (alone, shared) = both(&|row| row.stable().hit_ratio * 100.0);
             let name = |what: &str| format!("{}, {policy}, {mode}: {what}", case.name);
             for (what, value, paper) in [
@@ -146,6 +152,11 @@ fn site_figures(scenario: &Scenario, case: &ZoneCase, rows: &[&Row]) -> Vec<Figu
             let (alone, shared) = both(&|row| row.outcome.mean_s);
             let all = (1.0 - shared / alone) * 100.0;
             figures.push(Figure::shown(name("shorter by, from the first one on"), all, "%"));
+            if scenario.measured.is_some() && judged {
+                let (alone, shared) = in_times(Times::Measured, &|row| row.stable().mean_s);
+                let shorter = (1.0 - shared / alone) * 100.0;
+                figures.push(Figure::shown(name("deployments shorter by, weir's times"), shorter, "%"));
+            }
         }
     }
     figures
@@ -224,6 +235,10 @@ pub(crate) fn table(report: &Report) -> String {
             (sharing, true) => format!("{}, at once", sharing.name()),
             (sharing, false) => sharing.name().to_owned(),
         };
+        let sharing = match row.times {
+            Times::Paper => sharing,
+            Times::Measured => format!("{sharing}, weir's times"),
+        };
         table.add_row([
             row.zone.clone(),
             format!("{:.0}", row.working_set.0 as f64 / 1e9),
@@ -300,8 +315,12 @@ pub(super) mod tests {
         let shorter =
             |mode| figure(&report, &format!("fra, image-lru, {mode}: deployments shorter by")).value;
         assert!(shorter("at once") > shorter("in turn") && shorter("in turn") > 30.0);
+        let measured = figure(&report, "fra, image-lru, at once: deployments shorter by, weir's times");
+        assert!(measured.pass.is_none() && measured.value < shorter("at once"), "{measured:?}");
         let text = table(&report);
-        assert!(text.contains("shared, at once") && text.contains("per-node"), "{text}");
+        for words in ["shared, at once", "per-node", "shared, at once, weir's times"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
     }
 
     #[test]

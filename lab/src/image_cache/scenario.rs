@@ -1,13 +1,14 @@
 //! The scenarios of simulated image caches.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use weir_cache::{
     PolicyKind,
     generate::{ZONES, Zone},
+    simulate::TimeModel,
 };
-use weir_units::Bytes;
+use weir_units::{BitRate, Bytes};
 
 /// The kind of the scenario: tells these from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,9 +59,43 @@ pub(crate) struct Scenario {
     /// By which part `auto` may be above LRU.
     #[serde(default)]
     pub(crate) most_over_lru: Option<f64>,
+    /// Weir's own times, beside the paper's; of `image-sites`.
+    #[serde(default)]
+    pub(crate) measured: Option<Measured>,
     /// The zones.
     #[serde(rename = "zone")]
     pub(crate) zones: Vec<ZoneCase>,
+}
+
+/// A deployment by Docker as `pop-micro` measures it, where a cache of the site has the image.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Measured {
+    /// The start of a container whose image is on the node.
+    pub(crate) start_ms: u64,
+    /// The time that a pull from the site's cache takes whatever its size.
+    pub(crate) shared_ms: u64,
+    /// The rate at which a node copies and unpacks an image from there.
+    pub(crate) lan: BitRate,
+}
+
+impl Measured {
+    /// The same for the simulation. What no cache has comes as in the paper.
+    pub(super) fn model(self) -> TimeModel {
+        let [start, shared] = [self.start_ms, self.shared_ms].map(Duration::from_millis);
+        TimeModel { start, shared, lan: Some(self.lan), ..TimeModel::PAPER }
+    }
+}
+
+/// The times of a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Times {
+    /// Table III of the paper.
+    #[default]
+    Paper,
+    /// [`Measured`].
+    Measured,
 }
 
 fn one() -> usize {
@@ -145,7 +180,7 @@ impl Scenario {
         let each = match self.measures {
             Measures::Hits => self.budgets.len() * self.policies.len(),
             // With and without sharing, at once and in turn.
-            Measures::Sites => 4 * self.policies.len() * self.seeds,
+            Measures::Sites => 4 * (self.policies.len() + usize::from(self.measured.is_some())) * self.seeds,
             Measures::Policies => self.parts.len() * self.policies.len(),
         };
         self.zones.len() * each
