@@ -147,7 +147,7 @@ pub struct Status {
     pub reserved: BitRate,
     /// The sum of the floors that may be promised.
     pub reservable: BitRate,
-    /// The engine: `bpf`, `htb`, `edt`, `bpf-credit`, `pacing`, `user` or `credit-experiment`.
+    /// The engine: `bpf`, `htb`, `edt`, `bpf-credit`, `bpf-credit-paper`, `pacing`, `user` or `credit-experiment`.
     pub engine: String,
     /// The allocator: `water-filling`, `credit`, `additive`.
     pub allocator: String,

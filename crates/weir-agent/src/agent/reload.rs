@@ -24,7 +24,7 @@ impl Agent {
                 || self.classes.config().agent != config.agent
             {
                 return Err(
-                    "a change of [link] device, attach, engine, queues or pacing, or of [agent], needs a restart of the agent"
+                    "a change of [link] device, attach, engine, form, queues or pacing, or of [agent], needs a restart of the agent"
                         .to_owned(),
                 );
             }
