@@ -80,7 +80,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// The same for the simulation. What no cache has comes as in the paper.
+    /// The same for the simulation. Blobs that no cache has come as in the paper.
     pub(super) fn model(self) -> TimeModel {
         let [start, shared] = [self.start_ms, self.shared_ms].map(Duration::from_millis);
         TimeModel { start, shared, lan: Some(self.lan), ..TimeModel::PAPER }
