@@ -120,9 +120,10 @@ fn drr_divides_nothing_where_the_line_behind_it_is_full() {
     let table = dir.path().join("drr-without-root/table.txt");
     println!("{}", std::fs::read_to_string(table).expect("it is written"));
     for case in 0..2 {
-        let (weir, drr) = (error(&report, case, "weir"), error(&report, case, "tc"));
+        let weir = error(&report, case, "weir");
         assert!(weir <= 0.02, "case {case}: weir is {weir} off");
-        // Weights 3:2:1 and equal shares: the smallest has twice its own.
-        assert!(drr >= 0.5, "case {case}: DRR is only {drr} off");
     }
+    // UDP has equal shares: the smallest weight has twice its own. Shares of TCP are a matter of chance.
+    let drr = error(&report, 1, "tc");
+    assert!(drr >= 0.9, "DRR is only {drr} off");
 }
