@@ -55,12 +55,15 @@ proptest! {
     #[test]
     fn no_text_makes_the_reading_panic(
         text in ".{0,200}",
-        cut in 0..FIG2.len(),
-        insert in 0..FIG2.len(),
+        is_rich: bool,
+        [cut, insert, end] in [0..4096_usize, 0..4096, 0..4096],
         piece in "[<>&;\"'/=: a-z!\\[\\]-]{0,8}",
     ) {
-        let broken = format!("{}{piece}{}", &FIG2[..insert], &FIG2[insert..]);
-        for text in [text.as_str(), &FIG2[..cut], &broken] {
+        let whole = if is_rich { rich() } else { FIG2.to_owned() };
+        let [cut, insert, end] = [cut, insert, end].map(|at| at % whole.len());
+        let broken = format!("{}{piece}{}", &whole[..insert], &whole[insert..]);
+        let shortened = format!("{}{}", &whole[..insert.min(end)], &whole[insert.max(end)..]);
+        for text in [text.as_str(), &whole[..cut], &broken, &shortened] {
             for language in Language::ALL {
                 let _fault = Offer::read(text, language);
             }
@@ -240,9 +243,12 @@ fn a_guarantee_other_than_the_one_that_is_given_is_refused() {
 
 /// Fig. 2 with other terms in its outermost `All`.
 fn with_terms(terms: &str) -> Result<Offer, Fault> {
+    Offer::read(&with_terms_as_text(terms), Language::Xml)
+}
+
+fn with_terms_as_text(terms: &str) -> String {
     let (start, end) = (FIG2.find("<wsag:All>").unwrap(), FIG2.find("</wsag:All>").unwrap());
-    let text = format!("{}<wsag:All>{terms}{}", &FIG2[..start], &FIG2[end..]);
-    Offer::read(&text, Language::Xml)
+    format!("{}<wsag:All>{terms}{}", &FIG2[..start], &FIG2[end..])
 }
 
 /// A service description with this minimum.
@@ -262,6 +268,41 @@ fn guarantee(name: &str, indicator: &str, values: &str) -> String {
          <wsag:KPIName>{indicator}</wsag:KPIName></wsag:KPITarget></wsag:ServiceLevelObjective>\
          <wsag:BusinessValueList>{values}</wsag:BusinessValueList></wsag:GuaranteeTerm>"
     )
+}
+
+/// A reference to a service, with this in its endpoint.
+fn reference(service: &str, endpoint: &str) -> String {
+    format!(
+        "<wsag:ServiceReference wsag:Name='where' wsag:ServiceName='{service}'>\
+         <a:EndpointReference xmlns:a='http://www.w3.org/2005/08/addressing'>{endpoint}</a:EndpointReference>\
+         </wsag:ServiceReference>"
+    )
+}
+
+/// Properties of the service with one variable.
+fn properties(name: &str, location: &str) -> String {
+    format!(
+        "<wsag:ServiceProperties wsag:Name='p' wsag:ServiceName='httpd'><wsag:VariableSet>\
+         <wsag:Variable wsag:Name='{name}' wsag:Metric='rate'><wsag:Location>{location}</wsag:Location>\
+         </wsag:Variable></wsag:VariableSet></wsag:ServiceProperties>"
+    )
+}
+
+/// Fig. 2 with every kind of term.
+fn rich() -> String {
+    let terms = [
+        described("httpd", "19"),
+        nested(
+            "ExactlyOne",
+            2,
+            &["gold", "lead"].map(|name| guarantee(name, "NetMinBandwidth", "")).concat(),
+        ),
+        reference("httpd", "<a:Address>http://10.0.0.7:8001/</a:Address>"),
+        properties("NetMinBandwidth", "//qos:NetMinBandwidth"),
+    ];
+    let text = with_terms_as_text(&nested("All", 3, &terms.concat()));
+    assert!(Offer::read(&text, Language::Xml).is_ok(), "{text}");
+    text
 }
 
 /// The same text some levels deeper.
@@ -351,13 +392,6 @@ fn importance_is_read_and_money_is_refused() {
 
 #[test]
 fn reference_to_the_service_is_kept_and_of_another_one_refused() {
-    let reference = |service: &str, address: &str| {
-        format!(
-            "<wsag:ServiceReference wsag:Name='where' wsag:ServiceName='{service}'>\
-             <a:EndpointReference xmlns:a='http://www.w3.org/2005/08/addressing'>{address}</a:EndpointReference>\
-             </wsag:ServiceReference>"
-        )
-    };
     let address = "<a:Address>http://10.0.0.7:8001/rotate?by=20&amp;x</a:Address>";
     let described = described("httpd", "19");
     let offer = with_terms(&format!("{described}{}", reference("httpd", address))).unwrap();
@@ -376,11 +410,7 @@ fn reference_to_the_service_is_kept_and_of_another_one_refused() {
 #[test]
 fn properties_may_say_what_the_terms_mean_and_nothing_else() {
     let with = |name: &str, location: &str| {
-        let properties = format!(
-            "<wsag:ServiceProperties wsag:Name='p' wsag:ServiceName='httpd'><wsag:VariableSet>\
-             <wsag:Variable wsag:Name='{name}' wsag:Metric='rate'><wsag:Location>{location}</wsag:Location>\
-             </wsag:Variable></wsag:VariableSet></wsag:ServiceProperties>"
-        );
+        let properties = properties(name, location);
         with_terms(&format!("{}{properties}", described("httpd", "19"))).map_err(|fault| fault.code)
     };
     assert_eq!(with("NetMinBandwidth", "//qos:ServerParams/qos:NetMinBandwidth"), Ok(fig2()));

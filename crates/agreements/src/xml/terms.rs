@@ -207,5 +207,5 @@ fn check_properties(r: &Reading<'_>, element: &Element, service: &Name) -> Resul
 
 /// The name of the guarantee in documents that name none.
 pub(crate) fn usual_guarantee() -> Name {
-    Name::new(GUARANTEE).unwrap_or_else(|_| Name::least())
+    Name::new(GUARANTEE).expect("names in the source are names")
 }
