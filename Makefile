@@ -71,8 +71,8 @@ demo: release
 # The program is the debug build of the tests.
 SHORT := active auto bad_input change congestion_rules docker drift faults images input lifecycle promise socket state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
-# `escape`. Shares are measured over 1.5 s or more there, and no time below half a second is judged.
-BESIDE_GUESTS := bad_input congestion_rules drift images input lifecycle socket state
+# `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
+BESIDE_GUESTS := bad_input congestion_rules drift images input socket state
 REST_BESIDE_GUESTS := congestion export fs in_place pacing shares
 DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 RELEASE_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh
