@@ -1,7 +1,7 @@
 //! The schedulers of qCon's paper on this kernel: its own as written, beside the repaired form, and the
 //! DRR of its Fig. 3.
 
-use std::{process::Command, thread::sleep, time::Duration};
+use std::{thread::sleep, time::Duration};
 
 use serde_json::Value;
 use weir_netlab::{
@@ -9,8 +9,8 @@ use weir_netlab::{
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, EngineBounds, EngineKind, Need, Node, Senders, Share, binary, can_run, containers,
-    party,
+    CAPACITY, Division, EngineBounds, EngineKind, Need, Node, Senders, Share, can_run, containers, party,
+    run_scenario,
 };
 
 /// How long each case is measured.
@@ -57,18 +57,20 @@ fn measure(node: &Node, engine: EngineKind, what: &str, division: &Division) -> 
     Seen { used, uneven }
 }
 
-/// All send, then the last class is idle.
-fn run(engine: EngineKind, tso: bool) -> [Seen; 2] {
+/// All send, then the last class is idle, then all send under the agent that follows a killed one.
+fn run(engine: EngineKind, tso: bool) -> [Seen; 3] {
     let mut node = Node::build(&Spec { containers: containers(3), tso, ..Spec::default() });
     let config = node.config().link(&engine.to_toml());
     node.start(&config);
     assert_eq!(node.client().status().expect("it answers").engine, engine.name());
-    let seen = [
-        measure(&node, engine, &format!("tso {tso}, all send"), &busy(&[0, 1, 2])),
-        measure(&node, engine, &format!("tso {tso}, last idle"), &busy(&[0, 1])),
-    ];
+    let all = measure(&node, engine, &format!("tso {tso}, all send"), &busy(&[0, 1, 2]));
+    let last_idle = measure(&node, engine, &format!("tso {tso}, last idle"), &busy(&[0, 1]));
+    // The kernel's timer ends with the agent.
+    node.agent().kill();
+    node.restart();
+    let again = measure(&node, engine, &format!("tso {tso}, adopted"), &busy(&[0, 1, 2]));
     assert!(node.agent().stop());
-    seen
+    [all, last_idle, again]
 }
 
 /// Algorithm 1 hands what a class leaves to later classes only. No class comes after the last one.
@@ -78,8 +80,10 @@ fn papers_form_loses_what_later_classes_leave_and_the_repaired_form_uses_it() {
     if !EngineKind::Bpf.is_here() {
         return;
     }
-    let [all, last_idle] = run(EngineKind::PaperCredit, false);
-    assert!(all.used >= 0.99 && all.uneven <= 0.01, "{all:?}");
+    let [all, last_idle, adopted] = run(EngineKind::PaperCredit, false);
+    for seen in [all, adopted] {
+        assert!(seen.used >= 0.99 && seen.uneven <= 0.01, "{seen:?}");
+    }
     // The last class has half of the weight.
     assert!((0.49..=0.51).contains(&last_idle.used) && last_idle.uneven <= 0.01, "{last_idle:?}");
 
@@ -108,17 +112,7 @@ fn drr_divides_nothing_where_the_line_behind_it_is_full() {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let output = Command::new(binary())
-        .args(["lab", "run", "drr-without-root", "--seconds", "5", "--json", "--out"])
-        .arg(dir.path())
-        .output()
-        .expect("the program runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let report: Value = serde_json::from_str(text.trim()).unwrap_or_else(|error| {
-        panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    });
-    let table = dir.path().join("drr-without-root/table.txt");
-    println!("{}", std::fs::read_to_string(table).expect("it is written"));
+    let (report, _) = run_scenario("drr-without-root", &["--seconds", "5"], dir.path());
     for case in 0..2 {
         let weir = error(&report, case, "weir");
         assert!(weir <= 0.02, "case {case}: weir is {weir} off");

@@ -1,27 +1,16 @@
 //! The paper's experiment C, as anybody runs it: `weir lab run sla-C`.
 
-use std::process::Command;
-
 use serde_json::Value;
-use weir_netns_tests::{Need, binary, can_run, measure_once};
+use weir_netns_tests::{Need, can_run, measure_once, run_scenario};
 
 /// The report of a scenario in its short form.
 fn run(scenario: &str) -> Value {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let output = Command::new(binary())
-        .args(["lab", "run", scenario, "--json", "--out"])
-        .arg(dir.path())
-        .output()
-        .expect("the program runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let report: Value = serde_json::from_str(text.trim()).unwrap_or_else(|error| {
-        panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    });
-    assert_eq!(output.status.success(), report["pass"] == true, "the exit status is the verdict");
+    let (report, passes) = run_scenario(scenario, &[], dir.path());
+    assert_eq!(passes, report["pass"] == true, "the exit status is the verdict");
     for file in ["result.json", "table.txt", "plot.svg", "tc.txt"] {
         assert!(dir.path().join(scenario).join(file).is_file(), "{file}");
     }
-    println!("{}", std::fs::read_to_string(dir.path().join(scenario).join("table.txt")).expect("just seen"));
     report
 }
 
