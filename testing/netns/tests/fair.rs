@@ -198,7 +198,10 @@ fn a_thousand_classes_come_and_go_under_load() {
         group: None,
         policy: Policy::new(Weight::new(weight).unwrap(), None, None).unwrap(),
         allocation: BitRate::ZERO,
+        share: BitRate::ZERO,
+        target: BitRate::ZERO,
         backlogged: false,
+        takes_all: false,
         prio: 1,
     };
     let own: Vec<Member> = minors.iter().map(|(minor, weight)| member(*minor, *weight)).collect();

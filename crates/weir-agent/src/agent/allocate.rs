@@ -98,8 +98,7 @@ impl Allocations {
             }
             followed.counters = counters;
             let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
-            let before = followed.estimator.demand();
-            has_changed |= followed.estimator.observe(now, sample, followed.allocation) != before;
+            has_changed |= followed.estimator.observe(now, sample, followed.allocation);
         }
         Effects::reallocate(has_changed)
     }
@@ -120,7 +119,8 @@ impl Allocations {
             let Some(minor) = entry.minor else { continue };
             group_keys.insert(&entry.class.name, groups.len());
             group_policies.push(entry.effective.policy);
-            groups.push(plan::Group { minor, policy: entry.effective.policy, allocation: BitRate::ZERO });
+            let (policy, zero) = (entry.effective.policy, BitRate::ZERO);
+            groups.push(plan::Group { minor, policy, allocation: zero, share: zero, target: zero });
         }
         let mut keys: Vec<&ClassKey> = Vec::new();
         let mut sharers: Vec<Sharer> = Vec::new();
@@ -140,11 +140,39 @@ impl Allocations {
                 group,
                 policy,
                 allocation: BitRate::ZERO,
+                share: BitRate::ZERO,
+                target: BitRate::ZERO,
                 backlogged: demand.is_unlimited(),
+                takes_all: followed.estimator.present().is_unlimited(),
                 prio: u32::from(entry.class.kind != ClassKind::Control),
             });
         }
-        self.allocator.allocate(table.config().link.capacity, &group_policies, &sharers);
+        let capacity = table.config().link.capacity;
+        let takers: Vec<Sharer> = sharers
+            .iter()
+            .zip(&keys)
+            .map(|(sharer, key)| Sharer { demand: self.followed[*key].estimator.present(), ..*sharer })
+            .collect();
+        self.allocator.allocate(capacity, &group_policies, &takers);
+        for (member, target) in members.iter_mut().zip(self.allocator.allocations()) {
+            member.target = *target;
+        }
+        for (group, target) in groups.iter_mut().zip(self.allocator.group_allocations()) {
+            group.target = *target;
+        }
+        let awake: Vec<Sharer> = sharers
+            .iter()
+            .zip(takers)
+            .map(|(sharer, taker)| if sharer.demand.is_unlimited() { *sharer } else { taker })
+            .collect();
+        self.allocator.allocate(capacity, &group_policies, &awake);
+        for (member, share) in members.iter_mut().zip(self.allocator.allocations()) {
+            member.share = *share;
+        }
+        for (group, share) in groups.iter_mut().zip(self.allocator.group_allocations()) {
+            group.share = *share;
+        }
+        self.allocator.allocate(capacity, &group_policies, &sharers);
         for (i, key) in keys.iter().enumerate() {
             members[i].allocation = self.allocator.allocations()[i];
             if let Some(followed) = self.followed.get_mut(*key) {

@@ -2,8 +2,11 @@
 //!
 //! The estimate does not use the policy. A class with a queue takes all it is given. A class without
 //! one wants about the rate it sends at. A silent class is not active.
+//!
+//! There are two estimates. The demand has room above what the class sends, so that its rate suffices
+//! before the next look. The present rate has none, and decides which classes get what it leaves.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use weir_share::Demand;
 use weir_units::{BitRate, Bytes, Instant};
@@ -23,8 +26,14 @@ const RELENT: Duration = Duration::from_millis(500);
 const SLEEP: Duration = Duration::from_millis(1500);
 /// The period over which the displayed rate is averaged.
 const SHOWN: Duration = Duration::from_secs(1);
+/// The present rate is a mean over this time.
+const PRESENT: Duration = Duration::from_millis(300);
+/// A class that sends nothing for this time takes nothing at present.
+const PAUSE: Duration = Duration::from_millis(200);
 /// The smallest backlog in bytes that counts as a queue. Fewer bytes may be packets in passing.
 const QUEUE: u64 = 3 * 1514;
+/// A smaller change of what a class takes does not divide the link again.
+const NOTICED: BitRate = BitRate::kbit(50);
 /// The smallest demand of an active class.
 const MIN_DEMAND: BitRate = BitRate::kbit(64);
 
@@ -41,7 +50,10 @@ pub(crate) struct Estimator {
     peak: (BitRate, BitRate),
     peak_since: Instant,
     /// Moments and byte counts of the last second, oldest first.
-    window: std::collections::VecDeque<(Instant, u64)>,
+    window: VecDeque<(Instant, u64)>,
+    present: Demand,
+    /// The present rate when a change was last told.
+    told: Demand,
     backpressured: Duration,
 }
 
@@ -54,13 +66,43 @@ impl Estimator {
             sent_at: None,
             peak: (BitRate::ZERO, BitRate::ZERO),
             peak_since: Instant::default(),
-            window: std::collections::VecDeque::new(),
+            window: VecDeque::new(),
+            present: Demand::NONE,
+            told: Demand::NONE,
             backpressured: Duration::ZERO,
         }
     }
 
-    /// Takes a sample. `allocation` is the class's allocation since the last sample.
-    pub(crate) fn observe(&mut self, now: Instant, sample: Sample, allocation: BitRate) -> Demand {
+    /// Takes a sample. `allocation` is the class's allocation since the last sample. Returns whether the
+    /// link is to be divided again.
+    pub(crate) fn observe(&mut self, now: Instant, sample: Sample, allocation: BitRate) -> bool {
+        let before = self.demand;
+        self.estimate(now, sample, allocation);
+        self.present = self.estimate_present(now, sample, allocation);
+        let (is, told) = (self.present.get().0, self.told.get().0);
+        let is_apart = is.abs_diff(told) > (told / 16).max(NOTICED.0);
+        if is_apart {
+            self.told = self.present;
+        }
+        is_apart || self.demand != before
+    }
+
+    /// The rate that the class takes at present, unlimited if it takes all it is given.
+    fn estimate_present(&self, now: Instant, sample: Sample, allocation: BitRate) -> Demand {
+        let is_within = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < PAUSE);
+        if !is_within(self.sent_at) {
+            return Demand::NONE;
+        }
+        let old = self.window.iter().rev().find(|(at, _)| now.since(*at) >= PRESENT).or(self.window.front());
+        let rate = old.map_or(BitRate::ZERO, |(at, bytes)| {
+            BitRate::of(Bytes(sample.bytes.saturating_sub(*bytes)), now.since(*at))
+        });
+        let has_all = self.demand.is_unlimited() && rate.0 >= allocation.0 / 10 * 9;
+        if has_all || sample.backlog >= QUEUE { Demand::UNLIMITED } else { Demand::rate(rate) }
+    }
+
+    /// The estimate with room above.
+    fn estimate(&mut self, now: Instant, sample: Sample, allocation: BitRate) -> Demand {
         let (then, before) = *self.last.get_or_insert((now, sample));
         self.last = Some((now, sample));
         let elapsed = now.since(then);
@@ -116,6 +158,11 @@ impl Estimator {
     /// The estimated demand.
     pub(crate) fn demand(&self) -> Demand {
         self.demand
+    }
+
+    /// The rate that the class takes at present, unlimited if it takes all it is given.
+    pub(crate) fn present(&self) -> Demand {
+        self.present
     }
 
     /// The average rate of the last second.
@@ -186,6 +233,41 @@ mod tests {
         feed(&mut e, &mut clock, 1, BitRate::mbit(2), 50_000);
         let demand = feed(&mut e, &mut clock, 12, BitRate::mbit(4), 0).get();
         assert!(demand >= BitRate::mbit(5) && demand <= BitRate::mbit(7), "{demand}");
+    }
+
+    #[test]
+    fn present_rate_is_what_the_class_sends_and_nothing_in_a_pause() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 5, BitRate::mbit(4), 0);
+        let present = e.present().get();
+        assert!(present.0.abs_diff(BitRate::mbit(4).0) < 50_000, "{present}");
+        feed(&mut e, &mut clock, 2, BitRate::ZERO, 0);
+        assert_eq!(e.present(), Demand::NONE);
+        assert!(e.demand().is_active(), "it may come back");
+    }
+
+    #[test]
+    fn class_with_a_queue_takes_all_and_its_mean_once_the_queue_is_gone() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 5, BitRate::mbit(4), 0);
+        feed(&mut e, &mut clock, 1, BitRate::mbit(4), 50_000);
+        assert_eq!(e.present(), Demand::UNLIMITED);
+        feed(&mut e, &mut clock, 1, BitRate::mbit(4), 0);
+        assert_eq!(e.demand(), Demand::UNLIMITED);
+        assert!(e.present().get() < BitRate::mbit(5), "{:?}", e.present());
+    }
+
+    #[test]
+    fn link_is_divided_again_when_a_class_takes_much_less() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 12, BitRate::mbit(4), 0);
+        let mut look = |rate: BitRate| {
+            clock.0 = clock.0 + TICK;
+            clock.1 += rate.bytes_in(TICK).0;
+            e.observe(clock.0, Sample { bytes: clock.1, backlog: 0 }, BitRate::mbit(20))
+        };
+        assert!(!look(BitRate::kbit(4_010)));
+        assert!(look(BitRate::mbit(1)));
     }
 
     #[test]

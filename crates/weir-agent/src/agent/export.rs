@@ -34,13 +34,18 @@ impl Agent {
             minor,
             policy: entry.effective.policy,
             allocation: BitRate::ZERO,
+            share: BitRate::ZERO,
+            target: BitRate::ZERO,
         };
         let member = |(minor, entry): (u16, &ClassEntry)| plan::Member {
             minor,
             group: entry.class.group.as_deref().and_then(|name| index.get(name).copied()),
             policy: entry.effective.policy,
             allocation: BitRate::ZERO,
+            share: BitRate::ZERO,
+            target: BitRate::ZERO,
             backlogged: false,
+            takes_all: false,
             prio: u32::from(entry.class.kind != ClassKind::Control),
         };
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();

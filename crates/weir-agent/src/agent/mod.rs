@@ -22,6 +22,8 @@ mod docker;
 mod effects;
 mod events;
 mod export;
+#[cfg(test)]
+mod htb_shares;
 mod link_state;
 mod lock;
 mod pace;

@@ -408,13 +408,23 @@ mod tests {
 
     #[test]
     fn the_qdisc_is_told_policies_and_not_allocations() {
-        let groups = [Group { minor: 0x10, policy: policy(2, None, Some(60)), allocation: BitRate::mbit(7) }];
+        let allocation = BitRate::mbit(7);
+        let groups = [Group {
+            minor: 0x10,
+            policy: policy(2, None, Some(60)),
+            allocation,
+            share: allocation,
+            target: allocation,
+        }];
         let member = Member {
             minor: 0x11,
             group: Some(0),
             policy: policy(3, Some(8), Some(200)),
             allocation: BitRate::mbit(5),
+            share: BitRate::mbit(5),
+            target: BitRate::mbit(5),
             backlogged: true,
+            takes_all: true,
             prio: 1,
         };
         let control = Member { minor: 3, group: None, policy: policy(1, Some(1), None), prio: 0, ..member };

@@ -190,7 +190,10 @@ mod tests {
             group: None,
             policy: Policy::new(Weight::new(weight).unwrap(), None, max.map(BitRate::mbit)).unwrap(),
             allocation: BitRate::mbit(allocation),
+            share: BitRate::mbit(allocation),
+            target: BitRate::mbit(allocation),
             backlogged,
+            takes_all: backlogged,
             prio: 1,
         };
         let members = [

@@ -59,11 +59,17 @@ pub struct Member {
     pub group: Option<usize>,
     /// Floor, ceiling, weight.
     pub policy: Policy,
-    /// Its allocation now.
+    /// Its allocation now. The estimate of what it wants has room above.
     pub allocation: BitRate,
+    /// The same without that room.
+    pub share: BitRate,
+    /// Its share of what classes take at present: backlogged classes may pause.
+    pub target: BitRate,
     /// Whether it takes whatever it is given, so that its share must be exact; one that
     /// sleeps, or wants less than it may have, is not.
     pub backlogged: bool,
+    /// Whether it takes whatever it is given at present: a backlogged class may pause.
+    pub takes_all: bool,
     /// Served first if smaller.
     pub prio: u32,
 }
@@ -77,6 +83,10 @@ pub struct Group {
     pub policy: Policy,
     /// The allocation of its members together.
     pub allocation: BitRate,
+    /// The [share](Member::share) of its members together.
+    pub share: BitRate,
+    /// The [target](Member::target) of its members together.
+    pub target: BitRate,
 }
 
 /// The rate of a class that is not held back, before the division has followed. It is the class's

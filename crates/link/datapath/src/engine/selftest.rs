@@ -179,7 +179,10 @@ fn division() -> (Shape, Vec<Member>) {
         group: None,
         policy: policy(weight),
         allocation,
+        share: allocation,
+        target: allocation,
         backlogged: allocation != BitRate::ZERO,
+        takes_all: allocation != BitRate::ZERO,
         prio,
     };
     let shape =

@@ -1,0 +1,65 @@
+//! The quanta by which HTB lends.
+
+use std::time::Duration;
+
+use weir_units::BitRate;
+
+use super::SLACK_PERCENT;
+use crate::engine::plan::{Member, Plan, potential};
+
+/// How much each member is served at a time when it borrows, bytes. Of what is lent, a class that takes all
+/// it is given has the part that its target lacks. Members of a group divide what the group's target lacks.
+///
+/// A class that takes less may begin to take all before the next look. It then has the rest of its
+/// potential rate `k` of what is lent, `l`, if its turn beside those of the others, `l`, is `k l / (l - k)`.
+pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) -> Vec<u64> {
+    let Plan { shape, groups, members } = *plan;
+    let weight = |m: &Member| u64::from(m.policy.weight().get());
+    let lacks = |m: &Member, rate: u64| m.target.0.saturating_sub(rate);
+    let takers = || members.iter().zip(rates).filter(|(m, _)| m.takes_all);
+    let of_group: Vec<(u64, u64)> = groups
+        .iter()
+        .zip(group_rates)
+        .enumerate()
+        .map(|(g, (group, rate))| {
+            let inside = takers().filter(|(m, _)| m.group == Some(g));
+            (group.target.0.saturating_sub(*rate), inside.map(|(m, rate)| lacks(m, *rate)).sum())
+        })
+        .collect();
+    let part = |m: &Member, rate: u64| {
+        let Some(g) = m.group else { return lacks(m, rate) };
+        let (group, inside) = of_group[g];
+        let part = u128::from(lacks(m, rate)) * u128::from(group) / u128::from(inside.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX)
+    };
+    let lent =
+        takers().map(|(m, rate)| part(m, *rate)).sum::<u64>().max(shape.capacity.0 * SLACK_PERCENT / 100);
+    let taken = takers().map(|(m, _)| m.target.0).sum::<u64>();
+    let weights = takers().map(|(m, _)| weight(m)).sum::<u64>();
+    let returns = |m: &Member, rate: u64| {
+        let awake = if m.backlogged { m.share } else { BitRate::ZERO };
+        let wanted = potential(&m.policy, m.target, (taken, weights), 0).max(awake);
+        let rest = wanted.0.saturating_sub(rate).min(lent - lent / 20);
+        u64::try_from(u128::from(rest) * u128::from(lent) / u128::from(lent - rest)).unwrap_or(u64::MAX)
+    };
+    let unit = shape.unit();
+    let time = Duration::from_millis(20);
+    // One round serves each class once. It is short enough that no class waits long.
+    let round = shape.capacity.bytes_in(time).0.max(4 * unit * takers().count().max(1) as u64);
+    // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
+    let turns_end = |(m, rate): (&Member, &u64)| {
+        let ceil = m.policy.ceiling().min(shape.capacity);
+        let burst = shape.burst(ceil, 10).0.saturating_sub(unit);
+        let is_at_risk = ceil < shape.capacity && *rate + lent > ceil.0 && m.target < ceil;
+        is_at_risk.then(|| u128::from(burst) * u128::from(lent) / u128::from(part(m, *rate).max(1)))
+    };
+    let shortest =
+        takers().filter_map(turns_end).min().map_or(round, |bytes| u64::try_from(bytes).unwrap_or(round));
+    let round = shortest.clamp(round / 2, round);
+    let quantum = |(m, rate): (&Member, &u64)| {
+        let turn = if m.takes_all { part(m, *rate) } else { returns(m, *rate) };
+        let bytes = u128::from(round) * u128::from(turn) / u128::from(lent);
+        u64::try_from(bytes).unwrap_or(u64::MAX).clamp(unit, round)
+    };
+    members.iter().zip(rates).map(quantum).collect()
+}

@@ -1,0 +1,140 @@
+//! The rates of classes and groups.
+
+use std::time::Duration;
+
+use weir_share::Policy;
+use weir_units::{BitRate, Bytes};
+
+use super::{MIN_OWN_RATE, SLACK_PERCENT};
+use crate::engine::plan::{Group, Member, Shape};
+
+/// A packet that a class sends while it is not backlogged costs it no more than this.
+pub(super) const DEBT: Duration = Duration::from_millis(20);
+
+/// A group's rate has at least this part of the rates of members that are not backlogged.
+const ASLEEP: u64 = 8;
+
+/// The claim of a class or group on the rates.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    weight: u64,
+    /// It has this in any case.
+    least: u64,
+    /// As much of this as fits.
+    wants: u64,
+    /// It takes no more than that: it is at its ceiling, or not backlogged.
+    is_bounded: bool,
+}
+
+/// Splits `room` over terms. Each has its least. Those that take no more than they want come next:
+/// HTB is bad at lending to a class at its ceiling. Such a class becomes able to send by itself while it
+/// waits for its turn, and loses the turn. The others lack the same for each unit of weight. Bandwidth that is left
+/// is lent by what they lack, so that all of it goes by weight.
+fn hand_out(room: u64, terms: &[Terms]) -> Vec<u64> {
+    let mut rates: Vec<u64> = terms.iter().map(|t| t.least).collect();
+    let left = |rates: &[u64]| u128::from(room).saturating_sub(rates.iter().map(|r| u128::from(*r)).sum());
+    let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+    let bounded = || terms.iter().enumerate().filter(|(_, t)| t.is_bounded);
+    let lacking: u128 = bounded().map(|(_, t)| u128::from(t.wants.saturating_sub(t.least))).sum();
+    let given = left(&rates).min(lacking);
+    for (i, t) in bounded() {
+        let lack = u128::from(t.wants.saturating_sub(t.least));
+        rates[i] += narrow((lack * given).checked_div(lacking).unwrap_or(0));
+    }
+    let mut takers: Vec<usize> =
+        (0..terms.len()).filter(|&i| !terms[i].is_bounded && terms[i].wants > terms[i].least).collect();
+    loop {
+        let sum = |part: fn(&Terms) -> u64| takers.iter().map(|&i| u128::from(part(&terms[i]))).sum::<u128>();
+        let room = left(&rates) + sum(|t| t.least);
+        let (short, weights) = (sum(|t| t.wants).saturating_sub(room), sum(|t| t.weight).max(1));
+        let rate = |i: usize| {
+            let lack = narrow((short * u128::from(terms[i].weight)).div_ceil(weights));
+            terms[i].wants.saturating_sub(lack)
+        };
+        let before = takers.len();
+        let keeps: Vec<usize> = takers.iter().copied().filter(|&i| rate(i) > terms[i].least).collect();
+        if keeps.len() == before {
+            let found: Vec<u64> = takers.iter().map(|&i| rate(i)).collect();
+            takers.iter().zip(found).for_each(|(&i, rate)| rates[i] = rate);
+            return rates;
+        }
+        takers = keeps;
+    }
+}
+
+/// The rates of members, bit/s: see the module's text.
+pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) -> Vec<u64> {
+    let capacity = shape.capacity;
+    let floor = |policy: &Policy| policy.floor().min(capacity).max(MIN_OWN_RATE).0;
+    let weight = |policy: &Policy| u64::from(policy.weight().get());
+    let alone = || (0..members.len()).filter(|&i| members[i].group.is_none());
+    let inside = |g: usize| (0..members.len()).filter(move |&i| members[i].group == Some(g));
+
+    let room = capacity.0 - capacity.0 * SLACK_PERCENT / 100;
+    let group_floor =
+        |g: usize| inside(g).map(|i| floor(&members[i].policy)).sum::<u64>().max(floor(&groups[g].policy));
+    let floors: u64 = (0..groups.len()).map(group_floor).sum::<u64>()
+        + alone().map(|i| floor(&members[i].policy)).sum::<u64>();
+    // Half of what the floors leave is what those that are not backlogged may keep, by weight;
+    // more than saves them from debts they need not.
+    let spare = room.saturating_sub(floors) / 2;
+    let ready = BitRate::of(Bytes(shape.unit()), DEBT).0;
+    let top_weights = groups.iter().map(|g| weight(&g.policy)).sum::<u64>()
+        + alone().map(|i| weight(&members[i].policy)).sum::<u64>();
+    let part = |of: u64, weight: u64, weights: u64| {
+        u64::try_from(u128::from(of) * u128::from(weight) / u128::from(weights.max(1))).unwrap_or(u64::MAX)
+    };
+    let terms = |i: usize, spare: u64, weights: u64| {
+        let Member { policy, allocation, share, backlogged, .. } = &members[i];
+        let ceiling = policy.ceiling().min(capacity).max(MIN_OWN_RATE).0;
+        let kept = if *backlogged { 0 } else { part(spare, weight(policy), weights).min(ready).min(ceiling) };
+        let is_near_ceiling = ceiling < capacity.0 && share.0 >= ceiling / 4 * 3;
+        Terms {
+            weight: weight(policy),
+            least: floor(policy).max(kept),
+            wants: if *backlogged { share.0 } else { allocation.0 },
+            is_bounded: !*backlogged || is_near_ceiling,
+        }
+    };
+    let group_terms: Vec<Vec<Terms>> = (0..groups.len())
+        .map(|g| {
+            let spare = part(spare, weight(&groups[g].policy), top_weights);
+            let weights = inside(g).map(|i| weight(&members[i].policy)).sum();
+            inside(g).map(|i| terms(i, spare, weights)).collect()
+        })
+        .collect();
+    let of_group = |g: usize| {
+        let Group { policy, share, .. } = &groups[g];
+        Terms {
+            weight: weight(policy),
+            least: group_terms[g].iter().map(|t| t.least).sum::<u64>().max(floor(policy)),
+            wants: group_terms[g].iter().map(|t| t.least.max(t.wants)).sum::<u64>().min(policy.ceiling().0),
+            is_bounded: share.0 >= policy.ceiling().0 || group_terms[g].iter().all(|t| t.is_bounded),
+        }
+    };
+    let top: Vec<Terms> =
+        (0..groups.len()).map(of_group).chain(alone().map(|i| terms(i, spare, top_weights))).collect();
+    let top_rates = hand_out(room, &top);
+
+    let mut rates = vec![0; members.len()];
+    for (i, rate) in alone().zip(&top_rates[groups.len()..]) {
+        rates[i] = *rate;
+    }
+    for (g, terms) in group_terms.iter().enumerate() {
+        for (i, rate) in inside(g).zip(hand_out(top_rates[g], terms)) {
+            rates[i] = rate;
+        }
+    }
+    rates
+}
+
+/// The rate of a group. It is what its members send at their own rates. The rest of the rate of a member that
+/// is not backlogged is lent to all classes, not to its group first. HTB charges a group for what its members send at
+/// their own rates, and remembers debts for a minute. A part of the rates of members that are not backlogged
+/// keeps debts short.
+pub(super) fn of_group<'a>(group: &Group, inside: impl Iterator<Item = (&'a Member, &'a u64)>) -> u64 {
+    let sent = |(m, rate): (&Member, &u64)| {
+        if m.backlogged { *rate } else { m.target.0.min(*rate).max(*rate / ASLEEP) }
+    };
+    inside.map(sent).sum::<u64>().max(group.policy.floor().0).max(MIN_OWN_RATE.0)
+}

@@ -1,0 +1,216 @@
+use super::*;
+use crate::engine::plan::{Group, Member};
+use proptest::prelude::*;
+use weir_share::Weight;
+
+fn shape(capacity: BitRate, split: bool) -> Shape {
+    Shape { capacity, split, mtu: 1500, delay_ms: 50, least_queue: Bytes(278_528) }
+}
+
+fn make(shape: &Shape, groups: &[Group], members: &[Member], nodes: &mut Vec<Node>) {
+    build(&Plan { shape, groups, members }, nodes);
+}
+
+fn member(minor: u16, weight: u32, min: Option<u64>, max: Option<u64>, mbit: u64) -> Member {
+    let policy =
+        Policy::new(Weight::new(weight).unwrap(), min.map(BitRate::mbit), max.map(BitRate::mbit)).unwrap();
+    let allocation = BitRate::mbit(mbit);
+    Member {
+        minor,
+        group: None,
+        policy,
+        allocation,
+        share: allocation,
+        target: allocation,
+        backlogged: mbit > 0,
+        takes_all: mbit > 0,
+        prio: 1,
+    }
+}
+
+fn class(nodes: &[Node], minor: u16) -> HtbClass {
+    nodes.iter().find(|n| n.class.handle.minor() == minor).unwrap().class
+}
+
+#[test]
+fn without_floors_rates_are_the_allocations_less_the_slack() {
+    let mut nodes = Vec::new();
+    let members = [member(16, 1, None, None, 25), member(17, 3, None, None, 75)];
+    make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+    let (a, b) = (class(&nodes, 16), class(&nodes, 17));
+    assert!((a.rate.as_mbit() - 24.5).abs() < 0.1 && (b.rate.as_mbit() - 73.5).abs() < 0.1, "{a:?} {b:?}");
+    // The rest is lent in the same proportion.
+    let ratio = b.quantum.0 as f64 / a.quantum.0 as f64;
+    assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
+}
+
+#[test]
+fn the_fixed_tree_has_floors_as_rates_ceilings_and_weights_as_quanta() {
+    let mut nodes = Vec::new();
+    let group = Group {
+        minor: 15,
+        policy: Policy::new(Weight::ONE, None, Some(BitRate::mbit(60))).unwrap(),
+        allocation: BitRate::ZERO,
+        share: BitRate::ZERO,
+        target: BitRate::ZERO,
+    };
+    let inside = Member { group: Some(0), ..member(16, 2, Some(30), Some(50), 70) };
+    let members = [inside, Member { group: Some(0), ..member(17, 6, None, None, 25) }];
+    let shape = shape(BitRate::mbit(100), false);
+    fixed(&Plan { shape: &shape, groups: &[group], members: &members }, &mut nodes);
+    let (g, a, b) = (class(&nodes, 15), class(&nodes, 16), class(&nodes, 17));
+    assert_eq!((g.rate, g.ceil), (BitRate(30_008_000), BitRate::mbit(60)));
+    assert_eq!((a.rate, a.ceil, a.quantum.0), (BitRate::mbit(30), BitRate::mbit(50), shape.unit()));
+    assert_eq!((b.rate, b.ceil, b.quantum.0), (MIN_OWN_RATE, BitRate::mbit(100), 3 * shape.unit()));
+    assert!(nodes[3].leaf.is_some() && nodes[1].leaf.is_none());
+}
+
+#[test]
+fn a_sleeping_floor_is_kept_free_and_lent_by_what_each_still_lacks() {
+    let mut nodes = Vec::new();
+    // 30 sleeps; 20 is held at its floor; 70 and 10 go by weight.
+    let members = [
+        member(16, 1, Some(30), None, 0),
+        member(17, 1, Some(20), None, 20),
+        member(18, 7, None, None, 70),
+        member(19, 1, None, None, 10),
+    ];
+    make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+    assert_eq!(class(&nodes, 16).rate, BitRate::mbit(30));
+    assert_eq!(class(&nodes, 17).rate, BitRate::mbit(20));
+    // The one at its floor gets the smallest turn there is.
+    assert_eq!(class(&nodes, 17).quantum.0, 1514);
+    let lent = |minor, whole| BitRate::mbit(whole).0 - class(&nodes, minor).rate.0;
+    let ratio = lent(18, 70) as f64 / lent(19, 10) as f64;
+    assert!((ratio - 7.0).abs() < 0.02, "{ratio}");
+}
+
+#[test]
+fn a_sleeper_keeps_enough_for_its_first_packets_to_leave_no_debt() {
+    let mut nodes = Vec::new();
+    let members =
+        [member(16, 1, None, None, 0), member(17, 3, None, None, 0), member(18, 1, None, None, 100)];
+    make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+    for minor in [16, 17] {
+        let debt = class(&nodes, minor).rate.time_to_send(Bytes(1514));
+        assert!(debt <= rates::DEBT + Duration::from_micros(1), "{minor}: {debt:?}");
+    }
+    // It is lent while they sleep: the one that sends may have all.
+    assert_eq!(class(&nodes, 18).ceil, BitRate::mbit(100));
+}
+
+#[test]
+fn a_class_that_is_promised_one_rate_saves_up_a_millisecond_of_it() {
+    let mut nodes = Vec::new();
+    let members = [
+        member(16, 1, Some(19), Some(19), 19),
+        member(17, 1, Some(50), Some(50), 50),
+        member(18, 1, Some(19), Some(20), 19),
+        member(19, 1, None, Some(19), 19),
+    ];
+    let bursts = |nodes: &[Node], minor| (class(nodes, minor).burst.0, class(nodes, minor).cburst.0);
+    make(&shape(BitRate::mbit(200), true), &[], &members, &mut nodes);
+    assert_eq!(bursts(&nodes, 16), (2 * 1514, 2 * 1514), "2375 bytes are less than two frames");
+    assert_eq!(bursts(&nodes, 17), (6250, 6250));
+    // A class that may have more than its promise, or has no promise, is not measured so
+    // exactly.
+    assert!(bursts(&nodes, 18).0 >= 16_384 && bursts(&nodes, 19).0 >= 16_384);
+    // A super-packet has to fit.
+    make(&shape(BitRate::mbit(200), false), &[], &members, &mut nodes);
+    assert!(bursts(&nodes, 16).0 > 65_536);
+}
+
+#[test]
+fn a_class_at_its_ceiling_is_not_left_to_borrow() {
+    let mut nodes = Vec::new();
+    let members =
+        [member(16, 1, Some(30), None, 30), member(17, 2, None, None, 55), member(18, 3, None, Some(15), 15)];
+    make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+    assert_eq!(class(&nodes, 18).rate, BitRate::mbit(15));
+    assert_eq!(class(&nodes, 16).rate, BitRate::mbit(30));
+    assert_eq!(class(&nodes, 17).rate, BitRate::mbit(53));
+}
+
+#[test]
+fn a_group_carries_its_members_rates_and_its_own_ceiling() {
+    let mut nodes = Vec::new();
+    let policy = Policy::new(Weight::ONE, None, Some(BitRate::mbit(40))).unwrap();
+    let allocation = BitRate::mbit(40);
+    let groups = [Group { minor: 20, policy, allocation, share: allocation, target: allocation }];
+    let mut members =
+        [member(16, 1, None, None, 10), member(17, 3, None, None, 30), member(18, 1, None, None, 60)];
+    members[0].group = Some(0);
+    members[1].group = Some(0);
+    make(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
+    let group = class(&nodes, 20);
+    assert_eq!(group.ceil, BitRate::mbit(40));
+    assert_eq!(class(&nodes, 16).parent, group.handle);
+    assert!(class(&nodes, 16).rate.0 + class(&nodes, 17).rate.0 <= group.rate.0);
+}
+
+#[test]
+fn queues_hold_a_sockets_buffer_and_drain_within_the_delay() {
+    let leaf = |max, split| shape(BitRate::mbit(1000), split).leaf(BitRate::mbit(max), 1);
+    assert_eq!(leaf(1, false), Leaf::Fifo { limit: Bytes(278_528) });
+    assert_eq!(leaf(1000, false), Leaf::Fifo { limit: Bytes(6_250_000) });
+    assert!(matches!(leaf(1, true), Leaf::Split { largest: Bytes(9_216), .. }));
+}
+
+#[test]
+fn an_urgent_queue_drains_within_10_ms_or_holds_two_frames() {
+    let leaf = |max| shape(BitRate::mbit(1000), false).leaf(BitRate::mbit(max), 0);
+    assert_eq!(leaf(1), Leaf::Fifo { limit: Bytes(3_064) });
+    assert_eq!(leaf(8), Leaf::Fifo { limit: Bytes(10_000) });
+}
+
+proptest! {
+    #[test]
+    fn members_of_a_group_have_no_more_rate_than_its_ceiling(
+        ceil in 5u64..90,
+        parts in prop::collection::vec((1u32..1000, 0u64..100, any::<bool>(), any::<bool>()), 1..12),
+    ) {
+        let n = parts.len() as u64;
+        let limit = BitRate::mbit(ceil);
+        let policy = Policy::new(Weight::ONE, None, Some(limit)).unwrap();
+        // Members that are not backlogged have room above what they take.
+        let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, mbit, backlogged, takes_all), minor)| {
+            let share = BitRate(limit.0 * mbit / 100 / n);
+            let allocation = if backlogged { share } else { share.scale(3, 2) };
+            let policy = Policy::new(Weight::new(w).unwrap(), None, None).unwrap();
+            let takes_all = takes_all && backlogged;
+            Member { minor, group: Some(0), policy, allocation, share, target: share, backlogged, takes_all, prio: 1 }
+        }).collect();
+        let share = BitRate(members.iter().map(|m| m.share.0).sum());
+        let groups = [Group { minor: 15, policy, allocation: limit, share, target: share }];
+        let mut nodes = Vec::new();
+        make(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
+        let sum: u64 = nodes[2..].iter().map(|n| n.class.rate.0).sum();
+        prop_assert!(sum <= limit.0.max(n * MIN_OWN_RATE.0), "{sum} of {limit}");
+        prop_assert!(nodes[1].class.rate <= limit);
+    }
+
+    #[test]
+    fn the_link_is_never_oversold_and_no_floor_or_ceiling_is_touched(
+        capacity in 1_000_000u64..10_000_000_000,
+        parts in prop::collection::vec((1u32..1000, 0u64..60, 0u64..100, any::<bool>()), 1..40),
+        split in any::<bool>(),
+    ) {
+        let n = parts.len() as u64;
+        let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, backlogged), minor)| {
+            let floor = capacity * min / 100 / n;
+            let policy = Policy::new(
+                Weight::new(w).unwrap(), (floor >= 8_000).then_some(BitRate(floor)), None).unwrap();
+            let allocation = BitRate((capacity * alloc / 100 / n).max(floor));
+            Member { minor, group: None, policy, allocation, share: allocation, target: allocation, backlogged, takes_all: backlogged, prio: 1 }
+        }).collect();
+        let mut nodes = Vec::new();
+        make(&shape(BitRate(capacity), split), &[], &members, &mut nodes);
+        let sum: u64 = nodes[1..].iter().map(|n| n.class.rate.0).sum();
+        prop_assert!(sum <= capacity.max(n * MIN_OWN_RATE.0), "{sum} of {capacity}");
+        for (node, member) in nodes[1..].iter().zip(&members) {
+            prop_assert!(node.class.rate >= member.policy.floor());
+            prop_assert!(node.class.rate <= node.class.ceil);
+            prop_assert!(node.class.quantum.0 >= 1514);
+        }
+    }
+}
