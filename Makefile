@@ -33,17 +33,18 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: \
-	weir-netns-tests:fair weir-netns-tests:qcon weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
+	weir-netns-tests:fair weir-netns-tests:qcon weir-netns-tests:ecn weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
-# Random policies of edt run in the guest of htb, so that both guests take as long. The other guest has the rest of edt.
+# Random policies of edt and its own suite run in the guest of htb, so that both guests take as long. The other guest
+# has the rest of edt.
 EDT_ELSEWHERE := edt::shares edt::of_large edt::single edt::super edt::each edt::a_class
 # Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
 BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-rest rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -107,24 +108,27 @@ test-all: test test-rest test-vm
 # thread's priority run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh
 # user::; how fast it is, on a quiet machine: WEIR_ENGINES=user WEIR_TESTS=user scripts/test-netns.sh; both after
 # `make release`. Its takeover in virtual time: docs/measurements.md.)
-test-rest: rest-beside-guests rest-alone
+test-rest: test-speed rest-beside-guests rest-alone
+
+# How fast the pure parts are, on a quiet machine.
+test-speed:
+	scripts/install-deps.sh build test
+	scripts/test-speed.sh
 
 rest-beside-guests: build-rest
 	WEIR_ENGINES=htb WEIR_REPORT=rest-beside WEIR_TESTS="$(REST_BESIDE_GUESTS)" $(RELEASE_RUN)
 
 rest-alone: build-rest
-	scripts/test-speed.sh
 	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(filter-out $(REST_BESIDE_GUESTS),$(REST))" $(RELEASE_RUN) \
 		$(addprefix --skip ,$(NOT_YET)) --skip frames_leave
 	WEIR_ENGINES=user WEIR_TESTS="faults forwarder latency user" $(RELEASE_RUN) user:: forwarder its_thread \
 		datagrams --skip super_packets --skip processor_of --skip killed_forwarder
 	@scripts/test-report.sh "$(NOT_YET)," "the takeover, a killed forwarder and most suites of engine user (docs/limits.md)," \
-		"what make test-vm runs," "bpf-credit and pacing in most suites of all engines"
+		"what make test-vm runs," $(LEFT_OUT) "bpf-credit and pacing in most suites of all engines"
 
 # The release builds that test-rest runs.
 build-rest: release
 	scripts/install-deps.sh test
-	scripts/test-speed.sh --build
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.
@@ -149,7 +153,7 @@ vm-of-bpf-and-edt:
 
 vm-of-htb:
 	$(VM_RUN) --processor 1 --env WEIR_ENGINES=htb,edt $(addprefix --skip ,$(BY_HAND) $(EDT_ELSEWHERE)) \
-		$(VIRTUAL:%=--test weir-netns-tests:%) --test weir-netns-tests:random:edt::
+		$(VIRTUAL:%=--test weir-netns-tests:%) --test weir-netns-tests:random:edt:: --test weir-netns-tests:edt
 
 # Says of each containerd 2 whether `weir image doctor` is right. Go builds them, for some minutes.
 CONTAINERDS := v2.0.7 v2.1.9 v2.2.9 v2.3.7

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests that measure speed, built for release. `--build` only builds them.
+# Runs the tests that measure speed, built for release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tests=$(scripts/test-executables.py --profile bench -p weir-share -p weir-agree -p weir-htb -p weir-cache \
 	--test speed --test rates --test instructions --test equivalence --test simulate)
-[ "${1:-}" != --build ] || exit 0
 while read -r package name executable directory; do
 	echo "     Running $package $name"
 	# The other simulations are unit tests.
