@@ -19,6 +19,7 @@ use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::BitRate;
 
 use check::check;
+pub(crate) use check::{is_name, no_name};
 use fault::fault;
 
 pub use access::Rights;

@@ -3,6 +3,7 @@
 pub use crate::{
     agent::{
         agree::{AgreementsRequest, Owner},
+        cni::CniRequest,
         congestion::CongestionRequest,
     },
     reply::Reply,
@@ -29,6 +30,8 @@ pub enum Request {
     Acknowledge(Reply<Result<Vec<String>, Error>>),
     /// `GET /v1/doctor`.
     Doctor(Reply<Doctor>),
+    /// Everything below `/v1/cni`.
+    Cni(CniRequest),
     /// Everything below `/v1/agreements`.
     Agreements(AgreementsRequest),
     /// Everything below `/v1/congestion`.

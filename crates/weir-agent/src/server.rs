@@ -4,6 +4,7 @@
 mod access;
 mod agree;
 mod body;
+mod cni;
 mod congestion;
 mod connections;
 mod events;
@@ -80,6 +81,7 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
         .with_state(control.clone())
+        .merge(cni::router(control.clone()))
         .merge(congestion::router(control.clone()))
         .merge(agree::router(control))
         .merge(images::router(images))

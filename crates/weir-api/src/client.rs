@@ -11,7 +11,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, runtime::Runtime, time};
 
-use crate::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status, plain::plain_value};
+use crate::{
+    Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, Doctor, Error, Event, Explanation,
+    Export, SetPolicies, Status, plain::plain_value,
+};
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.
 const MAX_ANSWER: usize = 64 << 20;
@@ -183,6 +186,38 @@ impl Client {
     /// [`ClientError`].
     pub fn unset(&self, name: &str) -> Result<Class, ClientError> {
         self.call(Method::DELETE, &format!("/v1/policies/{}", segment(name)), None::<&()>)
+    }
+
+    /// Reports an attachment, and waits until its class is in force, or until the agent gives up waiting.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn cni_attach(&self, attachment: &CniAttachment) -> Result<CniAttached, ClientError> {
+        self.call(Method::PUT, "/v1/cni", Some(attachment))
+    }
+
+    /// The state of an attachment that was reported like this.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] if it was not reported, or otherwise.
+    pub fn cni_check(&self, attachment: &CniAttachment) -> Result<CniAttached, ClientError> {
+        self.call(Method::POST, "/v1/cni/check", Some(attachment))
+    }
+
+    /// Has the agent forget an attachment. An unknown one is no error.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn cni_detach(&self, key: &CniKey) -> Result<CniForgotten, ClientError> {
+        self.call(Method::DELETE, "/v1/cni", Some(key))
+    }
+
+    /// Has the agent forget the attachments of a network that are not listed.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn cni_keep(&self, keep: &CniKeep) -> Result<CniForgotten, ClientError> {
+        self.call(Method::POST, "/v1/cni/keep", Some(keep))
     }
 
     /// Acknowledges the notices about the stored state and returns them.

@@ -12,6 +12,10 @@
 //! | `DELETE /v1/notices` | | the acknowledged notices of the stored state, as text |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
+//! | `PUT /v1/cni` | [`CniAttachment`] | [`CniAttached`], when the class is in force; replaces the same attachment |
+//! | `DELETE /v1/cni` | [`CniKey`] | [`CniForgotten`] |
+//! | `POST /v1/cni/check` | [`CniAttachment`] | [`CniAttached`]; `unknown-name` if it was not reported so |
+//! | `POST /v1/cni/keep` | [`CniKeep`] | [`CniForgotten`]: the network's other attachments |
 //! | `GET /v1/congestion` | | [`CongestionView`] |
 //! | `GET /v1/congestion/explain?to=&container=&port=&direction=` | | [`weir_cc::Explained`] |
 //! | `GET /v1/congestion/flows` | | `[`[`weir_cc::FlowRecord`]`]`: the latest to end |
@@ -68,6 +72,7 @@
 
 mod agree;
 mod client;
+mod cni;
 mod congestion;
 mod export;
 mod images;
@@ -79,6 +84,7 @@ mod words;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
 pub use client::{Client, ClientError, Events};
+pub use cni::{CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, Wish, WishPlace};
 pub use congestion::{
     AdviceRequest, AdviceVerb, CongestionMoved, CongestionQuery, CongestionRule, CongestionView,
 };

@@ -47,7 +47,7 @@ pub enum Origin {
     Default,
     /// `[defaults]` of the configuration file.
     Defaults,
-    /// A label of the container.
+    /// A label of the container, or a wish of its pod by CNI.
     Label,
     /// A `[[class]]` of the configuration file.
     Config,
@@ -79,7 +79,7 @@ pub struct PolicyView {
 pub struct Class {
     /// The name in commands and output.
     pub name: String,
-    /// The part that reported it: `docker`, `netns`, `config`, `weir`.
+    /// The part that reported it: `cni`, `docker`, `netns`, `config`, `weir`.
     pub source: String,
     /// The kind of class.
     pub kind: ClassKind,

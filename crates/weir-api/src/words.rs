@@ -115,7 +115,7 @@ words! {
         ImageRemoved = "image-removed",
         /// An image of a container runtime would be removed, but for `dry_run`.
         ImageWouldGo = "image-would-go",
-        /// `[labels]` cut a container's labels.
+        /// A wish of a container, by label, annotation or CNI, is cut by `[labels]` or ignored.
         LabelCut = "label-cut",
         /// The link was renamed, is gone, is back, is up or is down.
         Link = "link",

@@ -1,6 +1,7 @@
 //! An agent for tests: the real server before a loop with four fixed classes.
 
 mod agreements;
+mod cni;
 
 use std::{
     path::{Path, PathBuf},
@@ -26,6 +27,7 @@ use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
 
 use agreements::FakeAgreements;
+use cni::FakeCni;
 
 /// Larger floors are refused with `no-capacity`.
 pub const FREE: BitRate = BitRate::mbit(60);
@@ -332,6 +334,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
     }
     let mut hanging = Vec::new();
     let mut agreements = FakeAgreements::new();
+    let mut cni = FakeCni::default();
     // A reply fails if the client has gone, which is fine.
     while let Some(request) = requests.recv().await {
         match request {
@@ -350,6 +353,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
                 class.policy.weight_origin = Origin::Default;
                 class.clone()
             }))),
+            Request::Cni(ask) => cni.answer(ask),
             Request::Agreements(ask) => agreements.answer(ask),
             Request::Congestion(ask) => congestion(ask),
             Request::Acknowledge(reply) => {

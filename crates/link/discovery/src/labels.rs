@@ -30,7 +30,8 @@ pub struct BadLabel {
 }
 
 /// The beginning of a label's text, on one line.
-fn brief(text: &str) -> String {
+#[must_use]
+pub fn brief(text: &str) -> String {
     let more = if text.chars().nth(128).is_some() { "..." } else { "" };
     text.chars().take(128).flat_map(char::escape_debug).chain(more.chars()).collect()
 }
@@ -128,7 +129,10 @@ pub fn parse(labels: &BTreeMap<String, String>) -> (LabelPolicy, Option<String>,
 }
 
 /// A rate, or `none`, that makes a policy as the floor and ceiling that `place` puts it.
-fn rate(
+///
+/// # Errors
+/// [`LabelError`].
+pub fn rate(
     text: &str,
     place: impl Fn(Option<BitRate>) -> (Option<BitRate>, Option<BitRate>),
 ) -> Result<Option<BitRate>, LabelError> {
@@ -141,7 +145,9 @@ fn rate(
     Ok(rate)
 }
 
-fn is_group(name: &str) -> bool {
+/// Whether a label may name a group like this.
+#[must_use]
+pub fn is_group(name: &str) -> bool {
     name.len() <= GROUP_LEN
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))

@@ -1,5 +1,5 @@
-//! Finds senders: Docker's containers, named network namespaces, and those that the configuration
-//! names.
+//! Finds senders: containers that CNI or Docker reports, named network namespaces, and those that the
+//! configuration names.
 //!
 //! Each of them becomes a [`Found`] with a [`Location`], the place where its packets can be
 //! caught. [`docker`] and [`netns`] find them, [`ports`] turns a namespace into host-side
@@ -43,6 +43,12 @@ pub struct Found {
     pub policy: LabelPolicy,
     /// The group its label `weir.group` names. A compose project alone makes no group.
     pub group: Option<String>,
+    /// The place of each wish that is no label, by key (`weight`, `min`, `max`, `group`).
+    pub asked_by: BTreeMap<&'static str, String>,
+    /// Wishes that are ignored, with reasons.
+    pub remarks: Vec<String>,
+    /// The wish that weir cannot enforce, if any, with the reason.
+    pub unmet: Option<String>,
     /// Where its packets can be caught.
     pub location: Location,
     /// Addresses the runtime gave it, IPv4 and IPv6, in order.
@@ -52,6 +58,8 @@ pub struct Found {
 /// The source of a [`Found`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
+    /// A container runtime, by the CNI plugin `weir cni`.
+    Cni,
     /// dockerd.
     Docker,
     /// The directory of named network namespaces.
@@ -134,17 +142,58 @@ pub enum Warning {
     },
 }
 
-/// Puts containers and named namespaces together. A namespace that is a container's (people
-/// link Docker's into /run/netns to look at them) is the container's alone.
+/// Puts the containers of all sources and named namespaces together. Each network namespace is in the
+/// result once.
+///
+/// A container that CNI and Docker's API both report is CNI's, which reported it before its first packet.
+/// Its labels count where CNI says nothing. A named namespace that is a container's (people link Docker's
+/// into /run/netns to look at them) is the container's alone.
 #[must_use]
-pub fn combine(containers: &[Found], namespaces: &[Found]) -> Vec<Found> {
-    let id = |found: &Found| match &found.location {
+pub fn combine(attached: &[Found], containers: &[Found], namespaces: &[Found]) -> Vec<Found> {
+    let labelled: BTreeMap<NsId, &Found> =
+        containers.iter().filter_map(|found| Some((namespace(found)?, found))).collect();
+    let merged = attached.iter().map(|found| match namespace(found).and_then(|id| labelled.get(&id)) {
+        Some(container) => with_labels(found.clone(), container),
+        None => found.clone(),
+    });
+    let mut all: Vec<Found> = merged.collect();
+    for source in [containers, namespaces] {
+        let taken: BTreeSet<NsId> = all.iter().filter_map(namespace).collect();
+        let is_free = |found: &&Found| namespace(found).is_none_or(|id| !taken.contains(&id));
+        all.extend(source.iter().filter(is_free).cloned());
+    }
+    all
+}
+
+/// The network namespace of a sender that has its own.
+#[must_use]
+pub fn namespace(found: &Found) -> Option<NsId> {
+    match &found.location {
         Location::Netns(netns) => Some(netns.id),
         _ => None,
+    }
+}
+
+/// The same container with the labels that Docker's API tells of it.
+fn with_labels(mut attached: Found, container: &Found) -> Found {
+    let labelled = container.policy;
+    let own = attached.policy;
+    attached.labels.clone_from(&container.labels);
+    attached.from_image.clone_from(&container.from_image);
+    attached.group = attached.group.or_else(|| container.group.clone());
+    attached.policy = LabelPolicy {
+        weight: own.weight.or(labelled.weight),
+        min: own.min.or(labelled.min),
+        max: own.max.or(labelled.max),
     };
-    let taken: BTreeSet<NsId> = containers.iter().filter_map(id).collect();
-    let free = namespaces.iter().filter(|found| id(found).is_none_or(|id| !taken.contains(&id)));
-    containers.iter().chain(free).cloned().collect()
+    if let LabelPolicy { min: Some(min), max: Some(max), .. } = attached.policy
+        && min > max
+    {
+        attached.policy.min = None;
+        attached.remarks.push(format!("min {min} is ignored: it is above the max of {max}"));
+    }
+    attached.addresses.extend(&container.addresses);
+    attached
 }
 
 #[cfg(test)]
@@ -160,6 +209,9 @@ mod tests {
             from_image: FromImage::default(),
             policy: LabelPolicy::default(),
             group: None,
+            asked_by: BTreeMap::new(),
+            remarks: Vec::new(),
+            unmet: None,
             location: Location::Netns(NetnsRef { path: name.into(), id: NsId { dev: 4, ino } }),
             addresses: Vec::new(),
         }
@@ -171,7 +223,26 @@ mod tests {
         let mut hosted = found("hosted", Source::Docker, 0);
         hosted.location = Location::HostNetwork { cgroup: "/docker/1".into(), pid: 1 };
         let (linked, other) = (found("link", Source::Netns, 1), found("blue", Source::Netns, 2));
-        let all = combine(&[web.clone(), hosted.clone()], &[linked, other.clone()]);
+        let all = combine(&[], &[web.clone(), hosted.clone()], &[linked, other.clone()]);
         assert_eq!(all, [web, hosted, other]);
+    }
+
+    #[test]
+    fn container_of_two_sources_is_cnis_with_its_labels_and_both_limits() {
+        let weight = |n| weir_share::Weight::new(n).ok();
+        let mbit = |n| Some(weir_units::BitRate::mbit(n));
+        let mut pod = found("shop/web", Source::Cni, 1);
+        pod.policy = LabelPolicy { weight: weight(3), min: None, max: mbit(5) };
+        let mut container = found("web", Source::Docker, 1);
+        container.policy = LabelPolicy { weight: weight(9), min: mbit(8), max: mbit(20) };
+        container.group = Some("tenant-a".into());
+        let all = combine(&[pod], &[container.clone()], &[found("cni-1", Source::Netns, 1)]);
+        let [one] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((one.name.as_str(), one.source), ("shop/web", Source::Cni));
+        assert_eq!(one.policy, LabelPolicy { weight: weight(3), min: None, max: mbit(5) });
+        assert_eq!(one.group.as_deref(), Some("tenant-a"));
+        assert_eq!(one.remarks, ["min 8mbit is ignored: it is above the max of 5mbit"]);
+        let alone = combine(&[], &[container.clone()], &[]);
+        assert_eq!(alone, [container]);
     }
 }

@@ -66,6 +66,17 @@ pub enum NetnsError {
     },
 }
 
+impl NetnsError {
+    /// Whether the namespace that was found exists no longer under its path.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            NetnsError::Open { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            NetnsError::NotNetns { .. } | NetnsError::Replaced { .. } => true,
+        }
+    }
+}
+
 impl NsId {
     /// The namespace of the calling thread.
     ///
@@ -191,6 +202,16 @@ pub fn scan(dirs: &[impl AsRef<Path>], filter: &Filter, own: NsId) -> (Vec<Found
     (kept, warnings)
 }
 
+/// Whether a container runtime made the namespace of this name: `cni-UUID` or `netns-UUID`, of containerd,
+/// CRI-O and Podman. A source that knows the container may report it soon.
+#[must_use]
+pub fn is_runtimes(name: &str) -> bool {
+    let uuid = name.strip_prefix("cni-").or_else(|| name.strip_prefix("netns-")).unwrap_or_default();
+    let groups: Vec<&str> = uuid.split('-').collect();
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+        && groups.iter().all(|group| group.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 fn namespaces_in(dir: &Path) -> impl Iterator<Item = (String, NetnsRef)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| {
@@ -210,6 +231,9 @@ fn sharer(name: String, netns: NetnsRef) -> Found {
         from_image: FromImage::default(),
         policy: LabelPolicy::default(),
         group: None,
+        asked_by: BTreeMap::new(),
+        remarks: Vec::new(),
+        unmet: None,
         location: Location::Netns(netns),
         addresses: Vec::new(),
     }
@@ -239,6 +263,17 @@ mod tests {
         }
         let bad = Filter::names(["ok", "a[b"]);
         assert!(matches!(&bad, Err(BadPattern { pattern, at: 1, .. }) if pattern == "a[b"), "{bad:?}");
+    }
+
+    #[test]
+    fn runtimes_namespaces_are_known_by_their_names() {
+        let uuid = "0b9cbd8e-6a1f-52cb-9d0e-f2d1a3b4c5d6";
+        for prefix in ["cni-", "netns-"] {
+            assert!(is_runtimes(&format!("{prefix}{uuid}")));
+        }
+        for other in ["cni-1f", "cni-", "blue", uuid, "cni-0b9cbd8e-6a1f-52cb-9d0e-f2d1a3b4c5dg"] {
+            assert!(!is_runtimes(other), "{other}");
+        }
     }
 
     #[test]

@@ -234,7 +234,7 @@ fn docker_sandboxes_among_named_namespaces_are_not_found_twice() {
         assert!(scan(sandboxes).iter().all(|found| found.name != "default"), "the node's own is found");
         let names = scan(linked.path());
         assert!(matches!(&names[..], [found] if found.name == "web-by-hand"), "{names:?}");
-        let all = weir_discovery::combine(&snapshot.containers, &names);
+        let all = weir_discovery::combine(&[], &snapshot.containers, &names);
         assert_eq!(all, snapshot.containers);
     });
 }

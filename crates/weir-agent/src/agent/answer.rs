@@ -54,6 +54,7 @@ impl Agent {
                     drop(reply.send(weir_api::Doctor { checks }));
                 });
             }
+            Request::Cni(ask) => self.ask_cni(ask),
             Request::Agreements(ask) => self.agree(ask),
             Request::Congestion(ask) => self.ask_congestion(ask),
             Request::Export(reply) => drop(reply.send(self.export())),

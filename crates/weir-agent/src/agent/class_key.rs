@@ -9,6 +9,8 @@ pub(crate) enum ClassSource {
     Absent,
     /// An agreement that selects packets.
     Agreement,
+    /// A container of the CNI plugin.
+    Cni,
     /// A class of the configuration, by interface, cgroup or selector.
     Config,
     Docker,
@@ -21,9 +23,10 @@ pub(crate) enum ClassSource {
 }
 
 impl ClassSource {
-    const ALL: [ClassSource; 7] = [
+    const ALL: [ClassSource; 8] = [
         ClassSource::Absent,
         ClassSource::Agreement,
+        ClassSource::Cni,
         ClassSource::Config,
         ClassSource::Docker,
         ClassSource::Group,
@@ -35,6 +38,7 @@ impl ClassSource {
         match self {
             ClassSource::Absent => "absent",
             ClassSource::Agreement => "agreement",
+            ClassSource::Cni => "cni",
             ClassSource::Config => "config",
             ClassSource::Docker => "docker",
             ClassSource::Group => "group",
@@ -45,7 +49,7 @@ impl ClassSource {
 
     /// Whether a class of this source sends as a container does: a source of the node reported it.
     pub(crate) const fn is_discovered(self) -> bool {
-        matches!(self, ClassSource::Config | ClassSource::Docker | ClassSource::Netns)
+        matches!(self, ClassSource::Cni | ClassSource::Config | ClassSource::Docker | ClassSource::Netns)
     }
 }
 

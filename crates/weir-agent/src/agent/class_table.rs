@@ -19,7 +19,7 @@ use self::{
 };
 use super::class_key::{ClassKey, ClassSource};
 use super::store::{Ledger, Minors, SetLayers};
-use crate::config::{Config, Layer, within};
+use crate::config::{Config, Layer, is_name, no_name, within};
 
 pub(crate) use agreed::Agreed;
 pub(crate) use discovered::DiscoveredClass;
@@ -67,6 +67,8 @@ pub(crate) struct ClassEntry {
 pub(crate) enum Change {
     Added(ClassKey),
     Removed(ClassKey),
+    /// The source of a present class reports another policy or group than before.
+    AskedAnew(ClassKey),
     /// A minimum is not promised, or no longer.
     Unpromised {
         key: ClassKey,
@@ -204,6 +206,7 @@ impl ClassTable {
     /// a promised minimum. Their promises are kept.
     pub(crate) fn update(&mut self, discovered: Vec<DiscoveredClass>, docker_told: bool) -> Vec<Change> {
         let before: BTreeSet<ClassKey> = self.found.iter().map(DiscoveredClass::key).collect();
+        let asked_anew = discovered::asked_anew(&self.found, &discovered);
         let keys: BTreeSet<ClassKey> = discovered.iter().map(DiscoveredClass::key).collect();
         self.awaited = match (docker_told, self.awaited) {
             (false, Awaited::Everyone | Awaited::Docker) => Awaited::Docker,
@@ -220,6 +223,7 @@ impl ClassTable {
         self.accept(self.resolve(&self.config, &self.set, &self.found));
         let mut changes: Vec<Change> = before.difference(&keys).cloned().map(Change::Removed).collect();
         changes.extend(keys.difference(&before).cloned().map(Change::Added));
+        changes.extend(asked_anew.into_iter().map(Change::AskedAnew));
         changes.extend(self.promise_changes());
         changes
     }
@@ -365,11 +369,9 @@ impl ClassTable {
             Ok(key) if key.source() == ClassSource::Absent => Ok(key.name().to_owned()),
             Ok(key) => Ok(key.to_string()),
             Err(e) if e.code == ErrorCode::UnknownName && allow_absent => {
-                let ok = |c: char| c.is_ascii_alphanumeric() || "_.-@+:".contains(c);
-                if name.is_empty() || name.len() > 255 || !name.chars().all(ok) {
-                    return Err(bad(format!(
-                        "`{name}` is not a name: letters, digits and _ . - @ + only, 255 at most"
-                    )));
+                let (_, bare) = name.split_once(':').unwrap_or_default();
+                if !is_name(name) && !is_name(bare) {
+                    return Err(bad(no_name(name)));
                 }
                 Ok(name.to_owned())
             }

@@ -379,7 +379,9 @@ impl Life {
         }
         for change in changes {
             match change {
-                Change::Added(key) => assert!(self.table.entries().contains_key(&key)),
+                Change::Added(key) | Change::AskedAnew(key) => {
+                    assert!(self.table.entries().contains_key(&key));
+                }
                 Change::Removed(key) => {
                     assert!(self.table.entries().get(&key).is_none_or(|e| e.minor.is_none()));
                 }

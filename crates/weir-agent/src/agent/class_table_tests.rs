@@ -20,6 +20,8 @@ fn claim(name: &str) -> DiscoveredClass {
         group: None,
         label: Layer::default(),
         cut: Vec::new(),
+        asked_by: BTreeMap::new(),
+        unmet: None,
         ports: vec![(7, "veth7".to_owned())],
         cgroups: Vec::new(),
         selectors: Vec::new(),
@@ -48,6 +50,20 @@ fn unpromised(table: &ClassTable, key: &str) -> Option<String> {
 
 fn floor(table: &ClassTable, key: &str) -> BitRate {
     table.entries()[key].effective.policy.floor()
+}
+
+#[test]
+fn a_class_that_asks_for_something_else_is_told_once() {
+    let mut table = table_of("");
+    assert_eq!(table.update(vec![claim("web")], true), [Change::Added("docker:web".into())]);
+    let max = Layer { max: Some(BitRate::mbit(5)), ..Layer::default() };
+    let limited = DiscoveredClass { label: max, ..claim("web") };
+    let told = [Change::AskedAnew("docker:web".into())];
+    assert_eq!(table.update(vec![limited.clone()], true), told);
+    assert_eq!(table.entries()["docker:web"].effective.policy.max(), Some(BitRate::mbit(5)));
+    assert_eq!(table.update(vec![limited.clone()], true), []);
+    let grouped = DiscoveredClass { group: Some("a".to_owned()), ..limited };
+    assert_eq!(table.update(vec![grouped], true), told);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Finds the classes of this node: Docker's containers, named namespaces, configured interfaces and
+//! Finds the classes of this node: containers of CNI and of Docker, named namespaces, configured interfaces and
 //! cgroups. It also finds interfaces of unknown containers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +11,15 @@ use weir_discovery::{
     cgroup::{self, Cgroup2},
     combine,
     docker::Snapshot,
+    namespace,
     netns::{self, DIRS, Filter},
     ports,
 };
 use weir_netlink::{InterfaceAddress, Link, Netlink, NetlinkError};
+use weir_units::Instant;
 
 use super::class_key::{ClassKey, ClassSource};
-use super::class_table::discovered::DiscoveredClass;
+use super::{class_table::discovered::DiscoveredClass, cni::Fate, unclaimed::Unclaimed};
 use crate::config::{Config, Granted, Layer, RESERVED, grant};
 
 /// The result of a discovery.
@@ -30,6 +32,8 @@ pub(crate) struct Discovery {
     pub(crate) namespaces: Vec<NetnsRef>,
     /// The network namespaces of classes, by the class's key.
     pub(crate) owners: Vec<(ClassKey, NetnsRef)>,
+    /// What became of the namespaces that CNI reported.
+    pub(crate) fates: BTreeMap<NsId, Fate>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
     /// The uplink, if it exists.
@@ -40,11 +44,22 @@ pub(crate) struct Discovery {
     pub(crate) warnings: Vec<String>,
 }
 
+/// The sources that report containers.
+pub(crate) struct Sources<'a> {
+    /// The containers that CNI reported.
+    pub(crate) attached: &'a [Found],
+    /// Docker's containers; none if Docker is not watched.
+    pub(crate) docker: Option<&'a Snapshot>,
+    /// The namespaces that wait for an owner.
+    pub(crate) unclaimed: &'a mut Unclaimed,
+    pub(crate) now: Instant,
+}
+
 /// Surveys the node. `uplink` is the link's last known index. A renamed link is found by it.
 pub(crate) fn discover(
     netlink: &mut Netlink,
     config: &Config,
-    docker: Option<&Snapshot>,
+    sources: Sources<'_>,
     uplink: Option<u32>,
 ) -> Result<Discovery, NetlinkError> {
     let links = netlink.links()?;
@@ -52,7 +67,7 @@ pub(crate) fn discover(
     let uplink = named.or_else(|| links.iter().find(|l| Some(l.index) == uplink)).cloned();
     let mut discovery = Discovery { uplink: uplink.clone(), mtu: 1500, ..Discovery::default() };
 
-    let found = found(config, docker, &mut discovery.warnings);
+    let found = found(config, sources, &mut discovery.warnings);
     let namespaces = found.iter().enumerate().filter_map(|(i, f)| match &f.location {
         Location::Netns(netns) => Some((i, netns)),
         _ => None,
@@ -61,7 +76,13 @@ pub(crate) fn discover(
     let cgroups = Cgroup2::find();
     for (i, found) in found.iter().enumerate() {
         let mut claim = claim(config, found);
-        discovery.warnings.extend(claim.cut.iter().map(|cut| cut_text(&claim.name, cut)));
+        let remarks = claim.cut.iter().chain(&claim.unmet);
+        discovery.warnings.extend(remarks.map(|cut| cut_text(&claim.name, cut)));
+        if let (Source::Cni, Location::Netns(netns)) = (found.source, &found.location)
+            && let Some(fate) = fate(&ports, i)
+        {
+            discovery.fates.insert(netns.id, fate);
+        }
         match &found.location {
             Location::Netns(netns) => match ports.of.get(&i) {
                 Some(own) => {
@@ -101,6 +122,8 @@ pub(crate) fn discover(
             group: class.group.clone(),
             label: Layer::default(),
             cut: Vec::new(),
+            asked_by: BTreeMap::new(),
+            unmet: None,
             ports: Vec::new(),
             cgroups: Vec::new(),
             selectors: class.selectors.clone(),
@@ -155,7 +178,16 @@ pub(crate) fn discover(
     Ok(discovery)
 }
 
-fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>) -> Vec<Found> {
+/// What became of the `i`th namespace. `None` if the kernel does not tell.
+fn fate(ports: &ports::Ports<usize>, i: usize) -> Option<Fate> {
+    if let Some(own) = ports.of.get(&i) {
+        return Some(if own.is_empty() { Fate::NoPort } else { Fate::HasPort });
+    }
+    let (_, why) = ports.gone.iter().find(|(k, _)| *k == i)?;
+    why.is_gone().then_some(Fate::Gone)
+}
+
+fn found(config: &Config, sources: Sources<'_>, warnings: &mut Vec<String>) -> Vec<Found> {
     let filter = match &config.discover.netns {
         None => Filter::None,
         Some(names) => Filter::names(names.iter().map(String::as_str)).unwrap_or_else(|e| {
@@ -166,15 +198,19 @@ fn found(config: &Config, docker: Option<&Snapshot>, warnings: &mut Vec<String>)
     let own = NsId::own().unwrap_or(NsId { dev: 0, ino: 0 });
     let (namespaces, said) = netns::scan(&DIRS, &filter, own);
     warnings.extend(said.iter().map(ToString::to_string));
+    let Sources { attached, docker, unclaimed, now } = sources;
     if let Some(snapshot) = docker {
         warnings.extend(snapshot.warnings.iter().map(ToString::to_string));
         warnings.extend(snapshot.error.iter().map(ToString::to_string));
     }
-    combine(docker.map_or(&[], |s| &s.containers), &namespaces)
+    let containers = docker.map_or(&[][..], |s| &s.containers);
+    let claimed = attached.iter().chain(containers).filter_map(namespace).collect();
+    combine(attached, containers, &unclaimed.settle(namespaces, &claimed, now))
 }
 
 fn claim(config: &Config, found: &Found) -> DiscoveredClass {
     let (source, kind) = match (found.source, &found.location) {
+        (Source::Cni, _) => (ClassSource::Cni, ClassKind::Container),
         (Source::Docker, Location::HostNetwork { .. }) => (ClassSource::Docker, ClassKind::Cgroup),
         (Source::Docker, _) => (ClassSource::Docker, ClassKind::Container),
         (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),
@@ -188,6 +224,8 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
         group,
         label: layer,
         cut,
+        asked_by: found.asked_by.clone(),
+        unmet: found.unmet.clone(),
         ports: Vec::new(),
         cgroups: Vec::new(),
         selectors: Vec::new(),
@@ -195,7 +233,7 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
     }
 }
 
-/// The status text for a label that was cut.
+/// The status text for a wish that was cut or is not enforced.
 pub(crate) fn cut_text(container: &str, cut: &str) -> String {
     format!("container {container}: {cut}")
 }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::SystemTime};
 use tokio::sync::broadcast;
 use weir_api::{Event, EventKind};
 
-use super::{Agent, class_key::ClassKey, effects::Effects};
+use super::{Agent, class_key::ClassKey, class_table::DiscoveredClass, discover::cut_text, effects::Effects};
 
 /// The number of past events kept for `weir events`.
 const KEPT_EVENTS: usize = 512;
@@ -68,6 +68,21 @@ impl Agent {
             entries.get(key).map_or_else(|| key.name().to_owned(), |entry| entry.class.name.clone())
         };
         self.events.publish(what, key.map(name), agreement, detail);
+    }
+
+    /// Publishes the wishes that are new among those cut, ignored or not enforced.
+    pub(super) fn publish_remarks(&mut self, classes: &[DiscoveredClass]) {
+        for class in classes {
+            let is_new = |cut: &&String| !self.warnings.contains(&cut_text(&class.name, cut));
+            let cut: Vec<String> = class.cut.iter().filter(is_new).cloned().collect();
+            let unmet = class.unmet.as_ref().filter(is_new).cloned();
+            for cut in cut {
+                self.event(EventKind::LabelCut, Some(&class.key()), cut);
+            }
+            if let Some(unmet) = unmet {
+                self.event(EventKind::NotEnforced, Some(&class.key()), unmet);
+            }
+        }
     }
 
     /// Publishes the events of a part, and marks what it asks the loop for.

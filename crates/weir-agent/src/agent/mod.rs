@@ -13,6 +13,7 @@ mod check;
 mod class_key;
 mod class_table;
 mod clock;
+pub(crate) mod cni;
 mod config_file;
 pub(crate) mod congestion;
 mod datapath;
@@ -32,6 +33,7 @@ mod reconcile;
 mod reload;
 mod selector_rules;
 pub(crate) mod store;
+mod unclaimed;
 mod views;
 
 use std::{path::Path, time::Duration};
@@ -52,9 +54,20 @@ use weir_units::{BitRate, Instant, chain};
 
 pub use self::check::check;
 use self::{
-    agree::Agreements, allocate::Allocations, class_table::ClassTable, clock::Clock, config_file::ConfigFile,
-    congestion::CongestionControl, datapath::Datapath, docker::DockerWatch, effects::Effects,
-    events::EventLog, promises::Promises, store::Store,
+    agree::Agreements,
+    allocate::Allocations,
+    class_table::{Change, ClassTable},
+    clock::Clock,
+    cni::CniContainers,
+    config_file::ConfigFile,
+    congestion::CongestionControl,
+    datapath::Datapath,
+    docker::DockerWatch,
+    effects::Effects,
+    events::EventLog,
+    promises::Promises,
+    store::Store,
+    unclaimed::Unclaimed,
 };
 use crate::{
     config::{self, Config},
@@ -86,6 +99,11 @@ struct Agent {
     datapath: Datapath,
     congestion: CongestionControl,
     docker: DockerWatch,
+    /// The containers that the CNI plugin reported.
+    cni: CniContainers,
+    unclaimed: Unclaimed,
+    /// When the node's classes were last discovered.
+    discovered_at: Instant,
     /// Warnings of the last discovery.
     warnings: Vec<String>,
     events: EventLog,
@@ -159,7 +177,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut idle = false;
     loop {
-        let until_change = agent.until_change();
+        let until_change = agent.until_change().min(agent.cni.until_look());
         tokio::select! {
             // A due tick comes before all waiting requests and changes.
             biased;
@@ -183,6 +201,13 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
             () = tokio::time::sleep(until_change) => agent.turn(),
             Some(request) = requests.recv() => {
                 agent.answer(request);
+                if agent.cni.is_awaited() {
+                    // One discovery serves all that wait.
+                    while let Ok(request) = requests.try_recv() {
+                        agent.answer(request);
+                    }
+                    agent.turn();
+                }
                 // The runtime checks its timers only when this task yields.
                 tokio::task::yield_now().await;
             }
@@ -241,6 +266,7 @@ impl Agent {
         };
         store.save_engine(Some(kind.name()))?;
         let docker = DockerWatch::open(classes.config());
+        let cni = CniContainers::open(&config.agent.state, clock::boot_id());
         let mut agent = Agent {
             config_file: ConfigFile::new(path),
             store,
@@ -253,6 +279,9 @@ impl Agent {
             datapath,
             congestion: control,
             docker,
+            cni,
+            unclaimed: Unclaimed::default(),
+            discovered_at: Instant::default(),
             warnings: Vec::new(),
             events: EventLog::new(),
             images: Images::off(),
@@ -294,6 +323,7 @@ impl Agent {
         for text in self.store.said() {
             self.event(EventKind::StateDamaged, None, text);
         }
+        self.pending.rediscover |= self.unclaimed.is_due(self.discovered_at, self.now());
         if self.pending.rediscover {
             self.discover();
         }
@@ -308,6 +338,7 @@ impl Agent {
             self.allocate();
         }
         self.pace();
+        self.answer_cni();
     }
 
     /// Finds the current classes and attaches the classifier to their interfaces.
@@ -316,21 +347,31 @@ impl Agent {
         let snapshot = self.docker.snapshot();
         let docker_told = snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(Unavailable::NotYet)));
         let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
-        let discovery =
-            match discover::discover(&mut self.datapath.netlink, config, snapshot.as_ref(), uplink) {
-                Ok(discovery) => discovery,
-                Err(e) => {
-                    tracing::warn!("cannot look at this node: {}", chain(&e));
-                    self.pending.rediscover = true;
-                    return;
-                }
-            };
+        let now = self.now();
+        let sources = discover::Sources {
+            attached: &self.cni.found(),
+            docker: snapshot.as_ref(),
+            unclaimed: &mut self.unclaimed,
+            now,
+        };
+        let discovery = match discover::discover(&mut self.datapath.netlink, config, sources, uplink) {
+            Ok(discovery) => discovery,
+            Err(e) => {
+                tracing::warn!("cannot look at this node: {}", chain(&e));
+                self.pending.rediscover = true;
+                return;
+            }
+        };
+        self.discovered_at = now;
+        self.pending.rediscover = self.cni.follow(&discovery.fates);
         let device = &self.classes.config().link.device;
         let link = self.datapath.follow_link(device, discovery.uplink.as_ref());
         let woken = self.datapath.wake();
         self.follow_up(link.and(woken));
         let before = self.classes.minors().clone();
         let changes = self.classes.update(discovery.classes.clone(), docker_told);
+        // Labels never change, but CNI may report a pod again.
+        self.pending.reallocate |= changes.iter().any(|change| matches!(change, Change::AskedAnew(_)));
         self.promises.save(&self.store, self.classes.ledger());
         let shape = datapath::shape(self.classes.config(), discovery.mtu);
         if self.classes.minors() != &before || shape != self.datapath.shape {
@@ -352,13 +393,7 @@ impl Agent {
         // The state of the kernel is known only now.
         self.publish_changes(changes);
         self.apply_congestion_rules(&discovery);
-        for class in &discovery.classes {
-            let is_new = |cut: &&String| !self.warnings.contains(&discover::cut_text(&class.name, cut));
-            let fresh: Vec<String> = class.cut.iter().filter(is_new).cloned().collect();
-            for cut in fresh {
-                self.event(EventKind::LabelCut, Some(&class.key()), cut);
-            }
-        }
+        self.publish_remarks(&discovery.classes);
         self.warnings = discovery.warnings;
         self.save_created();
     }

@@ -7,6 +7,7 @@ use super::{
     Agent,
     class_table::Change,
     store::{Ledger, Store},
+    views,
 };
 
 /// The stored promises to classes.
@@ -74,6 +75,11 @@ impl Agent {
                 }
                 Change::Removed(key) => {
                     self.event(EventKind::ClassRemoved, Some(&key), "no longer here".to_owned())
+                }
+                Change::AskedAnew(key) => {
+                    let policy = self.classes.entries().get(&key).map(|entry| entry.effective.policy);
+                    let text = policy.as_ref().map(views::policy_text).unwrap_or_default();
+                    self.event(EventKind::PolicyChanged, Some(&key), text);
                 }
                 Change::Unpromised { key, why } => self.event(EventKind::NotEnforced, Some(&key), why),
                 Change::Promised { key, min } => {

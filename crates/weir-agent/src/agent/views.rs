@@ -19,11 +19,13 @@ pub(super) fn gone(name: &str) -> Error {
     Error::new(ErrorCode::UnknownName, message)
 }
 
-fn origin_text(origin: Origin, name: &str, agreement: Option<&weir_agree::Name>) -> String {
+/// The origin of the value `key` of a class.
+fn origin_text(origin: Origin, key: &str, entry: &ClassEntry) -> String {
+    let (name, agreement) = (&entry.class.name, entry.agreement.as_ref());
     match origin {
         Origin::Default => "built in".to_owned(),
         Origin::Defaults => "[defaults] of the configuration".to_owned(),
-        Origin::Label => "label of the container".to_owned(),
+        Origin::Label => entry.class.asked_by.get(key).map_or("label of the container", |by| by).to_owned(),
         Origin::Config => "configuration".to_owned(),
         Origin::Set => format!("set by hand (`weir unset {name}` takes it away)"),
         Origin::Agreement => match agreement {
@@ -64,6 +66,7 @@ impl Agent {
         warnings.extend(self.congestion.failure().map(str::to_owned));
         warnings.extend(self.datapath.failures.values().cloned());
         warnings.extend(self.promises.error().cloned());
+        warnings.extend(self.cni.failure().cloned());
         warnings.extend(self.unpromised());
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
         warnings.extend(self.clock.doubt());
@@ -170,7 +173,8 @@ impl Agent {
 
     /// The reason if a part of this class's policy is not in force.
     pub(super) fn problem(&self, entry: &ClassEntry) -> Option<String> {
-        self.fault_of(entry).or_else(|| entry.unpromised.as_ref().map(ToString::to_string))
+        let unpromised = || entry.unpromised.as_ref().map(ToString::to_string);
+        self.fault_of(entry).or_else(unpromised).or_else(|| entry.class.unmet.clone())
     }
 
     /// The reason if the kernel does not enforce the promises to this class.
@@ -301,7 +305,6 @@ impl Agent {
             })
             .collect();
         let [w, m, x] = entry.effective.origins;
-        let agreement = entry.agreement.as_ref();
         let policy = entry.effective.policy;
         let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
         let min = match &entry.unpromised {
@@ -311,9 +314,9 @@ impl Agent {
             None => rate(policy.min()),
         };
         let origins = vec![
-            format!("weight {}: {}", policy.weight(), origin_text(w, name, agreement)),
-            format!("min {min}: {}", origin_text(m, name, agreement)),
-            format!("max {}: {}", rate(policy.max()), origin_text(x, name, agreement)),
+            format!("weight {}: {}", policy.weight(), origin_text(w, "weight", entry)),
+            format!("min {min}: {}", origin_text(m, "min", entry)),
+            format!("max {}: {}", rate(policy.max()), origin_text(x, "max", entry)),
         ];
         Explanation { class, reasons, sharers, origins }
     }

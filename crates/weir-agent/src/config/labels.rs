@@ -100,16 +100,20 @@ pub(crate) struct Granted {
     pub(crate) cut: Vec<String>,
 }
 
-/// Limits the labels of `found` to the configured bounds.
+/// Limits the labels of `found`, and its wishes by CNI, to the configured bounds.
 pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
     let labels = &config.labels;
     let asked = found.policy;
-    let mut cut = Vec::new();
+    let mut cut = found.remarks.clone();
+    let place = |key: &str| found.asked_by.get(key).map_or("label", String::as_str);
     let mut counts = |key: &str, asked: Option<String>| {
         let Some(asked) = asked else { return false };
         let why = if !labels.allow.contains(key) {
             "[labels] allow leaves it out".to_owned()
-        } else if labels.from_image || !found.from_image.has(&format!("weir.{key}")) {
+        } else if labels.from_image
+            || found.asked_by.contains_key(key)
+            || !found.from_image.has(&format!("weir.{key}"))
+        {
             return true;
         } else {
             match &found.from_image {
@@ -117,7 +121,7 @@ pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
                 FromImage::Unknown(why) => format!("its image cannot be asked for its labels: {why}"),
             }
         };
-        cut.push(format!("{key} {asked} by label does not count: {why}"));
+        cut.push(format!("{key} {asked} by {} does not count: {why}", place(key)));
         false
     };
     let mut layer = Layer {
@@ -129,13 +133,13 @@ pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
     if let (Some(weight), Some(most)) = (layer.weight, labels.max_weight)
         && weight > most
     {
-        cut.push(format!("weight {weight} by label, cut to {most} by [labels] max_weight"));
+        cut.push(format!("weight {weight} by {}, cut to {most} by [labels] max_weight", place("weight")));
         layer.weight = Some(most);
     }
     if let (Some(min), Some(most)) = (layer.min, labels.max_min)
         && min > most
     {
-        cut.push(format!("min {min} by label, cut to {most} by [labels] max_min"));
+        cut.push(format!("min {min} by {}, cut to {most} by [labels] max_min", place("min")));
         layer.min = Some(most);
     }
     let is_closed = |name: &String| {
@@ -143,7 +147,8 @@ pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
         is_owned && !labels.groups.contains(name)
     };
     if let Some(closed) = group.take_if(|name| is_closed(name)) {
-        cut.push(format!("group {closed} by label does not count: [labels] groups does not list it"));
+        let place = place("group");
+        cut.push(format!("group {closed} by {place} does not count: [labels] groups does not list it"));
     }
     Granted { layer, group, cut }
 }
@@ -179,6 +184,9 @@ mod tests {
                 max: Some(BitRate::mbit(19)),
             },
             group: Some("tenant-a".into()),
+            asked_by: [].into(),
+            remarks: Vec::new(),
+            unmet: None,
             location: Location::Interface("veth1".into()),
             addresses: Vec::new(),
         }
@@ -207,6 +215,25 @@ mod tests {
         let granted = grant(&config("").unwrap(), &miner(FromImage::Unknown("no answer".into())));
         assert_eq!((granted.layer, granted.group), (Layer::default(), None));
         assert!(granted.cut[0].ends_with("its image cannot be asked for its labels: no answer"));
+    }
+
+    #[test]
+    fn wishes_by_cni_count_beside_an_images_labels_and_are_cut_by_name() {
+        let config = config("[labels]\nmax_weight = 10\nallow = [\"weight\", \"max\"]\n").unwrap();
+        let mut pod = miner(all_keys());
+        let asked = |key: &str| format!("annotation weir.dev/{key}");
+        pod.asked_by = [("weight", asked("weight")), ("min", asked("min"))].into();
+        pod.remarks = vec!["annotation weir.dev/max=x is ignored".to_owned()];
+        let granted = grant(&config, &pod);
+        assert_eq!(granted.layer, Layer { weight: Weight::new(10).ok(), min: None, max: None });
+        let said = [
+            "annotation weir.dev/max=x is ignored",
+            "min 18mbit by annotation weir.dev/min does not count: [labels] allow leaves it out",
+            "max 19mbit by label does not count: it comes from the image ([labels] from_image)",
+            "group tenant-a by label does not count: [labels] allow leaves it out",
+            "weight 10000 by annotation weir.dev/weight, cut to 10 by [labels] max_weight",
+        ];
+        assert_eq!(granted.cut, said);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From what Docker says of a container to where its packets can be caught.
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -92,6 +93,9 @@ impl Entry {
             from_image,
             policy,
             group,
+            asked_by: BTreeMap::new(),
+            remarks: Vec::new(),
+            unmet: None,
             location,
             addresses,
         });

@@ -156,6 +156,8 @@ pub(super) fn discovered<'a>(
             group: None,
             label: Layer::default(),
             cut: Vec::new(),
+            asked_by: BTreeMap::new(),
+            unmet: None,
             ports: Vec::new(),
             cgroups: Vec::new(),
             selectors: vec![Selector::from(&agreed.selector)],

@@ -1,5 +1,7 @@
 //! A class as its source reports it.
 
+use std::collections::BTreeMap;
+
 use weir_api::ClassKind;
 
 use crate::agent::class_key::{ClassKey, ClassSource};
@@ -14,8 +16,12 @@ pub(crate) struct DiscoveredClass {
     pub(crate) group: Option<String>,
     /// The policy of its labels, as far as `[labels]` allows it.
     pub(crate) label: Layer,
-    /// The labels that `[labels]` cut, with reasons.
+    /// The wishes that `[labels]` cut or that are ignored, with reasons.
     pub(crate) cut: Vec<String>,
+    /// The place of each wish that is no label, by key.
+    pub(crate) asked_by: BTreeMap<&'static str, String>,
+    /// The wish that weir cannot enforce, if any, with the reason.
+    pub(crate) unmet: Option<String>,
     /// Host-side interfaces: index and name.
     pub(crate) ports: Vec<(u32, String)>,
     /// Cgroups: id and depth.
@@ -37,4 +43,12 @@ impl DiscoveredClass {
         let is_own = self.source != ClassSource::Weir && RESERVED.contains(&name);
         sends && !is_own && (self.name == name || self.key() == name)
     }
+}
+
+/// The classes of both discoveries that ask for something else in the later one.
+pub(super) fn asked_anew(before: &[DiscoveredClass], after: &[DiscoveredClass]) -> Vec<ClassKey> {
+    let asked = |class: &DiscoveredClass| (class.key(), (class.label, class.group.clone()));
+    let before: BTreeMap<ClassKey, (Layer, Option<String>)> = before.iter().map(asked).collect();
+    let after = after.iter().map(asked);
+    after.filter(|(key, now)| before.get(key).is_some_and(|was| was != now)).map(|(key, _)| key).collect()
 }

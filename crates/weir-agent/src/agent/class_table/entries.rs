@@ -36,6 +36,8 @@ impl ClassTable {
             group: None,
             label: Layer::default(),
             cut: Vec::new(),
+            asked_by: BTreeMap::new(),
+            unmet: None,
             ports: Vec::new(),
             cgroups: Vec::new(),
             selectors: Vec::new(),

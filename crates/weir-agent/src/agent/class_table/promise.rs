@@ -207,7 +207,9 @@ fn carry_over(ledger: &Ledger, wants: &BTreeMap<ClassKey, Want>) -> Ledger {
     missing.sort_by_key(|key| ledger[*key].since);
     for old in missing {
         let candidates: &[ClassSource] = match old.source() {
-            ClassSource::Absent => &[ClassSource::Config, ClassSource::Docker, ClassSource::Netns],
+            ClassSource::Absent => {
+                &[ClassSource::Config, ClassSource::Cni, ClassSource::Docker, ClassSource::Netns]
+            }
             source if source.is_discovered() => &[ClassSource::Absent],
             _ => continue,
         };

@@ -1,0 +1,297 @@
+//! Reads the wishes of a container that CNI reports. A wish that makes no sense counts as not given, so a
+//! weaker one shows through.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use weir_api::{Wish, WishPlace, plain};
+use weir_discovery::{
+    LabelPolicy,
+    labels::{LabelError, brief, is_group, rate},
+};
+use weir_units::BitRate;
+
+/// The most remarks about the wishes of one container.
+const MAX_REMARKS: usize = 8;
+/// A burst from here on, in bits, stands for no burst. containerd gives 2^32 - 1 where nobody asks for one.
+const NO_BURST: u64 = i32::MAX as u64;
+
+/// The wishes of a container, read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Wishes {
+    pub(super) policy: LabelPolicy,
+    pub(super) group: Option<String>,
+    /// The place of each wish that counts, by key.
+    pub(super) asked_by: BTreeMap<&'static str, String>,
+    /// Wishes that are ignored, with reasons.
+    pub(super) remarks: Vec<String>,
+    /// The wish that weir cannot enforce.
+    pub(super) unmet: Option<String>,
+}
+
+/// The value that a wish is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Weight,
+    Min,
+    Max,
+    Group,
+    Burst,
+    Download,
+    /// Nothing follows from it alone.
+    Nothing,
+}
+
+/// The value that a wish is about, and the rank of the wish among those about it. A higher rank is stronger.
+fn subject(wish: &Wish) -> Option<(Value, u8)> {
+    let named = |name: &str, rank| {
+        let value = match name {
+            "weight" => Value::Weight,
+            "min" => Value::Min,
+            "max" => Value::Max,
+            "group" => Value::Group,
+            _ => return None,
+        };
+        Some((value, rank))
+    };
+    let bandwidth = |rank| match wish.key.as_str() {
+        "egressRate" => Some((Value::Max, rank)),
+        "egressBurst" => Some((Value::Burst, rank)),
+        "ingressRate" => Some((Value::Download, rank)),
+        // The burst of a rate that is not enforced.
+        "ingressBurst" => Some((Value::Nothing, rank)),
+        _ => None,
+    };
+    match wish.by {
+        WishPlace::Plugin => named(&wish.key, 0).or_else(|| bandwidth(2)),
+        WishPlace::Bandwidth => bandwidth(1),
+        WishPlace::Argument => {
+            let name = wish.key.strip_prefix("WEIR_")?;
+            ["WEIGHT", "MIN", "MAX", "GROUP"].contains(&name).then(|| name.to_ascii_lowercase())?;
+            named(&name.to_ascii_lowercase(), 3)
+        }
+        WishPlace::Annotation => match wish.key.as_str() {
+            "kubernetes.io/egress-bandwidth" => Some((Value::Max, 1)),
+            "kubernetes.io/ingress-bandwidth" => Some((Value::Download, 1)),
+            key => named(key.strip_prefix("weir.dev/")?, 4),
+        },
+    }
+}
+
+/// Reads wishes in any order.
+pub(super) fn read(wishes: &[Wish]) -> Wishes {
+    let mut read = Wishes::default();
+    let mut ranked = Vec::new();
+    for wish in wishes {
+        match subject(wish) {
+            Some((value, rank)) => ranked.push((value, rank, wish)),
+            None => {
+                let known = match wish.by {
+                    WishPlace::Plugin => "weight, min, max, group, egressRate, ingressRate",
+                    WishPlace::Bandwidth => "egressRate, egressBurst, ingressRate, ingressBurst",
+                    WishPlace::Argument => "WEIR_WEIGHT, WEIR_MIN, WEIR_MAX, WEIR_GROUP",
+                    WishPlace::Annotation => "weir.dev/weight, weir.dev/min, weir.dev/max, weir.dev/group",
+                };
+                read.ignore(wish, format!("weir knows {known}"));
+            }
+        }
+    }
+    // The strongest wish comes first. Of two with the same rank the order of the keys decides.
+    ranked.sort_by_key(|(_, rank, wish)| (Reverse(*rank), wish.by, &wish.key));
+    // The ceiling is known when the floor comes.
+    for value in [Value::Weight, Value::Max, Value::Min, Value::Group, Value::Burst, Value::Download] {
+        for (_, _, wish) in ranked.iter().filter(|(about, _, _)| *about == value) {
+            match read.take(value, wish) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(why) => read.ignore(wish, why.to_string()),
+            }
+        }
+    }
+    let more = read.remarks.len().saturating_sub(MAX_REMARKS);
+    if more > 0 {
+        read.remarks.truncate(MAX_REMARKS);
+        read.remarks.push(format!("{more} more wishes are ignored"));
+    }
+    read
+}
+
+impl Wishes {
+    fn ignore(&mut self, wish: &Wish, why: String) {
+        // The key and the value are texts of the pod's author.
+        let text = format!("{wish}={} is ignored: {why}", brief(&wish.value));
+        self.remarks.push(plain(&text));
+    }
+
+    /// Takes a wish, and returns whether it counts.
+    fn take(&mut self, value: Value, wish: &Wish) -> Result<bool, LabelError> {
+        let text = wish.value.as_str();
+        // As CNI and Kubernetes have it, a rate of 0 is no rate.
+        let is_number = matches!(wish.by, WishPlace::Bandwidth) || wish.key.ends_with("Rate");
+        if is_number && text == "0" {
+            return Ok(false);
+        }
+        let key = match value {
+            Value::Weight => {
+                self.policy.weight = Some(text.parse()?);
+                "weight"
+            }
+            Value::Max => {
+                let Some(max) = rate(text, |max| (None, max))? else { return Ok(false) };
+                self.policy.max = Some(max);
+                "max"
+            }
+            Value::Min => {
+                let Some(min) = rate(text, |min| (min, self.policy.max))? else { return Ok(false) };
+                self.policy.min = Some(min);
+                "min"
+            }
+            Value::Group if is_group(text) => {
+                self.group = Some(text.to_owned());
+                "group"
+            }
+            Value::Group => return Err(LabelError::Group),
+            Value::Burst => {
+                let burst: Option<u64> = text.parse().ok();
+                if burst.is_none_or(|burst| (1..NO_BURST).contains(&burst)) {
+                    self.ignore(wish, "a class has no burst of its own".to_owned());
+                }
+                return Ok(false);
+            }
+            Value::Download => {
+                let asked = text.parse().map_or_else(|_| brief(text), |rate: BitRate| rate.to_string());
+                self.unmet =
+                    Some(format!("weir shapes no download, and {wish} asks for {asked} of it at most"));
+                return Ok(true);
+            }
+            Value::Nothing => return Ok(true),
+        };
+        self.asked_by.insert(key, wish.to_string());
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use weir_share::{Policy, Weight};
+
+    use super::*;
+
+    fn wish(by: WishPlace, key: &str, value: &str) -> Wish {
+        Wish { by, key: key.to_owned(), value: value.to_owned() }
+    }
+
+    fn annotation(key: &str, value: &str) -> Wish {
+        wish(WishPlace::Annotation, key, value)
+    }
+
+    #[test]
+    fn the_strongest_place_of_each_value_counts() {
+        let all = [
+            wish(WishPlace::Plugin, "max", "1mbit"),
+            annotation("kubernetes.io/egress-bandwidth", "2M"),
+            wish(WishPlace::Bandwidth, "egressRate", "2000000"),
+            wish(WishPlace::Plugin, "egressRate", "3000000"),
+            wish(WishPlace::Argument, "WEIR_MAX", "4mbit"),
+            annotation("weir.dev/max", "5mbit"),
+        ];
+        let by = ["plugin's configuration", "egress", "egress", "egressRate of", "WEIR_MAX", "weir.dev/max"];
+        for n in 1..=all.len() {
+            let read = read(&all[..n]);
+            let want = [1, 2, 2, 3, 4, 5][n - 1];
+            assert_eq!(read.policy.max, Some(BitRate::mbit(want)), "{n}");
+            assert!(read.asked_by["max"].contains(by[n - 1]), "{n}: {}", read.asked_by["max"]);
+            assert_eq!(read.remarks, Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn a_senseless_wish_is_named_and_the_next_one_counts() {
+        let read = read(&[
+            annotation("weir.dev/max", "fast\u{1b}[31m"),
+            annotation("weir.dev/weight", "0"),
+            annotation("weir.dev/group", "../etc"),
+            annotation("weir.dev/wieght", "3"),
+            annotation("weir.dev/min", "9mbit"),
+            wish(WishPlace::Bandwidth, "egressRate", "4000000"),
+            wish(WishPlace::Plugin, "weight", "2"),
+            wish(WishPlace::Plugin, "wait", "2"),
+        ]);
+        let max = Some(BitRate::mbit(4));
+        assert_eq!(read.policy, LabelPolicy { weight: Weight::new(2).ok(), min: None, max });
+        assert_eq!(read.asked_by["max"], "runtimeConfig.bandwidth.egressRate");
+        assert_eq!(read.asked_by["weight"], "key weight of the plugin's configuration");
+        let said = read.remarks.join("\n");
+        for part in [
+            "annotation weir.dev/wieght=3 is ignored: weir knows weir.dev/weight, weir.dev/min",
+            "key wait of the plugin's configuration=2 is ignored: weir knows weight, min",
+            "annotation weir.dev/max=fast\\u{1b}[31m is ignored: cannot read",
+            "annotation weir.dev/weight=0 is ignored: ",
+            "annotation weir.dev/group=../etc is ignored: a group's name begins",
+            "annotation weir.dev/min=9mbit is ignored: ",
+        ] {
+            assert!(said.contains(part), "{part}:\n{said}");
+        }
+        assert_eq!(read.remarks.len(), 6);
+    }
+
+    #[test]
+    fn a_burst_of_containerd_is_none_and_another_one_is_told() {
+        let with = |burst: &str| {
+            read(&[
+                wish(WishPlace::Bandwidth, "egressRate", "4000000"),
+                wish(WishPlace::Bandwidth, "egressBurst", burst),
+            ])
+            .remarks
+        };
+        for none in ["4294967295", "2147483647", "0"] {
+            assert_eq!(with(none), Vec::<String>::new(), "{none}");
+        }
+        let told =
+            "runtimeConfig.bandwidth.egressBurst=2147483646 is ignored: a class has no burst of its own";
+        assert_eq!(with("2147483646"), [told]);
+        assert_eq!(with("x").len(), 1);
+    }
+
+    #[test]
+    fn a_download_limit_is_told_as_not_enforced() {
+        let none =
+            ["ingressRate", "egressRate", "ingressBurst"].map(|key| wish(WishPlace::Bandwidth, key, "0"));
+        assert_eq!(read(&none), Wishes::default());
+        let both = read(&[
+            wish(WishPlace::Bandwidth, "ingressRate", "4000000"),
+            annotation("kubernetes.io/ingress-bandwidth", "4M"),
+        ]);
+        let told =
+            "weir shapes no download, and runtimeConfig.bandwidth.ingressRate asks for 4mbit of it at most";
+        assert_eq!(both.unmet.as_deref(), Some(told));
+        assert_eq!((both.policy, both.remarks.len()), (LabelPolicy::default(), 0));
+    }
+
+    #[test]
+    fn none_counts_as_not_given() {
+        let read = read(&[annotation("weir.dev/max", "none"), wish(WishPlace::Plugin, "max", "3mbit")]);
+        assert_eq!((read.policy.max, read.remarks.len()), (Some(BitRate::mbit(3)), 0));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_what_is_left_is_a_policy_and_text_of_one_line(
+            asked in prop::collection::vec(
+                (0..4_u8, "weir\\.dev/(min|max|weight|group)|WEIR_(MIN|MAX)|egressRate|min|max|\\PC{0,9}|[\\x00-\\x1f]{1,3}",
+                 "\\PC{0,9}|[0-9]{1,16}(M|mbit)?|[\\x00-\\x1f]{1,3}"),
+                0..40,
+            ),
+        ) {
+            let places = [WishPlace::Plugin, WishPlace::Bandwidth, WishPlace::Argument, WishPlace::Annotation];
+            let wishes: Vec<Wish> = asked.iter().map(|(by, key, value)| wish(places[usize::from(*by)], key, value)).collect();
+            let read = read(&wishes);
+            let LabelPolicy { weight, min, max } = read.policy;
+            prop_assert!(Policy::new(weight.unwrap_or_default(), min, max).is_ok());
+            prop_assert!(read.remarks.len() <= MAX_REMARKS + 1);
+            for text in read.remarks.iter().chain(&read.unmet).chain(read.asked_by.values()) {
+                prop_assert!(!text.contains(char::is_control), "{text:?}");
+            }
+        }
+    }
+}
