@@ -7,5 +7,6 @@ use std::{io, process::ExitCode};
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    cli::run(std::env::args_os(), cli::Look::of_stdout(), &mut io::stdout(), &mut io::stderr())
+    let args = cli::arguments(std::env::args_os());
+    cli::run(args, cli::Look::of_stdout(), &mut io::stdout(), &mut io::stderr())
 }

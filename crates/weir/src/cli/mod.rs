@@ -3,6 +3,7 @@
 mod agree;
 mod beside;
 mod cc;
+mod cni;
 mod doctor;
 mod events;
 mod explain;
@@ -33,6 +34,7 @@ use serde::Serialize;
 use weir_agent::config::ConfigError;
 use weir_api::Client;
 
+pub(crate) use cni::arguments;
 pub(crate) use format::Look;
 
 /// The exit code of a wrong request. The agent was not asked.
@@ -101,6 +103,8 @@ enum Command {
     Agree(agree::AgreeArgs),
     /// Choose congestion control: rules, flows, completion times
     Cc(cc::CcArgs),
+    /// Shape pods from their first packet: the CNI plugin, run by a container runtime
+    Cni(cni::CniArgs),
     /// Pull images once for all: the cache, and who is pointed at it
     Image(image::ImageArgs),
     /// Show the classes as files, one each, that can be read and written
@@ -232,6 +236,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Explain(args) => explain::run(&args, session),
         Command::Agree(args) => agree::run(args, session),
         Command::Cc(args) => cc::run(args, session),
+        Command::Cni(cni::CniArgs {}) => cni::run(session),
         Command::Image(args) => image::run(args, session),
         Command::Fs(args) => fs::run(&args, session),
         Command::Status(args) => status::run(&args, session),
