@@ -32,6 +32,8 @@ for part in $wanted; do
         [ $part = demo ] || add valgrind
         # Keys of WireGuard devices.
         [ $part = demo ] || add wireguard-tools
+        # The reference plugins of CNI, behind which `weir cni` stands.
+        [ $part = demo ] || add containernetworking-plugins
         # Docker's own packages would conflict with the distribution's.
         command -v dockerd >/dev/null || add docker.io containerd runc
         # Not a package of its own everywhere; tests that want it say so where it is missing.
@@ -98,6 +100,21 @@ if ! command -v cargo >/dev/null && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
     sh "$installer" -y -q --profile minimal -c clippy -c rustfmt
     rm -f "$installer"
 fi
+# The program that drives CNI plugins is written in Go, and Debian has no package of it.
+case " $wanted " in
+*" test "*)
+    go=$(PATH=$PATH:/usr/local/go/bin command -v go || true)
+    if ! command -v cnitool >/dev/null; then
+        if [ -n "$go" ]; then
+            say "building cnitool"
+            GOBIN=/usr/local/bin "$go" install github.com/containernetworking/cni/cnitool@v1.3.0 ||
+                say "cannot build cnitool: the test that wants it cannot run"
+        else
+            say "there is no Go to build cnitool (github.com/containernetworking/cni/cnitool): the test that wants it cannot run"
+        fi
+    fi
+    ;;
+esac
 case " $wanted " in
 *" fuzz "*)
     PATH=$HOME/.cargo/bin:$PATH

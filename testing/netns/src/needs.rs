@@ -12,6 +12,8 @@ pub enum Need {
     Rights,
     /// A command, by name.
     Program(&'static str),
+    /// A file, by its path.
+    File(&'static str),
     /// The scheduler's device, `ifb`.
     Ifb,
     /// A queueing discipline, by tc's name.
@@ -42,6 +44,7 @@ impl Need {
         match self {
             Need::Rights => topology::check_rights().is_ok(),
             Need::Program(name) => on_path(name),
+            Need::File(path) => Path::new(path).exists(),
             Need::Ifb => in_a_namespace(|n| n.ip("link add t0 type ifb\n").is_ok()),
             Need::Qdisc(kind) => in_a_namespace(|n| {
                 let parameters = if kind == "tbf" { "rate 1mbit burst 2k limit 10k" } else { "" };
@@ -64,6 +67,7 @@ impl fmt::Display for Need {
         match self {
             Need::Rights => f.write_str("the rights CAP_NET_ADMIN and CAP_SYS_ADMIN (run as root)"),
             Need::Program(name) => write!(f, "the program {name}"),
+            Need::File(path) => write!(f, "the file {path}"),
             Need::Ifb => f.write_str("the kernel's ifb device (CONFIG_IFB)"),
             Need::Qdisc(kind) => write!(f, "the kernel's {kind} qdisc (CONFIG_NET_SCH_*)"),
             Need::BrNetfilter => f.write_str("the kernel's br_netfilter (CONFIG_BRIDGE_NETFILTER)"),
