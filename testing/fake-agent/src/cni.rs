@@ -57,7 +57,7 @@ fn attached(attachment: &CniAttachment) -> Result<CniAttached, Error> {
         class.enforced = false;
         class.not_enforced_because = Some("interface veth9 is not caught yet".to_owned());
     }
-    // What the agent was told, for the test to see.
+    // The test sees the wishes as remarks.
     let remarks = attachment.wishes.iter().map(|wish| format!("{wish}={}", wish.value)).collect();
     Ok(CniAttached { fault: class.not_enforced_because.clone(), class, remarks })
 }

@@ -1,5 +1,5 @@
-//! `weir cni` behind the reference plugins bridge, host-local and portmap: pods that are shaped before their
-//! first packet, an agent that restarts or is away, runtimes that end in the middle of a call.
+//! `weir cni` behind the reference plugins bridge, host-local and portmap. Pods are shaped before their first
+//! packet. The agent restarts or is away. Calls end in the middle.
 
 use std::{
     fs,
@@ -230,7 +230,7 @@ fn pods_of_cnitool_are_shaped_from_their_first_packet_until_del() {
     assert_eq!((class.enforced, class.policy.max), (true, Some(BitRate::mbit(4))));
     assert_eq!(class.policy.weight.get(), 2);
     assert_held(&cni, &name, 4.0);
-    // portmap 1.1.1 looks for its chain of IPv6 also where there is none.
+    // CHECK of portmap 1.1.1 fails for want of an IPv6 chain.
     cni.write_list(&[own.clone()]);
     good(&cni.cnitool("check", &path, arguments, 4));
 

@@ -32,7 +32,7 @@ pub(crate) struct Discovery {
     pub(crate) namespaces: Vec<NetnsRef>,
     /// The network namespaces of classes, by the class's key.
     pub(crate) owners: Vec<(ClassKey, NetnsRef)>,
-    /// What became of the namespaces that CNI reported.
+    /// The fates of the namespaces that CNI reported.
     pub(crate) fates: BTreeMap<NsId, Fate>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
@@ -178,7 +178,7 @@ pub(crate) fn discover(
     Ok(discovery)
 }
 
-/// What became of the `i`th namespace. `None` if the kernel does not tell.
+/// The fate of the `i`th namespace. `None` if the kernel does not tell.
 fn fate(ports: &ports::Ports<usize>, i: usize) -> Option<Fate> {
     if let Some(own) = ports.of.get(&i) {
         return Some(if own.is_empty() { Fate::NoPort } else { Fate::HasPort });

@@ -40,7 +40,7 @@ const MAX_UNKNOWN: usize = 4;
 const MAX_TEXT: usize = 256;
 const MAX_ADDRESSES: usize = 16;
 
-/// What a pod does while it cannot be shaped.
+/// The fate of a pod that cannot be shaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnError {
     /// It starts.
@@ -131,7 +131,7 @@ impl Config {
         listed.iter().map(read).collect::<Option<_>>().ok_or_else(bad)
     }
 
-    /// What the agent is told of an attachment.
+    /// The report of an attachment to the agent.
     pub(super) fn attachment(
         &self,
         key: CniKey,

@@ -78,7 +78,7 @@ fn good(answer: &Answer) -> String {
 #[test]
 fn version_is_told_in_the_version_of_the_request() {
     for version in ["0.1.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "2.0.0"] {
-        // Podman asks with an empty id and a namespace that is none.
+        // Podman asks with an empty id, and `dummy` for a namespace.
         let environment = [("CNI_CONTAINERID", ""), ("CNI_NETNS", "dummy"), ("CNI_IFNAME", "dummy")];
         let answer =
             call(Path::new(NOWHERE), "VERSION", &environment, &json!({ "cniVersion": version }).to_string());
