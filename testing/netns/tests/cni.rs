@@ -142,7 +142,9 @@ impl Cni {
 
     #[track_caller]
     fn add(&self, container: &str, netns: &Path, more: &Value) {
+        let begin = Instant::now();
         good(&self.plugin("ADD", container, netns, more).wait_with_output().expect("it ends"));
+        println!("ADD of {container} took {:.0?}", begin.elapsed());
     }
 
     fn class(&self, name: &str) -> Option<Class> {
@@ -231,7 +233,7 @@ fn pods_of_cnitool_are_shaped_from_their_first_packet_until_del() {
     assert_eq!(class.policy.weight.get(), 2);
     assert_held(&cni, &name, 4.0);
     // CHECK of portmap 1.1.1 fails for want of an IPv6 chain.
-    cni.write_list(&[own.clone()]);
+    cni.write_list(std::slice::from_ref(&own));
     good(&cni.cnitool("check", &path, arguments, 4));
 
     // A second ADD changes the policy in place.
@@ -293,6 +295,7 @@ fn wishes_of_a_pod_are_told_where_they_are_not_in_force() {
     }
     let events = cni.node.weir(&["events", "--json"]);
     assert!(events.contains("not-enforced") && events.contains("weir shapes no download"), "{events}");
+    assert!(events.contains("cni reports it, and it"), "{events}");
     assert!(events.contains("label-cut") && events.contains("weir.dev/max=fast"), "{events}");
     // By hand it is named as in Kubernetes.
     cni.node.weir(&["set", "shop/asks", "weight=3"]);

@@ -12,6 +12,7 @@ use std::{
 };
 
 use glob::Pattern;
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 use super::{Found, FromImage, LabelPolicy, Location, Source, Warning};
 
@@ -111,8 +112,13 @@ impl NetnsRef {
 
 fn open(path: &Path) -> Result<(File, NsId), NetnsError> {
     let error = |source| NetnsError::Open { path: path.to_owned(), source };
-    // Not blocking: the file may be a pipe.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(error)?;
+    // A caller may name any file. Opening a device can change it, so the file is looked at first.
+    let seen = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).map_err(error)?;
+    let system = fstatfs(&seen).map_err(|e| error(e.into()))?;
+    if system.filesystem_type() != NSFS_MAGIC {
+        return Err(NetnsError::NotNetns { path: path.to_owned() });
+    }
+    let file = File::open(format!("/proc/self/fd/{}", seen.as_raw_fd())).map_err(error)?;
     // SAFETY: the descriptor is open, and this request takes no argument, ioctl_nsfs(2).
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), libc::NS_GET_NSTYPE) };
     if kind != libc::CLONE_NEWNET {
@@ -295,6 +301,16 @@ mod tests {
         assert_eq!(scanned(&sandboxes), (vec![], vec![]));
         assert_eq!(scanned(Path::new("/nowhere")), (vec![], vec![]));
         assert_eq!(scan(&[dir.path()], &Filter::None, OTHER), (vec![], vec![]));
+    }
+
+    /// A socket cannot be opened, so its error tells that weir tried.
+    #[test]
+    fn a_file_that_is_no_namespace_is_not_opened() {
+        let dir = tempfile::tempdir().expect("can make a directory");
+        let path = dir.path().join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).expect("can make a socket");
+        let refused = NetnsRef::at(&path);
+        assert!(matches!(refused, Err(NetnsError::NotNetns { .. })), "{refused:?}");
     }
 
     #[test]

@@ -68,8 +68,8 @@ impl Agent {
                 Change::Added(key) => {
                     let fault = self.classes.entries().get(&key).and_then(|entry| self.fault_of(entry));
                     let detail = match fault {
-                        None => "shares the link now".to_owned(),
-                        Some(why) => format!("is here and not enforced: {why}"),
+                        None => format!("{} reports it, and it shares the link now", key.source()),
+                        Some(why) => format!("{} reports it, and it is not enforced: {why}", key.source()),
                     };
                     self.event(EventKind::ClassAdded, Some(&key), detail);
                 }

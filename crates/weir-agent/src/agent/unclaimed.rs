@@ -84,7 +84,7 @@ mod tests {
         let nobody = BTreeSet::new();
         let mut unclaimed = Unclaimed::default();
         let first = unclaimed.settle(vec![old.clone()], &nobody, at(100));
-        assert_eq!(first, [old.clone()], "the first discovery does not wait");
+        assert_eq!(first, std::slice::from_ref(&old), "the first discovery does not wait");
         let all = vec![pod.clone(), old.clone(), by_hand.clone()];
         let mut settle = |now| unclaimed.settle(all.clone(), &nobody, at(now));
         assert_eq!(settle(200), [old.clone(), by_hand.clone()]);

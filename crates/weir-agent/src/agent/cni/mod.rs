@@ -23,7 +23,7 @@ use self::{answer::Waiting, files::Files, wishes::Wishes};
 use crate::config::is_name;
 
 /// The most attachments that the agent knows.
-const MAX_KNOWN: usize = 20_000;
+const MAX_KNOWN: usize = 4_096;
 /// Bounds of the parts of an attachment: the number of wishes and addresses, and bytes of a text.
 const MAX_WISHES: usize = 64;
 const MAX_ADDRESSES: usize = 16;

@@ -292,7 +292,9 @@ fn bad_calls_are_refused_by_the_codes_of_the_specification() {
     let (wrong, typo) =
         (config("1.0.0", &json!({ "onError": 7 })), config("1.0.0", &json!({ "onError": "close" })));
     let deep = "[".repeat(100_000);
-    let cases: &[(&str, &[(&str, &str)], &str, u64, &str)] = &[
+    // Command, environment, standard input; code and message.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, u64, &'a str);
+    let cases: &[Case<'_>] = &[
         ("", &[], &good, 4, "CNI_COMMAND is not set"),
         ("FROB", &[], &good, 4, "CNI_COMMAND is `FROB`"),
         ("add", &[], &good, 4, "CNI_COMMAND is `add`"),
