@@ -61,6 +61,19 @@ impl Histogram {
         self.sum.checked_div(self.count).unwrap_or(0)
     }
 
+    /// Their sum.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// The number of values below `2^bits`. A cell ends at each power of two, so the number is exact.
+    #[must_use]
+    pub fn below_power(&self, bits: u32) -> u64 {
+        let end = cell(1 << bits.min(OCTAVES - 1));
+        self.cells[..end].iter().map(|count| u64::from(*count)).sum()
+    }
+
     /// The greatest; 0 of none.
     #[must_use]
     pub fn most(&self) -> u64 {
@@ -94,5 +107,19 @@ mod tests {
             assert_eq!((cell(top(i)), cell(top(i) + 1)), (i, i + 1), "cell {i}");
         }
         assert_eq!(cell(u64::MAX), CELLS - 1);
+    }
+
+    #[test]
+    fn values_below_a_power_of_two_are_counted_exactly() {
+        let mut histogram = Histogram::default();
+        let values = [0, 7, 8, 1_023, 1_024, 1_025, 4_095, 4_096, 70_000_000];
+        for value in values {
+            histogram.add(value);
+        }
+        for bits in [3, 10, 12, 26, 27] {
+            let below = values.iter().filter(|value| **value < 1 << bits).count() as u64;
+            assert_eq!(histogram.below_power(bits), below, "2^{bits}");
+        }
+        assert_eq!(histogram.sum(), values.iter().sum::<u64>());
     }
 }

@@ -45,4 +45,4 @@ pub use rule::{Action, Change, Direction, MAX_AFTER, MIN_WINDOW, Origin, Rule, R
 pub use rules::{
     Connection, Considered, Explained, MAX_RULES, RuleClass, RuleEntry, Rules, RulesError, Unavailable,
 };
-pub use stats::{Completion, MAX_CELLS, PathRow, Stats, StatsRow, StatsView};
+pub use stats::{Completion, MAX_CELLS, PathRow, Stats, StatsRow, StatsView, TOOK_BITS};

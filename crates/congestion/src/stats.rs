@@ -48,6 +48,10 @@ pub struct Completion {
     pub most_us: u64,
 }
 
+/// The bounds of completion times in a histogram: 2^10 us (1.024 ms) to 2^26 us (67.1 s). At these bounds
+/// the counts are exact.
+pub const TOOK_BITS: [u32; 9] = [10, 12, 14, 16, 18, 20, 22, 24, 26];
+
 /// The results of flows to one network, of one size, with one algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatsRow {
@@ -65,6 +69,12 @@ pub struct StatsRow {
     pub retransmits: u64,
     /// How long they took.
     pub completion: Completion,
+    /// How long they took together, microseconds.
+    #[serde(default)]
+    pub took_us: u64,
+    /// The flows that took less than each of [`TOOK_BITS`], as a power of two in microseconds.
+    #[serde(default)]
+    pub took_below: Vec<u64>,
 }
 
 /// The path to a network.
@@ -155,6 +165,8 @@ impl Stats {
                 p99_us: cell.took.percentile(99.0),
                 most_us: cell.took.most(),
             },
+            took_us: cell.took.sum(),
+            took_below: TOOK_BITS.iter().map(|bits| cell.took.below_power(*bits)).collect(),
         };
         let path = |(to, path): (&IpNet, &Path)| PathRow {
             to: *to,
