@@ -38,8 +38,9 @@ for part in $wanted; do
         command -v dockerd >/dev/null || add docker.io containerd runc
         # Not a package of its own everywhere; tests that want it say so where it is missing.
         command -v bpftool >/dev/null || optional=bpftool
-        # A registry and a client of it; a network file system that caches share in the lab.
-        for program in docker-registry skopeo glusterfs:glusterfs-client glusterd:glusterfs-server; do
+        # A registry and a client of it; a network file system that caches share in the lab; the checks of metrics
+        # and alerts.
+        for program in docker-registry skopeo glusterfs:glusterfs-client glusterd:glusterfs-server promtool:prometheus; do
             command -v "${program%:*}" >/dev/null || optional="$optional ${program#*:}"
         done
         ;;

@@ -1,6 +1,7 @@
-//! The agent's HTTP API on its unix socket. Each route of [`weir_api`]'s table is one request to the
+//! The agent's HTTP API on its unix socket, and a part of it over TCP. Each route of [`weir_api`]'s table is one request to the
 //! agent's loop.
 
+mod accept;
 mod access;
 mod agree;
 mod body;

@@ -97,7 +97,7 @@ pub use plain::{plain, plain_lines};
 pub use runtime::{RuntimeImage, RuntimeImages};
 pub use setting::{ChangeError, Setting, SettingError};
 pub use shapes::*;
-pub use words::{ErrorCode, EventKind};
+pub use words::{ErrorCode, EventKind, NotEnforced};
 
 /// The socket on which the agent listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";

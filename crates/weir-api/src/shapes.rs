@@ -1,4 +1,4 @@
-use crate::{ErrorCode, EventKind};
+use crate::{ErrorCode, EventKind, NotEnforced};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
@@ -120,6 +120,9 @@ pub struct Class {
     pub enforced: bool,
     /// The reason and the remedy if it is not enforced.
     pub not_enforced_because: Option<String>,
+    /// The kind of that reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_enforced: Option<NotEnforced>,
     /// The minimum that is asked for and not promised. `policy.min` is the promised one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpromised: Option<BitRate>,
@@ -178,6 +181,12 @@ pub struct Status {
     pub config: String,
     /// The reason if the changed file was refused. The old configuration stays in force then.
     pub config_error: Option<String>,
+    /// When the configuration in force was taken, milliseconds since the epoch.
+    #[serde(default)]
+    pub config_taken_ms: u64,
+    /// Reasons why the link is not divided as configured. Without a reason it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_ready: Vec<String>,
     /// Parts of the configuration that are not enforced, with reasons.
     pub warnings: Vec<String>,
     /// Notices of damage to the stored state, until an operator acknowledges them.

@@ -178,6 +178,30 @@ words! {
     }
 }
 
+words! {
+    /// The kind of reason why a class is not enforced.
+    NotEnforced {
+        /// An interface of the class is not caught yet.
+        Interface = "interface",
+        /// weir's program cannot be attached to an interface of the class.
+        Program = "program",
+        /// The scheduler has a fault, and no class is enforced.
+        Scheduler = "scheduler",
+        /// The classes have more kinds of selectors than weir tells apart.
+        SelectorKinds = "selector-kinds",
+        /// Selectors select nothing.
+        Selectors = "selectors",
+        /// The packets of the sender cannot be told apart, or the sender is not here.
+        Sender = "sender",
+        /// The minimum that is asked for is not promised.
+        Unpromised = "unpromised",
+        /// A wish of the class that weir does not enforce.
+        Unsupported = "unsupported",
+        /// The host's own traffic is not shared.
+        Uplink = "uplink",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,8 +17,8 @@ use weir_agent::{
 };
 use weir_api::{
     Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Error,
-    ErrorCode, Event, EventKind, Explanation, Export, Origin, PolicyView, RuntimeImage, RuntimeImages,
-    SetPolicies, Sharer, Status, Verdict,
+    ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, PolicyView, RuntimeImage,
+    RuntimeImages, SetPolicies, Sharer, Status, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -69,6 +69,7 @@ pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         local_bytes: Bytes(0),
         enforced: true,
         not_enforced_because: None,
+        not_enforced: None,
         unpromised: None,
         agreement: None,
     }
@@ -99,6 +100,7 @@ pub fn classes() -> Vec<Class> {
     camera.source = "config".to_owned();
     camera.kind = ClassKind::Interface;
     camera.enforced = false;
+    camera.not_enforced = Some(NotEnforced::Sender);
     camera.not_enforced_because = Some("veth7 is not there: check `interface` in `[[class]]`".to_owned());
     let mut host = class("host", BitRate::mbit(5), BitRate::kbit(800));
     host.source = "weir".to_owned();
@@ -165,6 +167,8 @@ pub fn status() -> Status {
         late_us: None,
         config: "/etc/weir/weir.toml".to_owned(),
         config_error: None,
+        config_taken_ms: 1_700_000_000_000,
+        not_ready: vec!["camera: veth7 is not there: check `interface` in `[[class]]`".to_owned()],
         warnings: vec!["camera is not enforced: veth7 is not there".to_owned()],
         notices: Vec::new(),
     }

@@ -262,9 +262,12 @@ fn a_lowered_capacity_costs_the_newest_minimum_alone_also_after_a_restart() {
             assert!(shown.contains(why), "weir {}:\n{shown}", verb.join(" "));
         }
         let metrics = metrics(node);
-        let line = format!("weir_class_enforced{{class=\"{c2}\",source=\"netns\"}} 0.0");
+        let line =
+            format!("weir_class_enforced{{class=\"{c2}\",source=\"netns\",reason=\"unpromised\"}} 0.0");
         assert!(metrics.lines().any(|l| l == line), "{line}\n{metrics}");
-        let line = format!("weir_class_unpromised_min{{class=\"{c2}\",source=\"netns\"}} 5000000.0");
+        let line = format!(
+            "weir_class_unpromised_min_bytes_per_second{{class=\"{c2}\",source=\"netns\"}} 5000000.0"
+        );
         assert!(metrics.lines().any(|l| l == line), "{line}\n{metrics}");
         let handle = one.handle.expect("it has a class");
         let rate = kernel::classes(node.topology.node())[&handle].class.rate;

@@ -12,16 +12,24 @@ pub(super) struct ConfigFile {
     modified: Option<SystemTime>,
     /// The reason if its present content is refused.
     pub(super) error: Option<String>,
+    /// When the configuration in force was taken, milliseconds since the epoch.
+    pub(super) taken_ms: u64,
 }
 
 impl ConfigFile {
     /// A file that was read just now.
     pub(super) fn new(path: &Path) -> ConfigFile {
-        ConfigFile { path: path.to_owned(), modified: modified(path), error: None }
+        ConfigFile { path: path.to_owned(), modified: modified(path), error: None, taken_ms: now_ms() }
     }
 
     pub(super) fn has_changed(&self) -> bool {
         modified(&self.path) != self.modified
+    }
+
+    /// Notes that the file is in force now.
+    pub(super) fn taken(&mut self) {
+        self.error = None;
+        self.taken_ms = now_ms();
     }
 
     /// Begins another reading. Later changes ask for a further one.
@@ -29,6 +37,11 @@ impl ConfigFile {
         self.modified = modified(&self.path);
         self.path.clone()
     }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

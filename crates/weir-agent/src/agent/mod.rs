@@ -21,6 +21,7 @@ mod demand;
 mod discover;
 mod docker;
 mod effects;
+mod enforced;
 mod events;
 mod export;
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl Agent {
                     let effects = self.datapath.fault(chain(&e));
                     self.follow_up(effects);
                 }
-                self.config_file.error = None;
+                self.config_file.taken();
                 self.event(EventKind::Reloaded, None, format!("{} is in force", path.display()));
                 self.keep_promises();
                 self.follow_up(Effects::reallocate(true).and(Effects::rediscover(true)));

@@ -101,6 +101,8 @@ impl Agent {
             config: self.config_file.path.display().to_string(),
             config_error: self.config_file.error.clone(),
             warnings,
+            config_taken_ms: self.config_file.taken_ms,
+            not_ready: self.not_ready(),
             notices: self.store.notices(),
         }
     }
@@ -132,7 +134,7 @@ impl Agent {
             }
             _ => 0,
         };
-        let problem = self.problem(entry);
+        let (not_enforced, problem) = self.not_enforced(entry).unzip();
         let unpromised = entry.unpromised.as_ref().map(|unpromised| unpromised.min);
         let effective = entry.effective;
         Class {
@@ -166,43 +168,10 @@ impl Agent {
             local_bytes: Bytes(local),
             enforced: problem.is_none(),
             not_enforced_because: problem,
+            not_enforced,
             unpromised,
             agreement: entry.agreement.as_ref().map(ToString::to_string),
         }
-    }
-
-    /// The reason if a part of this class's policy is not in force.
-    pub(super) fn problem(&self, entry: &ClassEntry) -> Option<String> {
-        let unpromised = || entry.unpromised.as_ref().map(ToString::to_string);
-        self.fault_of(entry).or_else(unpromised).or_else(|| entry.class.unmet.clone())
-    }
-
-    /// The reason if the kernel does not enforce the promises to this class.
-    pub(super) fn fault_of(&self, entry: &ClassEntry) -> Option<String> {
-        if let Some(error) = self.datapath.scheduler_fault() {
-            return Some(format!("the scheduler has a fault: {error}"));
-        }
-        if let Some(problem) = entry.class.problem.clone() {
-            return Some(problem);
-        }
-        if let Some(why) = entry.class.ports.iter().find_map(|(index, _)| self.datapath.failures.get(index)) {
-            return Some(why.clone());
-        }
-        if let (Some(why), false) = (&self.datapath.rules_failure, entry.class.selectors.is_empty()) {
-            return Some(why.clone());
-        }
-        if entry.minor.is_some_and(|minor| self.datapath.left_out.contains(&minor)) {
-            return Some(
-                "this node tells 64 kinds of selectors apart and others have them: select as others do"
-                    .into(),
-            );
-        }
-        let by_uplink = entry.class.kind == ClassKind::Host || !entry.class.cgroups.is_empty();
-        if by_uplink && let Some(why) = &self.datapath.uplink_failure {
-            return Some(why.clone());
-        }
-        let lost = entry.class.ports.iter().find(|(index, _)| !self.datapath.attachments.catches(*index));
-        lost.map(|(_, name)| format!("interface {name} is not caught yet"))
     }
 
     pub(super) fn explain(&self, key: &ClassKey) -> Explanation {

@@ -14,13 +14,12 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use weir_api::{Event, EventKind};
 
+use super::accept::ranges;
+
 /// The stream in the form that `headers` request. Without `live` it ends after `kept`.
 pub(super) fn response(kept: Vec<Event>, live: Option<Receiver<Event>>, headers: &HeaderMap) -> Response {
     let feed = Feed { kept: kept.into_iter(), live, last: None }.stream();
-    let wants_sse = headers
-        .get_all(header::ACCEPT)
-        .iter()
-        .any(|accept| accept.to_str().is_ok_and(|accept| accept.contains("text/event-stream")));
+    let wants_sse = ranges(headers).any(|range| range.essence == "text/event-stream");
     if wants_sse {
         let events = feed.map(|event| {
             Ok::<_, Infallible>(sse::Event::default().id(event.seq.to_string()).data(json(&event)))

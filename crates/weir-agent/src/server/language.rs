@@ -8,6 +8,8 @@ use axum::{
 };
 use weir_agree::{Fault, FaultCode, Language, Utc};
 
+use super::accept::ranges;
+
 /// The supported media types.
 const TYPES: [(&str, Language); 6] = [
     ("application/xml", Language::Xml),
@@ -52,31 +54,27 @@ pub(super) fn of_body(headers: &HeaderMap) -> Result<Option<Language>, Refusal> 
 
 /// The language of the answer: the one that `Accept` prefers, or `otherwise` without a preference.
 pub(super) fn of_answer(headers: &HeaderMap, otherwise: Language) -> Result<Language, Refusal> {
-    let said: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
-    let said = said.join(",");
-    if said.trim().is_empty() {
-        return Ok(otherwise);
-    }
     let mut best: Option<(f32, Language)> = None;
-    for range in said.split(',') {
-        let mut parts = range.split(';');
-        let essence = parts.next().unwrap_or_default().trim();
-        let weight = parts.find_map(|p| p.trim().strip_prefix("q=")).map_or(Ok(1.0), str::parse::<f32>);
-        let weight = weight.unwrap_or(0.0);
-        let found = match essence {
+    let mut said = Vec::new();
+    for range in ranges(headers) {
+        said.push(range.essence);
+        let found = match range.essence {
             "*/*" | "application/*" => Some(otherwise),
             "text/*" => Some(Language::Xml),
             essence => language(essence),
         };
         if let Some(found) = found
-            && weight > 0.0
-            && best.is_none_or(|(other, _)| weight > other)
+            && range.weight > 0.0
+            && best.is_none_or(|(other, _)| range.weight > other)
         {
-            best = Some((weight, found));
+            best = Some((range.weight, found));
         }
     }
+    if said.is_empty() {
+        return Ok(otherwise);
+    }
     best.map(|(_, language)| language)
-        .ok_or_else(|| unknown(StatusCode::NOT_ACCEPTABLE, format!("cannot answer with {said}")))
+        .ok_or_else(|| unknown(StatusCode::NOT_ACCEPTABLE, format!("cannot answer with {}", said.join(", "))))
 }
 
 /// The HTTP status of a fault.

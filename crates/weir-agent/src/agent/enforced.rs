@@ -1,0 +1,80 @@
+//! Whether the kernel holds what the configuration says, and the reasons if it does not.
+
+use weir_api::{ClassKind, NotEnforced};
+
+use super::{Agent, class_table::ClassEntry};
+
+/// The most reasons that [`Agent::not_ready`] gives.
+const MAX_REASONS: usize = 8;
+
+impl Agent {
+    /// The reason if a part of this class's policy is not in force.
+    pub(super) fn problem(&self, entry: &ClassEntry) -> Option<String> {
+        self.not_enforced(entry).map(|(_, why)| why)
+    }
+
+    /// The reason if a part of this class's policy is not in force, and the kind of reason.
+    pub(super) fn not_enforced(&self, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
+        let unpromised = || Some((NotEnforced::Unpromised, entry.unpromised.as_ref()?.to_string()));
+        let unmet = || Some((NotEnforced::Unsupported, entry.class.unmet.clone()?));
+        self.fault(entry).or_else(unpromised).or_else(unmet)
+    }
+
+    /// The reason if the kernel does not enforce the promises to this class.
+    pub(super) fn fault_of(&self, entry: &ClassEntry) -> Option<String> {
+        self.fault(entry).map(|(_, why)| why)
+    }
+
+    fn fault(&self, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
+        if let Some(error) = self.datapath.scheduler_fault() {
+            return Some((NotEnforced::Scheduler, format!("the scheduler has a fault: {error}")));
+        }
+        if let Some(problem) = entry.class.problem.clone() {
+            return Some((NotEnforced::Sender, problem));
+        }
+        if let Some(why) = entry.class.ports.iter().find_map(|(index, _)| self.datapath.failures.get(index)) {
+            return Some((NotEnforced::Program, why.clone()));
+        }
+        if let (Some(why), false) = (&self.datapath.rules_failure, entry.class.selectors.is_empty()) {
+            return Some((NotEnforced::Selectors, why.clone()));
+        }
+        if entry.minor.is_some_and(|minor| self.datapath.left_out.contains(&minor)) {
+            let why = "this node tells 64 kinds of selectors apart and others have them: select as others do";
+            return Some((NotEnforced::SelectorKinds, why.to_owned()));
+        }
+        let by_uplink = entry.class.kind == ClassKind::Host || !entry.class.cgroups.is_empty();
+        if by_uplink && let Some(why) = &self.datapath.uplink_failure {
+            return Some((NotEnforced::Uplink, why.clone()));
+        }
+        let lost = entry.class.ports.iter().find(|(index, _)| !self.datapath.attachments.catches(*index));
+        lost.map(|(_, name)| (NotEnforced::Interface, format!("interface {name} is not caught yet")))
+    }
+
+    /// The reasons why the link is not divided as configured; none if it is.
+    pub(super) fn not_ready(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if !self.datapath.has_seen_link() {
+            reasons.push("the agent has not looked at the link yet".to_owned());
+        } else if !self.datapath.is_link_up() {
+            reasons.push(format!("{} is gone or down", self.classes.config().link.device));
+        }
+        if self.config_file.error.is_some() {
+            reasons.push(format!(
+                "{} was refused, and an older text is in force",
+                self.config_file.path.display()
+            ));
+        }
+        if let Some(error) = self.datapath.scheduler_fault() {
+            reasons.push(format!("the scheduler has a fault: {error}"));
+            return reasons;
+        }
+        let lost = |entry: &ClassEntry| Some(format!("{}: {}", entry.class.name, self.problem(entry)?));
+        let mut lost = self.classes.entries().values().filter_map(lost);
+        reasons.extend(lost.by_ref().take(MAX_REASONS));
+        let more = lost.count();
+        if more > 0 {
+            reasons.push(format!("{more} more classes are not enforced (`weir ps` lists all)"));
+        }
+        reasons
+    }
+}

@@ -1,0 +1,126 @@
+//! Writes families of metrics.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
+    registry::{Metric, Registry, Unit},
+};
+use weir_units::BitRate;
+
+/// The unit of rates.
+pub(super) const PER_SECOND: &str = "bytes_per_second";
+/// The unit of sizes.
+pub(super) const BYTES: &str = "bytes";
+/// The unit of times.
+pub(super) const SECONDS: &str = "seconds";
+/// The unit of numbers without one.
+pub(super) const NONE: &str = "";
+
+/// A rate in bytes per second, as is usual in Prometheus.
+pub(super) fn bytes_per_second(rate: BitRate) -> f64 {
+    rate.0 as f64 / 8.0
+}
+
+/// 1 for yes, 0 for no.
+pub(super) fn flag(yes: bool) -> f64 {
+    f64::from(u8::from(yes))
+}
+
+/// All that a set of labels has to be.
+pub(super) trait Labels:
+    EncodeLabelSet + Clone + std::hash::Hash + Eq + std::fmt::Debug + Send + Sync + 'static
+{
+}
+impl<L: EncodeLabelSet + Clone + std::hash::Hash + Eq + std::fmt::Debug + Send + Sync + 'static> Labels
+    for L
+{
+}
+
+/// The metrics of one answer. Names have the prefix `weir_` and end with their unit.
+pub(super) struct Page(Registry);
+
+impl Page {
+    pub(super) fn new() -> Page {
+        Page(Registry::with_prefix("weir"))
+    }
+
+    /// A family of any type.
+    pub(super) fn register(&mut self, name: impl Into<String>, unit: &str, help: &str, metric: impl Metric) {
+        match unit {
+            NONE => self.0.register(name, help, metric),
+            unit => self.0.register_with_unit(name, help, Unit::Other(unit.to_owned()), metric),
+        }
+    }
+
+    /// Facts that do not change, as labels.
+    pub(super) fn info(&mut self, name: &str, help: &str, labels: impl Labels) {
+        self.register(name, NONE, help, Info::new(labels));
+    }
+
+    pub(super) fn gauge(&mut self, name: &str, unit: &str, help: &str, value: f64) {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(value);
+        self.register(name, unit, help, gauge);
+    }
+
+    pub(super) fn counter(&mut self, name: impl Into<String>, help: &str, value: u64) {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        self.register(name, NONE, help, counter);
+    }
+
+    /// One gauge for each set of labels.
+    pub(super) fn gauges<L: Labels>(
+        &mut self,
+        name: &str,
+        unit: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
+    ) {
+        let family = Family::<L, Gauge<f64, AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).set(value);
+        }
+        self.register(name, unit, help, family);
+    }
+
+    /// One counter for each set of labels.
+    pub(super) fn counters<L: Labels>(
+        &mut self,
+        name: &str,
+        unit: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) {
+        let family = Family::<L, Counter>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).inc_by(value);
+        }
+        self.register(name, unit, help, family);
+    }
+
+    /// One counter of a fraction for each set of labels.
+    pub(super) fn counters_of_fractions<L: Labels>(
+        &mut self,
+        name: &str,
+        unit: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
+    ) {
+        let family = Family::<L, Counter<f64, AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).inc_by(value);
+        }
+        self.register(name, unit, help, family);
+    }
+
+    /// The metrics as OpenMetrics' text.
+    pub(super) fn openmetrics(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut text, &self.0);
+        text
+    }
+}
