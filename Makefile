@@ -70,10 +70,10 @@ demo: release
 
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
 # The program is the debug build of the tests.
-SHORT := active auto bad_input change cni congestion_rules docker drift faults images input lifecycle promise socket state
+SHORT := active api auto bad_input change cni congestion_rules docker drift faults images input lifecycle promise socket state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
 # `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
-BESIDE_GUESTS := bad_input congestion_rules drift images input socket state
+BESIDE_GUESTS := api bad_input congestion_rules drift images input socket state
 REST_BESIDE_GUESTS := congestion export fs in_place pacing shares
 DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 RELEASE_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh
@@ -225,6 +225,7 @@ install: release
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -Dm644 packaging/weir.toml $(DESTDIR)/etc/weir/weir.toml
 	install -Dm644 docs/weir.toml $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
 	install -Dm644 packaging/weir-engine-user.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir-engine-user.conf
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/weir/prometheus packaging/prometheus/weir.*
 	install -Dm644 packaging/weir.sysusers $(DESTDIR)/usr/lib/sysusers.d/weir.conf
 	test -n "$(DESTDIR)" || getent group weir > /dev/null || groupadd --system weir
 	test -n "$(DESTDIR)" || getent passwd weir-images > /dev/null || \
@@ -242,6 +243,7 @@ install-fs: release
 	install -Dm755 target/release/weir-fs $(DESTDIR)$(PREFIX)/bin/weir-fs
 
 uninstall:
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/weir/prometheus
 	rm -f $(DESTDIR)$(PREFIX)/share/doc/weir/weir-engine-user.conf
 	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)$(PREFIX)/bin/weir-lab $(DESTDIR)$(PREFIX)/bin/weir-fs $(DESTDIR)/etc/systemd/system/weir.service
 	rm -f $(DESTDIR)/etc/systemd/system/weir-images.service

@@ -2,6 +2,7 @@
 
 mod access;
 mod agreements;
+mod api;
 mod check;
 mod fault;
 mod labels;
@@ -25,6 +26,7 @@ use fault::fault;
 pub use access::Rights;
 pub(crate) use access::{Access, GROUP, Right};
 pub(crate) use agreements::{Agreements, Decide};
+pub(crate) use api::Api;
 pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
 
@@ -83,6 +85,8 @@ pub struct Config {
     pub(crate) images: Option<weir_image::Settings>,
     #[serde(default)]
     pub(crate) access: Access,
+    #[serde(default)]
+    pub(crate) api: Api,
 }
 
 impl Config {

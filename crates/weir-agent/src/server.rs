@@ -1,5 +1,5 @@
-//! The agent's HTTP API on its unix socket, and a part of it over TCP. Each route of [`weir_api`]'s table is one request to the
-//! agent's loop.
+//! The agent's HTTP API on its unix socket, and a part of it over TCP. Each route of [`weir_api`]'s table
+//! is one request to the agent's loop.
 
 mod accept;
 mod access;
@@ -9,14 +9,18 @@ mod cni;
 mod congestion;
 mod connections;
 mod events;
+mod health;
 mod images;
 mod language;
 mod metrics;
 mod peer;
 mod socket;
+mod tcp;
 
 #[cfg(test)]
 mod agree_tests;
+#[cfg(test)]
+mod tcp_tests;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +47,7 @@ pub use access::Access;
 use body::{Body, Follow, Name};
 pub use socket::Socket;
 pub(crate) use socket::admit;
+pub use tcp::Port;
 
 /// The time limit of the agent's loop. It is shorter than a client's limit, so that the client gets the
 /// reason.
@@ -83,6 +88,7 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/events", get(events))
         .with_state(control.clone())
         .merge(cni::router(control.clone()))
+        .merge(health::router(control.clone()))
         .merge(congestion::router(control.clone()))
         .merge(agree::router(control))
         .merge(images::router(images))

@@ -36,7 +36,9 @@
 //! | `GET /v1/images/warm/{id}` | | [`Warming`] |
 //! | `POST /v1/images/scrub` | [`ScrubImages`] | [`Scrub`] |
 //! | `GET /v1/images/scrub` | | [`Scrub`] |
-//! | `GET /metrics` | | OpenMetrics' text, for Prometheus |
+//! | `GET /metrics` | | Prometheus' text format, or OpenMetrics if `Accept` prefers it |
+//! | `GET /healthz` | | [`Health`]: the agent's loop answers |
+//! | `GET /readyz` | | [`Ready`], with status 503 if the link is not divided as configured |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object per line, or server-sent events if `Accept` asks for `text/event-stream` |
 //!
 //! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML. `Content-Type`

@@ -194,6 +194,24 @@ pub struct Status {
     pub notices: Vec<String>,
 }
 
+/// The answer of `/healthz`: the agent's loop answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// True. An agent whose loop does not answer gives an [`Error`] instead.
+    pub healthy: bool,
+    /// Seconds since the agent started.
+    pub uptime_s: u64,
+}
+
+/// The answer of `/readyz`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Whether the link is divided as configured.
+    pub ready: bool,
+    /// The reasons if it is not.
+    pub reasons: Vec<String>,
+}
+
 /// A change to one class's policy.
 ///
 /// An omitted field stays as it is. `null` or `"none"` removes the value of `weir set`, so that the

@@ -73,7 +73,7 @@ use self::{
 use crate::{
     config::{self, Config},
     images::{Images, OnFault},
-    server::{self, Access, Socket},
+    server::{self, Access, Port, Socket},
 };
 
 /// The interval between two reads of the queues. It is short enough that a class that wakes gets its
@@ -110,6 +110,8 @@ struct Agent {
     events: EventLog,
     images: Images,
     access: Access,
+    /// The part of the API that is open over TCP.
+    port: Port,
     started: std::time::Instant,
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
@@ -151,6 +153,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut events = images.events();
     agent.images = images.clone();
     agent.access = access.clone();
+    let port = tokio::spawn(agent.port.clone().serve(control.clone(), images.clone()));
     let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), access));
 
     // SAFETY: `LinkEvents` owns its socket and always answers with the same descriptor. It is not taken
@@ -235,6 +238,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     agent.event(EventKind::Stopping, None, "putting everything back".to_owned());
     api.abort();
+    port.abort();
     images.stop();
     agent.close().await
 }
@@ -287,6 +291,7 @@ impl Agent {
             events: EventLog::new(),
             images: Images::off(),
             access: Access::default(),
+            port: Port::new(config.api.listen),
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
             reconciled_at: std::time::Instant::now(),

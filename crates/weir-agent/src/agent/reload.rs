@@ -44,6 +44,7 @@ impl Agent {
             server::admit(&config.agent.socket, &rights)
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
             self.access.set(rights);
+            self.port.set(config.api.listen);
             let docker = self.classes.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.classes.reconfigure(config);

@@ -72,6 +72,7 @@ impl Agent {
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
         warnings.extend(self.images.runtime().warning());
+        warnings.extend(self.port.failure());
         if excess > BitRate::ZERO {
             warnings.push(format!("agreements are promised {excess} more than may be reserved of the link"));
         }
@@ -100,9 +101,9 @@ impl Agent {
                 .map(|late| u64::try_from(late.lost.as_micros()).unwrap_or(u64::MAX)),
             config: self.config_file.path.display().to_string(),
             config_error: self.config_file.error.clone(),
-            warnings,
             config_taken_ms: self.config_file.taken_ms,
             not_ready: self.not_ready(),
+            warnings,
             notices: self.store.notices(),
         }
     }
@@ -167,8 +168,8 @@ impl Agent {
             }),
             local_bytes: Bytes(local),
             enforced: problem.is_none(),
-            not_enforced_because: problem,
             not_enforced,
+            not_enforced_because: problem,
             unpromised,
             agreement: entry.agreement.as_ref().map(ToString::to_string),
         }

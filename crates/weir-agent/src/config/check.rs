@@ -6,7 +6,7 @@ use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::BitRate;
 
 use super::{
-    ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements,
+    ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements, api,
     fault::{Fault, fault},
     labels,
 };
@@ -108,6 +108,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return Err(fault("[images.runtime] docker", detail));
         }
     }
+    api::check(config)?;
     labels::check(config)?;
     check_selectors(&config.classes)?;
     check_minima(config)

@@ -164,6 +164,13 @@ fn every_bad_value_is_refused_and_named() {
         (&format!("{LINK}engine = \"bpf-credit\"\nform = \"literal\"\n"), "unknown variant `literal`"),
         (&format!("{LINK}engine = \"bpf-credit-paper\"\n"), "there is no engine `bpf-credit-paper`"),
         (&format!("{LINK}speed = 3\n"), "unknown field `speed`"),
+        (&format!("{LINK}[api]\nlisten = \"9798\"\n"), "invalid socket address"),
+        (&format!("{LINK}[api]\nlisten = \"127.0.0.1:0\"\n"), "[api] listen: port 0 is no port"),
+        (&format!("{LINK}[api]\ntoken = \"x\"\n"), "unknown field `token`"),
+        (
+            &format!("{LINK}[api]\nlisten = \"127.0.0.1:5050\"\n[images]\nbudget = \"1GiB\"\n"),
+            "[api] listen: 127.0.0.1:5050 is the address of [images]",
+        ),
         (&format!("{LINK}engine = \"cbq\"\n"), "there is no engine `cbq`: auto, "),
         (&format!("{LINK}local = [\"10.0.0.0/99\"]\n"), "cannot read `10.0.0.0/99` as a network"),
         (&format!("{LINK}[[class]]\nname = \"a\"\nweight = 0\n"), "cannot use `0` as a weight"),

@@ -48,7 +48,7 @@ impl Access {
 /// The right `own` lets a caller end and renew its own agreements. Those of other users need `admin`.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 49] = [
+pub(super) const ROUTES: [(&str, &str, Right); 51] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
@@ -64,6 +64,8 @@ pub(super) const ROUTES: [(&str, &str, Right); 49] = [
     ("DELETE", "/v1/cni", Operate),
     ("POST", "/v1/cni/check", Read),
     ("POST", "/v1/cni/keep", Operate),
+    ("GET", "/healthz", Read),
+    ("GET", "/readyz", Read),
     ("GET", "/v1/congestion", Read),
     ("GET", "/v1/congestion/explain", Read),
     ("GET", "/v1/congestion/flows", Read),

@@ -29,7 +29,7 @@ const MAX_OF_USER: usize = 32;
 /// The time limit of a request's head, and of silence between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause of the listener if the system lacks descriptors or memory for a connection.
-const REST: Duration = Duration::from_millis(100);
+pub(super) const REST: Duration = Duration::from_millis(100);
 /// The number of bodies above [`SMALL_BODY`](super::body::SMALL_BODY) read at a time. Root has this
 /// number, and all other users together have the same.
 const LARGE_BODIES: usize = 2;
@@ -119,14 +119,20 @@ pub(super) async fn serve(listener: UnixListener, router: Router) -> Infallible 
     }
 }
 
+/// HTTP with a time limit of each head, and with a bound of the head in bytes.
+pub(super) fn http(max_head: usize) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(max_head);
+    http
+}
+
 async fn converse(stream: UnixStream, caller: Caller, router: Router, _place: Place) {
     let answer = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(caller.clone());
         let mut router = router.clone();
         async move { router.call(request.map(Body::new)).await }
     });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 << 10);
+    let http = http(64 << 10);
     if let Err(e) = http.serve_connection(TokioIo::new(stream), answer).await {
         tracing::debug!("a connection to the socket ended: {e}");
     }
@@ -134,11 +140,16 @@ async fn converse(stream: UnixStream, caller: Caller, router: Router, _place: Pl
 
 /// Sends the reason of the refusal, as far as the socket's buffer takes it.
 fn refuse(stream: &UnixStream, why: &str) {
+    let _ = stream.try_write(refusal(why).as_bytes());
+}
+
+/// The answer to a connection for which there is no place.
+pub(super) fn refusal(why: &str) -> String {
     let failure =
         Failure::new(ErrorCode::Busy, format!("cannot take another connection: {why}; close some, or wait"));
     let body = serde_json::to_string(&failure.0).unwrap_or_default();
     let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close";
-    let _ = stream.try_write(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
 #[cfg(test)]

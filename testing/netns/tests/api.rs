@@ -1,0 +1,82 @@
+//! The API of a real agent over TCP: metrics, health and readiness follow what happens to the link.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use weir_netlab::topology::{Spec, UPLINK};
+use weir_netns_tests::{Need, Node, can_run, containers, http};
+
+/// The time limit of a change to be seen.
+const SEEN: Duration = Duration::from_secs(5);
+
+/// The answer over TCP inside the node's network: status and text.
+fn ask(node: &Node, address: SocketAddr, path: &str) -> (u16, String) {
+    let exchange = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(
+            format!("GET {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n").as_bytes(),
+        )?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    match node.topology.node().within(exchange).expect("the namespace is here") {
+        Ok(text) => (text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), text),
+        Err(e) => (0, e.to_string()),
+    }
+}
+
+/// Waits for an answer of this path with the status and the text.
+fn wait_for(node: &Node, address: SocketAddr, path: &str, status: u16, text: &str) {
+    let end = Instant::now() + SEEN;
+    loop {
+        let (got, said) = ask(node, address, path);
+        if got == status && said.contains(text) {
+            return;
+        }
+        assert!(Instant::now() < end, "{path} is not {status} with {text}: {got} {said}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn readiness_over_tcp_follows_the_link_and_the_configuration() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    let (first, second): (SocketAddr, SocketAddr) =
+        ("127.0.0.1:9798".parse().unwrap(), "127.0.0.1:9799".parse().unwrap());
+    let at = |node: &Node, address| node.config().sections(&format!("[api]\nlisten = \"{address}\"\n"));
+    let config = at(&node, first);
+    node.start(&config);
+    wait_for(&node, first, "/readyz", 200, "\"ready\":true");
+    wait_for(&node, first, "/metrics", 200, "\nweir_ready 1.0\n");
+    wait_for(&node, first, "/healthz", 200, "\"healthy\":true");
+
+    node.sh(&["ip", "link", "set", "dev", UPLINK, "down"]);
+    wait_for(&node, first, "/readyz", 503, &format!("{UPLINK} is gone or down"));
+    wait_for(&node, first, "/metrics", 200, "\nweir_ready 0.0\n");
+    wait_for(&node, first, "/healthz", 200, "\"healthy\":true");
+    node.sh(&["ip", "link", "set", "dev", UPLINK, "up"]);
+    wait_for(&node, first, "/readyz", 200, "\"ready\":true");
+
+    // A refused file leaves the old one in force, and the agent is not ready.
+    let bad = node.config().sections("[api]\nlisten = \"127.0.0.1\"\n");
+    node.agent().rewrite(&bad).expect("it can be written");
+    wait_for(&node, first, "/readyz", 503, "was refused");
+    wait_for(&node, first, "/metrics", 200, "\nweir_config_last_reload_successful 0.0\n");
+    // The port moves with the file. The unix socket has the same routes.
+    let moved = at(&node, second);
+    node.agent().rewrite(&moved).expect("it can be written");
+    wait_for(&node, second, "/metrics", 200, "\nweir_config_last_reload_successful 1.0\n");
+    assert_eq!(ask(&node, first, "/readyz").0, 0, "the old port is open");
+    let (status, text) = http(node.client().socket(), "GET /readyz", "", b"").expect("the socket answers");
+    assert!(status == 200 && text.contains("\"ready\":true"), "{status} {text}");
+    assert_eq!(ask(&node, second, "/v1/status").0, 404);
+}
