@@ -7,7 +7,11 @@ use std::{
 
 fn weir() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.env_remove("WEIR_SOCKET").env_remove("WEIR_LOG").env_remove("NO_COLOR");
+    command
+        .env_remove("WEIR_SOCKET")
+        .env_remove("WEIR_LOG")
+        .env_remove("WEIR_LOG_FORMAT")
+        .env_remove("NO_COLOR");
     command
 }
 
@@ -86,4 +90,15 @@ fn a_log_level_that_makes_no_sense_is_refused() {
         weir().env("WEIR_LOG", "weir=loud").args(["agent", "--config", "/nowhere"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("`weir=loud` in WEIR_LOG"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_log_format_that_makes_no_sense_is_refused() {
+    let output = run(&["agent", "--config", "/nowhere", "--log-format", "xml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains("xml") && said.contains("journal"), "{said}");
+    let output = weir().env("WEIR_LOG_FORMAT", "xml").args(["image", "serve"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("`xml` in WEIR_LOG_FORMAT"), "{}", text(&output.stderr));
 }

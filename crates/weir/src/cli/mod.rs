@@ -12,6 +12,7 @@ mod format;
 mod fs;
 mod image;
 mod lab;
+mod log;
 mod manual;
 mod ps;
 mod set;
@@ -36,6 +37,7 @@ use weir_api::Client;
 
 pub(crate) use cni::arguments;
 pub(crate) use format::Look;
+use log::{LogFormat, log_to_stderr};
 
 /// The exit code of a wrong request. The agent was not asked.
 const USAGE: u8 = 2;
@@ -134,6 +136,8 @@ const AGENT_EXAMPLES: &str = "Examples:
   weir agent --config weir.toml --check        is the file good, here? change nothing
   weir agent --print-config > weir.toml        a file to begin with: fill in the link
   WEIR_LOG=weir=debug weir agent               say more, on standard error
+  weir agent --log-format json                 one object a line: time, level, target, message,
+                                               and for an event its class and agreement
 
 Needs root. Reads its file again on SIGHUP and when it changes; a file that is wrong is
 refused and the old one stays in force. On SIGTERM it leaves the network as it found it.";
@@ -150,6 +154,10 @@ struct AgentArgs {
     /// Only print a configuration to fill in
     #[arg(long, conflicts_with_all = ["config", "check"])]
     print_config: bool,
+    /// The form of the log on standard error: text, json, or journal (with sd-daemon's priorities)
+    #[arg(long, value_enum, value_name = "FORMAT", env = log::FORMAT, default_value = "text")]
+    #[arg(hide_possible_values = true)]
+    log_format: LogFormat,
 }
 
 /// The context of a verb.
@@ -247,7 +255,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Completions(args) => manual::completions(&args, session),
         Command::Man(args) => manual::pages(&args, session),
         Command::Forward => {
-            log_to_stderr()?;
+            log_to_stderr(LogFormat::of_environment()?)?;
             weir_agent::forward()?;
             Ok(ExitCode::SUCCESS)
         }
@@ -265,28 +273,15 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
         weir_agent::check(config)?;
         writeln!(session.out, "{} is good", config.display())?;
     } else {
-        log_to_stderr()?;
+        if std::env::var_os(log::FORMAT).is_none_or(|format| format != args.log_format.word()) {
+            // The forwarder of engine `user` inherits the format.
+            // SAFETY: the program has one thread so early.
+            unsafe { std::env::set_var(log::FORMAT, args.log_format.word()) };
+        }
+        log_to_stderr(args.log_format)?;
         weir_agent::run(config)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Sends the agent's log to standard error. The level is `info`, or the value of `WEIR_LOG`
-/// (`weir=debug`, `warn,weir_datapath=trace`).
-fn log_to_stderr() -> anyhow::Result<()> {
-    use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
-    let text = std::env::var("WEIR_LOG").unwrap_or_else(|_| "info".to_owned());
-    let filter: Targets = text
-        .parse()
-        .map_err(|e| Usage(format!("cannot read `{text}` in WEIR_LOG: {e}; write info, or weir=debug")))?;
-    let format = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()) && Look::of_stdout().colour)
-        .with_target(false)
-        // The forwarder may outlive the reader of its log. It would panic when it says so there.
-        .log_internal_errors(false);
-    tracing_subscriber::registry().with(format).with(filter).init();
-    Ok(())
 }
 
 fn say(err: &mut dyn Write, what: &dyn fmt::Display) {

@@ -15,7 +15,7 @@ use weir_units::Bytes;
 use super::super::{
     Session,
     format::{Table, Tone},
-    log_to_stderr,
+    log::{LogFormat, log_to_stderr},
 };
 
 #[derive(Debug, Args)]
@@ -287,7 +287,7 @@ pub(super) fn scrub(args: &ScrubArgs, session: &mut Session<'_>) -> anyhow::Resu
 }
 
 pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    log_to_stderr()?;
+    log_to_stderr(LogFormat::of_environment()?)?;
     weir_agent::images::serve(&args.config, session.client.socket())?;
     Ok(ExitCode::SUCCESS)
 }
