@@ -230,9 +230,12 @@ install: release
 	test -n "$(DESTDIR)" || getent group weir > /dev/null || groupadd --system weir
 	test -n "$(DESTDIR)" || getent passwd weir-images > /dev/null || \
 		useradd --system --user-group --groups weir --home-dir /var/lib/weir-images --shell /usr/sbin/nologin weir-images
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	$(WEIR) man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(WEIR) man $(DESTDIR)$(PREFIX)/share/man
 	$(WEIR) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
+	$(WEIR) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_weir
+	$(WEIR) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/weir.fish
 
 # The experiments: `weir lab` runs this program.
 install-lab: release
@@ -248,7 +251,10 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/weir $(DESTDIR)$(PREFIX)/bin/weir-lab $(DESTDIR)$(PREFIX)/bin/weir-fs $(DESTDIR)/etc/systemd/system/weir.service
 	rm -f $(DESTDIR)/etc/systemd/system/weir-images.service
 	rm -f $(DESTDIR)/usr/lib/sysusers.d/weir.conf $(DESTDIR)$(PREFIX)/share/doc/weir/weir.toml
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/weir*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/weir*.1 $(DESTDIR)$(PREFIX)/share/man/man5/weir.toml.5 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/weir-*.8
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_weir \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/weir.fish
 
 clean:
 	$(CARGO) clean

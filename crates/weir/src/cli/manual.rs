@@ -27,12 +27,21 @@ pub(super) struct CompletionsArgs {
 }
 
 const MAN_EXAMPLES: &str = "Examples:
-  weir man /usr/local/share/man/man1       then: man weir, man weir-set";
+  weir man /usr/local/share/man       then: man weir, man weir-set, man weir.toml
+
+The pages of verbs go into DIR/man1, those of administration into DIR/man8, and that of the
+configuration into DIR/man5.";
+
+/// The verbs of administration. Their pages are in section 8.
+const ADMINISTRATION: [&str; 2] = ["agent", "doctor"];
+
+/// Each key of the configuration, with comments.
+const SAMPLE: &str = include_str!("../../../../docs/weir.toml");
 
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub(super) struct ManArgs {
-    /// Where the pages go; made if it is not there
+    /// The directory of manual pages; made if it is not there
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -52,8 +61,34 @@ pub(super) fn pages(args: &ManArgs, session: &mut Session<'_>) -> anyhow::Result
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     write_pages(&command, directory).with_context(cannot)?;
+    put(directory, "5", "weir.toml", &configuration_page(&command)).with_context(cannot)?;
     writeln!(session.out, "the manual pages are in {}", directory.display())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The section of a command's page.
+fn section(name: &str) -> &'static str {
+    let verb = name.strip_prefix("weir-").unwrap_or_default();
+    if ADMINISTRATION.contains(&verb) { "8" } else { "1" }
+}
+
+/// Writes a page into its section.
+fn put(directory: &Path, section: &str, name: &str, page: &[u8]) -> io::Result<()> {
+    let directory = directory.join(format!("man{section}"));
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join(format!("{name}.{section}")), page)
+}
+
+/// Writes lines as they are.
+fn verbatim(page: &mut Vec<u8>, lines: &str) -> io::Result<()> {
+    page.extend_from_slice(b".nf\n");
+    for line in lines.lines() {
+        // Troff must not take the beginning of a line for a command.
+        let escaped = line.replace('\\', "\\e").replace('-', "\\-");
+        writeln!(page, "\\&{escaped}")?;
+    }
+    page.extend_from_slice(b".fi\n");
+    Ok(())
 }
 
 /// Writes the page of a command and the pages of its subcommands.
@@ -62,7 +97,11 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     let examples = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let version = command.get_version().unwrap_or_default().to_owned();
-    let man = Man::new(command.clone()).title(name.to_uppercase()).source(format!("weir {version}"));
+    let section = section(&name);
+    let man = Man::new(command.clone())
+        .title(name.to_uppercase())
+        .section(section)
+        .source(format!("weir {version}"));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
@@ -70,20 +109,40 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     if command.has_subcommands() {
-        man.render_subcommands_section(&mut page)?;
+        let mut verbs = Vec::new();
+        man.render_subcommands_section(&mut verbs)?;
+        page.extend_from_slice(with_sections(&String::from_utf8_lossy(&verbs)).as_bytes());
     }
     if let Some(examples) = examples {
-        page.extend_from_slice(b".SH EXAMPLES\n.nf\n");
-        for line in examples.trim_start_matches("Examples:\n").lines() {
-            // Troff must not take the beginning of a line for a command.
-            let escaped = line.replace('\\', "\\e").replace('-', "\\-");
-            writeln!(page, "\\&{escaped}")?;
-        }
-        page.extend_from_slice(b".fi\n");
+        page.extend_from_slice(b".SH EXAMPLES\n");
+        verbatim(&mut page, examples.trim_start_matches("Examples:\n"))?;
     }
-    fs::write(directory.join(format!("{name}.1")), page)?;
+    page.extend_from_slice(b".SH \"SEE ALSO\"\nweir(1), weir.toml(5)\n");
+    put(directory, section, &name, &page)?;
     command
         .get_subcommands()
         .filter(|below| !below.is_hide_set())
         .try_for_each(|below| write_pages(below, directory))
+}
+
+/// The generator gives all subcommands the section of their parent.
+fn with_sections(verbs: &str) -> String {
+    ADMINISTRATION.iter().fold(verbs.to_owned(), |text, verb| {
+        text.replace(&format!("weir\\-{verb}(1)"), &format!("weir\\-{verb}(8)"))
+    })
+}
+
+/// The page of the configuration file.
+fn configuration_page(command: &Command) -> Vec<u8> {
+    let version = command.get_version().unwrap_or_default();
+    let mut page = format!(
+        ".TH WEIR.TOML 5 \"\" \"weir {version}\"\n.SH NAME\nweir.toml \\- configuration of weir(1)\n.SH SYNOPSIS\n\
+         /etc/weir/weir.toml\n.SH DESCRIPTION\nThe file is TOML. Here is each key, with examples and comments.\n\
+         A key behind # is optional.\n"
+    )
+    .into_bytes();
+    // Writing to a vector cannot fail.
+    let _ = verbatim(&mut page, SAMPLE);
+    page.extend_from_slice(b".SH \"SEE ALSO\"\nweir(1), weir\\-agent(8)\n");
+    page
 }

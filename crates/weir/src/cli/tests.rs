@@ -500,17 +500,19 @@ fn completions_know_every_verb() {
 #[test]
 fn there_is_a_manual_page_for_every_verb() {
     let dir = tempfile::tempdir().unwrap();
-    let target = dir.path().join("share/man1");
+    let target = dir.path().join("share/man");
     weir(&["man", target.to_str().unwrap()]).good();
-    let page =
-        |name: &str| std::fs::read_to_string(target.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert!(page("weir.1").contains("weir\\-set(1)"));
+    let page = |name: &str| {
+        let section = name.rsplit('.').next().unwrap();
+        let path = target.join(format!("man{section}")).join(name);
+        std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    assert!(page("weir.1").contains("weir\\-set(1)") && page("weir.1").contains("weir\\-agent(8)"));
+    assert!(page("weir.toml.5").contains("\\&capacity = "));
     for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
-        assert!(
-            page(&format!("weir-{}.1", verb.get_name())).contains(".SH EXAMPLES\n.nf\n"),
-            "{}",
-            verb.get_name()
-        );
+        let name = verb.get_name();
+        let section = if ["agent", "bugreport", "doctor", "init"].contains(&name) { 8 } else { 1 };
+        assert!(page(&format!("weir-{name}.{section}")).contains(".SH EXAMPLES\n.nf\n"), "{name}");
     }
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
