@@ -70,10 +70,10 @@ demo: release
 
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
 # The program is the debug build of the tests.
-SHORT := active api auto bad_input change cni congestion_rules docker drift faults images input lifecycle promise socket state
+SHORT := active api auto bad_input change cni congestion_rules docker drift faults images input lifecycle plan promise socket state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
 # `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
-BESIDE_GUESTS := api bad_input congestion_rules drift images input socket state
+BESIDE_GUESTS := api bad_input congestion_rules drift images input plan socket state
 REST_BESIDE_GUESTS := congestion export fs in_place pacing shares
 DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 RELEASE_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh

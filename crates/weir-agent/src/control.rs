@@ -9,7 +9,9 @@ pub use crate::{
     reply::Reply,
 };
 use tokio::sync::{broadcast, mpsc};
-use weir_api::{Class, Doctor, Error, Event, Explanation, Export, SetPolicies, Status};
+use weir_api::{
+    Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, Plan, SetPolicies, Status, Undone,
+};
 
 /// A request to the agent's loop.
 #[derive(Debug)]
@@ -26,6 +28,14 @@ pub enum Request {
     Set(SetPolicies, Reply<Result<Vec<Class>, Error>>),
     /// `DELETE /v1/policies/{name}`.
     Unset(String, Reply<Result<Class, Error>>),
+    /// `DELETE /v1/policies`.
+    Undo(Reply<Result<Undone, Error>>),
+    /// `POST /v1/plan/policies`.
+    PlanPolicies(SetPolicies, Reply<Result<Plan, Error>>),
+    /// `POST /v1/plan/undo`.
+    PlanUndo(Reply<Result<Plan, Error>>),
+    /// `POST /v1/plan/configuration`.
+    PlanConfiguration(ConfigurationText, Reply<Result<Plan, Error>>),
     /// `DELETE /v1/notices`.
     Acknowledge(Reply<Result<Vec<String>, Error>>),
     /// `GET /v1/doctor`.

@@ -32,10 +32,13 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
-    routing::{delete, get, patch},
+    routing::{delete, get, patch, post},
 };
 use tokio::{net::UnixListener, sync::oneshot, time};
-use weir_api::{Class, Doctor, Error, ErrorCode, Explanation, Export, SetPolicies, Status};
+use weir_api::{
+    Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, Plan, SetPolicies, Status,
+    Undone,
+};
 
 use crate::{
     control::{Control, Request},
@@ -80,8 +83,11 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/classes", get(classes))
         .route("/v1/classes/{name}", get(class))
         .route("/v1/classes/{name}/explain", get(explain))
-        .route("/v1/policies", patch(set))
+        .route("/v1/policies", patch(set).delete(undo))
         .route("/v1/policies/{name}", delete(unset))
+        .route("/v1/plan/policies", post(plan_policies))
+        .route("/v1/plan/undo", post(plan_undo))
+        .route("/v1/plan/configuration", post(plan_configuration))
         .route("/v1/notices", delete(acknowledge))
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
@@ -119,6 +125,25 @@ async fn set(State(control): State<Control>, Body(changes): Body<SetPolicies>) -
 
 async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
     Ok(Json(ask(&control, |reply| Request::Unset(name, reply)).await??))
+}
+
+async fn undo(State(control): State<Control>) -> Answer<Undone> {
+    Ok(Json(ask(&control, Request::Undo).await??))
+}
+
+async fn plan_policies(State(control): State<Control>, Body(changes): Body<SetPolicies>) -> Answer<Plan> {
+    Ok(Json(ask(&control, |reply| Request::PlanPolicies(changes, reply)).await??))
+}
+
+async fn plan_undo(State(control): State<Control>) -> Answer<Plan> {
+    Ok(Json(ask(&control, Request::PlanUndo).await??))
+}
+
+async fn plan_configuration(
+    State(control): State<Control>,
+    Body(file): Body<ConfigurationText>,
+) -> Answer<Plan> {
+    Ok(Json(ask(&control, |reply| Request::PlanConfiguration(file, reply)).await??))
 }
 
 async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {

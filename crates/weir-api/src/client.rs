@@ -12,8 +12,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{
-    Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, Doctor, Error, Event, Explanation,
-    Export, SetPolicies, Status, plain::plain_value,
+    Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error, Event,
+    Explanation, Export, Plan, SetPolicies, Status, Undone, plain::plain_value,
 };
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.
@@ -218,6 +218,38 @@ impl Client {
     /// [`ClientError`].
     pub fn cni_keep(&self, keep: &CniKeep) -> Result<CniForgotten, ClientError> {
         self.call(Method::POST, "/v1/cni/keep", Some(keep))
+    }
+
+    /// Takes back the last change of policies that [`Client::set`] or [`Client::unset`] made.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] without a change, or where the replaced policies do not fit any more.
+    pub fn undo(&self) -> Result<Undone, ClientError> {
+        self.call(Method::DELETE, "/v1/policies", None::<&()>)
+    }
+
+    /// The effect that [`Client::set`] would have.
+    ///
+    /// # Errors
+    /// [`ClientError`], as [`Client::set`] has it.
+    pub fn plan(&self, changes: &SetPolicies) -> Result<Plan, ClientError> {
+        self.call(Method::POST, "/v1/plan/policies", Some(changes))
+    }
+
+    /// The effect that [`Client::undo`] would have.
+    ///
+    /// # Errors
+    /// [`ClientError`], as [`Client::undo`] has it.
+    pub fn plan_undo(&self) -> Result<Plan, ClientError> {
+        self.call(Method::POST, "/v1/plan/undo", None::<&()>)
+    }
+
+    /// The effect that a reload of this configuration would have.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] if the agent would refuse the file.
+    pub fn plan_configuration(&self, file: &ConfigurationText) -> Result<Plan, ClientError> {
+        self.call(Method::POST, "/v1/plan/configuration", Some(file))
     }
 
     /// Acknowledges the notices about the stored state and returns them.

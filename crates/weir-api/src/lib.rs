@@ -9,6 +9,10 @@
 //! | `GET /v1/classes/{name}/explain` | | [`Explanation`] |
 //! | `PATCH /v1/policies` | [`SetPolicies`] | `[`[`Class`]`]`: all changes or none |
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
+//! | `DELETE /v1/policies` | | [`Undone`]: the last change of policies is taken back |
+//! | `POST /v1/plan/policies` | [`SetPolicies`] | [`Plan`] of `PATCH /v1/policies`, which changes nothing |
+//! | `POST /v1/plan/undo` | | [`Plan`] of `DELETE /v1/policies` |
+//! | `POST /v1/plan/configuration` | [`ConfigurationText`] | [`Plan`] of a reload of this file |
 //! | `DELETE /v1/notices` | | the acknowledged notices of the stored state, as text |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
@@ -79,6 +83,7 @@ mod congestion;
 mod export;
 mod images;
 mod plain;
+mod plan;
 mod runtime;
 mod setting;
 mod shapes;
@@ -96,6 +101,7 @@ pub use images::{
     ScrubImages, WarmId, Warming,
 };
 pub use plain::{plain, plain_lines};
+pub use plan::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedState, Undone};
 pub use runtime::{RuntimeImage, RuntimeImages};
 pub use setting::{ChangeError, Setting, SettingError};
 pub use shapes::*;

@@ -17,8 +17,8 @@ use weir_agent::{
 };
 use weir_api::{
     Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Error,
-    ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, PolicyView, RuntimeImage,
-    RuntimeImages, SetPolicies, Sharer, Status, Verdict,
+    ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, Plan, PlannedChange, PlannedSetting,
+    PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies, Sharer, Status, Undone, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -172,6 +172,67 @@ pub fn status() -> Status {
         warnings: vec!["camera is not enforced: veth7 is not there".to_owned()],
         notices: Vec::new(),
     }
+}
+
+/// A class as a plan shows it.
+fn planned(class: &Class) -> PlannedState {
+    PlannedState {
+        policy: class.policy,
+        group: class.group.clone(),
+        interfaces: class.interfaces.clone(),
+        selects: class.selects.clone(),
+        present: class.activity != Activity::Absent,
+        not_promised: None,
+    }
+}
+
+fn plan(before: &[Class], after: &[Class]) -> Plan {
+    let change = |class: &Class| {
+        let old = before.iter().find(|old| old.name == class.name);
+        let (name, source) = (class.name.clone(), class.source.clone());
+        PlannedChange {
+            name,
+            source,
+            kind: class.kind,
+            before: old.map(planned),
+            after: Some(planned(class)),
+        }
+    };
+    let changes = after.iter().map(change).filter(|change| change.before != change.after);
+    Plan { settings: Vec::new(), classes: changes.collect() }
+}
+
+/// A plan with a change of each kind: the link's capacity, a class that changes, one that comes without its
+/// minimum, and one that goes.
+pub fn configuration_plan() -> Plan {
+    let (before, mut after) = (classes(), classes());
+    let setting = |key: &str, before: &str, after: &str| PlannedSetting {
+        key: key.to_owned(),
+        before: before.to_owned(),
+        after: after.to_owned(),
+    };
+    after.retain(|class| class.name != "camera");
+    after[0].policy.weight = weight(5);
+    after[0].policy.max = None;
+    let mut backup = class("backup", BitRate::ZERO, BitRate::ZERO);
+    backup.activity = Activity::Absent;
+    let mut plan = plan(&before, &[after, vec![backup]].concat());
+    if let Some(backup) = plan.classes.last_mut().and_then(|change| change.after.as_mut()) {
+        backup.not_promised =
+            Some("its minimum of 50mbit is not promised: 18mbit of 38mbit is free".to_owned());
+    }
+    plan.classes.push(PlannedChange {
+        name: "camera".to_owned(),
+        source: "config".to_owned(),
+        kind: ClassKind::Interface,
+        before: before.iter().find(|class| class.name == "camera").map(planned),
+        after: None,
+    });
+    plan.settings = vec![
+        setting("[link] capacity", "100mbit", "40mbit"),
+        setting("promised", "20mbit of 95mbit", "20mbit of 38mbit"),
+    ];
+    plan
 }
 
 /// An explanation of a class.
@@ -358,6 +419,23 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
                 class.clone()
             }))),
             Request::Cni(ask) => cni.answer(ask),
+            Request::PlanPolicies(changes, reply) => {
+                let mut after = classes.clone();
+                let changed = set(&mut after, &changes);
+                drop(reply.send(changed.map(|_| plan(&classes, &after))));
+            }
+            Request::PlanConfiguration(file, reply) if file.text.is_empty() => {
+                let message = format!("cannot use configuration {}: missing field `link`", file.path);
+                drop(reply.send(Err(Error::new(ErrorCode::BadRequest, message))));
+            }
+            Request::PlanConfiguration(_, reply) => drop(reply.send(Ok(configuration_plan()))),
+            Request::PlanUndo(reply) => drop(reply.send(Ok(configuration_plan()))),
+            Request::Undo(reply) => drop(reply.send(Ok(Undone {
+                made_ms: 1_700_000_000_000,
+                names: vec!["docker:web".to_owned()],
+                changes: configuration_plan().classes,
+                classes: vec![classes[0].clone()],
+            }))),
             Request::Agreements(ask) => agreements.answer(ask),
             Request::Congestion(ask) => congestion(ask),
             Request::Acknowledge(reply) => {

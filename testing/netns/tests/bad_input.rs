@@ -14,6 +14,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use weir_api::ConfigurationText;
 use weir_netlab::topology::{Mode, Netns, Spec, Uplink};
 use weir_netns_tests::{Agent, EngineKind, Need, Node, binary, can_have, can_run, containers, http, kernel};
 use weir_units::BitRate;
@@ -119,6 +120,11 @@ fn each_bad_configuration_is_refused_alike_and_changes_nothing() {
         fill_in(case, &home);
         node.agent().signal(Signal::SIGHUP);
         let told = told(&node, &name, Option::is_some);
+        let text = fs::read_to_string(&path).expect("can read");
+        let planned =
+            node.client().plan_configuration(&ConfigurationText { path: path.display().to_string(), text });
+        let planned = planned.expect_err("the plan is refused too").to_string();
+        assert_eq!(planned, told, "{name}: the plan and the reload disagree");
         let (told, checked) = (without_dir(&told, &home), &said[&name]);
         let mut golden = format!("exit 2\n{checked}\n");
         let as_checked = checked.strip_prefix("weir: ").unwrap_or(checked);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{ErrorCode, EventKind};
+use weir_api::{ErrorCode, EventKind, Undone};
 use weir_netlink::Netlink;
 use weir_units::chain;
 
-use super::{Agent, class_key::ClassKey, store, views};
+use super::{Agent, class_key::ClassKey, history::History, store, views};
 use crate::control::Request;
 
 fn not_stored(e: store::StoreError) -> weir_api::Error {
@@ -36,6 +36,10 @@ impl Agent {
                 let planned = self.classes.plan(&changes);
                 drop(reply.send(planned.and_then(|set| self.put(set, &names))));
             }
+            Request::Undo(reply) => drop(reply.send(self.undo())),
+            Request::PlanPolicies(changes, reply) => drop(reply.send(self.plan_policies(&changes))),
+            Request::PlanUndo(reply) => drop(reply.send(self.plan_undo())),
+            Request::PlanConfiguration(file, reply) => drop(reply.send(self.plan_configuration(&file))),
             Request::Unset(name, reply) => {
                 let planned = self.classes.plan_unset(&name);
                 let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
@@ -74,14 +78,36 @@ impl Agent {
         Ok(notices)
     }
 
+    /// Takes back the last change of policy by hand.
+    fn undo(&mut self) -> Result<Undone, weir_api::Error> {
+        let (last, set, earlier) = self.last_change()?;
+        let names: Vec<String> = last.names().map(str::to_owned).collect();
+        let changes = self.plan_set(set.clone()).classes;
+        let classes = self.put_with(set, &names, earlier)?;
+        Ok(Undone { made_ms: last.time_ms, names, changes, classes })
+    }
+
     /// Stores policies set by hand, then applies them.
     fn put(
         &mut self,
         set: store::SetLayers,
         names: &[String],
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
+        let now_ms = u64::try_from(self.moment().utc.millis()).unwrap_or(0);
+        let history = self.history.after(self.classes.set_layers(), &set, now_ms);
+        self.put_with(set, names, history)
+    }
+
+    /// Stores policies set by hand with the last changes, then applies them.
+    fn put_with(
+        &mut self,
+        set: store::SetLayers,
+        names: &[String],
+        history: History,
+    ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         let ledger = self.classes.ledger_after(&set);
-        self.store.save_policies(&set, &ledger).map_err(not_stored)?;
+        self.store.save_policies(&set, &ledger, &history).map_err(not_stored)?;
+        self.history = history;
         self.promises.saved(ledger);
         let before: BTreeMap<ClassKey, _> =
             self.classes.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();

@@ -81,7 +81,8 @@ pub(crate) enum Change {
     },
 }
 
-/// All classes and groups.
+/// All classes and groups. A copy shows what a change would do.
+#[derive(Clone)]
 pub(crate) struct ClassTable {
     config: Config,
     set: SetLayers,
@@ -179,8 +180,8 @@ impl ClassTable {
         &self.config
     }
 
-    #[cfg(test)]
-    fn set_layers(&self) -> &SetLayers {
+    /// The policies set by hand.
+    pub(crate) fn set_layers(&self) -> &SetLayers {
         &self.set
     }
 
@@ -307,7 +308,7 @@ impl ClassTable {
 
     /// Refuses policies set by hand with a minimum that cannot be promised, or that take another
     /// class's minimum.
-    fn try_out(&self, set: &SetLayers) -> Result<(), Error> {
+    pub(crate) fn try_out(&self, set: &SetLayers) -> Result<(), Error> {
         for (key, entry) in &self.resolve(&self.config, set, &self.found).entries {
             let Some(unpromised) = &entry.unpromised else { continue };
             let before = self.entries.get(key).and_then(|e| e.unpromised.as_ref());

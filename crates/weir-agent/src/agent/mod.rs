@@ -24,11 +24,13 @@ mod effects;
 mod enforced;
 mod events;
 mod export;
+mod history;
 #[cfg(test)]
 mod htb_shares;
 mod link_state;
 mod lock;
 mod pace;
+mod plan;
 mod promises;
 mod reconcile;
 mod reload;
@@ -66,6 +68,7 @@ use self::{
     docker::DockerWatch,
     effects::Effects,
     events::EventLog,
+    history::History,
     promises::Promises,
     store::Store,
     unclaimed::Unclaimed,
@@ -94,6 +97,8 @@ struct Agent {
     classes: ClassTable,
     /// The stored promises to classes.
     promises: Promises,
+    /// The last changes of policy by hand.
+    history: History,
     /// Demands of the classes, and the division of the link.
     allocations: Allocations,
     /// The scheduler and the programs.
@@ -252,7 +257,7 @@ impl Agent {
         let utc = clock.now(clock::since_boot());
         let agreements = Agreements::open(&config, &store, utc)?;
         let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(utc));
-        let promises = store.promises()?;
+        let (promises, history) = (store.promises()?, store.history()?);
         let classes = ClassTable::new(config.clone(), set, minors, promises.clone(), promised);
         let (control, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
@@ -280,6 +285,7 @@ impl Agent {
             agreements,
             classes,
             promises: Promises::new(promises),
+            history,
             allocations: Allocations::new(Allocator::new(config.allocator())),
             datapath,
             congestion: control,

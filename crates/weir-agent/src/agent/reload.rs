@@ -1,6 +1,9 @@
 //! Applies a changed configuration without a restart.
 
+use std::path::Path;
+
 use weir_api::EventKind;
+use weir_cc::Rules;
 use weir_share::Allocator;
 use weir_units::chain;
 
@@ -8,39 +11,58 @@ use super::{
     Agent, advice, check, congestion, docker::DockerWatch, docker::images_wanted, effects::Effects,
     selector_rules,
 };
-use crate::{config, server};
+use crate::{
+    config::{self, Config, Rights},
+    server,
+};
+
+/// The parts of an accepted configuration in the form that a reload needs.
+pub(super) struct Accepted {
+    rights: Rights,
+    congestion: Rules,
+}
 
 impl Agent {
+    /// Whether a running agent can follow a configuration. Nothing is changed.
+    ///
+    /// # Errors
+    /// The change needs a restart, or this node cannot use a part of it.
+    pub(super) fn accept(&self, path: &Path, config: &Config) -> Result<Accepted, String> {
+        let (old, new) = (&self.classes.config().link, &config.link);
+        if old.device != new.device
+            || old.attach != new.attach
+            || old.engine != new.engine
+            || old.pacing != new.pacing
+            || old.queues != new.queues
+            || self.classes.config().agent != config.agent
+        {
+            return Err(
+                "a change of [link] device, attach, engine, form, queues or pacing, or of [agent], needs a restart of the agent"
+                    .to_owned(),
+            );
+        }
+        if self.classes.config().agreements.is_some() != config.agreements.is_some() {
+            return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
+        }
+        let unusable = |why| chain(&check::unusable(path, why));
+        congestion::checked(&config.congestion).map_err(unusable)?;
+        advice::checked(config).map_err(unusable)?;
+        selector_rules::fit(config).map_err(unusable)?;
+        let rights = config.access.rights().map_err(unusable)?;
+        let congestion = congestion::together(&config.congestion, &self.congestion.set)
+            .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
+        let images = config.images.clone().filter(weir_image::Settings::is_agents);
+        self.images.can_be(images.as_ref())?;
+        Ok(Accepted { rights, congestion })
+    }
+
     /// Reads the configuration again. A fault is reported, and the old configuration stays.
     pub(super) fn reload(&mut self) {
         let path = self.config_file.read_again();
         let result = config::load(&path).map_err(|e| chain(&e)).and_then(|config| {
-            let (old, new) = (&self.classes.config().link, &config.link);
-            if old.device != new.device
-                || old.attach != new.attach
-                || old.engine != new.engine
-                || old.pacing != new.pacing
-                || old.queues != new.queues
-                || self.classes.config().agent != config.agent
-            {
-                return Err(
-                    "a change of [link] device, attach, engine, form, queues or pacing, or of [agent], needs a restart of the agent"
-                        .to_owned(),
-                );
-            }
-            if self.classes.config().agreements.is_some() != config.agreements.is_some() {
-                return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
-            }
-            let unusable = |why| chain(&check::unusable(&path, why));
-            congestion::checked(&config.congestion).map_err(unusable)?;
-            advice::checked(&config).map_err(unusable)?;
-            selector_rules::fit(&config).map_err(unusable)?;
-            let rights = config.access.rights().map_err(unusable)?;
-            let congestion = congestion::together(&config.congestion, &self.congestion.set)
-                .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
+            let Accepted { rights, congestion } = self.accept(&path, &config)?;
             let advice = config.advice.clone();
             let images = config.images.clone().filter(weir_image::Settings::is_agents);
-            self.images.can_be(images.as_ref())?;
             server::admit(&config.agent.socket, &rights)
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
             self.access.set(rights);

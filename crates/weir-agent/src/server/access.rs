@@ -48,7 +48,7 @@ impl Access {
 /// The right `own` lets a caller end and renew its own agreements. Those of other users need `admin`.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 51] = [
+pub(super) const ROUTES: [(&str, &str, Right); 55] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
@@ -57,6 +57,10 @@ pub(super) const ROUTES: [(&str, &str, Right); 51] = [
     ("DELETE", "/v1/policies/{name}", Operate),
     ("DELETE", "/v1/notices", Admin),
     ("GET", "/v1/doctor", Operate),
+    ("DELETE", "/v1/policies", Operate),
+    ("POST", "/v1/plan/policies", Operate),
+    ("POST", "/v1/plan/undo", Operate),
+    ("POST", "/v1/plan/configuration", Operate),
     ("GET", "/v1/export", Read),
     ("GET", "/v1/events", Read),
     ("GET", "/metrics", Read),

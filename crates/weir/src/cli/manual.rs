@@ -143,6 +143,6 @@ fn configuration_page(command: &Command) -> Vec<u8> {
     .into_bytes();
     // Writing to a vector cannot fail.
     let _ = verbatim(&mut page, SAMPLE);
-    page.extend_from_slice(b".SH \"SEE ALSO\"\nweir(1), weir\\-agent(8)\n");
+    page.extend_from_slice(b".SH \"SEE ALSO\"\nweir(1), weir\\-agent(8), weir\\-plan(1)\n");
     page
 }

@@ -14,10 +14,12 @@ mod image;
 mod lab;
 mod log;
 mod manual;
+mod plan;
 mod ps;
 mod set;
 mod status;
 mod top;
+mod undo;
 
 #[cfg(test)]
 mod tests;
@@ -60,6 +62,8 @@ const EXAMPLES: &str = "Examples:
   weir ps                                     who sends how much, and who may
   weir top                                    the same, live
   weir set web weight=3 min=20mbit            change a policy, at once
+  weir undo                                   take the last change back
+  weir plan weir.toml                         what a new configuration would change
   weir explain web                            why it gets what it gets
   weir fs --help                              the same by reading and writing files
   weir agree --help                           promise bandwidth, now or later
@@ -99,6 +103,10 @@ enum Command {
     Set(set::SetArgs),
     /// Take back what `weir set` changed
     Unset(set::UnsetArgs),
+    /// Take back the last change of policy
+    Undo(undo::UndoArgs),
+    /// Show what a configuration file would change, before it does
+    Plan(plan::PlanArgs),
     /// Say why a class gets what it gets, now
     Explain(explain::ExplainArgs),
     /// Promise bandwidth: offers, agreements, what is reserved when
@@ -241,6 +249,8 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Top(args) => top::run(&args, session),
         Command::Set(args) => set::set(args, session),
         Command::Unset(args) => set::unset(&args, session),
+        Command::Undo(args) => undo::run(&args, session),
+        Command::Plan(args) => plan::run(&args, session),
         Command::Explain(args) => explain::run(&args, session),
         Command::Agree(args) => agree::run(args, session),
         Command::Cc(args) => cc::run(args, session),

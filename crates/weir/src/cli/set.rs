@@ -12,7 +12,7 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use weir_api::{ChangeError, PolicyChange, SetPolicies, Setting};
 
-use super::{Session, Usage, ps};
+use super::{Session, Usage, plan, ps};
 
 const SET_EXAMPLES: &str = "Examples:
   weir set web weight=3                    three shares where others have one
@@ -21,12 +21,14 @@ const SET_EXAMPLES: &str = "Examples:
   weir set docker:web weight=2             where two sources know a `web`
   weir set batch max=5mbit --keep          for when `batch` comes
   weir set --file changes.json             many at once: all of them, or none
+  weir set web min=30mbit --dry-run        what it would change, or why it would be refused
 
 A file, or `-` for standard input, holds a list:
   [{\"name\": \"web\", \"weight\": 3}, {\"name\": \"batch\", \"min\": null, \"max\": \"5mbit\"}]
 
 Rates are 500kbit, 20mbit, 1.5gbit, 20Mbps or 20M, in bits. What is not named stays as it
-is. A change takes effect at once, under load too, and outlives a restart of the agent.";
+is. A change takes effect at once, under load too, and outlives a restart of the agent.
+`weir undo` takes the last change back.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES)]
@@ -43,6 +45,9 @@ pub(super) struct SetArgs {
     /// Keep the policy for a class that is not here now
     #[arg(long)]
     keep: bool,
+    /// Only show what would change; the agent refuses what it would refuse without this option
+    #[arg(long)]
+    dry_run: bool,
 }
 
 const UNSET_EXAMPLES: &str = "Examples:
@@ -68,6 +73,11 @@ pub(super) fn set(args: SetArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
     };
     asked.allow_absent |= args.keep;
     check(&asked)?;
+    if args.dry_run {
+        let plan = session.client.plan(&asked)?;
+        session.print(&plan, |out, look| plan::write(out, look, &plan))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let changed = session.client.set(&asked)?;
     session.print(&changed, |out, look| ps::write(out, look, &changed, false))?;
     Ok(ExitCode::SUCCESS)

@@ -8,6 +8,7 @@ mod congestion;
 mod damage;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+mod history;
 mod opening;
 pub(super) mod place;
 mod promises;
@@ -30,7 +31,10 @@ use self::{
     second::Row,
 };
 use crate::agent::class_key::ClassKey;
-use crate::{agent::clock::Mark, config::Layer};
+use crate::{
+    agent::{clock::Mark, history::History},
+    config::Layer,
+};
 
 /// A table whose rows are text.
 type Text = TableDefinition<'static, &'static str, &'static str>;
@@ -310,14 +314,20 @@ impl Store {
         })
     }
 
-    /// Replaces all policies set by hand, and the promises that follow from them, in one change. After a
-    /// crash a class has both or neither.
-    pub(crate) fn save_policies(&self, layers: &SetLayers, ledger: &Ledger) -> Result<(), StoreError> {
+    /// Replaces all policies set by hand, the promises that follow from them, and the last changes, in one
+    /// change. After a crash a class has both or neither.
+    pub(crate) fn save_policies(
+        &self,
+        layers: &SetLayers,
+        ledger: &Ledger,
+        past: &History,
+    ) -> Result<(), StoreError> {
         let rows =
             layers.iter().map(|(name, layer)| (name.clone(), toml::to_string(layer).unwrap_or_default()));
         let rows = rows.collect();
         self.write("write the policies of", |change| {
             change.replace(POLICIES, &rows)?;
+            history::write(change, past)?;
             promises::replace(change, ledger)
         })
     }
@@ -429,11 +439,12 @@ mod tests {
         ]);
         let minors = Minors::from([("docker:web".into(), 16)]);
         let created = Created::from([(3, "eth0".to_owned())]);
+        let history = History::default().after(&SetLayers::new(), &layers, 7);
         let cookie = {
             let store = Store::open(dir.path()).unwrap();
             let old = SetLayers::from([("old".to_owned(), Layer::default())]);
-            store.save_policies(&old, &Ledger::new()).unwrap();
-            store.save_policies(&layers, &Ledger::new()).unwrap();
+            store.save_policies(&old, &Ledger::new(), &History::default()).unwrap();
+            store.save_policies(&layers, &Ledger::new(), &history).unwrap();
             store.save_minors(&minors).unwrap();
             store.save_created(&created).unwrap();
             store.save_engine(Some("edt")).unwrap();
@@ -441,6 +452,7 @@ mod tests {
         };
         let store = Store::open(dir.path()).unwrap();
         assert_eq!(store.policies().unwrap(), layers);
+        assert_eq!(store.history().unwrap(), history);
         assert_eq!(store.minors().unwrap(), minors);
         assert_eq!(store.created().unwrap(), created);
         assert_eq!(store.cookie().unwrap(), cookie);

@@ -1,0 +1,80 @@
+//! The effect of a change before it is made.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Class, ClassKind, PolicyView};
+
+/// The text of a configuration file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigurationText {
+    /// The file's name, for messages. The agent does not open it.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
+/// The effect of a change. An empty plan changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Plan {
+    /// Settings beside classes that change, and the sum of the promised minima.
+    pub settings: Vec<PlannedSetting>,
+    /// The classes and groups that change.
+    pub classes: Vec<PlannedChange>,
+}
+
+/// A setting that changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedSetting {
+    /// The section and key.
+    pub key: String,
+    /// Its value now.
+    pub before: String,
+    /// Its value after the change.
+    pub after: String,
+}
+
+/// A class or group that changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedChange {
+    /// The name in commands and output.
+    pub name: String,
+    /// The part that reported it.
+    pub source: String,
+    /// The kind of class.
+    pub kind: ClassKind,
+    /// The class now; `None` if the change adds it.
+    pub before: Option<PlannedState>,
+    /// The class after the change; `None` if the change removes it.
+    pub after: Option<PlannedState>,
+}
+
+/// The part of a class that a plan compares.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedState {
+    /// The policy in force.
+    pub policy: PolicyView,
+    /// The group it belongs to.
+    pub group: Option<String>,
+    /// Host-side interfaces of the class.
+    pub interfaces: Vec<String>,
+    /// Selectors of its packets.
+    pub selects: Vec<String>,
+    /// Whether it is on this node.
+    pub present: bool,
+    /// The reason if the minimum that is asked for is not promised.
+    pub not_promised: Option<String>,
+}
+
+/// A change that was taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undone {
+    /// When that change was made, milliseconds since the epoch.
+    pub made_ms: u64,
+    /// The names whose policy it had set.
+    pub names: Vec<String>,
+    /// The classes that differ now.
+    pub changes: Vec<PlannedChange>,
+    /// These classes now.
+    pub classes: Vec<Class>,
+}

@@ -1,0 +1,208 @@
+//! `weir plan`, and the table of a plan.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::Args;
+use weir_api::{ConfigurationText, Plan, PlannedChange, PlannedState};
+
+use super::{
+    Session, Usage,
+    format::{self, Look, Table, Tone},
+};
+
+const EXAMPLES: &str = "Examples:
+  weir plan /etc/weir/weir.toml       before the agent reads the file: what would it change?
+  weir plan new.toml                  the same for a file that is to become the configuration
+  weir plan new.toml --json | jq '.classes[] | .name'
+
+The running agent judges the file as it would at a reload, against the containers and policies of
+this moment, and changes nothing. It refuses what it would refuse then, with the numbers. Each line
+of the table is a class; `20mbit -> 5mbit` is its value now and then. Without an agent,
+`weir agent --check --config FILE` says whether a file is good.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct PlanArgs {
+    /// The configuration file to judge
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+pub(super) fn run(args: &PlanArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let path = args.file.display().to_string();
+    let text = fs::read_to_string(&args.file)
+        .map_err(|e| Usage(format!("cannot read configuration {path}: {e}")))?;
+    let plan = session.client.plan_configuration(&ConfigurationText { path, text })?;
+    session.print(&plan, |out, look| write(out, look, &plan))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a plan.
+pub(super) fn write(out: &mut dyn Write, look: Look, plan: &Plan) -> io::Result<()> {
+    if plan.settings.is_empty() && plan.classes.is_empty() {
+        return writeln!(out, "nothing would change");
+    }
+    if !plan.settings.is_empty() {
+        let mut table = Table::new(look, &["SETTING", "NOW", "THEN"]);
+        for setting in &plan.settings {
+            table
+                .row([&setting.key, &setting.before, &setting.after].map(|text| (text.clone(), Tone::Plain)));
+        }
+        write!(out, "{table}")?;
+    }
+    if !plan.classes.is_empty() {
+        if !plan.settings.is_empty() {
+            writeln!(out)?;
+        }
+        write_changes(out, look, &plan.classes)?;
+    }
+    writeln!(out, "\nnothing is changed yet")
+}
+
+/// Writes the table of classes that change. Minima that would not be promised follow.
+pub(super) fn write_changes(out: &mut dyn Write, look: Look, changes: &[PlannedChange]) -> io::Result<()> {
+    let mut table = Table::new(look, &["NAME", "CHANGE", "GROUP", ">WEIGHT", ">MIN", ">MAX", "OTHERS"]);
+    for change in changes {
+        let (verb, tone) = match (&change.before, &change.after) {
+            (None, _) => ("new", Tone::Good),
+            (_, None) => ("gone", Tone::Bad),
+            _ => ("changed", Tone::Plain),
+        };
+        let part = |text: fn(&PlannedState) -> String| (both(change, text), Tone::Plain);
+        table.row([
+            (change.name.clone(), Tone::Plain),
+            (verb.to_owned(), tone),
+            part(|state| state.group.clone().unwrap_or_else(|| "-".to_owned())),
+            part(|state| state.policy.weight.to_string()),
+            part(|state| format::bound(state.policy.min)),
+            part(|state| format::bound(state.policy.max)),
+            (others(change), Tone::Plain),
+        ]);
+    }
+    write!(out, "{table}")?;
+    for change in changes {
+        let why = |state: &Option<PlannedState>| state.as_ref().and_then(|state| state.not_promised.clone());
+        if let Some(why) = why(&change.after).filter(|after| why(&change.before).as_ref() != Some(after)) {
+            writeln!(out, "! {}: {why}", change.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// The value now and then, or one of them if both are the same or one is missing.
+fn both(change: &PlannedChange, text: fn(&PlannedState) -> String) -> String {
+    match (change.before.as_ref().map(text), change.after.as_ref().map(text)) {
+        (Some(before), Some(after)) if before != after => format!("{before} -> {after}"),
+        (before, after) => after.or(before).unwrap_or_default(),
+    }
+}
+
+/// Names the changes that have no column.
+fn others(change: &PlannedChange) -> String {
+    let (Some(before), Some(after)) = (&change.before, &change.after) else {
+        return String::new();
+    };
+    let values = |state: &PlannedState| (state.policy.weight, state.policy.min, state.policy.max);
+    let parts = [
+        ("interfaces", before.interfaces != after.interfaces),
+        ("selectors", before.selects != after.selects),
+        ("presence", before.present != after.present),
+        ("origin of the policy", before.policy != after.policy && values(before) == values(after)),
+    ];
+    parts.iter().filter(|part| part.1).map(|part| part.0).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitCode;
+
+    use weir_api::{Plan, Undone};
+    use weir_fake_agent::{self as fake, FakeAgent};
+
+    use super::super::tests::{ask, weir};
+
+    const TABLE: &str = "\
+NAME    CHANGE   GROUP     WEIGHT     MIN          MAX  OTHERS
+web     changed  tenant-a  2 -> 5  20mbit  50mbit -> -
+backup  new      -              1       -            -
+camera  gone     -              1       -            -
+! backup: its minimum of 50mbit is not promised: 18mbit of 38mbit is free
+";
+
+    /// The command `weir plan` of a file with this text.
+    fn plan_of(agent: &FakeAgent, text: &str, more: &[&str]) -> super::super::tests::Outcome {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        ask(agent, &[&["plan", file.path().to_str().unwrap()], more].concat())
+    }
+
+    #[test]
+    fn plan_lists_settings_then_classes_then_what_is_not_promised() {
+        let agent = FakeAgent::start();
+        let expected = format!(
+            "\
+SETTING          NOW               THEN
+[link] capacity  100mbit           40mbit
+promised         20mbit of 95mbit  20mbit of 38mbit
+
+{TABLE}
+nothing is changed yet
+"
+        );
+        assert_eq!(plan_of(&agent, "[link]", &[]).good(), expected);
+        assert_eq!(plan_of(&agent, "[link]", &["--json"]).json::<Plan>(), fake::configuration_plan());
+    }
+
+    #[test]
+    fn file_that_the_agent_refuses_or_that_is_missing_is_an_error() {
+        let agent = FakeAgent::start();
+        let refused = plan_of(&agent, "", &[]);
+        assert_eq!(refused.code, ExitCode::FAILURE);
+        assert!(refused.err.ends_with(": missing field `link`\n"), "{}", refused.err);
+        let missing = weir(&["plan", "/nowhere/weir.toml"]);
+        assert_eq!(missing.code, ExitCode::from(2));
+        assert!(
+            missing.err.starts_with("weir: cannot read configuration /nowhere/weir.toml: No such file"),
+            "{}",
+            missing.err
+        );
+    }
+
+    #[test]
+    fn dry_run_shows_what_set_would_do_and_changes_nothing() {
+        let agent = FakeAgent::start();
+        let shown = ask(&agent, &["set", "web", "weight=5", "max=none", "--dry-run"]).good();
+        let expected = "\
+NAME  CHANGE   GROUP     WEIGHT     MIN          MAX  OTHERS
+web   changed  tenant-a  2 -> 5  20mbit  50mbit -> -
+
+nothing is changed yet
+";
+        assert_eq!(
+            shown.lines().map(str::trim_end).collect::<Vec<_>>(),
+            expected.lines().collect::<Vec<_>>()
+        );
+        assert_eq!(agent.client().classes().unwrap(), fake::classes());
+        let same = ask(&agent, &["set", "web", "max=50mbit", "--dry-run"]).good();
+        assert!(same.contains("changed  tenant-a       2  20mbit  50mbit  origin of the policy\n"), "{same}");
+        let nothing = ask(&agent, &["set", "video", "weight=3", "--dry-run"]).good();
+        assert_eq!(nothing, "nothing would change\n");
+        let refused = ask(&agent, &["set", "web", "min=80mbit", "max=90mbit", "--dry-run"]);
+        assert_eq!(refused.err, "weir: cannot promise web 80mbit: 60mbit of 95mbit is free\n");
+    }
+
+    #[test]
+    fn undo_says_which_change_it_took_back_and_what_differs() {
+        let agent = FakeAgent::start();
+        let expected = format!("took back the change of 2023-11-14T22:13:20.000Z to docker:web\n{TABLE}");
+        assert_eq!(ask(&agent, &["undo"]).good(), expected);
+        let undone: Undone = ask(&agent, &["undo", "--json"]).json();
+        assert_eq!(undone.names, ["docker:web"]);
+        assert!(ask(&agent, &["undo", "--dry-run"]).good().ends_with("\nnothing is changed yet\n"));
+    }
+}
