@@ -15,4 +15,4 @@ mod reply;
 pub mod server;
 
 pub use agent::{agree::Agreements, check, run, store::Store};
-pub use weir_datapath::engine::forward;
+pub use weir_datapath::engine::{DEVICE, forward};

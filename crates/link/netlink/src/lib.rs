@@ -1,4 +1,4 @@
-//! rtnetlink, as far as weir needs it: links, addresses, namespaces, traffic control.
+//! rtnetlink, as far as weir needs it: links, addresses, default routes, namespaces, traffic control.
 //!
 //! Framing, links and addresses come from the `netlink-packet-*` crates; the options of
 //! HTB, TBF and cls_bpf, which they do not know, are written in [`tc`]. Requests are
@@ -6,9 +6,11 @@
 
 mod attrs;
 mod link;
+mod route;
 mod socket;
 pub mod tc;
 
 pub use attrs::{Attrs, attributes};
 pub use link::{InterfaceAddress, Link, LinkEvents};
+pub use route::DefaultRoute;
 pub use socket::{Netlink, NetlinkError, Request};

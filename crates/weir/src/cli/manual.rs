@@ -33,7 +33,7 @@ The pages of verbs go into DIR/man1, those of administration into DIR/man8, and 
 configuration into DIR/man5.";
 
 /// The verbs of administration. Their pages are in section 8.
-const ADMINISTRATION: [&str; 2] = ["agent", "doctor"];
+const ADMINISTRATION: [&str; 3] = ["agent", "doctor", "init"];
 
 /// Each key of the configuration, with comments.
 const SAMPLE: &str = include_str!("../../../../docs/weir.toml");
@@ -143,6 +143,6 @@ fn configuration_page(command: &Command) -> Vec<u8> {
     .into_bytes();
     // Writing to a vector cannot fail.
     let _ = verbatim(&mut page, SAMPLE);
-    page.extend_from_slice(b".SH \"SEE ALSO\"\nweir(1), weir\\-agent(8), weir\\-plan(1)\n");
+    page.extend_from_slice(b".SH \"SEE ALSO\"\nweir(1), weir\\-agent(8), weir\\-init(8), weir\\-plan(1)\n");
     page
 }

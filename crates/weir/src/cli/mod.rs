@@ -11,6 +11,7 @@ mod export;
 mod format;
 mod fs;
 mod image;
+mod init;
 mod lab;
 mod log;
 mod manual;
@@ -58,6 +59,7 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
+  weir init                                   write the configuration of this node
   weir agent --config /etc/weir/weir.toml     divide this node's uplink
   weir ps                                     who sends how much, and who may
   weir top                                    the same, live
@@ -93,6 +95,8 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write the configuration of this node: three questions at most
+    Init(init::InitArgs),
     /// Divide this node's uplink, until told to stop
     Agent(AgentArgs),
     /// List the classes: policy, allocation, what each sends
@@ -244,6 +248,7 @@ pub(crate) fn run(
 fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCode> {
     let session = &mut session;
     match command {
+        Command::Init(args) => init::run(&args, session),
         Command::Agent(args) => agent(&args, session),
         Command::Ps(args) => ps::run(&args, session),
         Command::Top(args) => top::run(&args, session),
