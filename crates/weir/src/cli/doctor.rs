@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{Check, ClientError, Doctor, Verdict};
+use weir_api::{Check, Client, ClientError, Doctor, Verdict};
 
 use super::{
     Session,
@@ -24,14 +24,22 @@ Asks the agent if one runs, else looks for itself. Exits with 1 if a check fails
 pub(super) struct DoctorArgs {}
 
 pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    let doctor = match session.client.doctor() {
-        Ok(doctor) => doctor,
-        Err(refused @ ClientError::Refused(_)) => return Err(refused.into()),
-        Err(silent) => without_agent(&silent),
-    };
+    let doctor = look(&session.client)?;
     session.print(&doctor, |out, look| write(out, look, &doctor))?;
     let failed = doctor.checks.iter().any(|check| check.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Asks the agent, or looks without one.
+///
+/// # Errors
+/// The agent refuses to answer this user.
+pub(super) fn look(client: &Client) -> Result<Doctor, ClientError> {
+    match client.doctor() {
+        Err(refused @ ClientError::Refused(_)) => Err(refused),
+        Err(silent) => Ok(without_agent(&silent)),
+        answer => answer,
+    }
 }
 
 /// The checks that this process makes itself if no agent answers.

@@ -33,7 +33,7 @@ The pages of verbs go into DIR/man1, those of administration into DIR/man8, and 
 configuration into DIR/man5.";
 
 /// The verbs of administration. Their pages are in section 8.
-const ADMINISTRATION: [&str; 3] = ["agent", "doctor", "init"];
+const ADMINISTRATION: [&str; 4] = ["agent", "bugreport", "doctor", "init"];
 
 /// Each key of the configuration, with comments.
 const SAMPLE: &str = include_str!("../../../../docs/weir.toml");

@@ -2,6 +2,7 @@
 
 mod agree;
 mod beside;
+mod bugreport;
 mod cc;
 mod cni;
 mod doctor;
@@ -127,6 +128,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Check what this node can do, and what not
     Doctor(doctor::DoctorArgs),
+    /// Write one file with what a report of a fault needs, without secrets
+    Bugreport(bugreport::BugreportArgs),
     /// Show what happened, or what happens
     Events(events::EventsArgs),
     /// Print a script that divides the link as now, for plain tc or for tcng
@@ -264,6 +267,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Fs(args) => fs::run(&args, session),
         Command::Status(args) => status::run(&args, session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
+        Command::Bugreport(args) => bugreport::run(&args, session),
         Command::Events(args) => events::run(&args, session),
         Command::Export(args) => export::run(&args, session),
         Command::Lab(args) => lab::run(&[], &args),
