@@ -14,6 +14,9 @@
 #   make bench   benchmarks of the pure parts
 #   make lab     the experiments of the papers, in brief
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
+#   make dist    static programs, packages, an image, digests and licences, in target/dist-out
+#   make test-packages  installs the packages in a fresh Debian 12, upgrades and purges them (after make dist)
+#   make test-dist  two builds of the last commit, compared byte by byte: half an hour
 #   make doc     the documentation, in target/doc
 #   make install-lab  the program `weir-lab`, for `weir lab`
 #   make install-fs  the program `weir-fs`, for `weir fs`
@@ -44,7 +47,7 @@ BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -216,6 +219,18 @@ lab: release
 doc:
 	scripts/install-deps.sh build
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+dist:
+	scripts/install-deps.sh build dist
+	scripts/dist.sh
+
+test-packages:
+	scripts/install-deps.sh dist
+	scripts/test-packages.sh
+
+test-dist:
+	scripts/install-deps.sh build dist
+	scripts/test-dist.sh
 
 install: release
 	install -Dm755 $(WEIR) $(DESTDIR)$(PREFIX)/bin/weir

@@ -52,8 +52,11 @@ fn main() {
         format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default());
     let mut args: Vec<OsString> =
         vec![format!("-I{multiarch}").into(), "-Isrc".into(), "-Wall".into(), "-Werror".into()];
+    // The line information of a program names its sources. Builds in two directories give the same bytes.
+    args.push("-fdebug-compilation-dir=.".into());
     if let Ok(headers) = env::var("DEP_BPF_INCLUDE") {
         args.push(format!("-I{headers}").into());
+        args.push(format!("-ffile-prefix-map={headers}=libbpf").into());
     }
     for (feature, object) in OBJECTS {
         let source = format!("src/{feature}/{object}.bpf.c");
