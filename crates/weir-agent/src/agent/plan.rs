@@ -65,7 +65,14 @@ impl Agent {
         let snapshot = self.docker.snapshot();
         let docker_told = snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(Unavailable::NotYet)));
         let uplink = self.datapath.attachments.uplink();
-        let discovery = discover::discover(&mut self.datapath.netlink, &config, snapshot.as_ref(), uplink)
+        // A plan leaves the time for which a namespace waits for its owner.
+        let sources = discover::Sources {
+            attached: &self.cni.found(),
+            docker: snapshot.as_ref(),
+            unclaimed: &mut self.unclaimed.clone(),
+            now: self.now(),
+        };
+        let discovery = discover::discover(&mut self.datapath.netlink, &config, sources, uplink)
             .map_err(|e| Error::new(ErrorCode::Engine, format!("cannot look at this node: {}", chain(&e))))?;
         let mut settings = settings(self.classes.config(), &config);
         let mut after = self.classes.clone();

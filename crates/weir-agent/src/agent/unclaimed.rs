@@ -12,7 +12,7 @@ use weir_units::Instant;
 const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The namespaces that have waited, and since when.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Unclaimed {
     /// `None` stands for a namespace of the first discovery.
     since: BTreeMap<NsId, Option<Instant>>,
