@@ -152,6 +152,8 @@ impl Case {
             cgroups: Vec::new(),
             selectors: Vec::new(),
             problem: None,
+            asked_by: Default::default(),
+            unmet: None,
         });
         table.update(found.collect(), true);
         let changes = self.senders.iter().enumerate().map(|(i, sender)| PolicyChange {
