@@ -12,8 +12,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{
-    Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error, Event,
-    Explanation, Export, Plan, SetPolicies, Status, Undone, plain::plain_value,
+    Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error,
+    Event, Explanation, Export, Plan, SetPolicies, Status, Undone, plain::plain_value,
 };
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.

@@ -17,8 +17,9 @@ use weir_agent::{
 };
 use weir_api::{
     Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Error,
-    ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, Plan, PlannedChange, PlannedSetting,
-    PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies, Sharer, Status, Undone, Verdict,
+    ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, Plan, PlannedChange,
+    PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies, Sharer, Status,
+    Undone, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
