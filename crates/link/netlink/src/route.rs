@@ -69,7 +69,8 @@ mod tests {
 
     use super::*;
 
-    /// Routes of other tables, to a network, or that refuse packets are no default routes.
+    /// Routes of other tables, to a network, or that refuse packets are no default routes. The kernel lists IPv4
+    /// first, whatever the metric.
     #[test]
     fn default_routes_come_by_metric_and_each_device_once() {
         let made = std::thread::spawn(|| {
@@ -85,7 +86,7 @@ mod tests {
                 "route add 10.0.0.0/8 dev lo",
                 "route add default dev a0 metric 300",
                 "route add default dev b0 metric 200",
-                "-6 route add default dev a0 metric 400",
+                "-6 route add default dev a0 metric 100",
             ] {
                 let done = Command::new("ip").args(line.split(' ')).status().expect("ip can run");
                 assert!(done.success(), "ip {line}");
@@ -99,6 +100,6 @@ mod tests {
             return;
         };
         let of = |metric, index| DefaultRoute { metric, index };
-        assert_eq!(routes, [of(200, b), of(300, a)]);
+        assert_eq!(routes, [of(100, a), of(200, b)]);
     }
 }
