@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Builds static programs without symbols, their bill of materials and licences, packages, and an image.
 #   scripts/dist.sh
-# The result is in $DIST (target/dist-out). Two builds of one commit in two directories give the same bytes; that is what
-# scripts/test-dist.sh checks.
+# The result is in $DIST (target/dist-out). scripts/test-dist.sh compares two builds of one commit in two directories.
 #
 # The programs are linked with glibc, libelf and zlib of this system. Rust's target for musl would need a libelf that is
 # built for musl, which Debian lacks (docs/adr/0087).
