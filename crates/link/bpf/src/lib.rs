@@ -6,6 +6,7 @@
 //! * `fair`: the qdisc of the engine `bpf`. `edt`: the departure times of the engine `edt`. `user`: the
 //!   way of packets to the scheduler of the engine `user`.
 //! * `credit`: the credit of classes where no qdisc queues. `pacing`: the rates of TCP sockets.
+//! * `download`: the class of a packet that arrives.
 //! * `congestion`: the congestion control of flows.
 //! * `common`: what several features share.
 //!
@@ -17,6 +18,7 @@ mod classify;
 mod common;
 mod congestion;
 mod credit;
+mod download;
 mod edt;
 pub mod fair;
 mod pacing;
@@ -34,6 +36,7 @@ pub use congestion::{
     EarlierCongestion,
 };
 pub use credit::{Credit, Credits, Refill};
+pub use download::{Download, DownloadConfig, DownloadMaps, EarlierDownload};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacing::{EarlierPacing, Pacer};
 pub use user::{Entered, MAX_QUEUES, UserPath};

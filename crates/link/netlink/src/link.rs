@@ -118,9 +118,24 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`].
     pub fn addresses(&mut self) -> Result<Vec<InterfaceAddress>, NetlinkError> {
+        self.list_addresses(vec![0; 8], "list addresses".into())
+    }
+
+    /// Addresses of the interfaces of another namespace, by this one's number for it
+    /// ([`Netlink::nsid_of`]). The socket must be of [`Netlink::open_strict`].
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn addresses_in(&mut self, nsid: i32) -> Result<Vec<InterfaceAddress>, NetlinkError> {
+        const IFA_TARGET_NETNSID: u16 = 10;
+        let mut body = Attrs::after(&[0; 8]);
+        body.put_u32(IFA_TARGET_NETNSID, nsid.cast_unsigned());
+        self.list_addresses(body.into_bytes(), format!("list addresses of namespace {nsid}"))
+    }
+
+    fn list_addresses(&mut self, body: Vec<u8>, what: String) -> Result<Vec<InterfaceAddress>, NetlinkError> {
         let mut addresses = Vec::new();
-        let request =
-            Request { kind: RTM_GETADDR, flags: 0, body: vec![0; 8], what: "list addresses".into() };
+        let request = Request { kind: RTM_GETADDR, flags: 0, body, what };
         self.dump(request, |_, body| {
             let Ok(message) = AddressMessage::parse(body) else { return };
             let mut address = None;

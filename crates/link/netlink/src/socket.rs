@@ -129,6 +129,20 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(BATCH_BYTES) })
     }
 
+    /// The same, for requests that name another namespace: the kernel then heeds all attributes of a dump.
+    ///
+    /// # Errors
+    /// As [`Netlink::open`]; kernels before 4.20 refuse.
+    pub fn open_strict() -> Result<Netlink, NetlinkError> {
+        let netlink = Netlink::open()?;
+        let what = "have the kernel heed all attributes of a request".to_owned();
+        netlink
+            .socket
+            .set_netlink_get_strict_chk(true)
+            .map_err(|source| NetlinkError::Socket { what, source })?;
+        Ok(netlink)
+    }
+
     /// Sends one request and waits for its acknowledgement.
     ///
     /// # Errors

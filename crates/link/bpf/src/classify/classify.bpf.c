@@ -35,9 +35,9 @@
 
 #include "common/intf.h"
 #include "common/link.h"
-#include "control.h"
+#include "common/mark.h"
 #include "credit/credit.h"
-#include "common/datagram.h"
+#include "packet.h"
 #include "pacing/pacing.h"
 #include "select.h"
 
@@ -101,86 +101,6 @@ struct {
 	__type(value, __u32);
 } weir_user SEC(".maps");
 
-struct packet {
-	struct weir_prefix to;
-	__u8 is_ip;
-	__u8 is_v6;
-	__u8 start;  /* what offsets are from: BPF_HDR_START_NET, or the MAC header before a VLAN tag */
-	__u8 offset; /* of the IP header */
-	__u8 is_control; /* has the shape of control traffic (control.h) */
-	__u32 datagram;  /* that it is a fragment of (datagram.h); 0: it is whole */
-};
-
-static __always_inline void read_ports(struct __sk_buff *skb, __u32 start, int offset, struct packet *p,
-				       int v6)
-{
-	__be16 port[2];
-
-	if (load_header(skb, start, offset, port, sizeof(port)))
-		return;
-	p->is_control = v6 ? is_dhcp(port, 546, 547) : is_dhcp(port, 68, 67);
-}
-
-static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p)
-{
-	__be16 protocol = skb->protocol;
-	__u32 start = BPF_HDR_START_NET;
-	int offset = 0;
-
-	__builtin_memset(p, 0, sizeof(*p));
-	if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
-		/* Only Ethernet has tags. */
-		start = BPF_HDR_START_MAC;
-		if (load_header(skb, start, ETH_HLEN + 2, &protocol, sizeof(protocol)))
-			return;
-		offset = ETH_HLEN + 4;
-	}
-	if (protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr ip;
-
-		if (load_header(skb, start, offset, &ip, sizeof(ip)))
-			return;
-		p->is_ip = 1;
-		p->start = start;
-		p->offset = offset;
-		p->to.address[10] = 0xff;
-		p->to.address[11] = 0xff;
-		__builtin_memcpy(&p->to.address[12], &ip.daddr, 4);
-		if (ip.frag_off & bpf_htons(0x3fff)) /* an offset, or more follow */
-			p->datagram = datagram_of(ip.saddr ^ ip.daddr, (__u32)ip.id << 16,
-						  !(ip.frag_off & bpf_htons(0x1fff)));
-		if (ip.protocol == IPPROTO_UDP && !(ip.frag_off & bpf_htons(0x1fff)))
-			read_ports(skb, start, offset + ip.ihl * 4, p, 0);
-	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr ip6;
-
-		if (load_header(skb, start, offset, &ip6, sizeof(ip6)))
-			return;
-		p->is_ip = 1;
-		p->is_v6 = 1;
-		p->start = start;
-		p->offset = offset;
-		__builtin_memcpy(p->to.address, &ip6.daddr, 16);
-		if (ip6.nexthdr == IPPROTO_UDP) {
-			read_ports(skb, start, offset + sizeof(ip6), p, 1);
-		} else if (ip6.nexthdr == IPPROTO_ICMPV6) {
-			__u8 type;
-
-			if (!load_header(skb, start, offset + sizeof(ip6), &type, 1))
-				p->is_control = is_discovery(skb, type, ip6.hop_limit);
-		} else if (ip6.nexthdr == IPPROTO_FRAGMENT) {
-			__u32 head[2]; /* next, -, offset and flags; id */
-
-			if (!load_header(skb, start, offset + sizeof(ip6), head, sizeof(head)))
-				p->datagram = datagram_of(ip6.saddr.s6_addr32[3] ^ ip6.daddr.s6_addr32[3], head[1],
-							  !(head[0] & bpf_htonl(0xfff8)));
-		}
-	} else {
-		p->is_control = is_link_control(skb, protocol);
-	}
-	p->to.prefix_len_bits = 128;
-}
-
 /* Reads what is needed of a packet, and tells the scheduler what it needs. */
 static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 {
@@ -224,18 +144,39 @@ static __always_inline void weigh(struct __sk_buff *skb, const struct weir_confi
 	c->excess_bytes += (__s64)excess * segments;
 }
 
+/* Marks a packet that passes the scheduler. */
+static __always_inline void mark(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+{
+	skb->tc_index = cfg->pacing & WEIR_NAMED ? mark_of(cfg->cookie, handle) : cfg->cookie;
+}
+
+/* Whether the packet has passed the scheduler. */
+static __always_inline int is_marked(const struct __sk_buff *skb, const struct weir_config *cfg)
+{
+	__u32 minor, handle;
+
+	if (skb->tc_index == cfg->cookie)
+		return 1;
+	minor = cfg->pacing & WEIR_NAMED ? minor_of(cfg->cookie, skb->tc_index) : 0;
+	if (!minor)
+		return 0;
+	handle = (cfg->default_handle & 0xffff0000) | minor;
+	/* Other programs write this field too. */
+	return handle == cfg->control_handle || bpf_map_lookup_elem(&weir_counters, &handle);
+}
+
 static __always_inline void classify(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
 {
 	if ((cfg->pacing & (WEIR_BARE | WEIR_WEIGHED)) == (WEIR_BARE | WEIR_WEIGHED))
 		weigh(skb, cfg, handle);
 	skb->priority = handle;
-	skb->tc_index = cfg->cookie;
+	mark(skb, cfg, handle);
 }
 
 /* Without a scheduler the packet goes on from here, or ends; the program decides. */
 static __always_inline int in_place(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
 {
-	skb->tc_index = cfg->cookie;
+	mark(skb, cfg, handle);
 	return has_credit(skb, handle, link_header(cfg)) ? NEXT : DROP;
 }
 
@@ -286,7 +227,8 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 	class = by_rules(skb, cfg, &p, own);
 	if (is_local) {
 		count_local(skb, own);
-		skb->tc_index = class & 0xffff;
+		/* A minor with the highest bit looks like a mark. */
+		skb->tc_index = cfg->pacing & WEIR_NAMED && class & MARK_NAMES ? 0 : class & 0xffff;
 		return 0;
 	}
 	if (cfg->pacing & WEIR_PACED)
@@ -373,7 +315,7 @@ int weir_uplink(struct __sk_buff *skb)
 
 	if (!is_on(cfg))
 		return NO_MATCH;
-	if (skb->tc_index == cfg->cookie)
+	if (is_marked(skb, cfg))
 		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
 	parse(skb, &p);
 	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE;

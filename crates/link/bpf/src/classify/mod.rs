@@ -20,6 +20,7 @@ use libbpf_rs::{
 
 pub use self::handover::Handover;
 pub use self::restore::{Restored, Wanted};
+pub(crate) use self::restore::{restore, restore_row};
 pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
 use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
 pub use self::weights::Weights;
@@ -53,8 +54,8 @@ pub struct ClassifierConfig {
     /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
     pub cookie: u32,
     /// Of [`PACED`](ClassifierConfig::PACED), [`IN_PLACE`](ClassifierConfig::IN_PLACE),
-    /// [`USER`](ClassifierConfig::USER), [`BARE`](ClassifierConfig::BARE) and
-    /// [`WEIGHED`](ClassifierConfig::WEIGHED).
+    /// [`USER`](ClassifierConfig::USER), [`BARE`](ClassifierConfig::BARE),
+    /// [`WEIGHED`](ClassifierConfig::WEIGHED) and [`NAMED`](ClassifierConfig::NAMED).
     pub pacing: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
@@ -72,6 +73,8 @@ impl ClassifierConfig {
     pub const BARE: u32 = 8;
     /// The scheduler charges bytes that such an uplink does not carry: they are counted, for [`Weights`].
     pub const WEIGHED: u32 = 16;
+    /// Marks of packets that have passed the scheduler name their class, for [`Download`](crate::Download).
+    pub const NAMED: u32 = 32;
     /// Beside a port's handle: its packets have no Ethernet header.
     pub const BARE_PORT: u32 = 1 << 31;
 
@@ -115,6 +118,12 @@ impl LocalPrefix {
         key[4..].copy_from_slice(&(u128::from(address) & bits).to_be_bytes());
         key
     }
+}
+
+/// An address in the programs' form: IPv4 as ::ffff:a.b.c.d.
+pub(crate) fn widened_address(address: IpAddr) -> [u8; 16] {
+    let len = if address.is_ipv4() { 32 } else { 128 };
+    rules::widened(LocalPrefix { network: address, len }).0.octets()
 }
 
 /// The loaded programs and their maps.

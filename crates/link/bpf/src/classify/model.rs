@@ -272,7 +272,10 @@ impl Model {
         };
         let is_user = config.pacing & ClassifierConfig::USER != 0;
         let is_in_place = config.pacing & ClassifierConfig::IN_PLACE != 0;
-        let is_back = u32::from(tc_index) == config.cookie;
+        let names = config.pacing & ClassifierConfig::NAMED != 0;
+        let named = u32::from(tc_index & 0x7fff) ^ config.cookie & 0x7fff;
+        let is_named = names && tc_index & 0x8000 != 0 && named != 0 && self.knows(named);
+        let is_back = u32::from(tc_index) == config.cookie || is_named;
         if config.ifb_index == 0 && !is_in_place {
             return untouched;
         }
@@ -304,7 +307,8 @@ impl Model {
                 self.by_rules(&headers, own)
             }
         };
-        let scheduled = Outcome { priority: class, tc_index: config.cookie as u16, ..outcome.clone() };
+        let mark = if names { (config.cookie ^ class) & 0x7fff | 0x8000 } else { config.cookie };
+        let scheduled = Outcome { priority: class, tc_index: mark as u16, ..outcome.clone() };
         let at_uplink = matches!(place, Place::Uplink(_));
         match place {
             Place::PortMatch => Outcome { verdict: MATCH, ..scheduled },
@@ -313,6 +317,12 @@ impl Model {
             Place::Port => Outcome { verdict: REDIRECT, ..scheduled },
             Place::Uplink(_) => Outcome { verdict: MATCH, ..scheduled },
         }
+    }
+
+    /// Whether a mark may name the class of this minor.
+    fn knows(&self, minor: u32) -> bool {
+        let handle = self.config.default_handle & 0xffff_0000 | minor;
+        handle == self.config.control_handle || self.tracked.contains(&handle)
     }
 
     /// The class, and whether it comes from a control bucket.

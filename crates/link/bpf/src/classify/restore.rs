@@ -37,7 +37,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    fn note(&mut self, map: &'static str, what: &'static str, result: Result<usize, BpfError>) {
+    pub(crate) fn note(&mut self, map: &'static str, what: &'static str, result: Result<usize, BpfError>) {
         match result {
             Ok(0) => {}
             Ok(entries) => self.maps.push((map, entries)),
@@ -68,7 +68,7 @@ impl<K: Ord + Copy, V: PartialEq + Copy> Difference<K, V> {
 
 /// Makes the entries of a map, of those that `is_ours` takes for its own, the wanted ones; says how many were
 /// not. All are tried before an error is told.
-fn restore<const K: usize, const V: usize>(
+pub(crate) fn restore<const K: usize, const V: usize>(
     map: &impl MapCore,
     wanted: &BTreeMap<[u8; K], [u8; V]>,
     is_ours: impl Fn(&[u8; K]) -> bool,
@@ -89,7 +89,7 @@ pub(super) fn refused(errno: nix::errno::Errno) -> BpfError {
 }
 
 /// The same for one value of an array.
-fn restore_row(map: &impl MapCore, row: u32, wanted: &[u8]) -> Result<usize, BpfError> {
+pub(crate) fn restore_row(map: &impl MapCore, row: u32, wanted: &[u8]) -> Result<usize, BpfError> {
     let row = row.to_ne_bytes();
     if map.lookup(&row, MapFlags::ANY)?.as_deref() == Some(wanted) {
         return Ok(0);

@@ -233,6 +233,10 @@ fn node(r: &mut Random) -> Model {
         ClassifierConfig::IN_PLACE | ClassifierConfig::PACED,
         ClassifierConfig::USER,
     ]);
+    // Engine `user` has no marks that name classes.
+    if config.pacing != ClassifierConfig::USER && r.once_in(2) {
+        config.pacing |= ClassifierConfig::NAMED;
+    }
     config.charge_local = u32::from(r.once_in(4));
     if r.once_in(16) {
         config.ifb_index = 0;
@@ -317,7 +321,10 @@ fn random_frames_are_classified_as_the_model_says() {
             4 if is_scheduled => Place::PortMatch,
             _ => Place::Uplink(r.of(&[0, PORT, 9])),
         };
-        let named = r.of(&[OWN as u16, OTHER as u16, UNTRACKED, CONFIG.cookie as u16]);
+        let mark = |minor: u32| (CONFIG.cookie ^ minor) as u16 & 0x7fff | 0x8000;
+        let marks = [OWN, CONFIG.control_handle, u32::from(UNTRACKED)].map(mark);
+        let named =
+            r.of(&[OWN as u16, OTHER as u16, UNTRACKED, CONFIG.cookie as u16, marks[0], marks[1], marks[2]]);
         let tc_index = if r.once_in(3) { named } else { 0 };
         let case = Case { frame: &frame, place, is_tagged: r.once_in(8), tc_index };
         model.has_room = !r.once_in(3);

@@ -9,6 +9,7 @@
 #define WEIR_USER 4     /* the scheduler is a process: what it has put into weir_user takes over (user.bpf.c) */
 #define WEIR_BARE 8     /* the uplink's packets have no Ethernet header */
 #define WEIR_WEIGHED 16 /* the scheduler cannot charge by link.h: count what it charges too much */
+#define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
 
 /* In a value of weir_ports, beside the handle: the interface's packets have no Ethernet header. */
 #define WEIR_PORT_BARE 0x80000000u
@@ -25,7 +26,7 @@ struct weir_config { /* written by user space, only read in the kernel */
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
-	__u32 pacing;         /* WEIR_PACED, WEIR_IN_PLACE, WEIR_USER, WEIR_BARE, WEIR_WEIGHED */
+	__u32 pacing;         /* WEIR_PACED to WEIR_NAMED */
 	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
 };
 _Static_assert(sizeof(struct weir_config) == 36, "user space maps this layout");

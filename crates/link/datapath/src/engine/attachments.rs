@@ -12,9 +12,11 @@ use weir_netlink::{
     tc::{self, Hook, Verdict},
 };
 
+pub(crate) use self::download::{DownloadHooks, earlier as earlier_download};
 pub use self::repair::Repairs;
 use super::{EngineError, EngineKind};
 
+mod download;
 mod repair;
 
 /// Priority of weir's filters: late enough for others to come first.
@@ -74,6 +76,8 @@ pub struct Attachments {
     tracked: BTreeSet<u32>,
     rules: RuleSet,
     uplink: Option<(u32, String)>,
+    /// The programs for what arrives at the uplink, if it is scheduled.
+    download: Option<DownloadHooks>,
     created: Created,
 }
 
@@ -103,6 +107,7 @@ impl Attachments {
             tracked: BTreeSet::new(),
             rules: RuleSet::default(),
             uplink: None,
+            download: None,
             created,
         })
     }
@@ -325,6 +330,7 @@ impl Attachments {
         }
         if let Some((old, name)) = self.uplink.take() {
             // It may be gone, and what was added to it with it.
+            let _ = self.unfilter_download(old, &name);
             let _ = self.unfilter(old, &name, Hook::Egress);
             self.created.retain(|(i, _)| *i != old);
         }
@@ -332,6 +338,7 @@ impl Attachments {
         self.configure(|c| c.pacing = c.pacing & !ClassifierConfig::BARE | bare)?;
         self.clsact(index, device, Hook::Egress)?;
         self.filter_uplink(index, device)?;
+        self.filter_download(index, device)?;
         self.uplink = Some((index, device.to_owned()));
         Ok(())
     }
@@ -345,7 +352,7 @@ impl Attachments {
     fn port_filter(&self, index: u32, device: &str) -> Request {
         let verdict = self.verdict();
         let program = match verdict {
-            Verdict::Program => self.classifier.port_program().as_raw_fd(),
+            Verdict::Program | Verdict::None => self.classifier.port_program().as_raw_fd(),
             Verdict::Redirect { .. } => self.classifier.port_filter(),
         };
         let program = (program, Classifier::PORT_PROGRAM);
@@ -464,6 +471,7 @@ impl Attachments {
         let mut failures: Vec<EngineError> =
             self.set_ports(&BTreeMap::new()).into_iter().map(|(_, e)| e).collect();
         if let Some((index, device)) = self.uplink.take() {
+            failures.extend(self.unfilter_download(index, &device).err());
             failures.extend(self.unfilter(index, &device, Hook::Egress).err());
         }
         // Leftovers of an earlier agent on interfaces this one never caught.
@@ -484,6 +492,9 @@ impl Attachments {
             }
             uncatch_tcx(link.index, &link.name)?;
             let is_uplink = self.uplink.as_ref().is_some_and(|(i, _)| *i == link.index);
+            if !is_uplink || self.download.is_none() {
+                self.unfilter_download(link.index, &link.name)?;
+            }
             self.unfilter(link.index, &link.name, Hook::Ingress)?;
             if !is_uplink {
                 self.unfilter(link.index, &link.name, Hook::Egress)?;

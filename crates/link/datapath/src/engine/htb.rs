@@ -44,6 +44,18 @@ impl Htb {
         } else {
             None
         };
+        Htb::on(ifb, scales)
+    }
+
+    /// The same for what arrives by a link. Its packets are as the uplink carries them.
+    ///
+    /// # Errors
+    /// As [`open`](Htb::open).
+    pub fn open_download(link: &str) -> Result<Htb, EngineError> {
+        Htb::on(Ifb::open_download(link)?, None)
+    }
+
+    fn on(ifb: Ifb, scales: Option<Scales>) -> Result<Htb, EngineError> {
         let mut htb = Htb {
             ifb,
             applied: BTreeMap::new(),
@@ -68,12 +80,12 @@ impl Htb {
             Some(root) if root.kind == "htb" && root.handle == ours => return Ok(()),
             // The qdisc is of another engine or program: the device is weir's.
             Some(root) => {
-                let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT);
+                let delete = tc::delete_qdisc(self.ifb.index, self.ifb.name, root.handle, TcHandle::ROOT);
                 self.ifb.netlink.call(delete)?;
             }
             None => {}
         }
-        Ok(self.ifb.netlink.call(tc::add_htb(self.ifb.index, Ifb::NAME, ours, DEFAULT))?)
+        Ok(self.ifb.netlink.call(tc::add_htb(self.ifb.index, self.ifb.name, ours, DEFAULT))?)
     }
 
     /// Takes over classes that are there, so that they are changed in place, not remade.
@@ -118,7 +130,7 @@ impl Htb {
         let mut gone: Vec<HtbClass> = self.applied.values().map(|n| n.class).filter(|c| stale(c)).collect();
         gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == super::ROOT));
         for class in &gone {
-            requests.push(tc::delete_class(self.ifb.index, Ifb::NAME, class.handle));
+            requests.push(tc::delete_class(self.ifb.index, self.ifb.name, class.handle));
             touched.push((class.handle.minor(), None));
         }
         let removals = requests.len();
@@ -127,7 +139,7 @@ impl Htb {
             let old =
                 self.applied.get(&minor).filter(|_| !gone.iter().any(|c| c.handle == node.class.handle));
             if old.is_none_or(|o| tree::differs(&o.class, &node.class)) {
-                requests.push(tc::set_class(self.ifb.index, Ifb::NAME, &node.class));
+                requests.push(tc::set_class(self.ifb.index, self.ifb.name, &node.class));
                 touched.push((minor, Some(tree::Node { leaf: old.and_then(|o| o.leaf), ..*node })));
             }
             if let Some(leaf) = node.leaf
@@ -175,7 +187,7 @@ impl Htb {
 
     /// The leaf qdisc of class `1:n` is `n:`.
     fn leaf(&self, class: TcHandle, leaf: Leaf) -> Request {
-        tc::set_leaf(self.ifb.index, Ifb::NAME, class, TcHandle::new(class.minor(), 0), leaf)
+        tc::set_leaf(self.ifb.index, self.ifb.name, class, TcHandle::new(class.minor(), 0), leaf)
     }
 }
 
@@ -279,7 +291,7 @@ impl Engine for Htb {
 
 impl Device for Htb {
     fn name(&self) -> &str {
-        Ifb::NAME
+        self.ifb.name
     }
 
     fn index(&self) -> u32 {

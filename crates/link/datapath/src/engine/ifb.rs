@@ -1,16 +1,19 @@
-//! The scheduler's device: one ifb through which all traffic of the link passes.
+//! The scheduler's device: an ifb through which all traffic of a direction of the link passes.
 
 use super::EngineError;
-use weir_netlink::{Netlink, NetlinkError, tc::Qdisc};
+use weir_netlink::{Link, Netlink, NetlinkError, tc::Qdisc};
 use weir_units::TcHandle;
 
 /// Its name. A number behind it makes room for a second link one day.
 pub const DEVICE: &str = "weir0";
+/// The name of the device through which the download passes.
+pub const DOWNLOAD_DEVICE: &str = "weir0d";
 const ALIAS: &str = "weir scheduler of ";
 
 /// The device, and the way to the kernel.
 pub(crate) struct Ifb {
     pub(crate) netlink: Netlink,
+    pub(crate) name: &'static str,
     pub(crate) index: u32,
     /// Its transmit queues.
     pub(crate) queues: u32,
@@ -22,15 +25,24 @@ pub(crate) struct Ifb {
 }
 
 impl Ifb {
-    /// The name that the device has.
+    /// The name of the device through which the upload passes.
     pub(crate) const NAME: &'static str = DEVICE;
 
-    /// Makes the device for this link, with this number of transmit queues. A device of an earlier
-    /// agent is taken over with the queues that it has.
+    /// Makes the device for this link's upload, with this number of transmit queues. A device of an
+    /// earlier agent is taken over with the queues that it has.
     pub(crate) fn open(link: &str, wanted: u32) -> Result<Ifb, EngineError> {
+        Ifb::named(DEVICE, link, wanted)
+    }
+
+    /// The same for this link's download.
+    pub(crate) fn open_download(link: &str) -> Result<Ifb, EngineError> {
+        Ifb::named(DOWNLOAD_DEVICE, link, 1)
+    }
+
+    fn named(name: &'static str, link: &str, wanted: u32) -> Result<Ifb, EngineError> {
         let mut netlink = Netlink::open()?;
-        let (index, queues, is_new) = find_or_make(&mut netlink, link, wanted)?;
-        Ok(Ifb { netlink, index, queues, wanted, link: link.to_owned(), is_new })
+        let (index, queues, is_new) = find_or_make(&mut netlink, name, link, wanted)?;
+        Ok(Ifb { netlink, name, index, queues, wanted, link: link.to_owned(), is_new })
     }
 
     /// Whether packets of the link have no Ethernet header. A link that is gone may have one.
@@ -40,7 +52,7 @@ impl Ifb {
 
     /// Puts the device back if someone removed it. True if it is a new one.
     pub(crate) fn rebuild(&mut self) -> Result<bool, EngineError> {
-        let (index, queues, _) = find_or_make(&mut self.netlink, &self.link, self.wanted)?;
+        let (index, queues, _) = find_or_make(&mut self.netlink, self.name, &self.link, self.wanted)?;
         let is_new = index != self.index;
         (self.index, self.queues) = (index, queues);
         Ok(is_new)
@@ -56,9 +68,9 @@ impl Ifb {
     /// Sets the device up if someone set it down, which drops all that is sent to it. True
     /// if so. A device that is gone is for the next measurement to find.
     pub(crate) fn wake(&mut self) -> Result<bool, EngineError> {
-        match self.netlink.link(DEVICE) {
+        match self.netlink.link(self.name) {
             Ok(found) if found.index == self.index && !found.up => {
-                self.netlink.set_up(found.index, DEVICE)?;
+                self.netlink.set_up(found.index, self.name)?;
                 Ok(true)
             }
             Err(e) if !e.is_gone() => Err(e.into()),
@@ -68,25 +80,41 @@ impl Ifb {
 
     /// Removes the device and all that is on it.
     pub(crate) fn remove(&mut self) -> Result<(), EngineError> {
-        Ok(self.netlink.delete_link(self.index, DEVICE)?)
+        Ok(self.netlink.delete_link(self.index, self.name)?)
+    }
+}
+
+/// Whether a device of weir's name is weir's.
+fn is_weirs(found: &Link) -> bool {
+    found.kind.as_deref() == Some("ifb") && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS))
+}
+
+/// Removes the device of an earlier agent's download, if there is one. Nothing sends to it any more.
+pub(crate) fn retire_download(netlink: &mut Netlink) -> Result<(), EngineError> {
+    match netlink.link(DOWNLOAD_DEVICE) {
+        Ok(found) if is_weirs(&found) => Ok(netlink.delete_link(found.index, DOWNLOAD_DEVICE)?),
+        Err(e) if !e.is_gone() => Err(e.into()),
+        _ => Ok(()),
     }
 }
 
 /// Index and queues of the device, found if it is weir's, or made: then true.
-fn find_or_make(netlink: &mut Netlink, link: &str, wanted: u32) -> Result<(u32, u32, bool), EngineError> {
-    match netlink.link(DEVICE) {
-        Ok(found)
-            if found.kind.as_deref() == Some("ifb")
-                && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS)) =>
-        {
+fn find_or_make(
+    netlink: &mut Netlink,
+    name: &str,
+    link: &str,
+    wanted: u32,
+) -> Result<(u32, u32, bool), EngineError> {
+    match netlink.link(name) {
+        Ok(found) if is_weirs(&found) => {
             if !found.up {
-                netlink.set_up(found.index, DEVICE)?;
+                netlink.set_up(found.index, name)?;
             }
             Ok((found.index, found.queues.max(1), false))
         }
-        Ok(_) => Err(EngineError::NameTaken { name: DEVICE.to_owned() }),
+        Ok(_) => Err(EngineError::NameTaken { name: name.to_owned() }),
         Err(NetlinkError::Refused { errno: nix::errno::Errno::ENODEV, .. }) => {
-            Ok((netlink.add_ifb(DEVICE, &format!("{ALIAS}{link}"), wanted)?, wanted, true))
+            Ok((netlink.add_ifb(name, &format!("{ALIAS}{link}"), wanted)?, wanted, true))
         }
         Err(e) => Err(e.into()),
     }

@@ -396,6 +396,8 @@ pub fn delete_qdisc(index: u32, device: &str, handle: TcHandle, parent: TcHandle
 pub enum Verdict {
     /// The program decides (direct action).
     Program,
+    /// The program only looks: it matches no packet.
+    None,
     /// Matching packets go to another device's egress (`act_mirred`).
     Redirect {
         /// That device.

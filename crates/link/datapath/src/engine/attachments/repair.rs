@@ -20,7 +20,7 @@ pub struct Repairs {
 }
 
 impl Repairs {
-    fn fail(&mut self, error: EngineError) {
+    pub(super) fn fail(&mut self, error: EngineError) {
         self.failure.get_or_insert(error);
     }
 }
@@ -82,12 +82,15 @@ impl Attachments {
             Err(e) => return repairs.fail(e.into()),
         };
         if filters.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref())) {
-            return;
+            return self.repair_download(index, &device, repairs);
         }
         let back =
             self.clsact(index, &device, Hook::Egress).and_then(|()| self.filter_uplink(index, &device));
         match back {
-            Ok(()) => repairs.devices.push(device),
+            Ok(()) => {
+                self.repair_download(index, &device, repairs);
+                repairs.devices.push(device);
+            }
             Err(e) => {
                 self.uplink = None;
                 if !e.is_gone() {

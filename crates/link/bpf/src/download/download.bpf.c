@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which class does a packet belong to that arrives at the node?
+ *
+ * weir_down runs where packets arrive, at the ingress of the uplink. It names the class in skb->priority,
+ * and act_mirred behind it sends the packet through the scheduler on a second ifb. The ifb lets it go on
+ * where it was, and no filter sees it again. It finds the class by the first of these that knows one.
+ *
+ * 1. The destination is the address of a container.
+ * 2. The flow has left: weir_learn has seen it.
+ * 3. Conntrack (conntrack.h) knows flows behind NAT of which nothing has left.
+ * 4. The destination is an address of the node, which is the host's class. All else is the default class.
+ *
+ * weir_learn runs at the egress of the uplink, behind NAT and behind the filter of weir_uplink. There the
+ * packet has the addresses that its answer will have, and a mark that names its class (mark.h).
+ *
+ * Outer packets of tunnels have an address of the node. They belong to the host, or to the class that sent
+ * the same outer flow; what they hold is not scheduled again.
+ *
+ * Both are fail-open: whatever is not understood goes its way.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "classify/packet.h"
+#include "common/mark.h"
+#include "download.h"
+
+#define ICMP_ECHO_REPLY 0
+#define ICMP_ECHO 8
+#define ICMP6_ECHO 128
+#define ICMP6_ECHO_REPLY 129
+#define NO_MATCH 0 /* cls_bpf without direct action */
+#define MATCH (-1)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_down_config);
+} weir_down_config SEC(".maps");
+
+/* Addresses of containers and of the node -> handle of the class. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct weir_address);
+	__type(value, __u32);
+} weir_down_owner SEC(".maps");
+
+/* Handles of the classes that share the download. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} weir_down_class SEC(".maps");
+
+/* Flows that have left -> handle of the class. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct weir_down_flow);
+	__type(value, __u32);
+} weir_down_flows SEC(".maps");
+
+#ifdef WEIR_CONNTRACK
+#include "conntrack.h"
+#endif
+
+static __always_inline const struct weir_down_config *config(void)
+{
+	__u32 zero = 0;
+	const struct weir_down_config *cfg = bpf_map_lookup_elem(&weir_down_config, &zero);
+
+	return cfg && cfg->is_on ? cfg : NULL;
+}
+
+/* The id of an echo, in the place of both ports. */
+static __always_inline int read_echo(struct __sk_buff *skb, __u32 start, __u32 offset, struct weir_fields *f)
+{
+	__be16 head[3]; /* type and code, checksum, id */
+	__u8 type;
+
+	if (load_header(skb, start, offset, head, sizeof(head)))
+		return 0;
+	type = bpf_ntohs(head[0]) >> 8;
+	if (f->protocol == IPPROTO_ICMP ? type != ICMP_ECHO && type != ICMP_ECHO_REPLY
+					: type != ICMP6_ECHO && type != ICMP6_ECHO_REPLY)
+		return 0;
+	f->source_port = head[2];
+	f->destination_port = head[2];
+	return 1;
+}
+
+/* Reads the addresses of a packet; whether its flow can be told from others too. 0: it has no addresses. */
+#define HAS_ADDRESSES 1
+#define HAS_FLOW 2
+static __always_inline int read_fields(struct __sk_buff *skb, const struct packet *p, struct weir_fields *f)
+{
+	struct fragment fragment = {};
+
+	if (!p->is_ip || (p->is_v6 ? !fields_v6(skb, p->start, p->offset, f, &fragment)
+				   : !fields_v4(skb, p->start, p->offset, f, &fragment)))
+		return 0;
+	if (fragment.is_later)
+		return HAS_ADDRESSES;
+	switch (f->protocol) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		return HAS_FLOW;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return read_echo(skb, p->start, fragment.transport, f) ? HAS_FLOW : HAS_ADDRESSES;
+	default:
+		return HAS_ADDRESSES;
+	}
+}
+
+static __always_inline __u32 owner_of(const __u8 *address)
+{
+	struct weir_address key;
+	__u32 *handle;
+
+	__builtin_memcpy(key.bytes, address, sizeof(key.bytes));
+	handle = bpf_map_lookup_elem(&weir_down_owner, &key);
+	return handle ? *handle : 0;
+}
+
+static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_down_config *cfg,
+				      const struct packet *p)
+{
+	struct weir_down_flow flow = {};
+	struct weir_fields f = {};
+	__u32 owner, *known;
+	int has = read_fields(skb, p, &f);
+
+	if (!has)
+		return cfg->default_handle;
+	owner = owner_of(f.destination);
+	if (owner && owner != cfg->host_handle)
+		return owner;
+	if (has == HAS_FLOW) {
+		__builtin_memcpy(flow.near.bytes, f.destination, sizeof(flow.near.bytes));
+		__builtin_memcpy(flow.far.bytes, f.source, sizeof(flow.far.bytes));
+		flow.near_port = f.destination_port;
+		flow.far_port = f.source_port;
+		flow.protocol = f.protocol;
+		known = bpf_map_lookup_elem(&weir_down_flows, &flow);
+		/* The class may have gone since. */
+		if (known && bpf_map_lookup_elem(&weir_down_class, known))
+			return *known;
+#ifdef WEIR_CONNTRACK
+		{
+			struct weir_address inner;
+			__u32 tracked;
+
+			if (tracked_address(skb, &f, &inner)) {
+				tracked = owner_of(inner.bytes);
+				if (tracked)
+					return tracked;
+			}
+		}
+#endif
+	}
+	return owner ? owner : cfg->default_handle;
+}
+
+SEC("tc")
+int weir_down(struct __sk_buff *skb)
+{
+	const struct weir_down_config *cfg = config();
+	struct packet p;
+
+	if (!cfg)
+		return NO_MATCH;
+	read_headers(skb, &p);
+	if (p.is_control && takes_control(skb, skb->ifindex))
+		skb->priority = cfg->control_handle;
+	else
+		skb->priority = class_of(skb, cfg, &p);
+	return MATCH;
+}
+
+/* Never matches: the packet goes on. */
+SEC("tc")
+int weir_learn(struct __sk_buff *skb)
+{
+	const struct weir_down_config *cfg = config();
+	struct weir_down_flow flow = {};
+	struct weir_fields f = {};
+	__u32 minor, handle, *known;
+	struct packet p;
+
+	if (!cfg)
+		return NO_MATCH;
+	minor = minor_of(cfg->cookie, skb->tc_index);
+	if (!minor)
+		return NO_MATCH;
+	handle = (cfg->host_handle & 0xffff0000) | minor;
+	if (!bpf_map_lookup_elem(&weir_down_class, &handle))
+		return NO_MATCH;
+	read_headers(skb, &p);
+	if (read_fields(skb, &p, &f) != HAS_FLOW)
+		return NO_MATCH;
+	__builtin_memcpy(flow.near.bytes, f.source, sizeof(flow.near.bytes));
+	__builtin_memcpy(flow.far.bytes, f.destination, sizeof(flow.far.bytes));
+	flow.near_port = f.source_port;
+	flow.far_port = f.destination_port;
+	flow.protocol = f.protocol;
+	known = bpf_map_lookup_elem(&weir_down_flows, &flow);
+	if (!known || *known != handle)
+		bpf_map_update_elem(&weir_down_flows, &flow, &handle, BPF_ANY);
+	return NO_MATCH;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

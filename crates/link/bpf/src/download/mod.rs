@@ -1,0 +1,157 @@
+//! The class of a packet that arrives: the programs at the uplink's ingress and egress.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    os::fd::{AsFd, AsRawFd, RawFd},
+};
+
+use libbpf_rs::{Map, MapCore, MapHandle, Object, ObjectBuilder};
+
+use crate::{
+    Error, attach,
+    classify::{Restored, restore, restore_row, widened_address},
+    common::map_named,
+};
+
+/// The programs that ask conntrack, and those that do not.
+const OBJECTS: [(&[u8], bool); 2] = [
+    (include_bytes!(concat!(env!("OUT_DIR"), "/download_conntrack.bpf.o")), true),
+    (include_bytes!(concat!(env!("OUT_DIR"), "/download.bpf.o")), false),
+];
+const FLOWS: &str = "weir_down_flows";
+
+/// `struct weir_down_config` of download.h. Handles are tc's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DownloadConfig {
+    /// Class of ARP, neighbour discovery, DHCP.
+    pub control_handle: u32,
+    /// Class of packets for the node itself.
+    pub host_handle: u32,
+    /// Class of packets that belong to no other.
+    pub default_handle: u32,
+    /// That of [`ClassifierConfig`](crate::ClassifierConfig).
+    pub cookie: u32,
+}
+
+impl DownloadConfig {
+    fn bytes(&self) -> Vec<u8> {
+        let words = [1, self.control_handle, self.host_handle, self.default_handle, self.cookie];
+        words.into_iter().flat_map(u32::to_ne_bytes).collect()
+    }
+}
+
+/// All that decides about the class of a packet that arrives, as the agent wants it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DownloadMaps {
+    /// The classes of weir's own.
+    pub config: DownloadConfig,
+    /// Addresses of containers and of the node, and the handles of their classes.
+    pub owners: BTreeMap<IpAddr, u32>,
+    /// The handles of classes that share the download.
+    pub classes: BTreeSet<u32>,
+}
+
+/// The flows that an earlier agent's programs have seen leave.
+pub struct EarlierDownload(MapHandle);
+
+impl EarlierDownload {
+    /// The flows of a loaded program, by its id. None if it has gone or is another one.
+    #[must_use]
+    pub fn of_program(id: u32) -> Option<EarlierDownload> {
+        map_named(&attach::program_maps(id).ok()?, FLOWS).map(EarlierDownload)
+    }
+}
+
+/// The loaded programs and their maps.
+///
+/// Dropping it leaves attached programs, and the maps they use, in the kernel.
+pub struct Download {
+    object: Object,
+    asks_conntrack: bool,
+}
+
+impl Download {
+    /// The name of the program at the uplink's ingress.
+    pub const INGRESS_PROGRAM: &'static str = "weir_down";
+    /// The name of the program at the uplink's egress.
+    pub const EGRESS_PROGRAM: &'static str = "weir_learn";
+
+    /// Loads the programs with the flows that an earlier agent's programs know. Nothing is attached yet,
+    /// and nothing matches until the maps are written.
+    ///
+    /// # Errors
+    /// [`Error`] with libbpf's reason: no `CONFIG_BPF_SYSCALL`, no `CAP_BPF`, the verifier.
+    pub fn load(earlier: Option<&EarlierDownload>) -> Result<Download, Error> {
+        libbpf_rs::set_print(None);
+        let mut last = None;
+        for (content, asks_conntrack) in OBJECTS {
+            // Flows of another layout are left.
+            for earlier in [earlier, None] {
+                match Download::open(content, earlier) {
+                    Ok(object) => return Ok(Download { object, asks_conntrack }),
+                    Err(error) => last = Some(error),
+                }
+            }
+        }
+        let source = last.expect("there are objects to try");
+        Err(Error { what: "load the programs of the download", source })
+    }
+
+    fn open(content: &[u8], earlier: Option<&EarlierDownload>) -> Result<Object, libbpf_rs::Error> {
+        let mut open = ObjectBuilder::default().open_memory(content)?;
+        if let Some(EarlierDownload(flows)) = earlier
+            && let Some(mut map) = open.maps_mut().find(|map| map.name() == FLOWS)
+        {
+            map.reuse_fd(flows.as_fd())?;
+        }
+        open.load()
+    }
+
+    /// Whether the programs ask conntrack for the addresses behind NAT.
+    #[must_use]
+    pub fn asks_conntrack(&self) -> bool {
+        self.asks_conntrack
+    }
+
+    /// The program for the uplink's ingress, as a number for netlink.
+    #[must_use]
+    pub fn ingress_program(&self) -> RawFd {
+        self.program(Download::INGRESS_PROGRAM)
+    }
+
+    /// The program for the uplink's egress, as a number for netlink.
+    #[must_use]
+    pub fn egress_program(&self) -> RawFd {
+        self.program(Download::EGRESS_PROGRAM)
+    }
+
+    fn program(&self, name: &str) -> RawFd {
+        let found = self.object.progs().find(|program| program.name() == name);
+        found.expect("the object has this program").as_fd().as_raw_fd()
+    }
+
+    fn map(&self, name: &str) -> Map<'_> {
+        self.object.maps().find(|map| map.name() == name).expect("the object has this map")
+    }
+
+    /// Compares the maps with the wanted entries, and writes the difference.
+    #[must_use]
+    pub fn restore(&self, wanted: &DownloadMaps) -> Restored {
+        let mut restored = Restored::default();
+        let keyed = wanted.classes.iter().map(|handle| (handle.to_ne_bytes(), handle.to_ne_bytes()));
+        let classes = restore(&self.map("weir_down_class"), &keyed.collect(), |_| true);
+        restored.note("weir_down_class", "restore which classes share the download", classes);
+        let keyed =
+            wanted.owners.iter().map(|(address, handle)| (widened_address(*address), handle.to_ne_bytes()));
+        let owners = restore(&self.map("weir_down_owner"), &keyed.collect(), |_| true);
+        restored.note("weir_down_owner", "restore which class each address belongs to", owners);
+        // Last: it turns the programs on.
+        let config = restore_row(&self.map("weir_down_config"), 0, &wanted.config.bytes());
+        restored.note("weir_down_config", "restore the configuration of the download", config);
+        restored
+    }
+}
+
+#[cfg(test)]
+mod tests;
