@@ -4,6 +4,7 @@ mod access;
 mod agreements;
 mod api;
 mod check;
+mod download;
 mod fault;
 mod labels;
 mod selector;
@@ -49,6 +50,30 @@ impl Layer {
     }
 }
 
+/// `[defaults]`, `[host]` and `[default]`: a policy for each direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Section {
+    pub(crate) weight: Option<Weight>,
+    pub(crate) min: Option<BitRate>,
+    pub(crate) max: Option<BitRate>,
+    /// The policy of what arrives.
+    #[serde(default)]
+    pub(crate) down: Layer,
+}
+
+impl Section {
+    pub(crate) fn layer(self) -> Layer {
+        Layer { weight: self.weight, min: self.min, max: self.max }
+    }
+}
+
+impl From<Layer> for Section {
+    fn from(Layer { weight, min, max }: Layer) -> Section {
+        Section { weight, min, max, down: Layer::default() }
+    }
+}
+
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,13 +88,13 @@ pub struct Config {
     pub(crate) labels: Labels,
     /// The default policy of classes.
     #[serde(default)]
-    pub(crate) defaults: Layer,
+    pub(crate) defaults: Section,
     /// The host's own traffic.
     #[serde(default)]
-    pub(crate) host: Layer,
+    pub(crate) host: Section,
     /// Traffic that belongs to no class.
     #[serde(default)]
-    pub(crate) default: Layer,
+    pub(crate) default: Section,
     #[serde(default, rename = "group")]
     pub(crate) groups: Vec<Group>,
     #[serde(default, rename = "class")]
@@ -107,6 +132,8 @@ pub(crate) struct Link {
     pub(crate) device: String,
     #[serde(default)]
     pub(crate) capacity: BitRate,
+    /// The capacity of what arrives. Without it nothing is done to what arrives.
+    pub(crate) download: Option<BitRate>,
     #[serde(default)]
     pub(crate) engine: engine::Choice,
     /// How engine `bpf-credit` hands out credit.
@@ -137,6 +164,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// The shared capacities in words, for the log.
+    pub(crate) fn in_words(&self) -> String {
+        let download = self.download.map(|rate| format!(", and {rate} of what arrives there"));
+        format!("sharing {} on {}{}", self.capacity, self.device, download.unwrap_or_default())
+    }
+
     /// The engine in the form that is asked for. `None` if that engine has no forms.
     pub(crate) fn choice(&self) -> Option<engine::Choice> {
         match self.form {
@@ -206,6 +239,9 @@ pub(crate) struct Group {
     pub(crate) weight: Option<Weight>,
     pub(crate) min: Option<BitRate>,
     pub(crate) max: Option<BitRate>,
+    /// The policy of what arrives.
+    #[serde(default)]
+    pub(crate) down: Layer,
 }
 
 /// `[[class]]`
@@ -222,6 +258,9 @@ pub(crate) struct ClassConfig {
     pub(crate) weight: Option<Weight>,
     pub(crate) min: Option<BitRate>,
     pub(crate) max: Option<BitRate>,
+    /// The policy of what arrives.
+    #[serde(default)]
+    pub(crate) down: Layer,
 }
 
 impl Group {

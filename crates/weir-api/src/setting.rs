@@ -5,7 +5,7 @@ use std::str::FromStr;
 use weir_share::{Policy, PolicyError, Weight, WeightError};
 use weir_units::{BitRate, ParseRateError};
 
-use crate::PolicyChange;
+use crate::{DownChange, PolicyChange};
 
 /// One `key=value`. `None` stands for `none`, which takes back what was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,16 +16,22 @@ pub enum Setting {
     Min(Option<BitRate>),
     /// `max=RATE`.
     Max(Option<BitRate>),
+    /// `down.weight=N`: of what arrives.
+    DownWeight(Option<Weight>),
+    /// `down.min=RATE`.
+    DownMin(Option<BitRate>),
+    /// `down.max=RATE`.
+    DownMax(Option<BitRate>),
 }
 
 /// The error of a text that is no setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     /// The text is not `key=value`.
-    #[error("write weight=N, min=RATE or max=RATE")]
+    #[error("write weight=N, min=RATE or max=RATE, or down.max=RATE for what arrives")]
     Syntax,
     /// A policy has no such key.
-    #[error("there is no `{0}` to set: write weight, min or max")]
+    #[error("there is no `{0}` to set: write weight, min or max, or down.weight, down.min or down.max")]
     UnknownKey(String),
     /// The text ends after `key=`.
     #[error("`{0}=` lacks its value: write one, or `{0}=none` to take back what was set")]
@@ -63,13 +69,16 @@ pub enum ChangeError {
 }
 
 impl Setting {
-    /// The key: `weight`, `min` or `max`.
+    /// The key: `weight`, `min` or `max`, or one of these after `down.`.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
             Setting::Weight(_) => "weight",
             Setting::Min(_) => "min",
             Setting::Max(_) => "max",
+            Setting::DownWeight(_) => "down.weight",
+            Setting::DownMin(_) => "down.min",
+            Setting::DownMax(_) => "down.max",
         }
     }
 }
@@ -79,7 +88,8 @@ impl FromStr for Setting {
 
     fn from_str(text: &str) -> Result<Setting, SettingError> {
         let (key, value) = text.split_once('=').ok_or(SettingError::Syntax)?;
-        if !["weight", "min", "max"].contains(&key) {
+        let (is_down, part) = key.strip_prefix("down.").map_or((false, key), |part| (true, part));
+        if !["weight", "min", "max"].contains(&part) {
             return Err(SettingError::UnknownKey(key.to_owned()));
         }
         if value.is_empty() {
@@ -87,17 +97,20 @@ impl FromStr for Setting {
         }
         let given = Some(value).filter(|value| *value != "none");
         let rate = || given.map(str::parse::<BitRate>).transpose();
-        Ok(match key {
-            "weight" => Setting::Weight(given.map(str::parse).transpose()?),
+        Ok(match part {
+            "weight" => {
+                let weight = given.map(str::parse).transpose()?;
+                if is_down { Setting::DownWeight(weight) } else { Setting::Weight(weight) }
+            }
             "min" => {
                 let min = rate()?;
                 Policy::new(Weight::ONE, min, None)?;
-                Setting::Min(min)
+                if is_down { Setting::DownMin(min) } else { Setting::Min(min) }
             }
             _ => {
                 let max = rate()?;
                 Policy::new(Weight::ONE, None, max)?;
-                Setting::Max(max)
+                if is_down { Setting::DownMax(max) } else { Setting::Max(max) }
             }
         })
     }
@@ -110,11 +123,17 @@ impl PolicyChange {
     /// [`ChangeError`].
     pub fn of(name: impl Into<String>, settings: &[Setting]) -> Result<PolicyChange, ChangeError> {
         let mut change = PolicyChange { name: name.into(), ..PolicyChange::default() };
+        fn down(change: &mut PolicyChange) -> &mut DownChange {
+            change.down.get_or_insert_default()
+        }
         for setting in settings {
             let again = match *setting {
                 Setting::Weight(weight) => change.weight.replace(weight).is_some(),
                 Setting::Min(min) => change.min.replace(min).is_some(),
                 Setting::Max(max) => change.max.replace(max).is_some(),
+                Setting::DownWeight(weight) => down(&mut change).weight.replace(weight).is_some(),
+                Setting::DownMin(min) => down(&mut change).min.replace(min).is_some(),
+                Setting::DownMax(max) => down(&mut change).max.replace(max).is_some(),
             };
             if again {
                 return Err(ChangeError::Twice { key: setting.key(), name: change.name });
@@ -129,8 +148,11 @@ impl PolicyChange {
     /// # Errors
     /// [`ChangeError::Contradiction`].
     pub fn check(&self) -> Result<(), ChangeError> {
-        Policy::new(Weight::ONE, self.min.flatten(), self.max.flatten())
-            .map_err(|why| ChangeError::Contradiction { name: self.name.clone(), why })?;
+        let down = self.down.unwrap_or_default();
+        for (min, max) in [(self.min, self.max), (down.min, down.max)] {
+            Policy::new(Weight::ONE, min.flatten(), max.flatten())
+                .map_err(|why| ChangeError::Contradiction { name: self.name.clone(), why })?;
+        }
         Ok(())
     }
 }
@@ -146,6 +168,9 @@ mod tests {
         assert_eq!("max=1.5Gbps".parse(), Ok(Setting::Max(Some(BitRate::mbit(1_500)))));
         assert_eq!("max=none".parse(), Ok(Setting::Max(None)));
         assert_eq!("weight=none".parse(), Ok(Setting::Weight(None)));
+        assert_eq!("down.weight=2".parse(), Ok(Setting::DownWeight(Some(Weight::new(2).unwrap()))));
+        assert_eq!("down.min=1mbit".parse(), Ok(Setting::DownMin(Some(BitRate::mbit(1)))));
+        assert_eq!("down.max=none".parse(), Ok(Setting::DownMax(None)));
     }
 
     #[test]
@@ -155,6 +180,7 @@ mod tests {
         assert_eq!(refused("weight"), E::Syntax);
         assert_eq!(refused("wieght=3"), E::UnknownKey("wieght".to_owned()));
         assert_eq!(refused("=3"), E::UnknownKey(String::new()));
+        assert_eq!(refused("down.rate=3"), E::UnknownKey("down.rate".to_owned()));
         assert_eq!(refused("min="), E::NoValue("min".to_owned()));
         for text in ["weight=0", "weight=-1", "weight=1.5", "weight=3x", "weight=99999999999"] {
             assert!(matches!(refused(text), E::Weight(_)), "{text}");
@@ -184,5 +210,10 @@ mod tests {
             ChangeError::Twice { key: "weight", name: "web".to_owned() }
         );
         assert!(matches!(of(&["min=30mbit", "max=20mbit"]), Err(ChangeError::Contradiction { .. })));
+        let down = of(&["min=30mbit", "down.max=20mbit"]).unwrap().down.unwrap();
+        assert_eq!((down.weight, down.min, down.max), (None, None, Some(Some(BitRate::mbit(20)))));
+        assert!(matches!(of(&["down.min=3mbit", "down.max=2mbit"]), Err(ChangeError::Contradiction { .. })));
+        let twice = ChangeError::Twice { key: "down.max", name: "web".to_owned() };
+        assert_eq!(of(&["down.max=1mbit", "max=1mbit", "down.max=2mbit"]).unwrap_err(), twice);
     }
 }

@@ -129,6 +129,62 @@ pub struct Class {
     /// The agreement that its policy comes from, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agreement: Option<String>,
+    /// Its part of what arrives, if the node shares its download and the class has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down: Option<Download>,
+}
+
+/// A class's part of what arrives by the link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Download {
+    /// Whether something arrives for it now.
+    pub activity: Activity,
+    /// Policy in force.
+    pub policy: PolicyView,
+    /// The rate that it may receive at now.
+    pub allocation: BitRate,
+    /// The rate that it received at over the last second.
+    pub rate: BitRate,
+    /// The rate that it would receive at without a limit; `None` if it takes all it is given.
+    pub demand: Option<BitRate>,
+    /// Bytes that arrived since the class exists.
+    pub bytes: Bytes,
+    /// Packets that arrived; each segment of a super-packet counts.
+    pub packets: u64,
+    /// Packets dropped because the class's queue was full.
+    pub drops: u64,
+    /// Bytes waiting now.
+    pub backlog: Bytes,
+    /// Packets waiting now.
+    pub backlog_packets: u64,
+    /// Whether the kernel holds the policy.
+    pub enforced: bool,
+    /// The reason and the remedy if it is not enforced.
+    pub not_enforced_because: Option<String>,
+    /// The minimum that is asked for and not promised. `policy.min` is the promised one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpromised: Option<BitRate>,
+}
+
+/// The download of the node, which [`Status`] is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DownloadStatus {
+    /// Its configured capacity.
+    pub capacity: BitRate,
+    /// The rate of all that arrived over the last second.
+    pub rate: BitRate,
+    /// Sum of the floors promised.
+    pub reserved: BitRate,
+    /// The sum of the floors that may be promised.
+    pub reservable: BitRate,
+    /// The engine: `htb`.
+    pub engine: String,
+    /// The device through which what arrives passes.
+    pub device: String,
+    /// The number of classes for which something arrives.
+    pub active: usize,
+    /// Whether conntrack tells whose a flow behind NAT is of which nothing has left.
+    pub conntrack: bool,
 }
 
 /// The agent and its link.
@@ -146,6 +202,9 @@ pub struct Status {
     pub capacity: BitRate,
     /// The rate of all classes together over the last second.
     pub rate: BitRate,
+    /// The download, if the node shares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<DownloadStatus>,
     /// Sum of the floors promised.
     pub reserved: BitRate,
     /// The sum of the floors that may be promised.
@@ -221,6 +280,24 @@ pub struct Ready {
 pub struct PolicyChange {
     /// The class's name.
     pub name: String,
+    /// New weight.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Option<Weight>>,
+    /// New floor.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub min: Option<Option<BitRate>>,
+    /// New ceiling.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub max: Option<Option<BitRate>>,
+    /// The same of what arrives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down: Option<DownChange>,
+}
+
+/// A change to one class's policy of what arrives, as [`PolicyChange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DownChange {
     /// New weight.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub weight: Option<Option<Weight>>,

@@ -133,6 +133,7 @@ enforced=yes
             weight: Some(Some(Weight::new(3).unwrap())),
             min: Some(Some(BitRate::mbit(5))),
             max: Some(None),
+            ..PolicyChange::default()
         };
         assert_eq!(change, expected);
     }

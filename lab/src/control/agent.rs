@@ -171,6 +171,7 @@ impl Agent {
             weight: Some(Some(policy.weight())),
             min: Some(policy.min()),
             max: Some(policy.max()),
+            ..PolicyChange::default()
         };
         let changes = SetPolicies { changes: policies.iter().map(change).collect(), allow_absent: false };
         self.client.set(&changes).context("cannot change policies")?;

@@ -73,6 +73,7 @@ pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         not_enforced: None,
         unpromised: None,
         agreement: None,
+        down: None,
     }
 }
 
@@ -153,6 +154,7 @@ pub fn status() -> Status {
         link: "eth0".to_owned(),
         capacity: BitRate::mbit(100),
         rate: BitRate(94_740_000),
+        download: None,
         reserved: BitRate::mbit(20),
         reservable: BitRate::mbit(95),
         engine: "htb".to_owned(),

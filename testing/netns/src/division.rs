@@ -198,6 +198,7 @@ impl Division {
             weight: Some(Some(policy.weight())),
             min: Some(policy.min()),
             max: Some(policy.max()),
+            ..PolicyChange::default()
         };
         let groups =
             self.groups.iter().map(|(name, w, min, max)| change(name.clone(), policy(*w, *min, *max)));

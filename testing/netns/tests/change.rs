@@ -184,6 +184,7 @@ fn a_hundred_classes_are_changed_in_one_call_in_under_50_ms() {
                     weight: Some(Some(Weight::new(1 + (i * 7 + round * 13) % 50).expect("a weight"))),
                     min: Some((i % 2 == round % 2).then_some(BitRate::kbit(300))),
                     max: Some(Some(BitRate::mbit(u64::from(20 + round)))),
+                    ..PolicyChange::default()
                 };
                 let changes = (0..).zip(&labels).map(change).collect();
                 let begin = Instant::now();

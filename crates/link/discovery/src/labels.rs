@@ -5,13 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_share::{Policy, PolicyError, Weight, WeightError};
 use weir_units::{BitRate, ParseRateError};
 
-/// The wishes of the labels `weir.weight`, `weir.min` and `weir.max`. A label that is missing or
+/// The wishes of the labels `weir.weight`, `weir.min` and `weir.max`, and of those of what arrives
+/// (`weir.down.max`). A label that is missing or
 /// wrong counts as absent, so that the next origin of a policy shows through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LabelPolicy {
     /// Relative share.
     pub weight: Option<Weight>,
     /// Floor, bit/s; at most [`LabelPolicy::max`] if both are given.
+    pub min: Option<BitRate>,
+    /// Ceiling, bit/s.
+    pub max: Option<BitRate>,
+    /// The same of what arrives.
+    pub down: DownLabels,
+}
+
+/// The wishes of the labels `weir.down.weight`, `weir.down.min` and `weir.down.max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DownLabels {
+    /// Relative share.
+    pub weight: Option<Weight>,
+    /// Floor, bit/s; at most [`DownLabels::max`] if both are given.
     pub min: Option<BitRate>,
     /// Ceiling, bit/s.
     pub max: Option<BitRate>,
@@ -55,7 +69,7 @@ pub enum LabelError {
     )]
     Group,
     /// A key that begins with `weir.` and that weir does not know.
-    #[error("weir knows weir.weight, weir.min, weir.max and weir.group")]
+    #[error("weir knows weir.weight, weir.min, weir.max, these after weir.down, and weir.group")]
     Unknown,
 }
 
@@ -114,6 +128,11 @@ pub fn parse(labels: &BTreeMap<String, String>) -> (LabelPolicy, Option<String>,
             "weir.weight" => value.parse().map(|weight| policy.weight = Some(weight)).map_err(Into::into),
             "weir.max" => rate(value, |max| (None, max)).map(|max| policy.max = max),
             "weir.min" => rate(value, |min| (min, policy.max)).map(|min| policy.min = min),
+            "weir.down.weight" => {
+                value.parse().map(|weight| policy.down.weight = Some(weight)).map_err(Into::into)
+            }
+            "weir.down.max" => rate(value, |max| (None, max)).map(|max| policy.down.max = max),
+            "weir.down.min" => rate(value, |min| (min, policy.down.max)).map(|min| policy.down.min = min),
             "weir.group" if is_group(value) => {
                 group = Some(value.clone());
                 Ok(())
@@ -173,6 +192,9 @@ mod tests {
             ("weir.min", "20mbit"),
             ("weir.max", "50Mbps"),
             ("weir.group", "tenant-a"),
+            ("weir.down.weight", "2"),
+            ("weir.down.min", "1mbit"),
+            ("weir.down.max", "4mbit"),
             ("com.docker.compose.project", "shop"),
             ("weirdness", "11"),
         ]));
@@ -180,6 +202,8 @@ mod tests {
         assert_eq!(group.as_deref(), Some("tenant-a"));
         assert_eq!(policy.weight.map(Weight::get), Some(3));
         assert_eq!((policy.min, policy.max), (mbit(20), mbit(50)));
+        assert_eq!(policy.down.weight.map(Weight::get), Some(2));
+        assert_eq!((policy.down.min, policy.down.max), (mbit(1), mbit(4)));
     }
 
     #[test]
@@ -233,6 +257,9 @@ mod tests {
     fn a_minimum_above_the_maximum_is_ignored_and_the_maximum_holds() {
         let (policy, _, bad) = parse(&labels(&[("weir.min", "30mbit"), ("weir.max", "20mbit")]));
         assert_eq!((policy.min, policy.max), (None, mbit(20)));
+        let (policy, _, bad_down) =
+            parse(&labels(&[("weir.max", "9mbit"), ("weir.down.min", "3mbit"), ("weir.down.max", "2mbit")]));
+        assert_eq!((policy.down.min, policy.down.max, bad_down.len()), (None, mbit(2), 1));
         let why = PolicyError::MinAboveMax { min: BitRate::mbit(30), max: BitRate::mbit(20) };
         assert_eq!(
             bad,

@@ -22,7 +22,7 @@ use std::{
     path::PathBuf,
 };
 
-pub use labels::{BadLabel, FromImage, LabelPolicy};
+pub use labels::{BadLabel, DownLabels, FromImage, LabelPolicy};
 pub use netns::{NetnsRef, NsId};
 
 /// A sharer of the link.
@@ -185,6 +185,8 @@ fn with_labels(mut attached: Found, container: &Found) -> Found {
         weight: own.weight.or(labelled.weight),
         min: own.min.or(labelled.min),
         max: own.max.or(labelled.max),
+        // CNI asks only about what leaves.
+        down: labelled.down,
     };
     if let LabelPolicy { min: Some(min), max: Some(max), .. } = attached.policy
         && min > max
@@ -232,14 +234,18 @@ mod tests {
         let weight = |n| weir_share::Weight::new(n).ok();
         let mbit = |n| Some(weir_units::BitRate::mbit(n));
         let mut pod = found("shop/web", Source::Cni, 1);
-        pod.policy = LabelPolicy { weight: weight(3), min: None, max: mbit(5) };
+        pod.policy = LabelPolicy { weight: weight(3), min: None, max: mbit(5), ..LabelPolicy::default() };
         let mut container = found("web", Source::Docker, 1);
-        container.policy = LabelPolicy { weight: weight(9), min: mbit(8), max: mbit(20) };
+        container.policy =
+            LabelPolicy { weight: weight(9), min: mbit(8), max: mbit(20), ..LabelPolicy::default() };
         container.group = Some("tenant-a".into());
         let all = combine(&[pod], &[container.clone()], &[found("cni-1", Source::Netns, 1)]);
         let [one] = &all[..] else { panic!("{all:?}") };
         assert_eq!((one.name.as_str(), one.source), ("shop/web", Source::Cni));
-        assert_eq!(one.policy, LabelPolicy { weight: weight(3), min: None, max: mbit(5) });
+        assert_eq!(
+            one.policy,
+            LabelPolicy { weight: weight(3), min: None, max: mbit(5), ..LabelPolicy::default() }
+        );
         assert_eq!(one.group.as_deref(), Some("tenant-a"));
         assert_eq!(one.remarks, ["min 8mbit is ignored: it is above the max of 5mbit"]);
         let alone = combine(&[], &[container.clone()], &[]);

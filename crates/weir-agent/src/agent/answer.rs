@@ -33,16 +33,18 @@ impl Agent {
             }
             Request::Set(changes, reply) => {
                 let names: Vec<String> = changes.changes.iter().map(|c| c.name.clone()).collect();
-                let planned = self.classes.plan(&changes);
-                drop(reply.send(planned.and_then(|set| self.put(set, &names))));
+                let planned =
+                    self.classes.plan(&changes).and_then(|set| Ok((set, self.plan_down(&changes)?)));
+                drop(reply.send(planned.and_then(|(set, down)| self.put(set, down, &names))));
             }
             Request::Undo(reply) => drop(reply.send(self.undo())),
             Request::PlanPolicies(changes, reply) => drop(reply.send(self.plan_policies(&changes))),
             Request::PlanUndo(reply) => drop(reply.send(self.plan_undo())),
             Request::PlanConfiguration(file, reply) => drop(reply.send(self.plan_configuration(&file))),
             Request::Unset(name, reply) => {
-                let planned = self.classes.plan_unset(&name);
-                let result = planned.and_then(|set| self.put(set, std::slice::from_ref(&name)));
+                let planned =
+                    self.classes.plan_unset(&name).and_then(|set| Ok((set, self.plan_unset_down(&name)?)));
+                let result = planned.and_then(|(set, down)| self.put(set, down, std::slice::from_ref(&name)));
                 drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
             }
             Request::Acknowledge(reply) => drop(reply.send(self.acknowledge())),
@@ -83,7 +85,7 @@ impl Agent {
         let (last, set, earlier) = self.last_change()?;
         let names: Vec<String> = last.names().map(str::to_owned).collect();
         let changes = self.plan_set(set.clone()).classes;
-        let classes = self.put_with(set, &names, earlier)?;
+        let classes = self.put_with(set, None, &names, earlier)?;
         Ok(Undone { made_ms: last.time_ms, names, changes, classes })
     }
 
@@ -91,24 +93,32 @@ impl Agent {
     fn put(
         &mut self,
         set: store::SetLayers,
+        down: Option<store::SetLayers>,
         names: &[String],
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         let now_ms = u64::try_from(self.moment().utc.millis()).unwrap_or(0);
         let history = self.history.after(self.classes.set_layers(), &set, now_ms);
-        self.put_with(set, names, history)
+        self.put_with(set, down, names, history)
     }
 
     /// Stores policies set by hand with the last changes, then applies them.
     fn put_with(
         &mut self,
         set: store::SetLayers,
+        down: Option<store::SetLayers>,
         names: &[String],
         history: History,
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         let ledger = self.classes.ledger_after(&set);
-        self.store.save_policies(&set, &ledger, &history).map_err(not_stored)?;
+        let down = self.download.as_ref().zip(down);
+        let down = down.map(|(download, set)| (download.classes.ledger_after(&set), set));
+        let stored = down.as_ref().map(|(ledger, set)| (set, ledger));
+        self.store.save_both_policies((&set, &ledger, &history), stored).map_err(not_stored)?;
         self.history = history;
         self.promises.saved(ledger);
+        if let Some((ledger, set)) = down {
+            self.put_down(set, ledger);
+        }
         let before: BTreeMap<ClassKey, _> =
             self.classes.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
         self.classes.commit(set);

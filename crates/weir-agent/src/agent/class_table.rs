@@ -198,6 +198,11 @@ impl ClassTable {
         self.reservation
     }
 
+    /// Gives its classes the numbers that they have in another table.
+    pub(crate) fn number_as(&mut self, other: &ClassTable) {
+        self.minors.clone_from(&other.minors);
+    }
+
     /// All entries by key, including groups and absent classes.
     pub(crate) fn entries(&self) -> &BTreeMap<ClassKey, ClassEntry> {
         &self.entries
@@ -472,8 +477,8 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
         exact.or_else(|| about.next()).map(crate::config::ClassConfig::layer)
     };
     let (defaults, configured) = match claim.kind {
-        ClassKind::Host => (Layer::default(), config.host),
-        ClassKind::Default => (Layer::default(), config.default),
+        ClassKind::Host => (Layer::default(), config.host.layer()),
+        ClassKind::Default => (Layer::default(), config.default.layer()),
         ClassKind::Control => {
             let capacity = config.link.capacity;
             let rate = |part, least| Some(capacity.scale(1, part).max(least).min(capacity));
@@ -488,7 +493,7 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
             let group = config.groups.iter().find(|g| g.name == claim.name);
             (Layer::default(), group.map(crate::config::Group::layer).unwrap_or_default())
         }
-        _ => (config.defaults, class().unwrap_or_default()),
+        _ => (config.defaults.layer(), class().unwrap_or_default()),
     };
     [
         (Origin::Defaults, defaults),

@@ -78,12 +78,12 @@ fn asked(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCla
         .iter()
         .find(|c| c.is_about(claim.source.as_str(), &claim.name) || c.name == key.as_str());
     let own = match claim.kind {
-        ClassKind::Host => vec![config.host],
-        ClassKind::Default => vec![config.default],
+        ClassKind::Host => vec![config.host.layer()],
+        ClassKind::Default => vec![config.default.layer()],
         ClassKind::Group => {
             config.groups.iter().filter(|g| g.name == claim.name).map(|g| g.layer()).collect()
         }
-        _ => class.map(|c| c.layer()).into_iter().chain([claim.label, config.defaults]).collect(),
+        _ => class.map(|c| c.layer()).into_iter().chain([claim.label, config.defaults.layer()]).collect(),
     };
     let by_hand = set.get(key.as_str()).or_else(|| set.get(&claim.name)).copied();
     let all: Vec<Layer> = by_hand.into_iter().chain(own).collect();
@@ -188,7 +188,7 @@ impl Life {
         } else {
             let min = self.random.bool().then(|| mbit(&mut self.random, 40));
             let max = self.random.bool().then(|| mbit(&mut self.random, 60));
-            let change = PolicyChange { name: name.to_owned(), weight: None, min, max };
+            let change = PolicyChange { name: name.to_owned(), min, max, ..PolicyChange::default() };
             self.log.push(format!("set {change:?}"));
             self.table.plan(&SetPolicies { changes: vec![change], allow_absent: true })
         };

@@ -19,6 +19,7 @@ fn claim(name: &str) -> DiscoveredClass {
         kind: ClassKind::Container,
         group: None,
         label: Layer::default(),
+        down_label: Layer::default(),
         cut: Vec::new(),
         asked_by: BTreeMap::new(),
         unmet: None,

@@ -135,7 +135,11 @@ impl Datapath {
         };
         // Engine `pacing` always paces. Its credit alone would cost TCP much of the link.
         let wanted = config.link.pacing || kind == EngineKind::Pacing;
-        let pacing = if wanted { ClassifierConfig::PACED } else { 0 } | kind.programs();
+        let mut pacing = if wanted { ClassifierConfig::PACED } else { 0 } | kind.programs();
+        if config.link.download.is_some() {
+            // An earlier agent's packets are marked so.
+            pacing |= ClassifierConfig::NAMED;
+        }
         let programs = ClassifierConfig {
             control_handle: handle(CONTROL),
             host_handle: handle(HOST),

@@ -1,7 +1,10 @@
 //! Finds the classes of this node: containers of CNI and of Docker, named namespaces, configured interfaces and
 //! cgroups. It also finds interfaces of unknown containers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use weir_api::ClassKind;
@@ -34,6 +37,8 @@ pub(crate) struct Discovery {
     pub(crate) owners: Vec<(ClassKey, NetnsRef)>,
     /// The fates of the namespaces that CNI reported.
     pub(crate) fates: BTreeMap<NsId, Fate>,
+    /// Addresses of classes, and of this node (the host's class), if the download is shared.
+    pub(crate) addresses: BTreeMap<IpAddr, ClassKey>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
     /// The uplink, if it exists.
@@ -74,6 +79,7 @@ pub(crate) fn discover(
     });
     let ports = ports::find(netlink, namespaces)?;
     let cgroups = Cgroup2::find();
+    let mut addresses = Addresses::open(config, netlink)?;
     for (i, found) in found.iter().enumerate() {
         let mut claim = claim(config, found);
         let remarks = claim.cut.iter().chain(&claim.unmet);
@@ -94,6 +100,7 @@ pub(crate) fn discover(
                     }
                     discovery.namespaces.push(netns.clone());
                     discovery.owners.push((claim.key(), netns.clone()));
+                    addresses.add(netlink, found, netns, &claim.key());
                     if own.is_empty() {
                         claim.problem = Some(
                             "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),
@@ -121,6 +128,7 @@ pub(crate) fn discover(
             },
             group: class.group.clone(),
             label: Layer::default(),
+            down_label: Layer::default(),
             cut: Vec::new(),
             asked_by: BTreeMap::new(),
             unmet: None,
@@ -146,6 +154,7 @@ pub(crate) fn discover(
         }
         discovery.classes.push(claim);
     }
+    discovery.addresses = addresses.of;
     // An interface belongs to one class. A configured class takes precedence.
     let named: BTreeSet<u32> = discovery
         .classes
@@ -176,6 +185,48 @@ pub(crate) fn discover(
     discovery.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
     discovery.local = local(netlink, config, &links, uplink.as_ref(), &found)?;
     Ok(discovery)
+}
+
+/// Collects whose address is which, if the download is shared.
+struct Addresses {
+    of: BTreeMap<IpAddr, ClassKey>,
+    /// For questions about other namespaces. Kernels before 4.20 answer none.
+    strict: Option<Netlink>,
+    is_wanted: bool,
+}
+
+impl Addresses {
+    /// Begins with those of this node.
+    fn open(config: &Config, netlink: &mut Netlink) -> Result<Addresses, NetlinkError> {
+        let is_wanted = config.link.download.is_some();
+        let mut addresses = Addresses { of: BTreeMap::new(), strict: None, is_wanted };
+        if is_wanted {
+            addresses.strict = Netlink::open_strict().ok();
+            let host = |address: InterfaceAddress| (address.net.addr(), ClassKey::own("host"));
+            addresses.of = netlink.addresses()?.into_iter().map(host).collect();
+        }
+        Ok(addresses)
+    }
+
+    /// Adds those of a container: what its source said, and what its interfaces have.
+    fn add(&mut self, netlink: &mut Netlink, found: &Found, netns: &NetnsRef, key: &ClassKey) {
+        if !self.is_wanted {
+            return;
+        }
+        let number = netns.open().ok().and_then(|file| netlink.nsid_of(&file).ok().flatten());
+        let inside = match (&mut self.strict, number) {
+            (Some(strict), Some(nsid)) => strict.addresses_in(nsid).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let inside = inside.iter().map(|address| address.net.addr());
+        // Each namespace has the same addresses of these kinds.
+        let is_own = |address: &IpAddr| {
+            !address.is_loopback() && !matches!(address, IpAddr::V6(a) if a.is_unicast_link_local())
+        };
+        for address in found.addresses.iter().copied().chain(inside).filter(is_own) {
+            self.of.entry(address).or_insert_with(|| key.clone());
+        }
+    }
 }
 
 /// The fate of the `i`th namespace. `None` if the kernel does not tell.
@@ -216,13 +267,14 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
         (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),
         (Source::Config, _) => (ClassSource::Config, ClassKind::Interface),
     };
-    let Granted { layer, group, cut } = grant(config, found);
+    let Granted { layer, down, group, cut } = grant(config, found);
     DiscoveredClass {
         source,
         name: found.name.clone(),
         kind,
         group,
         label: layer,
+        down_label: down,
         cut,
         asked_by: found.asked_by.clone(),
         unmet: found.unmet.clone(),

@@ -147,6 +147,7 @@ impl Case {
             kind: ClassKind::Container,
             group: sender.group.map(|g| format!("g{g}")),
             label: Default::default(),
+            down_label: Default::default(),
             cut: Vec::new(),
             ports: vec![(7, format!("veth{i}"))],
             cgroups: Vec::new(),
@@ -161,6 +162,7 @@ impl Case {
             weight: Some(Some(sender.weight.to_string().parse().unwrap())),
             min: Some(sender.min),
             max: Some(sender.max),
+            ..PolicyChange::default()
         });
         let planned = table.plan(&SetPolicies { changes: changes.collect(), allow_absent: false }).unwrap();
         table.commit(planned);

@@ -20,10 +20,14 @@ mod datapath;
 mod demand;
 mod discover;
 mod docker;
+mod download;
+mod download_answers;
+mod download_views;
 mod effects;
 mod enforced;
 mod events;
 mod export;
+mod figures;
 mod history;
 #[cfg(test)]
 mod htb_shares;
@@ -65,7 +69,9 @@ use self::{
     config_file::ConfigFile,
     congestion::CongestionControl,
     datapath::Datapath,
+    discover::Discovery,
     docker::DockerWatch,
+    download::Download,
     effects::Effects,
     events::EventLog,
     history::History,
@@ -103,6 +109,8 @@ struct Agent {
     allocations: Allocations,
     /// The scheduler and the programs.
     datapath: Datapath,
+    /// The download, if the configuration shares it.
+    download: Option<Download>,
     congestion: CongestionControl,
     docker: DockerWatch,
     /// The containers that the CNI plugin reported.
@@ -167,19 +175,11 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
-    agent.event(
-        EventKind::Started,
-        None,
-        format!("sharing {} on {}", agent.classes.config().link.capacity, agent.classes.config().link.device),
-    );
+    agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
     agent.docker.first_list().await;
     agent.turn();
     agent.settle();
-    tracing::info!(
-        "sharing {} of {}",
-        agent.classes.config().link.device,
-        agent.classes.config().link.capacity
-    );
+    tracing::info!("{}", agent.classes.config().link.in_words());
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     let mut clock = interval(TICK);
@@ -198,7 +198,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.pending.rediscover |= links.get_ref().drain();
                 agent.turn();
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-                let quiet = agent.allocations.is_idle();
+                let quiet = agent.is_idle();
                 if quiet != idle {
                     idle = quiet;
                     clock = interval(if idle { IDLE_TICK } else { TICK });
@@ -261,16 +261,30 @@ impl Agent {
         let classes = ClassTable::new(config.clone(), set, minors, promises.clone(), promised);
         let (control, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
-        let (kind, refused) = config.link.engine.choose(left(&mut netlink, &store)?.as_deref()).context(
+        let left = left(&mut netlink, &store)?;
+        let is_left = left.is_some();
+        let (kind, refused) = config.link.engine.choose(left.as_deref()).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
         )?;
-        let datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {
+        let mut datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {
             Ok(datapath) => datapath,
             Err(error) => {
                 check::can_run(path, config.link.engine)?;
                 let what = format!(
                     "cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)"
                 );
+                return Err(anyhow::Error::from(error).context(what));
+            }
+        };
+        let download = Download::open(&config, kind, &store, &datapath.attachments);
+        let download = match download {
+            Ok(download) => download,
+            Err(error) => {
+                // An earlier agent's scheduler stays as it was found.
+                if !is_left {
+                    datapath.engine.remove()?;
+                }
+                let what = "cannot set up the scheduler of [link] download";
                 return Err(anyhow::Error::from(error).context(what));
             }
         };
@@ -284,10 +298,11 @@ impl Agent {
             clock_stored: None,
             agreements,
             classes,
-            promises: Promises::new(promises),
+            promises: Promises::new(promises, Store::save_promises),
             history,
             allocations: Allocations::new(Allocator::new(config.allocator())),
             datapath,
+            download,
             congestion: control,
             docker,
             cni,
@@ -314,7 +329,11 @@ impl Agent {
 
     /// Removes attachments of an earlier agent that are no longer needed.
     fn settle(&mut self) {
-        if let Err(e) = self.datapath.attachments.sweep() {
+        let swept = self.datapath.attachments.sweep().and_then(|()| match self.download {
+            Some(_) => Ok(()),
+            None => engine::Download::retire(),
+        });
+        if let Err(e) = swept {
             tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
         }
         self.save_created();
@@ -349,8 +368,17 @@ impl Agent {
         if self.pending.reallocate {
             self.allocate();
         }
+        if let Some(download) = &mut self.download {
+            let divided = download.divide_if_due();
+            self.follow_up(divided);
+        }
         self.pace();
         self.answer_cni();
+    }
+
+    /// Whether no class sends, and nothing arrives.
+    fn is_idle(&self) -> bool {
+        self.allocations.is_idle() && self.download.as_ref().is_none_or(|d| d.allocations.is_idle())
     }
 
     /// Finds the current classes and attaches the classifier to their interfaces.
@@ -402,12 +430,23 @@ impl Agent {
             let effects = self.datapath.fault(chain(&e)).and(Effects::rediscover(true));
             self.follow_up(effects);
         }
+        self.follow_download(&discovery, docker_told);
         // The state of the kernel is known only now.
         self.publish_changes(changes);
         self.apply_congestion_rules(&discovery);
         self.publish_remarks(&discovery.classes);
         self.warnings = discovery.warnings;
         self.save_created();
+    }
+
+    /// Has the download follow a discovery.
+    fn follow_download(&mut self, discovery: &Discovery, docker_told: bool) {
+        let Some(download) = &mut self.download else { return };
+        let attachments = &mut self.datapath.attachments;
+        let (changes, effects) =
+            download.follow(&self.classes, discovery, docker_told, &self.store, attachments);
+        self.follow_up(effects);
+        self.publish_download_changes(changes);
     }
 
     fn save_created(&mut self) {
@@ -433,12 +472,15 @@ impl Agent {
         // The queues are removed after their packets have left.
         for _ in 0..50 {
             let backlog = self.datapath.engine.device().map_or(Ok(0), |device| device.backlog());
-            if backlog.unwrap_or(0) == 0 {
+            let arriving = self.download.as_mut().map_or(0, Download::backlog);
+            if backlog.unwrap_or(0) + arriving == 0 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        let removed = self.download.as_mut().map_or(Ok(()), Download::remove);
         self.datapath.engine.remove()?;
+        removed?;
         self.store.save_minors(&store::Minors::new())?;
         self.store.save_engine(None)?;
         self.save_created();

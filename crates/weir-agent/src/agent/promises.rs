@@ -6,20 +6,26 @@ use weir_units::chain;
 use super::{
     Agent,
     class_table::Change,
-    store::{Ledger, Store},
+    download::told,
+    store::{Ledger, Store, StoreError},
     views,
 };
+
+/// Stores promises.
+type Save = fn(&Store, &Ledger) -> Result<(), StoreError>;
 
 /// The stored promises to classes.
 pub(super) struct Promises {
     stored: Ledger,
     /// The reason if the stored promises differ from those made.
     error: Option<String>,
+    save: Save,
 }
 
 impl Promises {
-    pub(super) fn new(stored: Ledger) -> Promises {
-        Promises { stored, error: None }
+    /// Those of a direction, which `save` stores.
+    pub(super) fn new(stored: Ledger, save: Save) -> Promises {
+        Promises { stored, error: None, save }
     }
 
     pub(super) fn error(&self) -> Option<&String> {
@@ -31,7 +37,7 @@ impl Promises {
         if *made == self.stored {
             return;
         }
-        match store.save_promises(made) {
+        match (self.save)(store, made) {
             Ok(()) => self.saved(made.clone()),
             Err(e) => {
                 let why = format!(
@@ -59,6 +65,30 @@ impl Agent {
         let changes = self.classes.promise_changes();
         self.pending.reallocate |= !changes.is_empty();
         self.publish_changes(changes);
+    }
+
+    /// Stores the promises of the download and reports those that changed.
+    pub(super) fn keep_download_promises(&mut self) {
+        let Some(download) = &mut self.download else { return };
+        download.promises.save(&self.store, download.classes.ledger());
+        let changes = download.classes.promise_changes();
+        self.publish_download_changes(changes);
+    }
+
+    /// Reports the promises of the download that changed.
+    pub(super) fn publish_download_changes(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Added(_) | Change::Removed(_) | Change::AskedAnew(_) => {}
+                Change::Unpromised { key, why } => {
+                    self.event(EventKind::NotEnforced, Some(&key), told(&why));
+                }
+                Change::Promised { key, min } => {
+                    let text = told(&format!("its minimum of {min} is promised now"));
+                    self.event(EventKind::Promised, Some(&key), text);
+                }
+            }
+        }
     }
 
     /// Reports the changes of the class table.

@@ -14,7 +14,7 @@ use super::{Agent, datapath::Datapath, effects::Effects, link_state::LinkState};
 /// are [`IDLE_TICK`](super::IDLE_TICK) apart, and the checks are a second apart.
 pub(super) const RECONCILE_EVERY: Duration = Duration::from_millis(650);
 /// After this time, an agent that has taken over knows which classes send.
-const ACQUAINTED: Duration = Duration::from_millis(250);
+pub(super) const ACQUAINTED: Duration = Duration::from_millis(250);
 
 impl Datapath {
     /// Reads the counters of the classes.
@@ -124,7 +124,7 @@ impl Datapath {
     }
 }
 
-fn not_enforced(why: String) -> Effects {
+pub(super) fn not_enforced(why: String) -> Effects {
     tracing::error!("{why}");
     Effects::event(EventKind::NotEnforced, why)
 }
@@ -136,6 +136,10 @@ impl Agent {
         let polled = self.datapath.poll_counters(now);
         let observed = self.allocations.observe(&self.datapath.measured, now);
         self.follow_up(polled.and(observed));
+        if let Some(download) = &mut self.download {
+            let polled = download.poll_counters(now, &mut self.datapath.attachments);
+            self.follow_up(polled);
+        }
     }
 
     /// Reads the drops of the queues. This costs more than a look at the classes, so it happens only
@@ -146,6 +150,9 @@ impl Agent {
             // The next look at the classes reports the fault.
             Err(e) => tracing::debug!("cannot read the queues: {}", chain(&e)),
         }
+        if let Some(download) = &mut self.download {
+            download.count_drops();
+        }
     }
 
     /// Compares the agent's objects in the kernel with what they should be, and repairs them.
@@ -155,6 +162,11 @@ impl Agent {
         self.follow_up(repaired);
         let repaired = self.congestion.reconcile();
         self.follow_up(repaired);
+        let now = self.now();
+        if let Some(download) = &mut self.download {
+            let repaired = download.reconcile(now);
+            self.follow_up(repaired);
+        }
         self.promises.save(&self.store, self.classes.ledger());
         // The next discovery is due for a cgroup, for a namespace without a link event, and for an uplink
         // that could not be attached.

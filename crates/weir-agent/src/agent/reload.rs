@@ -8,8 +8,8 @@ use weir_share::Allocator;
 use weir_units::chain;
 
 use super::{
-    Agent, advice, check, congestion, docker::DockerWatch, docker::images_wanted, effects::Effects,
-    selector_rules,
+    Agent, advice, check, congestion, docker::DockerWatch, docker::images_wanted, download::Download,
+    effects::Effects, selector_rules,
 };
 use crate::{
     config::{self, Config, Rights},
@@ -23,6 +23,24 @@ pub(super) struct Accepted {
 }
 
 impl Agent {
+    /// Applies the new configuration to the download, or ends it.
+    fn reload_download(&mut self) {
+        let effects = match (self.classes.config().download(), &mut self.download) {
+            (Some(config), Some(download)) => {
+                download.reconfigure(config);
+                Effects::default()
+            }
+            (None, Some(download)) => {
+                let undone = self.datapath.attachments.end_download().and_then(|()| download.remove());
+                self.download = None;
+                undone.err().map_or(Effects::default(), |e| self.datapath.fault(chain(&e)))
+            }
+            _ => Effects::default(),
+        };
+        self.follow_up(effects);
+        self.keep_download_promises();
+    }
+
     /// Whether a running agent can follow a configuration. Nothing is changed.
     ///
     /// # Errors
@@ -67,6 +85,13 @@ impl Agent {
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
             self.access.set(rights);
             self.port.set(config.api.listen);
+            let download = config.download();
+            if let (Some(_), None) = (&download, &self.download) {
+                // It begins empty, and the discovery below fills it.
+                let (kind, attachments) = (self.datapath.engine.kind(), &self.datapath.attachments);
+                self.download = Download::open(&config, kind, &self.store, attachments)
+                    .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
+            }
             let docker = self.classes.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.classes.reconfigure(config);
@@ -84,6 +109,7 @@ impl Agent {
         });
         match result {
             Ok(docker) => {
+                self.reload_download();
                 if docker {
                     self.docker = DockerWatch::open(self.classes.config());
                 }
@@ -112,6 +138,8 @@ impl Agent {
                     why.split_whitespace().collect::<Vec<_>>().join(" "),
                 );
                 self.config_file.error = Some(why);
+                // The old configuration may share no download.
+                self.reload_download();
             }
         }
     }

@@ -1,11 +1,17 @@
 //! The agent's answers: status, classes, explanations, its own health.
 
 use weir_api::{Check, Class, ClassKind, Error, ErrorCode, Explanation, Origin, Sharer, Status, Verdict};
-use weir_share::{Bound, Demand, Policy};
+use weir_share::{Bound, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::class_key::ClassKey;
-use super::{Agent, activity, allocate::Followed, class_table::ClassEntry};
+use super::{
+    Agent,
+    allocate::Followed,
+    class_table::{ClassEntry, ClassTable},
+    download::Download,
+    figures::Figures,
+};
 
 /// A policy in the syntax of `weir set`.
 pub(super) fn policy_text(policy: &Policy) -> String {
@@ -68,6 +74,7 @@ impl Agent {
         warnings.extend(self.promises.error().cloned());
         warnings.extend(self.cni.failure().cloned());
         warnings.extend(self.unpromised());
+        warnings.extend(self.download_warnings());
         let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
@@ -83,6 +90,7 @@ impl Agent {
             link: link.device.clone(),
             capacity: link.capacity,
             rate: BitRate(self.allocations.all().map(|f| f.estimator.rate().0).sum()),
+            download: self.download_status(),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
             engine: self.datapath.engine.kind().name().to_owned(),
@@ -91,8 +99,10 @@ impl Agent {
             pacing: self.datapath.pacing.is_some(),
             classes: present().count(),
             active: self.allocations.all().filter(is_active).count(),
-            class_changes: self.datapath.engine.writes(),
-            repairs: self.datapath.repairs + self.congestion.repairs(),
+            class_changes: self.datapath.engine.writes() + self.download.as_ref().map_or(0, Download::writes),
+            repairs: self.datapath.repairs
+                + self.congestion.repairs()
+                + self.download.as_ref().map_or(0, |d| d.repairs),
             max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
             late: self.datapath.lateness.map(|late| late.times),
             late_us: self
@@ -114,21 +124,7 @@ impl Agent {
 
     pub(super) fn class(&self, key: &ClassKey) -> Class {
         let entry = &self.classes.entries()[key];
-        let followed = self.allocations.get(key);
-        let members = || {
-            self.classes.entries().iter().filter(|(_, e)| e.class.group.as_deref() == Some(&entry.class.name))
-        };
-        // A group's rate is the sum of its members' rates.
-        let parts: Vec<_> = if entry.class.kind == ClassKind::Group {
-            members().filter_map(|(k, _)| self.allocations.get(k)).collect()
-        } else {
-            followed.into_iter().collect()
-        };
-        let sum = |part: fn(&Followed) -> u64| parts.iter().map(|f| part(f)).fold(0, u64::saturating_add);
-        let demand = parts
-            .iter()
-            .map(|f| f.estimator.demand())
-            .fold(Demand::NONE, |all, one| Demand::rate(all.get().saturating_add(one.get())));
+        let figures = Figures::of(&self.classes, &self.allocations, entry);
         let local = match entry.minor {
             Some(minor) if !entry.class.ports.is_empty() => {
                 self.datapath.attachments.local_bytes(super::datapath::handle(minor)).unwrap_or(0)
@@ -136,8 +132,6 @@ impl Agent {
             _ => 0,
         };
         let (not_enforced, problem) = self.not_enforced(entry).unzip();
-        let unpromised = entry.unpromised.as_ref().map(|unpromised| unpromised.min);
-        let effective = entry.effective;
         Class {
             name: entry.class.name.clone(),
             source: entry.class.source.to_string(),
@@ -146,32 +140,24 @@ impl Agent {
             handle: entry.minor.map(|minor| TcHandle::new(weir_datapath::engine::MAJOR, minor).to_string()),
             interfaces: entry.class.ports.iter().map(|p| p.1.clone()).collect(),
             selects: entry.class.selectors.iter().map(ToString::to_string).collect(),
-            activity: activity(entry.minor, demand),
-            policy: weir_api::PolicyView {
-                weight: effective.policy.weight(),
-                min: effective.policy.min(),
-                max: effective.policy.max(),
-                weight_origin: effective.origins[0],
-                min_origin: effective.origins[1],
-                max_origin: effective.origins[2],
-            },
-            allocation: followed.map_or(BitRate::ZERO, |f| f.allocation),
-            rate: BitRate(sum(|f| f.estimator.rate().0)),
-            demand: (!demand.is_unlimited()).then(|| demand.get()),
-            bytes: Bytes(sum(|f| f.before.bytes + f.counters.bytes)),
-            packets: sum(|f| f.before.packets + f.counters.packets),
-            drops: sum(|f| f.before.drops + f.drops()),
-            backlog: Bytes(sum(|f| f.counters.backlog)),
-            backlog_packets: sum(|f| f.counters.queued),
-            backpressured_ms: sum(|f| {
-                u64::try_from(f.estimator.backpressured().as_millis()).unwrap_or(u64::MAX)
-            }),
+            activity: figures.activity,
+            policy: figures.policy,
+            allocation: figures.allocation,
+            rate: figures.rate,
+            demand: figures.demand,
+            bytes: figures.bytes,
+            packets: figures.packets,
+            drops: figures.drops,
+            backlog: figures.backlog,
+            backlog_packets: figures.backlog_packets,
+            backpressured_ms: figures.backpressured_ms,
             local_bytes: Bytes(local),
             enforced: problem.is_none(),
             not_enforced,
             not_enforced_because: problem,
-            unpromised,
+            unpromised: figures.unpromised,
             agreement: entry.agreement.as_ref().map(ToString::to_string),
+            down: self.down(key),
         }
     }
 
@@ -262,6 +248,7 @@ impl Agent {
                 reasons.push(format!("{} packets were dropped because its queue was full", class.drops));
             }
         }
+        reasons.extend(self.explain_download(key));
         let sharers = siblings
             .iter()
             .filter(|(k, _)| active(k))
@@ -328,6 +315,24 @@ impl Agent {
             Verdict::Warn,
             None,
         ));
+        if let Some(download) = &status.download {
+            checks.push(check(
+                "download",
+                self.download_fault(),
+                format!("{} by {} on {}", download.capacity, download.engine, download.device),
+                Verdict::Fail,
+                None,
+            ));
+            let unknown =
+                "programs cannot ask conntrack (kernel 5.18, nf_conntrack loaded at the agent's start)";
+            checks.push(check(
+                "download behind NAT",
+                (!download.conntrack).then(|| unknown.to_owned()),
+                "conntrack tells whose a flow is".to_owned(),
+                Verdict::Warn,
+                Some("flows are known by what leaves; datagrams to a published port without an answer count as the host's"),
+            ));
+        }
         if self.datapath.pacing.is_some() || self.datapath.pacing_failure.is_some() {
             checks.push(check(
                 "pacing",
@@ -391,14 +396,7 @@ impl Agent {
 
     /// The classes whose minimum is not promised; the first are named.
     fn unpromised(&self) -> Vec<String> {
-        const SHOWN: usize = 8;
-        let entries = self.classes.entries().values();
-        let all: Vec<String> = entries
-            .filter_map(|e| e.unpromised.as_ref().map(|why| format!("{}: {why}", e.class.name)))
-            .collect();
-        let more = all.len().saturating_sub(SHOWN);
-        let rest = (more > 0).then(|| format!("{more} more minima are not promised (`weir ps` lists all)"));
-        all.into_iter().take(SHOWN).chain(rest).collect()
+        unpromised(&self.classes)
     }
 
     /// The classes measured above their maximum by more than a burst can explain.
@@ -411,4 +409,15 @@ impl Agent {
         };
         self.classes.entries().iter().filter_map(|(k, e)| over(k, e)).collect()
     }
+}
+
+/// The classes of a table whose minimum is not promised; the first are named.
+pub(super) fn unpromised(table: &ClassTable) -> Vec<String> {
+    const SHOWN: usize = 8;
+    let entries = table.entries().values();
+    let all: Vec<String> =
+        entries.filter_map(|e| e.unpromised.as_ref().map(|why| format!("{}: {why}", e.class.name))).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let rest = (more > 0).then(|| format!("{more} more minima are not promised (`weir ps` lists all)"));
+    all.into_iter().take(SHOWN).chain(rest).collect()
 }

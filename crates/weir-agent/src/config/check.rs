@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weir_datapath::engine;
 use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::BitRate;
 
@@ -48,8 +49,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (what, layer) in
         [("[defaults]", config.defaults), ("[host]", config.host), ("[default]", config.default)]
     {
-        layer.policy().map_err(|e| fault(what, e))?;
+        layer.layer().policy().map_err(|e| fault(what, e))?;
     }
+    check_download(config)?;
     let mut names = BTreeSet::new();
     for group in &config.groups {
         let what = format!("[[group]] {}", group.name);
@@ -111,7 +113,41 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     api::check(config)?;
     labels::check(config)?;
     check_selectors(&config.classes)?;
-    check_minima(config)
+    check_minima(config)?;
+    match config.download() {
+        Some(download) => check_minima(&download).map_err(|(what, why)| fault(format!("{what}: down"), why)),
+        None => Ok(()),
+    }
+}
+
+/// Checks the download's capacity, and that each policy of what arrives can be enforced.
+fn check_download(config: &Config) -> Result<(), Fault> {
+    if let Some(capacity) = config.link.download
+        && !(BitRate::kbit(64)..=BitRate::MAX).contains(&capacity)
+    {
+        let (least, most) = (BitRate::kbit(64), BitRate::MAX);
+        let detail =
+            format!("{capacity} is not between {least} and {most}; leave it out to share no download");
+        return Err(fault("[link] download", detail));
+    }
+    if let (Some(_), Some(engine::Choice::Only(kind))) = (config.link.download, config.link.choice()) {
+        engine::Download::goes_with(kind).map_err(|e| fault("[link] download", e))?;
+    }
+    for (what, layer) in config.with_down() {
+        let what = format!("{what}: down");
+        if config.link.download.is_none() {
+            let detail = "the download is not shared: set [link] download, or take this away";
+            return Err(fault(what, detail));
+        }
+        layer.policy().map_err(|e| fault(what, e))?;
+    }
+    match config.classes.iter().find(|class| !class.selectors.is_empty() && !class.down.is_empty()) {
+        Some(class) => {
+            let detail = "a match selects packets that leave: what arrives belongs to the sender's class";
+            Err(fault(format!("[[class]] {}: down", class.name), detail))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that the file's minima can be promised together when all its classes are present.
@@ -134,8 +170,8 @@ fn check_minima(config: &Config) -> Result<(), Fault> {
         groups.push(Claimant { name: OTHER, policy, group: None });
     }
     let mut classes = vec![
-        Claimant { name: "host", policy: policy("[host]", config.host)?, group: other },
-        Claimant { name: "default", policy: policy("[default]", config.default)?, group: other },
+        Claimant { name: "host", policy: policy("[host]", config.host.layer())?, group: other },
+        Claimant { name: "default", policy: policy("[default]", config.default.layer())?, group: other },
     ];
     for class in &config.classes {
         let (own, defaults) = (class.layer(), config.defaults);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Deserializer};
-use weir_discovery::{Found, FromImage};
+use weir_discovery::{Found, FromImage, LabelPolicy};
 use weir_share::Weight;
 use weir_units::BitRate;
 
@@ -95,6 +95,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) layer: Layer,
+    /// Those of what arrives.
+    pub(crate) down: Layer,
     pub(crate) group: Option<String>,
     /// The labels that were cut, and the reasons.
     pub(crate) cut: Vec<String>,
@@ -103,54 +105,94 @@ pub(crate) struct Granted {
 /// Limits the labels of `found`, and its wishes by CNI, to the configured bounds.
 pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
     let labels = &config.labels;
-    let asked = found.policy;
     let mut cut = found.remarks.clone();
-    let place = |key: &str| found.asked_by.get(key).map_or("label", String::as_str);
-    let mut counts = |key: &str, asked: Option<String>| {
-        let Some(asked) = asked else { return false };
-        let why = if !labels.allow.contains(key) {
-            "[labels] allow leaves it out".to_owned()
-        } else if labels.from_image
-            || found.asked_by.contains_key(key)
-            || !found.from_image.has(&format!("weir.{key}"))
-        {
-            return true;
-        } else {
-            match &found.from_image {
-                FromImage::Keys(_) => "it comes from the image ([labels] from_image)".to_owned(),
-                FromImage::Unknown(why) => format!("its image cannot be asked for its labels: {why}"),
-            }
-        };
-        cut.push(format!("{key} {asked} by {} does not count: {why}", place(key)));
-        false
+    let LabelPolicy { weight, min, max, down } = found.policy;
+    let mut layer = granted(config, found, "", Layer { weight, min, max }, &mut cut);
+    let asked = Layer { weight: down.weight, min: down.min, max: down.max };
+    let mut down = if config.link.download.is_some() || asked.is_empty() {
+        granted(config, found, "down.", asked, &mut cut)
+    } else {
+        cut.push("labels weir.down do not count: the download is not shared ([link] download)".to_owned());
+        Layer::default()
     };
-    let mut layer = Layer {
-        weight: asked.weight.filter(|weight| counts("weight", Some(weight.to_string()))),
-        min: asked.min.filter(|min| counts("min", Some(min.to_string()))),
-        max: asked.max.filter(|max| counts("max", Some(max.to_string()))),
-    };
-    let mut group = found.group.clone().filter(|group| counts("group", Some(group.clone())));
-    if let (Some(weight), Some(most)) = (layer.weight, labels.max_weight)
-        && weight > most
-    {
-        cut.push(format!("weight {weight} by {}, cut to {most} by [labels] max_weight", place("weight")));
-        layer.weight = Some(most);
-    }
-    if let (Some(min), Some(most)) = (layer.min, labels.max_min)
-        && min > most
-    {
-        cut.push(format!("min {min} by {}, cut to {most} by [labels] max_min", place("min")));
-        layer.min = Some(most);
-    }
+    let mut group = found
+        .group
+        .clone()
+        .filter(|group| counts(config, found, ("", "group"), Some(group.clone()), &mut cut));
+    cap(config, found, "", &mut layer, &mut cut);
+    cap(config, found, "down.", &mut down, &mut cut);
     let is_closed = |name: &String| {
         let is_owned = config.groups.iter().any(|group| group.name == *name);
         is_owned && !labels.groups.contains(name)
     };
     if let Some(closed) = group.take_if(|name| is_closed(name)) {
-        let place = place("group");
+        let place = asked_by(found, "", "group").unwrap_or("label");
         cut.push(format!("group {closed} by {place} does not count: [labels] groups does not list it"));
     }
-    Granted { layer, group, cut }
+    Granted { layer, down, group, cut }
+}
+
+/// Whether a label counts: the one of this direction (a prefix) and key.
+fn counts(
+    config: &Config,
+    found: &Found,
+    (direction, key): (&str, &str),
+    asked: Option<String>,
+    cut: &mut Vec<String>,
+) -> bool {
+    let Some(asked) = asked else { return false };
+    let labels = &config.labels;
+    let why = if !labels.allow.contains(key) {
+        "[labels] allow leaves it out".to_owned()
+    } else if labels.from_image
+        || asked_by(found, direction, key).is_some()
+        || !found.from_image.has(&format!("weir.{direction}{key}"))
+    {
+        return true;
+    } else {
+        match &found.from_image {
+            FromImage::Keys(_) => "it comes from the image ([labels] from_image)".to_owned(),
+            FromImage::Unknown(why) => format!("its image cannot be asked for its labels: {why}"),
+        }
+    };
+    let place = asked_by(found, direction, key).unwrap_or("label");
+    cut.push(format!("{direction}{key} {asked} by {place} does not count: {why}"));
+    false
+}
+
+/// The place other than a label that asks for a value. Places ask only about what leaves.
+fn asked_by<'a>(found: &'a Found, direction: &str, key: &str) -> Option<&'a str> {
+    found.asked_by.get(key).filter(|_| direction.is_empty()).map(String::as_str)
+}
+
+/// The labels of a direction that count.
+fn granted(config: &Config, found: &Found, direction: &str, asked: Layer, cut: &mut Vec<String>) -> Layer {
+    let mut counts =
+        |key, asked: Option<String>| asked.is_some() && counts(config, found, (direction, key), asked, cut);
+    Layer {
+        weight: asked.weight.filter(|weight| counts("weight", Some(weight.to_string()))),
+        min: asked.min.filter(|min| counts("min", Some(min.to_string()))),
+        max: asked.max.filter(|max| counts("max", Some(max.to_string()))),
+    }
+}
+
+/// Holds the labels of a direction to the bounds.
+fn cap(config: &Config, found: &Found, direction: &str, layer: &mut Layer, cut: &mut Vec<String>) {
+    let labels = &config.labels;
+    if let (Some(weight), Some(most)) = (layer.weight, labels.max_weight)
+        && weight > most
+    {
+        let place = asked_by(found, direction, "weight").unwrap_or("label");
+        cut.push(format!("{direction}weight {weight} by {place}, cut to {most} by [labels] max_weight"));
+        layer.weight = Some(most);
+    }
+    if let (Some(min), Some(most)) = (layer.min, labels.max_min)
+        && min > most
+    {
+        let place = asked_by(found, direction, "min").unwrap_or("label");
+        cut.push(format!("{direction}min {min} by {place}, cut to {most} by [labels] max_min"));
+        layer.min = Some(most);
+    }
 }
 
 /// Marks the minima `asked` by labels that fit into `total` together, the oldest first.
@@ -163,7 +205,7 @@ pub(crate) fn within(total: Option<BitRate>, asked: &[BitRate]) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_discovery::{LabelPolicy, Location, Source};
+    use weir_discovery::{DownLabels, Location, Source};
 
     fn config(text: &str) -> Result<Config, crate::config::ConfigError> {
         let text = format!("[link]\ndevice = \"eth0\"\ncapacity = \"20mbit\"\n{text}");
@@ -182,6 +224,7 @@ mod tests {
                 weight: Weight::new(10_000).ok(),
                 min: Some(BitRate::mbit(18)),
                 max: Some(BitRate::mbit(19)),
+                ..LabelPolicy::default()
             },
             group: Some("tenant-a".into()),
             asked_by: [].into(),
@@ -286,6 +329,27 @@ mod tests {
             let error = config(&format!("[labels]\n{text}")).expect_err(text).to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn labels_of_the_download_have_the_same_bounds_and_need_a_download() {
+        let down = DownLabels { weight: Weight::new(50).ok(), max: Some(BitRate::mbit(3)), min: None };
+        let mut found = miner(FromImage::default());
+        found.policy = LabelPolicy { down, ..LabelPolicy::default() };
+        let granted = grant(&config("").unwrap(), &found);
+        assert_eq!(granted.down, Layer::default());
+        assert_eq!(
+            granted.cut,
+            ["labels weir.down do not count: the download is not shared ([link] download)"]
+        );
+        let text = "[link]\ndevice = \"eth0\"\ncapacity = \"20mbit\"\ndownload = \"50mbit\"\n[labels]\nmax_weight = 10\n";
+        let shared = crate::config::parse(text, std::path::Path::new("test.toml")).unwrap();
+        let granted = grant(&shared, &found);
+        let (weight, max) = (Weight::new(10).ok(), Some(BitRate::mbit(3)));
+        assert_eq!(granted.down, Layer { weight, min: None, max });
+        assert_eq!(granted.cut, ["down.weight 50 by label, cut to 10 by [labels] max_weight"]);
+        found.from_image = FromImage::Keys(["weir.down.max".to_owned()].into());
+        assert_eq!(grant(&shared, &found).down.max, None);
     }
 
     #[test]

@@ -277,3 +277,63 @@ fn docker_and_namespaces_can_be_switched_off_or_narrowed() {
     assert_eq!(config.discover.docker, None);
     assert_eq!(config.discover.netns, Some(vec!["web*".to_owned()]));
 }
+
+/// A configuration that shares the download. (100 Mbit/s up, 50 down.)
+fn shared(sections: &str) -> Result<Config, String> {
+    parse(&format!("{LINK}download = \"50mbit\"\n{sections}"))
+}
+
+#[test]
+fn the_download_has_its_own_capacity_and_policies_and_inherits_none() {
+    assert_eq!(parse(LINK).unwrap().download(), None);
+    let text = "[defaults]\nweight = 7\nmin = \"1mbit\"\ndown = { weight = 2 }\n[host]\ndown = { max = \"9mbit\" }\n\
+        [[group]]\nname = \"g\"\nmax = \"80mbit\"\ndown = { min = \"5mbit\" }\n\
+        [[class]]\nname = \"web\"\ngroup = \"g\"\nmin = \"2mbit\"\ndown = { weight = 3, min = \"1mbit\", max = \"4mbit\" }\n\
+        [[class]]\nname = \"voice\"\nmatch = { dscp = 46 }\n";
+    let config = shared(text).unwrap();
+    let down = config.download().unwrap();
+    assert_eq!((config.link.capacity, down.link.capacity), (BitRate::mbit(100), BitRate::mbit(50)));
+    let rates = |layer: Layer| (layer.weight.map(Weight::get), layer.min, layer.max);
+    assert_eq!(rates(down.defaults.layer()), (Some(2), None, None));
+    assert_eq!(rates(down.host.layer()), (None, None, Some(BitRate::mbit(9))));
+    assert_eq!(rates(down.groups[0].layer()), (None, Some(BitRate::mbit(5)), None));
+    let [web] = &down.classes[..] else { panic!("a class with a match has no download: {:?}", down.classes) };
+    assert_eq!(rates(web.layer()), (Some(3), Some(BitRate::mbit(1)), Some(BitRate::mbit(4))));
+    assert_eq!(rates(config.classes[0].layer()), (None, Some(BitRate::mbit(2)), None));
+    assert_eq!(down.download(), None);
+}
+
+#[test]
+fn a_policy_of_what_arrives_that_cannot_hold_is_refused_with_its_place() {
+    let web = "[[class]]\nname = \"web\"\n";
+    for (text, want) in [
+        (
+            format!("{web}down = {{ min = \"48mbit\" }}"),
+            "[[class]] web: down: its minimum of 48mbit cannot be promised",
+        ),
+        (format!("{web}down = {{ min = \"3mbit\", max = \"2mbit\" }}"), "[[class]] web: down: "),
+        (format!("{web}down = {{ rate = \"3mbit\" }}"), "unknown field `rate`"),
+        (
+            format!("{web}match = {{ dscp = 46 }}\ndown = {{ weight = 2 }}"),
+            "a match selects packets that leave",
+        ),
+        ("[host]\ndown = { max = \"0\" }".to_owned(), "[host]: down: "),
+    ] {
+        let error = shared(&text).expect_err(&text);
+        assert!(error.contains(want), "{text}\n---\n{error}");
+    }
+    let error = parse(&format!("{LINK}{web}down = {{ weight = 2 }}")).unwrap_err();
+    assert!(
+        error.contains("[[class]] web: down: the download is not shared: set [link] download"),
+        "{error}"
+    );
+    let error = parse(&format!("{LINK}download = \"1kbit\"\n")).unwrap_err();
+    assert!(error.contains("[link] download: 1kbit is not between 64kbit and "), "{error}");
+    let error = shared("engine = \"user\"\n").unwrap_err();
+    assert!(
+        error.contains("[link] download: cannot use engine user: it cannot share the download"),
+        "{error}"
+    );
+    // 48 Mbit/s fit into what leaves.
+    assert!(shared(&format!("{web}min = \"48mbit\"")).is_ok());
+}

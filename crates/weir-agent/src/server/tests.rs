@@ -63,7 +63,7 @@ fn every_route_answers_what_the_loop_says() {
                 name: "web".to_owned(),
                 weight: Some(Some(fake::weight(5))),
                 min: Some(None),
-                max: None,
+                ..PolicyChange::default()
             }],
             allow_absent: false,
         })

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{Class, ClassKind, Explanation, Origin};
+use weir_api::{Class, ClassKind, Explanation, Origin, PolicyView};
 
 use super::{
     Session,
@@ -44,7 +44,10 @@ pub(super) fn text(explanation: &Explanation, look: Look) -> String {
 fn write(out: &mut dyn Write, look: Look, explanation: &Explanation) -> io::Result<()> {
     let Explanation { class, reasons, sharers, origins } = explanation;
     writeln!(out, "{}", headline(class))?;
-    writeln!(out, "policy: {}", policy(class))?;
+    writeln!(out, "policy: {}", policy(&class.policy))?;
+    if let Some(down) = &class.down {
+        writeln!(out, "download: {}", policy(&down.policy))?;
+    }
     if !class.enforced {
         let why = class.not_enforced_because.as_deref().unwrap_or("the agent does not say why");
         writeln!(out, "! not enforced: {why}")?;
@@ -95,8 +98,7 @@ pub(super) fn headline(class: &Class) -> String {
 }
 
 /// Describes the policy in force, with the origin of each value.
-pub(super) fn policy(class: &Class) -> String {
-    let policy = &class.policy;
+pub(super) fn policy(policy: &PolicyView) -> String {
     let bound = |name, value: Option<_>, origin| match value {
         None => format!("no {name}"),
         Some(value) => format!("{name} {value} ({})", by(origin)),

@@ -24,6 +24,8 @@ Columns:
   SENDING           what it sent over the last second
   DROPS             packets lost because its queue was full
   BACKLOG           bytes waiting in its queue now
+  DOWN RECEIVING    what the class may receive now and what it received over the last second, where
+                    the download is shared
   STATE             active, idle or absent; `!` if the policy is not enforced, with the
                     reason below the table";
 
@@ -54,22 +56,41 @@ pub(super) fn write(out: &mut dyn Write, look: Look, classes: &[Class], wide: bo
         ["NAME", "GROUP", ">WEIGHT", ">MIN", ">MAX", ">ALLOCATED", ">SENDING", ">DROPS", ">BACKLOG", "STATE"];
     const WIDE: [&str; 7] =
         ["HANDLE", "SOURCE", "AGREEMENT", ">BYTES", ">LOCAL", ">BACKPRESSURED", "INTERFACES"];
-    let headings: Vec<&str> = SHORT.into_iter().chain(WIDE.into_iter().filter(|_| wide)).collect();
+    const DOWN: [&str; 2] = [">DOWN", ">RECEIVING"];
+    const WIDE_DOWN: [&str; 4] = [">DOWN WEIGHT", ">DOWN MIN", ">DOWN MAX", ">DOWN DROPS"];
+    let has_down = classes.iter().any(|class| class.down.is_some());
+    let state = SHORT.len() - 1;
+    let mut headings: Vec<&str> = SHORT[..state].to_vec();
+    headings.extend(DOWN.into_iter().filter(|_| has_down));
+    headings.push(SHORT[state]);
+    headings.extend(WIDE.into_iter().filter(|_| wide));
+    headings.extend(WIDE_DOWN.into_iter().filter(|_| wide && has_down));
     let mut table = Table::new(look, &headings);
     let mut sorted: Vec<&Class> = classes.iter().collect();
     sorted.sort_by(|a, b| rank(a).cmp(&rank(b)));
     for class in &sorted {
-        let cells = short_cells(class);
-        table.row(cells.into_iter().chain(wide_cells(class).into_iter().filter(|_| wide)));
+        let mut cells = short_cells(class).to_vec();
+        if has_down {
+            cells.splice(state..state, down_cells(class));
+        }
+        cells.extend(wide_cells(class).into_iter().filter(|_| wide));
+        cells.extend(wide_down_cells(class).into_iter().filter(|_| wide && has_down));
+        table.row(cells);
     }
     write!(out, "{table}")?;
-    let mut not_enforced = sorted.iter().filter(|class| !class.enforced).peekable();
-    if not_enforced.peek().is_some() {
+    let lacks_down = |class: &&&Class| class.down.as_ref().is_some_and(|down| !down.enforced);
+    if sorted.iter().any(|class| !class.enforced || lacks_down(&class)) {
         writeln!(out)?;
     }
+    let not_enforced = sorted.iter().filter(|class| !class.enforced);
     for class in not_enforced {
         let why = class.not_enforced_because.as_deref().unwrap_or("the agent does not say why");
         writeln!(out, "! {} is not enforced: {why}", class.name)?;
+    }
+    for class in sorted.iter().filter(lacks_down) {
+        let down = class.down.as_ref().and_then(|down| down.not_enforced_because.as_deref());
+        let why = down.unwrap_or("the agent does not say why");
+        writeln!(out, "! {}: its download is not enforced: {why}", class.name)?;
     }
     Ok(())
 }
@@ -104,6 +125,28 @@ fn short_cells(class: &Class) -> [(String, Tone); 10] {
         plain(measured(class.backlog.to_string())),
         (format::state(class), tone),
     ]
+}
+
+/// The cells of what arrives; `-` for a class that has no part of it.
+fn down_cells(class: &Class) -> [(String, Tone); 2] {
+    let here = class.activity != Activity::Absent;
+    let down = class.down.as_ref().filter(|_| here);
+    let tone = if class.down.as_ref().is_some_and(|down| !down.enforced) { Tone::Bad } else { Tone::Plain };
+    let rate = |rate: Option<_>| rate.map_or_else(|| "-".to_owned(), format::rate);
+    [(rate(down.map(|down| down.allocation)), tone), (rate(down.map(|down| down.rate)), Tone::Plain)]
+}
+
+fn wide_down_cells(class: &Class) -> [(String, Tone); 4] {
+    let cells = match &class.down {
+        None => [(); 4].map(|()| "-".to_owned()),
+        Some(down) => [
+            down.policy.weight.to_string(),
+            format::bound(down.policy.min),
+            format::bound(down.policy.max),
+            down.drops.to_string(),
+        ],
+    };
+    cells.map(|text| (text, Tone::Plain))
 }
 
 fn wide_cells(class: &Class) -> [(String, Tone); 7] {

@@ -18,6 +18,7 @@ const SET_EXAMPLES: &str = "Examples:
   weir set web weight=3                    three shares where others have one
   weir set web min=20mbit max=50mbit       never less (while it sends), never more
   weir set web min=none                    take that back: the file's or label's minimum counts again
+  weir set web down.max=20mbit             of what arrives, where the node shares its download
   weir set docker:web weight=2             where two sources know a `web`
   weir set batch max=5mbit --keep          for when `batch` comes
   weir set --file changes.json             many at once: all of them, or none
@@ -36,7 +37,8 @@ pub(super) struct SetArgs {
     /// The class to change
     #[arg(required_unless_present = "file", value_parser = class_name)]
     name: Option<String>,
-    /// weight=N, min=RATE, max=RATE; `none` takes back what was set
+    /// weight=N, min=RATE, max=RATE, and down.weight, down.min, down.max of what arrives; `none` takes
+    /// back what was set
     #[arg(required_unless_present = "file", value_name = "KEY=VALUE")]
     settings: Vec<Setting>,
     /// Read many changes from a JSON file
@@ -92,7 +94,7 @@ pub(super) fn unset(args: &UnsetArgs, session: &mut Session<'_>) -> anyhow::Resu
 /// Parses a class's name, and detects a forgotten one.
 fn class_name(text: &str) -> Result<String, String> {
     match text.split_once('=') {
-        Some(("weight" | "min" | "max", _)) => {
+        Some(("weight" | "min" | "max" | "down.weight" | "down.min" | "down.max", _)) => {
             Err("the class comes first: weir set NAME KEY=VALUE".to_owned())
         }
         _ if text.is_empty() => Err("a name has at least one character".to_owned()),

@@ -37,6 +37,16 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     let share = format::percent(s.rate, s.capacity);
     writeln!(out, "link       {}, {}; sending {} ({share})", s.link, s.capacity, format::rate(s.rate))?;
     writeln!(out, "promised   {} of {} that may be", s.reserved, s.reservable)?;
+    if let Some(d) = &s.download {
+        let share = format::percent(d.rate, d.capacity);
+        let rate = format::rate(d.rate);
+        writeln!(
+            out,
+            "download   {} by {} on {}; receiving {rate} ({share})",
+            d.capacity, d.engine, d.device
+        )?;
+        writeln!(out, "promised   {} of {} that may be, of the download", d.reserved, d.reservable)?;
+    }
     let pacing = if s.pacing { ", TCP paced" } else { "" };
     writeln!(out, "engine     {}, allocator {}, attached by {}{pacing}", s.engine, s.allocator, s.attach)?;
     writeln!(out, "classes    {}, {} active", s.classes, s.active)?;

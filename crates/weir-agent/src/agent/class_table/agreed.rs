@@ -155,6 +155,7 @@ pub(super) fn discovered<'a>(
             kind: ClassKind::Selector,
             group: None,
             label: Layer::default(),
+            down_label: Layer::default(),
             cut: Vec::new(),
             asked_by: BTreeMap::new(),
             unmet: None,

@@ -16,6 +16,8 @@ pub(crate) struct DiscoveredClass {
     pub(crate) group: Option<String>,
     /// The policy of its labels, as far as `[labels]` allows it.
     pub(crate) label: Layer,
+    /// The same of what arrives.
+    pub(crate) down_label: Layer,
     /// The wishes that `[labels]` cut or that are ignored, with reasons.
     pub(crate) cut: Vec<String>,
     /// The place of each wish that is no label, by key.

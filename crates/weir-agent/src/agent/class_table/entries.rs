@@ -35,6 +35,7 @@ impl ClassTable {
             kind,
             group: None,
             label: Layer::default(),
+            down_label: Layer::default(),
             cut: Vec::new(),
             asked_by: BTreeMap::new(),
             unmet: None,

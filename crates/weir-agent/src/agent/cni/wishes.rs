@@ -218,7 +218,7 @@ mod tests {
             wish(WishPlace::Plugin, "wait", "2"),
         ]);
         let max = Some(BitRate::mbit(4));
-        assert_eq!(read.policy, LabelPolicy { weight: Weight::new(2).ok(), min: None, max });
+        assert_eq!(read.policy, LabelPolicy { weight: Weight::new(2).ok(), max, ..LabelPolicy::default() });
         assert_eq!(read.asked_by["max"], "runtimeConfig.bandwidth.egressRate");
         assert_eq!(read.asked_by["weight"], "key weight of the plugin's configuration");
         let said = read.remarks.join("\n");
@@ -286,7 +286,7 @@ mod tests {
             let places = [WishPlace::Plugin, WishPlace::Bandwidth, WishPlace::Argument, WishPlace::Annotation];
             let wishes: Vec<Wish> = asked.iter().map(|(by, key, value)| wish(places[usize::from(*by)], key, value)).collect();
             let read = read(&wishes);
-            let LabelPolicy { weight, min, max } = read.policy;
+            let LabelPolicy { weight, min, max, .. } = read.policy;
             prop_assert!(Policy::new(weight.unwrap_or_default(), min, max).is_ok());
             prop_assert!(read.remarks.len() <= MAX_REMARKS + 1);
             for text in read.remarks.iter().chain(&read.unmet).chain(read.asked_by.values()) {

@@ -40,6 +40,8 @@ use crate::{
 type Text = TableDefinition<'static, &'static str, &'static str>;
 
 const POLICIES: Text = TableDefinition::new("policies");
+/// The same of what arrives.
+const DOWN_POLICIES: Text = TableDefinition::new("down-policies");
 const META: Text = TableDefinition::new("meta");
 /// The one table whose rows are numbers.
 const MINORS: &str = "minors";
@@ -171,6 +173,7 @@ fn name(table: Text) -> String {
 /// Creates the tables.
 fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(POLICIES)?;
+    tx.open_table(DOWN_POLICIES)?;
     tx.open_table(MINORS_TABLE)?;
     agreements::prepare(tx)?;
     promises::prepare(tx)?;
@@ -299,9 +302,18 @@ impl Store {
 
     /// The policies set by hand. An unreadable policy is left out and logged.
     pub(crate) fn policies(&self) -> Result<SetLayers, StoreError> {
+        self.policies_in(POLICIES)
+    }
+
+    /// The same of what arrives.
+    pub(crate) fn down_policies(&self) -> Result<SetLayers, StoreError> {
+        self.policies_in(DOWN_POLICIES)
+    }
+
+    fn policies_in(&self, table: Text) -> Result<SetLayers, StoreError> {
         self.read("read the policies of", |tx| {
             let mut layers = SetLayers::new();
-            for row in tx.open_table(POLICIES)?.iter()? {
+            for row in tx.open_table(table)?.iter()? {
                 let (name, text) = row?;
                 match toml::from_str(text.value()) {
                     Ok(layer) => {
@@ -316,19 +328,34 @@ impl Store {
 
     /// Replaces all policies set by hand, the promises that follow from them, and the last changes, in one
     /// change. After a crash a class has both or neither.
+    #[cfg(test)]
     pub(crate) fn save_policies(
         &self,
         layers: &SetLayers,
         ledger: &Ledger,
         past: &History,
     ) -> Result<(), StoreError> {
-        let rows =
-            layers.iter().map(|(name, layer)| (name.clone(), toml::to_string(layer).unwrap_or_default()));
-        let rows = rows.collect();
+        self.save_both_policies((layers, ledger, past), None)
+    }
+
+    /// The same of both directions. Without `down` those of what arrives stay as they are.
+    pub(crate) fn save_both_policies(
+        &self,
+        (layers, ledger, past): (&SetLayers, &Ledger, &History),
+        down: Option<(&SetLayers, &Ledger)>,
+    ) -> Result<(), StoreError> {
+        let rows = |layers: &SetLayers| {
+            let row =
+                |(name, layer): (&String, &Layer)| (name.clone(), toml::to_string(layer).unwrap_or_default());
+            layers.iter().map(row).collect()
+        };
         self.write("write the policies of", |change| {
-            change.replace(POLICIES, &rows)?;
+            change.replace(POLICIES, &rows(layers))?;
             history::write(change, past)?;
-            promises::replace(change, ledger)
+            promises::replace(change, ledger)?;
+            let Some((layers, ledger)) = down else { return Ok(()) };
+            change.replace(DOWN_POLICIES, &rows(layers))?;
+            promises::replace_down(change, ledger)
         })
     }
 

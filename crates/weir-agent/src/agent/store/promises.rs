@@ -12,6 +12,9 @@ use crate::agent::class_key::ClassKey;
 /// Promises as JSON, by `source:name`.
 const PROMISES: Text = TableDefinition::new("promises");
 
+/// The same of what arrives.
+const DOWN_PROMISES: Text = TableDefinition::new("down-promises");
+
 /// A promised minimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
@@ -25,15 +28,25 @@ pub(crate) type Ledger = BTreeMap<ClassKey, Promise>;
 
 pub(super) fn prepare(tx: &redb::WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(PROMISES)?;
+    tx.open_table(DOWN_PROMISES)?;
     Ok(())
 }
 
 impl Store {
     /// The promises to classes and groups. An unreadable promise is left out and logged.
     pub(crate) fn promises(&self) -> Result<Ledger, StoreError> {
+        self.promises_in(PROMISES)
+    }
+
+    /// The same of what arrives.
+    pub(crate) fn down_promises(&self) -> Result<Ledger, StoreError> {
+        self.promises_in(DOWN_PROMISES)
+    }
+
+    fn promises_in(&self, table: Text) -> Result<Ledger, StoreError> {
         self.read("read the promises of", |tx| {
             let mut ledger = Ledger::new();
-            for row in tx.open_table(PROMISES)?.iter()? {
+            for row in tx.open_table(table)?.iter()? {
                 let (key, text) = row?;
                 match (ClassKey::parse(key.value()), serde_json::from_str(text.value())) {
                     (Some(key), Ok(promise)) => drop(ledger.insert(key, promise)),
@@ -51,14 +64,28 @@ impl Store {
     pub(crate) fn save_promises(&self, ledger: &Ledger) -> Result<(), StoreError> {
         self.write("write the promises of", |change| replace(change, ledger))
     }
+
+    /// The same of what arrives.
+    pub(crate) fn save_down_promises(&self, ledger: &Ledger) -> Result<(), StoreError> {
+        self.write("write the promises of", |change| replace_down(change, ledger))
+    }
 }
 
 /// Replaces the promises as a part of a change.
 pub(super) fn replace(change: &Change<'_>, ledger: &Ledger) -> Result<(), redb::Error> {
+    replace_in(PROMISES, change, ledger)
+}
+
+/// The same of what arrives.
+pub(super) fn replace_down(change: &Change<'_>, ledger: &Ledger) -> Result<(), redb::Error> {
+    replace_in(DOWN_PROMISES, change, ledger)
+}
+
+fn replace_in(table: Text, change: &Change<'_>, ledger: &Ledger) -> Result<(), redb::Error> {
     let rows = ledger
         .iter()
         .map(|(key, promise)| (key.to_string(), serde_json::to_string(promise).unwrap_or_default()));
-    change.replace(PROMISES, &rows.collect())
+    change.replace(table, &rows.collect())
 }
 
 #[cfg(test)]

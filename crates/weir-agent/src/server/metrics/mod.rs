@@ -6,6 +6,7 @@
 mod agreements;
 mod classes;
 mod congestion;
+mod download;
 mod format;
 mod images;
 mod node;
@@ -116,6 +117,7 @@ fn text(agent: Option<&OfAgent>, images: &OfImages) -> String {
             ("flows", congestion::write(&mut page, &agent.congestion)),
         ];
         congestion::advice(&mut page, &agent.advice);
+        download::write(&mut page, &agent.status, &agent.classes);
         let left_out = left_out.map(|(kind, count)| (Kind { kind }, count as f64));
         page.gauges("left_out", NONE, "Objects beyond the bounds of these metrics", left_out);
     }

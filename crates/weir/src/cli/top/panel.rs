@@ -59,7 +59,7 @@ pub(super) fn panel(state: &State, class: &Class, ink: Ink, area: Rect, buf: &mu
 }
 
 fn details(class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
-    let mut lines = vec![(explain::policy(class), ink.plain())];
+    let mut lines = vec![(explain::policy(&class.policy), ink.plain())];
     if let Some(why) = &class.not_enforced_because {
         lines.push((format!("! not enforced: {why}"), ink.bad()));
     }

@@ -1,0 +1,289 @@
+//! The download: classes, demands, and the scheduler of what arrives by the link.
+//!
+//! It has the classes of the upload, with policies, promises and allocations of its own. One scheduler
+//! (HTB) serves beside every engine of the upload.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use weir_api::{ClassKind, EventKind};
+use weir_datapath::engine::{self, Attachments, EngineError, EngineKind, Measured, Plan, plan};
+use weir_share::Allocator;
+use weir_units::{BitRate, Bytes, Instant, chain};
+
+use super::{
+    allocate::Allocations,
+    class_key::ClassKey,
+    class_table::{Change, ClassTable, DiscoveredClass},
+    datapath,
+    discover::Discovery,
+    effects::Effects,
+    promises::Promises,
+    reconcile::{ACQUAINTED, not_enforced},
+    store::{Store, StoreError},
+};
+use crate::config::{Config, Layer};
+
+/// A full queue of a class drains in this time at the class's ceiling. No socket is held back here, so
+/// that a longer queue gains nothing.
+const DELAY_MS: u32 = 20;
+/// No queue is shorter. One CUBIC flow loses a tenth of its rate behind half of it.
+const LEAST_QUEUE: Bytes = Bytes(60_000);
+/// The interval between two looks at the addresses of containers, which change without an event.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The part of the agent that shares the download.
+pub(super) struct Download {
+    /// The classes with their policies of what arrives.
+    pub(super) classes: ClassTable,
+    pub(super) allocations: Allocations,
+    pub(super) promises: Promises,
+    scheduler: engine::Download,
+    shape: plan::Shape,
+    measured: Vec<Measured>,
+    /// It must be divided again.
+    is_due: bool,
+    /// The fault at the last attempt.
+    error: Option<String>,
+    /// The damage to the programs' maps that the last check could not repair.
+    unrepaired: Option<String>,
+    /// Foreign changes undone since the start.
+    pub(super) repairs: u64,
+    /// The agent has not watched for long enough to know which classes receive.
+    is_new_here: bool,
+    watches_since: Option<Instant>,
+    looked_at: Instant,
+}
+
+/// The reason why the download cannot be shared.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The classes as the download sees them. A class of selectors has none: they select what leaves.
+fn discovered(classes: &[DiscoveredClass]) -> Vec<DiscoveredClass> {
+    let own = classes.iter().filter(|class| class.kind != ClassKind::Selector);
+    let of_download = |class: &DiscoveredClass| DiscoveredClass {
+        label: class.down_label,
+        down_label: Layer::default(),
+        cut: Vec::new(),
+        ..class.clone()
+    };
+    own.map(of_download).collect()
+}
+
+fn shape(config: &Config, mtu: u32) -> plan::Shape {
+    plan::Shape { delay_ms: DELAY_MS, least_queue: LEAST_QUEUE, ..datapath::shape(config, mtu) }
+}
+
+impl Download {
+    /// Sets up the scheduler of the download, or takes over that of an earlier agent. `None` if the
+    /// configuration does not share the download. Nothing is sent to it yet.
+    pub(super) fn open(
+        config: &Config,
+        engine: EngineKind,
+        store: &Store,
+        attachments: &Attachments,
+    ) -> Result<Option<Download>, OpenError> {
+        let Some(config) = config.download() else { return Ok(None) };
+        engine::Download::goes_with(engine)?;
+        let (set, promises) = (store.down_policies()?, store.down_promises()?);
+        let allocations = Allocations::new(Allocator::new(config.allocator()));
+        let scheduler = engine::Download::open(&config.link.device, attachments)?;
+        let shape = shape(&config, 1500);
+        let classes = ClassTable::new(config, set, store.minors()?, promises.clone(), BitRate::ZERO);
+        Ok(Some(Download {
+            classes,
+            allocations,
+            promises: Promises::new(promises, Store::save_down_promises),
+            scheduler,
+            shape,
+            measured: Vec::new(),
+            is_due: true,
+            error: None,
+            unrepaired: None,
+            repairs: 0,
+            is_new_here: true,
+            watches_since: None,
+            looked_at: Instant::default(),
+        }))
+    }
+
+    /// The scheduler's device and engine.
+    pub(super) fn device(&self) -> (&'static str, EngineKind) {
+        (self.scheduler.device(), self.scheduler.kind())
+    }
+
+    /// Whether conntrack tells flows behind NAT of which nothing has left.
+    pub(super) fn asks_conntrack(&self) -> bool {
+        self.scheduler.asks_conntrack()
+    }
+
+    /// Writes to the scheduler since the start.
+    pub(super) fn writes(&self) -> u64 {
+        self.scheduler.writes()
+    }
+
+    /// The reason if the download is not divided as configured.
+    pub(super) fn fault(&self) -> Option<&String> {
+        self.error.as_ref().or(self.unrepaired.as_ref())
+    }
+
+    /// Follows the classes of a discovery, which `upload` knows already, and has packets come here.
+    pub(super) fn follow(
+        &mut self,
+        upload: &ClassTable,
+        discovery: &Discovery,
+        docker_told: bool,
+        store: &Store,
+        attachments: &mut Attachments,
+    ) -> (Vec<Change>, Effects) {
+        self.classes.number_as(upload);
+        let changes = self.classes.update(discovered(&discovery.classes), docker_told);
+        self.promises.save(store, self.classes.ledger());
+        self.allocations.follow(&self.classes);
+        self.shape = shape(self.classes.config(), discovery.mtu);
+        self.scheduler.set_owners(self.owners(&discovery.addresses));
+        let woken = self.wake();
+        // A class must exist before packets are sent to it.
+        let effects = woken.and(self.divide());
+        let effects = match self.scheduler.attach(attachments) {
+            Ok(()) => effects,
+            Err(e) => effects.and(self.fail(chain(&e))).and(Effects::rediscover(true)),
+        };
+        // Arrivals and departures of classes are events of the upload.
+        let is_promise =
+            |change: &Change| matches!(change, Change::Unpromised { .. } | Change::Promised { .. });
+        (changes.into_iter().filter(is_promise).collect(), effects)
+    }
+
+    fn owners(&self, addresses: &BTreeMap<IpAddr, ClassKey>) -> BTreeMap<IpAddr, u16> {
+        let minor = |key: &ClassKey| self.classes.entries().get(key).and_then(|entry| entry.minor);
+        addresses.iter().filter_map(|(address, key)| Some((*address, minor(key)?))).collect()
+    }
+
+    /// Applies a new configuration.
+    pub(super) fn reconfigure(&mut self, config: Config) {
+        self.allocations.set_allocator(Allocator::new(config.allocator()));
+        self.shape = shape(&config, self.shape.mtu);
+        self.classes.reconfigure(config);
+        self.is_due = true;
+    }
+
+    /// Divides the download if a demand, a policy or a class changed.
+    pub(super) fn divide_if_due(&mut self) -> Effects {
+        if self.is_due && self.watches_since.is_some() { self.divide() } else { Effects::default() }
+    }
+
+    /// Divides the download, and has the scheduler and the programs follow.
+    pub(super) fn divide(&mut self) -> Effects {
+        let (groups, members) = self.allocations.divide(&self.classes);
+        self.is_due = false;
+        let plan = Plan { shape: &self.shape, groups: &groups, members: &members };
+        let result = self.scheduler.apply(&plan, self.is_new_here);
+        let (_, failure) = self.scheduler.restore();
+        match result.err().or(failure) {
+            None => {
+                self.error = None;
+                Effects::default()
+            }
+            Some(e) => {
+                self.is_due = true;
+                self.fail(chain(&e))
+            }
+        }
+    }
+
+    /// Reads what arrived for each class, and waits.
+    pub(super) fn poll_counters(&mut self, now: Instant, attachments: &mut Attachments) -> Effects {
+        let mut measured = std::mem::take(&mut self.measured);
+        let read = self.scheduler.measure(&mut measured, attachments);
+        self.measured = measured;
+        let effects = match read {
+            Ok(0) => Effects::default(),
+            Ok(drift) => {
+                self.is_due = true;
+                self.repaired(format!("{drift} objects of its scheduler had been altered or removed"))
+            }
+            Err(e) => self.fail(chain(&e)),
+        };
+        let since = *self.watches_since.get_or_insert(now);
+        if self.is_new_here && now.since(since) >= ACQUAINTED {
+            self.is_new_here = false;
+            self.is_due = true;
+        }
+        self.is_due |= self.allocations.observe(&self.measured, now).reallocate;
+        effects
+    }
+
+    /// Reads the drops of the queues.
+    pub(super) fn count_drops(&mut self) {
+        match self.scheduler.drops() {
+            Ok(drops) => self.allocations.set_drops(&drops),
+            Err(e) => tracing::debug!("cannot read the queues of the download: {}", chain(&e)),
+        }
+    }
+
+    /// Checks the programs' maps. (The attachments check the filters.)
+    pub(super) fn reconcile(&mut self, now: Instant) -> Effects {
+        let (entries, failure) = self.scheduler.restore();
+        let mut effects = Effects::default();
+        if !entries.is_empty() {
+            let each: Vec<String> = entries.iter().map(|(map, count)| format!("{count} of {map}")).collect();
+            let maps = each.join(", ");
+            effects = self.repaired(format!(
+                "entries of the programs' maps had been altered, added or removed: {maps}"
+            ));
+        }
+        let unrepaired = failure.map(|e| chain(&e));
+        if self.unrepaired != unrepaired {
+            self.unrepaired.clone_from(&unrepaired);
+            effects = unrepaired.into_iter().fold(effects, |all, why| all.and(not_enforced(told(&why))));
+        }
+        // A fault that has passed ends with the next division.
+        self.is_due |= self.error.is_some();
+        let is_time = now.since(self.looked_at) >= LOOK_AGAIN;
+        if is_time {
+            self.looked_at = now;
+        }
+        effects.and(Effects::rediscover(is_time))
+    }
+
+    fn wake(&mut self) -> Effects {
+        match self.scheduler.wake() {
+            Ok(false) => Effects::default(),
+            Ok(true) => self.repaired(format!("{} had been set down", self.scheduler.device())),
+            Err(e) => self.fail(chain(&e)),
+        }
+    }
+
+    fn fail(&mut self, why: String) -> Effects {
+        let is_new = self.error.as_ref() != Some(&why);
+        let effects = if is_new { not_enforced(told(&why)) } else { Effects::default() };
+        self.error = Some(why);
+        effects
+    }
+
+    fn repaired(&mut self, detail: String) -> Effects {
+        self.repairs += 1;
+        Effects::event(EventKind::Repaired, told(&detail))
+    }
+
+    /// Bytes that wait in all queues.
+    pub(super) fn backlog(&mut self) -> u64 {
+        self.scheduler.backlog().unwrap_or(0)
+    }
+
+    /// Removes the scheduler. Its filters have gone.
+    pub(super) fn remove(&mut self) -> Result<(), EngineError> {
+        self.scheduler.remove()
+    }
+}
+
+/// An event's words, which say that they are about the download.
+pub(super) fn told(what: &str) -> String {
+    format!("download: {what}")
+}

@@ -1,0 +1,126 @@
+//! The agent's answers about the download.
+
+use weir_api::{ClassKind, DownloadStatus};
+use weir_share::Bound;
+use weir_units::BitRate;
+
+use super::{
+    Agent,
+    class_key::ClassKey,
+    class_table::ClassEntry,
+    download::{Download, told},
+    figures::Figures,
+    views::unpromised,
+};
+
+impl Agent {
+    pub(super) fn download_status(&self) -> Option<DownloadStatus> {
+        let download = self.download.as_ref()?;
+        let reservation = download.classes.reservation();
+        let (device, engine) = download.device();
+        let followed = || download.allocations.all();
+        Some(DownloadStatus {
+            capacity: download.classes.config().link.capacity,
+            rate: BitRate(followed().map(|f| f.estimator.rate().0).sum()),
+            reserved: reservation.reserved,
+            reservable: reservation.reservable,
+            engine: engine.name().to_owned(),
+            device: device.to_owned(),
+            active: followed().filter(|f| f.estimator.demand().is_active()).count(),
+            conntrack: download.asks_conntrack(),
+        })
+    }
+
+    /// The reason if no class's policy of what arrives is enforced.
+    pub(super) fn download_fault(&self) -> Option<String> {
+        let download = self.download.as_ref()?;
+        let fault = download.fault().map(|error| format!("the scheduler has a fault: {error}"));
+        fault.or_else(|| self.datapath.uplink_failure.clone())
+    }
+
+    pub(super) fn download_warnings(&self) -> Vec<String> {
+        let Some(download) = &self.download else { return Vec::new() };
+        let promises = download.promises.error().cloned();
+        let all = self.download_fault().into_iter().chain(promises).chain(unpromised(&download.classes));
+        all.map(|why| told(&why)).collect()
+    }
+
+    /// A class's part of what arrives. `None` if it has none.
+    pub(super) fn down(&self, key: &ClassKey) -> Option<weir_api::Download> {
+        let download = self.download.as_ref()?;
+        let entry = download.classes.entries().get(key)?;
+        let Figures {
+            activity,
+            policy,
+            allocation,
+            rate,
+            demand,
+            bytes,
+            packets,
+            drops,
+            backlog,
+            backlog_packets,
+            unpromised,
+            ..
+        } = Figures::of(&download.classes, &download.allocations, entry);
+        let fault = self.download_fault().or_else(|| entry.class.problem.clone());
+        let problem = fault.or_else(|| entry.unpromised.as_ref().map(ToString::to_string));
+        Some(weir_api::Download {
+            activity,
+            policy,
+            allocation,
+            rate,
+            demand,
+            bytes,
+            packets,
+            drops,
+            backlog,
+            backlog_packets,
+            enforced: problem.is_none(),
+            not_enforced_because: problem,
+            unpromised,
+        })
+    }
+
+    /// The reasons for a class's part of what arrives.
+    pub(super) fn explain_download(&self, key: &ClassKey) -> Vec<String> {
+        let Some(download) = &self.download else { return Vec::new() };
+        let Some(entry) = download.classes.entries().get(key) else {
+            let kind = self.classes.entries().get(key).map(|entry| entry.class.kind);
+            let why = match kind {
+                Some(ClassKind::Selector) => {
+                    "it selects packets that leave; what arrives belongs to the sender's class"
+                }
+                _ => "no class of the download has this name",
+            };
+            return vec![told(&format!("it has no policy of what arrives: {why}"))];
+        };
+        let mut reasons = Vec::new();
+        if let Some(down) = self.down(key) {
+            reasons.extend(down.not_enforced_because.iter().map(|why| format!("not enforced: {why}")));
+            reasons.extend(explain_share(download, key, entry));
+            if down.drops > 0 {
+                reasons.push(format!("{} packets were dropped because its queue was full", down.drops));
+            }
+        }
+        reasons.iter().map(|reason| told(reason)).collect()
+    }
+}
+
+fn explain_share(download: &Download, key: &ClassKey, entry: &ClassEntry) -> Option<String> {
+    let followed = download.allocations.get(key)?;
+    let (allocation, rate) = (followed.allocation, followed.estimator.rate());
+    let weight = entry.effective.policy.weight();
+    let whole = match &entry.class.group {
+        Some(group) => format!("group {group}'s part"),
+        None => format!("the {} that arrive", download.classes.config().link.capacity),
+    };
+    let decides = match followed.bound {
+        Bound::Idle => return Some(format!("nothing arrives for it now; its weight is {weight}")),
+        Bound::Demand => "which is all that comes for it",
+        Bound::Floor => "its minimum",
+        Bound::Ceiling => "its maximum",
+        Bound::Weight => "by weight",
+    };
+    Some(format!("receives {rate} now and may receive {allocation} of {whole}, {decides} (weight {weight})"))
+}
