@@ -175,6 +175,63 @@ impl Stream {
             .unwrap_or_else(|e| panic!("tcp from {} {origin:?}: {e:#}", from.name()))
     }
 
+    /// A TCP connection that is opened from a namespace and whose data comes back to it.
+    ///
+    /// # Panics
+    /// If it cannot connect.
+    #[must_use]
+    #[track_caller]
+    pub fn tcp_back(to: &Netns, from: &Netns, address: IpAddr) -> Stream {
+        let open = || -> Result<Stream> {
+            let (opened, accepted) = Stream::pair(to, None, from, address)?;
+            Stream::set_up(&accepted)?;
+            Stream::start(accepted, opened)
+        };
+        open().unwrap_or_else(|e| panic!("tcp back to {}: {e:#}", to.name()))
+    }
+
+    /// Datagrams that come back to a namespace, which has sent one to ask for them.
+    ///
+    /// # Panics
+    /// If a socket cannot be made, or the question does not arrive.
+    #[must_use]
+    #[track_caller]
+    pub fn udp_back(to: &Netns, from: &Netns, address: IpAddr, rate: BitRate, payload: usize) -> Stream {
+        let open = || -> Result<Stream> {
+            let socket = from.within(|| UdpSocket::bind((address, 0)))??;
+            socket.set_read_timeout(Some(LATE))?;
+            let target = socket.local_addr()?;
+            let ask = || Origin::default().socket(SockType::Datagram, target);
+            let sink = UdpSocket::from(to.within(ask)??);
+            sink.send(b"?")?;
+            let (_, asker) = socket.recv_from(&mut [0; 16]).context("nothing has asked")?;
+            socket.connect(asker)?;
+            Stream::between(socket, sink, Rate::Of(rate), payload)
+        };
+        open().unwrap_or_else(|e| panic!("udp back to {}: {e:#}", to.name()))
+    }
+
+    /// Datagrams from a namespace to an address that the network translates to that of the sink in another.
+    ///
+    /// # Panics
+    /// If a socket cannot be made.
+    #[must_use]
+    #[track_caller]
+    pub fn udp_through(
+        from: &Netns,
+        target: SocketAddr,
+        to: &Netns,
+        sink: SocketAddr,
+        rate: BitRate,
+    ) -> Stream {
+        let (payload, rate) = (UDP_PAYLOAD as usize, Rate::Of(rate));
+        let open = || -> Result<Stream> {
+            let sink = to.within(|| UdpSocket::bind(sink))??;
+            Stream::datagrams(from, Origin::default(), sink, target, rate, payload)
+        };
+        open().unwrap_or_else(|e| panic!("udp from {} to {target}: {e:#}", from.name()))
+    }
+
     /// The same, whose application has set a limit of pacing, bytes per second.
     ///
     /// # Panics
@@ -245,6 +302,19 @@ impl Stream {
         address: IpAddr,
         prepare: impl FnOnce(&TcpStream),
     ) -> Result<Stream> {
+        let (socket, peer) = Stream::pair(from, origin, to, address)?;
+        Stream::set_up(&socket)?;
+        prepare(&socket);
+        Stream::start(socket, peer)
+    }
+
+    /// A connection: its end where it is opened, and the other one.
+    fn pair(
+        from: &Netns,
+        origin: Option<Origin>,
+        to: &Netns,
+        address: IpAddr,
+    ) -> Result<(TcpStream, TcpStream)> {
         let listener = to.within(|| TcpListener::bind((address, 0)))??;
         let target = listener.local_addr()?;
         let connect = || match origin {
@@ -253,8 +323,13 @@ impl Stream {
         };
         let socket = from.within(connect)?.with_context(|| format!("cannot connect to {target}"))?;
         let (peer, _) = listener.accept()?;
+        Ok((socket, peer))
+    }
+
+    /// Prepares the sending end.
+    fn set_up(socket: &TcpStream) -> Result<()> {
         // By name, as the lab does: the host's default may be another.
-        setsockopt(&socket, sockopt::TcpCongestion, &OsString::from("cubic"))?;
+        setsockopt(socket, sockopt::TcpCongestion, &OsString::from("cubic"))?;
         // Little that is not sent yet: a stream that is silenced stops soon.
         let lowat = libc::c_int::try_from(UNSENT)?;
         // SAFETY: a plain system call on an open socket, with a valid integer of that size.
@@ -268,8 +343,7 @@ impl Stream {
             )
         };
         anyhow::ensure!(set == 0, "cannot set TCP_NOTSENT_LOWAT: {}", std::io::Error::last_os_error());
-        prepare(&socket);
-        Stream::start(socket, peer)
+        Ok(())
     }
 
     fn start(mut socket: TcpStream, mut peer: TcpStream) -> Result<Stream> {
@@ -305,10 +379,26 @@ impl Stream {
         payload: usize,
     ) -> Result<Stream> {
         let sink = to.within(|| UdpSocket::bind((address, 0)))??;
+        let target = sink.local_addr()?;
+        Stream::datagrams(from, origin, sink, target, rate, payload)
+    }
+
+    fn datagrams(
+        from: &Netns,
+        origin: Origin,
+        sink: UdpSocket,
+        target: SocketAddr,
+        rate: Rate,
+        payload: usize,
+    ) -> Result<Stream> {
+        let socket = UdpSocket::from(from.within(|| origin.socket(SockType::Datagram, target))??);
+        Stream::between(socket, sink, rate, payload)
+    }
+
+    /// Datagrams from a connected socket to a sink.
+    fn between(socket: UdpSocket, sink: UdpSocket, rate: Rate, payload: usize) -> Result<Stream> {
         sink.set_read_timeout(Some(STOP_CHECK_INTERVAL))?;
         setsockopt(&sink, sockopt::RcvBufForce, &SINK)?;
-        let target = sink.local_addr()?;
-        let socket = UdpSocket::from(from.within(|| origin.socket(SockType::Datagram, target))??);
         socket.set_write_timeout(Some(STOP_CHECK_INTERVAL))?;
         let mut stream = Stream::idle();
         stream.set(rate);

@@ -1,0 +1,359 @@
+//! The download is shared as the upload is: by classes, with weights, minima and maxima.
+//!
+//! The server is behind a wire with a FIFO, as behind an ISP's router. The node stands for its containers
+//! (MASQUERADE), or routes to them.
+
+use std::{
+    net::SocketAddr,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use weir_api::Download;
+use weir_netlab::{
+    topology::{Family, Mode, Spec, UPLINK},
+    traffic::UDP_PAYLOAD,
+};
+use weir_netns_tests::{Config, Need, Node, Rate, Stream, can_run, containers, measure_once};
+use weir_units::BitRate;
+
+/// The download's capacity.
+const CAPACITY: f64 = 40.0;
+/// The payload's part of a full TCP segment on Ethernet, with timestamps.
+const PAYLOAD: f64 = 1448.0 / 1514.0;
+/// As `htb` is held to elsewhere, with room for demands that the agent sees late.
+const TOLERANCE: f64 = 0.03;
+/// `htb` needs a second to be exact, and TCP some time to have its window.
+const SETTLES: Duration = Duration::from_millis(1800);
+const MEASURED: Duration = Duration::from_millis(1500);
+
+/// A node of `count` containers whose download is shared with these policies, by label.
+fn node(count: usize, mode: Mode, down: &[(&str, &str)]) -> Node {
+    let mut node = Node::build(&Spec { containers: containers(count), mode, ..Spec::default() });
+    let config = shared(&node, down);
+    node.start(&config);
+    node
+}
+
+fn shared(node: &Node, down: &[(&str, &str)]) -> Config {
+    let section = |(label, policy): &(&str, &str)| match *label {
+        "host" => format!("[host]\ndown = {{ {policy} }}\n"),
+        _ => format!("[[class]]\nname = \"{}\"\ndown = {{ {policy} }}\n", node.name(label)),
+    };
+    let sections: String = down.iter().map(section).collect();
+    node.config().link(&format!("download = \"{CAPACITY}mbit\"")).sections(&sections)
+}
+
+fn back(node: &Node, label: &str, family: Family) -> Stream {
+    let address = node.topology.server_address(family);
+    Stream::tcp_back(node.netns(label), node.topology.srv(), address)
+}
+
+/// Flows of a receiver: one alone does not fill its share at each moment.
+const FLOWS: usize = 4;
+/// Payload of a datagram that is a full packet with IPv6's headers too.
+const DATAGRAM: usize = 1400;
+
+fn flows(node: &Node, label: &str, family: Family) -> [Stream; FLOWS] {
+    [(); FLOWS].map(|()| back(node, label, family))
+}
+
+/// More datagrams than a class may have. They have no memory of losses, so that shares are exact on a busy
+/// machine too.
+fn flood(node: &Node, label: &str, family: Family) -> [Stream; 1] {
+    flood_of(node, label, family, BitRate::mbit(28))
+}
+
+/// The wire carries 120 Mbit/s. A flood above that takes the others' packets before they arrive.
+fn flood_of(node: &Node, label: &str, family: Family, rate: BitRate) -> [Stream; 1] {
+    let address = node.topology.server_address(family);
+    [Stream::udp_back(node.netns(label), node.topology.srv(), address, rate, DATAGRAM)]
+}
+
+/// The payload's part of a flood.
+fn part(family: Family) -> f64 {
+    let headers = if family == Family::V6 { 62.0 } else { 42.0 };
+    DATAGRAM as f64 / (DATAGRAM as f64 + headers)
+}
+
+fn down(node: &Node, label: &str) -> Download {
+    node.class(label).down.unwrap_or_else(|| panic!("{label} has no part of the download"))
+}
+
+/// Measures the goodputs of these, and compares each with what is due, Mbit/s.
+#[track_caller]
+fn assert_goodputs(what: &str, streams: &[&[Stream]], due: &[f64]) {
+    let measure = || {
+        let all: Vec<&Stream> = streams.iter().copied().flatten().collect();
+        let mut got = Stream::goodputs(&all, MEASURED).into_iter();
+        let sums: Vec<f64> = streams.iter().map(|of| got.by_ref().take(of.len()).sum()).collect();
+        let off = sums.iter().zip(due).map(|(got, due)| (got - due).abs() / due).fold(0.0, f64::max);
+        println!("{what}: {sums:.2?} of {due:.2?} Mbit/s, {:.2} % off", off * 100.0);
+        off
+    };
+    let off = measure_once(measure, |off| *off <= TOLERANCE);
+    assert!(off <= TOLERANCE, "{what}: {:.2} % off", off * 100.0);
+}
+
+fn filters(node: &Node) -> String {
+    node.sh(&["tc", "filter", "show", "dev", UPLINK, "ingress"])
+        + &node.sh(&["tc", "filter", "show", "dev", UPLINK, "egress"])
+}
+
+/// Waits until something holds.
+#[track_caller]
+fn wait(what: &str, most: Duration, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < most, "{what}: not within {most:?}");
+        sleep(Duration::from_millis(20));
+    }
+    println!("{what}: within {:?}", begin.elapsed());
+}
+
+#[test]
+fn containers_and_the_host_receive_by_weight_behind_nat() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let policies = [("C1", "weight = 1"), ("C2", "weight = 2"), ("C3", "weight = 3"), ("host", "weight = 1")];
+    let node = node(3, Mode::Nat, &policies);
+    let weights = [1.0, 2.0, 3.0, 1.0];
+    for family in [Family::V4, Family::V6] {
+        let due: Vec<f64> = weights.iter().map(|w| w / 7.0 * CAPACITY * part(family)).collect();
+        let streams: Vec<[Stream; 1]> =
+            policies.iter().map(|(label, _)| flood(&node, label, family)).collect();
+        sleep(SETTLES);
+        let all: Vec<&[Stream]> = streams.iter().map(<[Stream; 1]>::as_slice).collect();
+        assert_goodputs(&format!("{family}"), &all, &due);
+        assert_eq!(down(&node, "C3").policy.weight.get(), 3);
+    }
+    let status = node.client().status().unwrap();
+    let download = status.download.expect("the download is shared");
+    assert_eq!((download.capacity, download.engine.as_str()), (BitRate::mbit(40), "htb"));
+    assert_eq!(status.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn a_minimum_and_a_maximum_hold_beside_eight_flows_of_another() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let policies = [("C1", "min = \"20mbit\""), ("C2", "max = \"5mbit\""), ("C3", "weight = 2")];
+    let node = node(3, Mode::Nat, &policies);
+    let [one, two] = ["C1", "C2"].map(|label| flood(&node, label, Family::V4));
+    let three: Vec<Stream> =
+        (0..8).flat_map(|_| flood_of(&node, "C3", Family::V4, BitRate::mbit(6))).collect();
+    sleep(SETTLES);
+    let due = [20.0, 5.0, 15.0].map(|mbit| mbit * part(Family::V4));
+    assert_goodputs("minimum, maximum, rest", &[&one, &two, &three], &due);
+    // A minimum that does not fit is refused, and nothing changes.
+    let name = node.name("C3");
+    let refused = node.ran(&["set", &name, "down.min=19mbit", "max=3mbit"]);
+    assert_ne!(refused.code, Some(0), "{}", refused.stdout);
+    assert!(refused.stderr.contains("download: "), "{}", refused.stderr);
+    assert_eq!(node.class("C3").policy.max, None);
+    // A change at run time holds at once.
+    node.weir(&["set", &name, "down.max=10mbit"]);
+    node.weir(&["set", &node.name("C1"), "down.min=none"]);
+    sleep(SETTLES);
+    let due = [25.0, 5.0, 10.0].map(|mbit| mbit * part(Family::V4));
+    assert_goodputs("after changes", &[&one, &two, &three], &due);
+    assert!(node.weir(&["ps"]).contains("RECEIVING"));
+    let why = node.weir(&["explain", &name]);
+    assert!(why.contains("download: ") && why.contains("its maximum"), "{why}");
+}
+
+#[test]
+fn datagrams_to_published_ports_belong_to_the_container() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(2, Mode::Nat, &[("C1", "max = \"4mbit\""), ("C2", "max = \"8mbit\"")]);
+    let srv = node.topology.srv();
+    let conntrack = node.client().status().unwrap().download.unwrap().conntrack;
+    assert!(conntrack, "this kernel has bpf_skb_ct_lookup, and nf_conntrack is there with MASQUERADE");
+    let uplink = "10.98.0.1".parse().unwrap();
+    let streams: Vec<Stream> = [("C1", 4001), ("C2", 4002)]
+        .into_iter()
+        .map(|(label, port)| {
+            let inner = node.topology.container(label).unwrap().address(Family::V4);
+            let to = format!("{inner}:{port}");
+            let port_text = port.to_string();
+            let rule = ["-t", "nat", "-A", "PREROUTING", "-i", UPLINK, "-p", "udp", "--dport", &port_text];
+            node.sh(&[&["iptables", "-w"], &rule[..], &["-j", "DNAT", "--to-destination", &to]].concat());
+            let target = SocketAddr::new(uplink, port);
+            let sink = SocketAddr::new(inner, port);
+            Stream::udp_through(srv, target, node.netns(label), sink, BitRate::mbit(12))
+        })
+        .collect();
+    sleep(SETTLES);
+    let payload = UDP_PAYLOAD as f64 / (UDP_PAYLOAD + 42) as f64;
+    let due = [4.0, 8.0].map(|mbit| mbit * payload);
+    let each: Vec<&[Stream]> = streams.iter().map(std::slice::from_ref).collect();
+    assert_goodputs("one-way datagrams", &each, &due);
+    let host = down(&node, "host");
+    assert!(host.packets < 100, "they are not the host's: {host:?}");
+}
+
+/// The ISP's router drops late: 1 MB are 160 ms. Weir keeps that queue empty, and each class has its own.
+#[test]
+fn ping_of_an_idle_container_is_short_beside_bulk_downloads() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(2, Mode::Nat, &[("C1", "weight = 1")]);
+    node.topology.wire().tc("qdisc replace dev wn root tbf rate 42mbit burst 32k limit 1000000\n").unwrap();
+    let bulk = [(); 2].map(|()| flows(&node, "C1", Family::V4));
+    sleep(SETTLES);
+    let server = node.topology.server_address(Family::V4).to_string();
+    let ping = |label: &str| {
+        let out = node.netns(label).exec(&["ping", "-q", "-i", "0.02", "-c", "60", &server]).unwrap().stdout;
+        // rtt min/avg/max/mdev = 0.1/0.2/0.3/0.4 ms
+        let times = out.rsplit(" = ").next().and_then(|t| t.split('/').nth(1)?.parse::<f64>().ok());
+        times.unwrap_or_else(|| panic!("{out}"))
+    };
+    let average = measure_once(|| ping("C2"), |ms| *ms < 15.0);
+    println!("ping of the idle container: {average} ms on average");
+    assert!(average < 15.0, "{average} ms");
+    // Echoes of NAT belong to the container, not to the host.
+    wait("all echoes are counted", Duration::from_secs(1), || down(&node, "C2").packets >= 60);
+    assert!(down(&node, "C1").drops > 0, "it is this queue that holds the bulk back");
+    drop(bulk);
+}
+
+#[test]
+fn routed_and_bridged_containers_are_known_by_their_addresses() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let cases = [(Mode::Routed, Family::V4), (Mode::Routed, Family::V6), (Mode::Bridged, Family::V4)];
+    for (mode, family) in cases {
+        let node = node(2, mode, &[("C1", "max = \"4mbit\""), ("C2", "max = \"6mbit\"")]);
+        let one_way = |label: &str| {
+            let to = node.topology.container(label).unwrap().address(family);
+            let rate = Rate::Of(BitRate::mbit(10));
+            Stream::udp_from(
+                node.topology.srv(),
+                Default::default(),
+                node.netns(label),
+                to,
+                rate,
+                UDP_PAYLOAD as usize - 20,
+            )
+        };
+        let streams = [[one_way("C1")], [one_way("C2")]];
+        sleep(SETTLES);
+        let headers = if family == Family::V4 { 42.0 } else { 62.0 };
+        let payload = f64::from(UDP_PAYLOAD) - 20.0;
+        let due = [4.0, 6.0].map(|mbit| mbit * payload / (payload + headers));
+        let what = format!("{mode} {family} without an answer");
+        assert_goodputs(&what, &[&streams[0], &streams[1]], &due);
+        assert!(down(&node, "default").bytes.0 < 20_000);
+    }
+}
+
+#[test]
+fn limits_hold_without_the_agent_and_the_next_one_adopts_them() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let policies = [("C1", "weight = 1"), ("C2", "weight = 3")];
+    let mut node = Node::build(&Spec { containers: containers(2), mode: Mode::Nat, ..Spec::default() });
+    let host = |node: &Node| {
+        filters(node)
+            + &node.sh(&["tc", "qdisc", "show"])
+            + &node.sh(&["ip", "-o", "link", "show", "type", "ifb"])
+    };
+    let before = host(&node);
+    let config = shared(&node, &policies);
+    node.start(&config);
+    let rate = BitRate::mbit(45);
+    let streams = ["C1", "C2"].map(|label| flood_of(&node, label, Family::V4, rate));
+    sleep(SETTLES);
+    let due = [0.25, 0.75].map(|share| share * CAPACITY * part(Family::V4));
+    assert_goodputs("with the agent", &[&streams[0], &streams[1]], &due);
+    let first = ifb(&node);
+    node.agent().kill();
+    assert_goodputs("without an agent", &[&streams[0], &streams[1]], &due);
+    node.restart();
+    assert_eq!(ifb(&node), first, "the scheduler's device is the same");
+    sleep(Duration::from_millis(500));
+    assert_goodputs("with the next agent", &[&streams[0], &streams[1]], &due);
+    // Without `download` nothing of it stays, and the rest goes on.
+    let without = node.config();
+    node.agent().rewrite(&without).unwrap();
+    wait("the download is given up", Duration::from_secs(3), || {
+        node.client().status().is_ok_and(|status| status.download.is_none())
+            && ifb(&node).is_empty()
+            && !filters(&node).contains("weir_down")
+            && !filters(&node).contains("weir_learn")
+    });
+    node.agent().rewrite(&config).unwrap();
+    wait("the download is shared again", Duration::from_secs(3), || {
+        filters(&node).contains("weir_down") && filters(&node).contains("weir_learn")
+    });
+    sleep(SETTLES);
+    assert_goodputs("after two reloads", &[&streams[0], &streams[1]], &due);
+    drop(streams);
+    assert!(node.agent().stop(), "it ends well");
+    assert_eq!(host(&node), before);
+}
+
+/// The index of the download's device. Empty without one.
+fn ifb(node: &Node) -> String {
+    let all = node.sh(&["ip", "-o", "link", "show", "type", "ifb"]);
+    all.lines()
+        .filter(|line| line.contains("weir0d"))
+        .map(|line| line.split(' ').next().unwrap_or(""))
+        .collect()
+}
+
+#[test]
+fn what_others_remove_or_alter_is_repaired() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(1, Mode::Nat, &[("C1", "max = \"7mbit\"")]);
+    let repairs = || node.client().status().unwrap().repairs;
+    let within = Duration::from_millis(2500);
+    let mut last = repairs();
+    let mut is_counted = |what: &str| {
+        wait(&format!("{what} is counted"), within, || repairs() > last);
+        last = repairs();
+    };
+    node.sh(&["tc", "filter", "del", "dev", UPLINK, "ingress"]);
+    wait("the filter of what arrives", within, || filters(&node).contains("weir_down"));
+    is_counted("the filter of what arrives");
+    node.sh(&["tc", "filter", "del", "dev", UPLINK, "egress", "pref", "32257"]);
+    wait("the filter that learns", within, || filters(&node).contains("weir_learn"));
+    is_counted("the filter that learns");
+    node.sh(&["ip", "link", "del", "weir0d"]);
+    wait("the device", within, || !ifb(&node).is_empty());
+    is_counted("the device");
+    node.sh(&["ip", "link", "set", "weir0d", "down"]);
+    wait("the device is up", within, || node.sh(&["ip", "link", "show", "weir0d"]).contains(",UP"));
+    let stream = [back(&node, "C1", Family::V4)];
+    sleep(SETTLES);
+    assert_goodputs("after all", &[&stream], &[7.0 * PAYLOAD]);
+    let events: Vec<_> = node.client().events(false).unwrap().collect::<Result<_, _>>().unwrap();
+    let told = events.iter().filter(|e| e.what == "repaired" && e.detail.starts_with("download: "));
+    assert!(told.count() >= 1, "{events:?}");
+}
+
+#[test]
+fn without_download_nothing_is_done_to_what_arrives() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), mode: Mode::Nat, ..Spec::default() });
+    let config = node.config();
+    node.start(&config);
+    assert_eq!(node.sh(&["tc", "filter", "show", "dev", UPLINK, "ingress"]).trim(), "");
+    assert_eq!(ifb(&node), "");
+    let class = node.class("C1");
+    assert_eq!(class.down, None);
+    let refused = node.ran(&["set", &class.name, "down.max=5mbit"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("[link] download"), "{}", refused.stderr);
+}
