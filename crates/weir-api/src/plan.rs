@@ -64,6 +64,12 @@ pub struct PlannedState {
     pub present: bool,
     /// The reason if the minimum that is asked for is not promised.
     pub not_promised: Option<String>,
+    /// The policy of what arrives, if the node shares its download and the class has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down: Option<PolicyView>,
+    /// The reason if the minimum of it that is asked for is not promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down_not_promised: Option<String>,
 }
 
 /// A change that was taken back.

@@ -159,6 +159,9 @@ pub struct Download {
     pub backlog_packets: u64,
     /// Whether the kernel holds the policy.
     pub enforced: bool,
+    /// The kind of reason if it is not enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_enforced: Option<NotEnforced>,
     /// The reason and the remedy if it is not enforced.
     pub not_enforced_because: Option<String>,
     /// The minimum that is asked for and not promised. `policy.min` is the promised one.

@@ -16,10 +16,10 @@ use weir_agent::{
     server::{Access, Socket, serve},
 };
 use weir_api::{
-    Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Error,
-    ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, Plan, PlannedChange,
-    PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies, Sharer, Status,
-    Undone, Verdict,
+    Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Download,
+    DownloadStatus, Error, ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, Plan,
+    PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies,
+    Sharer, Status, Undone, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -74,6 +74,41 @@ pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         unpromised: None,
         agreement: None,
         down: None,
+    }
+}
+
+/// A class's part of the download, of at most 20mbit, with three drops.
+pub fn download(rate: BitRate) -> Download {
+    let Class { activity, policy, allocation, bytes, packets, .. } = class("", rate, rate);
+    Download {
+        activity,
+        policy: PolicyView { max: Some(BitRate::mbit(20)), max_origin: Origin::Config, ..policy },
+        allocation,
+        rate,
+        demand: None,
+        bytes,
+        packets,
+        drops: 3,
+        backlog: Bytes(0),
+        backlog_packets: 0,
+        enforced: true,
+        not_enforced: None,
+        not_enforced_because: None,
+        unpromised: None,
+    }
+}
+
+/// A download of 50mbit.
+pub fn download_status() -> DownloadStatus {
+    DownloadStatus {
+        capacity: BitRate::mbit(50),
+        rate: BitRate::mbit(16),
+        reserved: BitRate::ZERO,
+        reservable: BitRate::kbit(47_500),
+        engine: "htb".to_owned(),
+        device: "weir0d".to_owned(),
+        active: 1,
+        conntrack: true,
     }
 }
 
@@ -186,6 +221,8 @@ fn planned(class: &Class) -> PlannedState {
         selects: class.selects.clone(),
         present: class.activity != Activity::Absent,
         not_promised: None,
+        down: class.down.as_ref().map(|down| down.policy),
+        down_not_promised: None,
     }
 }
 

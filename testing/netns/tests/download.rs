@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_api::Download;
+use weir_api::{ConfigurationText, Download};
 use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
     traffic::UDP_PAYLOAD,
@@ -356,4 +356,53 @@ fn without_download_nothing_is_done_to_what_arrives() {
     let refused = node.ran(&["set", &class.name, "down.max=5mbit"]);
     assert_ne!(refused.code, Some(0));
     assert!(refused.stderr.contains("[link] download"), "{}", refused.stderr);
+}
+
+#[test]
+fn undo_and_plan_are_about_both_directions() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(1, Mode::Nat, &[]);
+    let name = node.class("C1").name;
+    let maxima = |node: &Node| (node.class("C1").policy.max, down(node, "C1").policy.max);
+    assert_eq!(maxima(&node), (None, None));
+    let words = ["set", &name, "max=9mbit", "down.max=5mbit"];
+    let dry = node.weir(&[&words[..], &["--dry-run"]].concat());
+    assert!(dry.contains("- -> 9mbit") && dry.contains("down.max - -> 5mbit"), "{dry}");
+    assert_eq!(maxima(&node), (None, None), "a dry run changes nothing");
+    node.weir(&words);
+    let both = (Some(BitRate::mbit(9)), Some(BitRate::mbit(5)));
+    assert_eq!(maxima(&node), both);
+    node.weir(&["set", &name, "down.max=6mbit"]);
+    assert_eq!(maxima(&node), (both.0, Some(BitRate::mbit(6))));
+    node.weir(&["undo"]);
+    assert_eq!(maxima(&node), both);
+
+    let path = node.client().status().unwrap().config;
+    let text = std::fs::read_to_string(&path).unwrap();
+    let plan = |text: String| {
+        node.client().plan_configuration(&ConfigurationText { path: path.clone(), text }).unwrap()
+    };
+    let same = plan(text.clone());
+    assert!(same.settings.is_empty() && same.classes.is_empty(), "{same:?}");
+    let without: String =
+        text.lines().filter(|line| !line.starts_with("download =")).map(|l| format!("{l}\n")).collect();
+    let ended = plan(without);
+    assert!(
+        ended.settings.iter().any(|s| s.key == "[link] download" && s.after == "not shared"),
+        "{ended:?}"
+    );
+    let of_c1 = ended.classes.iter().find(|change| change.name == name).unwrap();
+    assert!(of_c1.before.as_ref().unwrap().down.is_some() && of_c1.after.as_ref().unwrap().down.is_none());
+
+    node.agent().kill();
+    node.restart();
+    let found = |client: &weir_api::Client| {
+        client.class(&name).ok()?.down.is_none().then(|| "no download".to_owned())
+    };
+    node.agent().wait_until("find the class", found).unwrap_or_else(|e| panic!("{e:#}"));
+    assert_eq!(maxima(&node), both);
+    node.weir(&["undo"]);
+    assert_eq!(maxima(&node), (None, None), "one change of both directions is taken back as one");
 }

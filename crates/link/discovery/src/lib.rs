@@ -185,9 +185,18 @@ fn with_labels(mut attached: Found, container: &Found) -> Found {
         weight: own.weight.or(labelled.weight),
         min: own.min.or(labelled.min),
         max: own.max.or(labelled.max),
-        // CNI asks only about what leaves.
-        down: labelled.down,
+        down: DownLabels {
+            weight: own.down.weight.or(labelled.down.weight),
+            min: own.down.min.or(labelled.down.min),
+            max: own.down.max.or(labelled.down.max),
+        },
     };
+    if let DownLabels { min: Some(min), max: Some(max), .. } = attached.policy.down
+        && min > max
+    {
+        attached.policy.down.min = None;
+        attached.remarks.push(format!("down.min {min} is ignored: it is above the down.max of {max}"));
+    }
     if let LabelPolicy { min: Some(min), max: Some(max), .. } = attached.policy
         && min > max
     {
@@ -234,20 +243,41 @@ mod tests {
         let weight = |n| weir_share::Weight::new(n).ok();
         let mbit = |n| Some(weir_units::BitRate::mbit(n));
         let mut pod = found("shop/web", Source::Cni, 1);
-        pod.policy = LabelPolicy { weight: weight(3), min: None, max: mbit(5), ..LabelPolicy::default() };
+        pod.policy = LabelPolicy {
+            weight: weight(3),
+            max: mbit(5),
+            down: DownLabels { max: mbit(2), ..DownLabels::default() },
+            ..LabelPolicy::default()
+        };
         let mut container = found("web", Source::Docker, 1);
-        container.policy =
-            LabelPolicy { weight: weight(9), min: mbit(8), max: mbit(20), ..LabelPolicy::default() };
+        container.policy = LabelPolicy {
+            weight: weight(9),
+            min: mbit(8),
+            max: mbit(20),
+            down: DownLabels { weight: weight(4), min: mbit(3), max: mbit(9) },
+        };
         container.group = Some("tenant-a".into());
         let all = combine(&[pod], &[container.clone()], &[found("cni-1", Source::Netns, 1)]);
         let [one] = &all[..] else { panic!("{all:?}") };
         assert_eq!((one.name.as_str(), one.source), ("shop/web", Source::Cni));
         assert_eq!(
             one.policy,
-            LabelPolicy { weight: weight(3), min: None, max: mbit(5), ..LabelPolicy::default() }
+            LabelPolicy {
+                weight: weight(3),
+                min: None,
+                max: mbit(5),
+                // The minimum is above the pod's maximum.
+                down: DownLabels { weight: weight(4), min: None, max: mbit(2) },
+            }
         );
         assert_eq!(one.group.as_deref(), Some("tenant-a"));
-        assert_eq!(one.remarks, ["min 8mbit is ignored: it is above the max of 5mbit"]);
+        assert_eq!(
+            one.remarks,
+            [
+                "down.min 3mbit is ignored: it is above the down.max of 2mbit",
+                "min 8mbit is ignored: it is above the max of 5mbit"
+            ]
+        );
         let alone = combine(&[], &[container.clone()], &[]);
         assert_eq!(alone, [container]);
     }

@@ -6,7 +6,12 @@ use weir_api::{ErrorCode, EventKind, Undone};
 use weir_netlink::Netlink;
 use weir_units::chain;
 
-use super::{Agent, class_key::ClassKey, history::History, store, views};
+use super::{
+    Agent,
+    class_key::ClassKey,
+    history::{BothLayers, History},
+    store, views,
+};
 use crate::control::Request;
 
 fn not_stored(e: store::StoreError) -> weir_api::Error {
@@ -83,9 +88,9 @@ impl Agent {
     /// Takes back the last change of policy by hand.
     fn undo(&mut self) -> Result<Undone, weir_api::Error> {
         let (last, set, earlier) = self.last_change()?;
-        let names: Vec<String> = last.names().map(str::to_owned).collect();
+        let names: Vec<String> = last.names().into_iter().map(str::to_owned).collect();
         let changes = self.plan_set(set.clone()).classes;
-        let classes = self.put_with(set, None, &names, earlier)?;
+        let classes = self.put_with(set, &names, earlier)?;
         Ok(Undone { made_ms: last.time_ms, names, changes, classes })
     }
 
@@ -97,23 +102,23 @@ impl Agent {
         names: &[String],
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         let now_ms = u64::try_from(self.moment().utc.millis()).unwrap_or(0);
-        let history = self.history.after(self.classes.set_layers(), &set, now_ms);
-        self.put_with(set, down, names, history)
+        let now = self.set_layers();
+        let set = BothLayers { up: set, down: down.unwrap_or_else(|| now.down.clone()) };
+        let history = self.history.after(&now, &set, now_ms);
+        self.put_with(set, names, history)
     }
 
     /// Stores policies set by hand with the last changes, then applies them.
     fn put_with(
         &mut self,
-        set: store::SetLayers,
-        down: Option<store::SetLayers>,
+        BothLayers { up: set, down }: BothLayers,
         names: &[String],
         history: History,
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         let ledger = self.classes.ledger_after(&set);
-        let down = self.download.as_ref().zip(down);
-        let down = down.map(|(download, set)| (download.classes.ledger_after(&set), set));
+        let down = self.download.as_ref().map(|download| (download.classes.ledger_after(&down), down));
         let stored = down.as_ref().map(|(ledger, set)| (set, ledger));
-        self.store.save_both_policies((&set, &ledger, &history), stored).map_err(not_stored)?;
+        self.store.save_policies((&set, &ledger), stored, &history).map_err(not_stored)?;
         self.history = history;
         self.promises.saved(ledger);
         if let Some((ledger, set)) = down {

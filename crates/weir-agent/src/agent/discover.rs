@@ -187,6 +187,15 @@ pub(crate) fn discover(
     Ok(discovery)
 }
 
+/// The fate of the `i`th namespace. `None` if the kernel does not tell.
+fn fate(ports: &ports::Ports<usize>, i: usize) -> Option<Fate> {
+    if let Some(own) = ports.of.get(&i) {
+        return Some(if own.is_empty() { Fate::NoPort } else { Fate::HasPort });
+    }
+    let (_, why) = ports.gone.iter().find(|(k, _)| *k == i)?;
+    why.is_gone().then_some(Fate::Gone)
+}
+
 /// Collects whose address is which, if the download is shared.
 struct Addresses {
     of: BTreeMap<IpAddr, ClassKey>,
@@ -227,15 +236,6 @@ impl Addresses {
             self.of.entry(address).or_insert_with(|| key.clone());
         }
     }
-}
-
-/// The fate of the `i`th namespace. `None` if the kernel does not tell.
-fn fate(ports: &ports::Ports<usize>, i: usize) -> Option<Fate> {
-    if let Some(own) = ports.of.get(&i) {
-        return Some(if own.is_empty() { Fate::NoPort } else { Fate::HasPort });
-    }
-    let (_, why) = ports.gone.iter().find(|(k, _)| *k == i)?;
-    why.is_gone().then_some(Fate::Gone)
 }
 
 fn found(config: &Config, sources: Sources<'_>, warnings: &mut Vec<String>) -> Vec<Found> {

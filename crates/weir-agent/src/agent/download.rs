@@ -64,7 +64,7 @@ pub(super) enum OpenError {
 }
 
 /// The classes as the download sees them. A class of selectors has none: they select what leaves.
-fn discovered(classes: &[DiscoveredClass]) -> Vec<DiscoveredClass> {
+pub(super) fn discovered(classes: &[DiscoveredClass]) -> Vec<DiscoveredClass> {
     let own = classes.iter().filter(|class| class.kind != ClassKind::Selector);
     let of_download = |class: &DiscoveredClass| DiscoveredClass {
         label: class.down_label,
@@ -73,6 +73,12 @@ fn discovered(classes: &[DiscoveredClass]) -> Vec<DiscoveredClass> {
         ..class.clone()
     };
     own.map(of_download).collect()
+}
+
+/// The classes of the download, as stored. No one has been discovered yet.
+pub(super) fn table(config: Config, store: &Store) -> Result<ClassTable, StoreError> {
+    let (set, promises) = (store.down_policies()?, store.down_promises()?);
+    Ok(ClassTable::new(config, set, store.minors()?, promises, BitRate::ZERO))
 }
 
 fn shape(config: &Config, mtu: u32) -> plan::Shape {
@@ -90,15 +96,14 @@ impl Download {
     ) -> Result<Option<Download>, OpenError> {
         let Some(config) = config.download() else { return Ok(None) };
         engine::Download::goes_with(engine)?;
-        let (set, promises) = (store.down_policies()?, store.down_promises()?);
         let allocations = Allocations::new(Allocator::new(config.allocator()));
         let scheduler = engine::Download::open(&config.link.device, attachments)?;
         let shape = shape(&config, 1500);
-        let classes = ClassTable::new(config, set, store.minors()?, promises.clone(), BitRate::ZERO);
+        let classes = table(config, store)?;
         Ok(Some(Download {
             classes,
             allocations,
-            promises: Promises::new(promises, Store::save_down_promises),
+            promises: Promises::new(store.down_promises()?, Store::save_down_promises),
             scheduler,
             shape,
             measured: Vec::new(),
@@ -155,8 +160,7 @@ impl Download {
             Err(e) => effects.and(self.fail(chain(&e))).and(Effects::rediscover(true)),
         };
         // Arrivals and departures of classes are events of the upload.
-        let is_promise =
-            |change: &Change| matches!(change, Change::Unpromised { .. } | Change::Promised { .. });
+        let is_promise = |change: &Change| !matches!(change, Change::Added(_) | Change::Removed(_));
         (changes.into_iter().filter(is_promise).collect(), effects)
     }
 

@@ -1,6 +1,6 @@
 //! The agent's answers about the download.
 
-use weir_api::{ClassKind, DownloadStatus};
+use weir_api::{ClassKind, DownloadStatus, NotEnforced};
 use weir_share::Bound;
 use weir_units::BitRate;
 
@@ -33,9 +33,14 @@ impl Agent {
 
     /// The reason if no class's policy of what arrives is enforced.
     pub(super) fn download_fault(&self) -> Option<String> {
+        self.fault_of_download().map(|(_, why)| why)
+    }
+
+    fn fault_of_download(&self) -> Option<(NotEnforced, String)> {
         let download = self.download.as_ref()?;
         let fault = download.fault().map(|error| format!("the scheduler has a fault: {error}"));
-        fault.or_else(|| self.datapath.uplink_failure.clone())
+        let uplink = || Some((NotEnforced::Uplink, self.datapath.uplink_failure.clone()?));
+        fault.map(|why| (NotEnforced::Scheduler, why)).or_else(uplink)
     }
 
     pub(super) fn download_warnings(&self) -> Vec<String> {
@@ -63,8 +68,10 @@ impl Agent {
             unpromised,
             ..
         } = Figures::of(&download.classes, &download.allocations, entry);
-        let fault = self.download_fault().or_else(|| entry.class.problem.clone());
-        let problem = fault.or_else(|| entry.unpromised.as_ref().map(ToString::to_string));
+        let sender = || Some((NotEnforced::Sender, entry.class.problem.clone()?));
+        let unpromised_min = || Some((NotEnforced::Unpromised, entry.unpromised.as_ref()?.to_string()));
+        let problem = self.fault_of_download().or_else(sender).or_else(unpromised_min);
+        let (not_enforced, problem) = problem.unzip();
         Some(weir_api::Download {
             activity,
             policy,
@@ -77,6 +84,7 @@ impl Agent {
             backlog,
             backlog_packets,
             enforced: problem.is_none(),
+            not_enforced,
             not_enforced_because: problem,
             unpromised,
         })

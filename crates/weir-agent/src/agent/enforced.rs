@@ -2,7 +2,7 @@
 
 use weir_api::{ClassKind, NotEnforced};
 
-use super::{Agent, class_table::ClassEntry};
+use super::{Agent, class_key::ClassKey, class_table::ClassEntry, download::told};
 
 /// The most reasons that [`Agent::not_ready`] gives.
 const MAX_REASONS: usize = 8;
@@ -68,8 +68,15 @@ impl Agent {
             reasons.push(format!("the scheduler has a fault: {error}"));
             return reasons;
         }
-        let lost = |entry: &ClassEntry| Some(format!("{}: {}", entry.class.name, self.problem(entry)?));
-        let mut lost = self.classes.entries().values().filter_map(lost);
+        if let Some(why) = self.download_fault() {
+            reasons.push(told(&why));
+            return reasons;
+        }
+        let lost = |(key, entry): (&ClassKey, &ClassEntry)| {
+            let down = || Some(told(&self.down(key)?.not_enforced_because?));
+            Some(format!("{}: {}", entry.class.name, self.problem(entry).or_else(down)?))
+        };
+        let mut lost = self.classes.entries().iter().filter_map(lost);
         reasons.extend(lost.by_ref().take(MAX_REASONS));
         let more = lost.count();
         if more > 0 {

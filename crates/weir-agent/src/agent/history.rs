@@ -1,6 +1,6 @@
 //! The last changes of policy by hand, so that the last one can be taken back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,36 @@ pub(crate) struct Replaced {
     pub(crate) time_ms: u64,
     /// The policies set by hand before it, of the names that it changed. An empty one was not set.
     before: SetLayers,
+    /// The same of what arrives.
+    #[serde(default)]
+    before_down: SetLayers,
+}
+
+/// The policies set by hand of both directions.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct BothLayers {
+    pub(crate) up: SetLayers,
+    /// Those of what arrives. It is empty if the download is not shared.
+    pub(crate) down: SetLayers,
+}
+
+/// The policies of the names that differ, as they are in `old`.
+fn replaced(old: &SetLayers, new: &SetLayers) -> SetLayers {
+    let names = old.keys().chain(new.keys()).filter(|name| old.get(*name) != new.get(*name));
+    names.map(|name| (name.clone(), old.get(name).copied().unwrap_or_default())).collect()
+}
+
+/// The policies `now` with those that a change replaced.
+fn restored(now: &SetLayers, before: &SetLayers) -> SetLayers {
+    let mut set = now.clone();
+    for (name, layer) in before {
+        if layer.is_empty() {
+            set.remove(name);
+        } else {
+            set.insert(name.clone(), *layer);
+        }
+    }
+    set
 }
 
 /// The last changes, oldest first.
@@ -27,17 +57,16 @@ pub(crate) struct History(VecDeque<Replaced>);
 
 impl History {
     /// The history after a change from `old` to `new`. A change of nothing is no change.
-    pub(crate) fn after(&self, old: &SetLayers, new: &SetLayers, time_ms: u64) -> History {
-        let names = old.keys().chain(new.keys()).filter(|name| old.get(*name) != new.get(*name));
-        let before: SetLayers =
-            names.map(|name| (name.clone(), old.get(name).copied().unwrap_or_default())).collect();
+    pub(crate) fn after(&self, old: &BothLayers, new: &BothLayers, time_ms: u64) -> History {
+        let (before, before_down) = (replaced(&old.up, &new.up), replaced(&old.down, &new.down));
         let mut next = self.clone();
-        if before.is_empty() {
+        if before.is_empty() && before_down.is_empty() {
             return next;
         }
-        next.0.push_back(Replaced { time_ms, before });
-        let size =
-            |changes: &VecDeque<Replaced>| changes.iter().map(|change| change.before.len()).sum::<usize>();
+        next.0.push_back(Replaced { time_ms, before, before_down });
+        let size = |changes: &VecDeque<Replaced>| {
+            changes.iter().map(|change| change.before.len() + change.before_down.len()).sum::<usize>()
+        };
         while next.0.len() > MAX_CHANGES || (next.0.len() > 1 && size(&next.0) > MAX_POLICIES) {
             next.0.pop_front();
         }
@@ -45,25 +74,23 @@ impl History {
     }
 
     /// The last change, the policies set by hand without it, and the history without it.
-    pub(crate) fn undo(&self, now: &SetLayers) -> Option<(Replaced, SetLayers, History)> {
+    pub(crate) fn undo(&self, now: &BothLayers) -> Option<(Replaced, BothLayers, History)> {
         let mut earlier = self.clone();
         let last = earlier.0.pop_back()?;
-        let mut set = now.clone();
-        for (name, layer) in &last.before {
-            if layer.is_empty() {
-                set.remove(name);
-            } else {
-                set.insert(name.clone(), *layer);
-            }
-        }
-        Some((last, set, earlier))
+        let (up, down) = (restored(&now.up, &last.before), restored(&now.down, &last.before_down));
+        Some((last, BothLayers { up, down }, earlier))
     }
 }
 
 impl Replaced {
     /// The names whose policy the change set.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.before.keys().map(String::as_str)
+    pub(crate) fn names(&self) -> BTreeSet<&str> {
+        self.before.keys().chain(self.before_down.keys()).map(String::as_str).collect()
+    }
+
+    /// Whether the change set policies of what arrives.
+    pub(crate) fn is_of_download(&self) -> bool {
+        !self.before_down.is_empty()
     }
 }
 
@@ -82,15 +109,17 @@ mod tests {
     proptest! {
         #[test]
         fn undo_walks_back_through_the_last_changes_in_order(
-            changes in prop::collection::vec((0..4_u8, 0..3_u64), 1..30)
+            changes in prop::collection::vec((0..4_u8, 0..3_u64, 0..3_u64), 1..30)
         ) {
-            let mut states = vec![SetLayers::new()];
+            let mut states = vec![BothLayers::default()];
             let mut history = History::default();
-            for (name, kbit) in changes {
+            for (name, kbit, down_kbit) in changes {
                 let old = states.last().unwrap();
                 let mut new = old.clone();
-                new.insert(format!("class{name}"), layer(kbit));
-                new.retain(|_, layer| !layer.is_empty());
+                for (set, kbit) in [(&mut new.up, kbit), (&mut new.down, down_kbit)] {
+                    set.insert(format!("class{name}"), layer(kbit));
+                    set.retain(|_, layer| !layer.is_empty());
+                }
                 history = history.after(old, &new, 7);
                 if new != *old {
                     states.push(new);
@@ -103,20 +132,21 @@ mod tests {
                 prop_assert_eq!(&before, states.last().unwrap());
                 history = earlier;
             }
-            prop_assert!(history.undo(&SetLayers::new()).is_none());
+            prop_assert!(history.undo(&BothLayers::default()).is_none());
         }
     }
 
     #[test]
     fn history_is_bounded_and_keeps_the_last_change_whole() {
-        let many =
-            |from: usize| (from..from + 600).map(|n| (format!("class{n}"), layer(9))).collect::<SetLayers>();
-        let (none, first) = (SetLayers::new(), many(0));
-        let mut second = first.clone();
-        second.extend(many(600));
+        let many = |from: usize, to: usize| (from..to).map(|n| (format!("class{n}"), layer(9)));
+        let both = |up: usize, down: usize| BothLayers {
+            up: many(0, up).collect(),
+            down: many(1_200 - down, 1_200).collect(),
+        };
+        let (none, first, second) = (BothLayers::default(), both(600, 0), both(900, 300));
         let history = History::default().after(&none, &first, 1).after(&first, &second, 2);
         let (last, before, earlier) = history.undo(&second).unwrap();
-        assert_eq!((last.time_ms, last.names().count(), before), (2, 600, first));
+        assert_eq!((last.time_ms, last.names().len(), before), (2, 600, first));
         assert_eq!(earlier, History::default(), "the older one would exceed the bound");
     }
 }

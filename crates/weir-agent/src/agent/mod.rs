@@ -389,7 +389,7 @@ impl Agent {
         let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
         let now = self.now();
         let sources = discover::Sources {
-            attached: &self.cni.found(),
+            attached: &self.cni.found(config.link.download.is_some()),
             docker: snapshot.as_ref(),
             unclaimed: &mut self.unclaimed,
             now,

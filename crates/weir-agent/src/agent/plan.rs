@@ -7,21 +7,25 @@ use weir_api::{
     SetPolicies,
 };
 use weir_discovery::docker::Unavailable;
-use weir_units::chain;
+use weir_units::{BitRate, chain};
 
 use super::{
     Agent,
-    class_table::{ClassEntry, ClassTable},
+    class_key::ClassKey,
+    class_table::{ClassEntry, ClassTable, DiscoveredClass},
     discover,
-    history::{History, Replaced},
-    store::SetLayers,
+    download::{self, told},
+    history::{BothLayers, History, Replaced},
+    store::{SetLayers, StoreError},
 };
 use crate::config::{self, Config};
 
 impl Agent {
     /// The effect of policies set by hand.
     pub(super) fn plan_policies(&self, changes: &SetPolicies) -> Result<Plan, Error> {
-        self.classes.plan(changes).map(|set| self.plan_set(set))
+        let up = self.classes.plan(changes)?;
+        let down = self.plan_down(changes)?.unwrap_or_else(|| self.set_layers().down);
+        Ok(self.plan_set(BothLayers { up, down }))
     }
 
     /// The effect of taking back the last change of policy by hand.
@@ -30,29 +34,56 @@ impl Agent {
     }
 
     /// The effect of these policies by hand.
-    pub(super) fn plan_set(&self, set: SetLayers) -> Plan {
-        let mut after = self.classes.clone();
-        after.commit(set);
-        Plan {
-            settings: promised(&self.classes, &after).into_iter().collect(),
-            classes: difference(&self.classes, &after),
-        }
+    pub(super) fn plan_set(&self, set: BothLayers) -> Plan {
+        let with = |table: &ClassTable, set: SetLayers| {
+            let mut after = table.clone();
+            after.commit(set);
+            after
+        };
+        let now = self.tables();
+        let (up, down) = (with(now.up, set.up), now.down.map(|table| with(table, set.down)));
+        let after = Tables { up: &up, down: down.as_ref() };
+        Plan { settings: promised(now, after).collect(), classes: difference(now, after) }
+    }
+
+    /// The policies set by hand.
+    pub(super) fn set_layers(&self) -> BothLayers {
+        let down = self.download.as_ref().map(|download| download.classes.set_layers().clone());
+        BothLayers { up: self.classes.set_layers().clone(), down: down.unwrap_or_default() }
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        Tables { up: &self.classes, down: self.download.as_ref().map(|download| &download.classes) }
     }
 
     /// The last change, the policies set by hand without it, and the changes before it.
     ///
     /// # Errors
-    /// There is no change, or what it replaced does not fit any more.
-    pub(super) fn last_change(&self) -> Result<(Replaced, SetLayers, History), Error> {
-        let Some((last, set, earlier)) = self.history.undo(self.classes.set_layers()) else {
+    /// There is no change, or what it replaced does not fit any more, or it is about a download that is not
+    /// shared now.
+    pub(super) fn last_change(&self) -> Result<(Replaced, BothLayers, History), Error> {
+        let Some((last, set, earlier)) = self.history.undo(&self.set_layers()) else {
             let message = "cannot take back a change of policy: none is left to take back (`weir set`, `weir unset` and \
                            the API make them, and the last 10 are kept)";
             return Err(Error::new(ErrorCode::UnknownName, message));
         };
-        self.classes.try_out(&set).map_err(|why| Error {
+        let cannot = |why: Error| Error {
             message: format!("cannot take back the last change of policy: {}", why.message),
             ..why
-        })?;
+        };
+        self.classes.try_out(&set.up).map_err(cannot)?;
+        match &self.download {
+            Some(download) => download
+                .classes
+                .try_out(&set.down)
+                .map_err(|why| cannot(Error { message: told(&why.message), ..why }))?,
+            None if last.is_of_download() => {
+                let why = "it set policies of what arrives, and the download is not shared now; set [link] download \
+                           again, and take it back then";
+                return Err(cannot(Error::new(ErrorCode::BadRequest, why)));
+            }
+            None => {}
+        }
         Ok((last, set, earlier))
     }
 
@@ -67,7 +98,7 @@ impl Agent {
         let uplink = self.datapath.attachments.uplink();
         // A plan leaves the time for which a namespace waits for its owner.
         let sources = discover::Sources {
-            attached: &self.cni.found(),
+            attached: &self.cni.found(config.link.download.is_some()),
             docker: snapshot.as_ref(),
             unclaimed: &mut self.unclaimed.clone(),
             now: self.now(),
@@ -75,46 +106,92 @@ impl Agent {
         let discovery = discover::discover(&mut self.datapath.netlink, &config, sources, uplink)
             .map_err(|e| Error::new(ErrorCode::Engine, format!("cannot look at this node: {}", chain(&e))))?;
         let mut settings = settings(self.classes.config(), &config);
-        let mut after = self.classes.clone();
-        after.reconfigure(config);
-        after.update(discovery.classes, docker_told);
-        settings.extend(promised(&self.classes, &after));
-        Ok(Plan { settings, classes: difference(&self.classes, &after) })
+        let down =
+            self.plan_download(&config, &discovery.classes, docker_told).map_err(|e| bad(chain(&e)))?;
+        let mut up = self.classes.clone();
+        up.reconfigure(config);
+        up.update(discovery.classes, docker_told);
+        let (now, after) = (self.tables(), Tables { up: &up, down: down.as_ref() });
+        settings.extend(promised(now, after));
+        Ok(Plan { settings, classes: difference(now, after) })
+    }
+
+    /// The classes of the download under another configuration. `None` if it does not share the download.
+    fn plan_download(
+        &self,
+        config: &Config,
+        found: &[DiscoveredClass],
+        docker_told: bool,
+    ) -> Result<Option<ClassTable>, StoreError> {
+        let Some(config) = config.download() else { return Ok(None) };
+        let mut after = match &self.download {
+            Some(download) => {
+                let mut after = download.classes.clone();
+                after.reconfigure(config);
+                after
+            }
+            None => download::table(config, &self.store)?,
+        };
+        after.update(download::discovered(found), docker_told);
+        Ok(Some(after))
     }
 }
 
-/// A class in a table.
-fn state(entry: &ClassEntry) -> PlannedState {
+/// The classes of both directions.
+#[derive(Clone, Copy)]
+struct Tables<'a> {
+    up: &'a ClassTable,
+    /// Those of the download, if it is shared.
+    down: Option<&'a ClassTable>,
+}
+
+impl Tables<'_> {
+    /// A class, if it is here.
+    fn state(&self, key: &ClassKey) -> Option<PlannedState> {
+        let down = self.down.and_then(|table| table.entries().get(key));
+        self.up.entries().get(key).map(|entry| state(entry, down))
+    }
+}
+
+fn policy(entry: &ClassEntry) -> PolicyView {
     let effective = entry.effective;
+    PolicyView {
+        weight: effective.policy.weight(),
+        min: effective.policy.min(),
+        max: effective.policy.max(),
+        weight_origin: effective.origins[0],
+        min_origin: effective.origins[1],
+        max_origin: effective.origins[2],
+    }
+}
+
+/// A class with its part of the download.
+fn state(entry: &ClassEntry, down: Option<&ClassEntry>) -> PlannedState {
+    let not_promised = |entry: &ClassEntry| entry.unpromised.as_ref().map(ToString::to_string);
     PlannedState {
-        policy: PolicyView {
-            weight: effective.policy.weight(),
-            min: effective.policy.min(),
-            max: effective.policy.max(),
-            weight_origin: effective.origins[0],
-            min_origin: effective.origins[1],
-            max_origin: effective.origins[2],
-        },
+        policy: policy(entry),
         group: entry.class.group.clone(),
         interfaces: entry.class.ports.iter().map(|port| port.1.clone()).collect(),
         selects: entry.class.selectors.iter().map(ToString::to_string).collect(),
         present: entry.minor.is_some(),
-        not_promised: entry.unpromised.as_ref().map(ToString::to_string),
+        not_promised: not_promised(entry),
+        down: down.map(policy),
+        down_not_promised: down.and_then(not_promised),
     }
 }
 
 /// The classes and groups that differ.
-fn difference(before: &ClassTable, after: &ClassTable) -> Vec<PlannedChange> {
-    let keys: BTreeSet<_> = before.entries().keys().chain(after.entries().keys()).collect();
+fn difference(before: Tables<'_>, after: Tables<'_>) -> Vec<PlannedChange> {
+    let keys: BTreeSet<_> = before.up.entries().keys().chain(after.up.entries().keys()).collect();
     let changes = keys.into_iter().filter_map(|key| {
-        let (old, new) = (before.entries().get(key), after.entries().get(key));
+        let (old, new) = (before.up.entries().get(key), after.up.entries().get(key));
         let class = &new.or(old)?.class;
         let change = PlannedChange {
             name: class.name.clone(),
             source: class.source.to_string(),
             kind: class.kind,
-            before: old.map(state),
-            after: new.map(state),
+            before: before.state(key),
+            after: after.state(key),
         };
         (change.before != change.after).then_some(change)
     });
@@ -126,13 +203,15 @@ fn setting(key: &str, before: String, after: String) -> Option<PlannedSetting> {
     (before != after).then(|| PlannedSetting { key: key.to_owned(), before, after })
 }
 
-/// The sum of the promised minima.
-fn promised(before: &ClassTable, after: &ClassTable) -> Option<PlannedSetting> {
+/// The sums of the promised minima.
+fn promised(before: Tables<'_>, after: Tables<'_>) -> impl Iterator<Item = PlannedSetting> {
     let text = |table: &ClassTable| {
         let reservation = table.reservation();
         format!("{} of {}", reservation.reserved, reservation.reservable)
     };
-    setting("promised", text(before), text(after))
+    let down = before.down.zip(after.down);
+    let down = down.and_then(|(before, after)| setting("promised of download", text(before), text(after)));
+    setting("promised", text(before.up), text(after.up)).into_iter().chain(down)
 }
 
 /// The settings beside classes that differ. A long section has no values.
@@ -140,9 +219,11 @@ fn settings(old: &Config, new: &Config) -> Vec<PlannedSetting> {
     let (a, b) = (&old.link, &new.link);
     let yes = |on: bool| if on { "true" } else { "false" }.to_owned();
     let networks = |all: &[ipnet::IpNet]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let shared = |rate: Option<BitRate>| rate.map_or("not shared".to_owned(), |rate| rate.to_string());
     let part = |reservable: weir_share::Reservable| f64::from(reservable).to_string();
     let values = [
         setting("[link] capacity", a.capacity.to_string(), b.capacity.to_string()),
+        setting("[link] download", shared(a.download), shared(b.download)),
         setting("[link] allocator", old.allocator().to_string(), new.allocator().to_string()),
         setting("[link] delay_ms", a.delay_ms.to_string(), b.delay_ms.to_string()),
         setting("[link] reservable", part(a.reservable), part(b.reservable)),

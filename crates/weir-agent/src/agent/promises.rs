@@ -79,7 +79,12 @@ impl Agent {
     pub(super) fn publish_download_changes(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
-                Change::Added(_) | Change::Removed(_) | Change::AskedAnew(_) => {}
+                Change::Added(_) | Change::Removed(_) => {}
+                Change::AskedAnew(key) => {
+                    let entry = self.download.as_ref().and_then(|d| d.classes.entries().get(&key));
+                    let text = entry.map(|entry| views::policy_text(&entry.effective.policy));
+                    self.event(EventKind::PolicyChanged, Some(&key), told(&text.unwrap_or_default()));
+                }
                 Change::Unpromised { key, why } => {
                     self.event(EventKind::NotEnforced, Some(&key), told(&why));
                 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use weir_api::EventKind;
 use weir_cc::Rules;
+use weir_datapath::engine;
 use weir_share::Allocator;
 use weir_units::chain;
 
@@ -23,24 +24,6 @@ pub(super) struct Accepted {
 }
 
 impl Agent {
-    /// Applies the new configuration to the download, or ends it.
-    fn reload_download(&mut self) {
-        let effects = match (self.classes.config().download(), &mut self.download) {
-            (Some(config), Some(download)) => {
-                download.reconfigure(config);
-                Effects::default()
-            }
-            (None, Some(download)) => {
-                let undone = self.datapath.attachments.end_download().and_then(|()| download.remove());
-                self.download = None;
-                undone.err().map_or(Effects::default(), |e| self.datapath.fault(chain(&e)))
-            }
-            _ => Effects::default(),
-        };
-        self.follow_up(effects);
-        self.keep_download_promises();
-    }
-
     /// Whether a running agent can follow a configuration. Nothing is changed.
     ///
     /// # Errors
@@ -62,6 +45,10 @@ impl Agent {
         if self.classes.config().agreements.is_some() != config.agreements.is_some() {
             return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
         }
+        if config.link.download.is_some() {
+            engine::Download::goes_with(self.datapath.engine.kind())
+                .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
+        }
         let unusable = |why| chain(&check::unusable(path, why));
         congestion::checked(&config.congestion).map_err(unusable)?;
         advice::checked(config).map_err(unusable)?;
@@ -72,6 +59,24 @@ impl Agent {
         let images = config.images.clone().filter(weir_image::Settings::is_agents);
         self.images.can_be(images.as_ref())?;
         Ok(Accepted { rights, congestion })
+    }
+
+    /// Applies the new configuration to the download, or ends it.
+    fn reload_download(&mut self) {
+        let effects = match (self.classes.config().download(), &mut self.download) {
+            (Some(config), Some(download)) => {
+                download.reconfigure(config);
+                Effects::default()
+            }
+            (None, Some(download)) => {
+                let undone = self.datapath.attachments.end_download().and_then(|()| download.remove());
+                self.download = None;
+                undone.err().map_or(Effects::default(), |e| self.datapath.fault(chain(&e)))
+            }
+            _ => Effects::default(),
+        };
+        self.follow_up(effects);
+        self.keep_download_promises();
     }
 
     /// Reads the configuration again. A fault is reported, and the old configuration stays.

@@ -160,9 +160,9 @@ fn counts(
     false
 }
 
-/// The place other than a label that asks for a value. Places ask only about what leaves.
+/// The place other than a label that asks for a value.
 fn asked_by<'a>(found: &'a Found, direction: &str, key: &str) -> Option<&'a str> {
-    found.asked_by.get(key).filter(|_| direction.is_empty()).map(String::as_str)
+    found.asked_by.get(format!("{direction}{key}").as_str()).map(String::as_str)
 }
 
 /// The labels of a direction that count.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{ConfigurationText, Plan, PlannedChange, PlannedState};
+use weir_api::{ConfigurationText, Plan, PlannedChange, PlannedState, PolicyView};
 
 use super::{
     Session, Usage,
@@ -90,6 +90,11 @@ pub(super) fn write_changes(out: &mut dyn Write, look: Look, changes: &[PlannedC
         if let Some(why) = why(&change.after).filter(|after| why(&change.before).as_ref() != Some(after)) {
             writeln!(out, "! {}: {why}", change.name)?;
         }
+        let why =
+            |state: &Option<PlannedState>| state.as_ref().and_then(|state| state.down_not_promised.clone());
+        if let Some(why) = why(&change.after).filter(|after| why(&change.before).as_ref() != Some(after)) {
+            writeln!(out, "! {}: download: {why}", change.name)?;
+        }
     }
     Ok(())
 }
@@ -102,10 +107,43 @@ fn both(change: &PlannedChange, text: fn(&PlannedState) -> String) -> String {
     }
 }
 
+/// The changes of the policy of what arrives. A value that stays is left out.
+fn download(change: &PlannedChange) -> Vec<String> {
+    let down = |state: &Option<PlannedState>| state.as_ref().and_then(|state| state.down);
+    let (before, after) = (down(&change.before), down(&change.after));
+    match (before, after) {
+        (None, None) => Vec::new(),
+        (Some(_), None) => vec!["no policy of the download".to_owned()],
+        (before, Some(after)) => {
+            let values = |policy: PolicyView| {
+                [policy.weight.to_string(), format::bound(policy.min), format::bound(policy.max)]
+            };
+            let new = values(after);
+            let old = before.map_or_else(|| ["1", "-", "-"].map(str::to_owned), values);
+            let parts = ["weight", "min", "max"].into_iter().zip(old.into_iter().zip(new));
+            let differs = parts.filter(|(_, (old, new))| old != new);
+            let all: Vec<String> = differs
+                .map(|(key, (old, new))| match before {
+                    Some(_) => format!("down.{key} {old} -> {new}"),
+                    None => format!("down.{key} {new}"),
+                })
+                .collect();
+            let is_same = before.is_some_and(|before| values(before) == values(after));
+            match (before.is_some_and(|before| before != after) && is_same, all.is_empty(), before) {
+                (true, ..) => vec!["origin of the download's policy".to_owned()],
+                (_, true, None) if change.before.is_some() => vec!["shares the download".to_owned()],
+                _ => all,
+            }
+        }
+    }
+}
+
 /// Names the changes that have no column.
 fn others(change: &PlannedChange) -> String {
+    let down = download(change);
     let (Some(before), Some(after)) = (&change.before, &change.after) else {
-        return String::new();
+        // A class that goes takes all of its policies away.
+        return if change.after.is_some() { down.join(", ") } else { String::new() };
     };
     let values = |state: &PlannedState| (state.policy.weight, state.policy.min, state.policy.max);
     let parts = [
@@ -114,7 +152,8 @@ fn others(change: &PlannedChange) -> String {
         ("presence", before.present != after.present),
         ("origin of the policy", before.policy != after.policy && values(before) == values(after)),
     ];
-    parts.iter().filter(|part| part.1).map(|part| part.0).collect::<Vec<_>>().join(", ")
+    let parts = parts.iter().filter(|part| part.1).map(|part| part.0.to_owned());
+    parts.chain(down).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -194,6 +233,28 @@ nothing is changed yet
         assert_eq!(nothing, "nothing would change\n");
         let refused = ask(&agent, &["set", "web", "min=80mbit", "max=90mbit", "--dry-run"]);
         assert_eq!(refused.err, "weir: cannot promise web 80mbit: 60mbit of 95mbit is free\n");
+    }
+
+    #[test]
+    fn changes_of_the_download_are_named_beside_the_others() {
+        use super::{super::format::Look, write_changes};
+        let mut changes = fake::configuration_plan().classes;
+        changes.truncate(2);
+        let down = fake::download(weir_units::BitRate::mbit(1)).policy;
+        let (web, backup) = changes.split_at_mut(1);
+        let (before, after) = (web[0].before.as_mut().unwrap(), web[0].after.as_mut().unwrap());
+        before.down = Some(weir_api::PolicyView { max: None, ..down });
+        after.down = Some(down);
+        after.down_not_promised = Some("its minimum is not promised".to_owned());
+        backup[0].after.as_mut().unwrap().down = Some(down);
+        let mut out = Vec::new();
+        write_changes(&mut out, Look::PLAIN, &changes).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        for part in
+            ["down.max - -> 20mbit\n", "down.max 20mbit\n", "! web: download: its minimum is not promised\n"]
+        {
+            assert!(out.contains(part), "{part}:\n{out}");
+        }
     }
 
     #[test]

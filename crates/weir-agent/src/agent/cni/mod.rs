@@ -228,12 +228,13 @@ impl CniContainers {
         self.names().remove(&namespace)
     }
 
-    /// The containers with their wishes.
-    pub(super) fn found(&self) -> Vec<Found> {
+    /// The containers with their wishes, on a node that shares its download or does not.
+    pub(super) fn found(&self, shares_download: bool) -> Vec<Found> {
         let mut names = self.names();
         let found = |(id, record): (NsId, &Record)| {
             let CniAttachment { key, netns, wishes, .. } = &record.attachment;
-            let Wishes { policy, group, asked_by, remarks, unmet } = wishes::read(wishes);
+            let Wishes { policy, group, asked_by, remarks, unmet, .. } =
+                wishes::read(wishes, shares_download);
             let of_namespace = self.records.values().filter(|other| other.namespace() == id);
             Found {
                 name: names.remove(&id).unwrap_or_else(|| record.name()),

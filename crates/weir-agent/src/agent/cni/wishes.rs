@@ -26,6 +26,7 @@ pub(super) struct Wishes {
     pub(super) remarks: Vec<String>,
     /// The wish that weir cannot enforce.
     pub(super) unmet: Option<String>,
+    shares_download: bool,
 }
 
 /// The value that a wish is about.
@@ -77,9 +78,9 @@ fn subject(wish: &Wish) -> Option<(Value, u8)> {
     }
 }
 
-/// Reads wishes in any order.
-pub(super) fn read(wishes: &[Wish]) -> Wishes {
-    let mut read = Wishes::default();
+/// Reads wishes in any order. A limit of the download counts if the node shares its download.
+pub(super) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
+    let mut read = Wishes { shares_download, ..Wishes::default() };
     let mut ranked = Vec::new();
     for wish in wishes {
         match subject(wish) {
@@ -157,6 +158,11 @@ impl Wishes {
                 }
                 return Ok(false);
             }
+            Value::Download if self.shares_download => {
+                let Some(max) = rate(text, |max| (None, max))? else { return Ok(false) };
+                self.policy.down.max = Some(max);
+                "down.max"
+            }
             Value::Download => {
                 let asked = text.parse().map_or_else(|_| brief(text), |rate: BitRate| rate.to_string());
                 self.unmet =
@@ -175,7 +181,12 @@ mod tests {
     use proptest::prelude::*;
     use weir_share::{Policy, Weight};
 
-    use super::*;
+    use super::{read as read_with, *};
+
+    /// Reads the wishes on a node that shares no download.
+    fn read(wishes: &[Wish]) -> Wishes {
+        read_with(wishes, false)
+    }
 
     fn wish(by: WishPlace, key: &str, value: &str) -> Wish {
         Wish { by, key: key.to_owned(), value: value.to_owned() }
@@ -266,6 +277,26 @@ mod tests {
             "weir shapes no download, and runtimeConfig.bandwidth.ingressRate asks for 4mbit of it at most";
         assert_eq!(both.unmet.as_deref(), Some(told));
         assert_eq!((both.policy, both.remarks.len()), (LabelPolicy::default(), 0));
+    }
+
+    #[test]
+    fn a_download_limit_is_a_maximum_where_the_download_is_shared() {
+        let shared = read_with(
+            &[
+                wish(WishPlace::Bandwidth, "ingressRate", "4000000"),
+                wish(WishPlace::Plugin, "ingressRate", "much"),
+                annotation("kubernetes.io/ingress-bandwidth", "8M"),
+            ],
+            true,
+        );
+        assert_eq!((shared.policy.down.max, shared.unmet), (Some(BitRate::mbit(4)), None));
+        assert_eq!(shared.asked_by["down.max"], "runtimeConfig.bandwidth.ingressRate");
+        assert_eq!(shared.policy.max, None);
+        let [remark] = &shared.remarks[..] else { panic!("{:?}", shared.remarks) };
+        assert!(
+            remark.starts_with("key ingressRate of the plugin's configuration=much is ignored: "),
+            "{remark}"
+        );
     }
 
     #[test]

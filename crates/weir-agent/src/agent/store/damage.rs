@@ -66,7 +66,9 @@ fn fill(store: &Store) {
     }
     let layer = |n: u16| Layer { weight: format!("{}", n % 9 + 1).parse().ok(), ..Layer::default() };
     let policies = (0..40).map(|n| (format!("docker:c{n}"), layer(n))).collect();
-    store.save_policies(&policies, &Ledger::new(), &crate::agent::history::History::default()).unwrap();
+    store
+        .save_policies((&policies, &Ledger::new()), None, &crate::agent::history::History::default())
+        .unwrap();
     store
         .save_minors(&(0..40).map(|n| (ClassKey::from(format!("docker:c{n}").as_str()), n + 16)).collect())
         .unwrap();

@@ -327,22 +327,13 @@ impl Store {
     }
 
     /// Replaces all policies set by hand, the promises that follow from them, and the last changes, in one
-    /// change. After a crash a class has both or neither.
-    #[cfg(test)]
+    /// change. Without `down` the policies of what arrives stay as they are. After a crash a class has all
+    /// or nothing of it.
     pub(crate) fn save_policies(
         &self,
-        layers: &SetLayers,
-        ledger: &Ledger,
-        past: &History,
-    ) -> Result<(), StoreError> {
-        self.save_both_policies((layers, ledger, past), None)
-    }
-
-    /// The same of both directions. Without `down` those of what arrives stay as they are.
-    pub(crate) fn save_both_policies(
-        &self,
-        (layers, ledger, past): (&SetLayers, &Ledger, &History),
+        (layers, ledger): (&SetLayers, &Ledger),
         down: Option<(&SetLayers, &Ledger)>,
+        past: &History,
     ) -> Result<(), StoreError> {
         let rows = |layers: &SetLayers| {
             let row =
@@ -452,6 +443,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::history::BothLayers;
     use weir_units::BitRate;
 
     #[test]
@@ -466,12 +458,17 @@ mod tests {
         ]);
         let minors = Minors::from([("docker:web".into(), 16)]);
         let created = Created::from([(3, "eth0".to_owned())]);
-        let history = History::default().after(&SetLayers::new(), &layers, 7);
+        let down =
+            SetLayers::from([("db".to_owned(), Layer { max: Some(BitRate::mbit(2)), ..Layer::default() })]);
+        let set = BothLayers { up: layers.clone(), down: down.clone() };
+        let history = History::default().after(&BothLayers::default(), &set, 7);
         let cookie = {
             let store = Store::open(dir.path()).unwrap();
             let old = SetLayers::from([("old".to_owned(), Layer::default())]);
-            store.save_policies(&old, &Ledger::new(), &History::default()).unwrap();
-            store.save_policies(&layers, &Ledger::new(), &history).unwrap();
+            store.save_policies((&old, &Ledger::new()), None, &History::default()).unwrap();
+            store.save_policies((&layers, &Ledger::new()), Some((&down, &Ledger::new())), &history).unwrap();
+            // Without those of the download they stay.
+            store.save_policies((&layers, &Ledger::new()), None, &history).unwrap();
             store.save_minors(&minors).unwrap();
             store.save_created(&created).unwrap();
             store.save_engine(Some("edt")).unwrap();
@@ -479,6 +476,7 @@ mod tests {
         };
         let store = Store::open(dir.path()).unwrap();
         assert_eq!(store.policies().unwrap(), layers);
+        assert_eq!(store.down_policies().unwrap(), down);
         assert_eq!(store.history().unwrap(), history);
         assert_eq!(store.minors().unwrap(), minors);
         assert_eq!(store.created().unwrap(), created);

@@ -116,7 +116,7 @@ mod tests {
         let ledger = Ledger::from([("docker:a".into(), Promise { since: 3, min: BitRate::mbit(9) })]);
         let store = Store::open(dir.path()).unwrap();
         let before = lines().lines().count();
-        store.save_policies(&set, &ledger, &crate::agent::history::History::default()).unwrap();
+        store.save_policies((&set, &ledger), None, &crate::agent::history::History::default()).unwrap();
         let added: Vec<String> = lines().lines().skip(before).map(str::to_owned).collect();
         assert!(
             matches!(&added[..], [one] if one.contains("policies") && one.contains("promises")),

@@ -9,9 +9,9 @@ use super::page::{BYTES, NONE, PER_SECOND, Page, SECONDS, bytes_per_second, flag
 pub(super) const MAX_CLASSES: usize = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct OfClass {
-    pub(super) class: String,
-    pub(super) source: String,
+struct OfClass {
+    class: String,
+    source: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -113,11 +113,11 @@ fn text(agent: Option<&OfAgent>, images: &OfImages) -> String {
         node::write(&mut page, &agent.status);
         let left_out = [
             ("classes", classes::write(&mut page, &agent.classes)),
+            ("downloads", download::write(&mut page, &agent.status, &agent.classes)),
             ("agreements", agreements::write(&mut page, &agent.agreements)),
             ("flows", congestion::write(&mut page, &agent.congestion)),
         ];
         congestion::advice(&mut page, &agent.advice);
-        download::write(&mut page, &agent.status, &agent.classes);
         let left_out = left_out.map(|(kind, count)| (Kind { kind }, count as f64));
         page.gauges("left_out", NONE, "Objects beyond the bounds of these metrics", left_out);
     }

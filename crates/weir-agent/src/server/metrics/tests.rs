@@ -27,10 +27,17 @@ fn agent() -> OfAgent {
     let mut classes = fake::classes();
     classes[1].unpromised = Some(BitRate::mbit(30));
     classes[1].demand = Some(BitRate::mbit(60));
+    classes[1].down = Some(fake::download(BitRate::mbit(16)));
     let mut stats = weir_cc::Stats::default();
     stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
     OfAgent {
-        status: Status { late: Some(1), late_us: Some(5), repairs: 7, ..fake::status() },
+        status: Status {
+            late: Some(1),
+            late_us: Some(5),
+            repairs: 7,
+            download: Some(fake::download_status()),
+            ..fake::status()
+        },
         classes,
         agreements,
         congestion: (fake::congestion_view(), stats.view()),
@@ -105,6 +112,12 @@ fn each_kind_of_object_has_its_metrics() {
         ("weir_class_unpromised_min_bytes_per_second{class=\"video\",source=\"docker\"}", "3750000.0"),
         ("weir_class_backpressured_seconds_total{class=\"video\",source=\"docker\"}", "81.5"),
         ("weir_class_dropped_packets_total{class=\"video\",source=\"docker\"}", "12"),
+        ("weir_download_capacity_bytes_per_second{device=\"eth0\"}", "6250000.0"),
+        ("weir_class_receive_rate_bytes_per_second{class=\"video\",source=\"docker\"}", "2000000.0"),
+        ("weir_class_receive_policy_max_bytes_per_second{class=\"video\",source=\"docker\"}", "2500000.0"),
+        ("weir_class_receive_dropped_packets_total{class=\"video\",source=\"docker\"}", "3"),
+        ("weir_class_receive_enforced{class=\"video\",source=\"docker\",reason=\"\"}", "1.0"),
+        ("weir_left_out{kind=\"downloads\"}", "0.0"),
         ("weir_agreements_in_force", "1.0"),
         ("weir_left_out{kind=\"classes\"}", "0.0"),
         ("weir_images_budget_bytes", "67108864.0"),

@@ -62,7 +62,8 @@ force before the pod's first packet. The pod may ask for, the strongest first:
   capability bandwidth  egressRate (annotation kubernetes.io/egress-bandwidth)
   the list              weight, min, max, group: for pods of this network that ask for nothing
 `[labels]` of the agent's configuration bounds all of these. A wish without sense is ignored, with a
-remark in `weir explain` and an event. Weir shapes no download, so ingressRate is not enforced.
+remark in `weir explain` and an event. ingressRate is a maximum of what arrives. It
+needs [link] download, and is not enforced without it.
 
 More keys of the list:
   socket     where the agent listens, if not at /run/weir/weir.sock
