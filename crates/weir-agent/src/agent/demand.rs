@@ -97,7 +97,8 @@ impl Estimator {
         let rate = old.map_or(BitRate::ZERO, |(at, bytes)| {
             BitRate::of(Bytes(sample.bytes.saturating_sub(*bytes)), now.since(*at))
         });
-        let has_all = self.demand.is_unlimited() && rate.0 >= allocation.0 / 10 * 9;
+        // A connection that has lost packets takes less for a moment.
+        let has_all = self.demand.is_unlimited() && rate.0 >= allocation.0 / 2;
         if has_all || sample.backlog >= QUEUE { Demand::UNLIMITED } else { Demand::rate(rate) }
     }
 

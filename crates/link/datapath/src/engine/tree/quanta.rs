@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use weir_units::BitRate;
-
 use super::SLACK_PERCENT;
 use crate::engine::plan::{Member, Plan, potential};
 
@@ -36,9 +34,13 @@ pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) ->
         takers().map(|(m, rate)| part(m, *rate)).sum::<u64>().max(shape.capacity.0 * SLACK_PERCENT / 100);
     let taken = takers().map(|(m, _)| m.target.0).sum::<u64>();
     let weights = takers().map(|(m, _)| weight(m)).sum::<u64>();
+    let all: u64 = members.iter().map(weight).sum::<u64>().max(1);
     let returns = |m: &Member, rate: u64| {
-        let awake = if m.backlogged { m.share } else { BitRate::ZERO };
-        let wanted = potential(&m.policy, m.target, (taken, weights), 0).max(awake);
+        // A connection that loses packets has no queue at times, and makes up for it here.
+        if !m.backlogged {
+            return shape.capacity.scale(weight(m), all).0.saturating_sub(rate);
+        }
+        let wanted = potential(&m.policy, m.target, (taken, weights), 0).max(m.share);
         let rest = wanted.0.saturating_sub(rate).min(lent - lent / 20);
         u64::try_from(u128::from(rest) * u128::from(lent) / u128::from(lent - rest)).unwrap_or(u64::MAX)
     };
