@@ -127,7 +127,7 @@ fn dry_run_is_what_set_does_and_undo_takes_it_back_after_a_restart() {
     assert_eq!(states(&node), second, "the minimum that `unset` took away is back");
     assert_eq!(second, changed(first.clone(), &plan.classes));
 
-    // What the change replaced does not fit any more: the other one was promised it meanwhile.
+    // The replaced minimum does not fit any more: the other class was promised it meanwhile.
     node.weir(&["set", &c1, "min=none"]);
     let label = format!("[[class]]\nname = \"{c2}\"\nmin = \"50mbit\"\n");
     let config = node.config().sections(&label).awaiting(&[c1.clone(), c2.clone()]);

@@ -12,7 +12,7 @@ use weir_units::BitRate;
 
 /// The most remarks about the wishes of one container.
 const MAX_REMARKS: usize = 8;
-/// A burst of at least so many bits is ignored without a remark. Runtimes give it where no one asks for a burst.
+/// A burst of this many bits or more is ignored without a remark. Runtimes give it where no one asks for a burst.
 const NO_BURST: u64 = i32::MAX as u64;
 
 /// The wishes of a container, read.
