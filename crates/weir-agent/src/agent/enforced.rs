@@ -72,9 +72,16 @@ impl Agent {
             reasons.push(told(&why));
             return reasons;
         }
+        // A container's wish that does not fit must not make the node look broken.
+        let is_fault =
+            |kind: &NotEnforced| !matches!(kind, NotEnforced::Unpromised | NotEnforced::Unsupported);
         let lost = |(key, entry): (&ClassKey, &ClassEntry)| {
-            let down = || Some(told(&self.down(key)?.not_enforced_because?));
-            Some(format!("{}: {}", entry.class.name, self.problem(entry).or_else(down)?))
+            let down = || {
+                let down = self.down(key)?;
+                down.not_enforced.filter(is_fault)?;
+                Some(told(&down.not_enforced_because?))
+            };
+            Some(format!("{}: {}", entry.class.name, self.fault_of(entry).or_else(down)?))
         };
         let mut lost = self.classes.entries().iter().filter_map(lost);
         reasons.extend(lost.by_ref().take(MAX_REASONS));

@@ -9,16 +9,16 @@ use super::page::{BYTES, NONE, PER_SECOND, Page, SECONDS, bytes_per_second, flag
 pub(super) const MAX_CLASSES: usize = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfClass {
-    class: String,
-    source: String,
+pub(super) struct OfClass {
+    pub(super) class: String,
+    pub(super) source: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfReason {
-    class: String,
-    source: String,
-    reason: String,
+pub(super) struct OfReason {
+    pub(super) class: String,
+    pub(super) source: String,
+    pub(super) reason: String,
 }
 
 /// A value of a class, if it has one.

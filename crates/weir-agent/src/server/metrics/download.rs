@@ -4,26 +4,13 @@ use prometheus_client::encoding::EncodeLabelSet;
 use weir_api::{Activity, Class, Download, Status};
 
 use super::{
-    classes::MAX_CLASSES,
+    classes::{MAX_CLASSES, OfClass, OfReason},
     page::{BYTES, NONE, PER_SECOND, Page, bytes_per_second, flag},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfDevice {
     device: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfClass {
-    class: String,
-    source: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfReason {
-    class: String,
-    source: String,
-    reason: String,
 }
 
 /// A value of a class, if it has one.
