@@ -333,9 +333,9 @@ fn what_others_remove_or_alter_is_repaired() {
     is_counted("the device");
     node.sh(&["ip", "link", "set", "weir0d", "down"]);
     wait("the device is up", within, || node.sh(&["ip", "link", "show", "weir0d"]).contains(",UP"));
-    let stream = [back(&node, "C1", Family::V4)];
+    let stream = flood(&node, "C1", Family::V4);
     sleep(SETTLES);
-    assert_goodputs("after all", &[&stream], &[7.0 * PAYLOAD]);
+    assert_goodputs("after all", &[&stream], &[7.0 * part(Family::V4)]);
     let events: Vec<_> = node.client().events(false).unwrap().collect::<Result<_, _>>().unwrap();
     let told = events.iter().filter(|e| e.what == "repaired" && e.detail.starts_with("download: "));
     assert!(told.count() >= 1, "{events:?}");
