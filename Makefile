@@ -176,7 +176,6 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
-	CARGO_TARGET_DIR=target $(CARGO) check --locked --manifest-path fuzz/Cargo.toml --no-default-features
 	scripts/deny.sh
 	scripts/unit-security.sh
 

@@ -30,8 +30,11 @@ if [ $turn = yes ]; then
 	set -- $(printf '%s\n' "$@" | awk -v commit="$commit" 'NR % 5 == commit % 5')
 	echo "fuzz: in turn at commit $commit: $*"
 fi
-# One build for all is quicker than one for each of a few.
-$CARGO fuzz build -s none -O
+# One build for all is quicker than one for each of a few. Optimised enough for speed, in half the time.
+export CARGO_TARGET_DIR=target CARGO_PROFILE_RELEASE_OPT_LEVEL=2 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	CARGO_PROFILE_RELEASE_LTO=false CARGO_PROFILE_RELEASE_DEBUG=line-tables-only \
+	CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true
+$CARGO fuzz build -s none -O --features libfuzzer
 programs=target/x86_64-unknown-linux-gnu/release
 [ "$(uname -m)" = x86_64 ] || programs=target/$(uname -m)-unknown-linux-gnu/release
 

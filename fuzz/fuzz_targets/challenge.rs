@@ -1,6 +1,4 @@
 //! A registry's challenge.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_image::fuzz::challenge(text));
+weir_fuzz::target!(|text: &str| weir_image::fuzz::challenge(text));

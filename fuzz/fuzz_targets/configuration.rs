@@ -1,6 +1,4 @@
 //! The configuration file.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_agent::fuzz::configuration(text));
+weir_fuzz::target!(|text: &str| weir_agent::fuzz::configuration(text));

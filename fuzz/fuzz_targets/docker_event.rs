@@ -1,6 +1,4 @@
 //! A line of Docker's events.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| weir_discovery::fuzz::event(bytes));
+weir_fuzz::target!(|bytes: &[u8]| weir_discovery::fuzz::event(bytes));

@@ -1,6 +1,4 @@
 //! Docker's answer about a container.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| weir_discovery::fuzz::inspected(bytes));
+weir_fuzz::target!(|bytes: &[u8]| weir_discovery::fuzz::inspected(bytes));

@@ -1,6 +1,4 @@
 //! An image's name.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_image::fuzz::image(text));
+weir_fuzz::target!(|text: &str| weir_image::fuzz::image(text));

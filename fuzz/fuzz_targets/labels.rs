@@ -1,6 +1,4 @@
 //! The labels of a container.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_discovery::fuzz::labels(text));
+weir_fuzz::target!(|text: &str| weir_discovery::fuzz::labels(text));

@@ -1,6 +1,4 @@
 //! A manifest of a registry.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| weir_image::fuzz::manifest(bytes));
+weir_fuzz::target!(|bytes: &[u8]| weir_image::fuzz::manifest(bytes));

@@ -1,10 +1,9 @@
 //! An offer in JSON.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use weir_agree::{Document, Language, Offer};
 
-fuzz_target!(|text: &str| document(text, Language::Json));
+weir_fuzz::target!(|text: &str| document(text, Language::Json));
 
 /// A document that is read is the same once written and read again.
 fn document(text: &str, language: Language) {

@@ -1,10 +1,9 @@
 //! An offer in XML.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use weir_agree::{Document, Language, Offer};
 
-fuzz_target!(|text: &str| document(text, Language::Xml));
+weir_fuzz::target!(|text: &str| document(text, Language::Xml));
 
 /// A document that is read is the same once written and read again.
 fn document(text: &str, language: Language) {

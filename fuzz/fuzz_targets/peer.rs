@@ -1,6 +1,4 @@
 //! A peer's address, and a network of its site.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_image::fuzz::peer(text));
+weir_fuzz::target!(|text: &str| weir_image::fuzz::peer(text));

@@ -1,6 +1,4 @@
 //! The proof in a peer's request.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|input: (u8, u8, &str)| weir_image::fuzz::proof(input.0.into(), input.1.into(), input.2));
+weir_fuzz::target!(|input: (u8, u8, &str)| weir_image::fuzz::proof(input.0.into(), input.1.into(), input.2));

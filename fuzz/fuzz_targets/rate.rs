@@ -1,10 +1,9 @@
 //! A rate.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use weir_units::BitRate;
 
-fuzz_target!(|text: &str| rate(text));
+weir_fuzz::target!(|text: &str| rate(text));
 
 /// A rate is written with three decimals, so that what is read again is at most a thousandth less.
 fn rate(text: &str) {

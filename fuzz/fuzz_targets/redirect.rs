@@ -1,6 +1,4 @@
 //! The place that a registry sends to.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_image::fuzz::redirect(text));
+weir_fuzz::target!(|text: &str| weir_image::fuzz::redirect(text));

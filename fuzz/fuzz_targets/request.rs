@@ -1,6 +1,4 @@
 //! A request to the mirror.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|input: (u64, &str)| weir_image::fuzz::request(input.1, input.0));
+weir_fuzz::target!(|input: (u64, &str)| weir_image::fuzz::request(input.1, input.0));

@@ -1,6 +1,4 @@
 //! The second copy of the state.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_agent::fuzz::second_copy(text));
+weir_fuzz::target!(|text: &str| weir_agent::fuzz::second_copy(text));

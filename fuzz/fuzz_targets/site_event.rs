@@ -1,6 +1,4 @@
 //! News of the site.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| weir_image::fuzz::site_event(text));
+weir_fuzz::target!(|text: &str| weir_image::fuzz::site_event(text));
