@@ -267,6 +267,9 @@ fn a_lowered_capacity_costs_the_newest_minimum_alone_also_after_a_restart() {
             let shown = node.weir(verb);
             assert!(shown.contains(why), "weir {}:\n{shown}", verb.join(" "));
         }
+        // The node works: a wish that does not fit is not its fault.
+        let (ready, said) = http(node.client().socket(), "GET /readyz", "", b"").expect("the socket answers");
+        assert_eq!(ready, 200, "{said}");
         let metrics = metrics(node);
         let line =
             format!("weir_class_enforced{{class=\"{c2}\",source=\"netns\",reason=\"unpromised\"}} 0.0");
