@@ -29,6 +29,8 @@ struct Life {
     stored: Stored,
     table: ClassTable,
     order: Order,
+    /// The promises of `order` that do not fit now.
+    suspended: BTreeSet<String>,
     /// The last event about each minimum that is not promised.
     heard: BTreeMap<String, String>,
     log: Vec<String>,
@@ -112,6 +114,7 @@ impl Life {
             stored: Stored::default(),
             table,
             order: Order::new(),
+            suspended: BTreeSet::new(),
             heard: BTreeMap::new(),
             log: Vec::new(),
         };
@@ -302,14 +305,26 @@ impl Life {
             let mut others = others.iter().map(|source| format!("{source}:{name}"));
             let free = |new: &String| asks.contains_key(new) && before.iter().all(|(key, _)| key != new);
             if let Some(new) = others.find(free) {
+                if self.suspended.remove(&key) {
+                    self.suspended.insert(new.clone());
+                }
                 before[i].0 = new;
             }
         }
         let mut order = Order::new();
         let mut ghosts = Order::new();
-        for (key, min) in before {
+        let mut suspended = Order::new();
+        // Those in force come first, then those that may come back. Both go by age.
+        let (back, kept): (Order, Order) =
+            before.iter().cloned().partition(|(key, _)| self.suspended.contains(key));
+        let is_back = kept.len();
+        for (i, (key, min)) in kept.into_iter().chain(back).enumerate() {
             let min = match asks.get(&key) {
                 Some(asks) => asks.min.min(min),
+                None if is_late && key.starts_with("docker:") && i >= is_back => {
+                    suspended.push((key, min));
+                    continue;
+                }
                 None if is_late && key.starts_with("docker:") => min,
                 None => continue,
             };
@@ -319,18 +334,31 @@ impl Life {
                 order = with;
             } else if !asks.contains_key(&key) {
                 ghosts.push((key, min));
+            } else {
+                suspended.push((key, min));
             }
         }
         let mut turns: Vec<(&String, &Asks)> = asks.iter().collect();
         turns.sort_by(|a, b| a.1.turn.cmp(&b.1.turn));
+        let mut newcomers = Vec::new();
         for (key, asks) in turns {
             let held = order.iter().find(|(other, _)| other == key).map_or(0, |(_, min)| *min);
             let mut with: Order = order.iter().filter(|(other, _)| other != key).cloned().collect();
             with.push((key.clone(), asks.min));
             if held < asks.min && fits(&with) {
+                suspended.retain(|(other, _)| other != key);
                 order = with;
+                newcomers.push(key.clone());
             }
         }
+        self.suspended = suspended.iter().map(|(key, _)| key.clone()).collect();
+        order.extend(suspended);
+        // A promise keeps its place of before; a newcomer's place is the last.
+        let age = |key: &String| match newcomers.iter().position(|new| new == key) {
+            Some(turn) => before.len() + turn,
+            None => before.iter().position(|(other, _)| other == key).unwrap_or(usize::MAX),
+        };
+        order.sort_by_key(|(key, _)| age(key));
         order.extend(ghosts);
         self.order = order;
     }
@@ -348,6 +376,9 @@ impl Life {
             order.sort();
         }
         assert_eq!(made, order, "{}", self.told());
+        let is_suspended = self.table.ledger().iter().filter(|(_, promise)| promise.is_suspended);
+        let suspended: BTreeSet<String> = is_suspended.map(|(key, _)| key.to_string()).collect();
+        assert_eq!(suspended, self.suspended, "{}", self.told());
         if is_late {
             let mut ages: Vec<(&ClassKey, &Promise)> = self.table.ledger().iter().collect();
             ages.sort_by_key(|(_, promise)| promise.since);

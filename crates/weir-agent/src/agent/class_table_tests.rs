@@ -424,3 +424,38 @@ fn many_names_are_refused_with_the_numbers_and_cost_little() {
     set(&mut table, &absent(0..10_000)).unwrap();
     assert!(begun.elapsed().as_secs() < 10, "it took {:?}", begun.elapsed());
 }
+
+/// The oldest promise wins where the link lacks capacity, and the capacity's return brings all back.
+#[test]
+fn promises_are_suspended_and_come_back_in_the_order_of_age() {
+    let of = |mbit: u64| {
+        let text = format!("[link]\ndevice = \"eth0\"\ncapacity = \"{mbit}mbit\"\n");
+        crate::config::parse(&text, std::path::Path::new("test.toml")).unwrap()
+    };
+    let mut table = table_of("");
+    table.update(vec![claim("a"), claim("b"), claim("c")], true);
+    for (name, mbit) in [("c", 20), ("a", 40), ("b", 10)] {
+        set(&mut table, &min(name, mbit)).unwrap();
+    }
+    let floors = |table: &ClassTable| ["c", "a", "b"].map(|name| floor(table, &format!("docker:{name}")));
+    table.reconfigure(of(40));
+    assert_eq!(floors(&table), [BitRate::mbit(20), BitRate::ZERO, BitRate::mbit(10)]);
+    let changes = table.promise_changes();
+    assert!(matches!(changes.as_slice(), [Change::Unpromised { key, .. }] if *key == "docker:a"));
+    assert!(unpromised(&table, "docker:a").unwrap().contains("8mbit are free"), "{changes:?}");
+    table.reconfigure(of(20));
+    assert_eq!(floors(&table), [BitRate::ZERO, BitRate::ZERO, BitRate::mbit(10)]);
+    table.promise_changes();
+    // A restart keeps the order: c is older than a, though a arrived first.
+    let ledger: Ledger = table.ledger().clone();
+    let mut table = ClassTable::new(of(20), table.set.clone(), Minors::new(), ledger, BitRate::ZERO);
+    table.update(vec![claim("a"), claim("b"), claim("c")], true);
+    assert_eq!(table.reservation().reserved, BitRate::mbit(10));
+    table.reconfigure(of(60));
+    assert_eq!(floors(&table), [BitRate::mbit(20), BitRate::ZERO, BitRate::mbit(10)]);
+    table.reconfigure(of(100));
+    assert_eq!(floors(&table), [BitRate::mbit(20), BitRate::mbit(40), BitRate::mbit(10)]);
+    let mut changes = table.promise_changes();
+    changes.retain(|change| !matches!(change, Change::Promised { .. }));
+    assert_eq!((changes, unpromised(&table, "docker:a")), (Vec::new(), None));
+}

@@ -114,7 +114,8 @@ impl Awaited {
 }
 
 /// Promises minima, and marks the entries without a promise. The promises of `ledger` come first, by
-/// age.
+/// age. A promise that does not fit any more is suspended: it takes no room, and it comes back before those
+/// that were never made, in the order of age. A promise in force never ends because another one comes back.
 pub(super) fn make(
     admission: &Admission,
     ledger: &Ledger,
@@ -146,41 +147,36 @@ pub(super) fn make(
     let mut promises = admission.promises(groups.iter().copied());
     let mut made = Ledger::new();
     let mut standing: Vec<(&ClassKey, &Promise)> = ledger.iter().collect();
-    standing.sort_by_key(|(key, promise)| (promise.since, *key));
+    standing.sort_by_key(|(key, promise)| (promise.is_suspended, promise.since, *key));
     for (key, promise) in standing {
         match (wants.get(key), promisee(key)) {
             (Some(want), Some(to)) => {
                 let min = want.min.min(promise.min);
-                if promises.promise(to, min, BitRate::ZERO).is_ok() {
-                    made.insert(key.clone(), Promise { min, ..*promise });
-                }
+                let is_suspended = promises.promise(to, min, BitRate::ZERO).is_err();
+                made.insert(key.clone(), Promise { min, is_suspended, ..*promise });
             }
             _ if awaited.includes(key) => {
                 // Its group is unknown. A promise without room is checked again when its class appears.
-                let _ = promises.promise(
-                    Promisee::Class { name: key.as_str(), group: None },
-                    promise.min,
-                    BitRate::ZERO,
-                );
+                let to = Promisee::Class { name: key.as_str(), group: None };
+                let _ = promise.in_force().map(|min| promises.promise(to, min, BitRate::ZERO));
                 made.insert(key.clone(), *promise);
             }
             _ => {}
         }
     }
-    let mut waiting: Vec<(&ClassKey, &Want)> = wants
-        .iter()
-        .filter(|(key, want)| made.get(*key).is_none_or(|promise| promise.min < want.min))
-        .collect();
+    let in_force = |made: &Ledger, key: &ClassKey| made.get(key).and_then(Promise::in_force);
+    let mut waiting: Vec<(&ClassKey, &Want)> =
+        wants.iter().filter(|(key, want)| in_force(&made, key).is_none_or(|min| min < want.min)).collect();
     let is_group = |key: &ClassKey| matches!(promisee(key), Some(Promisee::Group(_)));
     waiting.sort_by_key(|(key, want)| (want.rank, !is_group(key), want.arrival, *key));
     let mut next = ledger.values().map(|promise| promise.since + 1).max().unwrap_or(0);
     let mut unpromised = BTreeMap::new();
     for (key, want) in waiting {
         let Some(to) = promisee(key) else { continue };
-        let kept = made.get(key).map(|promise| promise.min);
+        let kept = in_force(&made, key);
         match promises.promise(to, want.min, kept.unwrap_or(BitRate::ZERO)) {
             Ok(()) => {
-                made.insert(key.clone(), Promise { since: next, min: want.min });
+                made.insert(key.clone(), Promise::new(next, want.min));
                 next += 1;
             }
             Err(error) => {
@@ -193,7 +189,7 @@ pub(super) fn make(
     let reservation = promises.reservation();
     for (key, entry) in entries {
         if wants.contains_key(key) {
-            entry.effective = entry.effective.with_min(made.get(key).map(|promise| promise.min));
+            entry.effective = entry.effective.with_min(in_force(&made, key));
             entry.unpromised = unpromised.remove(key);
         }
     }

@@ -21,6 +21,20 @@ pub(crate) struct Promise {
     /// The position in the order of promises. A lower number is an older promise.
     pub(crate) since: u64,
     pub(crate) min: BitRate,
+    /// It does not fit now. It keeps its place until there is room again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_suspended: bool,
+}
+
+impl Promise {
+    pub(crate) fn new(since: u64, min: BitRate) -> Promise {
+        Promise { since, min, is_suspended: false }
+    }
+
+    /// The minimum that is promised now.
+    pub(crate) fn in_force(&self) -> Option<BitRate> {
+        (!self.is_suspended).then_some(self.min)
+    }
 }
 
 /// The promises made to classes and groups, by `source:name`.
@@ -96,9 +110,10 @@ mod tests {
     #[test]
     fn promises_saved_are_there_after_a_restart_in_their_order() {
         let dir = tempfile::tempdir().unwrap();
-        let promise = |since, mbit| Promise { since, min: BitRate::mbit(mbit) };
+        let promise = |since, mbit| Promise::new(since, BitRate::mbit(mbit));
         let old = Ledger::from([("docker:z".into(), promise(0, 60)), ("absent:x".into(), promise(1, 1))]);
-        let new = Ledger::from([("docker:z".into(), promise(0, 50)), ("docker:a".into(), promise(2, 9))]);
+        let suspended = Promise { is_suspended: true, ..promise(2, 9) };
+        let new = Ledger::from([("docker:z".into(), promise(0, 50)), ("docker:a".into(), suspended)]);
         let store = Store::open(dir.path()).unwrap();
         store.save_promises(&old).unwrap();
         store.save_promises(&new).unwrap();
@@ -113,7 +128,7 @@ mod tests {
         let lines = || std::fs::read_to_string(dir.path().join("weir.promises")).unwrap();
         let layer = Layer { min: Some(BitRate::mbit(9)), ..Layer::default() };
         let set = SetLayers::from([("docker:a".to_owned(), layer)]);
-        let ledger = Ledger::from([("docker:a".into(), Promise { since: 3, min: BitRate::mbit(9) })]);
+        let ledger = Ledger::from([("docker:a".into(), Promise::new(3, BitRate::mbit(9)))]);
         let store = Store::open(dir.path()).unwrap();
         let before = lines().lines().count();
         store.save_policies((&set, &ledger), None, &crate::agent::history::History::default()).unwrap();
