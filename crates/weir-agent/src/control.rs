@@ -10,7 +10,8 @@ pub use crate::{
 };
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
-    Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, Plan, SetPolicies, Status, Undone,
+    Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, LinkView, Plan, SetCapacity,
+    SetPolicies, Status, Undone,
 };
 
 /// A request to the agent's loop.
@@ -28,8 +29,14 @@ pub enum Request {
     Set(SetPolicies, Reply<Result<Vec<Class>, Error>>),
     /// `DELETE /v1/policies/{name}`.
     Unset(String, Reply<Result<Class, Error>>),
-    /// `DELETE /v1/policies`.
-    Undo(Reply<Result<Undone, Error>>),
+    /// `DELETE /v1/policies`, with the caller's user id.
+    Undo(u32, Reply<Result<Undone, Error>>),
+    /// `GET /v1/link`.
+    Link(Reply<LinkView>),
+    /// `PATCH /v1/link`, with the caller's user id. `DELETE /v1/link` takes both capacities back.
+    SetLink(SetCapacity, u32, Reply<Result<LinkView, Error>>),
+    /// `POST /v1/plan/link`.
+    PlanLink(SetCapacity, Reply<Result<Plan, Error>>),
     /// `POST /v1/plan/policies`.
     PlanPolicies(SetPolicies, Reply<Result<Plan, Error>>),
     /// `POST /v1/plan/undo`.

@@ -27,7 +27,7 @@ mod tests;
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::State,
     http::{HeaderMap, Method, StatusCode, Uri},
     middleware,
@@ -36,8 +36,8 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::oneshot, time};
 use weir_api::{
-    Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, Plan, SetPolicies, Status,
-    Undone,
+    Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, LinkView, Plan, SetCapacity,
+    SetPolicies, Status, Undone,
 };
 
 use crate::{
@@ -48,6 +48,7 @@ use crate::{
 
 pub use access::Access;
 use body::{Body, Follow, Name};
+use connections::Caller;
 pub use socket::Socket;
 pub(crate) use socket::admit;
 pub use tcp::Port;
@@ -85,6 +86,8 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/classes/{name}/explain", get(explain))
         .route("/v1/policies", patch(set).delete(undo))
         .route("/v1/policies/{name}", delete(unset))
+        .route("/v1/link", get(link).patch(set_link).delete(reset_link))
+        .route("/v1/plan/link", post(plan_link))
         .route("/v1/plan/policies", post(plan_policies))
         .route("/v1/plan/undo", post(plan_undo))
         .route("/v1/plan/configuration", post(plan_configuration))
@@ -127,8 +130,32 @@ async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class
     Ok(Json(ask(&control, |reply| Request::Unset(name, reply)).await??))
 }
 
-async fn undo(State(control): State<Control>) -> Answer<Undone> {
-    Ok(Json(ask(&control, Request::Undo).await??))
+async fn undo(State(control): State<Control>, Extension(caller): Extension<Caller>) -> Answer<Undone> {
+    Ok(Json(ask(&control, |reply| Request::Undo(caller.peer.uid, reply)).await??))
+}
+
+async fn link(State(control): State<Control>) -> Answer<LinkView> {
+    ask(&control, Request::Link).await.map(Json)
+}
+
+async fn set_link(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    Body(change): Body<SetCapacity>,
+) -> Answer<LinkView> {
+    Ok(Json(ask(&control, |reply| Request::SetLink(change, caller.peer.uid, reply)).await??))
+}
+
+async fn reset_link(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<LinkView> {
+    let change = SetCapacity { capacity: Some(None), download: Some(None) };
+    Ok(Json(ask(&control, |reply| Request::SetLink(change, caller.peer.uid, reply)).await??))
+}
+
+async fn plan_link(State(control): State<Control>, Body(change): Body<SetCapacity>) -> Answer<Plan> {
+    Ok(Json(ask(&control, |reply| Request::PlanLink(change, reply)).await??))
 }
 
 async fn plan_policies(State(control): State<Control>, Body(changes): Body<SetPolicies>) -> Answer<Plan> {

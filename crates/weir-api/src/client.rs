@@ -13,7 +13,7 @@ use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{
     Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error,
-    Event, Explanation, Export, Plan, SetPolicies, Status, Undone, plain::plain_value,
+    Event, Explanation, Export, LinkView, Plan, SetCapacity, SetPolicies, Status, Undone, plain::plain_value,
 };
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.
@@ -186,6 +186,38 @@ impl Client {
     /// [`ClientError`].
     pub fn unset(&self, name: &str) -> Result<Class, ClientError> {
         self.call(Method::DELETE, &format!("/v1/policies/{}", segment(name)), None::<&()>)
+    }
+
+    /// The capacities of the link.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn link(&self) -> Result<LinkView, ClientError> {
+        self.get("/v1/link")
+    }
+
+    /// Changes the capacities of the link by hand.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] means that the old capacities are in force.
+    pub fn set_link(&self, change: SetCapacity) -> Result<LinkView, ClientError> {
+        self.call(Method::PATCH, "/v1/link", Some(&change))
+    }
+
+    /// Returns to the configured capacities.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn reset_link(&self) -> Result<LinkView, ClientError> {
+        self.call(Method::DELETE, "/v1/link", None::<&()>)
+    }
+
+    /// The effect that [`Client::set_link`] would have.
+    ///
+    /// # Errors
+    /// [`ClientError`], as [`Client::set_link`] has it.
+    pub fn plan_link(&self, change: SetCapacity) -> Result<Plan, ClientError> {
+        self.call(Method::POST, "/v1/plan/link", Some(&change))
     }
 
     /// Reports an attachment, and waits until its class is in force, or until the agent gives up waiting.

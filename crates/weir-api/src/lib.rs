@@ -9,7 +9,11 @@
 //! | `GET /v1/classes/{name}/explain` | | [`Explanation`] |
 //! | `PATCH /v1/policies` | [`SetPolicies`] | `[`[`Class`]`]`: all changes or none |
 //! | `DELETE /v1/policies/{name}` | | [`Class`] |
-//! | `DELETE /v1/policies` | | [`Undone`]: the last change of policies is taken back |
+//! | `DELETE /v1/policies` | | [`Undone`]: the last change of policies or of the capacity is taken back |
+//! | `GET /v1/link` | | [`LinkView`] |
+//! | `PATCH /v1/link` | [`SetCapacity`] | [`LinkView`]: the capacity at once, and over restarts |
+//! | `DELETE /v1/link` | | [`LinkView`]: the configured capacities again |
+//! | `POST /v1/plan/link` | [`SetCapacity`] | [`Plan`] of `PATCH /v1/link` |
 //! | `POST /v1/plan/policies` | [`SetPolicies`] | [`Plan`] of `PATCH /v1/policies`, which changes nothing |
 //! | `POST /v1/plan/undo` | | [`Plan`] of `DELETE /v1/policies` |
 //! | `POST /v1/plan/configuration` | [`ConfigurationText`] | [`Plan`] of a reload of this file |
@@ -82,6 +86,7 @@ mod cni;
 mod congestion;
 mod export;
 mod images;
+mod link;
 mod plain;
 mod plan;
 mod runtime;
@@ -100,6 +105,7 @@ pub use images::{
     Freed, Image, ImagePeer, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,
     ScrubImages, WarmId, Warming,
 };
+pub use link::{Capacity, LinkView, SetCapacity};
 pub use plain::{plain, plain_lines};
 pub use plan::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedState, Undone};
 pub use runtime::{RuntimeImage, RuntimeImages};

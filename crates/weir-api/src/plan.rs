@@ -77,8 +77,11 @@ pub struct PlannedState {
 pub struct Undone {
     /// When that change was made, milliseconds since the epoch.
     pub made_ms: u64,
-    /// The names whose policy it had set.
+    /// The names whose policy it had set. Empty for a change of the link's capacity.
     pub names: Vec<String>,
+    /// The settings that differ now, if it had changed the link's capacity.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<PlannedSetting>,
     /// The classes that differ now.
     pub changes: Vec<PlannedChange>,
     /// These classes now.

@@ -172,8 +172,11 @@ pub struct Download {
 /// The download of the node, which [`Status`] is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DownloadStatus {
-    /// Its configured capacity.
+    /// Its capacity now.
     pub capacity: BitRate,
+    /// The configured capacity, if another one set by hand is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured_capacity: Option<BitRate>,
     /// The rate of all that arrived over the last second.
     pub rate: BitRate,
     /// Sum of the floors promised.
@@ -201,8 +204,11 @@ pub struct Status {
     pub uptime_s: u64,
     /// The device whose egress weir divides.
     pub link: String,
-    /// Its configured capacity.
+    /// Its capacity now.
     pub capacity: BitRate,
+    /// The configured capacity, if another one set by hand is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured_capacity: Option<BitRate>,
     /// The rate of all classes together over the last second.
     pub rate: BitRate,
     /// The download, if the node shares it.
@@ -313,7 +319,7 @@ pub struct DownChange {
 }
 
 /// Distinguishes `null` and `"none"` (`Some(None)`) from an omitted field (`None`).
-fn present<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+pub(crate) fn present<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     let value = serde_json::Value::deserialize(deserializer)?;

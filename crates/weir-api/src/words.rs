@@ -87,6 +87,8 @@ words! {
         AgreementRenewed = "agreement-renewed",
         /// An agreement is ended, and its bandwidth is free.
         AgreementTerminated = "agreement-terminated",
+        /// The capacity of the link changed.
+        CapacityChanged = "capacity-changed",
         /// A class is here.
         ClassAdded = "class-added",
         /// A class is gone.

@@ -16,10 +16,10 @@ use weir_agent::{
     server::{Access, Socket, serve},
 };
 use weir_api::{
-    Activity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor, Download,
-    DownloadStatus, Error, ErrorCode, Event, EventKind, Explanation, Export, NotEnforced, Origin, Plan,
-    PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies,
-    Sharer, Status, Undone, Verdict,
+    Activity, Capacity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor,
+    Download, DownloadStatus, Error, ErrorCode, Event, EventKind, Explanation, Export, LinkView, NotEnforced,
+    Origin, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages,
+    SetPolicies, Sharer, Status, Undone, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -102,6 +102,7 @@ pub fn download(rate: BitRate) -> Download {
 pub fn download_status() -> DownloadStatus {
     DownloadStatus {
         capacity: BitRate::mbit(50),
+        configured_capacity: None,
         rate: BitRate::mbit(16),
         reserved: BitRate::ZERO,
         reservable: BitRate::kbit(47_500),
@@ -180,6 +181,18 @@ pub fn runtime_images() -> RuntimeImages {
     }
 }
 
+/// The capacities of this status. `web` lacks its minimum on a link of less than 20mbit.
+fn link_view(status: &Status) -> LinkView {
+    let lacks = status.capacity < BitRate::mbit(20);
+    let why = "web: its minimum of 20mbit is not promised: the link has less";
+    LinkView {
+        device: status.link.clone(),
+        upload: Capacity { capacity: status.capacity, configured: status.configured_capacity },
+        download: None,
+        unpromised: lacks.then(|| why.to_owned()).into_iter().collect(),
+    }
+}
+
 /// The status of the fixed classes.
 pub fn status() -> Status {
     Status {
@@ -188,6 +201,7 @@ pub fn status() -> Status {
         uptime_s: 11_532,
         link: "eth0".to_owned(),
         capacity: BitRate::mbit(100),
+        configured_capacity: None,
         rate: BitRate(94_740_000),
         download: None,
         reserved: BitRate::mbit(20),
@@ -470,12 +484,22 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             }
             Request::PlanConfiguration(_, reply) => drop(reply.send(Ok(configuration_plan()))),
             Request::PlanUndo(reply) => drop(reply.send(Ok(configuration_plan()))),
-            Request::Undo(reply) => drop(reply.send(Ok(Undone {
+            Request::Undo(_, reply) => drop(reply.send(Ok(Undone {
                 made_ms: 1_700_000_000_000,
                 names: vec!["docker:web".to_owned()],
+                settings: Vec::new(),
                 changes: configuration_plan().classes,
                 classes: vec![classes[0].clone()],
             }))),
+            Request::Link(reply) => drop(reply.send(link_view(&status))),
+            Request::SetLink(change, _, reply) => {
+                let configured = status.configured_capacity.unwrap_or(status.capacity);
+                let set = change.capacity.unwrap_or(status.configured_capacity.map(|_| status.capacity));
+                status.configured_capacity = set.map(|_| configured);
+                status.capacity = set.unwrap_or(configured);
+                drop(reply.send(Ok(link_view(&status))));
+            }
+            Request::PlanLink(_, reply) => drop(reply.send(Ok(configuration_plan()))),
             Request::Agreements(ask) => agreements.answer(ask),
             Request::Congestion(ask) => congestion(ask),
             Request::Acknowledge(reply) => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{ErrorCode, EventKind, Undone};
+use weir_api::{ErrorCode, EventKind, Plan, Undone};
 use weir_netlink::Netlink;
 use weir_units::chain;
 
@@ -14,9 +14,14 @@ use super::{
 };
 use crate::control::Request;
 
-fn not_stored(e: store::StoreError) -> weir_api::Error {
+pub(super) fn not_stored(e: store::StoreError) -> weir_api::Error {
     let message = format!("{}; nothing was changed", chain(&e));
     weir_api::Error::new(ErrorCode::Engine, message)
+}
+
+/// The time of a change, milliseconds since the epoch.
+pub(super) fn now_ms(agent: &Agent) -> u64 {
+    u64::try_from(agent.moment().utc.millis()).unwrap_or(0)
 }
 
 impl Agent {
@@ -42,7 +47,10 @@ impl Agent {
                     self.classes.plan(&changes).and_then(|set| Ok((set, self.plan_down(&changes)?)));
                 drop(reply.send(planned.and_then(|(set, down)| self.put(set, down, &names))));
             }
-            Request::Undo(reply) => drop(reply.send(self.undo())),
+            Request::Undo(uid, reply) => drop(reply.send(self.undo(uid))),
+            Request::Link(reply) => drop(reply.send(self.link_view())),
+            Request::SetLink(change, uid, reply) => drop(reply.send(self.set_capacity(change, uid))),
+            Request::PlanLink(change, reply) => drop(reply.send(self.plan_capacity(change))),
             Request::PlanPolicies(changes, reply) => drop(reply.send(self.plan_policies(&changes))),
             Request::PlanUndo(reply) => drop(reply.send(self.plan_undo())),
             Request::PlanConfiguration(file, reply) => drop(reply.send(self.plan_configuration(&file))),
@@ -85,13 +93,19 @@ impl Agent {
         Ok(notices)
     }
 
-    /// Takes back the last change of policy by hand.
-    fn undo(&mut self) -> Result<Undone, weir_api::Error> {
+    /// Takes back the last change by hand.
+    fn undo(&mut self, uid: u32) -> Result<Undone, weir_api::Error> {
         let (last, set, earlier) = self.last_change()?;
+        if let Some(capacity) = last.capacity() {
+            let Plan { settings, classes: changes } = self.plan_by_hand(capacity);
+            self.put_capacity(capacity, earlier, &format!("by user {uid} with undo"))?;
+            let (names, classes) = (Vec::new(), Vec::new());
+            return Ok(Undone { made_ms: last.time_ms, names, settings, changes, classes });
+        }
         let names: Vec<String> = last.names().into_iter().map(str::to_owned).collect();
         let changes = self.plan_set(set.clone()).classes;
         let classes = self.put_with(set, &names, earlier)?;
-        Ok(Undone { made_ms: last.time_ms, names, changes, classes })
+        Ok(Undone { made_ms: last.time_ms, names, settings: Vec::new(), changes, classes })
     }
 
     /// Stores policies set by hand, then applies them.
@@ -101,7 +115,7 @@ impl Agent {
         down: Option<store::SetLayers>,
         names: &[String],
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
-        let now_ms = u64::try_from(self.moment().utc.millis()).unwrap_or(0);
+        let now_ms = now_ms(self);
         let now = self.set_layers();
         let set = BothLayers { up: set, down: down.unwrap_or_else(|| now.down.clone()) };
         let history = self.history.after(&now, &set, now_ms);

@@ -21,6 +21,7 @@ impl Agent {
         let followed = || download.allocations.all();
         Some(DownloadStatus {
             capacity: download.classes.config().link.capacity,
+            configured_capacity: self.capacities.replaced().1,
             rate: BitRate(followed().map(|f| f.estimator.rate().0).sum()),
             reserved: reservation.reserved,
             reservable: reservation.reservable,

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::store::SetLayers;
+use super::{capacity::ByHand, store::SetLayers};
 
 /// The most changes that are kept.
 const MAX_CHANGES: usize = 10;
@@ -21,6 +21,9 @@ pub(crate) struct Replaced {
     /// The same of what arrives.
     #[serde(default)]
     before_down: SetLayers,
+    /// The capacities by hand before it. `None` if it changed policies.
+    #[serde(default)]
+    before_capacity: Option<ByHand>,
 }
 
 /// The policies set by hand of both directions.
@@ -63,14 +66,28 @@ impl History {
         if before.is_empty() && before_down.is_empty() {
             return next;
         }
-        next.0.push_back(Replaced { time_ms, before, before_down });
+        next.push(Replaced { time_ms, before, before_down, before_capacity: None });
+        next
+    }
+
+    /// The history after a change of the capacities by hand. A change of nothing is no change.
+    pub(crate) fn after_capacity(&self, old: ByHand, new: ByHand, time_ms: u64) -> History {
+        let (before, before_down) = (SetLayers::new(), SetLayers::new());
+        let mut next = self.clone();
+        if old != new {
+            next.push(Replaced { time_ms, before, before_down, before_capacity: Some(old) });
+        }
+        next
+    }
+
+    fn push(&mut self, change: Replaced) {
+        self.0.push_back(change);
         let size = |changes: &VecDeque<Replaced>| {
             changes.iter().map(|change| change.before.len() + change.before_down.len()).sum::<usize>()
         };
-        while next.0.len() > MAX_CHANGES || (next.0.len() > 1 && size(&next.0) > MAX_POLICIES) {
-            next.0.pop_front();
+        while self.0.len() > MAX_CHANGES || (self.0.len() > 1 && size(&self.0) > MAX_POLICIES) {
+            self.0.pop_front();
         }
-        next
     }
 
     /// The last change, the policies set by hand without it, and the history without it.
@@ -86,6 +103,11 @@ impl Replaced {
     /// The names whose policy the change set.
     pub(crate) fn names(&self) -> BTreeSet<&str> {
         self.before.keys().chain(self.before_down.keys()).map(String::as_str).collect()
+    }
+
+    /// The capacities by hand before the change, if it changed these.
+    pub(crate) fn capacity(&self) -> Option<ByHand> {
+        self.before_capacity
     }
 
     /// Whether the change set policies of what arrives.
@@ -134,6 +156,18 @@ mod tests {
             }
             prop_assert!(history.undo(&BothLayers::default()).is_none());
         }
+    }
+
+    #[test]
+    fn undo_of_a_capacity_leaves_the_policies_as_they_are() {
+        let (none, hand) = (ByHand::default(), ByHand { capacity: Some(BitRate::mbit(3)), download: None });
+        let set = BothLayers { up: SetLayers::from([("a".to_owned(), layer(9))]), ..Default::default() };
+        let first = History::default().after(&BothLayers::default(), &set, 1);
+        let history = first.after_capacity(none, hand, 2).after_capacity(hand, hand, 3);
+        let stored = serde_json::to_string(&history).unwrap();
+        let (last, policies, earlier) = serde_json::from_str::<History>(&stored).unwrap().undo(&set).unwrap();
+        assert_eq!((last.time_ms, last.capacity(), last.names().len()), (2, Some(none), 0));
+        assert_eq!((policies, earlier), (set, first));
     }
 
     #[test]

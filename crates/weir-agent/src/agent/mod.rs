@@ -9,6 +9,7 @@ mod advice;
 pub(crate) mod agree;
 mod allocate;
 mod answer;
+mod capacity;
 mod check;
 mod class_key;
 mod class_table;
@@ -63,6 +64,7 @@ pub use self::check::check;
 use self::{
     agree::Agreements,
     allocate::Allocations,
+    capacity::Capacities,
     class_table::{Change, ClassTable},
     clock::Clock,
     cni::CniContainers,
@@ -99,6 +101,7 @@ struct Agent {
     clock_stored: Option<Duration>,
     /// `None` if the configuration allows no agreements.
     agreements: Option<Agreements>,
+    capacities: Capacities,
     /// Names, policies and promises of the classes.
     classes: ClassTable,
     /// The stored promises to classes.
@@ -252,6 +255,8 @@ impl Agent {
     fn open(path: &Path, config: Config) -> anyhow::Result<Agent> {
         let mut netlink = Netlink::open()?;
         let store = Store::open(&config.agent.state)?;
+        let capacities = Capacities::new(&config, store.capacity()?);
+        let config = capacities.in_force(config);
         let (set, minors) = (store.policies()?, store.minors()?);
         let clock = Clock::start(clock::read(), &clock::boot_id(), store.clock()?.as_ref());
         let utc = clock.now(clock::since_boot());
@@ -297,6 +302,7 @@ impl Agent {
             clock,
             clock_stored: None,
             agreements,
+            capacities,
             classes,
             promises: Promises::new(promises, Store::save_promises),
             history,

@@ -30,7 +30,10 @@ impl Agent {
 
     /// The effect of taking back the last change of policy by hand.
     pub(super) fn plan_undo(&self) -> Result<Plan, Error> {
-        self.last_change().map(|(_, set, _)| self.plan_set(set))
+        self.last_change().map(|(last, set, _)| match last.capacity() {
+            Some(capacity) => self.plan_by_hand(capacity),
+            None => self.plan_set(set),
+        })
     }
 
     /// The effect of these policies by hand.
@@ -42,8 +45,15 @@ impl Agent {
         };
         let now = self.tables();
         let (up, down) = (with(now.up, set.up), now.down.map(|table| with(table, set.down)));
-        let after = Tables { up: &up, down: down.as_ref() };
-        Plan { settings: promised(now, after).collect(), classes: difference(now, after) }
+        self.plan_tables(&up, down.as_ref())
+    }
+
+    /// The effect of these class tables in place of the present ones.
+    pub(super) fn plan_tables(&self, up: &ClassTable, down: Option<&ClassTable>) -> Plan {
+        let (now, after) = (self.tables(), Tables { up, down });
+        let mut settings = settings(now.up.config(), up.config());
+        settings.extend(promised(now, after));
+        Plan { settings, classes: difference(now, after) }
     }
 
     /// The policies set by hand.
@@ -93,6 +103,7 @@ impl Agent {
         let path = Path::new(&file.path);
         let config = config::parse(&file.text, path).map_err(|e| bad(chain(&e)))?;
         self.accept(path, &config).map_err(bad)?;
+        let config = self.capacities.in_force(config);
         let snapshot = self.docker.snapshot();
         let docker_told = snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(Unavailable::NotYet)));
         let uplink = self.datapath.attachments.uplink();
@@ -105,15 +116,12 @@ impl Agent {
         };
         let discovery = discover::discover(&mut self.datapath.netlink, &config, sources, uplink)
             .map_err(|e| Error::new(ErrorCode::Engine, format!("cannot look at this node: {}", chain(&e))))?;
-        let mut settings = settings(self.classes.config(), &config);
         let down =
             self.plan_download(&config, &discovery.classes, docker_told).map_err(|e| bad(chain(&e)))?;
         let mut up = self.classes.clone();
         up.reconfigure(config);
         up.update(discovery.classes, docker_told);
-        let (now, after) = (self.tables(), Tables { up: &up, down: down.as_ref() });
-        settings.extend(promised(now, after));
-        Ok(Plan { settings, classes: difference(now, after) })
+        Ok(self.plan_tables(&up, down.as_ref()))
     }
 
     /// The classes of the download under another configuration. `None` if it does not share the download.

@@ -82,8 +82,9 @@ impl Agent {
     /// Reads the configuration again. A fault is reported, and the old configuration stays.
     pub(super) fn reload(&mut self) {
         let path = self.config_file.read_again();
-        let result = config::load(&path).map_err(|e| chain(&e)).and_then(|config| {
-            let Accepted { rights, congestion } = self.accept(&path, &config)?;
+        let result = config::load(&path).map_err(|e| chain(&e)).and_then(|file| {
+            let Accepted { rights, congestion } = self.accept(&path, &file)?;
+            let config = self.capacities.in_force(file.clone());
             let advice = config.advice.clone();
             let images = config.images.clone().filter(weir_image::Settings::is_agents);
             server::admit(&config.agent.socket, &rights)
@@ -97,6 +98,7 @@ impl Agent {
                 self.download = Download::open(&config, kind, &self.store, attachments)
                     .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
             }
+            self.capacities.reconfigure(&file);
             let docker = self.classes.config().discover.docker != config.discover.docker;
             let rules = config.agreements.clone();
             self.classes.reconfigure(config);

@@ -75,20 +75,18 @@ impl Agent {
         warnings.extend(self.cni.failure().cloned());
         warnings.extend(self.unpromised());
         warnings.extend(self.download_warnings());
-        let excess = self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.excess(self.moment().utc));
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
         warnings.extend(self.images.runtime().warning());
         warnings.extend(self.port.failure());
-        if excess > BitRate::ZERO {
-            warnings.push(format!("agreements are promised {excess} more than may be reserved of the link"));
-        }
+        warnings.extend(self.excess());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             link: link.device.clone(),
             capacity: link.capacity,
+            configured_capacity: self.capacities.replaced().0,
             rate: BitRate(self.allocations.all().map(|f| f.estimator.rate().0).sum()),
             download: self.download_status(),
             reserved: reservation.reserved,
@@ -173,6 +171,11 @@ impl Agent {
         if entry.minor.is_none() {
             let kept = entry.effective.policy.min().map_or("", |_| ", and its minimum is kept free");
             reasons.push(format!("{name} is not here now; its policy waits for it{kept}"));
+        }
+        if let Some(configured) = self.capacities.replaced().0 {
+            reasons.push(format!(
+                "the link's {capacity} are set by hand; {configured} are configured (`weir link reset`)"
+            ));
         }
         reasons.extend(entry.class.cut.iter().cloned());
         if !class.selects.is_empty() {

@@ -48,13 +48,17 @@ impl Access {
 /// The right `own` lets a caller end and renew its own agreements. Those of other users need `admin`.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 55] = [
+pub(super) const ROUTES: [(&str, &str, Right); 59] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
     ("GET", "/v1/classes/{name}/explain", Read),
     ("PATCH", "/v1/policies", Operate),
     ("DELETE", "/v1/policies/{name}", Operate),
+    ("GET", "/v1/link", Read),
+    ("PATCH", "/v1/link", Operate),
+    ("DELETE", "/v1/link", Operate),
+    ("POST", "/v1/plan/link", Operate),
     ("DELETE", "/v1/notices", Admin),
     ("GET", "/v1/doctor", Operate),
     ("DELETE", "/v1/policies", Operate),

@@ -14,6 +14,7 @@ mod fs;
 mod image;
 mod init;
 mod lab;
+mod link;
 mod log;
 mod manual;
 mod plan;
@@ -108,7 +109,7 @@ enum Command {
     Set(set::SetArgs),
     /// Take back what `weir set` changed
     Unset(set::UnsetArgs),
-    /// Take back the last change of policy
+    /// Take back the last change of policy or capacity
     Undo(undo::UndoArgs),
     /// Show what a configuration file would change, before it does
     Plan(plan::PlanArgs),
@@ -126,6 +127,8 @@ enum Command {
     Fs(fs::FsArgs),
     /// Show the agent and its link
     Status(status::StatusArgs),
+    /// Show or set the link's capacity, at once
+    Link(link::LinkArgs),
     /// Check what this node can do, and what not
     Doctor(doctor::DoctorArgs),
     /// Write one file with what a report of a fault needs, without secrets
@@ -266,6 +269,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Image(args) => image::run(args, session),
         Command::Fs(args) => fs::run(&args, session),
         Command::Status(args) => status::run(&args, session),
+        Command::Link(args) => link::run(&args, session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Bugreport(args) => bugreport::run(&args, session),
         Command::Events(args) => events::run(&args, session),

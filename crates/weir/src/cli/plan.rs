@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{ConfigurationText, Plan, PlannedChange, PlannedState, PolicyView};
+use weir_api::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView};
 
 use super::{
     Session, Usage,
@@ -48,12 +48,7 @@ pub(super) fn write(out: &mut dyn Write, look: Look, plan: &Plan) -> io::Result<
         return writeln!(out, "nothing would change");
     }
     if !plan.settings.is_empty() {
-        let mut table = Table::new(look, &["SETTING", "NOW", "THEN"]);
-        for setting in &plan.settings {
-            table
-                .row([&setting.key, &setting.before, &setting.after].map(|text| (text.clone(), Tone::Plain)));
-        }
-        write!(out, "{table}")?;
+        write_settings(out, look, &plan.settings, ["NOW", "THEN"])?;
     }
     if !plan.classes.is_empty() {
         if !plan.settings.is_empty() {
@@ -62,6 +57,20 @@ pub(super) fn write(out: &mut dyn Write, look: Look, plan: &Plan) -> io::Result<
         write_changes(out, look, &plan.classes)?;
     }
     writeln!(out, "\nnothing is changed yet")
+}
+
+/// Writes the table of settings that change, with the headings of both values.
+pub(super) fn write_settings(
+    out: &mut dyn Write,
+    look: Look,
+    settings: &[PlannedSetting],
+    [before, after]: [&'static str; 2],
+) -> io::Result<()> {
+    let mut table = Table::new(look, &["SETTING", before, after]);
+    for setting in settings {
+        table.row([&setting.key, &setting.before, &setting.after].map(|text| (text.clone(), Tone::Plain)));
+    }
+    write!(out, "{table}")
 }
 
 /// Writes the table of classes that change. Minima that would not be promised follow.

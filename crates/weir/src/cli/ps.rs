@@ -6,11 +6,12 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use weir_api::{Activity, Class, ClassKind};
+use weir_api::{Activity, Class, ClassKind, Status};
 
 use super::{
     Session,
     format::{self, Look, Table, Tone},
+    status,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -46,8 +47,25 @@ enum Output {
 pub(super) fn run(args: &PsArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     let classes = session.client.classes()?;
     let wide = args.output == Some(Output::Wide);
-    session.print(&classes, |out, look| write(out, look, &classes, wide))?;
+    // The JSON form is the list of classes alone.
+    let status = if session.json { None } else { Some(session.client.status()?) };
+    session.print(&classes, |out, look| {
+        write(out, look, &classes, wide)?;
+        status.map_or(Ok(()), |status| write_capacity(out, &status))
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the capacities that are not the configured ones.
+fn write_capacity(out: &mut dyn Write, status: &Status) -> io::Result<()> {
+    let up = status.configured_capacity.map(|configured| ("capacity", status.capacity, configured));
+    let down = status.download.as_ref();
+    let down = down.and_then(|down| Some(("download", down.capacity, down.configured_capacity?)));
+    for (what, now, configured) in up.into_iter().chain(down) {
+        let now = status::capacity(now, Some(configured));
+        writeln!(out, "\nthe {what} of {} is {now}; `weir link reset` returns to that", status.link)?;
+    }
+    Ok(())
 }
 
 /// Writes the table of classes. The reasons why some are not enforced follow.

@@ -7,6 +7,7 @@ use std::{
 
 use clap::Args;
 use weir_api::Status;
+use weir_units::BitRate;
 
 use super::{Session, format};
 
@@ -32,10 +33,19 @@ pub(super) fn run(args: &StatusArgs, session: &mut Session<'_>) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
+/// A capacity with its origin, if that is not the configuration.
+pub(super) fn capacity(now: BitRate, configured: Option<BitRate>) -> String {
+    match configured {
+        None => now.to_string(),
+        Some(configured) => format!("{now} by hand ({configured} configured)"),
+    }
+}
+
 fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     writeln!(out, "weir {}, process {}, up {}", s.version, s.pid, format::seconds(s.uptime_s))?;
     let share = format::percent(s.rate, s.capacity);
-    writeln!(out, "link       {}, {}; sending {} ({share})", s.link, s.capacity, format::rate(s.rate))?;
+    let capacity = capacity(s.capacity, s.configured_capacity);
+    writeln!(out, "link       {}, {capacity}; sending {} ({share})", s.link, format::rate(s.rate))?;
     writeln!(out, "promised   {} of {} that may be", s.reserved, s.reservable)?;
     if let Some(d) = &s.download {
         let share = format::percent(d.rate, d.capacity);
@@ -43,7 +53,9 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
         writeln!(
             out,
             "download   {} by {} on {}; receiving {rate} ({share})",
-            d.capacity, d.engine, d.device
+            self::capacity(d.capacity, d.configured_capacity),
+            d.engine,
+            d.device
         )?;
         writeln!(out, "promised   {} of {} that may be, of the download", d.reserved, d.reservable)?;
     }
@@ -74,6 +86,15 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
 mod tests {
     use super::*;
     use weir_fake_agent as fake;
+
+    #[test]
+    fn capacity_by_hand_is_printed_beside_the_configured_one() {
+        let mut out = Vec::new();
+        let configured_capacity = Some(BitRate::mbit(120));
+        write(&mut out, &Status { configured_capacity, ..fake::status() }).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains("eth0, 100mbit by hand (120mbit configured); sending"), "{out}");
+    }
 
     #[test]
     fn what_happened_to_the_state_is_printed_with_the_way_to_acknowledge_it() {

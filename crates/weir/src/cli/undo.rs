@@ -7,7 +7,8 @@ use clap::Args;
 use super::{Session, format, plan};
 
 const EXAMPLES: &str = "Examples:
-  weir undo                take back the last `weir set` or `weir unset`, also one by the API
+  weir undo                take back the last `weir set`, `weir unset` or `weir link set`, also one
+                           by the API
   weir undo --dry-run      what that would change
   weir undo --json | jq '.names'
 
@@ -33,11 +34,17 @@ pub(super) fn run(args: &UndoArgs, session: &mut Session<'_>) -> anyhow::Result<
     let undone = session.client.undo()?;
     session.print(&undone, |out, look| {
         let made = format::moment(undone.made_ms);
-        writeln!(out, "took back the change of {made} to {}", undone.names.join(", "))?;
-        if undone.changes.is_empty() {
-            return writeln!(out, "no policy in force differs by it");
+        if undone.settings.is_empty() {
+            writeln!(out, "took back the change of {made} to {}", undone.names.join(", "))?;
+        } else {
+            writeln!(out, "took back the change of {made} to the link's capacity")?;
+            plan::write_settings(out, look, &undone.settings, ["BEFORE", "NOW"])?;
         }
-        plan::write_changes(out, look, &undone.changes)
+        match (undone.settings.is_empty(), undone.changes.is_empty()) {
+            (true, true) => writeln!(out, "no policy in force differs by it"),
+            (false, true) => Ok(()),
+            _ => plan::write_changes(out, look, &undone.changes),
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -78,6 +78,10 @@ pub(super) fn write(page: &mut Page, status: &Status, classes: &[Class]) -> usiz
     ] {
         page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);
     }
+    let configured = download.configured_capacity.unwrap_or(download.capacity);
+    let help =
+        "The download of the configuration; it differs from download_capacity where that is set by hand";
+    page.gauges("download_configured", PER_SECOND, help, [(device(), bytes_per_second(configured))]);
     let of_download = |class| Some((class, class_down(class)?));
     let mut shown: Vec<(&Class, &Download)> = classes.iter().filter_map(of_download).collect();
     let all = shown.len();

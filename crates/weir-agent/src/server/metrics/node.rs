@@ -45,6 +45,9 @@ pub(super) fn write(page: &mut Page, status: &Status) {
     ] {
         page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);
     }
+    let configured = status.configured_capacity.unwrap_or(status.capacity);
+    let help = "The capacity of the configuration; it differs from link_capacity where that is set by hand";
+    page.gauges("link_configured", PER_SECOND, help, [(device(), bytes_per_second(configured))]);
     let taken = status.config_taken_ms as f64 / 1000.0;
     let is_taken = status.config_error.is_none();
     let (ready, late) = (status.not_ready.is_empty(), status.max_tick_delay_us as f64 / 1e6);

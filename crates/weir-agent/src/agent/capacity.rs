@@ -1,0 +1,292 @@
+//! The capacities of the link: those of the configuration, and those set by hand at run time.
+
+use serde::{Deserialize, Serialize};
+use weir_api::{Capacity, Error, ErrorCode, EventKind, LinkView, Plan, SetCapacity};
+use weir_units::BitRate;
+
+use super::{
+    Agent,
+    answer::{not_stored, now_ms},
+    class_table::ClassTable,
+    datapath,
+    download::told,
+    history::History,
+    store::Ledger,
+};
+use crate::config::Config;
+
+/// The highest capacity by hand, in configured capacities. A higher one is a mistake of a unit.
+const TIMES: u64 = 100;
+/// The lowest capacity by hand is this part of the configured one.
+const PART: u64 = 1_000;
+
+/// The capacities set by hand. `None` leaves the configuration's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct ByHand {
+    pub(crate) capacity: Option<BitRate>,
+    pub(crate) download: Option<BitRate>,
+}
+
+/// Both capacities. `None` means that the download is not shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rates {
+    capacity: BitRate,
+    download: Option<BitRate>,
+}
+
+impl Rates {
+    fn of(config: &Config) -> Rates {
+        Rates { capacity: config.link.capacity, download: config.link.download }
+    }
+}
+
+/// The capacities of the configuration, and those by hand that replace them.
+pub(super) struct Capacities {
+    configured: Rates,
+    by_hand: ByHand,
+}
+
+impl Capacities {
+    pub(super) fn new(config: &Config, by_hand: ByHand) -> Capacities {
+        Capacities { configured: Rates::of(config), by_hand }
+    }
+
+    /// Takes the capacities of a new configuration. Those by hand stay in force.
+    pub(super) fn reconfigure(&mut self, config: &Config) {
+        self.configured = Rates::of(config);
+    }
+
+    pub(super) fn by_hand(&self) -> ByHand {
+        self.by_hand
+    }
+
+    /// The configured capacities of both directions, where others by hand are in force.
+    pub(super) fn replaced(&self) -> (Option<BitRate>, Option<BitRate>) {
+        let Capacities { configured, by_hand } = self;
+        let download = configured.download.filter(|_| by_hand.download.is_some());
+        (by_hand.capacity.map(|_| configured.capacity), download)
+    }
+
+    /// A configuration from a file with the capacities by hand in place of its own.
+    pub(super) fn in_force(&self, config: Config) -> Config {
+        self.by_hand.over(config)
+    }
+}
+
+impl ByHand {
+    /// The configuration with these capacities in place of its own. A download that the configuration does
+    /// not share stays so.
+    pub(super) fn over(self, mut config: Config) -> Config {
+        config.link.capacity = self.capacity.unwrap_or(config.link.capacity);
+        config.link.download = config.link.download.map(|rate| self.download.unwrap_or(rate));
+        config
+    }
+
+    /// The capacities by hand as they are after a change.
+    ///
+    /// # Errors
+    /// A rate that no link has, a download that is not shared, or a change of nothing.
+    fn after(self, change: SetCapacity, configured: Rates) -> Result<ByHand, Error> {
+        let cannot = |what: &str, why: String| {
+            Error::new(ErrorCode::BadRequest, format!("cannot set {what} of the link: {why}"))
+        };
+        if change == SetCapacity::default() {
+            return Err(cannot("nothing", "name capacity, download or both".to_owned()));
+        }
+        for (what, rate, configured) in [
+            ("capacity", change.capacity, Some(configured.capacity)),
+            ("download", change.download, configured.download),
+        ] {
+            let Some(rate) = rate.flatten() else { continue };
+            let Some(configured) = configured else {
+                let why = "the download is not shared; set [link] download in the configuration first";
+                return Err(cannot(what, why.to_owned()));
+            };
+            let least = BitRate(configured.0 / PART).max(BitRate::kbit(64));
+            let most = BitRate(configured.0.saturating_mul(TIMES)).min(BitRate::MAX);
+            if !(least..=most).contains(&rate) {
+                let why = format!(
+                    "{rate} is not between {least} and {most}, beside the {configured} of the configuration \
+                     (change [link] {what} there if it is meant)"
+                );
+                return Err(cannot(what, why));
+            }
+        }
+        Ok(ByHand {
+            capacity: change.capacity.unwrap_or(self.capacity),
+            download: change.download.unwrap_or(self.download),
+        })
+    }
+}
+
+impl Agent {
+    /// The capacities with their origins, and the minima that they leave without a promise.
+    pub(super) fn link_view(&self) -> LinkView {
+        let link = &self.classes.config().link;
+        let (configured, configured_download) = self.capacities.replaced();
+        let capacity = |capacity, configured| Capacity { capacity, configured };
+        let unpromised = |table: &ClassTable| -> Vec<String> {
+            let entries = table.entries().values();
+            let why = entries.filter_map(|e| Some(format!("{}: {}", e.class.name, e.unpromised.as_ref()?)));
+            why.collect()
+        };
+        let down = self.download.as_ref().map(|download| unpromised(&download.classes));
+        let down = down.unwrap_or_default().into_iter().map(|why| told(&why));
+        LinkView {
+            device: link.device.clone(),
+            upload: capacity(link.capacity, configured),
+            download: link.download.map(|rate| capacity(rate, configured_download)),
+            unpromised: unpromised(&self.classes).into_iter().chain(down).chain(self.excess()).collect(),
+        }
+    }
+
+    /// The reason if agreements are promised more than may be reserved of the link.
+    pub(super) fn excess(&self) -> Option<String> {
+        let excess = self.agreements.as_ref()?.excess(self.moment().utc);
+        let text = || format!("agreements are promised {excess} more than may be reserved of the link");
+        (excess > BitRate::ZERO).then(text)
+    }
+
+    /// Sets capacities by hand, or takes those back that are `null`.
+    pub(super) fn set_capacity(&mut self, change: SetCapacity, uid: u32) -> Result<LinkView, Error> {
+        let now = self.capacities.by_hand();
+        let set = now.after(change, self.capacities.configured)?;
+        let history = self.history.after_capacity(now, set, now_ms(self));
+        self.put_capacity(set, history, &format!("by user {uid}"))?;
+        Ok(self.link_view())
+    }
+
+    /// The effect of [`Agent::set_capacity`].
+    pub(super) fn plan_capacity(&self, change: SetCapacity) -> Result<Plan, Error> {
+        let set = self.capacities.by_hand().after(change, self.capacities.configured)?;
+        Ok(self.plan_by_hand(set))
+    }
+
+    /// The effect of these capacities by hand.
+    pub(super) fn plan_by_hand(&self, set: ByHand) -> Plan {
+        let up = self.with_capacity(set);
+        let down = self.download_with_capacity(&up);
+        self.plan_tables(&up, down.as_ref())
+    }
+
+    /// The class table with these capacities by hand.
+    fn with_capacity(&self, set: ByHand) -> ClassTable {
+        let mut table = self.classes.clone();
+        let mut config = table.config().clone();
+        let Rates { capacity, download } = self.capacities.configured;
+        (config.link.capacity, config.link.download) = (capacity, download);
+        table.reconfigure(set.over(config));
+        table
+    }
+
+    /// The class table of the download beside this one of the upload.
+    fn download_with_capacity(&self, up: &ClassTable) -> Option<ClassTable> {
+        let (download, config) = (self.download.as_ref()?, up.config().download()?);
+        let mut table = download.classes.clone();
+        table.reconfigure(config);
+        Some(table)
+    }
+
+    /// Stores capacities by hand, then applies them.
+    pub(super) fn put_capacity(&mut self, set: ByHand, history: History, by: &str) -> Result<(), Error> {
+        let before = Rates::of(self.classes.config());
+        let up = self.with_capacity(set);
+        let down = self.download_with_capacity(&up);
+        let ledgers: (&Ledger, Option<&Ledger>) = (up.ledger(), down.as_ref().map(ClassTable::ledger));
+        self.store.save_capacity(set, ledgers, &history).map_err(not_stored)?;
+        self.history = history;
+        self.capacities.by_hand = set;
+        self.promises.saved(up.ledger().clone());
+        let config = up.config().clone();
+        if let (Some(agreements), Some(rules)) = (&mut self.agreements, config.agreements.clone()) {
+            agreements.reconfigure(rules, &config.link);
+        }
+        self.datapath.shape = datapath::shape(&config, self.datapath.shape.mtu);
+        let download = config.download();
+        self.classes.reconfigure(config);
+        if let (Some(download), Some(config)) = (&mut self.download, download) {
+            download.promises.saved(down.map_or_else(Ledger::new, |table| table.ledger().clone()));
+            download.reconfigure(config);
+            let divided = download.divide();
+            self.follow_up(divided);
+        }
+        self.allocate();
+        let after = Rates::of(self.classes.config());
+        let changes = [
+            ("capacity", Some(before.capacity), Some(after.capacity), set.capacity),
+            ("download", before.download, after.download, set.download),
+        ];
+        for (what, old, new, by_hand) in changes {
+            let (Some(old), Some(new)) = (old, new) else { continue };
+            if old == new {
+                continue;
+            }
+            let origin = by_hand.map_or("as configured", |_| "set by hand");
+            let excess = self.excess().map_or(String::new(), |why| format!("; {why}"));
+            self.event(
+                EventKind::CapacityChanged,
+                None,
+                format!("{what} {new}, was {old}: {origin}, {by}{excess}"),
+            );
+        }
+        self.keep_promises();
+        self.keep_download_promises();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(capacity: Option<u64>, download: Option<u64>) -> SetCapacity {
+        let some = |kbit: Option<u64>| kbit.map(|kbit| Some(BitRate::kbit(kbit)));
+        SetCapacity { capacity: some(capacity), download: some(download) }
+    }
+
+    #[test]
+    fn capacity_outside_the_bounds_is_refused_with_the_numbers() {
+        let none = ByHand::default();
+        let both = Rates { capacity: BitRate::mbit(95), download: Some(BitRate::mbit(5)) };
+        for (kbit, download, numbers) in [
+            (0, 0, "0bit is not between 95kbit and 9.5gbit, beside the 95mbit of"),
+            (94, 63, "94kbit is not between 95kbit and"),
+            (9_600_000, 510_000, "9.6gbit is not between 95kbit and 9.5gbit"),
+        ] {
+            let error = none.after(change(Some(kbit), None), both).unwrap_err();
+            assert!(error.message.contains(numbers), "{}", error.message);
+            let error = none.after(change(None, Some(download)), both).unwrap_err().message;
+            assert!(error.contains("download") && error.contains("64kbit and 500mbit"), "{error}");
+        }
+        for (kbit, download) in [(95, 64), (9_500_000, 500_000)] {
+            assert!(none.after(change(Some(kbit), Some(download)), both).is_ok());
+        }
+        assert!(none.after(change(None, None), both).unwrap_err().message.contains("name capacity"));
+        let unshared = Rates { download: None, ..both };
+        let error = none.after(change(None, Some(500)), unshared).unwrap_err();
+        assert!(error.message.contains("not shared"), "{}", error.message);
+    }
+
+    #[test]
+    fn capacity_by_hand_replaces_the_configured_one_until_it_is_reset() {
+        let text = "[link]\ndevice = \"eth0\"\ncapacity = \"95mbit\"\ndownload = \"50mbit\"\n";
+        let file = crate::config::parse(text, std::path::Path::new("test.toml")).unwrap();
+        let set = ByHand::default().after(change(Some(30_000), None), Rates::of(&file)).unwrap();
+        let mut both = Capacities::new(&file, set);
+        let config = both.in_force(file.clone());
+        assert_eq!((config.link.capacity, config.link.download), (BitRate::mbit(30), file.link.download));
+        assert_eq!(both.replaced(), (Some(BitRate::mbit(95)), None));
+        // A reload changes what a reset returns to.
+        let mut other = file.clone();
+        (other.link.capacity, other.link.download) = (BitRate::mbit(80), None);
+        both.reconfigure(&other);
+        assert_eq!(both.in_force(other).link.capacity, BitRate::mbit(30));
+        assert_eq!(both.replaced(), (Some(BitRate::mbit(80)), None));
+        let none = SetCapacity { capacity: Some(None), download: None };
+        assert_eq!(set.after(none, Rates::of(&file)).unwrap(), ByHand::default());
+        let down = ByHand::default().after(change(None, Some(9_000)), Rates::of(&file)).unwrap();
+        let mut unshared = file;
+        unshared.link.download = None;
+        assert_eq!(down.over(unshared).link.download, None, "a download that is not shared stays so");
+    }
+}

@@ -1,0 +1,157 @@
+//! `weir link`.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    str::FromStr,
+};
+
+use clap::{Args, Subcommand};
+use weir_api::{Capacity, LinkView, SetCapacity};
+use weir_units::BitRate;
+
+use super::{Session, Usage, plan, status};
+
+const EXAMPLES: &str = "Examples:
+  weir link                                  the capacities, and the promises that do not fit
+  weir link set capacity=30mbit              at once, under load too
+  weir link set capacity=30mbit download=50mbit
+  weir link set capacity=30mbit --dry-run    what it would change
+  weir link set capacity=none                the configured capacity again
+  weir link reset                            both configured capacities again
+
+A capacity set by hand outlives a restart of the agent and a reload of its file. Promises that
+do not fit any more are suspended, the latest first, and `weir events` reports them. They come
+back in the order of their age when the capacity does. `weir undo` takes the last change back.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(super) struct LinkArgs {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Set the capacity of what leaves or of what arrives
+    Set(SetArgs),
+    /// Return to the configured capacities
+    Reset,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+struct SetArgs {
+    /// capacity=RATE of what leaves, download=RATE of what arrives; `none` returns to the configured one
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    settings: Vec<Setting>,
+    /// Only show what would change; the agent refuses what it would refuse without this option
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// One `key=value`. `None` stands for `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    Capacity(Option<BitRate>),
+    Download(Option<BitRate>),
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Setting, String> {
+        let Some((key, value)) = text.split_once('=') else {
+            return Err("write capacity=RATE, or download=RATE for what arrives".to_owned());
+        };
+        let rate = || match value {
+            "" => Err(format!("`{key}=` lacks its rate: write one, or `{key}=none` for the configured one")),
+            "none" => Ok(None),
+            _ => value.parse::<BitRate>().map(Some).map_err(|e| e.to_string()),
+        };
+        match key {
+            "capacity" => rate().map(Setting::Capacity),
+            "download" => rate().map(Setting::Download),
+            _ => Err(format!("there is no `{key}` of the link to set: write capacity or download")),
+        }
+    }
+}
+
+fn change(settings: &[Setting]) -> Result<SetCapacity, Usage> {
+    let mut change = SetCapacity::default();
+    for setting in settings {
+        let (key, earlier) = match *setting {
+            Setting::Capacity(rate) => ("capacity", change.capacity.replace(rate)),
+            Setting::Download(rate) => ("download", change.download.replace(rate)),
+        };
+        if earlier.is_some() {
+            return Err(Usage(format!("cannot set {key} of the link twice in one call")));
+        }
+    }
+    Ok(change)
+}
+
+pub(super) fn run(args: &LinkArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let view = match &args.verb {
+        None => session.client.link()?,
+        Some(Verb::Set(SetArgs { settings, dry_run: true })) => {
+            let plan = session.client.plan_link(change(settings)?)?;
+            session.print(&plan, |out, look| plan::write(out, look, &plan))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(Verb::Set(SetArgs { settings, .. })) => session.client.set_link(change(settings)?)?,
+        Some(Verb::Reset) => session.client.reset_link()?,
+    };
+    session.print(&view, |out, _| write(out, &view))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
+    let text = |Capacity { capacity, configured }: Capacity| status::capacity(capacity, configured);
+    writeln!(out, "link       {}", view.device)?;
+    writeln!(out, "capacity   {}", text(view.upload))?;
+    writeln!(out, "download   {}", view.download.map_or("not shared".to_owned(), text))?;
+    for why in &view.unpromised {
+        writeln!(out, "! {why}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_link_are_read_and_wrong_ones_say_why() {
+        let read = |text: &str| text.parse::<Setting>();
+        assert_eq!(read("capacity=30mbit"), Ok(Setting::Capacity(Some(BitRate::mbit(30)))));
+        assert_eq!(read("download=none"), Ok(Setting::Download(None)));
+        for (text, why) in [
+            ("30mbit", "write capacity=RATE"),
+            ("rate=30mbit", "there is no `rate` of the link"),
+            ("capacity=", "`capacity=none`"),
+            ("capacity=fast", "fast"),
+            ("download=-3mbit", "-3mbit"),
+        ] {
+            assert!(read(text).unwrap_err().contains(why), "{text}");
+        }
+        let twice = ["capacity=1mbit", "download=2mbit", "capacity=none"].map(|text| read(text).unwrap());
+        assert!(change(&twice).unwrap_err().0.contains("capacity of the link twice"));
+        assert_eq!(change(&twice[..2]).unwrap().download, Some(Some(BitRate::mbit(2))));
+    }
+
+    #[test]
+    fn capacity_by_hand_is_shown_with_the_configured_one_and_its_cost() {
+        let view = LinkView {
+            device: "eth0".to_owned(),
+            upload: Capacity { capacity: BitRate::mbit(30), configured: Some(BitRate::mbit(95)) },
+            download: None,
+            unpromised: vec!["web: its minimum of 40mbit is not promised".to_owned()],
+        };
+        let mut out = Vec::new();
+        write(&mut out, &view).unwrap();
+        let want = "link       eth0\ncapacity   30mbit by hand (95mbit configured)\ndownload   not shared\n\
+                    ! web: its minimum of 40mbit is not promised\n";
+        assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+}
