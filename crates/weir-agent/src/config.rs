@@ -6,6 +6,7 @@ mod api;
 mod check;
 mod download;
 mod fault;
+mod framing;
 mod labels;
 mod selector;
 
@@ -18,7 +19,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
 use weir_datapath::engine;
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
-use weir_units::BitRate;
+use weir_units::{BitRate, Framing};
 
 use check::check;
 pub(crate) use check::{is_name, no_name};
@@ -134,6 +135,15 @@ pub(crate) struct Link {
     pub(crate) capacity: BitRate,
     /// The capacity of what arrives. Without it nothing is done to what arrives.
     pub(crate) download: Option<BitRate>,
+    /// The framing of the line behind the link, by its name.
+    #[serde(default, deserialize_with = "framing::preset")]
+    framing: Option<Framing>,
+    /// The same in numbers: bytes around each IP packet.
+    overhead: Option<i32>,
+    /// The least bytes of a packet on the line.
+    mpu: Option<u32>,
+    /// Whether the line carries ATM cells.
+    atm: Option<bool>,
     #[serde(default)]
     pub(crate) engine: engine::Choice,
     /// How engine `bpf-credit` hands out credit.

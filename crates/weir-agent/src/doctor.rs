@@ -164,6 +164,7 @@ fn htb(netlink: &mut Netlink, ifb: u32) -> Check {
         cburst: Bytes(65_536),
         quantum: Bytes(1_514),
         prio: 1,
+        framing: weir_units::RateFraming::default(),
     };
     let leaf = |kind| tc::set_leaf(ifb, "weirtry", handle, TcHandle::new(2, 0), kind);
     let split = Leaf::Split { limit: Bytes(300_000), largest: Bytes(9_216) };

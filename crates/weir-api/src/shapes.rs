@@ -211,6 +211,9 @@ pub struct Status {
     pub configured_capacity: Option<BitRate>,
     /// The rate of all classes together over the last second.
     pub rate: BitRate,
+    /// The framing of the line, if it is configured. Rates and bytes count what the line carries then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framing: Option<String>,
     /// The download, if the node shares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<DownloadStatus>,

@@ -203,6 +203,7 @@ pub fn status() -> Status {
         capacity: BitRate::mbit(100),
         configured_capacity: None,
         rate: BitRate(94_740_000),
+        framing: None,
         download: None,
         reserved: BitRate::mbit(20),
         reservable: BitRate::mbit(95),

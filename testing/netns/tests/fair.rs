@@ -191,8 +191,14 @@ fn a_thousand_classes_come_and_go_under_load() {
     // No agent, which would take away what it does not know.
     let minors: BTreeMap<u16, u32> = [(FIRST, 1), (FIRST + 1, 3)].into();
     busy.node.agent().kill();
-    let shape =
-        Shape { capacity: CAPACITY, split: true, mtu: 1500, delay_ms: 50, least_queue: Bytes(212_992) };
+    let shape = Shape {
+        capacity: CAPACITY,
+        split: true,
+        mtu: 1500,
+        delay_ms: 50,
+        least_queue: Bytes(212_992),
+        framing: None,
+    };
     let member = |minor: u16, weight: u32| Member {
         minor,
         group: None,

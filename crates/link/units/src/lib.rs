@@ -1,4 +1,4 @@
-//! The units weir counts in: [`BitRate`], [`Bytes`], [`Instant`], [`Utc`] and [`TcHandle`]. [`chain`] writes
+//! The units weir counts in: [`BitRate`], [`Bytes`], [`Instant`], [`Utc`], [`TcHandle`] and [`Framing`]. [`chain`] writes
 //! an error. The feature `calendar` gives [`Utc`] months and a text form.
 //!
 //! No clock, no I/O. Text forms follow `tc(8)`, with one difference that is deliberate:
@@ -7,6 +7,7 @@
 #[cfg(feature = "calendar")]
 mod calendar;
 mod error;
+mod framing;
 mod handle;
 mod rate;
 mod size;
@@ -15,6 +16,7 @@ mod time;
 #[cfg(feature = "calendar")]
 pub use calendar::ParseUtcError;
 pub use error::chain;
+pub use framing::{Cells, Framing, ParseFramingError, RateFraming};
 pub use handle::{ParseHandleError, TcHandle};
 pub use rate::{BitRate, ParseRateError};
 pub use size::{Bytes, ParseSizeError};

@@ -36,6 +36,18 @@ fn takes(engine: engine::Choice, link: &Link) -> Result<(), String> {
     kind.takes(link).map_err(|why| format!("[link] engine: {}", chain(&why)))
 }
 
+/// Whether the framing of the line can be charged on a link of this kind.
+fn frames(config: &Config, link: &Link) -> Result<(), String> {
+    if config.link.line().is_none() || link.has_ethernet() {
+        return Ok(());
+    }
+    Err(format!(
+        "[link] framing, overhead, mpu and atm: packets of {} have no Ethernet header, and a framing is charged only \
+         on devices with one (leave the framing out, and lower the capacity)",
+        link.name
+    ))
+}
+
 /// The error for a valid configuration that this node cannot use.
 pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> ConfigError {
     ConfigError::Unusable { path: path.to_owned(), why: why.to_string() }
@@ -45,7 +57,9 @@ pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> ConfigError 
 pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> anyhow::Result<()> {
     let device = &config.link.device;
     match netlink.link(device) {
-        Ok(link) => takes(config.link.engine, &link).map_err(|why| unusable(path, why))?,
+        Ok(link) => takes(config.link.engine, &link)
+            .and_then(|()| frames(config, &link))
+            .map_err(|why| unusable(path, why))?,
         Err(e) if e.is_gone() => {
             let why = format!("[link] device: there is no interface {device} (`ip -br link` lists them)");
             return Err(unusable(path, why).into());

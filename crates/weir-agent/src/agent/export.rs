@@ -14,6 +14,13 @@ use super::{Agent, class_table::ClassEntry, datapath::rules};
 impl Agent {
     /// The division in force, with minima as rates.
     pub(super) fn export(&mut self) -> Result<Export, Error> {
+        if let Some(framing) = self.datapath.shape.framing {
+            let message = format!(
+                "cannot export the division: its packets are charged with the framing of the line ({framing}), which \
+                 a static script would lack"
+            );
+            return Err(Error::new(ErrorCode::BadRequest, message));
+        }
         let links = self.datapath.netlink.links().map_err(|e| Error {
             code: ErrorCode::Engine,
             message: format!("cannot look at this node's interfaces: {}", chain(&e)),

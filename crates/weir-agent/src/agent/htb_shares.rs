@@ -274,8 +274,14 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
         .collect();
     let mut allocations = Allocations::new(Allocator::water_filling());
     allocations.follow(&table);
-    let shape =
-        plan::Shape { capacity: CAPACITY, split: true, mtu: 1500, delay_ms: 50, least_queue: Bytes(278_528) };
+    let shape = plan::Shape {
+        capacity: CAPACITY,
+        split: true,
+        mtu: 1500,
+        delay_ms: 50,
+        least_queue: Bytes(278_528),
+        framing: None,
+    };
     let mut link = Link::new();
     let mut nodes = Vec::new();
     let mut oracle = Allocator::water_filling();

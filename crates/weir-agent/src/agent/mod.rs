@@ -268,7 +268,7 @@ impl Agent {
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let left = left(&mut netlink, &store)?;
         let is_left = left.is_some();
-        let (kind, refused) = config.link.engine.choose(left.as_deref()).context(
+        let (kind, refused) = config.link.engine.choose(left.as_deref(), config.link.line().is_some()).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
         )?;
         let mut datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {

@@ -228,10 +228,13 @@ fn settings(old: &Config, new: &Config) -> Vec<PlannedSetting> {
     let yes = |on: bool| if on { "true" } else { "false" }.to_owned();
     let networks = |all: &[ipnet::IpNet]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let shared = |rate: Option<BitRate>| rate.map_or("not shared".to_owned(), |rate| rate.to_string());
+    let framing =
+        |link: &config::Link| link.line().map_or("as tc counts".to_owned(), |line| line.to_string());
     let part = |reservable: weir_share::Reservable| f64::from(reservable).to_string();
     let values = [
         setting("[link] capacity", a.capacity.to_string(), b.capacity.to_string()),
         setting("[link] download", shared(a.download), shared(b.download)),
+        setting("[link] framing", framing(a), framing(b)),
         setting("[link] allocator", old.allocator().to_string(), new.allocator().to_string()),
         setting("[link] delay_ms", a.delay_ms.to_string(), b.delay_ms.to_string()),
         setting("[link] reservable", part(a.reservable), part(b.reservable)),

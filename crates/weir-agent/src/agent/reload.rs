@@ -49,6 +49,10 @@ impl Agent {
             engine::Download::goes_with(self.datapath.engine.kind())
                 .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
         }
+        if config.link.line().is_some() {
+            let kind = self.datapath.engine.kind();
+            kind.frames().map_err(|e| format!("cannot charge the framing of [link]: {}", chain(&e)))?;
+        }
         let unusable = |why| chain(&check::unusable(path, why));
         congestion::checked(&config.congestion).map_err(unusable)?;
         advice::checked(config).map_err(unusable)?;

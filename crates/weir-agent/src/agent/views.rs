@@ -88,6 +88,7 @@ impl Agent {
             capacity: link.capacity,
             configured_capacity: self.capacities.replaced().0,
             rate: BitRate(self.allocations.all().map(|f| f.estimator.rate().0).sum()),
+            framing: link.line().map(|line| line.to_string()),
             download: self.download_status(),
             reserved: reservation.reserved,
             reservable: reservation.reservable,

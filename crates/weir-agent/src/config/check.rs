@@ -9,7 +9,7 @@ use weir_units::BitRate;
 use super::{
     ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements, api,
     fault::{Fault, fault},
-    labels,
+    framing, labels,
 };
 
 /// Checks that the parts of a configuration fit together, and that weir can enforce each value.
@@ -40,6 +40,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         let detail = "engine = \"bpf-credit\" alone has forms: name that engine, or leave `form` out";
         return Err(fault("[link] form", detail));
     }
+    framing::check(link)?;
     if !(1..=256).contains(&link.queues) {
         return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
     }

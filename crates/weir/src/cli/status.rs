@@ -46,6 +46,9 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     let share = format::percent(s.rate, s.capacity);
     let capacity = capacity(s.capacity, s.configured_capacity);
     writeln!(out, "link       {}, {capacity}; sending {} ({share})", s.link, format::rate(s.rate))?;
+    if let Some(framing) = &s.framing {
+        writeln!(out, "framing    {framing}")?;
+    }
     writeln!(out, "promised   {} of {} that may be", s.reserved, s.reservable)?;
     if let Some(d) = &s.download {
         let share = format::percent(d.rate, d.capacity);

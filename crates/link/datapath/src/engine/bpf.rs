@@ -403,6 +403,7 @@ mod tests {
             mtu: 1_500,
             delay_ms: 50,
             least_queue: Bytes(212_992),
+            framing: None,
         }
     }
 

@@ -184,6 +184,7 @@ mod tests {
             mtu: 1500,
             delay_ms: 50,
             least_queue: Bytes(0),
+            framing: None,
         };
         let member = |minor, weight, max: Option<u64>, allocation, backlogged| Member {
             minor,

@@ -13,7 +13,7 @@ use weir_units::TcHandle;
 
 use super::{
     Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
-    ifb::Ifb, tree, weight::Scales,
+    framed::LineCounts, ifb::Ifb, tree, weight::Scales,
 };
 
 /// The HTB engine's half of the kernel.
@@ -27,6 +27,8 @@ pub struct Htb {
     nodes: Vec<tree::Node>,
     /// The ratio of HTB's bytes to the uplink's, where they differ.
     scales: Option<Scales>,
+    /// The bytes of each class on the line, where its framing is known.
+    framed: Option<LineCounts>,
     /// Classes keep the rates of an earlier agent.
     holds: bool,
     writes: u64,
@@ -62,6 +64,7 @@ impl Htb {
             found: Vec::new(),
             nodes: Vec::new(),
             scales,
+            framed: None,
             holds: false,
             writes: 0,
         };
@@ -209,6 +212,7 @@ impl Engine for Htb {
     /// are as wanted.
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
         tree::build(plan, &mut self.nodes);
+        LineCounts::follow(&mut self.framed, plan.shape.framing);
         self.holds = hold;
         self.enforce()
     }
@@ -226,6 +230,9 @@ impl Engine for Htb {
             if let Some(scales) = &mut self.scales {
                 counters = scales.count_on_link(minor, counters);
             }
+            if let Some(framed) = &mut self.framed {
+                counters.bytes = framed.count(minor, &counters);
+            }
             out.push(Measured { minor, counters });
             let Some(node) = self.applied.get_mut(&minor) else {
                 // The class is not weir's: the next occasion removes it.
@@ -242,6 +249,7 @@ impl Engine for Htb {
                 || !same(is.ceil, set.ceil)
                 || is.quantum != set.quantum
                 || is.prio != set.prio
+                || is.framing != set.framing
             {
                 node.class = HtbClass { cburst: weir_units::Bytes(0), ..found.class };
                 drift += 1;

@@ -90,6 +90,19 @@ impl EngineKind {
         Err(EngineError::Lacking { engine: self, why })
     }
 
+    /// Whether this engine can charge packets as a line frames them. The others charge what tc counts.
+    ///
+    /// # Errors
+    /// [`EngineError::Lacking`].
+    pub fn frames(self) -> Result<(), EngineError> {
+        if self == EngineKind::Htb {
+            return Ok(());
+        }
+        let why = "it charges packets as tc counts them, without framing, overhead, mpu or atm (use engine = \"auto\" \
+                   or \"htb\")";
+        Err(EngineError::Lacking { engine: self, why: why.to_owned() })
+    }
+
     /// Sets this engine up for a link, or takes over the one an earlier agent left, and tells the
     /// programs of `attachments` where packets go. `queues`: transmit queues of the device, each with a
     /// lock of its own, for engines that can use them. `home`: where a scheduler in user space runs.
@@ -207,14 +220,19 @@ impl Choice {
 
     /// The engine to take. `last` is the one whose scheduler an earlier agent has left in place:
     /// it is taken again without a test, since what waits in its queues would be lost with it.
-    /// Also returns what was wrong with each one that would have been better.
+    /// Also returns what was wrong with each one that would have been better. With `is_framed` only engines
+    /// count that can charge packets as a line frames them.
     ///
     /// # Errors
     /// [`NoneWorks`]: traffic that an engine cuts off is worse than traffic that is not shared.
-    pub fn choose(self, last: Option<&str>) -> Result<(EngineKind, Refused), NoneWorks> {
+    pub fn choose(self, last: Option<&str>, is_framed: bool) -> Result<(EngineKind, Refused), NoneWorks> {
         match self {
             Choice::Only(kind) => Ok((kind, Refused::new())),
-            Choice::Auto => choose(last, &EngineKind::ALL, |kind| selftest::run(kind).map(drop)),
+            Choice::Auto => {
+                let mut kinds = EngineKind::ALL.to_vec();
+                kinds.retain(|kind| !is_framed || kind.frames().is_ok());
+                choose(last, &kinds, |kind| selftest::run(kind).map(drop))
+            }
         }
     }
 }

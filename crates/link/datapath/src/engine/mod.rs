@@ -11,6 +11,7 @@ mod bpf;
 mod credit;
 mod download;
 mod edt;
+mod framed;
 mod htb;
 mod ifb;
 mod kind;

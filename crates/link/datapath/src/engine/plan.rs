@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_share::Policy;
-use weir_units::{BitRate, Bytes};
+use weir_units::{BitRate, Bytes, Framing};
 
 /// A link, its groups and its classes. An engine that divides the link by itself uses the
 /// policies; one that is told the division uses the allocations.
@@ -31,6 +31,8 @@ pub struct Shape {
     /// No queue is shorter than this: it must hold what one socket may have in flight
     /// (`net.core.wmem_default`), or packets are dropped before the sender feels anything.
     pub least_queue: Bytes,
+    /// The framing of the line behind the link. `None` charges packets as tc counts them.
+    pub framing: Option<Framing>,
 }
 
 impl Shape {

@@ -185,8 +185,14 @@ fn division() -> (Shape, Vec<Member>) {
         takes_all: allocation != BitRate::ZERO,
         prio,
     };
-    let shape =
-        Shape { capacity: CAPACITY, split: true, mtu: 1500, delay_ms: 50, least_queue: Bytes(278_528) };
+    let shape = Shape {
+        capacity: CAPACITY,
+        split: true,
+        mtu: 1500,
+        delay_ms: 50,
+        least_queue: Bytes(278_528),
+        framing: None,
+    };
     let members = vec![
         member(FIRST, WEIGHTS[0], allocations[0], 1),
         member(FIRST + 1, WEIGHTS[1], allocations[1], 1),

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use weir_netlink::tc::{HtbClass, Leaf};
 use weir_share::Policy;
-use weir_units::{BitRate, Bytes, TcHandle};
+use weir_units::{BitRate, Bytes, Framing, RateFraming, TcHandle};
 
 use super::{
     MAJOR, ROOT,
@@ -118,6 +118,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
     let Plan { shape, groups, members } = *plan;
     out.clear();
     let capacity = shape.capacity;
+    let framing = shape.framing.map_or(RateFraming::default(), Framing::of_rate);
     let ceiling = |policy: &Policy| policy.ceiling().min(capacity).max(MIN_OWN_RATE);
     let root = HtbClass {
         handle: TcHandle::new(MAJOR, ROOT),
@@ -128,6 +129,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
         cburst: shape.burst(capacity, 2),
         quantum: Bytes(shape.unit()),
         prio: 0,
+        framing,
     };
     out.push(Node { class: root, leaf: None });
     let rates = rates::of_members(shape, groups, members);
@@ -146,6 +148,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
             cburst: shape.burst(ceil, 10),
             quantum: Bytes(shape.unit()),
             prio: 1,
+            framing,
         };
         out.push(Node { class, leaf: None });
     }
@@ -163,8 +166,14 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
             cburst,
             quantum: Bytes(quantum),
             prio: member.prio,
+            framing,
         };
         out.push(Node { class, leaf: Some(shape.leaf(ceil, member.prio)) });
+    }
+    if let Some(framing) = shape.framing {
+        for class in out.iter_mut().map(|node| &mut node.class) {
+            (class.rate, class.ceil) = (framing.scale(class.rate), framing.scale(class.ceil));
+        }
     }
 }
 
@@ -215,6 +224,7 @@ pub fn differs(old: &HtbClass, new: &HtbClass) -> bool {
     let apart = |a: u64, b: u64, part: u64| a.abs_diff(b) > a.min(b) / part;
     old.parent != new.parent
         || old.prio != new.prio
+        || old.framing != new.framing
         || old.ceil != new.ceil
         || old.cburst != new.cburst
         || apart(old.rate.0, new.rate.0, 100)

@@ -7,7 +7,7 @@
 use std::{os::fd::RawFd, time::Duration};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use weir_units::{BitRate, Bytes, TcHandle};
+use weir_units::{BitRate, Bytes, RateFraming, TcHandle};
 
 use super::{
     Attrs, Request,
@@ -65,6 +65,8 @@ pub struct HtbClass {
     pub quantum: Bytes,
     /// Served first if smaller.
     pub prio: u32,
+    /// The bytes charged for a packet, of both rates.
+    pub framing: RateFraming,
 }
 
 /// The counters of a class or a qdisc.
@@ -155,12 +157,17 @@ fn tcmsg(index: u32, handle: TcHandle, parent: TcHandle, info: u32) -> Attrs {
     Attrs::after(&header)
 }
 
+/// `linklayer` of `struct tc_ratespec`.
+const TC_LINKLAYER_ATM: u8 = 2;
+
 /// `struct tc_ratespec`; rates above 32 bits of bytes per second go into a 64-bit attribute
 /// beside it. The link layer is stated, so that no rate table is needed.
-fn ratespec(rate: BitRate) -> [u8; 12] {
+fn ratespec(rate: BitRate, framing: RateFraming) -> [u8; 12] {
     const TC_LINKLAYER_ETHERNET: u8 = 1;
     let mut spec = [0; 12];
-    spec[1] = TC_LINKLAYER_ETHERNET;
+    spec[1] = if framing.is_atm { TC_LINKLAYER_ATM } else { TC_LINKLAYER_ETHERNET };
+    spec[2..4].copy_from_slice(&framing.overhead.to_ne_bytes());
+    spec[6..8].copy_from_slice(&framing.mpu.to_ne_bytes());
     let rate = u32::try_from(rate.bytes_per_sec()).unwrap_or(u32::MAX);
     spec[8..12].copy_from_slice(&rate.to_ne_bytes());
     spec
@@ -279,8 +286,8 @@ pub fn set_class(index: u32, device: &str, class: &HtbClass) -> Request {
     const TCA_HTB_RATE64: u16 = 6;
     const TCA_HTB_CEIL64: u16 = 7;
     let mut parms = Vec::with_capacity(44);
-    parms.extend_from_slice(&ratespec(class.rate));
-    parms.extend_from_slice(&ratespec(class.ceil));
+    parms.extend_from_slice(&ratespec(class.rate, class.framing));
+    parms.extend_from_slice(&ratespec(class.ceil, class.framing));
     let quantum = u32::try_from(class.quantum.0).unwrap_or(u32::MAX);
     for word in [ticks(class.burst, class.rate), ticks(class.cburst, class.ceil), quantum, 0, class.prio] {
         parms.extend_from_slice(&word.to_ne_bytes());
@@ -351,7 +358,7 @@ pub fn set_tbf(index: u32, device: &str, handle: TcHandle, rate: BitRate, burst:
 fn put_tbf(body: &mut Attrs, rate: BitRate, burst: Bytes, limit: Bytes) {
     const TCA_TBF_BURST: u16 = 6;
     let mut parms = Vec::with_capacity(36);
-    parms.extend_from_slice(&ratespec(rate));
+    parms.extend_from_slice(&ratespec(rate, RateFraming::default()));
     parms.extend_from_slice(&[0; 12]);
     for word in [word(limit), ticks(burst, rate), 0] {
         parms.extend_from_slice(&word.to_ne_bytes());

@@ -1,6 +1,6 @@
 //! Reads qdiscs, classes and filters from the kernel.
 
-use weir_units::{BitRate, Bytes, TcHandle};
+use weir_units::{BitRate, Bytes, RateFraming, TcHandle};
 
 use super::{
     super::{
@@ -8,8 +8,11 @@ use super::{
         attrs::{attributes, str_of, u32_of, u64_of},
     },
     Counters, Filter, FoundClass, Hook, HtbClass, Qdisc, RTM_NEWQDISC, RTM_NEWTCLASS, RTM_NEWTFILTER,
-    TCA_KIND, TCA_OPTIONS, bytes_of_ticks, tcmsg,
+    TC_LINKLAYER_ATM, TCA_KIND, TCA_OPTIONS, bytes_of_ticks, tcmsg,
 };
+
+/// `TC_LINKLAYER_MASK` of linux/pkt_sched.h.
+const LINKLAYER_MASK: u8 = 0x0f;
 
 const RTM_GETQDISC: u16 = 38;
 const RTM_GETTCLASS: u16 = 42;
@@ -132,6 +135,7 @@ fn parse_class(body: &[u8]) -> Option<FoundClass> {
         cburst: Bytes(0),
         quantum: Bytes(0),
         prio: 0,
+        framing: RateFraming::default(),
     };
     let (mut rate64, mut ceil64) = (None, None);
     let (mut buffer, mut cbuffer) = (0, 0);
@@ -149,6 +153,12 @@ fn parse_class(body: &[u8]) -> Option<FoundClass> {
                             cbuffer = u32_of(&value[28..]);
                             class.quantum = Bytes(u64::from(u32_of(&value[32..])));
                             class.prio = u32_of(&value[40..]);
+                            let short = |at: usize| u16::from_ne_bytes([value[at], value[at + 1]]);
+                            class.framing = RateFraming {
+                                overhead: short(2),
+                                mpu: short(6),
+                                is_atm: value[1] & LINKLAYER_MASK == TC_LINKLAYER_ATM,
+                            };
                         }
                         TCA_HTB_RATE64 => rate64 = Some(BitRate(u64_of(value) * 8)),
                         TCA_HTB_CEIL64 => ceil64 = Some(BitRate(u64_of(value) * 8)),

@@ -128,6 +128,8 @@ impl From<Class> for HtbClass {
             cburst: Bytes(cburst),
             quantum: Bytes(quantum),
             prio,
+            // Engine `user` refuses a framing.
+            framing: weir_units::RateFraming::default(),
         }
     }
 }

@@ -165,6 +165,7 @@ mod tests {
             cburst: Bytes(10 * 1250),
             quantum: Bytes(quantum),
             prio: 1,
+            framing: weir_units::RateFraming::default(),
         }
     }
 
