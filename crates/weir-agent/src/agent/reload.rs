@@ -136,7 +136,11 @@ impl Agent {
                     self.follow_up(effects);
                 }
                 self.config_file.taken();
-                self.event(EventKind::Reloaded, None, format!("{} is in force", path.display()));
+                let by_hand = match self.capacities.replaced() {
+                    (None, None) => "",
+                    _ => "; capacities set by hand stay (`weir link reset`)",
+                };
+                self.event(EventKind::Reloaded, None, format!("{} is in force{by_hand}", path.display()));
                 self.keep_promises();
                 self.follow_up(Effects::reallocate(true).and(Effects::rediscover(true)));
             }
