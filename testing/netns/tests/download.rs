@@ -19,8 +19,6 @@ use weir_units::BitRate;
 
 /// The download's capacity.
 const CAPACITY: f64 = 40.0;
-/// The payload's part of a full TCP segment on Ethernet, with timestamps.
-const PAYLOAD: f64 = 1448.0 / 1514.0;
 /// As `htb` is held to elsewhere, with room for demands that the agent sees late.
 const TOLERANCE: f64 = 0.03;
 /// `htb` needs a second to be exact, and TCP some time to have its window.
