@@ -35,6 +35,7 @@ fn agent() -> OfAgent {
             late: Some(1),
             late_us: Some(5),
             repairs: 7,
+            configured_capacity: Some(BitRate::mbit(120)),
             download: Some(fake::download_status()),
             ..fake::status()
         },
@@ -99,6 +100,7 @@ fn each_kind_of_object_has_its_metrics() {
     for (sample, value) in [
         ("weir_build_info{version=\"0.1.0\"}", "1"),
         ("weir_link_capacity_bytes_per_second{device=\"eth0\"}", "12500000.0"),
+        ("weir_link_configured_bytes_per_second{device=\"eth0\"}", "15000000.0"),
         ("weir_ready", "0.0"),
         ("weir_config_last_reload_successful", "1.0"),
         ("weir_config_last_reload_success_timestamp_seconds", "1700000000.0"),
@@ -113,6 +115,7 @@ fn each_kind_of_object_has_its_metrics() {
         ("weir_class_backpressured_seconds_total{class=\"video\",source=\"docker\"}", "81.5"),
         ("weir_class_dropped_packets_total{class=\"video\",source=\"docker\"}", "12"),
         ("weir_download_capacity_bytes_per_second{device=\"eth0\"}", "6250000.0"),
+        ("weir_download_configured_bytes_per_second{device=\"eth0\"}", "6250000.0"),
         ("weir_class_receive_rate_bytes_per_second{class=\"video\",source=\"docker\"}", "2000000.0"),
         ("weir_class_receive_policy_max_bytes_per_second{class=\"video\",source=\"docker\"}", "2500000.0"),
         ("weir_class_receive_dropped_packets_total{class=\"video\",source=\"docker\"}", "3"),
