@@ -17,7 +17,8 @@
 #   make dist    static programs, packages, an image, digests and licences, in target/dist-out
 #   make test-packages  installs the packages in a fresh Debian 12, upgrades and purges them (after make dist)
 #   make test-dist  two builds of the last commit, compared byte by byte: half an hour
-#   make doc     the documentation, in target/doc
+#   make doc     the documentation of the crates, in target/doc
+#   make book    the book, in target/book (needs mdbook)
 #   make install-lab  the program `weir-lab`, for `weir lab`
 #   make install-fs  the program `weir-fs`, for `weir fs`
 #   make install the binary, man pages, completions, service, group and a configuration to fill in
@@ -46,7 +47,7 @@ BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -223,6 +224,10 @@ lab: release
 doc:
 	scripts/install-deps.sh build
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+# Tutorial, how-to guides, reference and explanation: docs/book/SUMMARY.md.
+book:
+	scripts/book.sh
 
 dist:
 	scripts/install-deps.sh build dist
