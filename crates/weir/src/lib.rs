@@ -14,3 +14,9 @@ pub fn main() -> ExitCode {
     let args = cli::arguments(std::env::args_os());
     cli::run(args, cli::Look::of_stdout(), &mut io::stdout(), &mut io::stderr())
 }
+
+/// The definition of the command line, for tests of the documents.
+#[must_use]
+pub fn command() -> clap::Command {
+    cli::command()
+}

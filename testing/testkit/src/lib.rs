@@ -30,6 +30,7 @@
 mod command;
 mod docker_store;
 mod dockerd;
+mod documents;
 pub mod frames;
 mod image;
 mod netns;
@@ -40,6 +41,7 @@ mod stalls;
 pub use command::{CommandError, Unavailable};
 pub use docker_store::{Before, FakeDocker, FakeImage, Store};
 pub use dockerd::Dockerd;
+pub use documents::assert_generated;
 pub use image::IMAGE;
 pub use netns::Netns;
 pub use registry::{LOGIN, Registry, image_of_noise, runnable_image};

@@ -11,11 +11,13 @@ const EXAMPLES: &str = "Examples:
   weir events -f        and what happens from now on, until Ctrl-C
   weir events -f --json | jq 'select(.what == \"not-enforced\")'
 
-Kinds: started, class-added, class-removed, policy-changed, reloaded, config-refused,
-not-enforced, promised, label-cut, repaired, guarantee-violated, guarantee-restored, image-corrupt, image-frozen,
-image-removed, image-would-go, image-over-budget, state-damaged, acknowledged,
-clock-doubted, clock-back, clock-believed, stopping; lost if this reader was too slow for some.
-With --json, one object a line.";
+Kinds: acknowledged, advice, agreement-accepted, agreement-activated, agreement-expired,
+agreement-pending, agreement-quota-back, agreement-quota-used-up, agreement-rejected,
+agreement-renewed, agreement-terminated, class-added, class-removed, clock-back, clock-believed,
+clock-doubted, config-refused, engine, guarantee-restored, guarantee-violated, image-corrupt,
+image-frozen, image-over-budget, image-removed, image-would-go, label-cut, link, not-enforced,
+policy-changed, promised, reloaded, repaired, rule-set, rule-unset, started, state-damaged,
+stopping; lost if this reader was too slow for some. With --json, one object a line.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -35,7 +35,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use serde::Serialize;
 use weir_agent::config::ConfigError;
 use weir_api::Client;
@@ -207,6 +207,11 @@ impl Session<'_> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
+
+/// The definition of the command line.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
 
 /// Runs the command line `args`, which starts with the program's name. Errors go to `err` and into the
 /// exit code.

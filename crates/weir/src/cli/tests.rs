@@ -458,40 +458,6 @@ fn every_verb_teaches_with_examples_that_work() {
     }
 }
 
-/// The words of all verbs, depth first, without the verbs that `weir-lab` answers.
-fn verbs(command: &clap::Command, path: &[String], all: &mut Vec<Vec<String>>) {
-    all.push(path.to_vec());
-    let others = ["help", "lab", "simulate", "generate"];
-    for verb in
-        command.get_subcommands().filter(|verb| !others.contains(&verb.get_name()) && !verb.is_hide_set())
-    {
-        verbs(verb, &[path, &[verb.get_name().to_owned()]].concat(), all);
-    }
-}
-
-/// `help.golden` has every help text. `WEIR_BLESS=1` writes it again.
-#[test]
-fn help_of_every_verb_is_that_of_the_golden_file() {
-    let mut root = Cli::command();
-    root.build();
-    let mut all = Vec::new();
-    verbs(&root, &[], &mut all);
-    assert!(all.len() > 30, "{} verbs", all.len());
-    let mut text = String::new();
-    for verb in all {
-        let words: Vec<&str> = verb.iter().map(String::as_str).chain(["--help"]).collect();
-        text += &format!("==== weir {}\n{}\n", words.join(" "), weir(&words).good());
-    }
-    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help.golden");
-    if std::env::var_os("WEIR_BLESS").is_some() {
-        std::fs::write(&golden, &text).unwrap();
-    }
-    let wanted = std::fs::read_to_string(&golden).unwrap();
-    let differs = wanted.lines().zip(text.lines()).find(|(wanted, got)| wanted != got);
-    assert_eq!(differs, None, "{}: (wanted, got); if it is right: WEIR_BLESS=1", golden.display());
-    assert_eq!(wanted.lines().count(), text.lines().count());
-}
-
 #[test]
 fn completions_know_every_verb() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
