@@ -222,6 +222,39 @@ fn prometheus_reads_the_same_series_from_openmetrics() {
     assert_eq!(samples(&text), samples(&plain));
 }
 
+/// The names of the labels of a sample, but for that of a histogram's bucket.
+fn labels(sample: &str) -> Vec<&str> {
+    let Some((_, labels)) = sample.split_once('{') else { return Vec::new() };
+    let names = labels.split("=\"").filter_map(|part| part.rsplit(['{', ',', '"']).next());
+    names.filter(|name| !name.is_empty() && !["}", "le"].contains(name)).collect()
+}
+
+/// Name, type, labels and help of each family.
+#[test]
+fn the_reference_lists_each_metric() {
+    let text = Format::Text.of(everything());
+    let samples = samples(&text);
+    let mut table = "| name | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    let mut help = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, about)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            help.insert(name, about.trim_end_matches('.'));
+        }
+        let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) else {
+            continue;
+        };
+        let own = |sample: &&&str| {
+            let suffix = sample.split('{').next().unwrap_or_default().strip_prefix(name);
+            suffix.is_some_and(|suffix| ["", "_bucket"].contains(&suffix))
+        };
+        let sample = samples.keys().find(own).unwrap_or_else(|| panic!("{name} has no sample"));
+        let labels = labels(sample).join(", ");
+        table += &format!("| `{name}` | {kind} | {labels} | {} |\n", help[name]);
+    }
+    assert!(table.lines().count() > 80, "{table}");
+    weir_testkit::assert_generated("docs/book/reference/metrics.md", "metrics", &table);
+}
+
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus");
 
 fn packaged(name: &str) -> String {
