@@ -11,6 +11,7 @@ macro_rules! codes {
     ($($(#[$doc:meta])+ $code:ident = $name:literal,)+) => {
         /// The kind of the fault, for programs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum FaultCode {
             $($(#[$doc])+ #[serde(rename = $name)] $code,)+
         }
@@ -124,6 +125,7 @@ impl fmt::Display for FaultCode {
 
 /// Where in a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Place {
     /// The element, attribute or field.
@@ -138,6 +140,7 @@ pub struct Place {
 
 /// The offer that would be accepted instead. Each is a change of the offer by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CounterOffer {
     /// The largest minimum over the whole time.
@@ -159,6 +162,7 @@ pub struct CounterOffer {
 
 /// A refusal as it is answered (`wsag:ContinuingFault`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[error("{message}")]
 pub struct Fault {

@@ -6,6 +6,7 @@ use crate::{AgreementState, GuaranteeState, Interval, Name, Selector, ServiceSta
 /// The parties, the end, and the template (`wsag:Context`). The provider of the service is always
 /// the responder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Context {
     /// The customer, who makes the offer.
@@ -26,6 +27,7 @@ pub struct Context {
 
 /// The service of the terms (`wsag:ServiceDescriptionTerm`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Service {
     /// The term's name; `server_parameters` in the paper.
@@ -50,6 +52,7 @@ impl Service {
 
 /// The address of a service (`wsag:ServiceReference` with WS-Addressing).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
     /// The term's name.
@@ -62,6 +65,7 @@ pub struct Reference {
 ///
 /// Invariant: 1 to [`Guarantees::MAX`] names, each once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "Vec<Name>")]
 pub struct Guarantees(Vec<Name>);
 
@@ -112,6 +116,7 @@ impl TryFrom<Vec<Name>> for Guarantees {
 
 /// An offer of a customer (`wsag:AgreementOffer`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
     /// The customer's own id of it: the same offer sent again has the same answer.
@@ -131,6 +136,7 @@ pub struct Offer {
 /// A template of a provider (`wsag:Template`): an offer to fill in, and the values that are
 /// accepted in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Template {
     /// The name that offers use.
@@ -151,6 +157,7 @@ pub struct Template {
 
 /// The rules of offers (`wsag:CreationConstraints`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Constraints {
     /// The least `NetMinBandwidth`.
@@ -181,6 +188,7 @@ pub struct Constraints {
 
 /// The agreement of both parties (`wsag:AgreementProperties`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Agreement {
     /// The provider's id of it.

@@ -10,6 +10,7 @@ use crate::Utc;
 
 /// How much may be sent before the ceiling drops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
     /// In a day.
@@ -34,6 +35,7 @@ pub struct Quota {
 
 /// The bytes sent in the day and in the month of the last report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
     at: Utc,

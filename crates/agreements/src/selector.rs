@@ -10,6 +10,7 @@ use crate::Name;
 /// The paper's filter, "based on the provider port used by the client", is a `source_port`: the
 /// provider's answers leave from it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Selector {
     /// The packets of the container with that name.
@@ -26,6 +27,7 @@ pub struct Selector {
     pub destination_port: Option<u16>,
     /// The customer's network, in CIDR notation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub subnet: Option<IpNet>,
     /// The packets' differentiated services code point, 0 to 63 (RFC 2474).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +36,7 @@ pub struct Selector {
 
 /// A transport with ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// RFC 9293.

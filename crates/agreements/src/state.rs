@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The state of an agreement as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AgreementState {
     /// Offered, neither accepted nor rejected.
     Pending,
@@ -129,6 +130,7 @@ impl fmt::Display for AgreementEvent {
 
 /// The state of a service that an agreement describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ServiceState {
     /// Not before its start.
     NotReady,
@@ -155,6 +157,7 @@ impl ServiceState {
 
 /// The state of the guarantee of an agreement's minimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum GuaranteeState {
     /// Not measured: not in force, or no demand so far.
     NotDetermined,

@@ -8,6 +8,7 @@ use crate::{Quota, Selector, SelectorError, Utc};
 
 /// The terms of a promise: the paper's two parameters and those that weir adds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
     /// `NetMinBandwidth`, B_r: what "has to be always guaranteed".
@@ -42,6 +43,7 @@ fn is_one(weight: &Weight) -> bool {
 
 /// How the spare bandwidth is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Share {
     /// In equal parts above the minima: the paper's Eq. 1.

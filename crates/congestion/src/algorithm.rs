@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Name of a congestion control algorithm, as the kernel knows it: `cubic`, `bbr`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Algorithm(String);
 
 /// The text is no name that a kernel can have.

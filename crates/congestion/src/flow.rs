@@ -7,6 +7,7 @@ use crate::{Algorithm, Direction};
 
 /// A flow that has ended: what this side sent on one connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowRecord {
     /// When it ended, milliseconds since the epoch.
     pub ended_ms: u64,

@@ -14,6 +14,7 @@ pub const MIN_WINDOW: u16 = 4;
 
 /// The opener of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// This side.
@@ -35,6 +36,7 @@ impl fmt::Display for Direction {
 /// acknowledged bytes on the algorithm `then`. Without `start` it is weir's own rule: BBR for the
 /// first MiB with at most 128 segments on the way, then CUBIC.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// The owner: a container, a namespace, a class with a cgroup, `host`.
@@ -45,6 +47,7 @@ pub struct Rule {
     pub group: Option<String>,
     /// The far end's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub to: Option<IpNet>,
     /// The service's port: the far end's where the connection was opened here, else the own one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,6 +74,7 @@ pub struct Rule {
 
 /// The origin of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The configuration.
@@ -138,6 +142,7 @@ pub enum RuleError {
 
 /// A change in the flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// The acknowledged bytes.
     pub after: Bytes,
@@ -150,6 +155,7 @@ pub struct Change {
 
 /// The action of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Action {
     /// The algorithm of the first packet.
     pub start: Algorithm,

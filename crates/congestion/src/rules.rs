@@ -115,6 +115,7 @@ pub struct RuleEntry {
 
 /// Why a rule is a connection's, or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Considered {
     /// The rule, from 1; 0 if it is not in force.
     pub number: usize,
@@ -133,6 +134,7 @@ pub struct Considered {
 
 /// The rule of a connection, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explained {
     /// The rule's number, from 1; none if no rule matches.
     pub number: Option<usize>,

@@ -35,6 +35,7 @@ struct Path {
 
 /// Completion times, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Completion {
     /// Mean.
     pub mean_us: u64,
@@ -54,8 +55,10 @@ pub const TOOK_BITS: [u32; 9] = [10, 12, 14, 16, 18, 20, 22, 24, 26];
 
 /// The results of flows to one network, of one size, with one algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StatsRow {
     /// Where to; all of an IP version for the networks that came when there was no more room.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub to: IpNet,
     /// Flows below this size, and not below that of the row before; none for the largest.
     pub below: Option<Bytes>,
@@ -79,8 +82,10 @@ pub struct StatsRow {
 
 /// The path to a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PathRow {
     /// Where to.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub to: IpNet,
     /// Flows that it was seen by.
     pub flows: u64,
@@ -95,6 +100,7 @@ pub struct PathRow {
 
 /// All that was counted.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StatsView {
     /// By network, size and algorithm.
     pub rows: Vec<StatsRow>,

@@ -29,7 +29,7 @@ use std::{convert::Infallible, time::Duration};
 use axum::{
     Extension, Json, Router,
     extract::State,
-    http::{HeaderMap, Method, StatusCode, Uri},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
     middleware,
     response::{IntoResponse, Response},
     routing::{delete, get, patch, post},
@@ -94,6 +94,7 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/notices", delete(acknowledge))
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
+        .route("/openapi.json", get(openapi))
         .route("/v1/events", get(events))
         .with_state(control.clone())
         .merge(cni::router(control.clone()))
@@ -179,6 +180,11 @@ async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {
 
 async fn doctor(State(control): State<Control>) -> Answer<Doctor> {
     ask_within(DOCTOR_TIMEOUT, &control, Request::Doctor).await.map(Json)
+}
+
+/// The description of all routes.
+async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], include_str!("../../../docs/openapi.json"))
 }
 
 async fn export(State(control): State<Control>) -> Answer<Export> {

@@ -9,6 +9,7 @@ use crate::{Client, ClientError, client::segment};
 
 /// An agreement and its state on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgreementStatus {
     /// The terms that bind both parties.
     pub agreement: Agreement,
@@ -32,6 +33,7 @@ pub struct AgreementStatus {
 
 /// An agreement's rates at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InForce {
     /// The guarantee, bit/s.
     pub min: BitRate,
@@ -43,6 +45,7 @@ pub struct InForce {
 
 /// The answer to an offer that is accepted or pending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfferAnswer {
     /// The agreement. It is pending if an operator must decide.
     pub agreement: Agreement,
@@ -54,6 +57,7 @@ pub struct OfferAnswer {
 
 /// The excess of promises over the link, where oversubscription allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Oversubscribed {
     /// The configured factor.
     pub factor: weir_agree::Oversubscription,
@@ -63,6 +67,7 @@ pub struct Oversubscribed {
 
 /// Promised and free bandwidth over time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalendarView {
     /// B_eth, the link's capacity.
     pub link: BitRate,
@@ -80,6 +85,7 @@ pub struct CalendarView {
 
 /// One step of a [`CalendarView`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalendarStep {
     /// Start of the step.
     pub from: Utc,

@@ -8,6 +8,7 @@ use crate::Class;
 
 /// The identity of an attachment: a container and an interface in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CniKey {
     /// The container's id, as the runtime gave it.
     pub container: String,
@@ -23,6 +24,7 @@ impl fmt::Display for CniKey {
 
 /// A container's attachment to a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CniAttachment {
     /// Container and interface.
     #[serde(flatten)]
@@ -49,6 +51,7 @@ pub struct CniAttachment {
 
 /// A value that is asked for, unread.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wish {
     /// The place of the value.
     pub by: WishPlace,
@@ -60,6 +63,7 @@ pub struct Wish {
 
 /// The place where a [`Wish`] stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum WishPlace {
     /// The plugin's configuration on the node.
@@ -86,6 +90,7 @@ impl fmt::Display for Wish {
 
 /// The state of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CniAttached {
     /// The class of the container.
     pub class: Class,
@@ -99,6 +104,7 @@ pub struct CniAttached {
 
 /// The attachments of one network that are to stay. The agent forgets the others of that network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CniKeep {
     /// The name of the network's configuration.
@@ -109,6 +115,7 @@ pub struct CniKeep {
 
 /// The attachments that the agent forgot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CniForgotten {
     /// Those that it knew.
     pub attachments: Vec<CniKey>,

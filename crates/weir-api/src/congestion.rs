@@ -9,6 +9,7 @@ use crate::{Client, ClientError, client::segment};
 
 /// A rule of congestion control, and the classes it applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CongestionRule {
     /// Position in the configuration, from 1.
     pub number: usize,
@@ -27,9 +28,11 @@ pub struct CongestionRule {
 
 /// An order about trials: `POST /v1/congestion/advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AdviceRequest {
     /// The destination network; `None` means all.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub to: Option<IpNet>,
     /// The order.
     pub verb: AdviceVerb,
@@ -37,6 +40,7 @@ pub struct AdviceRequest {
 
 /// The order of an [`AdviceRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AdviceVerb {
     /// Makes the best algorithm the rule.
@@ -51,6 +55,7 @@ pub enum AdviceVerb {
 
 /// The rules of congestion control, with their counters since the agent first had rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CongestionView {
     /// The rules of the configuration.
     pub rules: Vec<CongestionRule>,
@@ -80,6 +85,7 @@ pub struct CongestionView {
 
 /// A connection to explain: `GET /v1/congestion/explain?to=10.1.2.3&container=web&port=443`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CongestionQuery {
     /// The far end.
@@ -94,6 +100,7 @@ pub struct CongestionQuery {
 
 /// The result of `POST /v1/congestion/move`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CongestionMoved {
     /// Connections that changed their algorithm.
     pub moved: u64,

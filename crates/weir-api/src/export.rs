@@ -7,6 +7,7 @@ use crate::ClassKind;
 
 /// A link, a tree of classes, and the traffic of each class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Export {
     /// weir's version.
     pub version: String,
@@ -24,6 +25,7 @@ pub struct Export {
 
 /// A class of HTB. Its rate is the minimum, its ceiling the maximum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExportClass {
     /// The name people use; `link` for the root.
     pub name: String,
@@ -55,6 +57,7 @@ pub struct ExportClass {
 
 /// A filter for IP packets of a class. A packet must match every part given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExportSelector {
     /// Handle of the class.
     pub class: String,

@@ -10,6 +10,7 @@ use hyper::Method;
 
 /// `GET /v1/images`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Images {
     /// Sorted by name.
     pub images: Vec<Image>,
@@ -19,6 +20,7 @@ pub struct Images {
 
 /// An image in the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Image {
     /// Repository and tag, or digest.
     pub image: String,
@@ -42,6 +44,7 @@ pub struct Image {
 
 /// `GET /v1/images/usage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImageUsage {
     /// The address that Docker and containerd ask.
     pub listen: String,
@@ -82,6 +85,7 @@ pub struct ImageUsage {
 
 /// A site whose nodes share one cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImagePop {
     /// The site's name.
     pub name: String,
@@ -99,6 +103,7 @@ pub struct ImagePop {
 
 /// `GET /v1/images/peers`: what one other node answered just now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImagePeer {
     /// The node's address.
     pub node: String,
@@ -115,6 +120,7 @@ pub struct ImagePeer {
 
 /// `POST /v1/images/pin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PinImage {
     /// Image names; `*` matches any text.
     pub pattern: String,
@@ -124,6 +130,7 @@ pub struct PinImage {
 
 /// `POST /v1/images/remove`, `POST /v1/images/warm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NamedImage {
     /// The image's name as users write it: `nginx:1.27`, `ghcr.io/acme/app@sha256:…`.
     pub image: String,
@@ -137,6 +144,7 @@ pub struct NamedImage {
 
 /// `POST /v1/images/prune`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PruneImages {
     /// The bytes that may remain beside images in use and pinned ones.
     pub down_to: Bytes,
@@ -144,6 +152,7 @@ pub struct PruneImages {
 
 /// `POST /v1/images/scrub`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ScrubImages {
     /// Bytes per second at most; `None` means as fast as the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,6 +161,7 @@ pub struct ScrubImages {
 
 /// `POST` and `GET /v1/images/scrub`: the progress of the latest scrub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Scrub {
     /// Blobs checked so far.
     pub blobs: u64,
@@ -172,6 +182,7 @@ pub struct Scrub {
 
 /// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Freed {
     /// Bytes that became free.
     pub freed: Bytes,
@@ -179,6 +190,7 @@ pub struct Freed {
 
 /// `POST /v1/images/pin`: the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pinned {
     /// Whether the pin changed.
     pub changed: bool,
@@ -186,6 +198,7 @@ pub struct Pinned {
 
 /// `POST /v1/images/warm`: the id to ask for progress with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WarmId {
     /// The id.
     pub id: u64,
@@ -193,6 +206,7 @@ pub struct WarmId {
 
 /// `GET /v1/images/warm/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Warming {
     /// The image's full name.
     pub image: String,

@@ -47,6 +47,7 @@
 //! | `GET /metrics` | | Prometheus' text format, or OpenMetrics if `Accept` prefers it |
 //! | `GET /healthz` | | [`Health`]: the agent's loop answers |
 //! | `GET /readyz` | | [`Ready`], with status 503 if the link is not divided as configured |
+//! | `GET /openapi.json` | | the description of all routes in OpenAPI 3.1 (`docs/openapi.json`) |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object per line, or server-sent events if `Accept` asks for `text/event-stream` |
 //!
 //! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML. `Content-Type`

@@ -10,6 +10,7 @@ use crate::shapes::present;
 /// An omitted field stays as it is. `null` removes the value set by hand, so that the configuration applies
 /// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetCapacity {
     /// New capacity of what leaves.
@@ -22,6 +23,7 @@ pub struct SetCapacity {
 
 /// The capacity of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Capacity {
     /// The rate that is divided now.
     pub capacity: BitRate,
@@ -32,6 +34,7 @@ pub struct Capacity {
 
 /// The link's capacities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LinkView {
     /// The device.
     pub device: String,

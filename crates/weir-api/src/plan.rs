@@ -6,6 +6,7 @@ use crate::{Class, ClassKind, PolicyView};
 
 /// The text of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ConfigurationText {
     /// The file's name, for messages. The agent does not open it.
@@ -16,6 +17,7 @@ pub struct ConfigurationText {
 
 /// The effect of a change. An empty plan changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Plan {
     /// Settings beside classes that change, and the sum of the promised minima.
     pub settings: Vec<PlannedSetting>,
@@ -25,6 +27,7 @@ pub struct Plan {
 
 /// A setting that changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlannedSetting {
     /// The section and key.
     pub key: String,
@@ -36,6 +39,7 @@ pub struct PlannedSetting {
 
 /// A class or group that changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlannedChange {
     /// The name in commands and output.
     pub name: String,
@@ -51,6 +55,7 @@ pub struct PlannedChange {
 
 /// The part of a class that a plan compares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlannedState {
     /// The policy in force.
     pub policy: PolicyView,
@@ -74,6 +79,7 @@ pub struct PlannedState {
 
 /// A change that was taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Undone {
     /// When that change was made, milliseconds since the epoch.
     pub made_ms: u64,

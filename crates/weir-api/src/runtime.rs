@@ -7,6 +7,7 @@ use crate::{Client, ClientError};
 
 /// `GET /v1/images/runtime`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RuntimeImages {
     /// The runtime: `docker`.
     pub runtime: String,
@@ -42,6 +43,7 @@ pub struct RuntimeImages {
 
 /// An image that a container runtime keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RuntimeImage {
     /// The runtime's id of it.
     pub id: String,

@@ -5,6 +5,7 @@ use weir_units::{BitRate, Bytes};
 
 /// The kind of sender or traffic that a class stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ClassKind {
     /// A container that a runtime reported.
@@ -29,6 +30,7 @@ pub enum ClassKind {
 
 /// Whether a class sends now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Activity {
     /// The class sent or queued something in the last moments.
@@ -41,6 +43,7 @@ pub enum Activity {
 
 /// The source of a policy's value, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The built-in value.
@@ -59,6 +62,7 @@ pub enum Origin {
 
 /// A policy in force, with the origin of each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PolicyView {
     /// Relative share.
     pub weight: Weight,
@@ -76,6 +80,7 @@ pub struct PolicyView {
 
 /// One sharer of the link, as `weir ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Class {
     /// The name in commands and output.
     pub name: String,
@@ -136,6 +141,7 @@ pub struct Class {
 
 /// A class's part of what arrives by the link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Download {
     /// Whether something arrives for it now.
     pub activity: Activity,
@@ -171,6 +177,7 @@ pub struct Download {
 
 /// The download of the node, which [`Status`] is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DownloadStatus {
     /// Its capacity now.
     pub capacity: BitRate,
@@ -195,6 +202,7 @@ pub struct DownloadStatus {
 
 /// The agent and its link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Status {
     /// weir's version.
     pub version: String,
@@ -267,6 +275,7 @@ pub struct Status {
 
 /// The answer of `/healthz`: the agent's loop answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Health {
     /// True. An agent whose loop does not answer gives an [`Error`] instead.
     pub healthy: bool,
@@ -276,6 +285,7 @@ pub struct Health {
 
 /// The answer of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ready {
     /// Whether the link is divided as configured.
     pub ready: bool,
@@ -288,6 +298,7 @@ pub struct Ready {
 /// An omitted field stays as it is. `null` or `"none"` removes the value of `weir set`, so that the
 /// configuration, label or default applies again.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PolicyChange {
     /// The class's name.
@@ -308,6 +319,7 @@ pub struct PolicyChange {
 
 /// A change to one class's policy of what arrives, as [`PolicyChange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DownChange {
     /// New weight.
@@ -334,6 +346,7 @@ pub(crate) fn present<'de, D: Deserializer<'de>, T: DeserializeOwned>(
 
 /// Changes that are applied together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetPolicies {
     /// One entry per class.
@@ -345,6 +358,7 @@ pub struct SetPolicies {
 
 /// Why a class has its allocation now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explanation {
     /// The class.
     pub class: Class,
@@ -358,6 +372,7 @@ pub struct Explanation {
 
 /// One line of [`Explanation::sharers`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sharer {
     /// Class or group.
     pub name: String,
@@ -371,6 +386,7 @@ pub struct Sharer {
 
 /// The result of `weir doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Doctor {
     /// One line per check.
     pub checks: Vec<Check>,
@@ -378,6 +394,7 @@ pub struct Doctor {
 
 /// One check of `weir doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
     /// The subject of the check.
     pub name: String,
@@ -391,6 +408,7 @@ pub struct Check {
 
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The check passed.
@@ -403,6 +421,7 @@ pub enum Verdict {
 
 /// An event, as `weir events` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Grows by one per event and restarts with the agent.
     pub seq: u64,
@@ -421,6 +440,7 @@ pub struct Event {
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct Error {
     /// The class of the error.

@@ -67,6 +67,7 @@ impl Split {
 
 /// How many times the reservable part may be promised; above 1, at most 100, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Oversubscription(u32);
 

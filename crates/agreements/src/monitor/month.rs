@@ -12,6 +12,7 @@ const HOUR_MS: i64 = 3_600_000;
 
 /// The record of an agreement in a month of UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Month {
     month: Utc,
@@ -37,6 +38,7 @@ pub struct Month {
 
 /// The same of an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Hour {
     /// How long more was waiting than could be sent, ms.

@@ -7,6 +7,7 @@ use crate::Utc;
 
 /// Why a guarantee was not met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// The link carries less than it is configured to: its own queue was full.
@@ -43,6 +44,7 @@ impl fmt::Display for Cause {
 ///
 /// Invariants: `start < end`; `violated <= end - start`; `worst >= mean` but for rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Violation {
     /// When it began.

@@ -12,6 +12,7 @@ use crate::{Agreement, Month, Utc, Violation};
 
 /// An agreement's month. As JSON it is this; [`Report::html`] is for people.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     /// The agreement's id.
     pub agreement: String,

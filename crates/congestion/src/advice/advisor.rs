@@ -144,6 +144,7 @@ pub struct Assignment {
 
 /// An algorithm of a trial, in figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ArmView {
     /// The algorithm.
     pub action: String,
@@ -163,6 +164,7 @@ pub struct ArmView {
 
 /// A size of flows in a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SizeView {
     /// Flows below it, and not below the one before; none for the largest.
     pub below: Option<Bytes>,
@@ -172,6 +174,7 @@ pub struct SizeView {
 
 /// How much longer something takes, 0.1 for 10 % longer: as measured, and between what bounds it is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interval {
     /// As measured.
     pub estimate: f64,
@@ -196,8 +199,10 @@ impl From<Effect> for Interval {
 
 /// A network's trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AdviceView {
     /// The network.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub to: IpNet,
     /// `baseline`, `trying`, `raising`, `watching` or `settled`.
     pub stage: String,

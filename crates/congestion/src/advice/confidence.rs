@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How often something came true, of independent trials.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Proportion {
     trials: u64,
     hits: u64,
@@ -80,6 +81,7 @@ fn ln_beta(a: f64, b: f64) -> f64 {
 
 /// The mean of independent values.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mean {
     count: u64,
     mean: f64,
@@ -139,6 +141,7 @@ fn half_width(n: f64, variance: f64, narrowest_at: f64, alpha: f64) -> f64 {
 /// The mean of values that come in turns: those of one turn have something in common, the weather of
 /// their time, so that only turns are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnMean {
     turns: u64,
     /// Over turns, with `n` values that sum up to `s` in each: n, s, n^2, n s, s^2.
@@ -200,11 +203,13 @@ impl TurnMean {
 
 /// A difference, and how far from it the true one may be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Effect {
     /// As measured, natural logarithm of a ratio of times.
     pub estimate: f64,
     /// Half the width of its interval; infinite if anything is possible.
     #[serde(with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub within: f64,
 }
 

@@ -22,6 +22,7 @@ pub(super) const SCREENED: u64 = 600;
 
 /// How a part of time is used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Turn {
     /// All flows use what the rules say.
     #[serde(rename = "Calm")]

@@ -96,6 +96,7 @@ impl fmt::Display for Drop {
 /// Too many flows of a size take about a tenth more than the 99th percentile. A few more could move
 /// it, so that nothing can be tried without that risk.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OnTheEdge {
     /// Which size.
     pub size: usize,
@@ -117,6 +118,7 @@ impl fmt::Display for OnTheEdge {
 
 /// Why nothing more is tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Settled {
     /// Nothing that was tried is better.
     Best,

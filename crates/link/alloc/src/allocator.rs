@@ -10,6 +10,7 @@ use crate::{
 
 /// The way of dividing a link, by the name that the configuration uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocatorKind {
     /// `water-filling`: weighted max-min fairness with floors and ceilings. The default: it is

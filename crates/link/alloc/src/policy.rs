@@ -55,6 +55,17 @@ impl FromStr for Weight {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Weight {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Weight".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "integer", "minimum": 1, "maximum": Weight::MAX })
+    }
+}
+
 impl Serialize for Weight {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u32(self.get())

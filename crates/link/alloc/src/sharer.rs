@@ -34,6 +34,7 @@ impl Sharer {
 /// A class that could be named twice gets the first of this list that holds. For a member
 /// of a group the word is about its place in the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
     /// It asks for nothing.

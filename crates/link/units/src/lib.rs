@@ -10,6 +10,8 @@ mod error;
 mod framing;
 mod handle;
 mod rate;
+#[cfg(feature = "schema")]
+mod schema;
 mod size;
 mod time;
 

@@ -45,10 +45,8 @@ impl Access {
 
 /// All routes with their rights. A route that is missing here answers no caller.
 ///
-/// The right `own` lets a caller end and renew its own agreements. Those of other users need `admin`.
-///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 59] = [
+pub(super) const ROUTES: [(&str, &str, Right); 60] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
@@ -74,6 +72,7 @@ pub(super) const ROUTES: [(&str, &str, Right); 59] = [
     ("POST", "/v1/cni/keep", Operate),
     ("GET", "/healthz", Read),
     ("GET", "/readyz", Read),
+    ("GET", "/openapi.json", Read),
     ("GET", "/v1/congestion", Read),
     ("GET", "/v1/congestion/explain", Read),
     ("GET", "/v1/congestion/flows", Read),
@@ -249,5 +248,25 @@ mod tests {
         );
         assert!(refusal(&Method::GET, path, Read, 1000, None).contains("has no right here"));
         assert_eq!(needed(&Method::PUT, path), None);
+    }
+
+    #[test]
+    fn the_description_has_each_route_with_its_right() {
+        let description: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../docs/openapi.json")).unwrap();
+        let mut described = Vec::new();
+        for (path, operations) in description["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                let right = operation["x-weir-right"].as_str().unwrap().to_owned();
+                described.push((method.to_uppercase(), path.clone(), right));
+            }
+        }
+        let mut routes: Vec<_> = ROUTES
+            .iter()
+            .map(|(method, path, right)| (method.to_string(), path.to_string(), right.key().to_owned()))
+            .collect();
+        described.sort();
+        routes.sort();
+        assert_eq!(described, routes);
     }
 }
