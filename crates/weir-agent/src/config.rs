@@ -18,6 +18,7 @@ use std::{
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
 use weir_datapath::engine;
+use weir_discovery::units::{SliceName, UnitName};
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::{BitRate, Framing};
 
@@ -262,6 +263,10 @@ pub(crate) struct ClassConfig {
     pub(crate) group: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) cgroup: Option<PathBuf>,
+    /// A unit of systemd, by its cgroup.
+    pub(crate) unit: Option<UnitName>,
+    /// A slice of systemd, by its cgroup.
+    pub(crate) slice: Option<SliceName>,
     /// Selectors of its packets, from any sender.
     #[serde(default, rename = "match", deserialize_with = "selector::one_or_more")]
     pub(crate) selectors: Vec<Selector>,
@@ -293,7 +298,12 @@ impl ClassConfig {
 
     /// Whether the class itself names its traffic, not a container.
     pub(crate) fn is_static(&self) -> bool {
-        self.interface.is_some() || self.cgroup.is_some() || !self.selectors.is_empty()
+        self.interface.is_some() || self.names_processes() || !self.selectors.is_empty()
+    }
+
+    /// Whether the class is one of processes of this host.
+    pub(crate) fn names_processes(&self) -> bool {
+        self.cgroup.is_some() || self.unit.is_some() || self.slice.is_some()
     }
 }
 

@@ -89,6 +89,31 @@ impl Cgroup2 {
         &self.mount
     }
 
+    /// The whole hierarchy at a directory, for tests.
+    #[cfg(test)]
+    pub(crate) fn at(mount: &Path) -> Cgroup2 {
+        Cgroup2 { mount: mount.to_owned(), root: "/".into() }
+    }
+
+    /// The directory of a path in the hierarchy.
+    #[must_use]
+    pub fn directory(&self, path: &Path) -> PathBuf {
+        self.mount.join(self.inside(path))
+    }
+
+    /// The directories between the mount and a cgroup, without the cgroup's own. The cgroup appears in them.
+    #[must_use]
+    pub fn parents(&self, path: &Path) -> Vec<PathBuf> {
+        let dir = self.directory(path);
+        let above = dir.ancestors().skip(1);
+        above.take_while(|dir| dir.starts_with(&self.mount)).map(Path::to_owned).collect()
+    }
+
+    /// A path in the hierarchy as one below the mount.
+    fn inside<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.root).or_else(|_| path.strip_prefix("/")).unwrap_or(path)
+    }
+
     /// The cgroup at a path in the hierarchy, such as `/system.slice/backup.service`.
     ///
     /// # Errors
@@ -97,7 +122,7 @@ impl Cgroup2 {
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(CgroupError::NotInside(path.to_owned()));
         }
-        let inside = path.strip_prefix(&self.root).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
+        let inside = self.inside(path);
         let dir = self.mount.join(inside);
         let found = fs::metadata(&dir).ok().filter(fs::Metadata::is_dir);
         let meta = found

@@ -8,6 +8,7 @@
 //! **Invariant**: nothing is ever run or changed in a container, nor is its namespace entered.
 
 pub mod cgroup;
+pub mod cgroup_events;
 pub mod containerd;
 pub mod docker;
 #[cfg(feature = "fuzzing")]
@@ -15,6 +16,7 @@ pub use docker::fuzz;
 pub mod labels;
 pub mod netns;
 pub mod ports;
+pub mod units;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

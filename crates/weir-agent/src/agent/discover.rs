@@ -11,7 +11,7 @@ use weir_api::ClassKind;
 use weir_bpf::LocalPrefix;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
-    cgroup::{self, Cgroup2},
+    cgroup::Cgroup2,
     combine,
     docker::Snapshot,
     namespace,
@@ -22,7 +22,12 @@ use weir_netlink::{InterfaceAddress, Link, Netlink, NetlinkError};
 use weir_units::Instant;
 
 use super::class_key::{ClassKey, ClassSource};
-use super::{class_table::discovered::DiscoveredClass, cni::Fate, unclaimed::Unclaimed};
+use super::{
+    class_table::discovered::DiscoveredClass,
+    cni::Fate,
+    processes::{self, Awaited},
+    unclaimed::Unclaimed,
+};
 use crate::config::{Config, Granted, Layer, RESERVED, grant};
 
 /// The result of a discovery.
@@ -41,6 +46,8 @@ pub(crate) struct Discovery {
     pub(crate) addresses: BTreeMap<IpAddr, ClassKey>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
+    /// Where cgroups of classes appear.
+    pub(crate) cgroups: Awaited,
     /// The uplink, if it exists.
     pub(crate) uplink: Option<Link>,
     /// The largest MTU of all ports.
@@ -112,7 +119,7 @@ pub(crate) fn discover(
                     claim.problem = Some("it shares another container's network and that one's class".into())
                 }
             },
-            Location::HostNetwork { cgroup, .. } => resolve(&mut claim, cgroups.as_ref(), cgroup),
+            Location::HostNetwork { cgroup, .. } => processes::resolve(&mut claim, cgroups.as_ref(), cgroup),
             Location::Interface(_) | Location::Cgroup(_) => {}
         }
         discovery.classes.push(claim);
@@ -121,10 +128,10 @@ pub(crate) fn discover(
         let mut claim = DiscoveredClass {
             source: ClassSource::Config,
             name: class.name.clone(),
-            kind: match (&class.interface, &class.cgroup) {
+            kind: match (&class.interface, class.names_processes()) {
                 (Some(_), _) => ClassKind::Interface,
-                (None, Some(_)) => ClassKind::Cgroup,
-                (None, None) => ClassKind::Selector,
+                (None, true) => ClassKind::Cgroup,
+                (None, false) => ClassKind::Selector,
             },
             group: class.group.clone(),
             label: Layer::default(),
@@ -149,8 +156,8 @@ pub(crate) fn discover(
                 }
             }
         }
-        if let Some(path) = &class.cgroup {
-            resolve(&mut claim, cgroups.as_ref(), path);
+        if class.names_processes() {
+            processes::place(&mut claim, class, cgroups.as_ref(), &mut discovery.cgroups);
         }
         discovery.classes.push(claim);
     }
@@ -303,22 +310,6 @@ fn miss_containers(discovered: &mut [DiscoveredClass]) {
                 format!("there is no container {name} (its packets are selected as soon as it appears)");
             discovered[i].problem = Some(why);
         }
-    }
-}
-
-fn resolve(
-    claim: &mut DiscoveredClass,
-    mount: Result<&Cgroup2, &cgroup::CgroupError>,
-    path: &std::path::Path,
-) {
-    match mount.map(|m| m.resolve(path)) {
-        Ok(Ok(cgroup)) if (1..=8).contains(&cgroup.level) => claim.cgroups.push((cgroup.id, cgroup.level)),
-        Ok(Ok(cgroup)) => {
-            claim.problem =
-                Some(format!("cgroup {} is at depth {}, weir sees 1 to 8", path.display(), cgroup.level));
-        }
-        Ok(Err(e)) => claim.problem = Some(e.to_string()),
-        Err(e) => claim.problem = Some(e.to_string()),
     }
 }
 

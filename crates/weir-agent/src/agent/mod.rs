@@ -36,6 +36,7 @@ mod link_state;
 mod lock;
 mod pace;
 mod plan;
+mod processes;
 mod promises;
 mod reconcile;
 mod reload;
@@ -77,6 +78,7 @@ use self::{
     effects::Effects,
     events::EventLog,
     history::History,
+    processes::CgroupWatch,
     promises::Promises,
     store::Store,
     unclaimed::Unclaimed,
@@ -119,6 +121,8 @@ struct Agent {
     /// The containers that the CNI plugin reported.
     cni: CniContainers,
     unclaimed: Unclaimed,
+    /// The cgroups of classes.
+    cgroups: CgroupWatch,
     /// When the node's classes were last discovered.
     discovered_at: Instant,
     /// Warnings of the last discovery.
@@ -240,6 +244,10 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.pending.rediscover = true;
                 agent.turn();
             }
+            () = agent.cgroups.changed() => {
+                agent.pending.rediscover = true;
+                agent.turn();
+            }
             Ok((kind, what)) = events.recv() => agent.event(kind, None, what),
         }
     }
@@ -313,6 +321,7 @@ impl Agent {
             docker,
             cni,
             unclaimed: Unclaimed::default(),
+            cgroups: CgroupWatch::default(),
             discovered_at: Instant::default(),
             warnings: Vec::new(),
             events: EventLog::new(),
@@ -400,7 +409,7 @@ impl Agent {
             unclaimed: &mut self.unclaimed,
             now,
         };
-        let discovery = match discover::discover(&mut self.datapath.netlink, config, sources, uplink) {
+        let mut discovery = match discover::discover(&mut self.datapath.netlink, config, sources, uplink) {
             Ok(discovery) => discovery,
             Err(e) => {
                 tracing::warn!("cannot look at this node: {}", chain(&e));
@@ -410,6 +419,7 @@ impl Agent {
         };
         self.discovered_at = now;
         self.pending.rediscover = self.cni.follow(&discovery.fates);
+        self.pending.rediscover |= self.cgroups.follow(std::mem::take(&mut discovery.cgroups));
         let device = &self.classes.config().link.device;
         let link = self.datapath.follow_link(device, discovery.uplink.as_ref());
         let woken = self.datapath.wake();
@@ -442,6 +452,7 @@ impl Agent {
         self.apply_congestion_rules(&discovery);
         self.publish_remarks(&discovery.classes);
         self.warnings = discovery.warnings;
+        self.warnings.extend(self.cgroups.failure().map(str::to_owned));
         self.save_created();
     }
 

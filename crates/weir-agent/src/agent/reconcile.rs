@@ -8,6 +8,7 @@ use weir_netlink::Link;
 use weir_units::{Instant, chain};
 
 use super::{Agent, datapath::Datapath, effects::Effects, link_state::LinkState};
+use crate::config::ClassConfig;
 
 /// The interval between two checks of the attachments and of the programs' maps. Together with a tick
 /// it is less than the second within which damage is repaired or reported. While no class sends, ticks
@@ -177,7 +178,7 @@ impl Agent {
                 .entries()
                 .values()
                 .any(|e| e.class.problem.is_some() || !e.class.cgroups.is_empty())
-            || self.classes.config().classes.iter().any(|c| c.cgroup.is_some());
+            || self.classes.config().classes.iter().any(ClassConfig::names_processes);
         self.follow_up(Effects::rediscover(is_incomplete));
     }
 }

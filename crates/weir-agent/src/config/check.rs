@@ -64,6 +64,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     let mut classes = BTreeSet::new();
     let mut interfaces = BTreeMap::new();
+    let mut units = BTreeMap::new();
     for class in &config.classes {
         let what = format!("[[class]] {}", class.name);
         let bare = class.name.split_once(':').map_or(class.name.as_str(), |(_, name)| name);
@@ -83,6 +84,20 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             && let Some(other) = interfaces.insert(interface.as_str(), class.name.as_str())
         {
             return Err(fault(what, format!("interface {interface} belongs to class {other} already")));
+        }
+        if [class.cgroup.is_some(), class.unit.is_some(), class.slice.is_some()]
+            .map(usize::from)
+            .iter()
+            .sum::<usize>()
+            > 1
+        {
+            return Err(fault(what, "cgroup, unit and slice name the same processes: leave one of them"));
+        }
+        let unit = class.unit.as_ref().map(|unit| format!("unit {unit}"));
+        if let Some(unit) = unit.or_else(|| class.slice.as_ref().map(|slice| format!("slice {slice}")))
+            && let Some(other) = units.insert(unit.clone(), class.name.as_str())
+        {
+            return Err(fault(what, format!("{unit} belongs to class {other} already")));
         }
         class.layer().policy().map_err(|e| fault(what, e))?;
     }
@@ -209,8 +224,8 @@ fn check_selectors(classes: &[ClassConfig]) -> Result<(), Fault> {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for class in classes.iter().filter(|class| !class.selectors.is_empty()) {
         let what = |selector: &Selector| format!("[[class]] {}: match {selector}", class.name);
-        if class.interface.is_some() || class.cgroup.is_some() {
-            let detail = "cannot be combined with interface or cgroup: give those a class of their own and \
+        if class.interface.is_some() || class.names_processes() {
+            let detail = "cannot be combined with interface, cgroup, unit or slice: give those a class of their own and \
                 name it as `container` of the match";
             return Err(fault(format!("[[class]] {}: match", class.name), detail));
         }

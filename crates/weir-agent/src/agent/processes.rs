@@ -1,0 +1,160 @@
+//! Classes of processes: their cgroups, and the events that tell when those appear and go.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io,
+    path::{Component, Path, PathBuf},
+};
+
+use tokio::io::unix::AsyncFd;
+use weir_discovery::{
+    cgroup::{Cgroup2, CgroupError},
+    cgroup_events::CgroupEvents,
+    units,
+};
+
+use super::class_table::discovered::DiscoveredClass;
+use crate::config::ClassConfig;
+
+/// The deepest cgroup that the classifier knows.
+const MAX_LEVEL: u32 = 8;
+
+/// Where cgroups appear that classes wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited {
+    /// The directories.
+    directories: BTreeSet<PathBuf>,
+    /// The names of the cgroups.
+    names: BTreeSet<OsString>,
+}
+
+impl Awaited {
+    /// A cgroup at this path, and those above it.
+    fn path(&mut self, mount: &Cgroup2, path: &Path) {
+        self.directories.extend(mount.parents(path));
+        let names = path.components().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            _ => None,
+        });
+        self.names.extend(names);
+    }
+}
+
+/// Finds the cgroup of a class with `cgroup`, `unit` or `slice`.
+pub(super) fn place(
+    claim: &mut DiscoveredClass,
+    class: &ClassConfig,
+    mount: Result<&Cgroup2, &CgroupError>,
+    awaited: &mut Awaited,
+) {
+    let found = match mount {
+        Ok(found) => found,
+        Err(e) => {
+            claim.problem = Some(e.to_string());
+            return;
+        }
+    };
+    if let Some(path) = &class.cgroup {
+        awaited.path(found, path);
+        resolve(claim, mount, path);
+    }
+    if let Some(slice) = &class.slice {
+        let path = slice.cgroup();
+        awaited.path(found, &path);
+        resolve(claim, mount, &path);
+        if claim.cgroups.is_empty() && found.resolve(&path).is_err() {
+            claim.problem = Some(format!(
+                "slice {slice} has no cgroup {} (its processes are caught as soon as it has one)",
+                path.display()
+            ));
+        }
+    }
+    if let Some(unit) = &class.unit {
+        let search = units::search(found, unit);
+        awaited.directories.extend(search.places);
+        awaited.names.insert(search.name);
+        match search.cgroup {
+            Some(path) => resolve(claim, mount, &path),
+            None => {
+                claim.problem =
+                    Some(format!("unit {unit} does not run (its processes are caught as soon as it starts)"));
+            }
+        }
+    }
+}
+
+/// Takes a cgroup for a class.
+pub(super) fn resolve(claim: &mut DiscoveredClass, mount: Result<&Cgroup2, &CgroupError>, path: &Path) {
+    match mount.map(|m| m.resolve(path)) {
+        Ok(Ok(cgroup)) if (1..=MAX_LEVEL).contains(&cgroup.level) => {
+            claim.cgroups.push((cgroup.id, cgroup.level));
+        }
+        Ok(Ok(cgroup)) => {
+            let (path, level) = (path.display(), cgroup.level);
+            claim.problem = Some(format!("cgroup {path} is at depth {level}, weir sees 1 to {MAX_LEVEL}"));
+        }
+        Ok(Err(e)) => claim.problem = Some(e.to_string()),
+        Err(e) => claim.problem = Some(e.to_string()),
+    }
+}
+
+/// Watches the cgroups that classes wait for. Without it the agent looks at them in each reconciliation.
+#[derive(Default)]
+pub(super) struct CgroupWatch {
+    /// `None` until a class names processes.
+    events: Option<AsyncFd<CgroupEvents>>,
+    /// The reason why nothing is watched.
+    failure: Option<String>,
+}
+
+impl CgroupWatch {
+    /// Follows the cgroups of a discovery. The answer is whether another discovery is due: something may have
+    /// appeared before the watch began.
+    pub(super) fn follow(&mut self, awaited: Awaited) -> bool {
+        if self.events.is_none() && awaited.directories.is_empty() {
+            return false;
+        }
+        let failure = match self.watch(awaited) {
+            Ok(is_due) => return is_due,
+            Err(e) => format!("cannot watch cgroups: {e} (their changes count within a second)"),
+        };
+        if self.failure.as_ref() != Some(&failure) {
+            tracing::warn!("{failure}");
+        }
+        self.failure = Some(failure);
+        false
+    }
+
+    fn watch(&mut self, awaited: Awaited) -> io::Result<bool> {
+        if self.events.is_none() {
+            // SAFETY: `CgroupEvents` owns its descriptor and always answers with the same one. It is not taken
+            // out of the `AsyncFd`.
+            self.events = Some(unsafe { AsyncFd::register(CgroupEvents::open()?) }?);
+        }
+        let is_due = match &mut self.events {
+            Some(events) => events.get_mut().watch(awaited.directories, awaited.names)?,
+            None => false,
+        };
+        self.failure = None;
+        Ok(is_due)
+    }
+
+    /// Waits for a change that matters, or without end if nothing is watched.
+    pub(super) async fn changed(&mut self) {
+        let Some(events) = &mut self.events else { return std::future::pending().await };
+        while let Ok(mut ready) = events.readable_mut().await {
+            let matters = ready.get_inner_mut().drain();
+            ready.clear_ready();
+            if matters {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// The reason why nothing is watched.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+}
