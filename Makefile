@@ -5,6 +5,7 @@
 #   make test-all  also test-rest (other suites with real traffic, release builds) and test-vm
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel or virtual time, under qemu
+#   make test-runtimes  classes of real Podman and containerd
 #   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
 #   make lint    formatting, clippy, licences and advisories, documentation
@@ -47,7 +48,7 @@ BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd build-rest conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-runtimes build-rest conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -73,7 +74,7 @@ demo: release
 
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
 # The program is the debug build of the tests.
-SHORT := active api auto bad_input capacity change cni congestion_rules docker drift faults images input lifecycle plan promise socket state
+SHORT := active api auto bad_input capacity change cni congestion_rules docker drift faults images input lifecycle plan promise socket sources state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
 # `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
 BESIDE_GUESTS := api bad_input congestion_rules drift images input plan socket state
@@ -82,7 +83,9 @@ DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 RELEASE_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh
 SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard testing/netns/tests/*/main.rs))))
 
-REST := $(filter-out $(SHORT) $(VIRTUAL),$(SUITES))
+# Suites of container runtimes that are packages of their own.
+RUNTIMES := runtimes
+REST := $(filter-out $(SHORT) $(VIRTUAL) $(RUNTIMES),$(SUITES))
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.) Classes whose
@@ -95,7 +98,7 @@ test: test-unit
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-beside test-escape
 	$(BEFORE_TRAFFIC)
 	WEIR_ENGINES=htb WEIR_TESTS="$(filter-out $(BESIDE_GUESTS),$(SHORT))" $(DEBUG_RUN)
-	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," \
+	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," "that of make test-runtimes: $(RUNTIMES)," \
 		"engines other than htb"
 
 test-beside:
@@ -111,7 +114,12 @@ test-unit:
 	scripts/test-unit.sh
 
 # Everything but NOT_YET.
-test-all: test test-rest test-vm
+test-all: test test-rest test-vm test-runtimes
+
+# Real Podman and containerd, for half a minute.
+test-runtimes: build-tests
+	scripts/install-deps.sh runtimes
+	WEIR_ENGINES=htb WEIR_REPORT=runtimes WEIR_TESTS="$(RUNTIMES)" $(DEBUG_RUN)
 
 # What `make test` and `make test-vm` leave out. Of engine user its faults, its forwarder, its latency and its
 # thread's priority run. (All of it: WEIR_ENGINES=user WEIR_TESTS="conformance active latency" scripts/test-netns.sh

@@ -4,6 +4,7 @@ mod access;
 mod agreements;
 mod api;
 mod check;
+mod discover;
 mod download;
 mod fault;
 mod framing;
@@ -30,6 +31,7 @@ pub use access::Rights;
 pub(crate) use access::{Access, GROUP, Right};
 pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use api::Api;
+pub(crate) use discover::Discover;
 pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
 
@@ -224,24 +226,6 @@ impl Default for Agent {
     }
 }
 
-/// `[discover]`
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Discover {
-    #[serde(deserialize_with = "docker")]
-    pub(crate) docker: Option<PathBuf>,
-    #[serde(deserialize_with = "netns")]
-    pub(crate) netns: Option<Vec<String>>,
-}
-
-impl Default for Discover {
-    fn default() -> Discover {
-        Discover { docker: Some(DOCKER_SOCKET.into()), netns: Some(vec!["*".to_owned()]) }
-    }
-}
-
-const DOCKER_SOCKET: &str = "/run/docker.sock";
-
 /// `[[group]]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -329,32 +313,6 @@ fn one() -> u32 {
 
 fn delay_ms() -> u32 {
     50
-}
-
-fn docker<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "true, false or the path of Docker's socket")]
-    enum Raw {
-        Switch(bool),
-        Path(PathBuf),
-    }
-    Ok(match Raw::deserialize(deserializer)? {
-        Raw::Switch(on) => on.then(|| DOCKER_SOCKET.into()),
-        Raw::Path(path) => Some(path),
-    })
-}
-
-fn netns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "true, false or a list of namespace names and patterns")]
-    enum Raw {
-        Switch(bool),
-        Names(Vec<String>),
-    }
-    Ok(match Raw::deserialize(deserializer)? {
-        Raw::Switch(on) => on.then(|| vec!["*".to_owned()]),
-        Raw::Names(names) => Some(names),
-    })
 }
 
 /// The error of a file that cannot be used.

@@ -57,6 +57,8 @@ pub struct Config {
     link: String,
     netns: Option<Vec<String>>,
     docker: Option<PathBuf>,
+    /// More lines of `[discover]`.
+    discover: String,
     sections: String,
     awaited: Vec<String>,
     /// The words before the program's name.
@@ -72,6 +74,7 @@ impl Config {
             link: String::new(),
             netns: None,
             docker: None,
+            discover: String::new(),
             sections: String::new(),
             awaited: Vec::new(),
             before: Vec::new(),
@@ -101,6 +104,13 @@ impl Config {
     #[must_use]
     pub fn docker(self, socket: &Path) -> Config {
         Config { docker: Some(socket.to_owned()), ..self }
+    }
+
+    /// More lines of the section `[discover]`.
+    #[must_use]
+    pub fn discover(mut self, lines: &str) -> Config {
+        let _ = writeln!(self.discover, "{lines}");
+        self
     }
 
     /// A command that runs the program, such as `env NAME=VALUE`.
@@ -139,10 +149,11 @@ impl Config {
         format!(
             "[link]\ndevice = \"{UPLINK}\"\ncapacity = \"{}bit\"\n{engine}{link}\n\
              [agent]\nsocket = \"{dir}/weir.sock\"\nstate = \"{dir}/state\"\n\n\
-             [discover]\ndocker = {}\nnetns = {}\n\n{}",
+             [discover]\ndocker = {}\nnetns = {}\n{}\n{}",
             self.capacity.bits_per_sec(),
             self.docker.as_ref().map_or("false".to_owned(), |socket| format!("{socket:?}")),
             self.netns.as_deref().map_or("false".to_owned(), list),
+            self.discover,
             self.sections,
         )
     }

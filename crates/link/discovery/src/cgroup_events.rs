@@ -82,7 +82,7 @@ impl CgroupEvents {
         while let Ok(event) = reader.next() {
             let flags = event.events();
             if flags.contains(ReadFlags::IGNORED) {
-                // The directory is gone. One that comes in its place is watched anew.
+                // The directory is gone. A new directory in its place gets a new watch.
                 let known = self.watched.len();
                 self.watched.retain(|_, watch| *watch != event.wd());
                 matters |= self.watched.len() < known;

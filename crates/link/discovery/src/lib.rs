@@ -15,7 +15,9 @@ pub mod docker;
 pub use docker::fuzz;
 pub mod labels;
 pub mod netns;
+mod node;
 pub mod ports;
+pub mod runtime;
 pub mod units;
 
 use std::{
@@ -64,10 +66,27 @@ pub enum Source {
     Cni,
     /// dockerd.
     Docker,
+    /// Podman, by its socket of Docker's API.
+    Podman,
+    /// containerd, by its own socket.
+    Containerd,
     /// The directory of named network namespaces.
     Netns,
     /// The configuration file.
     Config,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Source::Cni => "cni",
+            Source::Docker => "docker",
+            Source::Podman => "podman",
+            Source::Containerd => "containerd",
+            Source::Netns => "netns",
+            Source::Config => "config",
+        })
+    }
 }
 
 /// Where a [`Found`]'s packets can be caught.
@@ -126,13 +145,13 @@ pub enum Warning {
         /// The attempt.
         why: String,
     },
-    /// Docker does not tell about this one. If it was known before, it stays as it was.
+    /// The runtime does not tell about this one. If it was known before, it stays as it was.
     #[error("container {id} may be out of date: {why}")]
     NoAnswer {
         /// Its id.
         id: String,
-        /// Docker's answer.
-        why: docker::Unavailable,
+        /// Its answer.
+        why: runtime::Unavailable,
     },
     /// Two names for one namespace: one class, under the first name.
     #[error("network namespace {name} is the same as {first}, whose class it shares")]
@@ -165,6 +184,49 @@ pub fn combine(attached: &[Found], containers: &[Found], namespaces: &[Found]) -
         all.extend(source.iter().filter(is_free).cloned());
     }
     all
+}
+
+/// Puts the containers of several runtimes together, each of them once. The first runtime that tells of a container
+/// has it, and the labels of a later one count where the first says nothing. Of two containers of one name from
+/// several sockets of one runtime, the later one has its id behind the name.
+#[must_use]
+pub fn merge(containers: Vec<Found>) -> Vec<Found> {
+    let mut all: Vec<Found> = Vec::new();
+    let mut places: BTreeMap<Place, usize> = BTreeMap::new();
+    let mut names: BTreeSet<(Source, String)> = BTreeSet::new();
+    for mut found in containers {
+        let place = place(&found);
+        let first = place.as_ref().and_then(|place| places.get(place)).copied();
+        if let Some(first) = first.filter(|first| all[*first].source != found.source) {
+            all[first] = with_labels(all[first].clone(), &found);
+            continue;
+        }
+        if !names.insert((found.source, found.name.clone())) {
+            let id: String = found.id.chars().take(12).collect();
+            found.name = format!("{}@{id}", found.name);
+            names.insert((found.source, found.name.clone()));
+        }
+        if let (Some(place), None) = (place, first) {
+            places.insert(place, all.len());
+        }
+        all.push(found);
+    }
+    all
+}
+
+/// The part of a container that two runtimes report alike.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Netns(NsId),
+    Cgroup(PathBuf),
+}
+
+fn place(found: &Found) -> Option<Place> {
+    match &found.location {
+        Location::Netns(netns) => Some(Place::Netns(netns.id)),
+        Location::HostNetwork { cgroup, .. } => Some(Place::Cgroup(cgroup.clone())),
+        _ => None,
+    }
 }
 
 /// The network namespace of a sender that has its own.
@@ -238,6 +300,29 @@ mod tests {
         let (linked, other) = (found("link", Source::Netns, 1), found("blue", Source::Netns, 2));
         let all = combine(&[], &[web.clone(), hosted.clone()], &[linked, other.clone()]);
         assert_eq!(all, [web, hosted, other]);
+    }
+
+    #[test]
+    fn a_container_of_two_runtimes_is_one_class_and_names_stay_apart() {
+        let mut first = found("web", Source::Docker, 1);
+        first.policy.weight = weir_share::Weight::new(3).ok();
+        let mut same = found("c1", Source::Containerd, 1);
+        same.policy.weight = weir_share::Weight::new(9).ok();
+        same.policy.max = Some(weir_units::BitRate::mbit(5));
+        let mut other = found("web", Source::Podman, 2);
+        other.id = "0123456789abcdef".to_owned();
+        let second = Found { id: "fedcba9876543210".to_owned(), ..found("web", Source::Podman, 3) };
+        let all = merge(vec![first.clone(), other, second, same]);
+        let names: Vec<(Source, &str)> =
+            all.iter().map(|found| (found.source, found.name.as_str())).collect();
+        assert_eq!(
+            names,
+            [(Source::Docker, "web"), (Source::Podman, "web"), (Source::Podman, "web@fedcba987654")]
+        );
+        assert_eq!(
+            (all[0].policy.weight, all[0].policy.max),
+            (first.policy.weight, Some(weir_units::BitRate::mbit(5)))
+        );
     }
 
     #[test]

@@ -13,25 +13,39 @@ pub(crate) enum ClassSource {
     Cni,
     /// A class of the configuration, by interface, cgroup or selector.
     Config,
+    /// A container of containerd's own clients, or a pod that CNI did not report.
+    Containerd,
     Docker,
     /// A group of classes.
     Group,
     /// A named network namespace.
     Netns,
+    Podman,
     /// One of weir's own classes: host, default, control.
     Weir,
 }
 
 impl ClassSource {
-    const ALL: [ClassSource; 8] = [
+    const ALL: [ClassSource; 10] = [
         ClassSource::Absent,
         ClassSource::Agreement,
         ClassSource::Cni,
         ClassSource::Config,
+        ClassSource::Containerd,
         ClassSource::Docker,
         ClassSource::Group,
         ClassSource::Netns,
+        ClassSource::Podman,
         ClassSource::Weir,
+    ];
+    /// The sources of the node that report senders, in the order of their precedence.
+    pub(crate) const DISCOVERED: [ClassSource; 6] = [
+        ClassSource::Config,
+        ClassSource::Cni,
+        ClassSource::Docker,
+        ClassSource::Podman,
+        ClassSource::Containerd,
+        ClassSource::Netns,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -40,16 +54,23 @@ impl ClassSource {
             ClassSource::Agreement => "agreement",
             ClassSource::Cni => "cni",
             ClassSource::Config => "config",
+            ClassSource::Containerd => "containerd",
             ClassSource::Docker => "docker",
             ClassSource::Group => "group",
             ClassSource::Netns => "netns",
+            ClassSource::Podman => "podman",
             ClassSource::Weir => "weir",
         }
     }
 
     /// Whether a class of this source sends as a container does: a source of the node reported it.
-    pub(crate) const fn is_discovered(self) -> bool {
-        matches!(self, ClassSource::Cni | ClassSource::Config | ClassSource::Docker | ClassSource::Netns)
+    pub(crate) fn is_discovered(self) -> bool {
+        ClassSource::DISCOVERED.contains(&self)
+    }
+
+    /// Whether a container runtime reported the class, which answers some time after the agent's start.
+    pub(crate) const fn is_runtime(self) -> bool {
+        matches!(self, ClassSource::Containerd | ClassSource::Docker | ClassSource::Podman)
     }
 }
 
@@ -148,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_text_without_a_known_source_is_no_key() {
-        for text in ["web", "", "podman:web", ":web", "Docker:web"] {
+        for text in ["web", "", "lxd:web", ":web", "Docker:web"] {
             assert_eq!(ClassKey::parse(text), None, "{text}");
         }
     }

@@ -208,14 +208,14 @@ impl ClassTable {
         &self.entries
     }
 
-    /// Replaces the present classes. Without `docker_told`, `discovered` may lack containers with
+    /// Replaces the present classes. Without `is_complete`, `discovered` may lack containers with
     /// a promised minimum. Their promises are kept.
-    pub(crate) fn update(&mut self, discovered: Vec<DiscoveredClass>, docker_told: bool) -> Vec<Change> {
+    pub(crate) fn update(&mut self, discovered: Vec<DiscoveredClass>, is_complete: bool) -> Vec<Change> {
         let before: BTreeSet<ClassKey> = self.found.iter().map(DiscoveredClass::key).collect();
         let asked_anew = discovered::asked_anew(&self.found, &discovered);
         let keys: BTreeSet<ClassKey> = discovered.iter().map(DiscoveredClass::key).collect();
-        self.awaited = match (docker_told, self.awaited) {
-            (false, Awaited::Everyone | Awaited::Docker) => Awaited::Docker,
+        self.awaited = match (is_complete, self.awaited) {
+            (false, Awaited::Everyone | Awaited::Runtimes) => Awaited::Runtimes,
             _ => Awaited::Nobody,
         };
         self.arrivals.retain(|key| keys.contains(key));

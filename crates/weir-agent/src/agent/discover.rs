@@ -1,4 +1,4 @@
-//! Finds the classes of this node: containers of CNI and of Docker, named namespaces, configured interfaces and
+//! Finds the classes of this node: containers of CNI and of runtimes, named namespaces, configured interfaces and
 //! cgroups. It also finds interfaces of unknown containers.
 
 use std::{
@@ -12,9 +12,7 @@ use weir_bpf::LocalPrefix;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
     cgroup::Cgroup2,
-    combine,
-    docker::Snapshot,
-    namespace,
+    combine, namespace,
     netns::{self, DIRS, Filter},
     ports,
 };
@@ -26,6 +24,7 @@ use super::{
     class_table::discovered::DiscoveredClass,
     cni::Fate,
     processes::{self, Awaited},
+    runtimes::Told,
     unclaimed::Unclaimed,
 };
 use crate::config::{Config, Granted, Layer, RESERVED, grant};
@@ -60,8 +59,8 @@ pub(crate) struct Discovery {
 pub(crate) struct Sources<'a> {
     /// The containers that CNI reported.
     pub(crate) attached: &'a [Found],
-    /// Docker's containers; none if Docker is not watched.
-    pub(crate) docker: Option<&'a Snapshot>,
+    /// The runtimes' containers.
+    pub(crate) told: &'a Told,
     /// The namespaces that wait for an owner.
     pub(crate) unclaimed: &'a mut Unclaimed,
     pub(crate) now: Instant,
@@ -256,12 +255,9 @@ fn found(config: &Config, sources: Sources<'_>, warnings: &mut Vec<String>) -> V
     let own = NsId::own().unwrap_or(NsId { dev: 0, ino: 0 });
     let (namespaces, said) = netns::scan(&DIRS, &filter, own);
     warnings.extend(said.iter().map(ToString::to_string));
-    let Sources { attached, docker, unclaimed, now } = sources;
-    if let Some(snapshot) = docker {
-        warnings.extend(snapshot.warnings.iter().map(ToString::to_string));
-        warnings.extend(snapshot.error.iter().map(ToString::to_string));
-    }
-    let containers = docker.map_or(&[][..], |s| &s.containers);
+    let Sources { attached, told, unclaimed, now } = sources;
+    warnings.extend(told.warnings.iter().chain(&told.lost).cloned());
+    let containers = &told.containers;
     let claimed = attached.iter().chain(containers).filter_map(namespace).collect();
     combine(attached, containers, &unclaimed.settle(namespaces, &claimed, now))
 }
@@ -269,8 +265,9 @@ fn found(config: &Config, sources: Sources<'_>, warnings: &mut Vec<String>) -> V
 fn claim(config: &Config, found: &Found) -> DiscoveredClass {
     let (source, kind) = match (found.source, &found.location) {
         (Source::Cni, _) => (ClassSource::Cni, ClassKind::Container),
-        (Source::Docker, Location::HostNetwork { .. }) => (ClassSource::Docker, ClassKind::Cgroup),
-        (Source::Docker, _) => (ClassSource::Docker, ClassKind::Container),
+        (Source::Docker, place) => (ClassSource::Docker, kind_at(place)),
+        (Source::Podman, place) => (ClassSource::Podman, kind_at(place)),
+        (Source::Containerd, place) => (ClassSource::Containerd, kind_at(place)),
         (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),
         (Source::Config, _) => (ClassSource::Config, ClassKind::Interface),
     };
@@ -289,6 +286,14 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
         cgroups: Vec::new(),
         selectors: Vec::new(),
         problem: None,
+    }
+}
+
+/// The kind of a runtime's container.
+fn kind_at(place: &Location) -> ClassKind {
+    match place {
+        Location::HostNetwork { .. } => ClassKind::Cgroup,
+        _ => ClassKind::Container,
     }
 }
 

@@ -142,12 +142,12 @@ impl Download {
         &mut self,
         upload: &ClassTable,
         discovery: &Discovery,
-        docker_told: bool,
+        is_complete: bool,
         store: &Store,
         attachments: &mut Attachments,
     ) -> (Vec<Change>, Effects) {
         self.classes.number_as(upload);
-        let changes = self.classes.update(discovered(&discovery.classes), docker_told);
+        let changes = self.classes.update(discovered(&discovery.classes), is_complete);
         self.promises.save(store, self.classes.ledger());
         self.allocations.follow(&self.classes);
         self.shape = shape(self.classes.config(), discovery.mtu);

@@ -20,7 +20,6 @@ pub(crate) mod congestion;
 mod datapath;
 mod demand;
 mod discover;
-mod docker;
 mod download;
 mod download_answers;
 mod download_views;
@@ -40,6 +39,7 @@ mod processes;
 mod promises;
 mod reconcile;
 mod reload;
+mod runtimes;
 mod selector_rules;
 pub(crate) mod store;
 mod unclaimed;
@@ -56,7 +56,6 @@ use tokio::{
 };
 use weir_api::EventKind;
 use weir_datapath::engine;
-use weir_discovery::docker::Unavailable;
 use weir_netlink::{LinkEvents, Netlink};
 use weir_share::{Allocator, Demand};
 use weir_units::{BitRate, Instant, chain};
@@ -73,13 +72,13 @@ use self::{
     congestion::CongestionControl,
     datapath::Datapath,
     discover::Discovery,
-    docker::DockerWatch,
     download::Download,
     effects::Effects,
     events::EventLog,
     history::History,
     processes::CgroupWatch,
     promises::Promises,
+    runtimes::Runtimes,
     store::Store,
     unclaimed::Unclaimed,
 };
@@ -117,7 +116,7 @@ struct Agent {
     /// The download, if the configuration shares it.
     download: Option<Download>,
     congestion: CongestionControl,
-    docker: DockerWatch,
+    runtimes: Runtimes,
     /// The containers that the CNI plugin reported.
     cni: CniContainers,
     unclaimed: Unclaimed,
@@ -169,7 +168,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
         }
         _ => Images::off(),
     };
-    images.hold_runtime(docker::images_wanted(agent.classes.config()))?;
+    images.hold_runtime(runtimes::images_wanted(agent.classes.config()))?;
     let mut events = images.events();
     agent.images = images.clone();
     agent.access = access.clone();
@@ -183,7 +182,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
     agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
-    agent.docker.first_list().await;
+    agent.runtimes.first_list().await;
     agent.turn();
     agent.settle();
     tracing::info!("{}", agent.classes.config().link.in_words());
@@ -240,7 +239,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 links.get_ref().drain();
                 agent.turn();
             }
-            () = agent.docker.changed() => {
+            () = agent.runtimes.changed() => {
                 agent.pending.rediscover = true;
                 agent.turn();
             }
@@ -302,7 +301,7 @@ impl Agent {
             }
         };
         store.save_engine(Some(kind.name()))?;
-        let docker = DockerWatch::open(classes.config());
+        let runtimes = Runtimes::open(&classes.config().discover);
         let cni = CniContainers::open(&config.agent.state, clock::boot_id());
         let mut agent = Agent {
             config_file: ConfigFile::new(path),
@@ -318,7 +317,7 @@ impl Agent {
             datapath,
             download,
             congestion: control,
-            docker,
+            runtimes,
             cni,
             unclaimed: Unclaimed::default(),
             cgroups: CgroupWatch::default(),
@@ -399,13 +398,12 @@ impl Agent {
     /// Finds the current classes and attaches the classifier to their interfaces.
     fn discover(&mut self) {
         self.pending.rediscover = false;
-        let snapshot = self.docker.snapshot();
-        let docker_told = snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(Unavailable::NotYet)));
+        let told = self.runtimes.told();
         let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
         let now = self.now();
         let sources = discover::Sources {
             attached: &self.cni.found(config.link.download.is_some()),
-            docker: snapshot.as_ref(),
+            told: &told,
             unclaimed: &mut self.unclaimed,
             now,
         };
@@ -425,7 +423,7 @@ impl Agent {
         let woken = self.datapath.wake();
         self.follow_up(link.and(woken));
         let before = self.classes.minors().clone();
-        let changes = self.classes.update(discovery.classes.clone(), docker_told);
+        let changes = self.classes.update(discovery.classes.clone(), told.is_complete);
         // Labels never change, but CNI may report a pod again.
         self.pending.reallocate |= changes.iter().any(|change| matches!(change, Change::AskedAnew(_)));
         self.promises.save(&self.store, self.classes.ledger());
@@ -446,7 +444,7 @@ impl Agent {
             let effects = self.datapath.fault(chain(&e)).and(Effects::rediscover(true));
             self.follow_up(effects);
         }
-        self.follow_download(&discovery, docker_told);
+        self.follow_download(&discovery, told.is_complete);
         // The state of the kernel is known only now.
         self.publish_changes(changes);
         self.apply_congestion_rules(&discovery);
@@ -457,11 +455,11 @@ impl Agent {
     }
 
     /// Has the download follow a discovery.
-    fn follow_download(&mut self, discovery: &Discovery, docker_told: bool) {
+    fn follow_download(&mut self, discovery: &Discovery, is_complete: bool) {
         let Some(download) = &mut self.download else { return };
         let attachments = &mut self.datapath.attachments;
         let (changes, effects) =
-            download.follow(&self.classes, discovery, docker_told, &self.store, attachments);
+            download.follow(&self.classes, discovery, is_complete, &self.store, attachments);
         self.follow_up(effects);
         self.publish_download_changes(changes);
     }

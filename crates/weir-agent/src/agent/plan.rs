@@ -6,7 +6,6 @@ use weir_api::{
     ConfigurationText, Error, ErrorCode, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView,
     SetPolicies,
 };
-use weir_discovery::docker::Unavailable;
 use weir_units::{BitRate, chain};
 
 use super::{
@@ -104,23 +103,22 @@ impl Agent {
         let config = config::parse(&file.text, path).map_err(|e| bad(chain(&e)))?;
         self.accept(path, &config).map_err(bad)?;
         let config = self.capacities.in_force(config);
-        let snapshot = self.docker.snapshot();
-        let docker_told = snapshot.as_ref().is_none_or(|s| !matches!(s.error, Some(Unavailable::NotYet)));
+        let told = self.runtimes.told();
         let uplink = self.datapath.attachments.uplink();
         // A plan leaves the time for which a namespace waits for its owner.
         let sources = discover::Sources {
             attached: &self.cni.found(config.link.download.is_some()),
-            docker: snapshot.as_ref(),
+            told: &told,
             unclaimed: &mut self.unclaimed.clone(),
             now: self.now(),
         };
         let discovery = discover::discover(&mut self.datapath.netlink, &config, sources, uplink)
             .map_err(|e| Error::new(ErrorCode::Engine, format!("cannot look at this node: {}", chain(&e))))?;
         let down =
-            self.plan_download(&config, &discovery.classes, docker_told).map_err(|e| bad(chain(&e)))?;
+            self.plan_download(&config, &discovery.classes, told.is_complete).map_err(|e| bad(chain(&e)))?;
         let mut up = self.classes.clone();
         up.reconfigure(config);
-        up.update(discovery.classes, docker_told);
+        up.update(discovery.classes, told.is_complete);
         Ok(self.plan_tables(&up, down.as_ref()))
     }
 
@@ -129,7 +127,7 @@ impl Agent {
         &self,
         config: &Config,
         found: &[DiscoveredClass],
-        docker_told: bool,
+        is_complete: bool,
     ) -> Result<Option<ClassTable>, StoreError> {
         let Some(config) = config.download() else { return Ok(None) };
         let mut after = match &self.download {
@@ -140,7 +138,7 @@ impl Agent {
             }
             None => download::table(config, &self.store)?,
         };
-        after.update(download::discovered(found), docker_told);
+        after.update(download::discovered(found), is_complete);
         Ok(Some(after))
     }
 }

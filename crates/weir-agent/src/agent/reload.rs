@@ -9,8 +9,11 @@ use weir_share::Allocator;
 use weir_units::chain;
 
 use super::{
-    Agent, advice, check, congestion, docker::DockerWatch, docker::images_wanted, download::Download,
-    effects::Effects, selector_rules,
+    Agent, advice, check, congestion,
+    download::Download,
+    effects::Effects,
+    runtimes::{Runtimes, images_wanted},
+    selector_rules,
 };
 use crate::{
     config::{self, Config, Rights},
@@ -103,7 +106,7 @@ impl Agent {
                     .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
             }
             self.capacities.reconfigure(&file);
-            let docker = self.classes.config().discover.docker != config.discover.docker;
+            let has_other_runtimes = !self.classes.config().discover.has_runtimes_of(&config.discover);
             let rules = config.agreements.clone();
             self.classes.reconfigure(config);
             if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
@@ -116,13 +119,13 @@ impl Agent {
             self.images.hold_runtime(runtime).map_err(|e| format!("{e:#}"))?;
             self.congestion.set_rules(congestion);
             self.congestion.advisor.set(advice);
-            Ok(docker)
+            Ok(has_other_runtimes)
         });
         match result {
-            Ok(docker) => {
+            Ok(has_other_runtimes) => {
                 self.reload_download();
-                if docker {
-                    self.docker = DockerWatch::open(self.classes.config());
+                if has_other_runtimes {
+                    self.runtimes = Runtimes::open(&self.classes.config().discover);
                 }
                 let link = self.classes.config().link.clone();
                 if let Some(process) = self.datapath.engine.process() {

@@ -11,6 +11,7 @@ use super::{
     class_table::{ClassEntry, ClassTable},
     download::Download,
     figures::Figures,
+    runtimes::State,
 };
 
 /// A policy in the syntax of `weir set`.
@@ -319,6 +320,19 @@ impl Agent {
             Verdict::Warn,
             None,
         ));
+        let runtimes = self.runtimes.states();
+        for State { name, containers, error } in &runtimes {
+            checks.push(check(
+                name,
+                error.clone(),
+                format!(
+                    "{containers} {} followed",
+                    if *containers == 1 { "container is" } else { "containers are" }
+                ),
+                Verdict::Warn,
+                Some("the containers that were known stay; [discover] names the runtimes"),
+            ));
+        }
         if let Some(download) = &status.download {
             checks.push(check(
                 "download",
@@ -387,7 +401,9 @@ impl Agent {
             Verdict::Fail,
             Some("packets reach the link without passing weir: look for other tc programs on the interfaces (`tc filter show dev X ingress`)"),
         ));
-        for warning in &self.warnings {
+        // A check above has the loss of a runtime.
+        let lost = self.runtimes.lost();
+        for warning in self.warnings.iter().filter(|warning| !lost.contains(*warning)) {
             checks.push(Check {
                 name: "note".to_owned(),
                 verdict: Verdict::Warn,

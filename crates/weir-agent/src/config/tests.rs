@@ -337,3 +337,30 @@ fn a_policy_of_what_arrives_that_cannot_hold_is_refused_with_its_place() {
     // 48 Mbit/s fit into what leaves.
     assert!(shared(&format!("{web}min = \"48mbit\"")).is_ok());
 }
+
+#[test]
+fn a_unit_or_a_slice_names_processes_once() {
+    let class = |text: &str| parse(&format!("{LINK}[[class]]\nname = \"a\"\n{text}\n"));
+    for good in ["unit = \"backup.service\"", "slice = \"tenant-a.slice\"", "cgroup = \"/a\""] {
+        assert!(class(good).is_ok(), "{good}");
+    }
+    let unit = "unit = \"backup.service\"";
+    for (bad, want) in [
+        ("unit = \"backup\"".to_owned(), "`backup` is not the name of a unit with processes"),
+        (
+            format!("{unit}\nslice = \"a.slice\""),
+            "[[class]] a: cgroup, unit and slice name the same processes",
+        ),
+        (
+            format!("{unit}\nmatch = {{ port = 1 }}"),
+            "cannot be combined with interface, cgroup, unit or slice",
+        ),
+        (
+            format!("{unit}\n[[class]]\nname = \"b\"\n{unit}"),
+            "unit backup.service belongs to class a already",
+        ),
+    ] {
+        let error = class(&bad).expect_err(&bad);
+        assert!(error.contains(want), "{bad}\n---\n{error}");
+    }
+}

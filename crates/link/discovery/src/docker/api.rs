@@ -183,7 +183,11 @@ impl Api {
     pub(super) async fn image_labels(&self, container: &Inspected) -> Result<Labels, String> {
         let id = &container.image;
         if id.is_empty() {
-            return Err("docker does not name its image".to_owned());
+            return Err("the runtime does not name its image".to_owned());
+        }
+        // Podman says so of a container without an image (`--rootfs`).
+        if id == "sha256:" {
+            return Ok(Labels::new());
         }
         let images = || self.images.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(known) = images().get(id) {

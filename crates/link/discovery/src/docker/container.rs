@@ -1,13 +1,12 @@
 //! From what Docker says of a container to where its packets can be caught.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
 use super::api::{Inspected, Labels, NetworkSettings};
-use crate::{BadLabel, Found, FromImage, Location, NetnsRef, NsId, Source, Warning, cgroup, labels};
+use crate::{
+    BadLabel, Found, FromImage, Location, Source, Warning, labels,
+    node::{Node, is_own, is_process_of, on_host, process_netns},
+};
 
 /// A container that Docker lists as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,34 +21,6 @@ pub(super) enum Entry {
     Unplaced(Warning),
 }
 
-/// The node's answers to what Docker does not say.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Node {
-    /// The namespace behind a file.
-    pub(super) netns: fn(&Path) -> Result<NetnsRef, String>,
-    /// The v2 cgroup of a process.
-    pub(super) cgroup: fn(u32) -> Result<PathBuf, String>,
-    /// The agent's namespace.
-    pub(super) own: Option<NsId>,
-}
-
-impl Node {
-    /// This one.
-    pub(super) fn here() -> Node {
-        Node {
-            netns: |path| NetnsRef::at(path).map_err(|why| explain(&why)),
-            cgroup: |pid| cgroup::of_process(pid).map_err(|why| explain(&why)),
-            own: NsId::own().ok(),
-        }
-    }
-}
-
-/// An error and its causes in one line.
-fn explain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
-}
-
 impl Entry {
     /// Its name, if it is a class.
     pub(super) fn name(&self) -> Option<&str> {
@@ -60,18 +31,22 @@ impl Entry {
     }
 
     /// Reads what Docker says.
-    pub(super) fn read(inspected: Inspected, image: Result<Labels, String>, node: &Node) -> Entry {
+    pub(super) fn read(
+        inspected: Inspected,
+        image: Result<Labels, String>,
+        (source, node): (Source, &Node),
+    ) -> Entry {
         let name = inspected.name.trim_start_matches('/').to_owned();
         let pid = inspected.state.pid;
         if !inspected.state.running || pid == 0 {
             return Entry::NotRunning;
         }
-        let on_host = || on_host(&name, &inspected.id, pid, node);
+        let own_cgroup = || on_host(&name, &inspected.id, pid, node);
         let located = match inspected.host_config.network_mode.split_once(':') {
             // A container that joins one on the host's network has its own cgroup.
-            Some(("container", _)) if is_own(&process_netns(pid), node) => on_host(),
+            Some(("container", _)) if is_own(&process_netns(pid), node) => own_cgroup(),
             Some(("container", owner)) => return Entry::Joined { name, owner: owner.to_owned() },
-            None if inspected.host_config.network_mode == "host" => on_host(),
+            None if inspected.host_config.network_mode == "host" => own_cgroup(),
             _ => in_netns(&name, &inspected, node),
         };
         let location = match located {
@@ -87,7 +62,7 @@ impl Entry {
         let addresses = addresses(&inspected.network_settings);
         let found = Box::new(Found {
             name,
-            source: Source::Docker,
+            source,
             id: inspected.id,
             labels,
             from_image,
@@ -120,35 +95,6 @@ fn in_netns(name: &str, inspected: &Inspected, node: &Node) -> Result<Location, 
         Ok(netns) => Ok(Location::Netns(netns)),
         Err(why) => Err(Warning::NoNetns { container: name.to_owned(), why }),
     }
-}
-
-fn process_netns(pid: u32) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/ns/net"))
-}
-
-fn is_own(netns: &Path, node: &Node) -> bool {
-    (node.netns)(netns).is_ok_and(|netns| Some(netns.id) == node.own)
-}
-
-fn on_host(name: &str, id: &str, pid: u32, node: &Node) -> Result<Location, Warning> {
-    let warning = |why| Warning::NoCgroup { container: name.to_owned(), why };
-    let cgroup = (node.cgroup)(pid).map_err(warning)?;
-    if !names(&cgroup, id) {
-        let why =
-            format!("its first process, {pid}, is in cgroup {}, which is not its own", cgroup.display());
-        return Err(warning(why));
-    }
-    Ok(Location::HostNetwork { cgroup, pid })
-}
-
-/// Whether process `pid` is in a cgroup that is named after the container.
-fn is_process_of(id: &str, pid: u32, node: &Node) -> bool {
-    (node.cgroup)(pid).is_ok_and(|cgroup| names(&cgroup, id))
-}
-
-/// Container runtimes call a container's cgroup by its id, with or without a word around it.
-fn names(cgroup: &Path, id: &str) -> bool {
-    !id.is_empty() && cgroup.to_string_lossy().contains(id)
 }
 
 /// All addresses, in order.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{
     api::{Event, Inspected},
-    container::{Entry, Node},
+    container::Entry,
 };
-use crate::labels;
+use crate::{Source, labels, node::Node};
 
 /// The answer about one container. A name that becomes a class is Docker's.
 pub fn inspected(bytes: &[u8]) {
@@ -15,7 +15,7 @@ pub fn inspected(bytes: &[u8]) {
     let name = inspected.name.trim_start_matches('/').to_owned();
     // The image has the same labels.
     let image = inspected.config.labels.clone().unwrap_or_default();
-    if let Some(class) = Entry::read(inspected, Ok(image), &nowhere).name() {
+    if let Some(class) = Entry::read(inspected, Ok(image), (Source::Docker, &nowhere)).name() {
         assert_eq!(class, name);
     }
 }

@@ -15,23 +15,23 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
-    fmt, io,
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::{
-    sync::watch::{self, Receiver, Sender},
-    task::{JoinHandle, JoinSet},
+    sync::watch::{self, Sender},
+    task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
 
 use self::{
     api::{Api, Events, Labels},
-    container::{Entry, Node},
+    container::Entry,
 };
-use super::{Found, Warning};
+pub use crate::runtime::{Snapshot, Unavailable, Watcher};
+use crate::{Source, Warning, node::Node, runtime};
 
 /// Where Docker's socket is unless the configuration says otherwise.
 pub const SOCKET: &str = "/var/run/docker.sock";
@@ -39,7 +39,9 @@ pub const SOCKET: &str = "/var/run/docker.sock";
 /// How to watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// dockerd's socket.
+    /// The runtime: Docker, or Podman, which answers as Docker does.
+    pub source: Source,
+    /// Its socket.
     pub socket: PathBuf,
     /// How long after a change others are awaited, to be answered by one snapshot.
     pub settle: Duration,
@@ -56,6 +58,7 @@ impl Options {
     #[must_use]
     pub fn at(socket: impl Into<PathBuf>) -> Options {
         Options {
+            source: Source::Docker,
             socket: socket.into(),
             settle: Duration::from_millis(50),
             time_limit: Duration::from_secs(10),
@@ -63,111 +66,11 @@ impl Options {
             refresh: Duration::from_secs(60),
         }
     }
-}
 
-/// The containers that Docker runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Containers that have a process and a way to catch their packets, by id. While `error`
-    /// is set: those known before.
-    pub containers: Vec<Found>,
-    /// About containers that are not quite as they should be.
-    pub warnings: Vec<Warning>,
-    /// Why `containers` may not be all there are now; none if they are.
-    pub error: Option<Unavailable>,
-}
-
-/// Why Docker does not tell.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unavailable {
-    /// It has been asked, and there was no time for an answer yet.
-    #[error("docker has not answered yet")]
-    NotYet,
-    /// No process listens, or not to this user.
-    #[error("cannot connect to docker at {}: {}{}", socket.display(), kind, advice(*kind))]
-    NoConnection {
-        /// Its socket.
-        socket: PathBuf,
-        /// Why.
-        kind: io::ErrorKind,
-    },
-    /// No answer in time.
-    #[error("docker did not answer {request} within {} ms", after.as_millis())]
-    TimedOut {
-        /// Path of the request.
-        request: String,
-        /// How long it was given.
-        after: Duration,
-    },
-    /// An answer that is an error.
-    #[error("docker refused {request} with status {status}: {said}")]
-    Refused {
-        /// Path of the request.
-        request: String,
-        /// HTTP status.
-        status: u16,
-        /// Docker's words.
-        said: String,
-    },
-    /// The connection broke, or what came is not HTTP.
-    #[error("the connection to docker broke at {request}: {why}")]
-    Broken {
-        /// Path of the request.
-        request: String,
-        /// How.
-        why: String,
-    },
-    /// An answer that is not what Docker's API says.
-    #[error("cannot understand docker's answer to {request}: {why}")]
-    Garbled {
-        /// Path of the request.
-        request: String,
-        /// The fault of the answer.
-        why: String,
-    },
-}
-
-fn advice(kind: io::ErrorKind) -> &'static str {
-    match kind {
-        io::ErrorKind::NotFound => " (is Docker installed and started? `[discover] docker` names its socket)",
-        io::ErrorKind::PermissionDenied => " (the agent needs root or the group docker)",
-        _ => "",
-    }
-}
-
-impl Unavailable {
-    fn broken(request: &str, why: impl fmt::Display) -> Unavailable {
-        Unavailable::Broken { request: request.to_owned(), why: why.to_string() }
-    }
-
-    fn garbled(request: &str, why: impl fmt::Display) -> Unavailable {
-        Unavailable::Garbled { request: request.to_owned(), why: why.to_string() }
-    }
-
-    /// Whether it can be about one container alone.
-    fn is_local(&self) -> bool {
-        !matches!(self, Unavailable::NotYet | Unavailable::NoConnection { .. } | Unavailable::Broken { .. })
-    }
-}
-
-/// A task that watches a daemon, until it is dropped.
-#[derive(Debug)]
-pub struct Watcher {
-    snapshots: Receiver<Snapshot>,
-    task: JoinHandle<Infallible>,
-}
-
-impl Watcher {
-    /// The latest snapshot, and those to come.
+    /// The same of Podman's socket.
     #[must_use]
-    pub fn snapshots(&self) -> Receiver<Snapshot> {
-        self.snapshots.clone()
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.task.abort();
+    pub fn podman(socket: impl Into<PathBuf>) -> Options {
+        Options { source: Source::Podman, ..Options::at(socket) }
     }
 }
 
@@ -187,16 +90,14 @@ pub async fn images_in_use(options: &Options) -> Result<Vec<String>, Unavailable
 }
 
 fn watch_on(options: Options, node: Node) -> Watcher {
-    let first = Snapshot { containers: Vec::new(), warnings: Vec::new(), error: Some(Unavailable::NotYet) };
-    let (sender, snapshots) = watch::channel(first);
+    let (sender, snapshots) = watch::channel(Snapshot::default());
+    let (source, socket) = (options.source, options.socket.clone());
     let watch = Watch { options, node, sender, entries: BTreeMap::new(), doubtful: BTreeMap::new() };
-    Watcher { snapshots, task: tokio::spawn(watch.run()) }
+    Watcher::new(source, socket, snapshots, tokio::spawn(watch.run()))
 }
 
 /// How many containers are asked about at once.
 const AT_ONCE: usize = 8;
-/// The first pause after dockerd is lost; each next one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How soon a container that could not be read is asked about again.
 const SECOND_TRY: Duration = Duration::from_secs(5);
 
@@ -225,20 +126,10 @@ struct Watch {
 
 impl Watch {
     async fn run(mut self) -> Infallible {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = runtime::Pauses::new(self.options.pause);
         loop {
             let Err(why) = self.session().await;
-            if self.sender.borrow().error.is_none() {
-                tracing::warn!("lost docker: {why}");
-                pause = FIRST_PAUSE;
-            }
-            self.sender.send_if_modified(|snapshot| {
-                let new = snapshot.error.as_ref() != Some(&why);
-                snapshot.error = Some(why);
-                new
-            });
-            sleep(pause).await;
-            pause = (pause * 2).min(self.options.pause);
+            pauses.after_loss(self.options.source, why, &self.sender).await;
         }
     }
 
@@ -333,7 +224,7 @@ impl Watch {
             self.doubtful.remove(&id);
             match answer {
                 Ok(Some(inspected)) => {
-                    self.entries.insert(id, Entry::read(inspected, image, &self.node));
+                    self.entries.insert(id, Entry::read(inspected, image, (self.options.source, &self.node)));
                 }
                 Ok(None) => {
                     self.entries.remove(&id);
@@ -370,12 +261,6 @@ impl Watch {
         }
         let doubts = self.doubtful.iter();
         fresh.warnings.extend(doubts.map(|(id, why)| Warning::NoAnswer { id: id.clone(), why: why.clone() }));
-        self.sender.send_if_modified(|snapshot| {
-            let new = *snapshot != fresh;
-            if new {
-                *snapshot = fresh;
-            }
-            new
-        });
+        runtime::publish(&self.sender, fresh);
     }
 }

@@ -98,8 +98,8 @@ pub(super) struct Want {
 pub(super) enum Awaited {
     /// No discovery was made yet.
     Everyone,
-    /// Docker has not reported its containers yet.
-    Docker,
+    /// A runtime has not reported its containers yet.
+    Runtimes,
     Nobody,
 }
 
@@ -107,7 +107,7 @@ impl Awaited {
     fn includes(self, key: &ClassKey) -> bool {
         match self {
             Awaited::Everyone => key.source().is_discovered(),
-            Awaited::Docker => key.source() == ClassSource::Docker,
+            Awaited::Runtimes => key.source().is_runtime(),
             Awaited::Nobody => false,
         }
     }
@@ -203,9 +203,7 @@ fn carry_over(ledger: &Ledger, wants: &BTreeMap<ClassKey, Want>) -> Ledger {
     missing.sort_by_key(|key| ledger[*key].since);
     for old in missing {
         let candidates: &[ClassSource] = match old.source() {
-            ClassSource::Absent => {
-                &[ClassSource::Config, ClassSource::Cni, ClassSource::Docker, ClassSource::Netns]
-            }
+            ClassSource::Absent => &ClassSource::DISCOVERED,
             source if source.is_discovered() => &[ClassSource::Absent],
             _ => continue,
         };

@@ -1,9 +1,9 @@
 mod fake;
 
-use std::{net::IpAddr, path::Path};
+use std::{io, net::IpAddr, path::Path};
 
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::{sync::watch::Receiver, time::timeout};
 
 use self::fake::{Fake, Fault, container, sandbox_number, with};
 use super::*;

@@ -1,7 +1,12 @@
-//! Asks containerd over its socket for the images of its containers.
+//! Asks containerd over its socket: for the images of its containers, and for the containers that run.
 //!
-//! Three lists over gRPC, of which only the fields that are used are read. A client of our own, as
-//! the generated one wants a compiler of protocol buffers wherever weir is built.
+//! Calls over gRPC, of which only the fields that are used are read. A client of our own, as the generated one wants
+//! a compiler of protocol buffers wherever weir is built.
+
+mod container;
+mod grpc;
+mod image_labels;
+mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,15 +15,11 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Request, body::Bytes, client::conn::http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::{net::UnixStream, time::timeout};
-use weir_units::chain;
+use tokio::time::timeout;
 
-/// The largest answer that is read, bytes: some ten thousand containers in a list.
-const LARGEST: usize = 32 << 20;
+use self::grpc::{Client, Nothing};
+pub use self::watch::{Options, SOCKET, watch};
 
 /// Why containerd could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,16 @@ pub enum Unavailable {
     /// The answer did not come in time.
     #[error("containerd did not answer within {0:?}")]
     TimedOut(Duration),
+    /// It answered with an error.
+    #[error("containerd does not answer {method}: status {status}, {said}")]
+    Refused {
+        /// Which call.
+        method: &'static str,
+        /// gRPC's number of the error.
+        status: String,
+        /// Its reason.
+        said: String,
+    },
     /// It answered something else.
     #[error("containerd does not answer {method}: {why}")]
     Broken {
@@ -50,6 +61,11 @@ impl Unavailable {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Unavailable::NoConnection { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether containerd knows no such thing (gRPC's status 5).
+    fn is_unknown(&self) -> bool {
+        matches!(self, Unavailable::Refused { status, .. } if status == "5")
     }
 }
 
@@ -86,6 +102,8 @@ struct Image {
 struct Descriptor {
     #[prost(string, tag = "2")]
     digest: String,
+    #[prost(int64, tag = "3")]
+    size: i64,
 }
 
 /// The images that containers have, also those that do not run, in all of containerd's namespaces:
@@ -100,70 +118,29 @@ pub async fn images_in_use(socket: &Path, time_limit: Duration) -> Result<BTreeS
 }
 
 async fn ask(socket: &Path) -> Result<BTreeSet<String>, Unavailable> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .map_err(|source| Unavailable::NoConnection { socket: socket.to_owned(), source })?;
-    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-    let (mut sender, connection) =
-        handshake.map_err(|e| Unavailable::Broken { method: "an HTTP/2 connection", why: chain(&e) })?;
-    // It ends with its sender; what breaks it breaks the answers too, which is where it is told.
-    tokio::spawn(connection);
+    let mut client = Client::connect(socket).await?;
     let mut digests = BTreeSet::new();
-    let namespaces: Vec<Namespace> =
-        list(&mut sender, "containerd.services.namespaces.v1.Namespaces/List", "default").await?;
-    for namespace in namespaces.iter().map(|n| n.name.as_str()) {
-        let containers: Vec<Container> =
-            list(&mut sender, "containerd.services.containers.v1.Containers/List", namespace).await?;
-        if containers.is_empty() {
+    for namespace in namespaces(&mut client).await? {
+        let containers: List<Container> =
+            client.call("containerd.services.containers.v1.Containers/List", &namespace, &Nothing {}).await?;
+        if containers.entries.is_empty() {
             continue;
         }
-        let images: Vec<Image> =
-            list(&mut sender, "containerd.services.images.v1.Images/List", namespace).await?;
+        let images: List<Image> =
+            client.call("containerd.services.images.v1.Images/List", &namespace, &Nothing {}).await?;
         let targets: BTreeMap<String, Descriptor> =
-            images.into_iter().filter_map(|image| Some((image.name, image.target?))).collect();
-        let used = containers.iter().filter_map(|container| targets.get(&container.image));
+            images.entries.into_iter().filter_map(|image| Some((image.name, image.target?))).collect();
+        let used = containers.entries.iter().filter_map(|container| targets.get(&container.image));
         digests.extend(used.map(|target| target.digest.clone()));
     }
     Ok(digests)
 }
 
-/// One call without parameters, and the list that it answers.
-async fn list<T: Message + Default + std::fmt::Debug>(
-    sender: &mut http2::SendRequest<Full<Bytes>>,
-    method: &'static str,
-    namespace: &str,
-) -> Result<Vec<T>, Unavailable> {
-    let broken = |why: String| Unavailable::Broken { method, why };
-    let request = Request::post(format!("http://containerd/{method}"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .header("containerd-namespace", namespace)
-        // Not compressed, and no bytes.
-        .body(Full::new(Bytes::from_static(&[0; 5])))
-        .map_err(|e| broken(e.to_string()))?;
-    sender.ready().await.map_err(|e| broken(chain(&e)))?;
-    let answer = sender.send_request(request).await.map_err(|e| broken(chain(&e)))?;
-    // A refusal without an answer has its reason in the headers, else it is behind the answer.
-    let refusal = |headers: &hyper::HeaderMap| {
-        let text = |name| headers.get(name).and_then(|v: &hyper::header::HeaderValue| v.to_str().ok());
-        let status = text("grpc-status").filter(|status| *status != "0")?;
-        Some(format!("status {status}, {}", text("grpc-message").unwrap_or("without a reason")))
-    };
-    if let Some(why) = refusal(answer.headers()) {
-        return Err(broken(why));
-    }
-    let read = Limited::new(answer.into_body(), LARGEST).collect().await;
-    let read = read.map_err(|e| broken(e.to_string()))?;
-    if let Some(why) = read.trailers().and_then(refusal) {
-        return Err(broken(why));
-    }
-    let bytes = read.to_bytes();
-    let message = match bytes.split_first_chunk::<5>() {
-        Some(([0, length @ ..], message)) if u32::from_be_bytes(*length) as usize == message.len() => message,
-        _ => return Err(broken(format!("{} bytes that are not one message", bytes.len()))),
-    };
-    let list = List::<T>::decode(message).map_err(|e| broken(e.to_string()))?;
-    Ok(list.entries)
+/// The names of containerd's namespaces.
+async fn namespaces(client: &mut Client) -> Result<Vec<String>, Unavailable> {
+    let list: List<Namespace> =
+        client.call("containerd.services.namespaces.v1.Namespaces/List", "default", &Nothing {}).await?;
+    Ok(list.entries.into_iter().map(|namespace| namespace.name).collect())
 }
 
 #[cfg(test)]
@@ -195,7 +172,7 @@ mod tests {
         let mut list = vec![0x0a, u8::try_from(image.len()).unwrap()];
         list.extend(image);
         let read = List::<Image>::decode(&*list).unwrap().entries;
-        let target = Some(Descriptor { digest: "sha256:a".to_owned() });
+        let target = Some(Descriptor { digest: "sha256:a".to_owned(), size: 5 });
         assert_eq!(read, [Image { name: "app:1".to_owned(), target }]);
     }
 }

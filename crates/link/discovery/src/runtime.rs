@@ -1,0 +1,196 @@
+//! A container runtime that weir follows: what it told, why it tells nothing, and the task that follows it.
+
+use std::{
+    convert::Infallible,
+    fmt, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch::{Receiver, Sender},
+    task::JoinHandle,
+    time::sleep,
+};
+
+use super::{Found, Source, Warning};
+
+/// The containers that a runtime runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Containers that have a process and a way to catch their packets, by id. While `error`
+    /// is set: those known before.
+    pub containers: Vec<Found>,
+    /// About containers that are not quite as they should be.
+    pub warnings: Vec<Warning>,
+    /// Why `containers` may not be all there are now; none if they are.
+    pub error: Option<Unavailable>,
+}
+
+/// Why a runtime does not tell.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// It has been asked, and there was no time for an answer yet.
+    #[error("it has not answered yet")]
+    NotYet,
+    /// No process listens, or not to this user.
+    #[error("cannot connect to {}: {}{}", socket.display(), kind, advice(*kind))]
+    NoConnection {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why.
+        kind: io::ErrorKind,
+    },
+    /// No answer in time.
+    #[error("no answer to {request} within {} ms", after.as_millis())]
+    TimedOut {
+        /// Path of the request.
+        request: String,
+        /// How long it was given.
+        after: Duration,
+    },
+    /// An answer that is an error.
+    #[error("{request} was refused with status {status}: {said}")]
+    Refused {
+        /// Path of the request.
+        request: String,
+        /// HTTP status.
+        status: u16,
+        /// Its words.
+        said: String,
+    },
+    /// The connection broke, or what came is not HTTP.
+    #[error("the connection broke at {request}: {why}")]
+    Broken {
+        /// Path of the request.
+        request: String,
+        /// How.
+        why: String,
+    },
+    /// An answer that is not what the API says.
+    #[error("cannot understand the answer to {request}: {why}")]
+    Garbled {
+        /// Path of the request.
+        request: String,
+        /// The fault of the answer.
+        why: String,
+    },
+}
+
+fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => " (is it installed and started? [discover] names its socket)",
+        io::ErrorKind::PermissionDenied => " (the agent needs root, or the right to the socket)",
+        _ => "",
+    }
+}
+
+impl Unavailable {
+    pub(crate) fn broken(request: &str, why: impl fmt::Display) -> Unavailable {
+        Unavailable::Broken { request: request.to_owned(), why: why.to_string() }
+    }
+
+    pub(crate) fn garbled(request: &str, why: impl fmt::Display) -> Unavailable {
+        Unavailable::Garbled { request: request.to_owned(), why: why.to_string() }
+    }
+
+    /// Whether it can be about one container alone.
+    pub(crate) fn is_local(&self) -> bool {
+        !matches!(self, Unavailable::NotYet | Unavailable::NoConnection { .. } | Unavailable::Broken { .. })
+    }
+}
+
+/// A task that follows a runtime until it is dropped.
+///
+/// It lists everything at first, then follows events. It lists everything again after a loss of the runtime, and from
+/// time to time. The containers known before stay while the runtime is away.
+#[derive(Debug)]
+pub struct Watcher {
+    source: Source,
+    socket: PathBuf,
+    snapshots: Receiver<Snapshot>,
+    task: JoinHandle<Infallible>,
+}
+
+impl Watcher {
+    pub(crate) fn new(
+        source: Source,
+        socket: PathBuf,
+        snapshots: Receiver<Snapshot>,
+        task: JoinHandle<Infallible>,
+    ) -> Watcher {
+        Watcher { source, socket, snapshots, task }
+    }
+
+    /// The runtime.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The latest snapshot, and those to come.
+    #[must_use]
+    pub fn snapshots(&self) -> Receiver<Snapshot> {
+        self.snapshots.clone()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The first pause after a runtime is lost. Each next one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pauses between two attempts to reach a runtime.
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Pauses {
+    pub(crate) fn new(longest: Duration) -> Pauses {
+        Pauses { next: FIRST_PAUSE, longest }
+    }
+
+    /// Publishes the loss of a runtime, and waits.
+    pub(crate) async fn after_loss(&mut self, source: Source, why: Unavailable, sender: &Sender<Snapshot>) {
+        if sender.borrow().error.is_none() {
+            tracing::warn!("lost {source}: {why}");
+            self.next = FIRST_PAUSE;
+        }
+        sender.send_if_modified(|snapshot| {
+            let is_new = snapshot.error.as_ref() != Some(&why);
+            snapshot.error = Some(why);
+            is_new
+        });
+        sleep(self.next).await;
+        self.next = (self.next * 2).min(self.longest);
+    }
+}
+
+/// Publishes what a runtime told, if it is something else than before.
+pub(crate) fn publish(sender: &Sender<Snapshot>, fresh: Snapshot) {
+    sender.send_if_modified(|snapshot| {
+        let is_new = *snapshot != fresh;
+        if is_new {
+            *snapshot = fresh;
+        }
+        is_new
+    });
+}
+
+impl Default for Snapshot {
+    fn default() -> Snapshot {
+        Snapshot { containers: Vec::new(), warnings: Vec::new(), error: Some(Unavailable::NotYet) }
+    }
+}

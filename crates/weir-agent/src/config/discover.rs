@@ -1,0 +1,119 @@
+//! `[discover]`: the sources that the agent asks for containers.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer};
+
+/// `[discover]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Discover {
+    #[serde(deserialize_with = "docker")]
+    pub(crate) docker: Option<PathBuf>,
+    /// Podman's sockets.
+    #[serde(deserialize_with = "podman")]
+    pub(crate) podman: Vec<PathBuf>,
+    /// containerd's socket.
+    #[serde(deserialize_with = "containerd")]
+    pub(crate) containerd: Option<PathBuf>,
+    #[serde(deserialize_with = "netns")]
+    pub(crate) netns: Option<Vec<String>>,
+}
+
+impl Default for Discover {
+    fn default() -> Discover {
+        Discover {
+            docker: Some(DOCKER_SOCKET.into()),
+            podman: Vec::new(),
+            containerd: None,
+            netns: Some(vec!["*".to_owned()]),
+        }
+    }
+}
+
+impl Discover {
+    /// Whether both name the same runtimes.
+    pub(crate) fn has_runtimes_of(&self, other: &Discover) -> bool {
+        let runtimes = |discover: &Discover| {
+            (discover.docker.clone(), discover.podman.clone(), discover.containerd.clone())
+        };
+        runtimes(self) == runtimes(other)
+    }
+}
+
+const DOCKER_SOCKET: &str = "/run/docker.sock";
+const PODMAN_SOCKET: &str = "/run/podman/podman.sock";
+
+fn docker<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false or the path of Docker's socket")]
+    enum Raw {
+        Switch(bool),
+        Path(PathBuf),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| DOCKER_SOCKET.into()),
+        Raw::Path(path) => Some(path),
+    })
+}
+
+fn podman<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false, the path of Podman's socket or a list of paths")]
+    enum Raw {
+        Switch(bool),
+        Path(PathBuf),
+        Paths(Vec<PathBuf>),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| PODMAN_SOCKET.into()).into_iter().collect(),
+        Raw::Path(path) => vec![path],
+        Raw::Paths(paths) => paths,
+    })
+}
+
+fn containerd<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false or the path of containerd's socket")]
+    enum Raw {
+        Switch(bool),
+        Path(PathBuf),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| weir_discovery::containerd::SOCKET.into()),
+        Raw::Path(path) => Some(path),
+    })
+}
+
+fn netns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false or a list of namespace names and patterns")]
+    enum Raw {
+        Switch(bool),
+        Names(Vec<String>),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| vec!["*".to_owned()]),
+        Raw::Names(names) => Some(names),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_are_switched_on_or_named_and_off_by_default() {
+        let read = |text: &str| toml::from_str::<Discover>(text).expect(text);
+        let paths = |text| (read(text).podman, read(text).containerd);
+        assert_eq!(paths(""), (vec![], None));
+        let usual = ("/run/podman/podman.sock".into(), "/run/containerd/containerd.sock".into());
+        assert_eq!(paths("podman = true\ncontainerd = true"), (vec![usual.0], Some(usual.1)));
+        assert_eq!(paths("podman = \"/p\"\ncontainerd = \"/c\""), (vec!["/p".into()], Some("/c".into())));
+        assert_eq!(paths("podman = [\"/p\", \"/q\"]").0, [PathBuf::from("/p"), "/q".into()]);
+        let refused = toml::from_str::<Discover>("podman = 5").expect_err("a number").to_string();
+        assert!(refused.contains("true, false, the path of Podman's socket or a list of paths"), "{refused}");
+        assert!(!read("podman = true").has_runtimes_of(&read("")));
+        assert!(read("netns = false").has_runtimes_of(&read("")));
+    }
+}
