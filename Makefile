@@ -33,18 +33,21 @@ VM := target/debug/weir-vm
 # What runs in the newest kernel, in two guests at once; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
-VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4
+VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
-	weir-netns-tests:conformance:bpf:: weir-netns-tests:conformance:edt::shares_of_single \
+	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: \
 	weir-netns-tests:fair weir-netns-tests:qcon weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
-# Random policies of edt run in the guest of htb, so that both guests take as long. The other guest has the rest of edt.
-EDT_ELSEWHERE := edt::shares edt::of_large edt::single edt::super edt::each edt::a_class
+# Random policies and single segments of edt run in the guest of htb, so that both guests take as long. The other guest
+# has the rest of edt.
+EDT_ELSEWHERE := edt::shares_of_whole edt::shares_on edt::of_large edt::single edt::super edt::each edt::a_class
 # Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
 BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
+# The longest tests, which VM_BRIEF leaves out: single segments where super-packets run too, and the paper's own form.
+VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single random_policies_of_single single_segments_hardly
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
