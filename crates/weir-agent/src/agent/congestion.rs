@@ -231,7 +231,10 @@ impl CongestionControl {
 
     fn move_all(&mut self) -> Result<CongestionMoved, String> {
         let Some(hold) = &mut self.hold else {
-            return Err("there are no rules of congestion control: write [[congestion]]".to_owned());
+            return Err(match &self.failure {
+                Some(why) => format!("cannot move connections, as no rule is in force: {why}"),
+                None => "there are no rules of congestion control: write [[congestion]]".to_owned(),
+            });
         };
         let before = hold.counts().map_err(|e| chain(&e))?.moved;
         let failures = hold.move_all().map_err(|e| chain(&e))?;
@@ -303,5 +306,20 @@ impl Agent {
             connection.group = claim.group.as_deref();
         }
         Ok(self.congestion.rules.explain(&connection))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moving_without_rules_differs_from_moving_by_rules_that_are_not_in_force() {
+        let mut control = CongestionControl::default();
+        let told = control.move_all().expect_err("nothing is attached");
+        assert!(told.contains("there are no rules"), "{told}");
+        control.record_result(Err("no cgroup2 file system is mounted".to_owned()));
+        let told = control.move_all().expect_err("nothing is attached");
+        assert!(told.contains("no cgroup2 file system") && !told.contains("there are no rules"), "{told}");
     }
 }
