@@ -244,11 +244,15 @@ fn capacity(
 /// The text of the file, at most ten lines.
 fn configuration(survey: &Survey, device: &str, capacity: BitRate) -> String {
     let docker = if survey.has_docker { "true" } else { "false         # no Docker here" };
-    format!(
+    let mut text = format!(
         "# Written by `weir init`. `man weir.toml` lists all keys; `weir plan` judges a change before it is made.\n\n\
          [link]\ndevice = \"{device}\"\ncapacity = \"{capacity}\"\n\n\
-         [discover]\ndocker = {docker}\nnetns = true\n"
-    )
+         [discover]\ndocker = {docker}\n"
+    );
+    for (key, value) in survey.others.iter().filter_map(|runtime| runtime.discover) {
+        text += &format!("{key} = {value}\n");
+    }
+    text
 }
 
 /// Writes the file as a whole or not at all, and makes its directory.

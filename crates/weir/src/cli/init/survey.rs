@@ -25,19 +25,50 @@ pub(super) struct Survey {
     /// Whether Docker is installed.
     pub(super) has_docker: bool,
     /// Other runtimes that are here.
-    pub(super) others: Vec<&'static str>,
+    pub(super) others: Vec<Runtime>,
     /// The number of named network namespaces.
     pub(super) namespaces: usize,
     /// Whether systemd has weir's unit.
     pub(super) has_unit: bool,
 }
 
-/// Sockets of runtimes whose containers weir does not find by name.
-const OTHERS: [(&str, &str); 3] = [
-    ("/run/containerd/containerd.sock", "containerd"),
-    ("/run/podman/podman.sock", "Podman"),
-    ("/run/crio/crio.sock", "CRI-O"),
+/// A runtime other than Docker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Runtime {
+    name: &'static str,
+    socket: &'static str,
+    /// Its key of `[discover]`, and the value for this socket. `None` if weir does not follow this runtime.
+    pub(super) discover: Option<(&'static str, &'static str)>,
+}
+
+/// The runtimes other than Docker. The first socket of a key is the one that is followed.
+const OTHERS: [Runtime; 4] = [
+    Runtime {
+        name: "containerd",
+        socket: "/run/containerd/containerd.sock",
+        discover: Some(("containerd", "true")),
+    },
+    Runtime {
+        name: "k3s",
+        socket: "/run/k3s/containerd/containerd.sock",
+        discover: Some(("containerd", "\"/run/k3s/containerd/containerd.sock\"")),
+    },
+    Runtime { name: "Podman", socket: "/run/podman/podman.sock", discover: Some(("podman", "true")) },
+    Runtime { name: "CRI-O", socket: "/run/crio/crio.sock", discover: None },
 ];
+
+/// The runtimes of these whose sockets are here. A second one of the same key is not followed.
+pub(super) fn others(has_docker: bool, exists: impl Fn(&str) -> bool) -> Vec<Runtime> {
+    let mut here: Vec<Runtime> = Vec::new();
+    // Docker's own containerd is no other runtime.
+    let all = OTHERS.iter().filter(|one| exists(one.socket) && !(has_docker && one.name == "containerd"));
+    for one in all {
+        let key = |runtime: &Runtime| runtime.discover.map(|(key, _)| key);
+        let is_first = !here.iter().any(|other| key(other) == key(one));
+        here.push(Runtime { discover: one.discover.filter(|_| is_first), ..*one });
+    }
+    here
+}
 
 const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 
@@ -64,15 +95,12 @@ impl Survey {
             std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|dir| dir.join(program).exists())
         };
         let has_docker = exists("/run/docker.sock") || on_path("dockerd");
-        // Docker's own containerd is no other runtime.
-        let others =
-            OTHERS.iter().filter(|(socket, name)| exists(socket) && !(has_docker && *name == "containerd"));
         Ok(Survey {
             devices,
             uplinks,
             speeds,
             has_docker,
-            others: others.map(|(_, name)| *name).collect(),
+            others: others(has_docker, exists),
             namespaces: fs::read_dir("/run/netns").map_or(0, |entries| entries.flatten().count()),
             has_unit: UNITS.iter().any(|directory| Path::new(directory).join("weir.service").exists()),
         })
@@ -99,10 +127,12 @@ impl Survey {
             words
                 .push(format!("{} named network namespaces are here: each becomes a class", self.namespaces));
         }
-        for other in &self.others {
-            words.push(format!(
-                "{other} is here: its containers share class default, unless a [[class]] names their interface"
-            ));
+        for Runtime { name, discover, .. } in &self.others {
+            words.push(if discover.is_some() {
+                format!("{name} is here: each container becomes a class")
+            } else {
+                format!("{name} is here: its containers share class default, unless a [[class]] names their interface")
+            });
         }
         words
     }

@@ -32,7 +32,7 @@ fn survey(uplinks: &[(&str, u32)]) -> Survey {
         uplinks: uplinks.collect(),
         speeds: vec![("eth0".to_owned(), BitRate::mbit(1000))],
         has_docker: true,
-        others: vec!["Podman"],
+        others: survey::others(true, |socket| socket.contains("podman") || socket.contains("containerd")),
         namespaces: 2,
         has_unit: true,
     }
@@ -74,7 +74,8 @@ capacity = \"95mbit\"
 
 [discover]
 docker = true
-netns = true
+containerd = \"/run/k3s/containerd/containerd.sock\"
+podman = true
 ";
 
 #[test]
@@ -85,7 +86,8 @@ fn script_gives_all_and_the_agent_takes_the_ten_lines() {
 eth0 has a default route, metric 100
 Docker is here: each container becomes a class
 2 named network namespaces are here: each becomes a class
-Podman is here: its containers share class default, unless a [[class]] names their interface
+k3s is here: each container becomes a class
+Podman is here: each container becomes a class
 wrote DIR/weir.toml: weir shares 95mbit of eth0
 next: weir agent --config DIR/weir.toml
 ";
@@ -93,10 +95,14 @@ next: weir agent --config DIR/weir.toml
     assert_eq!(written(dir.path()), TEXT);
     assert!(TEXT.lines().count() <= 10);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no other file is left");
-    let without = Survey { has_docker: false, ..survey(&[("eth0", 100)]) };
+    // Of two containerds one is followed, and no one follows CRI-O.
+    let others = survey::others(false, |socket| !socket.contains("podman"));
+    let without = Survey { has_docker: false, others, ..survey(&[("eth0", 100)]) };
     let text = configuration(&without, "eth0", BitRate::mbit(95));
     weir_agent::config::parse(&text, Path::new("weir.toml")).unwrap();
-    assert!(text.contains("docker = false"), "{text}");
+    assert!(text.contains("docker = false") && text.ends_with("\ncontainerd = true\n"), "{text}");
+    let unfollowed = |words: &String| words.contains("k3s is here: its containers share class default");
+    assert!(without.words().iter().any(unfollowed), "{:?}", without.words());
 }
 
 #[test]
