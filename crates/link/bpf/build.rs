@@ -23,15 +23,21 @@ const OBJECTS: [(&str, &str); 7] = [
 const ATOMIC: [&str; 1] = ["user"];
 
 /// Objects that are opened as they are: their maps are laid out by hand, or one of two is taken.
-const PLAIN: [(&str, &str); 4] =
-    [("download", "download"), ("download", "download_conntrack"), ("fair", "fair"), ("fair", "paper")];
+const PLAIN: [(&str, &str); 5] = [
+    ("download", "download"),
+    ("download", "download_conntrack"),
+    ("fair", "fair"),
+    ("fair", "paper"),
+    ("signals", "signals"),
+];
 
 /// Those of them that need no newer kernel than the classifier does.
-const OLD: [&str; 2] = ["download", "download_conntrack"];
+const OLD: [&str; 3] = ["download", "download_conntrack", "signals"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for feature in ["classify", "common", "congestion", "credit", "download", "edt", "fair", "pacing", "user"]
+    for feature in
+        ["classify", "common", "congestion", "credit", "download", "edt", "fair", "pacing", "signals", "user"]
     {
         // A change of Rust alone compiles no program again.
         for file in

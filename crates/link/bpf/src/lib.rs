@@ -7,6 +7,7 @@
 //!   way of packets to the scheduler of the engine `user`.
 //! * `credit`: the credit of classes where no qdisc queues. `pacing`: the rates of TCP sockets.
 //! * `download`: the class of a packet that arrives.
+//! * `signals`: the queue and the rate of the link, as its traffic tells them.
 //! * `congestion`: the congestion control of flows.
 //! * `common`: what several features share.
 //!
@@ -22,6 +23,7 @@ mod download;
 mod edt;
 pub mod fair;
 mod pacing;
+mod signals;
 #[cfg(test)]
 mod simulation;
 mod user;
@@ -39,4 +41,5 @@ pub use credit::{Credit, Credits, Refill};
 pub use download::{Download, DownloadConfig, DownloadMaps, EarlierDownload};
 pub use edt::{Edt, EdtClass, EdtLink, EdtRule, Tried};
 pub use pacing::{EarlierPacing, Pacer};
+pub use signals::{LinkSignals, SignalCounts};
 pub use user::{Entered, MAX_QUEUES, UserPath};

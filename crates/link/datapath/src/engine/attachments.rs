@@ -12,10 +12,13 @@ use weir_netlink::{
     tc::{self, Hook, Verdict},
 };
 
+pub(crate) use self::beside::SignalHooks;
+use self::beside::{ANSWERED, DOWN, LEARN, SENT};
 pub(crate) use self::download::{DownloadHooks, earlier as earlier_download};
 pub use self::repair::Repairs;
 use super::{EngineError, EngineKind};
 
+mod beside;
 mod download;
 mod repair;
 
@@ -78,6 +81,8 @@ pub struct Attachments {
     uplink: Option<(u32, String)>,
     /// The programs for what arrives at the uplink, if it is scheduled.
     download: Option<DownloadHooks>,
+    /// The programs that watch the link's signals, if they are wanted.
+    signals: Option<SignalHooks>,
     created: Created,
 }
 
@@ -108,6 +113,7 @@ impl Attachments {
             rules: RuleSet::default(),
             uplink: None,
             download: None,
+            signals: None,
             created,
         })
     }
@@ -330,7 +336,7 @@ impl Attachments {
         }
         if let Some((old, name)) = self.uplink.take() {
             // It may be gone, and what was added to it with it.
-            let _ = self.unfilter_download(old, &name);
+            let _ = self.unfilter_beside(old, &name, &[DOWN, LEARN, ANSWERED, SENT]);
             let _ = self.unfilter(old, &name, Hook::Egress);
             self.created.retain(|(i, _)| *i != old);
         }
@@ -338,7 +344,7 @@ impl Attachments {
         self.configure(|c| c.pacing = c.pacing & !ClassifierConfig::BARE | bare)?;
         self.clsact(index, device, Hook::Egress)?;
         self.filter_uplink(index, device)?;
-        self.filter_download(index, device)?;
+        self.filter_beside(index, device)?;
         self.uplink = Some((index, device.to_owned()));
         Ok(())
     }
@@ -471,7 +477,7 @@ impl Attachments {
         let mut failures: Vec<EngineError> =
             self.set_ports(&BTreeMap::new()).into_iter().map(|(_, e)| e).collect();
         if let Some((index, device)) = self.uplink.take() {
-            failures.extend(self.unfilter_download(index, &device).err());
+            failures.extend(self.unfilter_beside(index, &device, &[DOWN, LEARN, ANSWERED, SENT]).err());
             failures.extend(self.unfilter(index, &device, Hook::Egress).err());
         }
         // Leftovers of an earlier agent on interfaces this one never caught.
@@ -492,9 +498,8 @@ impl Attachments {
             }
             uncatch_tcx(link.index, &link.name)?;
             let is_uplink = self.uplink.as_ref().is_some_and(|(i, _)| *i == link.index);
-            if !is_uplink || self.download.is_none() {
-                self.unfilter_download(link.index, &link.name)?;
-            }
+            let beside = if is_uplink { self.unwanted_beside() } else { vec![DOWN, LEARN, ANSWERED, SENT] };
+            self.unfilter_beside(link.index, &link.name, &beside)?;
             self.unfilter(link.index, &link.name, Hook::Ingress)?;
             if !is_uplink {
                 self.unfilter(link.index, &link.name, Hook::Egress)?;

@@ -17,6 +17,7 @@ mod ifb;
 mod kind;
 pub mod plan;
 pub mod selftest;
+mod signals;
 pub mod tree;
 mod user;
 mod weight;
@@ -36,6 +37,7 @@ pub use htb::Htb;
 pub use ifb::{DEVICE, DOWNLOAD_DEVICE};
 pub use kind::{Choice, EngineKind, Form, NoneWorks, Refused};
 pub use plan::Plan;
+pub use signals::{LinkSignals, SignalCounts};
 pub use user::{Home, Lateness, User, forward};
 
 /// The kernel's counters of one class.

@@ -82,13 +82,13 @@ impl Attachments {
             Err(e) => return repairs.fail(e.into()),
         };
         if filters.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref())) {
-            return self.repair_download(index, &device, repairs);
+            return self.repair_beside(index, &device, repairs);
         }
         let back =
             self.clsact(index, &device, Hook::Egress).and_then(|()| self.filter_uplink(index, &device));
         match back {
             Ok(()) => {
-                self.repair_download(index, &device, repairs);
+                self.repair_beside(index, &device, repairs);
                 repairs.devices.push(device);
             }
             Err(e) => {

@@ -1,0 +1,351 @@
+//! Follows a link whose rate changes. The signals are those of the traffic itself; nothing probes.
+//!
+//! Each tick tells which bytes were acknowledged, and how long packets waited in the link's queue. While that
+//! queue stands, the acknowledged rate is the link's rate, so that one step suffices after a fall of any depth.
+//! While it is empty, the capacity grows.
+//!
+//! A tick should come every 50 ms. With longer ticks the queue swings further.
+//!
+//! No clock, no I/O: time and signals are arguments.
+
+mod meter;
+mod recent;
+mod settings;
+mod window;
+
+use std::time::Duration;
+
+use weir_units::{BitRate, Bytes, Instant};
+
+pub use meter::{Counts, Meter};
+use recent::Recent;
+pub use settings::{DELAY, Settings, SettingsError};
+use window::Window;
+
+/// The acknowledged rate is the mean over this time.
+const RATE_OVER: Duration = Duration::from_millis(100);
+/// The time in which a queue that is too long drains. Less than [`RATE_OVER`] makes the capacity swing.
+const DRAIN_TIME: Duration = Duration::from_millis(70);
+/// The growth of the capacity in [`GROWTH_TIME`] while the queue is empty.
+const GROWTH: f64 = 1.6;
+const GROWTH_TIME: Duration = Duration::from_millis(250);
+/// A queue below this is empty.
+const EMPTY: Duration = Duration::from_millis(2);
+/// The deepest cut below the acknowledged rate in one step.
+const DEEPEST: f64 = 0.95;
+/// After this time with a standing queue the link is drained, so that the base is seen again.
+const LOOK_EVERY: Duration = Duration::from_millis(4000);
+const LOOK_FOR: Duration = Duration::from_millis(200);
+const LOOK_AT: f64 = 0.7;
+/// An answer that is missing for longer than the base, the queue and this is silence.
+const SILENCE: Duration = Duration::from_millis(30);
+/// No decision for this time after a silence.
+const AFTER_SILENCE: Duration = Duration::from_millis(20);
+/// A queue that stays this many times too long, while less than [`GAVE_WAY`] of the rate is sent, is not
+/// this node's.
+const FOREIGN: u32 = 2;
+const GAVE_WAY: f64 = 0.75;
+/// A queue has become shorter if this part is left of it.
+const SHORTER: f64 = 0.9;
+const FOREIGN_AFTER: Duration = Duration::from_millis(400);
+/// A queue that stays too long for this time is not this node's in any case.
+const FOREIGN_AT_LAST: Duration = Duration::from_secs(3);
+/// What is sent exceeds the capacity by less than this while the scheduler enforces it.
+const HELD: f64 = 1.3;
+/// Fewer samples in a second leave the queue unknown.
+const FEW: u64 = 5;
+/// Without any word of the programs for this time the signals are lost.
+const LOST_AFTER: Duration = Duration::from_secs(3);
+/// The growth in a second while the queue is unknown.
+const BLIND_GROWTH: f64 = 1.01;
+/// The capacity stays for this time when classes leave a part of it, and then falls half way to what was
+/// usual, in each [`HALF_WAY`].
+const IDLE_STAYS: Duration = Duration::from_secs(2);
+const HALF_WAY: Duration = Duration::from_secs(10);
+/// A queue is at most this long.
+const LONGEST: Duration = Duration::from_secs(10);
+/// The length of a packet.
+const PACKET: Bytes = Bytes(1514);
+
+/// The signals of one tick.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Signals {
+    /// The least of the flows' round trips above their bases, in the last 60 ms. `None` without a sample.
+    pub queue: Option<Duration>,
+    /// The flows' mean base, by acknowledged bytes.
+    pub base: Duration,
+    /// The samples in this tick.
+    pub samples: u64,
+    /// Bytes that the link carried in this tick by what was acknowledged, as the scheduler counts them.
+    /// `None` if too little of the traffic is acknowledged to tell.
+    pub acked: Option<Bytes>,
+    /// Bytes that left the scheduler in this tick.
+    pub sent: Bytes,
+    /// Bytes that have left and are neither acknowledged nor given up. `None` if it is not known.
+    pub on_the_way: Option<Bytes>,
+    /// The scheduler had packets waiting.
+    pub is_busy: bool,
+    /// The time since an answer, if one is due.
+    pub unanswered: Option<Duration>,
+}
+
+/// The reason for the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It follows the acknowledged rate and the queue.
+    Track,
+    /// The link answers nothing. The capacity stays.
+    Silent,
+    /// It drains the link's queue, to see the base again.
+    Look,
+    /// The queue is another sender's, or the path is longer. The capacity is the one before.
+    Foreign,
+    /// Packets are sent, and no round trip tells the queue. The capacity is what was usual.
+    Blind,
+    /// The classes leave a part of the capacity.
+    Idle,
+    /// The signals are lost. The capacity is the least one.
+    Lost,
+}
+
+/// The capacity from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// Between the settings' bounds.
+    pub capacity: BitRate,
+    /// The reason.
+    pub state: State,
+    /// The flows' bases are to be measured anew.
+    pub forgets_bases: bool,
+}
+
+/// A queue that stays too long.
+#[derive(Debug, Clone, Copy)]
+struct TooLong {
+    begun: Instant,
+    /// The longest one since `begun`.
+    longest: Duration,
+    /// Its begin, or the last time it had become shorter.
+    since: Instant,
+    /// The longest one since then.
+    queue: Duration,
+    /// The acknowledged rate then, bits per second.
+    rate: f64,
+}
+
+/// The link's queue and rate as the signals tell them.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// The longer one of what round trips tell and `comes`.
+    queue: Duration,
+    /// The queue by what is on the way.
+    comes: Duration,
+    /// Bits per second.
+    rate: f64,
+}
+
+/// The follower of one direction of a link.
+#[derive(Debug, Clone)]
+pub struct Follower {
+    settings: Settings,
+    /// Bits per second, as all rates here.
+    capacity: f64,
+    state: State,
+    acked: Window,
+    sent: Window,
+    samples: Window,
+    ticked: Option<Instant>,
+    /// The last word of the programs.
+    heard: Instant,
+    /// The last time the queue was near empty.
+    drained: Instant,
+    looks_until: Instant,
+    waits_until: Instant,
+    too_long: Option<TooLong>,
+    /// The last time the classes wanted all of the capacity.
+    busy: Instant,
+    /// The rates that the link carried while they were known.
+    recent: Recent,
+}
+
+impl Follower {
+    /// A follower that starts at the highest rate.
+    #[must_use]
+    pub fn new(settings: Settings, now: Instant) -> Follower {
+        Follower {
+            settings,
+            capacity: settings.max().0 as f64,
+            state: State::Idle,
+            acked: Window::new(RATE_OVER),
+            sent: Window::new(RATE_OVER),
+            samples: Window::new(Duration::from_secs(1)),
+            ticked: None,
+            heard: now,
+            drained: now,
+            looks_until: now,
+            waits_until: now,
+            too_long: None,
+            busy: now,
+            recent: Recent::default(),
+        }
+    }
+
+    /// The present settings.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    /// The capacity after a tick. `signals` is `None` if the programs do not answer.
+    pub fn tick(&mut self, now: Instant, signals: Option<&Signals>) -> Decision {
+        let tick = self.ticked.map_or(Duration::ZERO, |before| now.since(before));
+        self.ticked = Some(now);
+        let mut forgets_bases = false;
+        match signals {
+            None if now.since(self.heard) >= LOST_AFTER => {
+                self.state = State::Lost;
+                self.capacity = self.settings.min().0 as f64;
+            }
+            None => {}
+            Some(signals) => {
+                self.heard = now;
+                let before = self.state;
+                self.hear(now, tick, signals);
+                forgets_bases = self.state == State::Foreign && before != State::Foreign;
+            }
+        }
+        let (min, max) = (self.settings.min().0 as f64, self.settings.max().0 as f64);
+        self.capacity = self.capacity.clamp(min, max);
+        Decision { capacity: BitRate(self.capacity as u64), state: self.state, forgets_bases }
+    }
+
+    fn hear(&mut self, now: Instant, tick: Duration, signals: &Signals) {
+        let packet = BitRate(self.capacity as u64).time_to_send(PACKET);
+        let goal = self.settings.queue() + packet;
+        self.samples.add(now, signals.samples);
+        self.sent.add(now, signals.sent.0);
+        match signals.acked {
+            Some(bytes) => self.acked.add(now, bytes.0),
+            None => self.acked.clear(now),
+        }
+        if signals.is_busy {
+            self.busy = now;
+        }
+        let patience = signals.base + goal + SILENCE + 4 * packet;
+        if signals.samples == 0 && signals.unanswered.is_some_and(|age| age > patience) {
+            self.state = State::Silent;
+            self.waits_until = now + AFTER_SILENCE;
+            return;
+        }
+        if now < self.waits_until {
+            return;
+        }
+        if self.state == State::Silent {
+            // The rate over the silence says nothing about the link.
+            self.acked.clear(now);
+            self.waits_until = now + RATE_OVER;
+            self.state = State::Track;
+            return;
+        }
+        let rate = self.acked.rate(now).map(|bytes_per_sec| bytes_per_sec * 8.0);
+        match (signals.queue, rate) {
+            (Some(queue), Some(rate)) if signals.is_busy || queue >= 2 * goal => {
+                // A sample is as old as the queue is long. What is on the way tells its length now.
+                let comes = signals.on_the_way.map(|bytes| {
+                    let whole = BitRate(rate as u64).time_to_send(bytes).min(LONGEST);
+                    whole.saturating_sub(signals.base + 2 * packet)
+                });
+                let seen =
+                    Seen { queue: queue.max(comes.unwrap_or_default()), comes: comes.unwrap_or(queue), rate };
+                self.track(now, tick, goal, seen, signals.base);
+            }
+            _ if !signals.is_busy => self.idle(now, tick),
+            _ if self.samples.sum(now) < FEW => self.blind(tick),
+            _ => {}
+        }
+    }
+
+    fn track(&mut self, now: Instant, tick: Duration, goal: Duration, seen: Seen, base: Duration) {
+        let Seen { queue, rate, .. } = seen;
+        if queue < goal / 2 {
+            self.drained = now;
+        }
+        if now < self.looks_until {
+            return;
+        }
+        if self.is_foreign(now, goal, seen, base) {
+            return;
+        }
+        if now.since(self.drained) >= LOOK_EVERY {
+            (self.drained, self.looks_until) = (now, now + LOOK_FOR);
+            (self.state, self.capacity) = (State::Look, LOOK_AT * rate);
+            return;
+        }
+        self.state = State::Track;
+        self.recent.add(now, rate);
+        let grows = GROWTH.powf(tick.as_secs_f64() / GROWTH_TIME.as_secs_f64());
+        self.capacity = if queue < EMPTY {
+            self.capacity.max(rate) * grows
+        } else {
+            let error = (goal.as_secs_f64() - queue.as_secs_f64()) / DRAIN_TIME.as_secs_f64();
+            rate * (1.0 + error.clamp(-DEEPEST, grows - 1.0))
+        };
+    }
+
+    /// Whether the queue stays although this node gave way. The capacity of before comes back then.
+    fn is_foreign(&mut self, now: Instant, goal: Duration, seen: Seen, base: Duration) -> bool {
+        let Seen { queue, comes, rate } = seen;
+        if queue <= FOREIGN * goal {
+            self.too_long = None;
+            return false;
+        }
+        let too_long = self.too_long.get_or_insert(TooLong {
+            begun: now,
+            longest: comes,
+            since: now,
+            queue: comes,
+            rate,
+        });
+        if comes < too_long.queue.mul_f64(SHORTER) {
+            // It drains: it is this node's.
+            (too_long.since, too_long.queue) = (now, comes);
+        }
+        too_long.queue = too_long.queue.max(comes);
+        too_long.longest = too_long.longest.max(comes);
+        let TooLong { begun, longest, since, rate: before, .. } = *too_long;
+        let sent = self.sent.rate(now).map_or(f64::MAX, |bytes_per_sec| bytes_per_sec * 8.0);
+        let gave_way = sent < GAVE_WAY * before && now.since(since) >= FOREIGN_AFTER.max(3 * base);
+        // A scheduler that sends more than was decided cannot have given way: a dry run.
+        let holds = sent <= self.capacity * HELD;
+        // This node's own queue has drained by then.
+        let at_last = holds && now.since(begun) >= FOREIGN_AT_LAST + 2 * longest;
+        if !gave_way && !at_last {
+            return false;
+        }
+        (self.state, self.capacity, self.too_long) = (State::Foreign, before, None);
+        // The bases that are measured now decide after it.
+        self.waits_until = now + RATE_OVER + base;
+        true
+    }
+
+    fn blind(&mut self, tick: Duration) {
+        if self.state != State::Blind {
+            let usual = self.recent.low().unwrap_or(self.settings.min().0 as f64);
+            self.capacity = self.capacity.min(usual);
+        }
+        self.state = State::Blind;
+        self.capacity *= BLIND_GROWTH.powf(tick.as_secs_f64());
+    }
+
+    fn idle(&mut self, now: Instant, tick: Duration) {
+        self.state = State::Idle;
+        if now.since(self.busy) < IDLE_STAYS {
+            return;
+        }
+        let usual = self.recent.low().unwrap_or(self.settings.max().0 as f64);
+        if self.capacity > usual {
+            let stays = 0.5f64.powf(tick.as_secs_f64() / HALF_WAY.as_secs_f64());
+            self.capacity = usual + (self.capacity - usual) * stays;
+        }
+    }
+}

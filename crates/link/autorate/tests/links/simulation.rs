@@ -1,0 +1,213 @@
+//! Senders, the scheduler, the modem's queue and the path, in steps of a millisecond. Packets have one length.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    time::Duration,
+};
+
+use weir_autorate::{Decision, Signals, State};
+use weir_units::{Bytes, Instant};
+
+use crate::{cubic::Cubic, traces::Trace};
+
+pub(crate) const PACKET: u64 = 1_514;
+/// Each flow's queue in the scheduler, in packets.
+const OWN_QUEUE: usize = 200;
+/// The modem's queue lasts this long at the mean rate.
+const MODEM_QUEUE: f64 = 1.0;
+
+/// Traffic and faults of a run, by millisecond.
+pub(crate) struct Scene<'a> {
+    pub(crate) trace: &'a Trace,
+    pub(crate) flows: usize,
+    pub(crate) tick_ms: u64,
+    /// Whether the flows send.
+    pub(crate) sends: fn(u64) -> bool,
+    /// A delay of the path that is not this link's queue, in ms.
+    pub(crate) foreign: fn(u64) -> u32,
+    /// The programs tell the signals.
+    pub(crate) tells: fn(u64) -> bool,
+}
+
+impl Scene<'_> {
+    pub(crate) fn of(trace: &Trace) -> Scene<'_> {
+        Scene { trace, flows: 4, tick_ms: 50, sends: |_| true, foreign: |_| 0, tells: |_| true }
+    }
+}
+
+/// The outcome of a run.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// The part of the link's bytes that was used.
+    pub(crate) used: f64,
+    /// The milliseconds that packets waited in the modem's queue, sorted.
+    waited: Vec<u32>,
+    pub(crate) capacities: Vec<(u64, f64)>,
+    pub(crate) states: Vec<(u64, State)>,
+}
+
+impl Outcome {
+    /// The wait that this part of the packets does not exceed.
+    pub(crate) fn wait(&self, part: f64) -> u32 {
+        self.waited.get((self.waited.len() as f64 * part) as usize).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn row(&self) -> String {
+        let over = self.waited.len() - self.waited.partition_point(|ms| *ms <= 30);
+        let over = 100.0 * over as f64 / self.waited.len().max(1) as f64;
+        format!("{:5.1} %, {:4} / {:4} ms, {over:4.1} %", 100.0 * self.used, self.wait(0.5), self.wait(0.95))
+    }
+
+    /// The lowest and the highest capacity between two times, Mbit/s.
+    pub(crate) fn capacity_between(&self, from_ms: u64, to_ms: u64) -> (f64, f64) {
+        let within =
+            self.capacities.iter().filter(|(ms, _)| (from_ms..to_ms).contains(ms)).map(|(_, mbit)| *mbit);
+        within.fold((f64::MAX, 0.0), |(low, high), mbit| (low.min(mbit), high.max(mbit)))
+    }
+
+    pub(crate) fn was(&self, state: State, from_ms: u64, to_ms: u64) -> bool {
+        self.states.iter().any(|(ms, s)| (from_ms..to_ms).contains(ms) && *s == state)
+    }
+}
+
+/// The least round trips of the last two periods of 10 s, as the programs keep them.
+#[derive(Default)]
+struct Base {
+    halves: [Option<u32>; 2],
+    period: u64,
+}
+
+impl Base {
+    fn add(&mut self, ms: u64, rtt: u32) -> u32 {
+        let period = ms / 4_000;
+        if period != self.period {
+            self.halves = if period == self.period + 1 { [None, self.halves[0]] } else { [None, None] };
+            self.period = period;
+        }
+        self.halves[0] = Some(self.halves[0].map_or(rtt, |least| least.min(rtt)));
+        self.least()
+    }
+
+    fn least(&self) -> u32 {
+        self.halves.iter().flatten().copied().min().unwrap_or(0)
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Heard {
+    Acked { left: u64 },
+    Lost,
+}
+
+fn on_the_way(
+    modem: &VecDeque<(usize, u64)>,
+    heard: &BinaryHeap<Reverse<(u64, usize, Heard)>>,
+) -> Option<Bytes> {
+    if std::env::var("NOWAY").is_ok() {
+        return None;
+    }
+    Some(Bytes((modem.len() + heard.len()) as u64 * PACKET))
+}
+
+/// Runs a scheme that names the capacity against a scene.
+pub(crate) fn run(
+    scene: &Scene<'_>,
+    mut capacity: impl FnMut(Instant, Option<&Signals>) -> Decision,
+) -> Outcome {
+    let trace = scene.trace;
+    let per_ms = |mbit: f64| mbit * 1e6 / 8e3;
+    let modem_packets = (per_ms(trace.mean()) * 1_000.0 * MODEM_QUEUE / PACKET as f64) as usize;
+    let mut flows: Vec<Cubic> = (0..scene.flows).map(|_| Cubic::new()).collect();
+    let mut own: Vec<usize> = vec![0; scene.flows];
+    let mut modem: VecDeque<(usize, u64)> = VecDeque::new();
+    let mut heard: BinaryHeap<Reverse<(u64, usize, Heard)>> = BinaryHeap::new();
+    let (mut credit, mut grant, mut next, mut could, mut carried) = (0.0, 0.0, 0, 0.0, 0u64);
+    let (mut sent, mut acked, mut samples) = (0u64, 0u64, 0u64);
+    let mut base = Base::default();
+    let mut queues: VecDeque<(u64, u32)> = VecDeque::new();
+    let mut waiting_since: Option<u64> = None;
+    let mut outcome = Outcome::default();
+    let mut now_capacity = 0.0;
+    for ms in 0..trace.rate.len() as u64 {
+        if ms % scene.tick_ms == 0 {
+            while queues.front().is_some_and(|(at, _)| *at + 60 < ms) {
+                queues.pop_front();
+            }
+            let signals = Signals {
+                queue: queues.iter().map(|(_, q)| Duration::from_millis(u64::from(*q))).min(),
+                base: Duration::from_millis(base.least().into()),
+                samples,
+                acked: Some(Bytes(acked * PACKET)),
+                sent: Bytes(sent * PACKET),
+                on_the_way: on_the_way(&modem, &heard),
+                is_busy: own.iter().any(|waiting| *waiting > 0),
+                unanswered: waiting_since.map(|since| Duration::from_millis(ms - since)),
+            };
+            let told = (scene.tells)(ms).then_some(&signals);
+            let decision = capacity(Instant(Duration::from_millis(ms)), told);
+            if decision.forgets_bases {
+                base = Base::default();
+                queues.clear();
+            }
+            now_capacity = decision.capacity.as_mbit();
+            outcome.capacities.push((ms, now_capacity));
+            outcome.states.push((ms, decision.state));
+            (sent, acked, samples) = (0, 0, 0);
+        }
+        while heard.peek().is_some_and(|Reverse((at, ..))| *at <= ms) {
+            let Some(Reverse((at, flow, what))) = heard.pop() else { break };
+            match what {
+                Heard::Lost => flows[flow].loses(at),
+                Heard::Acked { left } => {
+                    let rtt = (at - left) as u32;
+                    flows[flow].acks(at, rtt);
+                    acked += 1;
+                    samples += 1;
+                    let least = base.add(at, rtt);
+                    queues.push_back((at, rtt - least));
+                    waiting_since = None;
+                }
+            }
+        }
+        for (flow, waiting) in flows.iter_mut().zip(&mut own) {
+            // A full queue holds the sender back.
+            while (scene.sends)(ms) && flow.may_send() && *waiting < OWN_QUEUE {
+                flow.sends();
+                *waiting += 1;
+            }
+        }
+        let waits = own.iter().any(|waiting| *waiting > 0);
+        credit = if waits { credit + per_ms(now_capacity) } else { per_ms(now_capacity).min(PACKET as f64) };
+        while credit >= PACKET as f64 && own.iter().any(|waiting| *waiting > 0) {
+            while own[next] == 0 {
+                next = (next + 1) % own.len();
+            }
+            own[next] -= 1;
+            credit -= PACKET as f64;
+            sent += 1;
+            waiting_since.get_or_insert(ms);
+            let base_ms = trace.base[ms as usize] + (scene.foreign)(ms);
+            if modem.len() < modem_packets {
+                modem.push_back((next, ms));
+            } else {
+                heard.push(Reverse((ms + u64::from(base_ms), next, Heard::Lost)));
+            }
+            next = (next + 1) % own.len();
+        }
+        let rate = per_ms(trace.rate[ms as usize]);
+        could += rate;
+        grant = if modem.is_empty() { rate.min(grant + rate) } else { grant + rate };
+        while grant >= PACKET as f64 {
+            let Some((flow, left)) = modem.pop_front() else { break };
+            grant -= PACKET as f64;
+            carried += PACKET;
+            outcome.waited.push((ms - left) as u32);
+            let back = ms + u64::from(trace.base[ms as usize] + (scene.foreign)(ms));
+            heard.push(Reverse((back, flow, Heard::Acked { left })));
+        }
+    }
+    outcome.used = carried as f64 / could;
+    outcome.waited.sort_unstable();
+    outcome
+}

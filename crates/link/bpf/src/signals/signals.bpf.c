@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How full is the link's queue, and how much does the link carry?
+ *
+ * weir_sent runs at the uplink's egress, behind the scheduler: a packet that it sees goes to the driver.
+ * weir_answered runs at the ingress, before the download's scheduler. The time between a TCP timestamp and
+ * its echo (RFC 7323) is a round trip without weir's own queue. The least one of some seconds is the flow's
+ * base; what is above it waited in a queue. Acknowledged bytes tell the link's rate while its queue stands.
+ *
+ * Only packets with payload count: the answer to a bare acknowledgement tells the queue of the other
+ * direction. Two processors may write to one flow at once. Then a sample is lost, or one is wrong by the
+ * time between two packets.
+ *
+ * Neither program ever matches: packets go on.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "classify/packet.h"
+#include "download/download.h"
+#include "signals.h"
+
+#define NO_MATCH 0 /* cls_bpf without direct action */
+#define BASE_PERIOD_NS 4000000000ULL
+#define OPTIONS 8 /* that are looked at */
+#define FIN 1
+#define SYN 2
+#define RST 4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_signals_config);
+} weir_signals_config SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct weir_link_signals);
+} weir_link_signals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct weir_down_flow);
+	__type(value, struct weir_sent_flow);
+} weir_sent_flows SEC(".maps");
+
+struct segment {
+	struct weir_down_flow flow; /* `near` is this end */
+	__u32 seq;
+	__u32 ack;
+	__u32 payload;
+	__u32 stamp; /* TSval */
+	__u32 echo;  /* TSecr */
+	__u8 has_stamp;
+	__u8 flags;
+};
+
+/* Finds the timestamps among the options at [at, end). */
+static __always_inline void read_stamps(struct __sk_buff *skb, __u32 start, __u32 at, __u32 end, struct segment *s)
+{
+	__u8 head[2];
+	__be32 stamps[2];
+	int i;
+
+	for (i = 0; i < OPTIONS; i++) {
+		if (at + 10 > end || load_header(skb, start, at, head, sizeof(head)))
+			return;
+		if (head[0] == 0) /* end of options */
+			return;
+		if (head[0] == 1) { /* no operation */
+			at += 1;
+			continue;
+		}
+		if (head[0] == 8) {
+			if (load_header(skb, start, at + 2, stamps, sizeof(stamps)))
+				return;
+			s->stamp = bpf_ntohl(stamps[0]);
+			s->echo = bpf_ntohl(stamps[1]);
+			s->has_stamp = 1;
+			return;
+		}
+		if (head[1] < 2)
+			return;
+		at += head[1];
+	}
+}
+
+/* Reads a whole TCP segment; 0: it is none. */
+static __always_inline int read_segment(struct __sk_buff *skb, int leaves, struct segment *s)
+{
+	struct fragment fragment = {};
+	struct weir_fields f = {};
+	struct packet p;
+	__be32 numbers[2];
+	__be16 lengths[1];
+	__u32 end, length;
+	__u8 rest[2];
+
+	read_headers(skb, &p);
+	if (!p.is_ip || (p.is_v6 ? !fields_v6(skb, p.start, p.offset, &f, &fragment)
+				 : !fields_v4(skb, p.start, p.offset, &f, &fragment)))
+		return 0;
+	if (f.protocol != IPPROTO_TCP || fragment.is_first || fragment.is_later)
+		return 0;
+	/* A super-packet's length may not fit the header's field: then the packet's own length counts. */
+	if (load_header(skb, p.start, p.offset + (p.is_v6 ? 4 : 2), lengths, sizeof(lengths)))
+		return 0;
+	length = bpf_ntohs(lengths[0]);
+	if (p.is_v6 && length)
+		length += sizeof(struct ipv6hdr);
+	if (!length)
+		length = skb->len - (p.start == BPF_HDR_START_MAC ? p.offset : 0);
+	if (load_header(skb, p.start, fragment.transport + 4, numbers, sizeof(numbers)) ||
+	    load_header(skb, p.start, fragment.transport + 12, rest, sizeof(rest)))
+		return 0;
+	end = fragment.transport - p.offset + (rest[0] >> 4) * 4;
+	if (end > length)
+		return 0;
+	s->seq = bpf_ntohl(numbers[0]);
+	s->ack = bpf_ntohl(numbers[1]);
+	s->payload = length - end;
+	s->flags = rest[1];
+	read_stamps(skb, p.start, fragment.transport + 20, p.offset + end, s);
+	__builtin_memcpy(s->flow.near.bytes, leaves ? f.source : f.destination, 16);
+	__builtin_memcpy(s->flow.far.bytes, leaves ? f.destination : f.source, 16);
+	s->flow.near_port = leaves ? f.source_port : f.destination_port;
+	s->flow.far_port = leaves ? f.destination_port : f.source_port;
+	s->flow.protocol = IPPROTO_TCP;
+	return 1;
+}
+
+static __always_inline struct weir_link_signals *signals(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&weir_link_signals, &zero);
+}
+
+SEC("tc")
+int weir_sent(struct __sk_buff *skb)
+{
+	struct weir_link_signals *sums = signals();
+	struct weir_sent_flow *flow, fresh = {};
+	struct segment s = {};
+	__u64 now = bpf_ktime_get_ns();
+	int i;
+
+	if (!sums)
+		return NO_MATCH;
+	__sync_fetch_and_add(&sums->sent_bytes, skb->wire_len);
+	if (!read_segment(skb, 1, &s) || !s.payload || s.flags & (SYN | RST))
+		return NO_MATCH;
+	__sync_fetch_and_add(&sums->sent_payload, s.payload);
+	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
+	if (!flow) {
+		fresh.answered = now;
+		fresh.una = s.seq;
+		fresh.high = s.seq;
+		bpf_map_update_elem(&weir_sent_flows, &s.flow, &fresh, BPF_NOEXIST);
+		flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
+		if (!flow)
+			return NO_MATCH;
+	}
+	if (flow->high == flow->una) /* nothing was due */
+		flow->answered = now;
+	if ((__s32)(s.seq + s.payload - flow->high) > 0)
+		flow->high = s.seq + s.payload;
+	flow->mss = skb->gso_size ? skb->gso_size : s.payload;
+	if (!sums->waits_since)
+		sums->waits_since = now;
+	if (!s.has_stamp)
+		return NO_MATCH;
+	for (i = 0; i < WEIR_STAMPS; i++)
+		if (flow->left[i] && flow->stamp[i] == s.stamp) /* the first packet with it counts */
+			return NO_MATCH;
+	for (i = 0; i < WEIR_STAMPS; i++) {
+		if (!flow->left[i]) {
+			flow->stamp[i] = s.stamp;
+			flow->left[i] = now;
+			break;
+		}
+	}
+	return NO_MATCH;
+}
+
+/* Takes a round trip into the flow's base; the base. */
+static __always_inline __u64 base_with(struct weir_sent_flow *flow, __u64 now, __u64 rtt)
+{
+	__u32 zero = 0, period = now / BASE_PERIOD_NS;
+	const struct weir_signals_config *config = bpf_map_lookup_elem(&weir_signals_config, &zero);
+	__u32 epoch = config ? config->epoch : 0;
+
+	if (flow->epoch != epoch) {
+		flow->epoch = epoch;
+		flow->period = period;
+		flow->base[0] = 0;
+		flow->base[1] = 0;
+	}
+	if (flow->period != period) {
+		flow->base[1] = flow->period + 1 == period ? flow->base[0] : 0;
+		flow->base[0] = 0;
+		flow->period = period;
+	}
+	if (!flow->base[0] || rtt < flow->base[0])
+		flow->base[0] = rtt;
+	return flow->base[1] && flow->base[1] < flow->base[0] ? flow->base[1] : flow->base[0];
+}
+
+static __always_inline void sample(struct weir_link_signals *sums, struct weir_sent_flow *flow, __u64 now,
+				   __u64 rtt)
+{
+	__u64 queue = rtt - base_with(flow, now, rtt);
+	__u64 cell = now / WEIR_CELL_NS;
+	struct weir_least *least = &sums->least[cell % WEIR_CELLS];
+
+	__sync_fetch_and_add(&sums->samples, 1);
+	if (least->cell != cell) {
+		least->ns = queue;
+		least->cell = cell;
+	} else if (queue < least->ns) {
+		least->ns = queue;
+	}
+}
+
+static __always_inline void count(struct weir_link_signals *sums, struct weir_sent_flow *flow, __u32 payload)
+{
+	__u64 base = flow->base[0];
+
+	if (!base || (flow->base[1] && flow->base[1] < base))
+		base = flow->base[1];
+	__sync_fetch_and_add(&sums->acked_payload, payload);
+	__sync_fetch_and_add(&sums->acked_base_us, payload * (base / 1000));
+}
+
+SEC("tc")
+int weir_answered(struct __sk_buff *skb)
+{
+	struct weir_link_signals *sums = signals();
+	struct weir_sent_flow *flow;
+	struct segment s = {};
+	__u64 now = bpf_ktime_get_ns();
+	__u32 more, way;
+	int i;
+
+	if (!sums || !read_segment(skb, 0, &s))
+		return NO_MATCH;
+	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
+	if (!flow)
+		return NO_MATCH;
+	if (s.flags & RST) {
+		bpf_map_delete_elem(&weir_sent_flows, &s.flow);
+		return NO_MATCH;
+	}
+	if (s.has_stamp) {
+		for (i = 0; i < WEIR_STAMPS; i++) {
+			__u64 left = flow->left[i];
+
+			if (!left || (__s32)(s.echo - flow->stamp[i]) < 0)
+				continue;
+			/* A later echo means that this one will not come. */
+			if (flow->stamp[i] == s.echo && now > left)
+				sample(sums, flow, now, now - left);
+			flow->left[i] = 0;
+		}
+	}
+	more = s.ack - flow->una;
+	way = flow->high - flow->una;
+	if ((__s32)more > 0) {
+		/* The last byte of a connection, FIN's, is above `high`. */
+		if (more > way)
+			more = way;
+		flow->una = s.ack;
+		if ((__s32)(flow->high - s.ack) < 0)
+			flow->high = s.ack;
+		if (more > flow->sacked) {
+			count(sums, flow, more - flow->sacked);
+			flow->sacked = 0;
+		} else {
+			flow->sacked -= more;
+		}
+	} else if (!more && !s.payload && way > flow->sacked + flow->mss && !(s.flags & (SYN | FIN))) {
+		/* A duplicate: one more segment has arrived behind a gap (RFC 5681, 4.2). */
+		flow->sacked += flow->mss;
+		count(sums, flow, flow->mss);
+	} else {
+		return NO_MATCH;
+	}
+	flow->answered = now;
+	sums->waits_since = 0;
+	return NO_MATCH;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

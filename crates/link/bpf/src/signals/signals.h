@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The link's signals that user space reads. Times are of the monotonic clock, in nanoseconds. */
+#ifndef WEIR_SIGNALS_H
+#define WEIR_SIGNALS_H
+
+#define WEIR_STAMPS 4 /* of a flow that wait for their answer */
+#define WEIR_CELLS 16
+#define WEIR_CELL_NS 10000000ULL
+
+struct weir_least { /* the least queue that was seen in a time of 10 ms */
+	__u64 cell; /* its number since boot */
+	__u64 ns;
+};
+
+struct weir_link_signals { /* counted from the load of the programs */
+	__u64 sent_bytes;    /* all packets that left, as the scheduler counts them */
+	__u64 sent_payload;  /* TCP payload among them */
+	__u64 acked_payload; /* TCP payload that was answered, by acknowledgement or by its duplicates */
+	__u64 acked_base_us; /* the sum of answered payload times the flow's base */
+	__u64 samples;       /* round trips */
+	__u64 waits_since;   /* the first payload that left since the last answer; 0: none */
+	struct weir_least least[WEIR_CELLS];
+};
+_Static_assert(sizeof(struct weir_link_signals) == 304, "user space reads this layout");
+
+struct weir_sent_flow { /* one TCP flow's data that left */
+	__u64 answered;  /* the last answer, or the first packet */
+	__u32 high;      /* behind the highest sequence number that left */
+	__u32 una;       /* the highest acknowledgement */
+	__u32 sacked;    /* bytes above it that its duplicates have told of */
+	__u32 mss;
+	__u32 period;    /* of `base` */
+	__u32 epoch;     /* of `base` (weir_signals_config) */
+	__u64 base[2];   /* the least round trip of this period and of the one before; 0: none */
+	__u64 left[WEIR_STAMPS]; /* 0: free */
+	__u32 stamp[WEIR_STAMPS]; /* TSval */
+};
+_Static_assert(sizeof(struct weir_sent_flow) == 96, "user space reads this layout");
+
+struct weir_signals_config { /* written by user space */
+	__u32 epoch; /* another one ends all bases */
+};
+
+#endif

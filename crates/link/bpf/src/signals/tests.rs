@@ -1,0 +1,221 @@
+//! The programs on made-up frames, in the kernel (`BPF_PROG_TEST_RUN`). Without root the tests say so and
+//! pass.
+
+use libbpf_rs::{ErrorKind, ProgramInput};
+use nix::time::{ClockId, clock_gettime};
+
+use super::*;
+
+const FIN: u8 = 1;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+fn programs() -> Option<LinkSignals> {
+    match LinkSignals::load() {
+        Ok(signals) => Some(signals),
+        Err(e) if e.source.kind() == ErrorKind::PermissionDenied => {
+            println!("SKIPPED: loading BPF programs needs root");
+            None
+        }
+        Err(e) => panic!("{e:?}"),
+    }
+}
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    u64::try_from(time.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap()
+}
+
+#[derive(Clone, Copy)]
+struct Tcp {
+    is_v6: bool,
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    /// TSval and TSecr.
+    stamps: Option<(u32, u32)>,
+    payload: usize,
+}
+
+const DATA: Tcp = Tcp { is_v6: false, seq: 1_000, ack: 1, flags: ACK, stamps: Some((7, 3)), payload: 1_000 };
+const ANSWER: Tcp = Tcp { seq: 1, ack: 2_000, stamps: Some((4, 7)), payload: 0, ..DATA };
+
+impl Tcp {
+    /// The frame of a packet that leaves from port 4000 to port 80, or of one that comes back.
+    fn frame(&self, leaves: bool) -> Vec<u8> {
+        let options = match self.stamps {
+            Some((value, echo)) => [&[1, 1, 8, 10][..], &value.to_be_bytes(), &echo.to_be_bytes()].concat(),
+            None => Vec::new(),
+        };
+        let header = 20 + options.len();
+        let length = header + self.payload;
+        let mut frame = vec![2; 12];
+        let (near, far) = (4_000u16.to_be_bytes(), 80u16.to_be_bytes());
+        if self.is_v6 {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend(u16::try_from(length).unwrap().to_be_bytes());
+            frame.extend([6, 64]);
+            for last in if leaves { [1, 2] } else { [2, 1] } {
+                frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+            }
+        } else {
+            frame.extend([8, 0, 0x45, 0]);
+            frame.extend(u16::try_from(20 + length).unwrap().to_be_bytes());
+            frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+            for last in if leaves { [1, 2] } else { [2, 1] } {
+                frame.extend([10, 0, 0, last]);
+            }
+        }
+        frame.extend(if leaves { [near, far].concat() } else { [far, near].concat() });
+        frame.extend(self.seq.to_be_bytes());
+        frame.extend(self.ack.to_be_bytes());
+        frame.extend([u8::try_from(header / 4).unwrap() << 4, self.flags, 0, 0, 0, 0, 0, 0]);
+        frame.extend(options);
+        frame.resize(frame.len() + self.payload, 0);
+        frame.resize(frame.len().max(60), 0);
+        frame
+    }
+}
+
+impl LinkSignals {
+    fn run(&self, name: &str, frame: &[u8]) {
+        let program = self.object.progs_mut().find(|program| program.name() == name).unwrap();
+        // Without a context a packet has no length on the wire.
+        let mut context = [0; 192];
+        let input =
+            ProgramInput { context_in: Some(&mut context), data_in: Some(frame), ..Default::default() };
+        assert_eq!(program.test_run(input).unwrap().return_value, 0, "packets go on");
+    }
+
+    fn leaves(&self, segment: Tcp) {
+        self.run(LinkSignals::EGRESS_PROGRAM, &segment.frame(true));
+    }
+
+    fn comes(&self, segment: Tcp) {
+        self.run(LinkSignals::INGRESS_PROGRAM, &segment.frame(false));
+    }
+
+    fn counts(&self) -> SignalCounts {
+        self.read(now()).unwrap()
+    }
+}
+
+#[test]
+fn answer_gives_a_round_trip_and_what_it_acknowledges() {
+    for is_v6 in [false, true] {
+        let Some(signals) = programs() else { return };
+        let (data, answer) = (Tcp { is_v6, ..DATA }, Tcp { is_v6, ..ANSWER });
+        signals.leaves(data);
+        let counts = signals.counts();
+        assert_eq!((counts.sent_payload, counts.on_the_way, counts.samples), (1_000, 1_000, 0));
+        assert!(counts.waits_since.is_some() && counts.sent >= 1_000);
+        signals.comes(answer);
+        let counts = signals.counts();
+        assert_eq!((counts.acked_payload, counts.on_the_way, counts.samples), (1_000, 0, 1));
+        assert_eq!((counts.waits_since, counts.least_queue), (None, Some(0)), "the first one is the base");
+    }
+}
+
+#[test]
+fn longer_round_trip_is_a_queue_until_bases_are_forgotten() {
+    let Some(mut signals) = programs() else { return };
+    let later = |stamp: u32| Tcp { seq: 1_000 * stamp, stamps: Some((stamp, 3)), ..DATA };
+    let answer = |stamp: u32| Tcp { ack: 1_000 * stamp + 1_000, stamps: Some((4, stamp)), ..ANSWER };
+    signals.leaves(later(1));
+    signals.comes(answer(1));
+    // The queue is the least one of 60 ms.
+    std::thread::sleep(std::time::Duration::from_millis(80));
+    signals.leaves(later(2));
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    signals.comes(answer(2));
+    let queue = signals.counts().least_queue.unwrap();
+    assert!((25_000_000..2_000_000_000).contains(&queue), "{queue}");
+    signals.forget_bases().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(80));
+    signals.leaves(later(3));
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    signals.comes(answer(3));
+    assert_eq!(signals.counts().least_queue, Some(0));
+}
+
+#[test]
+fn echo_of_a_later_stamp_is_no_round_trip_of_an_earlier_one() {
+    let Some(signals) = programs() else { return };
+    signals.leaves(DATA);
+    signals.leaves(Tcp { seq: 2_000, stamps: Some((9, 3)), ..DATA });
+    signals.comes(Tcp { ack: 2_000, stamps: Some((4, 6)), ..ANSWER });
+    assert_eq!(signals.counts().samples, 0, "an earlier echo answers neither");
+    signals.comes(Tcp { ack: 3_000, stamps: Some((4, 9)), ..ANSWER });
+    assert_eq!(signals.counts().samples, 1);
+    signals.comes(Tcp { ack: 3_000, stamps: Some((4, 7)), ..ANSWER });
+    assert_eq!(signals.counts().samples, 1, "the first one was given up");
+}
+
+#[test]
+fn bare_acknowledgements_of_a_download_tell_nothing() {
+    let Some(signals) = programs() else { return };
+    signals.leaves(Tcp { payload: 0, ..DATA });
+    signals.comes(Tcp { payload: 1_000, ..ANSWER });
+    let counts = signals.counts();
+    assert_eq!((counts.samples, counts.sent_payload, counts.acked_payload, counts.on_the_way), (0, 0, 0, 0));
+    assert!(counts.sent > 0 && counts.waits_since.is_none());
+}
+
+#[test]
+fn duplicates_count_what_arrived_behind_a_gap_once() {
+    let Some(signals) = programs() else { return };
+    for at in 0..5 {
+        signals.leaves(Tcp { seq: 1_000 + 1_000 * at, ..DATA });
+    }
+    // The first segment is lost: four duplicates tell of the others.
+    for _ in 0..10 {
+        signals.comes(Tcp { ack: 1_000, ..ANSWER });
+    }
+    let counts = signals.counts();
+    assert_eq!((counts.acked_payload, counts.on_the_way), (4_000, 1_000));
+    signals.comes(Tcp { ack: 6_000, ..ANSWER });
+    let counts = signals.counts();
+    assert_eq!((counts.acked_payload, counts.on_the_way), (5_000, 0));
+    // The answer to a FIN is above all payload.
+    signals.comes(Tcp { ack: 6_001, flags: ACK | FIN, ..ANSWER });
+    assert_eq!(signals.counts().acked_payload, 5_000);
+}
+
+#[test]
+fn reset_and_silent_flows_have_nothing_on_the_way() {
+    let Some(signals) = programs() else { return };
+    signals.leaves(DATA);
+    assert_eq!(signals.read(now() + 900_000_000).unwrap().on_the_way, 1_000);
+    assert_eq!(signals.read(now() + 1_100_000_000).unwrap().on_the_way, 0);
+    signals.comes(Tcp { flags: RST, ..ANSWER });
+    assert_eq!(signals.counts().on_the_way, 0);
+}
+
+#[test]
+fn frames_of_any_length_and_content_pass() {
+    let Some(signals) = programs() else { return };
+    let mut seed = 7u32;
+    let mut random = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        seed >> 8
+    };
+    for round in 0..4_000 {
+        let mut frame = if round % 2 == 0 { DATA.frame(true) } else { ANSWER.frame(true) };
+        for _ in 0..random() % 6 {
+            let at = random() as usize % 66;
+            if let Some(byte) = frame.get_mut(at) {
+                *byte = random() as u8;
+            }
+        }
+        frame.truncate(60 + random() as usize % 1_100);
+        signals.leaves_raw(&frame);
+    }
+    assert!(signals.counts().on_the_way < 1 << 32);
+}
+
+impl LinkSignals {
+    fn leaves_raw(&self, frame: &[u8]) {
+        self.run(LinkSignals::EGRESS_PROGRAM, frame);
+        self.run(LinkSignals::INGRESS_PROGRAM, frame);
+    }
+}

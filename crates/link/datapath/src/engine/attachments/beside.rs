@@ -1,0 +1,138 @@
+//! Filters at the uplink beside the one that catches packets: those of the download, and those that watch
+//! the link's signals.
+
+use std::os::fd::RawFd;
+
+use weir_bpf::{Download, LinkSignals};
+use weir_netlink::tc::{self, Filter, Hook, Verdict};
+
+use super::{Attachments, EngineError, PREF, repair::Repairs};
+
+/// A filter's place and its program's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) hook: Hook,
+    pub(super) pref: u16,
+    pub(super) name: &'static str,
+}
+
+/// It sends what arrives through a scheduler.
+pub(super) const DOWN: Spot = Spot { hook: Hook::Ingress, pref: PREF, name: Download::INGRESS_PROGRAM };
+/// It learns, behind the filter that marks packets with their class.
+pub(super) const LEARN: Spot = Spot { hook: Hook::Egress, pref: PREF + 1, name: Download::EGRESS_PROGRAM };
+/// It sees what leaves the scheduler.
+pub(super) const SENT: Spot = Spot { hook: Hook::Egress, pref: PREF + 2, name: LinkSignals::EGRESS_PROGRAM };
+/// It sees what arrives, before the download's scheduler.
+pub(super) const ANSWERED: Spot =
+    Spot { hook: Hook::Ingress, pref: PREF - 1, name: LinkSignals::INGRESS_PROGRAM };
+
+impl Spot {
+    pub(super) fn holds(&self, filter: &Filter) -> bool {
+        filter.pref == self.pref && filter.bpf_name.as_deref() == Some(self.name)
+    }
+}
+
+/// A filter that is wanted at a spot.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    spot: Spot,
+    program: RawFd,
+    verdict: Verdict,
+}
+
+/// The programs that watch the link's signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SignalHooks {
+    /// For the uplink's ingress.
+    pub(crate) ingress: RawFd,
+    /// For its egress.
+    pub(crate) egress: RawFd,
+}
+
+impl Attachments {
+    /// The filters that are wanted beside the one that catches packets.
+    fn wanted_beside(&self) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        if let Some(hooks) = self.download {
+            let verdict = Verdict::Redirect { to: hooks.device };
+            // LEARN only looks, and its action is never taken.
+            wanted.push(Wanted { spot: LEARN, program: hooks.egress, verdict: Verdict::None });
+            wanted.push(Wanted { spot: DOWN, program: hooks.ingress, verdict });
+        }
+        if let Some(hooks) = self.signals {
+            wanted.push(Wanted { spot: SENT, program: hooks.egress, verdict: Verdict::None });
+            wanted.push(Wanted { spot: ANSWERED, program: hooks.ingress, verdict: Verdict::None });
+        }
+        wanted
+    }
+
+    /// Has programs watch the link's signals, or none.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub(crate) fn set_signals(&mut self, hooks: Option<SignalHooks>) -> Result<(), EngineError> {
+        if self.signals == hooks {
+            return Ok(());
+        }
+        self.signals = hooks;
+        match (self.uplink.clone(), hooks) {
+            (Some((index, device)), None) => self.unfilter_beside(index, &device, &[SENT, ANSWERED]),
+            (Some((index, device)), Some(_)) => self.filter_beside(index, &device),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// Attaches the wanted filters to an uplink. It has a clsact qdisc.
+    pub(super) fn filter_beside(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
+        for Wanted { spot, program, verdict } in self.wanted_beside() {
+            let program = (program, spot.name);
+            self.netlink.call(tc::set_bpf_filter(index, device, spot.hook, spot.pref, program, verdict))?;
+        }
+        Ok(())
+    }
+
+    /// Takes filters away from a device.
+    pub(super) fn unfilter_beside(
+        &mut self,
+        index: u32,
+        device: &str,
+        spots: &[Spot],
+    ) -> Result<(), EngineError> {
+        for spot in spots {
+            if self.netlink.filters(index, spot.hook)?.iter().any(|f| spot.holds(f)) {
+                self.netlink.call(tc::delete_filter(index, device, spot.hook, spot.pref))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The filters that are not wanted.
+    pub(super) fn unwanted_beside(&self) -> Vec<Spot> {
+        let wanted = self.wanted_beside();
+        // Packets pass unscheduled before the flows are no longer learned.
+        let all = [DOWN, LEARN, ANSWERED, SENT];
+        all.into_iter().filter(|spot| !wanted.iter().any(|w| w.spot == *spot)).collect()
+    }
+
+    /// Puts the wanted filters back if another program took them away.
+    pub(super) fn repair_beside(&mut self, index: u32, device: &str, repairs: &mut Repairs) {
+        for Wanted { spot, .. } in self.wanted_beside() {
+            match self.netlink.filters(index, spot.hook) {
+                Ok(filters) if filters.iter().any(|f| spot.holds(f)) => {}
+                Ok(_) => {
+                    let back = self
+                        .clsact(index, device, spot.hook)
+                        .and_then(|()| self.filter_beside(index, device));
+                    match back {
+                        Ok(()) => repairs.devices.push(device.to_owned()),
+                        Err(e) if e.is_gone() => {}
+                        Err(e) => repairs.fail(e),
+                    }
+                    return;
+                }
+                Err(e) if e.is_gone() => {}
+                Err(e) => repairs.fail(e.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What the link's own traffic tells of its queue and its rate.
+
+use nix::{
+    errno::Errno,
+    time::{ClockId, clock_gettime},
+};
+pub use weir_bpf::SignalCounts;
+
+use super::{Attachments, EngineError, EngineKind, attachments::SignalHooks};
+
+/// The programs that watch the uplink behind the scheduler.
+pub struct LinkSignals {
+    programs: weir_bpf::LinkSignals,
+}
+
+impl LinkSignals {
+    /// The engines whose rate can follow the link: those that queue packets on a device of the kernel.
+    ///
+    /// # Errors
+    /// [`EngineError::Lacking`].
+    pub fn goes_with(engine: EngineKind) -> Result<(), EngineError> {
+        match engine {
+            EngineKind::Htb | EngineKind::Edt | EngineKind::Bpf => Ok(()),
+            _ => {
+                let why = "its rate does not follow a changing capacity (use engine htb, edt or bpf, or one \
+                           rate as `capacity`)";
+                Err(EngineError::Lacking { engine, why: why.to_owned() })
+            }
+        }
+    }
+
+    /// Loads the programs, and has them watch the uplink.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the programs do not load, or cannot be attached.
+    pub fn open(attachments: &mut Attachments) -> Result<LinkSignals, EngineError> {
+        let programs = weir_bpf::LinkSignals::load()?;
+        attachments.set_signals(Some(SignalHooks {
+            ingress: programs.ingress_program(),
+            egress: programs.egress_program(),
+        }))?;
+        Ok(LinkSignals { programs })
+    }
+
+    /// Takes the programs away from the uplink.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn close(self, attachments: &mut Attachments) -> Result<(), EngineError> {
+        attachments.set_signals(None)
+    }
+
+    /// Reads the counts, and the time of the monotonic clock at which they are read, in nanoseconds.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn read(&self) -> Result<(u64, SignalCounts), Errno> {
+        let time = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        let nanos = time.tv_sec().cast_unsigned() * 1_000_000_000 + time.tv_nsec().cast_unsigned();
+        Ok((nanos, self.programs.read(nanos)?))
+    }
+
+    /// Has all flows measure their bases anew.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn forget_bases(&mut self) -> Result<(), EngineError> {
+        Ok(self.programs.forget_bases()?)
+    }
+}
