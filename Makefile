@@ -28,12 +28,14 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
+# The program of all tests but those of `make test`, and the build that makes it. CI has one build for all.
 WEIR := target/release/weir
+PROGRAMS := release
 VM := target/debug/weir-vm
 # What runs in the newest kernel, in two guests at once; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
-VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
+VM_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
 	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
@@ -77,7 +79,7 @@ demo: release
 
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
 # The program is the debug build of the tests.
-SHORT := active api auto bad_input capacity change cni congestion_rules docker drift faults images input lifecycle plan promise socket sources state
+SHORT := active api auto autorate bad_input capacity change cni congestion_rules docker drift faults images input lifecycle plan promise socket sources state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
 # `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
 BESIDE_GUESTS := api bad_input congestion_rules drift images input plan socket state
@@ -146,8 +148,8 @@ rest-alone: build-rest
 	@scripts/test-report.sh "$(NOT_YET)," "the takeover, a killed forwarder and most suites of engine user (docs/limits.md)," \
 		"what make test-vm runs," $(LEFT_OUT) "bpf-credit and pacing in most suites of all engines"
 
-# The release builds that test-rest runs.
-build-rest: release
+# The programs that test-rest runs.
+build-rest: $(PROGRAMS)
 	scripts/install-deps.sh test
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
@@ -163,7 +165,7 @@ test-uml: build
 		weir-lab-results/wires/ecc-real/result.json
 
 # What needs a kernel that may not be this one, or virtual time: under qemu, for ten minutes.
-test-vm: build-tests release
+test-vm: build-tests $(PROGRAMS)
 	scripts/install-deps.sh vm
 	$(VM) fetch
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
@@ -183,7 +185,7 @@ test-containerd: build-tests
 		WEIR_CONTAINERD=$$dir WEIR_TESTS=images scripts/test-netns.sh containerd_2; \
 	done
 
-test-vm-matrix: build-tests release
+test-vm-matrix: build-tests $(PROGRAMS)
 	scripts/install-deps.sh vm
 	set -e; for kernel in $(VM_KERNELS); do \
 		$(VM) run --kernel $$kernel $(addprefix --test ,$(VM_MATRIX_TESTS)); \
@@ -198,9 +200,9 @@ lint:
 	scripts/unit-security.sh
 
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
-conformance: release
+conformance: $(PROGRAMS)
 	scripts/install-deps.sh test
-	scripts/oci-conformance.sh
+	WEIR_BIN=$(CURDIR)/$(WEIR) scripts/oci-conformance.sh
 
 # Built in a directory of its own, as all that it depends on is built anew.
 loom:

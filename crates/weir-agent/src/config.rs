@@ -3,6 +3,7 @@
 mod access;
 mod agreements;
 mod api;
+mod capacity;
 mod check;
 mod discover;
 mod download;
@@ -31,6 +32,7 @@ pub use access::Rights;
 pub(crate) use access::{Access, GROUP, Right};
 pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use api::Api;
+pub(crate) use capacity::Follows;
 pub(crate) use discover::Discover;
 pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
@@ -134,8 +136,14 @@ impl Config {
 pub(crate) struct Link {
     #[serde(default)]
     pub(crate) device: String,
-    #[serde(default)]
+    #[serde(default, rename = "capacity")]
+    given: capacity::Given,
+    /// The rate to divide, or the highest one of a link whose rate changes.
+    #[serde(skip)]
     pub(crate) capacity: BitRate,
+    /// The bounds of a link whose rate changes.
+    #[serde(skip)]
+    pub(crate) follows: Option<Follows>,
     /// The capacity of what arrives. Without it nothing is done to what arrives.
     pub(crate) download: Option<BitRate>,
     /// The framing of the line behind the link, by its name.
@@ -180,7 +188,7 @@ impl Link {
     /// The shared capacities in words, for the log.
     pub(crate) fn in_words(&self) -> String {
         let download = self.download.map(|rate| format!(", and {rate} of what arrives there"));
-        format!("sharing {} on {}{}", self.capacity, self.device, download.unwrap_or_default())
+        format!("sharing {} on {}{}", self.capacity_in_words(), self.device, download.unwrap_or_default())
     }
 
     /// The engine in the form that is asked for. `None` if that engine has no forms.
@@ -377,7 +385,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         path: path.to_owned(),
         detail: e.to_string().trim_end().to_owned(),
     })?;
-    check(&config).map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
+    config
+        .link
+        .take_capacity()
+        .and_then(|()| check(&config))
+        .map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
     // From here on an engine and its form are one choice.
     config.link.engine = config.link.choice().unwrap_or(config.link.engine);
     Ok(config)

@@ -32,6 +32,66 @@ pub struct Capacity {
     pub configured: Option<BitRate>,
 }
 
+/// The reason for the capacity of a link whose rate changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum FollowState {
+    /// The capacity follows the acknowledged rate and the link's queue.
+    Track,
+    /// The link answers nothing. The capacity stays.
+    Silent,
+    /// The link's queue is drained, so that the round trip without it is seen.
+    Look,
+    /// The queue is another sender's, or the path is longer. The capacity is the one before.
+    Foreign,
+    /// Packets leave, and no round trip tells the queue. The capacity is what was usual.
+    Blind,
+    /// The classes leave a part of the capacity.
+    Idle,
+    /// The signals are lost. The capacity is the least one.
+    Lost,
+}
+
+impl std::fmt::Display for FollowState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            FollowState::Track => "track",
+            FollowState::Silent => "silent",
+            FollowState::Look => "look",
+            FollowState::Foreign => "foreign",
+            FollowState::Blind => "blind",
+            FollowState::Idle => "idle",
+            FollowState::Lost => "lost",
+        })
+    }
+}
+
+/// The follower of a link whose rate changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Follows {
+    /// The lowest capacity. Minima are promised of it.
+    pub min: BitRate,
+    /// The highest capacity.
+    pub max: BitRate,
+    /// The queueing delay that 95 of 100 packets should not exceed.
+    pub delay_ms: u64,
+    /// The capacity that it decided on.
+    pub capacity: BitRate,
+    /// The reason.
+    pub state: FollowState,
+    /// The link's queue at the last look, if a round trip told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_us: Option<u64>,
+    /// The decisions are only told, and `max` is shared.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// The error if the signals cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
 /// The link's capacities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -40,6 +100,9 @@ pub struct LinkView {
     pub device: String,
     /// The upload.
     pub upload: Capacity,
+    /// The follower of the upload's rate, if the capacity is a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Follows>,
     /// The download, if the node shares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<Capacity>,

@@ -1,4 +1,4 @@
-use crate::{ErrorCode, EventKind, NotEnforced};
+use crate::{ErrorCode, EventKind, Follows, NotEnforced};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
@@ -217,6 +217,9 @@ pub struct Status {
     /// The configured capacity, if another one set by hand is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured_capacity: Option<BitRate>,
+    /// The follower of the link's rate, if the capacity is a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Follows>,
     /// The rate of all classes together over the last second.
     pub rate: BitRate,
     /// The framing of the line, if it is configured. Rates and bytes count what the line carries then.

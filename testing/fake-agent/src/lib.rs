@@ -188,8 +188,23 @@ fn link_view(status: &Status) -> LinkView {
     LinkView {
         device: status.link.clone(),
         upload: Capacity { capacity: status.capacity, configured: status.configured_capacity },
+        follows: status.follows.clone(),
         download: None,
         unpromised: lacks.then(|| why.to_owned()).into_iter().collect(),
+    }
+}
+
+/// A follower of the link's rate.
+pub fn follows() -> weir_api::Follows {
+    weir_api::Follows {
+        min: BitRate::mbit(2),
+        max: BitRate::mbit(120),
+        delay_ms: 30,
+        capacity: BitRate::mbit(100),
+        state: weir_api::FollowState::Track,
+        queue_us: Some(7_500),
+        dry_run: false,
+        failure: None,
     }
 }
 
@@ -202,6 +217,7 @@ pub fn status() -> Status {
         link: "eth0".to_owned(),
         capacity: BitRate::mbit(100),
         configured_capacity: None,
+        follows: None,
         rate: BitRate(94_740_000),
         framing: None,
         download: None,

@@ -53,7 +53,7 @@ pub fn binary() -> PathBuf {
 /// The agent's configuration, as TOML; socket and state are put into a directory of its own.
 #[derive(Debug, Clone)]
 pub struct Config {
-    capacity: BitRate,
+    capacity: String,
     link: String,
     netns: Option<Vec<String>>,
     docker: Option<PathBuf>,
@@ -70,7 +70,7 @@ impl Config {
     #[must_use]
     pub fn new(capacity: BitRate) -> Config {
         Config {
-            capacity,
+            capacity: format!("\"{}bit\"", capacity.bits_per_sec()),
             link: String::new(),
             netns: None,
             docker: None,
@@ -84,7 +84,13 @@ impl Config {
     /// Another capacity.
     #[must_use]
     pub fn capacity(self, capacity: BitRate) -> Config {
-        Config { capacity, ..self }
+        Config { capacity: format!("\"{}bit\"", capacity.bits_per_sec()), ..self }
+    }
+
+    /// The bounds of a capacity that follows its link.
+    #[must_use]
+    pub fn following(self, min: BitRate, max: BitRate, more: &str) -> Config {
+        Config { capacity: format!("{{ min = \"{min}\", max = \"{max}\"{more} }}"), ..self }
     }
 
     /// More lines of the section `[link]`. The engine is `htb` if none of them names one.
@@ -147,10 +153,10 @@ impl Config {
         // The reference, whatever else this kernel runs.
         let engine = if link.contains("engine = ") { "" } else { "engine = \"htb\"\n" };
         format!(
-            "[link]\ndevice = \"{UPLINK}\"\ncapacity = \"{}bit\"\n{engine}{link}\n\
+            "[link]\ndevice = \"{UPLINK}\"\ncapacity = {}\n{engine}{link}\n\
              [agent]\nsocket = \"{dir}/weir.sock\"\nstate = \"{dir}/state\"\n\n\
              [discover]\ndocker = {}\nnetns = {}\n{}\n{}",
-            self.capacity.bits_per_sec(),
+            self.capacity,
             self.docker.as_ref().map_or("false".to_owned(), |socket| format!("{socket:?}")),
             self.netns.as_deref().map_or("false".to_owned(), list),
             self.discover,

@@ -110,8 +110,12 @@ impl Allocations {
         }
     }
 
-    /// Divides the link by policy and demand. Returns the groups and classes of the scheduler's tree.
-    pub(super) fn divide(&mut self, table: &ClassTable) -> (Vec<plan::Group>, Vec<plan::Member>) {
+    /// Divides the capacity by policy and demand. Returns the groups and classes of the scheduler's tree.
+    pub(super) fn divide(
+        &mut self,
+        table: &ClassTable,
+        capacity: BitRate,
+    ) -> (Vec<plan::Group>, Vec<plan::Member>) {
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
         let mut groups: Vec<plan::Group> = Vec::new();
@@ -147,7 +151,6 @@ impl Allocations {
                 prio: u32::from(entry.class.kind != ClassKind::Control),
             });
         }
-        let capacity = table.config().link.capacity;
         let takers: Vec<Sharer> = sharers
             .iter()
             .zip(&keys)
@@ -202,7 +205,7 @@ impl Agent {
         if !self.datapath.has_seen_link() {
             return;
         }
-        let (groups, members) = self.allocations.divide(&self.classes);
+        let (groups, members) = self.allocations.divide(&self.classes, self.in_force());
         self.pending.reallocate = false;
         let effects = self.datapath.enforce(&groups, &members);
         self.follow_up(effects);

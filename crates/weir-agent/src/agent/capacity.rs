@@ -13,7 +13,7 @@ use super::{
     history::History,
     store::Ledger,
 };
-use crate::config::Config;
+use crate::config::{Config, Follows};
 
 /// The highest capacity by hand, in configured capacities. A higher one is a mistake of a unit.
 const TIMES: u64 = 100;
@@ -31,12 +31,14 @@ pub(crate) struct ByHand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rates {
     capacity: BitRate,
+    /// The bounds between which the capacity follows the link.
+    follows: Option<Follows>,
     download: Option<BitRate>,
 }
 
 impl Rates {
     fn of(config: &Config) -> Rates {
-        Rates { capacity: config.link.capacity, download: config.link.download }
+        Rates { capacity: config.link.capacity, follows: config.link.follows, download: config.link.download }
     }
 }
 
@@ -77,7 +79,9 @@ impl ByHand {
     /// The configuration with these capacities in place of its own. A download that the configuration does
     /// not share stays so.
     pub(super) fn over(self, mut config: Config) -> Config {
-        config.link.capacity = self.capacity.unwrap_or(config.link.capacity);
+        if let Some(capacity) = self.capacity {
+            (config.link.capacity, config.link.follows) = (capacity, None);
+        }
         config.link.download = config.link.download.map(|rate| self.download.unwrap_or(rate));
         config
     }
@@ -134,7 +138,8 @@ impl Agent {
         let down = down.unwrap_or_default().into_iter().map(|why| told(&why));
         LinkView {
             device: link.device.clone(),
-            upload: capacity(link.capacity, configured),
+            upload: capacity(self.in_force(), configured),
+            follows: self.follows(),
             download: link.download.map(|rate| capacity(rate, configured_download)),
             unpromised: unpromised(&self.classes).into_iter().chain(down).chain(self.excess()).collect(),
         }
@@ -173,8 +178,8 @@ impl Agent {
     fn with_capacity(&self, set: ByHand) -> ClassTable {
         let mut table = self.classes.clone();
         let mut config = table.config().clone();
-        let Rates { capacity, download } = self.capacities.configured;
-        (config.link.capacity, config.link.download) = (capacity, download);
+        let Rates { capacity, follows, download } = self.capacities.configured;
+        (config.link.capacity, config.link.follows, config.link.download) = (capacity, follows, download);
         table.reconfigure(set.over(config));
         table
     }
@@ -202,8 +207,10 @@ impl Agent {
             agreements.reconfigure(rules, &config.link);
         }
         self.datapath.shape = datapath::shape(&config, self.datapath.shape.mtu);
+        let follows = config.link.follows;
         let download = config.download();
         self.classes.reconfigure(config);
+        self.follow_by(follows);
         if let (Some(download), Some(config)) = (&mut self.download, download) {
             download.promises.saved(down.map_or_else(Ledger::new, |table| table.ledger().clone()));
             download.reconfigure(config);
@@ -247,7 +254,7 @@ mod tests {
     #[test]
     fn capacity_outside_the_bounds_is_refused_with_the_numbers() {
         let none = ByHand::default();
-        let both = Rates { capacity: BitRate::mbit(95), download: Some(BitRate::mbit(5)) };
+        let both = Rates { capacity: BitRate::mbit(95), follows: None, download: Some(BitRate::mbit(5)) };
         for (kbit, download, numbers) in [
             (0, 0, "0bit is not between 95kbit and 9.5gbit, beside the 95mbit of"),
             (94, 63, "94kbit is not between 95kbit and"),

@@ -480,12 +480,11 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
         ClassKind::Host => (Layer::default(), config.host.layer()),
         ClassKind::Default => (Layer::default(), config.default.layer()),
         ClassKind::Control => {
-            let capacity = config.link.capacity;
-            let rate = |part, least| Some(capacity.scale(1, part).max(least).min(capacity));
+            let rate = |of: BitRate, part, least| Some(of.scale(1, part).max(least).min(of));
             let own = Layer {
                 weight: Some(Weight::ONE),
-                min: rate(100, BitRate::kbit(64)),
-                max: rate(20, BitRate::mbit(1)),
+                min: rate(config.link.assured(), 100, BitRate::kbit(64)),
+                max: rate(config.link.capacity, 20, BitRate::mbit(1)),
             };
             (own, Layer::default())
         }

@@ -184,7 +184,7 @@ impl Download {
 
     /// Divides the download, and has the scheduler and the programs follow.
     pub(super) fn divide(&mut self) -> Effects {
-        let (groups, members) = self.allocations.divide(&self.classes);
+        let (groups, members) = self.allocations.divide(&self.classes, self.classes.config().link.capacity);
         self.is_due = false;
         let plan = Plan { shape: &self.shape, groups: &groups, members: &members };
         let result = self.scheduler.apply(&plan, self.is_new_here);

@@ -302,7 +302,7 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
             tick = tick + TICK;
             reallocate |= allocations.observe(&link.measured(), now).reallocate;
             if reallocate {
-                let (groups, members) = allocations.divide(&table);
+                let (groups, members) = allocations.divide(&table, table.config().link.capacity);
                 tree::build(&plan::Plan { shape: &shape, groups: &groups, members: &members }, &mut nodes);
                 outcome.writes += link.apply(&nodes);
                 reallocate = false;

@@ -9,6 +9,7 @@ mod advice;
 pub(crate) mod agree;
 mod allocate;
 mod answer;
+mod autorate;
 mod capacity;
 mod check;
 mod class_key;
@@ -64,6 +65,7 @@ pub use self::check::check;
 use self::{
     agree::Agreements,
     allocate::Allocations,
+    autorate::Autorate,
     capacity::Capacities,
     class_table::{Change, ClassTable},
     clock::Clock,
@@ -103,6 +105,8 @@ struct Agent {
     /// `None` if the configuration allows no agreements.
     agreements: Option<Agreements>,
     capacities: Capacities,
+    /// The follower of a link whose rate changes, if the capacity is a range.
+    autorate: Option<Autorate>,
     /// Names, policies and promises of the classes.
     classes: ClassTable,
     /// The stored promises to classes.
@@ -191,6 +195,8 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut clock = interval(TICK);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut idle = false;
+    let mut rate_clock = interval(autorate::TICK);
+    rate_clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let until_change = agent.until_change().min(agent.cni.until_look());
         tokio::select! {
@@ -212,6 +218,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                     clock.reset();
                 }
             }
+            _ = rate_clock.tick(), if agent.autorate.is_some() => agent.follow_link(),
             _ = hup.recv() => agent.reload(),
             () = tokio::time::sleep(until_change) => agent.turn(),
             Some(request) = requests.recv() => {
@@ -310,6 +317,7 @@ impl Agent {
             clock_stored: None,
             agreements,
             capacities,
+            autorate: None,
             classes,
             promises: Promises::new(promises, Store::save_promises),
             history,
@@ -332,6 +340,7 @@ impl Agent {
             reconciled_at: std::time::Instant::now(),
             pending: Pending { reallocate: true, rediscover: true },
         };
+        agent.follow_by(agent.classes.config().link.follows);
         for (better, why) in refused {
             agent.event(EventKind::Engine, None, format!("{better} was not taken: {why}"));
         }
@@ -427,7 +436,8 @@ impl Agent {
         // Labels never change, but CNI may report a pod again.
         self.pending.reallocate |= changes.iter().any(|change| matches!(change, Change::AskedAnew(_)));
         self.promises.save(&self.store, self.classes.ledger());
-        let shape = datapath::shape(self.classes.config(), discovery.mtu);
+        let mut shape = datapath::shape(self.classes.config(), discovery.mtu);
+        shape.capacity = self.in_force();
         if self.classes.minors() != &before || shape != self.datapath.shape {
             self.datapath.shape = shape;
             if let Err(e) = self.store.save_minors(self.classes.minors()) {

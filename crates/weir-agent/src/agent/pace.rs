@@ -36,8 +36,8 @@ fn paced(share: BitRate, backlog: u64, more: u64) -> BitRate {
 impl Agent {
     /// Sends the pacing program the agent's heartbeat and the present rates of the classes.
     pub(super) fn pace(&mut self) {
+        let capacity = self.in_force();
         let Some(pacing) = &mut self.datapath.pacing else { return };
-        let capacity = self.classes.config().link.capacity;
         let mut shares = BTreeMap::new();
         let more = if self.datapath.engine.place() == Place::InPlace {
             TARGET_IN_PLACE_PER_MILLE

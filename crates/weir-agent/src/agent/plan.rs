@@ -230,7 +230,7 @@ fn settings(old: &Config, new: &Config) -> Vec<PlannedSetting> {
         |link: &config::Link| link.line().map_or("as tc counts".to_owned(), |line| line.to_string());
     let part = |reservable: weir_share::Reservable| f64::from(reservable).to_string();
     let values = [
-        setting("[link] capacity", a.capacity.to_string(), b.capacity.to_string()),
+        setting("[link] capacity", a.capacity_in_words(), b.capacity_in_words()),
         setting("[link] download", shared(a.download), shared(b.download)),
         setting("[link] framing", framing(a), framing(b)),
         setting("[link] allocator", old.allocator().to_string(), new.allocator().to_string()),

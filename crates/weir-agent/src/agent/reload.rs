@@ -52,6 +52,10 @@ impl Agent {
             engine::Download::goes_with(self.datapath.engine.kind())
                 .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
         }
+        if config.link.follows.is_some() {
+            engine::LinkSignals::goes_with(self.datapath.engine.kind())
+                .map_err(|e| format!("cannot follow the rate of [link]: {}", chain(&e)))?;
+        }
         if config.link.line().is_some() {
             let kind = self.datapath.engine.kind();
             kind.frames().map_err(|e| format!("cannot charge the framing of [link]: {}", chain(&e)))?;
@@ -124,6 +128,7 @@ impl Agent {
         match result {
             Ok(has_other_runtimes) => {
                 self.reload_download();
+                self.follow_by(self.classes.config().link.follows);
                 if has_other_runtimes {
                     self.runtimes = Runtimes::open(&self.classes.config().discover);
                 }

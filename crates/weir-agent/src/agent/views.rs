@@ -8,6 +8,7 @@ use super::class_key::ClassKey;
 use super::{
     Agent,
     allocate::Followed,
+    autorate,
     class_table::{ClassEntry, ClassTable},
     download::Download,
     figures::Figures,
@@ -81,13 +82,15 @@ impl Agent {
         warnings.extend(self.images.runtime().warning());
         warnings.extend(self.port.failure());
         warnings.extend(self.excess());
+        warnings.extend(self.autorate.as_ref().and_then(autorate::Autorate::failure));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             link: link.device.clone(),
-            capacity: link.capacity,
+            capacity: self.in_force(),
             configured_capacity: self.capacities.replaced().0,
+            follows: self.follows(),
             rate: BitRate(self.allocations.all().map(|f| f.estimator.rate().0).sum()),
             framing: link.line().map(|line| line.to_string()),
             download: self.download_status(),
@@ -164,7 +167,7 @@ impl Agent {
     pub(super) fn explain(&self, key: &ClassKey) -> Explanation {
         let entry = &self.classes.entries()[key];
         let class = self.class(key);
-        let capacity = self.classes.config().link.capacity;
+        let capacity = self.in_force();
         let name = &entry.class.name;
         let mut reasons = Vec::new();
         if let Some(why) = &class.not_enforced_because {
@@ -174,6 +177,14 @@ impl Agent {
             let kept = entry.effective.policy.min().map_or("", |_| ", and its minimum is kept free");
             reasons.push(format!("{name} is not here now; its policy waits for it{kept}"));
         }
+        reasons.extend(self.follows().map(|follows| {
+            format!(
+                "the link's capacity follows its rate between {} and {}: {}",
+                follows.min,
+                follows.max,
+                autorate::in_words(&follows)
+            )
+        }));
         if let Some(configured) = self.capacities.replaced().0 {
             reasons.push(format!(
                 "the link's {capacity} are set by hand; {configured} are configured (`weir link reset`)"

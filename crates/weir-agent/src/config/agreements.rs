@@ -88,21 +88,21 @@ impl Agreements {
     pub(crate) fn limits(&self, link: &Link, elsewhere: BitRate) -> Result<Limits, weir_agree::SplitError> {
         let split = Split::new(self.reservable, self.other, self.together)?;
         let oversubscription = self.oversubscription;
-        Ok(Limits { split, oversubscription, elsewhere, ..Limits::new(link.capacity) })
+        Ok(Limits { split, oversubscription, elsewhere, ..Limits::new(link.assured()) })
     }
 
     /// The ceiling of traffic without an agreement while one is in force, if configured.
     pub(crate) fn ceiling(&self, link: &Link) -> Option<BitRate> {
         let wanted = self.other_is_ceiling.unwrap_or(self.share == Share::Additive);
-        self.other.filter(|_| wanted).map(|part| part.of(link.capacity))
+        self.other.filter(|_| wanted).map(|part| part.of(link.assured()))
     }
 
     /// The rate that may be promised to agreements and classes together.
     pub(crate) fn promisable(&self, link: &Link) -> BitRate {
-        let own = self.reservable.of(link.capacity);
-        let other = self.other.map_or(BitRate::ZERO, |part| part.of(link.capacity));
+        let own = self.reservable.of(link.assured());
+        let other = self.other.map_or(BitRate::ZERO, |part| part.of(link.assured()));
         let own = own.saturating_add(if self.ceiling(link).is_some() { other } else { BitRate::ZERO });
-        own.max(link.reservable.of(link.capacity))
+        own.max(link.reservable.of(link.assured()))
     }
 
     pub(crate) fn ledger_limits(&self) -> LedgerLimits {

@@ -7,7 +7,7 @@ use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::BitRate;
 
 use super::{
-    ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements, api,
+    ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements, api, capacity,
     fault::{Fault, fault},
     framing, labels,
 };
@@ -41,6 +41,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(fault("[link] form", detail));
     }
     framing::check(link)?;
+    capacity::check(link)?;
     if !(1..=256).contains(&link.queues) {
         return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
     }
@@ -169,7 +170,7 @@ fn check_download(config: &Config) -> Result<(), Fault> {
 /// Checks that the file's minima can be promised together when all its classes are present.
 fn check_minima(config: &Config) -> Result<(), Fault> {
     let link = &config.link;
-    let own = link.reservable.of(link.capacity);
+    let own = link.reservable.of(link.assured());
     let promisable = config.agreements.as_ref().map_or(own, |a| a.promisable(link));
     let ceiling = config.agreements.as_ref().and_then(|a| a.ceiling(link));
     let policy = |what: &str, layer: Layer| layer.policy().map_err(|e| fault(what, e));
@@ -198,7 +199,7 @@ fn check_minima(config: &Config) -> Result<(), Fault> {
         let group = other.or(group.map(|index| index as u32));
         classes.push(Claimant { name: &class.name, policy, group });
     }
-    let admission = Admission::beside(link.capacity, promisable, BitRate::ZERO);
+    let admission = Admission::beside(link.assured(), promisable, BitRate::ZERO);
     let refused = |place: String, error: &AdmitError| {
         fault(place, format!("its minimum of {} cannot be promised: {}", error.asked(), error.reason()))
     };

@@ -22,7 +22,17 @@ const EXAMPLES: &str = "Examples:
 
 A capacity set by hand outlives a restart of the agent and a reload of its file. Promises that
 do not fit any more are suspended, the latest first, and `weir events` reports them. They come
-back in the order of their age when the capacity does. `weir undo` takes the last change back.";
+back in the order of their age when the capacity does. `weir undo` takes the last change back.
+
+A configured range, capacity = { min = \"2mbit\", max = \"40mbit\" }, follows the link's rate:
+  track    the capacity follows the acknowledged rate and the link's queue
+  look     the queue drains for 0.2 s, to see the round trip without it
+  idle     the classes leave a part of the capacity
+  silent   the link answers nothing: the capacity stays
+  foreign  the queue is another sender's, or the path is longer: the capacity of before
+  blind    no round trip tells the queue: what was usual, or the lowest rate
+  lost     the signals cannot be read: the lowest rate
+A rate set by hand replaces the range until it is reset.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -110,6 +120,9 @@ fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
     let text = |Capacity { capacity, configured }: Capacity| status::capacity(capacity, configured);
     writeln!(out, "link       {}", view.device)?;
     writeln!(out, "capacity   {}", text(view.upload))?;
+    if let Some(follows) = &view.follows {
+        writeln!(out, "follows    {}", status::follows(follows))?;
+    }
     writeln!(out, "download   {}", view.download.map_or("not shared".to_owned(), text))?;
     for why in &view.unpromised {
         writeln!(out, "! {why}")?;
@@ -145,6 +158,7 @@ mod tests {
         let view = LinkView {
             device: "eth0".to_owned(),
             upload: Capacity { capacity: BitRate::mbit(30), configured: Some(BitRate::mbit(95)) },
+            follows: None,
             download: None,
             unpromised: vec!["web: its minimum of 40mbit is not promised".to_owned()],
         };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::Status;
+use weir_api::{Follows, Status};
 use weir_units::BitRate;
 
 use super::{Session, format};
@@ -41,11 +41,23 @@ pub(super) fn capacity(now: BitRate, configured: Option<BitRate>) -> String {
     }
 }
 
+/// The follower of a link whose rate changes.
+pub(super) fn follows(follows: &Follows) -> String {
+    let Follows { min, max, delay_ms, capacity, state, .. } = follows;
+    let queue = follows.queue_us.map_or(String::new(), |us| format!(", queue {:.1} ms", us as f64 / 1e3));
+    let dry = if follows.dry_run { " (dry run: nothing is changed)" } else { "" };
+    let decided = if follows.dry_run { format!(" {capacity}") } else { String::new() };
+    format!("{min} to {max}, queue of {delay_ms} ms allowed: {state}{decided}{queue}{dry}")
+}
+
 fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     writeln!(out, "weir {}, process {}, up {}", s.version, s.pid, format::seconds(s.uptime_s))?;
     let share = format::percent(s.rate, s.capacity);
     let capacity = capacity(s.capacity, s.configured_capacity);
     writeln!(out, "link       {}, {capacity}; sending {} ({share})", s.link, format::rate(s.rate))?;
+    if let Some(follows) = &s.follows {
+        writeln!(out, "follows    {}", self::follows(follows))?;
+    }
     if let Some(framing) = &s.framing {
         writeln!(out, "framing    {framing}")?;
     }
@@ -88,7 +100,30 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_api::FollowState;
     use weir_fake_agent as fake;
+
+    #[test]
+    fn follower_is_printed_with_its_bounds_and_its_state() {
+        let mut follows = Follows {
+            min: BitRate::mbit(2),
+            max: BitRate::mbit(40),
+            delay_ms: 30,
+            capacity: BitRate::mbit(12),
+            state: FollowState::Track,
+            queue_us: Some(7_500),
+            dry_run: false,
+            failure: None,
+        };
+        let text = "2mbit to 40mbit, queue of 30 ms allowed: track, queue 7.5 ms";
+        assert_eq!(self::follows(&follows), text);
+        (follows.dry_run, follows.queue_us) = (true, None);
+        let dry = "2mbit to 40mbit, queue of 30 ms allowed: track 12mbit (dry run: nothing is changed)";
+        assert_eq!(self::follows(&follows), dry);
+        let mut out = Vec::new();
+        write(&mut out, &Status { follows: Some(follows), ..fake::status() }).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains(&format!("\nfollows    {dry}\n")));
+    }
 
     #[test]
     fn capacity_by_hand_is_printed_beside_the_configured_one() {

@@ -97,7 +97,7 @@ impl Agreements {
         };
         let limits = rules.limits(&config.link, BitRate::ZERO);
         // The configuration was checked, so the limits exist.
-        let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.capacity));
+        let limits = limits.unwrap_or_else(|_| weir_agree::Limits::new(config.link.assured()));
         let mut agreements = Agreements {
             ledger: AgreementLedger::new(limits, rules.ledger_limits()),
             owners: BTreeMap::new(),
@@ -149,7 +149,7 @@ impl Agreements {
     /// Sets the sum of the promises to classes without an agreement.
     pub(crate) fn promised_to_classes(&mut self, promised: BitRate) {
         let theirs =
-            self.rules.promisable(&self.link).saturating_sub(self.rules.reservable.of(self.link.capacity));
+            self.rules.promisable(&self.link).saturating_sub(self.rules.reservable.of(self.link.assured()));
         let elsewhere = promised.saturating_sub(theirs);
         if elsewhere != self.elsewhere {
             self.elsewhere = elsewhere;

@@ -81,7 +81,7 @@ impl Agent {
         let seen = self.see_link();
         let Some(earlier) = self.agreements.as_mut().and_then(|a| a.link_seen.replace(seen)) else { return };
         let up = self.datapath.is_link_up();
-        let capacity = self.classes.config().link.capacity;
+        let capacity = self.in_force();
         let Passed { conditions, offered } =
             seen.since(&earlier, up, self.datapath.error.is_some(), capacity);
         let carried = conditions.carried.0;

@@ -57,7 +57,7 @@ fn fixed(text: &'static str) -> Name {
 
 /// The template if none is configured: it allows any offer that admission accepts.
 pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
-    let most = rules.reservable.of(link.capacity);
+    let most = rules.reservable.of(link.assured());
     let rate = most.scale(1, 10).max(GRAIN);
     Template {
         id: fixed("bandwidth"),

@@ -77,9 +77,9 @@ impl ClassTable {
 
     pub(super) fn admission(&self, config: &Config) -> Admission {
         let link = &config.link;
-        let own = link.reservable.of(link.capacity);
+        let own = link.reservable.of(link.assured());
         let promisable = config.agreements.as_ref().map_or(own, |a| a.promisable(link));
-        Admission::beside(link.capacity, promisable, self.promised)
+        Admission::beside(link.assured(), promisable, self.promised)
     }
 }
 

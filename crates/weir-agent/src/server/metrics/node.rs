@@ -45,6 +45,14 @@ pub(super) fn write(page: &mut Page, status: &Status) {
     ] {
         page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);
     }
+    if let Some(follows) = &status.follows {
+        for (name, help, rate) in [
+            ("link_capacity_min", "The lowest capacity of a link whose rate changes", follows.min),
+            ("link_capacity_max", "The highest capacity of a link whose rate changes", follows.max),
+        ] {
+            page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);
+        }
+    }
     let configured = status.configured_capacity.unwrap_or(status.capacity);
     let help = "The capacity of the configuration; it differs from link_capacity where that is set by hand";
     page.gauges("link_configured", PER_SECOND, help, [(device(), bytes_per_second(configured))]);

@@ -36,6 +36,7 @@ fn agent() -> OfAgent {
             late_us: Some(5),
             repairs: 7,
             configured_capacity: Some(BitRate::mbit(120)),
+            follows: Some(fake::follows()),
             download: Some(fake::download_status()),
             ..fake::status()
         },

@@ -1,0 +1,161 @@
+//! A link whose rate changes: weir's capacity follows it, by what the link's own traffic tells.
+//!
+//! The wire behind the uplink changes its rate under load, as a modem does. Its queue would hold half a second.
+
+use std::{
+    thread::{scope, sleep},
+    time::{Duration, Instant},
+};
+
+use weir_api::{EventKind, FollowState, Follows, LinkView};
+use weir_netlab::{
+    topology::{Family, Mode, Spec, Wire},
+    traffic::UDP_PAYLOAD,
+};
+use weir_netns_tests::{
+    Echo, EngineKind, Need, Node, Rate, Stream, can_run, containers, for_each_engine, measure_once,
+};
+use weir_units::{BitRate, Bytes};
+
+for_each_engine!(queues: capacity_follows_the_link_and_shares_hold);
+
+/// The bounds of the configuration.
+const MIN: BitRate = BitRate::mbit(2);
+const MAX: BitRate = BitRate::mbit(40);
+/// The queue that 95 of 100 packets may see (`delay`), and the wire's own timers.
+const DELAY_MS: f64 = 30.0 + 5.0;
+/// The wire's queue at 20 Mbit/s: 0.5 s.
+const QUEUE: Bytes = Bytes(1_250_000);
+const SETTLES: Duration = Duration::from_millis(1_500);
+const MEASURED: Duration = Duration::from_secs(3);
+
+fn node(engine: EngineKind, more: &str) -> Node {
+    let wire = Some(Wire::of(BitRate::mbit(20), QUEUE));
+    let mut node =
+        Node::build(&Spec { containers: containers(3), mode: Mode::Routed, wire, ..Spec::default() });
+    let config = node.config().following(MIN, MAX, more).engine(engine);
+    node.start(&config);
+    node.weir(&["set", &node.name("C2"), "weight=2"]);
+    node
+}
+
+/// Gives the wire another rate. What waits in it stays.
+fn carries(node: &Node, mbit: u64) {
+    let rate = mbit * 1_000_000;
+    let burst = (rate / 8 / 1_000).max(3 * 1_514);
+    for device in ["wn", "ws"] {
+        let change =
+            format!("qdisc change dev {device} root tbf rate {rate}bit burst {burst} limit {}\n", QUEUE.0);
+        node.topology.wire().tc(&change).expect("the wire takes another rate");
+    }
+}
+
+fn link(node: &Node) -> LinkView {
+    serde_json::from_str(&node.weir(&["link", "--json"])).expect("it is a view")
+}
+
+fn follows(node: &Node) -> Follows {
+    link(node).follows.expect("it follows")
+}
+
+fn capacity_follows_the_link_and_shares_hold(engine: EngineKind) {
+    let node = node(engine, "");
+    let server = node.topology.server_address(Family::V4);
+    let echo = Echo::at(node.topology.srv(), server);
+    let flows = ["C1", "C1", "C2", "C2"];
+    let streams = flows.map(|label| Stream::tcp(node.netns(label), node.topology.srv(), server));
+    let all: Vec<&Stream> = streams.iter().collect();
+    for mbit in [20, 8, 20] {
+        carries(&node, mbit);
+        sleep(SETTLES);
+        let measure = || {
+            let (got, trips) = scope(|scope| {
+                let pings = scope.spawn(|| echo.ask(node.netns("C3"), 120, Duration::from_millis(20)));
+                (Stream::goodputs(&all, MEASURED), pings.join().expect("it asks"))
+            });
+            let used = got.iter().sum::<f64>() * 1514.0 / 1448.0 / mbit as f64;
+            let part = (got[2] + got[3]) / got.iter().sum::<f64>();
+            let (p50, p95) = (trips.percentile(50.0), trips.percentile(95.0));
+            let now = follows(&node);
+            println!(
+                "{mbit} Mbit/s: {got:.2?}, {:.1} % used, C2 has {part:.3}, an idle container waits {p50:.1} / \
+                 {p95:.1} ms, {now:?}",
+                used * 100.0
+            );
+            (used, part, p95)
+        };
+        let holds = |(used, part, p95): &(f64, f64, f64)| {
+            (0.88..1.03).contains(used) && (part - 2.0 / 3.0).abs() <= 0.05 * 2.0 / 3.0 && *p95 <= DELAY_MS
+        };
+        let (used, part, p95) = measure_once(measure, holds);
+        assert!((0.88..1.03).contains(&used), "{:.1} % of {mbit} Mbit/s are used", used * 100.0);
+        assert!((part - 2.0 / 3.0).abs() <= 0.05 * 2.0 / 3.0, "C2 has {part:.3} instead of 2/3");
+        assert!(p95 <= DELAY_MS, "an idle container waits {p95:.1} ms at {mbit} Mbit/s");
+    }
+    let told = node.client().events(false).expect("the agent answers").map(|event| event.expect("an event"));
+    let told: Vec<String> = told.filter(|e| e.what == EventKind::CapacityChanged).map(|e| e.detail).collect();
+    assert!(told.iter().any(|detail| detail.contains("the link's queue is")), "{told:?}");
+    assert!(told.len() < 10, "{told:?}");
+}
+
+#[test]
+fn dry_run_tells_and_changes_nothing_and_a_rate_by_hand_ends_it() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(EngineKind::Htb, ", dry_run = true");
+    carries(&node, 20);
+    let server = node.topology.server_address(Family::V4);
+    let _flows = [(); 4].map(|()| Stream::tcp(node.netns("C1"), node.topology.srv(), server));
+    let begin = Instant::now();
+    let view = loop {
+        let view = link(&node);
+        let told = view.follows.clone().expect("it tells");
+        assert!(told.dry_run && told.failure.is_none(), "{told:?}");
+        if told.capacity < BitRate::mbit(30) {
+            break view;
+        }
+        assert!(begin.elapsed() < SETTLES * 2, "the wire carries 20 Mbit/s: {told:?}");
+        sleep(Duration::from_millis(50));
+    };
+    assert_eq!(view.upload.capacity, MAX, "a dry run shares the highest rate");
+
+    node.weir(&["link", "set", "capacity=5mbit"]);
+    let view = link(&node);
+    assert_eq!((view.upload.capacity, view.follows), (BitRate::mbit(5), None));
+    assert!(!filters(&node).contains("weir_sent"), "its programs have gone");
+    node.weir(&["link", "reset"]);
+    assert!(follows(&node).dry_run && filters(&node).contains("weir_sent"));
+    // What others take away comes back.
+    node.sh(&["tc", "filter", "del", "dev", "up0", "egress", "pref", "32258"]);
+    assert!(!filters(&node).contains("weir_sent"));
+    sleep(Duration::from_millis(1_500));
+    assert!(filters(&node).contains("weir_sent"), "{}", filters(&node));
+}
+
+fn filters(node: &Node) -> String {
+    let uplink = weir_netlab::topology::UPLINK;
+    node.sh(&["tc", "filter", "show", "dev", uplink, "egress"])
+}
+
+#[test]
+fn traffic_that_no_one_acknowledges_ends_at_the_lowest_rate() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(EngineKind::Htb, "");
+    let server = node.topology.server_address(Family::V4);
+    let streams = [Stream::udp(node.netns("C1"), node.topology.srv(), server, Rate::Unlimited)];
+    sleep(SETTLES * 2);
+    let now = follows(&node);
+    assert_eq!(now.state, FollowState::Blind, "{now:?}");
+    assert!(now.capacity < BitRate::kbit(2_300), "{now:?}");
+    let frames = (UDP_PAYLOAD as f64 + 42.0) / UDP_PAYLOAD as f64;
+    let got = Stream::goodputs(&streams.each_ref(), MEASURED)[0] * frames;
+    assert!((1.9..2.4).contains(&got), "{got:.2} Mbit/s");
+    let plan = node.ran(&["set", &node.name("C1"), "min=2mbit"]);
+    assert!(
+        plan.code != Some(0) && plan.stderr.contains("1.9mbit"),
+        "minima are of the lowest rate: {plan:?}"
+    );
+}
