@@ -115,7 +115,7 @@ pub struct Decision {
     pub capacity: BitRate,
     /// The reason.
     pub state: State,
-    /// The flows' bases are to be measured anew.
+    /// The flows' bases are to be measured again.
     pub forgets_bases: bool,
 }
 

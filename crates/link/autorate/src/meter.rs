@@ -49,7 +49,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// The signals since the last call. `None` at the first one, and after counts that began anew.
+    /// The signals since the last call. `None` at the first one, and after counts that began again.
     pub fn signals(&mut self, now: Instant, counts: &Counts, is_busy: bool) -> Option<Signals> {
         let last = self.last.replace(*counts)?;
         let grown = |of: fn(&Counts) -> u64| of(counts).checked_sub(of(&last));

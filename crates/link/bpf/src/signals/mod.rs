@@ -113,7 +113,7 @@ impl LinkSignals {
         })
     }
 
-    /// Has all flows measure their bases anew.
+    /// Has all flows measure their bases again.
     ///
     /// # Errors
     /// [`Error`].
@@ -121,7 +121,7 @@ impl LinkSignals {
         self.epoch = self.epoch.wrapping_add(1);
         let map = self.map("weir_signals_config");
         map.update(&0u32.to_ne_bytes(), &self.epoch.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|source| Error { what: "have the bases of round trips measured anew", source })
+            .map_err(|source| Error { what: "have the bases of round trips measured again", source })
     }
 }
 

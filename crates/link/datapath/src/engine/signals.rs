@@ -60,7 +60,7 @@ impl LinkSignals {
         Ok((nanos, self.programs.read(nanos)?))
     }
 
-    /// Has all flows measure their bases anew.
+    /// Has all flows measure their bases again.
     ///
     /// # Errors
     /// [`EngineError`].
