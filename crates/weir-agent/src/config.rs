@@ -13,6 +13,7 @@ mod labels;
 mod selector;
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -22,8 +23,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use weir_datapath::engine;
 use weir_discovery::units::{SliceName, UnitName};
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
-use weir_units::{BitRate, Framing};
+use weir_units::{BitRate, Bytes, Framing};
 
+use crate::agent::audit::{Bounds, keys_of};
 use check::check;
 pub(crate) use check::{is_name, no_name};
 use fault::fault;
@@ -118,6 +120,19 @@ pub struct Config {
     pub(crate) access: Access,
     #[serde(default)]
     pub(crate) api: Api,
+    /// The file's keys with their values as text, for the audit.
+    #[serde(skip)]
+    pub(crate) keys: Keys,
+}
+
+/// The keys of a file as they are written. Two files that mean the same are equal.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Keys(pub(crate) BTreeMap<String, String>);
+
+impl PartialEq for Keys {
+    fn eq(&self, _: &Keys) -> bool {
+        true
+    }
 }
 
 impl Config {
@@ -226,11 +241,27 @@ pub(crate) enum Split {
 pub(crate) struct Agent {
     pub(crate) socket: PathBuf,
     pub(crate) state: PathBuf,
+    /// The size of one file of the audit.
+    pub(crate) audit_size: Bytes,
+    /// The number of files of the audit.
+    pub(crate) audit_files: u32,
+}
+
+impl Agent {
+    /// The bounds of the audit.
+    pub(crate) fn audit(&self) -> Bounds {
+        Bounds { size: self.audit_size.0, files: self.audit_files as usize }
+    }
 }
 
 impl Default for Agent {
     fn default() -> Agent {
-        Agent { socket: weir_api::DEFAULT_SOCKET.into(), state: "/var/lib/weir".into() }
+        Agent {
+            socket: weir_api::DEFAULT_SOCKET.into(),
+            state: "/var/lib/weir".into(),
+            audit_size: Bytes(8 << 20),
+            audit_files: 8,
+        }
     }
 }
 
@@ -391,6 +422,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         .and_then(|()| check(&config))
         .map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
     // From here on an engine and its form are one choice.
+    config.keys = Keys(keys_of(text));
     config.link.engine = config.link.choice().unwrap_or(config.link.engine);
     Ok(config)
 }

@@ -10,8 +10,8 @@ pub use crate::{
 };
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
-    Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, LinkView, Plan, SetCapacity,
-    SetPolicies, Status, Undone,
+    Actor, Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, History, HistoryQuery,
+    LinkView, Plan, SetCapacity, SetPolicies, Status, Undone,
 };
 
 /// A request to the agent's loop.
@@ -26,15 +26,15 @@ pub enum Request {
     /// `GET /v1/classes/{name}/explain`.
     Explain(String, Reply<Result<Explanation, Error>>),
     /// `PATCH /v1/policies`.
-    Set(SetPolicies, Reply<Result<Vec<Class>, Error>>),
+    Set(SetPolicies, Actor, Reply<Result<Vec<Class>, Error>>),
     /// `DELETE /v1/policies/{name}`.
-    Unset(String, Reply<Result<Class, Error>>),
-    /// `DELETE /v1/policies`, with the caller's user id.
-    Undo(u32, Reply<Result<Undone, Error>>),
+    Unset(String, Actor, Reply<Result<Class, Error>>),
+    /// `DELETE /v1/policies`.
+    Undo(Actor, Reply<Result<Undone, Error>>),
     /// `GET /v1/link`.
     Link(Reply<LinkView>),
-    /// `PATCH /v1/link`, with the caller's user id. `DELETE /v1/link` takes both capacities back.
-    SetLink(SetCapacity, u32, Reply<Result<LinkView, Error>>),
+    /// `PATCH /v1/link`. `DELETE /v1/link` takes both capacities back.
+    SetLink(SetCapacity, Actor, Reply<Result<LinkView, Error>>),
     /// `POST /v1/plan/link`.
     PlanLink(SetCapacity, Reply<Result<Plan, Error>>),
     /// `POST /v1/plan/policies`.
@@ -43,6 +43,12 @@ pub enum Request {
     PlanUndo(Reply<Result<Plan, Error>>),
     /// `POST /v1/plan/configuration`.
     PlanConfiguration(ConfigurationText, Reply<Result<Plan, Error>>),
+    /// `GET /v1/history`.
+    History(HistoryQuery, Reply<Result<History, Error>>),
+    /// Whether the audit can be written, before a pin of the image cache changes.
+    BeforePin(Reply<Result<(), Error>>),
+    /// The pins of the image cache after a change.
+    Pinned(Vec<String>, Actor, Reply<()>),
     /// `DELETE /v1/notices`.
     Acknowledge(Reply<Result<Vec<String>, Error>>),
     /// `GET /v1/doctor`.

@@ -36,8 +36,8 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::oneshot, time};
 use weir_api::{
-    Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, LinkView, Plan, SetCapacity,
-    SetPolicies, Status, Undone,
+    Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, History, HistoryQuery, LinkView,
+    Plan, SetCapacity, SetPolicies, Status, Undone,
 };
 
 use crate::{
@@ -47,7 +47,7 @@ use crate::{
 };
 
 pub use access::Access;
-use body::{Body, Follow, Name};
+use body::{Asked, Body, EventsQuery, Name};
 use connections::Caller;
 pub use socket::Socket;
 pub(crate) use socket::admit;
@@ -91,6 +91,7 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/plan/policies", post(plan_policies))
         .route("/v1/plan/undo", post(plan_undo))
         .route("/v1/plan/configuration", post(plan_configuration))
+        .route("/v1/history", get(history))
         .route("/v1/notices", delete(acknowledge))
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
@@ -100,8 +101,8 @@ fn router(control: Control, images: Images) -> Router {
         .merge(cni::router(control.clone()))
         .merge(health::router(control.clone()))
         .merge(congestion::router(control.clone()))
-        .merge(agree::router(control))
-        .merge(images::router(images))
+        .merge(agree::router(control.clone()))
+        .merge(images::router(images).layer(Extension(images::Recorder(Some(control)))))
         .merge(Router::new().route("/metrics", get(metrics::metrics)).with_state(measured))
 }
 
@@ -123,16 +124,24 @@ async fn explain(State(control): State<Control>, Name(name): Name) -> Answer<Exp
     Ok(Json(ask(&control, |reply| Request::Explain(name, reply)).await??))
 }
 
-async fn set(State(control): State<Control>, Body(changes): Body<SetPolicies>) -> Answer<Vec<Class>> {
-    Ok(Json(ask(&control, |reply| Request::Set(changes, reply)).await??))
+async fn set(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    Body(changes): Body<SetPolicies>,
+) -> Answer<Vec<Class>> {
+    Ok(Json(ask(&control, |reply| Request::Set(changes, caller.actor(), reply)).await??))
 }
 
-async fn unset(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
-    Ok(Json(ask(&control, |reply| Request::Unset(name, reply)).await??))
+async fn unset(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    Name(name): Name,
+) -> Answer<Class> {
+    Ok(Json(ask(&control, |reply| Request::Unset(name, caller.actor(), reply)).await??))
 }
 
 async fn undo(State(control): State<Control>, Extension(caller): Extension<Caller>) -> Answer<Undone> {
-    Ok(Json(ask(&control, |reply| Request::Undo(caller.peer.uid, reply)).await??))
+    Ok(Json(ask(&control, |reply| Request::Undo(caller.actor(), reply)).await??))
 }
 
 async fn link(State(control): State<Control>) -> Answer<LinkView> {
@@ -144,7 +153,7 @@ async fn set_link(
     Extension(caller): Extension<Caller>,
     Body(change): Body<SetCapacity>,
 ) -> Answer<LinkView> {
-    Ok(Json(ask(&control, |reply| Request::SetLink(change, caller.peer.uid, reply)).await??))
+    Ok(Json(ask(&control, |reply| Request::SetLink(change, caller.actor(), reply)).await??))
 }
 
 async fn reset_link(
@@ -152,7 +161,7 @@ async fn reset_link(
     Extension(caller): Extension<Caller>,
 ) -> Answer<LinkView> {
     let change = SetCapacity { capacity: Some(None), download: Some(None) };
-    Ok(Json(ask(&control, |reply| Request::SetLink(change, caller.peer.uid, reply)).await??))
+    Ok(Json(ask(&control, |reply| Request::SetLink(change, caller.actor(), reply)).await??))
 }
 
 async fn plan_link(State(control): State<Control>, Body(change): Body<SetCapacity>) -> Answer<Plan> {
@@ -174,6 +183,10 @@ async fn plan_configuration(
     Ok(Json(ask(&control, |reply| Request::PlanConfiguration(file, reply)).await??))
 }
 
+async fn history(State(control): State<Control>, Asked(query): Asked<HistoryQuery>) -> Answer<History> {
+    Ok(Json(ask(&control, |reply| Request::History(query, reply)).await??))
+}
+
 async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {
     Ok(Json(ask(&control, Request::Acknowledge).await??))
 }
@@ -193,7 +206,7 @@ async fn export(State(control): State<Control>) -> Answer<Export> {
 
 async fn events(
     State(control): State<Control>,
-    Follow(follow): Follow,
+    Asked(EventsQuery { follow }): Asked<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let (kept, live) = ask(&control, Request::Events).await?;

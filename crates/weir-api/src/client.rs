@@ -13,7 +13,8 @@ use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{
     Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error,
-    Event, Explanation, Export, LinkView, Plan, SetCapacity, SetPolicies, Status, Undone, plain::plain_value,
+    Event, Explanation, Export, History, HistoryQuery, LinkView, Plan, SetCapacity, SetPolicies, Status,
+    Undone, plain::plain_value,
 };
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.
@@ -258,6 +259,22 @@ impl Client {
     /// [`ClientError`]; [`ClientError::Refused`] without a change, or where the replaced policies do not fit any more.
     pub fn undo(&self) -> Result<Undone, ClientError> {
         self.call(Method::DELETE, "/v1/policies", None::<&()>)
+    }
+
+    /// A part of the record of changes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn history(&self, query: &HistoryQuery) -> Result<History, ClientError> {
+        let HistoryQuery { after, since_ms, name, limit } = query;
+        let mut path = format!("/v1/history?after={after}&since_ms={since_ms}");
+        if let Some(name) = name {
+            path += &format!("&name={}", utf8_percent_encode(name, SEGMENT));
+        }
+        if let Some(limit) = limit {
+            path += &format!("&limit={limit}");
+        }
+        self.get(&path)
     }
 
     /// The effect that [`Client::set`] would have.

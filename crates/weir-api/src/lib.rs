@@ -17,6 +17,7 @@
 //! | `POST /v1/plan/policies` | [`SetPolicies`] | [`Plan`] of `PATCH /v1/policies`, which changes nothing |
 //! | `POST /v1/plan/undo` | | [`Plan`] of `DELETE /v1/policies` |
 //! | `POST /v1/plan/configuration` | [`ConfigurationText`] | [`Plan`] of a reload of this file |
+//! | `GET /v1/history?after=&since_ms=&name=&limit=` | | [`History`]: the record of changes, oldest first |
 //! | `DELETE /v1/notices` | | the acknowledged notices of the stored state, as text |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
@@ -86,6 +87,7 @@ mod client;
 mod cni;
 mod congestion;
 mod export;
+mod history;
 mod images;
 mod link;
 mod plain;
@@ -102,6 +104,7 @@ pub use congestion::{
     AdviceRequest, AdviceVerb, CongestionMoved, CongestionQuery, CongestionRule, CongestionView,
 };
 pub use export::{Export, ExportClass, ExportSelector};
+pub use history::{Actor, History, HistoryChange, HistoryQuery, HistoryRecord};
 pub use images::{
     Freed, Image, ImagePeer, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,
     ScrubImages, WarmId, Warming,
@@ -112,7 +115,7 @@ pub use plan::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedSt
 pub use runtime::{RuntimeImage, RuntimeImages};
 pub use setting::{ChangeError, Setting, SettingError};
 pub use shapes::*;
-pub use words::{ErrorCode, EventKind, NotEnforced};
+pub use words::{ActorKind, ChangeKind, ErrorCode, EventKind, NotEnforced};
 
 /// The socket on which the agent listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$about])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum $name {
             $($(#[$doc])* $variant,)*
@@ -72,6 +72,50 @@ macro_rules! words {
             }
         }
     };
+}
+
+words! {
+    /// The kind of an [`Actor`](crate::Actor).
+    ActorKind {
+        /// The agent itself.
+        Agent = "agent",
+        /// The advice of congestion control.
+        Advice = "advice",
+        /// The calendar of an agreement.
+        Calendar = "calendar",
+        /// A configuration file.
+        Configuration = "configuration",
+        /// A container or pod: it came, went, or its labels asked.
+        Container = "container",
+        /// A token of the API over TCP.
+        Token = "token",
+        /// A user of this node.
+        User = "user",
+    }
+}
+
+words! {
+    /// The kind of a changed value.
+    ChangeKind {
+        /// An agreement.
+        Agreement = "agreement",
+        /// A policy set by hand.
+        ByHand = "by-hand",
+        /// The same of what arrives.
+        ByHandDown = "by-hand-down",
+        /// A capacity of the link.
+        Capacity = "capacity",
+        /// A key of the configuration.
+        Configuration = "configuration",
+        /// A rule of congestion control that was set at run time.
+        Congestion = "congestion",
+        /// A pin of the image cache.
+        Pin = "pin",
+        /// A policy in force.
+        Policy = "policy",
+        /// The same of what arrives.
+        PolicyDown = "policy-down",
+    }
 }
 
 words! {

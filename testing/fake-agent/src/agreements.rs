@@ -49,20 +49,20 @@ impl FakeAgreements {
             AgreementsRequest::Calendar(from, to, reply) => {
                 drop(reply.send(agreements.calendar(from.unwrap_or(now.utc), to)));
             }
-            AgreementsRequest::Offer(client, uid, offer, reply) => {
+            AgreementsRequest::Offer(client, uid, offer, _, reply) => {
                 drop(reply.send(agreements.offer(&client, Some(uid), *offer, store, now)));
             }
-            AgreementsRequest::Renew(id, end, owner, reply) => {
+            AgreementsRequest::Renew(id, end, owner, _, reply) => {
                 let permitted = agreements.permits(owner, &id, "renew");
                 drop(reply.send(permitted.and_then(|()| agreements.renew(&id, end, store, now.utc))));
             }
-            AgreementsRequest::Decide(id, accept, reply) => {
+            AgreementsRequest::Decide(id, accept, _, reply) => {
                 drop(reply.send(agreements.decide(&id, accept, store, now.utc)));
             }
             AgreementsRequest::Report(id, month, reply) => {
                 drop(reply.send(agreements.report(&id, month.unwrap_or(now.utc), store, now.utc)));
             }
-            AgreementsRequest::Terminate(id, owner, reply) => {
+            AgreementsRequest::Terminate(id, owner, _, reply) => {
                 let permitted = agreements.permits(owner, &id, "terminate");
                 let begun = permitted.and_then(|()| agreements.terminate(&id, store, now.utc));
                 agreements.finish(store, now.utc);

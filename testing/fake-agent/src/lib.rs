@@ -16,10 +16,11 @@ use weir_agent::{
     server::{Access, Socket, serve},
 };
 use weir_api::{
-    Activity, Capacity, Check, Class, ClassKind, CongestionMoved, CongestionRule, CongestionView, Doctor,
-    Download, DownloadStatus, Error, ErrorCode, Event, EventKind, Explanation, Export, LinkView, NotEnforced,
-    Origin, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages,
-    SetPolicies, Sharer, Status, Undone, Verdict,
+    Activity, Actor, ActorKind, Capacity, ChangeKind, Check, Class, ClassKind, CongestionMoved,
+    CongestionRule, CongestionView, Doctor, Download, DownloadStatus, Error, ErrorCode, Event, EventKind,
+    Explanation, Export, History, HistoryChange, HistoryQuery, HistoryRecord, LinkView, NotEnforced, Origin,
+    Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies,
+    Sharer, Status, Undone, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -444,7 +445,7 @@ impl Drop for FakeAgent {
     fn drop(&mut self) {
         // The loop ends at a request about the name `stop` without a waiting caller.
         let (reply, _) = tokio::sync::oneshot::channel();
-        let _ = self.stop.blocking_send(Request::Unset("stop".to_owned(), reply));
+        let _ = self.stop.blocking_send(Request::Unset("stop".to_owned(), Actor::agent(), reply));
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
             assert!(ended.is_ok() || thread::panicking(), "the fake agent panicked");
@@ -482,9 +483,9 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             Request::Explain(name, reply) => {
                 drop(reply.send(find(&mut classes, &name).cloned().map(explanation)));
             }
-            Request::Set(changes, reply) => drop(reply.send(set(&mut classes, &changes))),
-            Request::Unset(name, _) if name == "stop" => return,
-            Request::Unset(name, reply) => drop(reply.send(find(&mut classes, &name).map(|class| {
+            Request::Set(changes, _, reply) => drop(reply.send(set(&mut classes, &changes))),
+            Request::Unset(name, ..) if name == "stop" => return,
+            Request::Unset(name, _, reply) => drop(reply.send(find(&mut classes, &name).map(|class| {
                 class.policy.weight = Weight::ONE;
                 class.policy.weight_origin = Origin::Default;
                 class.clone()
@@ -519,6 +520,11 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             Request::PlanLink(_, reply) => drop(reply.send(Ok(configuration_plan()))),
             Request::Agreements(ask) => agreements.answer(ask),
             Request::Congestion(ask) => congestion(ask),
+            Request::History(query, reply) => drop(reply.send(Ok(history(&query)))),
+            Request::BeforePin(reply) => drop(reply.send(Ok(()))),
+            Request::Pinned(_, _, reply) => {
+                let _ = reply.send(());
+            }
             Request::Acknowledge(reply) => {
                 drop(reply.send(Ok(vec!["2026-11-23T00:00:00Z: the state was damaged".to_owned()])))
             }
@@ -599,6 +605,33 @@ pub fn advice() -> Vec<AdviceView> {
     advisor.view()
 }
 
+/// Two records, of which each answer has one.
+fn history(query: &HistoryQuery) -> History {
+    let change = |old: Option<&str>, new: Option<&str>| HistoryChange {
+        what: ChangeKind::Policy,
+        name: "docker:web".to_owned(),
+        old: old.map(str::to_owned),
+        new: new.map(str::to_owned),
+    };
+    let (first, second) = ("weight=1 (built in)", "weight=3 (by hand)");
+    let came = Actor::new(ActorKind::Container, "docker:web");
+    let record = |n, by, cause: &str, change| HistoryRecord {
+        n,
+        time_ms: 1_700_000_000_000 + n,
+        by,
+        cause: cause.to_owned(),
+        changes: vec![change],
+        is_whole: false,
+    };
+    let of_container = record(8, came, "seen on the node", change(None, Some(first)));
+    let of_user = record(9, Actor::user(1000), "change of policies", change(Some(first), Some(second)));
+    match query.after {
+        0..8 => History { records: vec![of_container], next: Some(8), ..History::default() },
+        8 => History { records: vec![of_user], next: None, unreadable: 1, missing: 0 },
+        _ => History::default(),
+    }
+}
+
 fn congestion(ask: CongestionRequest) {
     let mut stats = Stats::default();
     stats.add("10.1.2.0/24".parse().unwrap(), &flow());
@@ -614,7 +647,7 @@ fn congestion(ask: CongestionRequest) {
         CongestionRequest::Move(reply) => {
             drop(reply.send(Ok(CongestionMoved { moved: 2, failures: Vec::new() })))
         }
-        CongestionRequest::Set(rule, reply) => drop(reply.send(Ok(CongestionRule {
+        CongestionRequest::Set(rule, _, reply) => drop(reply.send(Ok(CongestionRule {
             number: 3,
             connections: rule.to_string(),
             action: rule.action().to_string(),
@@ -622,12 +655,12 @@ fn congestion(ask: CongestionRequest) {
             problem: None,
             origin: weir_cc::Origin::Set,
         }))),
-        CongestionRequest::Unset(about, reply) => drop(reply.send(match about.port {
+        CongestionRequest::Unset(about, _, reply) => drop(reply.send(match about.port {
             Some(_) => Ok(congestion_view()),
             None => Err(unknown(&about.to_string())),
         })),
         CongestionRequest::Advice(reply) => drop(reply.send(advice())),
-        CongestionRequest::Advise(request, reply) => drop(reply.send(match request.to {
+        CongestionRequest::Advise(request, _, reply) => drop(reply.send(match request.to {
             Some(to) => Err(unknown(&to.to_string())),
             None => Ok(advice()),
         })),

@@ -5,9 +5,9 @@ use weir_agree::{Agreement, Offer, Report, Template};
 use weir_api::{
     AdviceRequest, AgreementStatus, CalendarView, Class, CniAttached, CniAttachment, CniForgotten, CniKeep,
     CniKey, ConfigurationText, CongestionMoved, CongestionRule, CongestionView, Doctor, Event, Explanation,
-    Export, Freed, Health, ImagePeer, ImageUsage, Images, LinkView, NamedImage, OfferAnswer, PinImage,
-    Pinned, Plan, PruneImages, Ready, RuntimeImages, Scrub, ScrubImages, SetCapacity, SetPolicies, Status,
-    Undone, WarmId, Warming,
+    Export, Freed, Health, History, ImagePeer, ImageUsage, Images, LinkView, NamedImage, OfferAnswer,
+    PinImage, Pinned, Plan, PruneImages, Ready, RuntimeImages, Scrub, ScrubImages, SetCapacity, SetPolicies,
+    Status, Undone, WarmId, Warming,
 };
 use weir_cc::{AdviceView, Direction, Explained, FlowRecord, Rule, StatsView};
 
@@ -74,6 +74,18 @@ fn classes(api: &mut Builder) {
 fn observation(api: &mut Builder) {
     api.route("DELETE", "/v1/notices", "admin", "Acknowledges the notices of the stored state.")
         .answers::<Vec<String>>()
+        .end();
+    api.route("GET", "/v1/history", "read", "The record of changes, oldest first, in pages.")
+        .query("after", false, json!({ "type": "integer", "minimum": 0 }), "Only records after this number.")
+        .query(
+            "since_ms",
+            false,
+            json!({ "type": "integer", "minimum": 0 }),
+            "Only records since this moment.",
+        )
+        .query("name", false, json!({ "type": "string" }), "Only changes of this name.")
+        .query("limit", false, json!({ "type": "integer", "minimum": 1 }), "The most records, up to 1000.")
+        .answers::<History>()
         .end();
     api.route("GET", "/v1/doctor", "operate", "Checks of the node.").answers::<Doctor>().end();
     api.route("GET", "/v1/export", "read", "Policies, for other programs that shape.")

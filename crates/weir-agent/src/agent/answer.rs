@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{ErrorCode, EventKind, Plan, Undone};
+use weir_api::{Actor, ErrorCode, EventKind, Plan, Undone};
 use weir_netlink::Netlink;
 use weir_units::chain;
 
@@ -41,24 +41,31 @@ impl Agent {
                 let explanation = self.classes.find(&name).cloned().map(|key| self.explain(&key));
                 drop(reply.send(explanation));
             }
-            Request::Set(changes, reply) => {
+            Request::Set(changes, by, reply) => {
                 let names: Vec<String> = changes.changes.iter().map(|c| c.name.clone()).collect();
                 let planned =
                     self.classes.plan(&changes).and_then(|set| Ok((set, self.plan_down(&changes)?)));
-                drop(reply.send(planned.and_then(|(set, down)| self.put(set, down, &names))));
+                drop(reply.send(planned.and_then(|(set, down)| self.put(set, down, &names, &by))));
             }
-            Request::Undo(uid, reply) => drop(reply.send(self.undo(uid))),
+            Request::Undo(by, reply) => drop(reply.send(self.undo(&by))),
             Request::Link(reply) => drop(reply.send(self.link_view())),
-            Request::SetLink(change, uid, reply) => drop(reply.send(self.set_capacity(change, uid))),
+            Request::SetLink(change, by, reply) => drop(reply.send(self.set_capacity(change, &by))),
             Request::PlanLink(change, reply) => drop(reply.send(self.plan_capacity(change))),
             Request::PlanPolicies(changes, reply) => drop(reply.send(self.plan_policies(&changes))),
             Request::PlanUndo(reply) => drop(reply.send(self.plan_undo())),
             Request::PlanConfiguration(file, reply) => drop(reply.send(self.plan_configuration(&file))),
-            Request::Unset(name, reply) => {
+            Request::Unset(name, by, reply) => {
                 let planned =
                     self.classes.plan_unset(&name).and_then(|set| Ok((set, self.plan_unset_down(&name)?)));
-                let result = planned.and_then(|(set, down)| self.put(set, down, std::slice::from_ref(&name)));
+                let result =
+                    planned.and_then(|(set, down)| self.put(set, down, std::slice::from_ref(&name), &by));
                 drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
+            }
+            Request::History(query, reply) => self.read_audit(query, reply),
+            Request::BeforePin(reply) => drop(reply.send(self.before_change())),
+            Request::Pinned(pins, by, reply) => {
+                self.follow_pins(pins, &by);
+                let _ = reply.send(());
             }
             Request::Acknowledge(reply) => drop(reply.send(self.acknowledge())),
             Request::Doctor(reply) => {
@@ -94,17 +101,17 @@ impl Agent {
     }
 
     /// Takes back the last change by hand.
-    fn undo(&mut self, uid: u32) -> Result<Undone, weir_api::Error> {
+    fn undo(&mut self, by: &Actor) -> Result<Undone, weir_api::Error> {
         let (last, set, earlier) = self.last_change()?;
         if let Some(capacity) = last.capacity() {
             let Plan { settings, classes: changes } = self.plan_by_hand(capacity);
-            self.put_capacity(capacity, earlier, &format!("by user {uid} with undo"))?;
+            self.put_capacity(capacity, earlier, by, "undo")?;
             let (names, classes) = (Vec::new(), Vec::new());
             return Ok(Undone { made_ms: last.time_ms, names, settings, changes, classes });
         }
         let names: Vec<String> = last.names().into_iter().map(str::to_owned).collect();
         let changes = self.plan_set(set.clone()).classes;
-        let classes = self.put_with(set, &names, earlier)?;
+        let classes = self.put_with(set, &names, earlier, by, "undo")?;
         Ok(Undone { made_ms: last.time_ms, names, settings: Vec::new(), changes, classes })
     }
 
@@ -114,12 +121,13 @@ impl Agent {
         set: store::SetLayers,
         down: Option<store::SetLayers>,
         names: &[String],
+        by: &Actor,
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         let now_ms = now_ms(self);
         let now = self.set_layers();
         let set = BothLayers { up: set, down: down.unwrap_or_else(|| now.down.clone()) };
         let history = self.history.after(&now, &set, now_ms);
-        self.put_with(set, names, history)
+        self.put_with(set, names, history, by, "change of policies")
     }
 
     /// Stores policies set by hand with the last changes, then applies them.
@@ -128,7 +136,10 @@ impl Agent {
         BothLayers { up: set, down }: BothLayers,
         names: &[String],
         history: History,
+        by: &Actor,
+        cause: &str,
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
+        self.before_change()?;
         let ledger = self.classes.ledger_after(&set);
         let down = self.download.as_ref().map(|download| (download.classes.ledger_after(&down), down));
         let stored = down.as_ref().map(|(ledger, set)| (set, ledger));
@@ -155,6 +166,7 @@ impl Agent {
             self.event(EventKind::PolicyChanged, Some(&key), text);
         }
         self.keep_promises();
+        self.after_change(by, cause);
         let keys = self.classes.names();
         let found: Vec<ClassKey> = names.iter().filter_map(|name| keys.find(name).ok().cloned()).collect();
         Ok(found.iter().map(|key| self.class(key)).collect())

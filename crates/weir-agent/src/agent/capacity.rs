@@ -1,7 +1,7 @@
 //! The capacities of the link: those of the configuration, and those set by hand at run time.
 
 use serde::{Deserialize, Serialize};
-use weir_api::{Capacity, Error, ErrorCode, EventKind, LinkView, Plan, SetCapacity};
+use weir_api::{Actor, Capacity, Error, ErrorCode, EventKind, LinkView, Plan, SetCapacity};
 use weir_units::BitRate;
 
 use super::{
@@ -153,11 +153,11 @@ impl Agent {
     }
 
     /// Sets capacities by hand, or takes those back that are `null`.
-    pub(super) fn set_capacity(&mut self, change: SetCapacity, uid: u32) -> Result<LinkView, Error> {
+    pub(super) fn set_capacity(&mut self, change: SetCapacity, by: &Actor) -> Result<LinkView, Error> {
         let now = self.capacities.by_hand();
         let set = now.after(change, self.capacities.configured)?;
         let history = self.history.after_capacity(now, set, now_ms(self));
-        self.put_capacity(set, history, &format!("by user {uid}"))?;
+        self.put_capacity(set, history, by, "change of the capacity")?;
         Ok(self.link_view())
     }
 
@@ -193,7 +193,14 @@ impl Agent {
     }
 
     /// Stores capacities by hand, then applies them.
-    pub(super) fn put_capacity(&mut self, set: ByHand, history: History, by: &str) -> Result<(), Error> {
+    pub(super) fn put_capacity(
+        &mut self,
+        set: ByHand,
+        history: History,
+        by: &Actor,
+        cause: &str,
+    ) -> Result<(), Error> {
+        self.before_change()?;
         let before = Rates::of(self.classes.config());
         let up = self.with_capacity(set);
         let down = self.download_with_capacity(&up);
@@ -219,6 +226,7 @@ impl Agent {
         }
         self.allocate();
         let after = Rates::of(self.classes.config());
+        let undo = if cause == "undo" { " with undo" } else { "" };
         let changes = [
             ("capacity", Some(before.capacity), Some(after.capacity), set.capacity),
             ("download", before.download, after.download, set.download),
@@ -233,11 +241,12 @@ impl Agent {
             self.event(
                 EventKind::CapacityChanged,
                 None,
-                format!("{what} {new}, was {old}: {origin}, {by}{excess}"),
+                format!("{what} {new}, was {old}: {origin}, by {by}{undo}{excess}"),
             );
         }
         self.keep_promises();
         self.keep_download_promises();
+        self.after_change(by, cause);
         Ok(())
     }
 }

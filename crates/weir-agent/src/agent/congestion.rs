@@ -6,8 +6,8 @@ use std::{
 };
 
 use weir_api::{
-    AdviceRequest, ClassKind, CongestionMoved, CongestionQuery, CongestionRule as RuleView, CongestionView,
-    Error, ErrorCode, EventKind,
+    Actor, AdviceRequest, ClassKind, CongestionMoved, CongestionQuery, CongestionRule as RuleView,
+    CongestionView, Error, ErrorCode, EventKind,
 };
 use weir_bpf::{CongestionRecord, CongestionRule};
 use weir_cc::{
@@ -40,13 +40,13 @@ pub enum CongestionRequest {
     /// `POST /v1/congestion/move`.
     Move(Reply<Result<CongestionMoved, Error>>),
     /// `POST /v1/congestion/rules`.
-    Set(Rule, Reply<Result<RuleView, Error>>),
+    Set(Rule, Actor, Reply<Result<RuleView, Error>>),
     /// `DELETE /v1/congestion/rules`.
-    Unset(Rule, Reply<Result<CongestionView, Error>>),
+    Unset(Rule, Actor, Reply<Result<CongestionView, Error>>),
     /// `GET /v1/congestion/advice`.
     Advice(Reply<Vec<AdviceView>>),
     /// `POST /v1/congestion/advice`.
-    Advise(AdviceRequest, Reply<Result<Vec<AdviceView>, Error>>),
+    Advise(AdviceRequest, Actor, Reply<Result<Vec<AdviceView>, Error>>),
 }
 
 /// The rules, the programs that enforce them, and the counters.
@@ -289,10 +289,19 @@ impl Agent {
             }
             CongestionRequest::Stats(reply) => drop(reply.send(self.congestion.stats.view())),
             CongestionRequest::Move(reply) => drop(reply.send(self.congestion.move_all().map_err(error))),
-            CongestionRequest::Set(rule, reply) => drop(reply.send(self.set_rule(rule, Origin::Set))),
-            CongestionRequest::Unset(about, reply) => drop(reply.send(self.unset_rule(&about))),
+            CongestionRequest::Set(rule, by, reply) => {
+                let cause = "rule of congestion control";
+                drop(reply.send(self.recorded(&by, cause, |agent| agent.set_rule(rule, Origin::Set))));
+            }
+            CongestionRequest::Unset(about, by, reply) => {
+                let cause = "rule of congestion control";
+                drop(reply.send(self.recorded(&by, cause, |agent| agent.unset_rule(&about))));
+            }
             CongestionRequest::Advice(reply) => drop(reply.send(self.congestion.advisor.view())),
-            CongestionRequest::Advise(request, reply) => drop(reply.send(self.ask_advice(request))),
+            CongestionRequest::Advise(request, by, reply) => {
+                let cause = "advice of congestion control";
+                drop(reply.send(self.recorded(&by, cause, |agent| agent.ask_advice(request))));
+            }
         }
     }
 

@@ -63,6 +63,7 @@ impl Agent {
         agreement: Option<String>,
         detail: String,
     ) {
+        self.pending.audit = true;
         let entries = self.classes.entries();
         let name = |key: &ClassKey| {
             entries.get(key).map_or_else(|| key.name().to_owned(), |entry| entry.class.name.clone())

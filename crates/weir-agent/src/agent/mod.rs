@@ -10,6 +10,7 @@ pub(crate) mod agree;
 mod allocate;
 mod answer;
 mod autorate;
+pub(crate) mod audit;
 mod capacity;
 mod check;
 mod class_key;
@@ -46,7 +47,7 @@ pub(crate) mod store;
 mod unclaimed;
 mod views;
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use tokio::{
@@ -66,6 +67,7 @@ use self::{
     agree::Agreements,
     allocate::Allocations,
     autorate::Autorate,
+    audit::Audit,
     capacity::Capacities,
     class_table::{Change, ClassTable},
     clock::Clock,
@@ -113,6 +115,11 @@ struct Agent {
     promises: Promises,
     /// The last changes of policy by hand.
     history: History,
+    audit: Audit,
+    /// When the audit is written again after a failure.
+    audit_again: Instant,
+    /// The pins of the image cache, as callers left them.
+    pins: BTreeSet<String>,
     /// Demands of the classes, and the division of the link.
     allocations: Allocations,
     /// The scheduler and the programs.
@@ -139,6 +146,8 @@ struct Agent {
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
     reconciled_at: std::time::Instant,
+    /// Whether the values at the start are recorded.
+    is_started: bool,
     pending: Pending,
 }
 
@@ -148,6 +157,10 @@ struct Pending {
     reallocate: bool,
     /// The node's classes must be discovered again.
     rediscover: bool,
+    /// Changes may have been seen that the audit does not have.
+    audit: bool,
+    /// A changed configuration is among them.
+    reloaded: bool,
 }
 
 /// Runs the agent until it is told to stop.
@@ -310,6 +323,8 @@ impl Agent {
         store.save_engine(Some(kind.name()))?;
         let runtimes = Runtimes::open(&classes.config().discover);
         let cni = CniContainers::open(&config.agent.state, clock::boot_id());
+        let mut audit = Audit::new(&config.agent.state, config.agent.audit(), Instant::default());
+        let pins = audit.pins();
         let mut agent = Agent {
             config_file: ConfigFile::new(path),
             store,
@@ -321,6 +336,9 @@ impl Agent {
             classes,
             promises: Promises::new(promises, Store::save_promises),
             history,
+            audit,
+            audit_again: Instant::default(),
+            pins,
             allocations: Allocations::new(Allocator::new(config.allocator())),
             datapath,
             download,
@@ -338,7 +356,8 @@ impl Agent {
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
             reconciled_at: std::time::Instant::now(),
-            pending: Pending { reallocate: true, rediscover: true },
+            is_started: false,
+            pending: Pending { reallocate: true, rediscover: true, audit: true, reloaded: false },
         };
         agent.follow_by(agent.classes.config().link.follows);
         for (better, why) in refused {
@@ -396,6 +415,7 @@ impl Agent {
             self.follow_up(divided);
         }
         self.pace();
+        self.audit_seen();
         self.answer_cni();
     }
 
@@ -407,6 +427,7 @@ impl Agent {
     /// Finds the current classes and attaches the classifier to their interfaces.
     fn discover(&mut self) {
         self.pending.rediscover = false;
+        self.pending.audit = true;
         let told = self.runtimes.told();
         let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
         let now = self.now();

@@ -144,6 +144,7 @@ impl Agent {
                     self.follow_up(effects);
                 }
                 self.config_file.taken();
+                self.pending.reloaded = true;
                 let by_hand = match self.capacities.replaced() {
                     (None, None) => "",
                     _ => "; capacities set by hand stay (`weir link reset`)",

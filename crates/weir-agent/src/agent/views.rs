@@ -79,6 +79,7 @@ impl Agent {
         warnings.extend(self.download_warnings());
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
+        warnings.extend(self.audit.warning());
         warnings.extend(self.images.runtime().warning());
         warnings.extend(self.port.failure());
         warnings.extend(self.excess());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_datapath::engine;
 use weir_share::{Admission, AdmitError, Claimant, Policy};
-use weir_units::BitRate;
+use weir_units::{BitRate, Bytes};
 
 use super::{
     ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements, api, capacity,
@@ -42,6 +42,14 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     framing::check(link)?;
     capacity::check(link)?;
+    let (size, files) = (config.agent.audit_size, config.agent.audit_files);
+    let [least, most] = [64 << 10, 1 << 30].map(Bytes);
+    if !(least..=most).contains(&size) {
+        return Err(fault("[agent] audit_size", format!("{size} is not between {least} and {most}")));
+    }
+    if !(2..=1_000).contains(&files) {
+        return Err(fault("[agent] audit_files", format!("{files} is not between 2 and 1000")));
+    }
     if !(1..=256).contains(&link.queues) {
         return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
     }

@@ -46,7 +46,7 @@ impl Access {
 /// All routes with their rights. A route that is missing here answers no caller.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 60] = [
+pub(super) const ROUTES: [(&str, &str, Right); 61] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
@@ -57,6 +57,7 @@ pub(super) const ROUTES: [(&str, &str, Right); 60] = [
     ("PATCH", "/v1/link", Operate),
     ("DELETE", "/v1/link", Operate),
     ("POST", "/v1/plan/link", Operate),
+    ("GET", "/v1/history", Read),
     ("DELETE", "/v1/notices", Admin),
     ("GET", "/v1/doctor", Operate),
     ("DELETE", "/v1/policies", Operate),

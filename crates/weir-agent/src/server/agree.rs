@@ -141,14 +141,16 @@ impl AgreementsState {
 
     async fn answer_offer(
         &self,
-        caller: &Caller,
+        (caller, owner): (&Caller, Owner),
         headers: &HeaderMap,
         body: Body,
     ) -> Result<(OfferAnswer, StatusCode, Language), Refusal> {
         let (offer, language) = self.read(caller, headers, body).await?;
         let client = caller.peer.client(Some(&offer.context.initiator));
         let answer = self
-            .ask(language, |reply| AgreementsRequest::Offer(client, caller.peer.uid, Box::new(offer), reply))
+            .ask(language, |reply| {
+                AgreementsRequest::Offer(client, caller.peer.uid, Box::new(offer), owner, reply)
+            })
             .await?;
         let status = match answer {
             OfferAnswer { repeated: true, .. } => StatusCode::OK,
@@ -164,10 +166,11 @@ impl AgreementsState {
 async fn offer(
     State(state): State<AgreementsState>,
     Extension(caller): Extension<Caller>,
+    Extension(owner): Extension<Owner>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (answer, status, language) = state.answer_offer(&caller, &headers, body).await?;
+    let (answer, status, language) = state.answer_offer((&caller, owner), &headers, body).await?;
     let mut response = written(status, language, answer.agreement.write(language));
     let location = HeaderValue::from_str(&format!("/v1/agreements/{}", answer.agreement.id));
     response.headers_mut().extend(location.ok().map(|place| (header::LOCATION, place)));
@@ -177,10 +180,11 @@ async fn offer(
 async fn offer_in_full(
     State(state): State<AgreementsState>,
     Extension(caller): Extension<Caller>,
+    Extension(owner): Extension<Owner>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (answer, status, _) = state.answer_offer(&caller, &headers, body).await?;
+    let (answer, status, _) = state.answer_offer((&caller, owner), &headers, body).await?;
     Ok((status, axum::Json(answer)).into_response())
 }
 
@@ -219,18 +223,32 @@ async fn one(State(state): State<AgreementsState>, Path(id): Path<String>, heade
 async fn terminate(
     State(state): State<AgreementsState>,
     Extension(owner): Extension<Owner>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Answer {
-    agreement(&state, &headers, |reply| AgreementsRequest::Terminate(id, owner, reply)).await
+    let by = caller.actor();
+    agreement(&state, &headers, |reply| AgreementsRequest::Terminate(id, owner, by, reply)).await
 }
 
-async fn accept(State(state): State<AgreementsState>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
-    agreement(&state, &headers, |reply| AgreementsRequest::Decide(id, true, reply)).await
+async fn accept(
+    State(state): State<AgreementsState>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    let by = caller.actor();
+    agreement(&state, &headers, |reply| AgreementsRequest::Decide(id, true, by, reply)).await
 }
 
-async fn reject(State(state): State<AgreementsState>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
-    agreement(&state, &headers, |reply| AgreementsRequest::Decide(id, false, reply)).await
+async fn reject(
+    State(state): State<AgreementsState>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    let by = caller.actor();
+    agreement(&state, &headers, |reply| AgreementsRequest::Decide(id, false, by, reply)).await
 }
 
 #[derive(Deserialize)]
@@ -241,6 +259,7 @@ struct Renewal {
 async fn renew(
     State(state): State<AgreementsState>,
     Extension(owner): Extension<Owner>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(renewal): Query<Renewal>,
     headers: HeaderMap,
@@ -255,7 +274,7 @@ async fn renew(
             return Err(Refusal::new(Fault::new(FaultCode::Missing, message), language));
         }
     };
-    agreement(&state, &headers, |reply| AgreementsRequest::Renew(id, end, owner, reply)).await
+    agreement(&state, &headers, |reply| AgreementsRequest::Renew(id, end, owner, caller.actor(), reply)).await
 }
 
 #[derive(Deserialize)]

@@ -82,23 +82,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     }
 }
 
-/// `follow=true` of the query. The default is false.
-pub(super) struct Follow(pub(super) bool);
+/// The query, as a value.
+pub(super) struct Asked<T>(pub(super) T);
 
+/// The query of `GET /v1/events`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EventsQuery {
+pub(super) struct EventsQuery {
     #[serde(default)]
-    follow: bool,
+    pub(super) follow: bool,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Follow {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Follow, Failure> {
-        let query = Query::<EventsQuery>::from_request_parts(parts, state).await;
-        query
-            .map(|Query(query)| Follow(query.follow))
-            .map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asked<T>, Failure> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query.map(|Query(query)| Asked(query)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
     }
 }

@@ -1,15 +1,18 @@
 //! `/v1/congestion`: rules of congestion control, and the records of flows.
 
 use axum::{
-    Json, Router,
-    extract::{FromRequestParts, Query, State},
-    http::request::Parts,
+    Extension, Json, Router,
+    extract::State,
     routing::{get, post},
 };
-use weir_api::{AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule, CongestionView, ErrorCode};
+use weir_api::{AdviceRequest, CongestionMoved, CongestionQuery, CongestionRule, CongestionView};
 use weir_cc::{AdviceView, Explained, FlowRecord, Rule, StatsView};
 
-use super::{Answer, Failure, ask, body::Body};
+use super::{
+    Answer, Failure, ask,
+    body::{Asked, Body},
+    connections::Caller,
+};
 use crate::{
     agent::congestion::CongestionRequest,
     control::{Control, Request},
@@ -39,7 +42,7 @@ async fn view(State(control): State<Control>) -> Answer<CongestionView> {
     asked(&control, CongestionRequest::View).await.map(Json)
 }
 
-async fn explain(State(control): State<Control>, About(query): About) -> Answer<Explained> {
+async fn explain(State(control): State<Control>, Asked(query): Asked<CongestionQuery>) -> Answer<Explained> {
     Ok(Json(asked(&control, |reply| CongestionRequest::Explain(query, reply)).await??))
 }
 
@@ -55,12 +58,20 @@ async fn move_all(State(control): State<Control>) -> Answer<CongestionMoved> {
     Ok(Json(asked(&control, CongestionRequest::Move).await??))
 }
 
-async fn set(State(control): State<Control>, Body(rule): Body<Rule>) -> Answer<CongestionRule> {
-    Ok(Json(asked(&control, |reply| CongestionRequest::Set(rule, reply)).await??))
+async fn set(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    Body(rule): Body<Rule>,
+) -> Answer<CongestionRule> {
+    Ok(Json(asked(&control, |reply| CongestionRequest::Set(rule, caller.actor(), reply)).await??))
 }
 
-async fn unset(State(control): State<Control>, Body(about): Body<Rule>) -> Answer<CongestionView> {
-    Ok(Json(asked(&control, |reply| CongestionRequest::Unset(about, reply)).await??))
+async fn unset(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    Body(about): Body<Rule>,
+) -> Answer<CongestionView> {
+    Ok(Json(asked(&control, |reply| CongestionRequest::Unset(about, caller.actor(), reply)).await??))
 }
 
 async fn advice(State(control): State<Control>) -> Answer<Vec<AdviceView>> {
@@ -69,19 +80,8 @@ async fn advice(State(control): State<Control>) -> Answer<Vec<AdviceView>> {
 
 async fn advise(
     State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
     Body(request): Body<AdviceRequest>,
 ) -> Answer<Vec<AdviceView>> {
-    Ok(Json(asked(&control, |reply| CongestionRequest::Advise(request, reply)).await??))
-}
-
-/// The connection named in the query.
-struct About(CongestionQuery);
-
-impl<S: Send + Sync> FromRequestParts<S> for About {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<About, Failure> {
-        let query = Query::<CongestionQuery>::from_request_parts(parts, state).await;
-        query.map(|Query(query)| About(query)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
-    }
+    Ok(Json(asked(&control, |reply| CongestionRequest::Advise(request, caller.actor(), reply)).await??))
 }

@@ -16,7 +16,7 @@ use tokio::{
     time,
 };
 use tower_service::Service as _;
-use weir_api::ErrorCode;
+use weir_api::{Actor, ErrorCode};
 
 use super::{Failure, peer::Peer};
 
@@ -39,6 +39,13 @@ const LARGE_BODIES: usize = 2;
 pub(super) struct Caller {
     pub(super) peer: Peer,
     pub(super) large_bodies: Arc<Semaphore>,
+}
+
+impl Caller {
+    /// The caller as the maker of a change.
+    pub(super) fn actor(&self) -> Actor {
+        Actor::user(self.peer.uid)
+    }
 }
 
 /// The number of connections by user.

@@ -1,7 +1,7 @@
 //! The routes of the image cache.
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{Path, State},
     routing::{get, post},
 };
@@ -13,8 +13,11 @@ use weir_api::{
 use weir_image::{Mirror, Utc, now_utc, store::StoreError};
 use weir_units::Bytes;
 
-use super::{Answer, Failure, body::Body, metrics};
-use crate::images::{Absent, Images};
+use super::{Answer, Failure, ask, body::Body, connections::Caller, metrics};
+use crate::{
+    control::{Control, Request},
+    images::{Absent, Images},
+};
 
 pub(super) fn router(images: Images) -> Router {
     Router::new()
@@ -34,7 +37,7 @@ pub(super) fn router(images: Images) -> Router {
 /// The routes of a cache without an agent.
 pub(super) fn alone(images: Images) -> Router {
     let measured = Router::new().route("/metrics", get(metrics::of_images_alone)).with_state(images.clone());
-    measured.merge(router(images))
+    measured.merge(router(images).layer(Extension(Recorder(None))))
 }
 
 fn mirror(images: &Images) -> Result<(Mirror, Handle), Failure> {
@@ -157,13 +160,33 @@ async fn runtime(State(images): State<Images>) -> Answer<RuntimeImages> {
     images.runtime().state().map(Json).ok_or_else(off)
 }
 
-async fn pin(State(images): State<Images>, Body(pin): Body<PinImage>) -> Answer<Pinned> {
+/// The agent's loop, which records changed pins. A cache without an agent has no audit.
+#[derive(Clone)]
+pub(super) struct Recorder(pub(super) Option<Control>);
+
+async fn pin(
+    State(images): State<Images>,
+    Extension(Recorder(control)): Extension<Recorder>,
+    Extension(caller): Extension<Caller>,
+    Body(pin): Body<PinImage>,
+) -> Answer<Pinned> {
     if !weir_image::pins::is_pattern(&pin.pattern) {
         let why =
             "cannot pin this: write an image in full, such as ghcr.io/acme/*:prod (* stands for anything)";
         return Err(Failure::new(ErrorCode::BadRequest, why));
     }
-    let changed = on_store(&images, move |mirror| mirror.store().pin(&pin.pattern, pin.stays)).await?;
+    mirror(&images)?;
+    if let Some(control) = &control {
+        ask(control, Request::BeforePin).await??;
+    }
+    let pinned = on_store(&images, move |mirror| {
+        let changed = mirror.store().pin(&pin.pattern, pin.stays)?;
+        Ok((changed, mirror.store().pins()))
+    });
+    let (changed, pins) = pinned.await?;
+    if let Some(control) = &control {
+        ask(control, |reply| Request::Pinned(pins, caller.actor(), reply)).await?;
+    }
     Ok(Json(Pinned { changed }))
 }
 

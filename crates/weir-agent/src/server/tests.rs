@@ -76,6 +76,20 @@ fn every_route_answers_what_the_loop_says() {
 }
 
 #[test]
+fn history_answers_pages_and_refuses_queries_it_does_not_know() {
+    let agent = FakeAgent::start();
+    let query = weir_api::HistoryQuery { name: Some("docker:we&b".to_owned()), ..Default::default() };
+    let page = agent.client().history(&query).unwrap();
+    assert_eq!((page.records.len(), page.next), (1, Some(8)));
+    assert_eq!(page.records[0].by.to_string(), "container docker:web");
+    for query in ["after=-1", "since_ms=soon", "until=7"] {
+        let head = format!("GET /v1/history?{query}");
+        let (status, code, why) = refused(agent.path(), &head, "");
+        assert_eq!((status, code.as_str()), (400, "bad-request"), "{query}: {why}");
+    }
+}
+
+#[test]
 fn a_refusal_keeps_its_code_and_numbers_through_client_and_server() {
     let agent = FakeAgent::start();
     let change =

@@ -11,6 +11,7 @@ mod explain;
 mod export;
 mod format;
 mod fs;
+mod history;
 mod image;
 mod init;
 mod lab;
@@ -135,6 +136,8 @@ enum Command {
     Bugreport(bugreport::BugreportArgs),
     /// Show what happened, or what happens
     Events(events::EventsArgs),
+    /// Show who changed what, from what to what
+    History(history::HistoryArgs),
     /// Print a script that divides the link as now, for plain tc or for tcng
     Export(export::ExportArgs),
     /// Run the experiments (runs the program `weir-lab`)
@@ -278,6 +281,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Bugreport(args) => bugreport::run(&args, session),
         Command::Events(args) => events::run(&args, session),
+        Command::History(args) => history::run(&args, session),
         Command::Export(args) => export::run(&args, session),
         Command::Lab(args) => lab::run(&[], &args),
         Command::Completions(args) => manual::completions(&args, session),

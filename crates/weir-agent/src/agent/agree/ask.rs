@@ -1,7 +1,7 @@
 //! The API's questions about agreements.
 
 use weir_agree::{Agreement, Fault, Name, Offer, Report, Template, Utc};
-use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
+use weir_api::{Actor, AgreementStatus, CalendarView, OfferAnswer};
 
 use super::Agreements;
 use crate::{
@@ -27,7 +27,7 @@ pub enum AgreementsRequest {
     /// `GET /v1/agreements/templates`.
     Templates(Answer<Vec<Template>>),
     /// An offer. The name distinguishes clients, and the number is the user who sent it.
-    Offer(Name, u32, Box<Offer>, Answer<OfferAnswer>),
+    Offer(Name, u32, Box<Offer>, Owner, Answer<OfferAnswer>),
     /// `GET /v1/agreements`.
     All(Answer<Vec<Agreement>>),
     /// `GET /v1/agreements/{id}`.
@@ -37,11 +37,11 @@ pub enum AgreementsRequest {
     /// `GET /v1/agreements/{id}/status`.
     Status(String, Answer<AgreementStatus>),
     /// The end of an agreement, now.
-    Terminate(String, Owner, Answer<Agreement>),
+    Terminate(String, Owner, Actor, Answer<Agreement>),
     /// A new end of an agreement; `None` means no end.
-    Renew(String, Option<Utc>, Owner, Answer<Agreement>),
+    Renew(String, Option<Utc>, Owner, Actor, Answer<Agreement>),
     /// An operator's decision: accept or reject.
-    Decide(String, bool, Answer<Agreement>),
+    Decide(String, bool, Actor, Answer<Agreement>),
     /// The bandwidth promised between two moments.
     Calendar(Option<Utc>, Option<Utc>, Answer<CalendarView>),
     /// The report of the month that contains the moment. `None` means this month.
@@ -73,23 +73,27 @@ impl Agent {
                 let month = month.unwrap_or(now.utc);
                 drop(reply.send(agreements.and_then(|a| a.report(&id, month, &self.store, now.utc))));
             }
-            AgreementsRequest::Offer(client, uid, offer, reply) => {
-                let answer =
-                    self.change_agreements(|a, store| a.offer(&client, Some(uid), *offer, store, now));
+            AgreementsRequest::Offer(client, uid, offer, owner, reply) => {
+                let answer = self.change_agreements(&Actor::user(uid), owner, "offer", |a, store| {
+                    a.offer(&client, Some(uid), *offer, store, now)
+                });
                 drop(reply.send(answer));
             }
-            AgreementsRequest::Renew(id, end, owner, reply) => {
-                let renewed = self.change_agreements(|a, store| {
+            AgreementsRequest::Renew(id, end, owner, by, reply) => {
+                let renewed = self.change_agreements(&by, owner, "renewal of an agreement", |a, store| {
                     a.permits(owner, &id, "renew")?;
                     a.renew(&id, end, store, now.utc)
                 });
                 drop(reply.send(renewed));
             }
-            AgreementsRequest::Decide(id, accept, reply) => {
-                drop(reply.send(self.change_agreements(|a, store| a.decide(&id, accept, store, now.utc))));
+            AgreementsRequest::Decide(id, accept, by, reply) => {
+                let decided = self.change_agreements(&by, Owner::Any, "decision on an offer", |a, store| {
+                    a.decide(&id, accept, store, now.utc)
+                });
+                drop(reply.send(decided));
             }
-            AgreementsRequest::Terminate(id, owner, reply) => {
-                let begun = self.change_agreements(|a, store| {
+            AgreementsRequest::Terminate(id, owner, by, reply) => {
+                let begun = self.change_agreements(&by, owner, "end of an agreement", |a, store| {
                     a.permits(owner, &id, "terminate")?;
                     a.terminate(&id, store, now.utc)
                 });
@@ -106,13 +110,29 @@ impl Agent {
         self.agreements.as_mut().map_or_else(|| Err(words::off()), act)
     }
 
+    /// Changes agreements and records it. The records of a caller with the right `own` are bounded.
     fn change_agreements<T>(
         &mut self,
+        by: &Actor,
+        owner: Owner,
+        cause: &str,
         act: impl FnOnce(&mut Agreements, &crate::agent::store::Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        if self.agreements.is_none() {
+            return Err(words::off());
+        }
+        let refused = |e: weir_api::Error| words::not_recorded(&e.message);
+        let by_itself = match owner {
+            Owner::Any => self.before_change().map(|()| true).map_err(refused)?,
+            Owner::User(_) => self.before_bounded_change().map_err(refused)?,
+        };
         let agreements = self.agreements.as_mut().ok_or_else(words::off)?;
         let answer = act(agreements, &self.store);
         self.keep_agreements();
+        match owner {
+            Owner::Any => self.after_change(by, cause),
+            Owner::User(_) => self.after_bounded_change(by, cause, by_itself),
+        }
         answer
     }
 

@@ -37,6 +37,7 @@ pub use ask::{AgreementsRequest, Owner};
 pub(super) use enforce::Interval as Delivery;
 #[cfg(test)]
 pub(crate) use tests::{StoredAgreements, offer};
+pub(super) use words::promise as in_words;
 
 /// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
@@ -205,6 +206,11 @@ impl Agreements {
     /// All agreements that are kept, also ended ones.
     pub fn all(&self) -> impl Iterator<Item = &Agreement> {
         self.ledger.agreements()
+    }
+
+    /// The user who made an agreement, where recorded.
+    pub(crate) fn owner(&self, id: &Name) -> Option<u32> {
+        self.owners.get(id).copied()
     }
 
     /// The agreement with this identifier.

@@ -14,7 +14,7 @@ pub(super) fn off() -> Fault {
 }
 
 /// Describes an agreement in one line.
-pub(super) fn promise(agreement: &Agreement) -> String {
+pub(in crate::agent) fn promise(agreement: &Agreement) -> String {
     let terms = &agreement.offer.terms;
     let until = agreement.until.map_or("without an end".to_owned(), |until| format!("to {until}"));
     format!(
