@@ -2,7 +2,7 @@
 
 pub use crate::{
     agent::{
-        agree::{AgreementsRequest, Owner},
+        agree::{AgreementsRequest, Maker, Offeror, Owner},
         cni::CniRequest,
         congestion::CongestionRequest,
     },
@@ -11,7 +11,7 @@ pub use crate::{
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
     Actor, Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, History, HistoryQuery,
-    LinkView, Plan, SetCapacity, SetPolicies, Status, Undone,
+    LinkView, NewToken, Plan, SetCapacity, SetPolicies, Status, TokenMade, TokenView, Undone,
 };
 
 /// A request to the agent's loop.
@@ -49,6 +49,12 @@ pub enum Request {
     BeforePin(Reply<Result<(), Error>>),
     /// The pins of the image cache after a change.
     Pinned(Vec<String>, Actor, Reply<()>),
+    /// `GET /v1/tokens`.
+    Tokens(Reply<Vec<TokenView>>),
+    /// `POST /v1/tokens`.
+    AddToken(NewToken, Actor, Reply<Result<TokenMade, Error>>),
+    /// `DELETE /v1/tokens/{name}`.
+    RemoveToken(String, Actor, Reply<Result<TokenView, Error>>),
     /// `DELETE /v1/notices`.
     Acknowledge(Reply<Result<Vec<String>, Error>>),
     /// `GET /v1/doctor`.

@@ -13,6 +13,7 @@ pub mod fuzz;
 pub mod images;
 mod reply;
 pub mod server;
+mod tokens;
 
 pub use agent::{agree::Agreements, check, run, store::Store};
 pub use weir_datapath::engine::{DEVICE, forward};

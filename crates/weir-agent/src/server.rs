@@ -4,6 +4,7 @@
 mod accept;
 mod access;
 mod agree;
+mod bearer;
 mod body;
 mod cni;
 mod congestion;
@@ -16,6 +17,8 @@ mod metrics;
 mod peer;
 mod socket;
 mod tcp;
+mod tls;
+mod tries;
 
 #[cfg(test)]
 mod agree_tests;
@@ -23,6 +26,8 @@ mod agree_tests;
 mod tcp_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod token_tests;
 
 use std::{convert::Infallible, time::Duration};
 
@@ -37,7 +42,7 @@ use axum::{
 use tokio::{net::UnixListener, sync::oneshot, time};
 use weir_api::{
     Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, History, HistoryQuery, LinkView,
-    Plan, SetCapacity, SetPolicies, Status, Undone,
+    NewToken, Plan, SetCapacity, SetPolicies, Status, TokenMade, TokenView, Undone,
 };
 
 use crate::{
@@ -51,7 +56,9 @@ use body::{Asked, Body, EventsQuery, Name};
 use connections::Caller;
 pub use socket::Socket;
 pub(crate) use socket::admit;
+pub(crate) use tcp::Place;
 pub use tcp::Port;
+pub(crate) use tls::Pem;
 
 /// The time limit of the agent's loop. It is shorter than a client's limit, so that the client gets the
 /// reason.
@@ -92,6 +99,8 @@ fn router(control: Control, images: Images) -> Router {
         .route("/v1/plan/undo", post(plan_undo))
         .route("/v1/plan/configuration", post(plan_configuration))
         .route("/v1/history", get(history))
+        .route("/v1/tokens", get(tokens).post(add_token))
+        .route("/v1/tokens/{name}", delete(remove_token))
         .route("/v1/notices", delete(acknowledge))
         .route("/v1/doctor", get(doctor))
         .route("/v1/export", get(export))
@@ -187,6 +196,26 @@ async fn history(State(control): State<Control>, Asked(query): Asked<HistoryQuer
     Ok(Json(ask(&control, |reply| Request::History(query, reply)).await??))
 }
 
+async fn tokens(State(control): State<Control>) -> Answer<Vec<TokenView>> {
+    ask(&control, Request::Tokens).await.map(Json)
+}
+
+async fn add_token(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    Body(new): Body<NewToken>,
+) -> Answer<TokenMade> {
+    Ok(Json(ask(&control, |reply| Request::AddToken(new, caller.actor(), reply)).await??))
+}
+
+async fn remove_token(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    Name(name): Name,
+) -> Answer<TokenView> {
+    Ok(Json(ask(&control, |reply| Request::RemoveToken(name, caller.actor(), reply)).await??))
+}
+
 async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {
     Ok(Json(ask(&control, Request::Acknowledge).await??))
 }
@@ -261,6 +290,8 @@ impl Failure {
             ErrorCode::UnknownName | ErrorCode::UnknownRoute | ErrorCode::NoImages => StatusCode::NOT_FOUND,
             ErrorCode::BadMethod => StatusCode::METHOD_NOT_ALLOWED,
             ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+            ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
+            ErrorCode::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             ErrorCode::AmbiguousName | ErrorCode::NoCapacity | ErrorCode::Pinned => StatusCode::CONFLICT,
             ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorCode::Busy | ErrorCode::Stopping => StatusCode::SERVICE_UNAVAILABLE,

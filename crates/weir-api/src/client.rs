@@ -13,8 +13,8 @@ use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{
     Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error,
-    Event, Explanation, Export, History, HistoryQuery, LinkView, Plan, SetCapacity, SetPolicies, Status,
-    Undone, plain::plain_value,
+    Event, Explanation, Export, History, HistoryQuery, LinkView, NewToken, Plan, SetCapacity, SetPolicies,
+    Status, TokenMade, TokenView, Undone, plain::plain_value,
 };
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.
@@ -259,6 +259,31 @@ impl Client {
     /// [`ClientError`]; [`ClientError::Refused`] without a change, or where the replaced policies do not fit any more.
     pub fn undo(&self) -> Result<Undone, ClientError> {
         self.call(Method::DELETE, "/v1/policies", None::<&()>)
+    }
+
+    /// The tokens of the API over TCP, without their secrets.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn tokens(&self) -> Result<Vec<TokenView>, ClientError> {
+        self.get("/v1/tokens")
+    }
+
+    /// Makes a token. Only this answer has its secret.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] if the token contradicts itself or its name is taken.
+    pub fn add_token(&self, token: &NewToken) -> Result<TokenMade, ClientError> {
+        self.call(Method::POST, "/v1/tokens", Some(token))
+    }
+
+    /// Takes a token away, at once.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn remove_token(&self, name: &str) -> Result<TokenView, ClientError> {
+        let path = format!("/v1/tokens/{}", utf8_percent_encode(name, SEGMENT));
+        self.call(Method::DELETE, &path, None::<&()>)
     }
 
     /// A part of the record of changes.

@@ -10,7 +10,7 @@ use crate::{ActorKind, ChangeKind};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Actor {
-    /// What kind of maker it is.
+    /// The kind of the maker.
     pub kind: ActorKind,
     /// The user's number, the token's name, the container's key or the file's path.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -54,7 +54,7 @@ pub struct HistoryChange {
     /// The value before. `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// The value after. `None` if there is none.
+    /// The value after. `None` if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
 }

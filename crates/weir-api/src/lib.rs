@@ -18,6 +18,9 @@
 //! | `POST /v1/plan/undo` | | [`Plan`] of `DELETE /v1/policies` |
 //! | `POST /v1/plan/configuration` | [`ConfigurationText`] | [`Plan`] of a reload of this file |
 //! | `GET /v1/history?after=&since_ms=&name=&limit=` | | [`History`]: the record of changes, oldest first |
+//! | `GET /v1/tokens` | | `[`[`TokenView`]`]`: tokens of the API over TCP |
+//! | `POST /v1/tokens` | [`NewToken`] | [`TokenMade`], the only answer with the secret |
+//! | `DELETE /v1/tokens/{name}` | | [`TokenView`]: the token is taken away |
 //! | `DELETE /v1/notices` | | the acknowledged notices of the stored state, as text |
 //! | `GET /v1/doctor` | | [`Doctor`] |
 //! | `GET /v1/export` | | [`Export`] |
@@ -95,6 +98,7 @@ mod plan;
 mod runtime;
 mod setting;
 mod shapes;
+mod tokens;
 mod words;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
@@ -115,7 +119,8 @@ pub use plan::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedSt
 pub use runtime::{RuntimeImage, RuntimeImages};
 pub use setting::{ChangeError, Setting, SettingError};
 pub use shapes::*;
-pub use words::{ActorKind, ChangeKind, ErrorCode, EventKind, NotEnforced};
+pub use tokens::{NewToken, TokenMade, TokenView};
+pub use words::{ActorKind, ChangeKind, ErrorCode, EventKind, NotEnforced, TokenScope};
 
 /// The socket on which the agent listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";

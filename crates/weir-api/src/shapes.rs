@@ -274,6 +274,9 @@ pub struct Status {
     /// Notices of damage to the stored state, until an operator acknowledges them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
+    /// Requests over TCP with a token that was not taken, since the start.
+    #[serde(default)]
+    pub failed_authentications: u64,
 }
 
 /// The answer of `/healthz`: the agent's loop answers.

@@ -115,6 +115,22 @@ words! {
         Policy = "policy",
         /// The same of what arrives.
         PolicyDown = "policy-down",
+        /// A token of the API over TCP.
+        Token = "token",
+    }
+}
+
+words! {
+    /// The routes that the bearer of a token may use.
+    TokenScope {
+        /// All.
+        Admin = "admin",
+        /// See everything, and change policies, rules and images.
+        Operate = "operate",
+        /// Make, see, renew and end the agreements of one party.
+        Party = "party",
+        /// See everything.
+        Read = "read",
     }
 }
 
@@ -233,6 +249,10 @@ words! {
         UnknownName = "unknown-name",
         /// There is no such route.
         UnknownRoute = "unknown-route",
+        /// The caller must wait before it asks again.
+        TooManyRequests = "too-many-requests",
+        /// The caller has no token, or one that is not taken.
+        Unauthorized = "unauthorized",
     }
 }
 

@@ -49,11 +49,12 @@ impl FakeAgreements {
             AgreementsRequest::Calendar(from, to, reply) => {
                 drop(reply.send(agreements.calendar(from.unwrap_or(now.utc), to)));
             }
-            AgreementsRequest::Offer(client, uid, offer, _, reply) => {
-                drop(reply.send(agreements.offer(&client, Some(uid), *offer, store, now)));
+            AgreementsRequest::Offer(from, offer, reply) => {
+                let made = agreements.offer(&from.client, Some(from.maker), *offer, store, now);
+                drop(reply.send(made));
             }
             AgreementsRequest::Renew(id, end, owner, _, reply) => {
-                let permitted = agreements.permits(owner, &id, "renew");
+                let permitted = agreements.permits(&owner, &id, "renew");
                 drop(reply.send(permitted.and_then(|()| agreements.renew(&id, end, store, now.utc))));
             }
             AgreementsRequest::Decide(id, accept, _, reply) => {
@@ -63,7 +64,7 @@ impl FakeAgreements {
                 drop(reply.send(agreements.report(&id, month.unwrap_or(now.utc), store, now.utc)));
             }
             AgreementsRequest::Terminate(id, owner, _, reply) => {
-                let permitted = agreements.permits(owner, &id, "terminate");
+                let permitted = agreements.permits(&owner, &id, "terminate");
                 let begun = permitted.and_then(|()| agreements.terminate(&id, store, now.utc));
                 agreements.finish(store, now.utc);
                 drop(reply.send(begun.and_then(|()| agreements.one(&id).cloned())));

@@ -20,7 +20,7 @@ use weir_api::{
     CongestionRule, CongestionView, Doctor, Download, DownloadStatus, Error, ErrorCode, Event, EventKind,
     Explanation, Export, History, HistoryChange, HistoryQuery, HistoryRecord, LinkView, NotEnforced, Origin,
     Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies,
-    Sharer, Status, Undone, Verdict,
+    Sharer, Status, TokenMade, TokenScope, TokenView, Undone, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -241,6 +241,7 @@ pub fn status() -> Status {
         not_ready: vec!["camera: veth7 is not there: check `interface` in `[[class]]`".to_owned()],
         warnings: vec!["camera is not enforced: veth7 is not there".to_owned()],
         notices: Vec::new(),
+        failed_authentications: 3,
     }
 }
 
@@ -520,6 +521,12 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             Request::PlanLink(_, reply) => drop(reply.send(Ok(configuration_plan()))),
             Request::Agreements(ask) => agreements.answer(ask),
             Request::Congestion(ask) => congestion(ask),
+            Request::Tokens(reply) => drop(reply.send(vec![token()])),
+            Request::AddToken(new, _, reply) => drop(reply.send(match new.name.as_str() {
+                "shop" => Ok(TokenMade { token: token(), secret: "weir_0123".to_owned() }),
+                name => Err(unknown(name)),
+            })),
+            Request::RemoveToken(_, _, reply) => drop(reply.send(Ok(token()))),
             Request::History(query, reply) => drop(reply.send(Ok(history(&query)))),
             Request::BeforePin(reply) => drop(reply.send(Ok(()))),
             Request::Pinned(_, _, reply) => {
@@ -603,6 +610,16 @@ pub fn advice() -> Vec<AdviceView> {
     let mut advisor = Advisor::new(Some(settings), std::collections::BTreeMap::new(), 0);
     advisor.turn(weir_units::Instant::default(), &Rules::default(), &"cubic".parse().unwrap(), || 1);
     advisor.view()
+}
+
+fn token() -> TokenView {
+    TokenView {
+        name: "shop".to_owned(),
+        scope: TokenScope::Party,
+        party: Some("acme".to_owned()),
+        created_ms: 1_700_000_000_000,
+        expires_ms: None,
+    }
 }
 
 /// Two records, of which each answer has one.

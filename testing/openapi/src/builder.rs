@@ -92,13 +92,22 @@ impl Builder {
                 "title": "weir",
                 "version": "1",
                 "summary": "Quality of service for fog and edge nodes.",
-                "description": "The agent answers on its unix socket. Rates are bit/s on the wire, sizes are bytes. \
+                "description": "The agent answers on its unix socket, which knows its callers from the kernel, and over TCP \
+                    with tokens. The routes `/metrics`, `/healthz` and `/readyz` need no token. Rates are bit/s on the wire, sizes are bytes. \
                     Times are milliseconds since the epoch unless the name says otherwise. `x-weir-right` is the \
                     right that the caller needs. A later agent may add fields and words.",
                 "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             },
+            "security": [{ "token": [] }, {}],
             "paths": paths,
-            "components": { "schemas": schemas },
+            "components": {
+                "schemas": schemas,
+                "securitySchemes": { "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of `weir token add`, over TCP only. Its scope is read, party, operate or admin.",
+                } },
+            },
         })
     }
 }

@@ -5,9 +5,9 @@ use weir_agree::{Agreement, Offer, Report, Template};
 use weir_api::{
     AdviceRequest, AgreementStatus, CalendarView, Class, CniAttached, CniAttachment, CniForgotten, CniKeep,
     CniKey, ConfigurationText, CongestionMoved, CongestionRule, CongestionView, Doctor, Event, Explanation,
-    Export, Freed, Health, History, ImagePeer, ImageUsage, Images, LinkView, NamedImage, OfferAnswer,
-    PinImage, Pinned, Plan, PruneImages, Ready, RuntimeImages, Scrub, ScrubImages, SetCapacity, SetPolicies,
-    Status, Undone, WarmId, Warming,
+    Export, Freed, Health, History, ImagePeer, ImageUsage, Images, LinkView, NamedImage, NewToken,
+    OfferAnswer, PinImage, Pinned, Plan, PruneImages, Ready, RuntimeImages, Scrub, ScrubImages, SetCapacity,
+    SetPolicies, Status, TokenMade, TokenView, Undone, WarmId, Warming,
 };
 use weir_cc::{AdviceView, Direction, Explained, FlowRecord, Rule, StatsView};
 
@@ -86,6 +86,16 @@ fn observation(api: &mut Builder) {
         .query("name", false, json!({ "type": "string" }), "Only changes of this name.")
         .query("limit", false, json!({ "type": "integer", "minimum": 1 }), "The most records, up to 1000.")
         .answers::<History>()
+        .end();
+    api.route("GET", "/v1/tokens", "admin", "The tokens of the API over TCP, without their secrets.")
+        .answers::<Vec<TokenView>>()
+        .end();
+    api.route("POST", "/v1/tokens", "admin", "Makes a token. Only this answer has its secret.")
+        .takes::<NewToken>()
+        .answers::<TokenMade>()
+        .end();
+    api.route("DELETE", "/v1/tokens/{name}", "admin", "Takes a token away, at once.")
+        .answers::<TokenView>()
         .end();
     api.route("GET", "/v1/doctor", "operate", "Checks of the node.").answers::<Doctor>().end();
     api.route("GET", "/v1/export", "read", "Policies, for other programs that shape.")

@@ -61,6 +61,12 @@ impl Agent {
                     planned.and_then(|(set, down)| self.put(set, down, std::slice::from_ref(&name), &by));
                 drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
             }
+            Request::Tokens(reply) => {
+                let tokens = self.tokens.all();
+                drop(reply.send(tokens.iter().map(|token| token.view.clone()).collect()));
+            }
+            Request::AddToken(new, by, reply) => drop(reply.send(self.add_token(new, &by))),
+            Request::RemoveToken(name, by, reply) => drop(reply.send(self.remove_token(&name, &by))),
             Request::History(query, reply) => self.read_audit(query, reply),
             Request::BeforePin(reply) => drop(reply.send(self.before_change())),
             Request::Pinned(pins, by, reply) => {

@@ -44,6 +44,7 @@ mod reload;
 mod runtimes;
 mod selector_rules;
 pub(crate) mod store;
+mod tokens;
 mod unclaimed;
 mod views;
 
@@ -90,6 +91,7 @@ use crate::{
     config::{self, Config},
     images::{Images, OnFault},
     server::{self, Access, Port, Socket},
+    tokens::Tokens,
 };
 
 /// The interval between two reads of the queues. It is short enough that a class that wakes gets its
@@ -142,6 +144,7 @@ struct Agent {
     access: Access,
     /// The part of the API that is open over TCP.
     port: Port,
+    tokens: Tokens,
     started: std::time::Instant,
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
@@ -325,6 +328,7 @@ impl Agent {
         let cni = CniContainers::open(&config.agent.state, clock::boot_id());
         let mut audit = Audit::new(&config.agent.state, config.agent.audit(), Instant::default());
         let pins = audit.pins();
+        let tokens = Tokens::new(store.tokens()?);
         let mut agent = Agent {
             config_file: ConfigFile::new(path),
             store,
@@ -352,7 +356,8 @@ impl Agent {
             events: EventLog::new(),
             images: Images::off(),
             access: Access::default(),
-            port: Port::new(config.api.listen),
+            port: Port::new(config.api.place(), tokens.clone()),
+            tokens,
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
             reconciled_at: std::time::Instant::now(),

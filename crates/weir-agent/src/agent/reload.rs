@@ -101,7 +101,7 @@ impl Agent {
             server::admit(&config.agent.socket, &rights)
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
             self.access.set(rights);
-            self.port.set(config.api.listen);
+            self.port.set(config.api.place());
             let download = config.download();
             if let (Some(_), None) = (&download, &self.download) {
                 // It begins empty, and the discovery below fills it.

@@ -119,6 +119,7 @@ impl Agent {
             not_ready: self.not_ready(),
             warnings,
             notices: self.store.notices(),
+            failed_authentications: self.port.failed_authentications(),
         }
     }
 

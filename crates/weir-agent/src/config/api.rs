@@ -1,6 +1,6 @@
-//! `[api]`: the part of the API that is open over TCP.
+//! `[api]`: the API over TCP.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use serde::Deserialize;
 
@@ -8,18 +8,47 @@ use super::{
     Config,
     fault::{Fault, fault},
 };
+use crate::server::{Pem, Place};
 
 /// `[api]`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Api {
-    /// The address of the readable routes; none for no TCP.
+    /// The address; none for no TCP.
     pub(crate) listen: Option<SocketAddr>,
+    /// The certificate in PEM, with those between it and its root.
+    certificate: Option<PathBuf>,
+    /// Its key in PEM.
+    key: Option<PathBuf>,
 }
 
-/// Checks that the address can be listened on.
+impl Api {
+    /// The place of the API over TCP.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let pem = self.certificate.clone().zip(self.key.clone());
+        let pem = pem.map(|(certificate, key)| Pem { certificate, key });
+        self.listen.map(|listen| Place { listen, pem })
+    }
+}
+
+/// Checks that the address can be listened on, and that TLS has both of its files.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
-    let Some(listen) = config.api.listen else { return Ok(()) };
+    let api = &config.api;
+    match (&api.certificate, &api.key) {
+        (Some(_), None) => return Err(fault("[api] certificate", "it has no key: name that file as `key`")),
+        (None, Some(_)) => {
+            return Err(fault("[api] key", "it has no certificate: name that file as `certificate`"));
+        }
+        _ => {}
+    }
+    let Some(listen) = api.listen else {
+        return match api.certificate {
+            Some(_) => {
+                Err(fault("[api] certificate", "there is nothing to serve: name an address as `listen`"))
+            }
+            None => Ok(()),
+        };
+    };
     if listen.port() == 0 {
         return Err(fault("[api] listen", "port 0 is no port to connect to: name one, as in 127.0.0.1:9798"));
     }

@@ -13,7 +13,7 @@ use weir_api::ErrorCode;
 
 use super::{
     Failure, bad_method,
-    connections::Caller,
+    connections::{Caller, Identity},
     language::{Refusal, of_answer},
 };
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
         Right::{self, Admin, Operate, Own, Read},
         Rights,
     },
+    tokens::Token,
 };
 
 /// The rights in force. A reload replaces them.
@@ -39,14 +40,14 @@ impl Access {
     }
 
     pub(super) fn of(&self, caller: &Caller) -> Option<Right> {
-        caller.peer.right(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        caller.right(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// All routes with their rights. A route that is missing here answers no caller.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 61] = [
+pub(super) const ROUTES: [(&str, &str, Right); 64] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
@@ -58,6 +59,9 @@ pub(super) const ROUTES: [(&str, &str, Right); 61] = [
     ("DELETE", "/v1/link", Operate),
     ("POST", "/v1/plan/link", Operate),
     ("GET", "/v1/history", Read),
+    ("GET", "/v1/tokens", Admin),
+    ("POST", "/v1/tokens", Admin),
+    ("DELETE", "/v1/tokens/{name}", Admin),
     ("DELETE", "/v1/notices", Admin),
     ("GET", "/v1/doctor", Operate),
     ("DELETE", "/v1/policies", Operate),
@@ -110,6 +114,26 @@ pub(super) const ROUTES: [(&str, &str, Right); 61] = [
     ("POST", "/v1/agreements/{id}/reject", Admin),
 ];
 
+/// The routes that are open to the bearer of a token of scope `party`. They show and change its own agreements.
+pub(super) const OF_PARTIES: [(&str, &str); 11] = [
+    ("GET", "/openapi.json"),
+    ("GET", "/v1/agreements"),
+    ("POST", "/v1/agreements"),
+    ("POST", "/v1/agreements/offers"),
+    ("GET", "/v1/agreements/templates"),
+    ("GET", "/v1/agreements/templates/{id}"),
+    ("GET", "/v1/agreements/{id}"),
+    ("DELETE", "/v1/agreements/{id}"),
+    ("GET", "/v1/agreements/{id}/status"),
+    ("GET", "/v1/agreements/{id}/report"),
+    ("POST", "/v1/agreements/{id}/renew"),
+];
+
+fn is_for_parties(method: &Method, path: &str) -> bool {
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    OF_PARTIES.contains(&(method.as_str(), path))
+}
+
 /// The right that a route needs; `None` for an unsupported method.
 fn needed(method: &Method, path: &str) -> Option<Right> {
     let method = if method == Method::HEAD { &Method::GET } else { method };
@@ -129,12 +153,16 @@ pub(super) async fn gate(
         return bad_method(method, request.uri().clone()).await.into_response();
     };
     let has = access.of(&caller);
-    if has >= Some(needed) {
-        let owner = if has == Some(Admin) { Owner::Any } else { Owner::User(caller.peer.uid) };
+    let is_open = caller.party().is_none() || is_for_parties(&method, path.as_str());
+    if has >= Some(needed) && is_open {
+        let owner = if has == Some(Admin) { Owner::Any } else { Owner::Of(caller.maker()) };
         request.extensions_mut().insert(owner);
         return next.run(request).await;
     }
-    let message = refusal(&method, request.uri().path(), needed, caller.peer.uid, has);
+    let message = match &caller.identity {
+        Identity::User(peer) => refusal(&method, request.uri().path(), needed, peer.uid, has),
+        Identity::Token(token) => refusal_of_token(&method, request.uri().path(), needed, token),
+    };
     if path.as_str().starts_with("/v1/agreements") {
         let language = of_answer(request.headers(), Language::Json).unwrap_or(Language::Json);
         return Refusal::new(Fault::new(FaultCode::Forbidden, message), language).into_response();
@@ -148,6 +176,19 @@ fn refusal(method: &Method, path: &str, needed: Right, uid: u32, has: Option<Rig
     format!(
         "user {uid} has {has} here, and {method} {path} needs the right {key}: root has it, and so has each \
          user of `{key}` in `[access]` of the configuration"
+    )
+}
+
+fn refusal_of_token(method: &Method, path: &str, needed: Right, token: &Token) -> String {
+    let (name, scope) = (token.name(), &token.view.scope);
+    let needed = match needed {
+        Right::Read => "read",
+        Right::Own | Right::Operate => "operate",
+        Right::Admin => "admin",
+    };
+    format!(
+        "token {name} has the scope {scope} here, and {method} {path} needs the scope {needed}: an operator makes \
+         another token with `weir token add NAME --scope {needed}`"
     )
 }
 
@@ -171,7 +212,7 @@ mod tests {
 
     /// The status and the body of an answer to this user.
     async fn answer(router: &axum::Router, method: &str, path: &str, peer: Peer) -> (StatusCode, String) {
-        let caller = Caller { peer, large_bodies: Arc::new(Semaphore::new(1)) };
+        let caller = Caller { identity: Identity::User(peer), large_bodies: Arc::new(Semaphore::new(1)) };
         let mut request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         request.extensions_mut().insert(caller);
         let response = router.clone().call(request).await.unwrap();

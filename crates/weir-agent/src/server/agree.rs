@@ -11,8 +11,9 @@ use std::{
 use axum::{
     Extension, Router,
     body::{Body, to_bytes},
-    extract::{Path, Query, State},
+    extract::{self, Path, Query, RawPathParams, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -29,7 +30,7 @@ use super::{
     language::{Refusal, of_answer, of_body, written},
 };
 use crate::{
-    agent::agree::{AgreementsRequest, Owner},
+    agent::agree::{AgreementsRequest, Offeror, Owner, unknown},
     control::{Control, Request},
     reply::Reply,
 };
@@ -63,19 +64,22 @@ pub(super) fn router(control: Control) -> Router {
         users: Arc::new(Mutex::new(Throttle::new(limits))),
         started: Instant::now(),
     };
-    Router::new()
-        .route("/v1/agreements", get(all).post(offer))
-        .route("/v1/agreements/offers", post(offer_in_full))
-        .route("/v1/agreements/status", get(statuses))
-        .route("/v1/agreements/templates", get(templates))
-        .route("/v1/agreements/templates/{id}", get(template))
-        .route("/v1/agreements/calendar", get(calendar))
+    let of_one = Router::new()
         .route("/v1/agreements/{id}", get(one).delete(terminate))
         .route("/v1/agreements/{id}/status", get(status))
         .route("/v1/agreements/{id}/report", get(report))
         .route("/v1/agreements/{id}/renew", post(renew))
         .route("/v1/agreements/{id}/accept", post(accept))
         .route("/v1/agreements/{id}/reject", post(reject))
+        .route_layer(middleware::from_fn_with_state(state.clone(), of_own_party));
+    Router::new()
+        .merge(of_one)
+        .route("/v1/agreements", get(all).post(offer))
+        .route("/v1/agreements/offers", post(offer_in_full))
+        .route("/v1/agreements/status", get(statuses))
+        .route("/v1/agreements/templates", get(templates))
+        .route("/v1/agreements/templates/{id}", get(template))
+        .route("/v1/agreements/calendar", get(calendar))
         .with_state(state)
 }
 
@@ -106,7 +110,7 @@ impl AgreementsState {
         let language = of_answer(headers, said.unwrap_or(Language::Json))?;
         let refuse = |code, message: String| Refusal::new(Fault::new(code, message), language);
         let now = weir_units::Instant(self.started.elapsed());
-        let user = caller.peer.client(None);
+        let user = caller.client(None);
         let pace = self.users.lock().unwrap_or_else(PoisonError::into_inner).pass(&user, true, now);
         let busy = |wait: Duration| {
             let message = format!("cannot read more offers of user {user} now: try again in {wait:?}");
@@ -115,7 +119,7 @@ impl AgreementsState {
             refusal
         };
         pace.map_err(busy)?;
-        let readers = if caller.peer.is_root() { &self.readers_of_root } else { &self.readers };
+        let readers = if caller.is_root() { &self.readers_of_root } else { &self.readers };
         let _reader = readers.try_acquire().map_err(|_| busy(Duration::from_secs(1)))?;
         let bytes = time::timeout(OFFER_TIMEOUT, to_bytes(body, MAX_DOCUMENT))
             .await
@@ -146,12 +150,17 @@ impl AgreementsState {
         body: Body,
     ) -> Result<(OfferAnswer, StatusCode, Language), Refusal> {
         let (offer, language) = self.read(caller, headers, body).await?;
-        let client = caller.peer.client(Some(&offer.context.initiator));
-        let answer = self
-            .ask(language, |reply| {
-                AgreementsRequest::Offer(client, caller.peer.uid, Box::new(offer), owner, reply)
-            })
-            .await?;
+        let party = &offer.context.initiator;
+        if let Some(own) = caller.party().filter(|own| *own != party.as_str()) {
+            let message = format!(
+                "cannot make an agreement of {party}: this token is of party {own}, so name that as initiator"
+            );
+            return Err(Refusal::new(Fault::new(FaultCode::Forbidden, message), language));
+        }
+        let (client, maker, by) = (caller.client(Some(party)), caller.maker(), caller.actor());
+        let from = Box::new(Offeror { client, maker, owner, by });
+        let offer = Box::new(offer);
+        let answer = self.ask(language, |reply| AgreementsRequest::Offer(from, offer, reply)).await?;
         let status = match answer {
             OfferAnswer { repeated: true, .. } => StatusCode::OK,
             OfferAnswer {
@@ -188,9 +197,40 @@ async fn offer_in_full(
     Ok((status, axum::Json(answer)).into_response())
 }
 
-async fn all(State(state): State<AgreementsState>, headers: HeaderMap) -> Answer {
+async fn all(
+    State(state): State<AgreementsState>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
-    Ok(list(language, "agreement", "Agreements", &state.ask(language, AgreementsRequest::All).await?))
+    let mut agreements = state.ask(language, AgreementsRequest::All).await?;
+    if let Some(party) = caller.party() {
+        agreements.retain(|agreement| agreement.offer.context.initiator.as_str() == party);
+    }
+    Ok(list(language, "agreement", "Agreements", &agreements))
+}
+
+/// Lets the bearer of a party's token to the agreements of that party only. Others seem not to exist.
+async fn of_own_party(
+    State(state): State<AgreementsState>,
+    Extension(caller): Extension<Caller>,
+    params: RawPathParams,
+    request: extract::Request,
+    next: Next,
+) -> Response {
+    let id = params.iter().find(|(key, _)| *key == "id").map(|(_, id)| id.to_owned());
+    if let (Some(party), Some(id)) = (caller.party(), id) {
+        let language = of_answer(request.headers(), Language::Json).unwrap_or(Language::Json);
+        let name = id.clone();
+        let found = match state.ask(language, |reply| AgreementsRequest::One(name, reply)).await {
+            Ok(found) => found,
+            Err(refusal) => return refusal.into_response(),
+        };
+        if found.offer.context.initiator.as_str() != party {
+            return Refusal::new(unknown(&id), language).into_response();
+        }
+    }
+    next.run(request).await
 }
 
 async fn templates(State(state): State<AgreementsState>, headers: HeaderMap) -> Answer {

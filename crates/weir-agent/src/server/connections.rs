@@ -16,9 +16,18 @@ use tokio::{
     time,
 };
 use tower_service::Service as _;
-use weir_api::{Actor, ErrorCode};
+use weir_agree::Name;
+use weir_api::{Actor, ActorKind, ErrorCode};
 
-use super::{Failure, peer::Peer};
+use super::{
+    Failure,
+    peer::{Peer, speaker},
+};
+use crate::{
+    agent::agree::Maker,
+    config::{Right, Rights},
+    tokens::Token,
+};
 
 /// The most connections at a time. Each takes a descriptor and some 20 KiB.
 const MAX_CONNECTIONS: usize = 256;
@@ -32,19 +41,71 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const REST: Duration = Duration::from_millis(100);
 /// The number of bodies above [`SMALL_BODY`](super::body::SMALL_BODY) read at a time. Root has this
 /// number, and all other users together have the same.
-const LARGE_BODIES: usize = 2;
+pub(super) const LARGE_BODIES: usize = 2;
 
-/// The user of a request, and the permits for large bodies.
+/// The caller as the kernel or a token names it.
+#[derive(Debug, Clone)]
+pub(super) enum Identity {
+    /// A user at the socket.
+    User(Peer),
+    /// The bearer of a token over TCP.
+    Token(Arc<Token>),
+}
+
+/// The caller of a request, and the permits for large bodies.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
-    pub(super) peer: Peer,
+    pub(super) identity: Identity,
     pub(super) large_bodies: Arc<Semaphore>,
 }
 
 impl Caller {
     /// The caller as the maker of a change.
     pub(super) fn actor(&self) -> Actor {
-        Actor::user(self.peer.uid)
+        match &self.identity {
+            Identity::User(peer) => Actor::user(peer.uid),
+            Identity::Token(token) => Actor::new(ActorKind::Token, token.name()),
+        }
+    }
+
+    /// The caller as the maker of an agreement.
+    pub(super) fn maker(&self) -> Maker {
+        match &self.identity {
+            Identity::User(peer) => Maker::User(peer.uid),
+            Identity::Token(token) => match token.party() {
+                Some(party) => Maker::Party(party.to_owned()),
+                None => Maker::Token(token.name().to_owned()),
+            },
+        }
+    }
+
+    /// Its right.
+    pub(super) fn right(&self, rights: &Rights) -> Option<Right> {
+        match &self.identity {
+            Identity::User(peer) => peer.right(rights),
+            Identity::Token(token) => token.right(),
+        }
+    }
+
+    /// The party that it is held to, if any.
+    pub(super) fn party(&self) -> Option<&str> {
+        match &self.identity {
+            Identity::User(_) => None,
+            Identity::Token(token) => token.party(),
+        }
+    }
+
+    /// Whether it is root or the agent's own user.
+    pub(super) fn is_root(&self) -> bool {
+        matches!(&self.identity, Identity::User(peer) if peer.is_root())
+    }
+
+    /// The name of the caller as the speaker of that party.
+    pub(super) fn client(&self, party: Option<&Name>) -> Name {
+        match &self.identity {
+            Identity::User(peer) => peer.client(party),
+            Identity::Token(token) => speaker(&format!("token:{}", token.name()), party),
+        }
     }
 }
 
@@ -118,7 +179,7 @@ pub(super) async fn serve(listener: UnixListener, router: Router) -> Infallible 
         let large_bodies = Arc::clone(if peer.is_root() { &of_root } else { &of_others });
         match places.take(&peer) {
             Ok(place) => {
-                let caller = Caller { peer, large_bodies };
+                let caller = Caller { identity: Identity::User(peer), large_bodies };
                 tokio::spawn(converse(stream, caller, router.clone(), place));
             }
             Err(why) => refuse(&stream, &why),

@@ -38,16 +38,20 @@ impl Peer {
 
     /// The name of this user as the speaker of that party.
     pub(super) fn client(&self, party: Option<&Name>) -> Name {
-        let uid = self.uid;
-        let text = match party {
-            // A name has at most 256 bytes, so a long party is cut.
-            Some(party) => {
-                format!("{uid}/{}", party.as_str().chars().take(60).collect::<String>().trim_end())
-            }
-            None => uid.to_string(),
-        };
-        Name::new(&text).unwrap_or_else(|_| self.client(None))
+        speaker(&self.uid.to_string(), party)
     }
+}
+
+/// The name of a caller as the speaker of that party. The caller's own name is a number or short.
+pub(super) fn speaker(caller: &str, party: Option<&Name>) -> Name {
+    let text = match party {
+        // A name has at most 256 bytes, so a long party is cut.
+        Some(party) => {
+            format!("{caller}/{}", party.as_str().chars().take(40).collect::<String>().trim_end())
+        }
+        None => caller.chars().take(80).collect(),
+    };
+    Name::new(&text).unwrap_or_else(|_| Name::new("unnamed").expect("the text is a name"))
 }
 
 /// The supplementary groups of the connecting process.

@@ -1,9 +1,11 @@
-//! The part of the API that is open over TCP, at `[api] listen`: metrics, health and readiness.
+//! The API over TCP, at `[api] listen`.
 //!
-//! A caller over TCP is unknown, so these routes only read, and they need no right.
+//! Metrics, health and readiness answer each caller. They only read. All other routes need a token, which is taken over
+//! TLS and on loopback only.
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     future::pending,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     pin::pin,
@@ -11,25 +13,35 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, http::Request, routing::get};
+use axum::{
+    Router,
+    body::Body,
+    http::Request,
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
     sync::{Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use super::{
-    bad_method,
+    Access, bad_method,
+    bearer::Bearers,
     connections::{REST, http, refusal},
-    health,
+    guarded, health,
     metrics::{self, Measured},
+    tls::{Certificate, Pem},
     unknown_route,
 };
-use crate::{control::Control, images::Images};
+use crate::{control::Control, images::Images, tokens::Tokens};
 
 /// The most connections at a time.
 pub(super) const MAX_CONNECTIONS: usize = 64;
@@ -44,27 +56,48 @@ const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause before another attempt to listen.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// The routes that need no token.
+pub(super) const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
+/// The time limit of a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The answers with a token that are made at a time.
+const ANSWERS: usize = 8;
+
+/// The place of the API over TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) listen: SocketAddr,
+    /// The files of TLS; without them there is no TLS.
+    pub(crate) pem: Option<Pem>,
+}
+
 /// The TCP port of the API. It follows the configuration; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Port {
-    wanted: watch::Sender<Option<SocketAddr>>,
+    wanted: watch::Sender<Option<Place>>,
     failure: Arc<Mutex<Option<String>>>,
+    bearers: Bearers,
 }
 
 impl Port {
-    /// The port at this address, or none.
-    pub fn new(listen: Option<SocketAddr>) -> Port {
-        Port { wanted: watch::Sender::new(listen), failure: Arc::default() }
+    /// The port at this place, or none.
+    pub(crate) fn new(place: Option<Place>, tokens: Tokens) -> Port {
+        Port { wanted: watch::Sender::new(place), failure: Arc::default(), bearers: Bearers::new(tokens) }
     }
 
-    /// Moves the port to another address. Connections to the old one end.
-    pub(crate) fn set(&self, listen: Option<SocketAddr>) {
-        self.wanted.send_if_modified(|wanted| std::mem::replace(wanted, listen) != listen);
+    /// Moves the port to another place. Connections to the old one end.
+    pub(crate) fn set(&self, place: Option<Place>) {
+        self.wanted.send_if_modified(|wanted| std::mem::replace(wanted, place.clone()) != place);
     }
 
-    /// The reason why the agent does not listen.
+    /// The reason why the agent does not listen, or not with the present certificate.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Failed authentications since the start.
+    pub(crate) fn failed_authentications(&self) -> u64 {
+        self.bearers.failed()
     }
 
     fn tell(&self, failure: Option<String>) {
@@ -77,82 +110,155 @@ impl Port {
 
     /// Answers requests until the future is dropped.
     pub async fn serve(self, control: Control, images: Images) {
-        let router = router(control, images);
+        let routes = Arc::new(Routes::new(control, images, self.bearers.clone()));
         let mut wanted = self.wanted.subscribe();
         loop {
-            let listen = *wanted.borrow_and_update();
+            let place = wanted.borrow_and_update().clone();
             self.tell(None);
             tokio::select! {
-                never = self.listen(listen, &router) => match never {},
+                never = self.listen(place, &routes) => match never {},
                 changed = wanted.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    async fn listen(&self, listen: Option<SocketAddr>, router: &Router) -> std::convert::Infallible {
-        let Some(address) = listen else { return pending().await };
+    async fn listen(&self, place: Option<Place>, routes: &Arc<Routes>) -> Infallible {
+        let Some(Place { listen: address, pem }) = place else { return pending().await };
         loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => {
+            let certificate = pem.clone().map(Certificate::open).transpose();
+            let bound = TcpListener::bind(address).await;
+            let why = match (certificate, bound) {
+                (Ok(certificate), Ok(listener)) => {
                     self.tell(None);
-                    tracing::info!("metrics are at http://{address}/metrics");
-                    answer(listener, router).await;
+                    let scheme = if certificate.is_some() { "https" } else { "http" };
+                    tracing::info!("metrics are at {scheme}://{address}/metrics");
+                    self.answer(listener, certificate, routes).await;
+                    continue;
                 }
+                (Err(why), _) => why,
+                (_, Err(e)) => format!("cannot listen on {address} for `[api]`: {e}"),
+            };
+            self.tell(Some(format!("{why}; the next attempt is in {AGAIN:?}")));
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Takes connections until the future is dropped, which ends the connections too.
+    async fn answer(
+        &self,
+        listener: TcpListener,
+        mut certificate: Option<Certificate>,
+        routes: &Arc<Routes>,
+    ) {
+        let places = Arc::new(Places::default());
+        let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+        let is_private = certificate.is_some() || is_loopback;
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+            };
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
                 Err(e) => {
-                    self.tell(Some(format!(
-                        "cannot listen on {address} for `[api]`: {e}; the next attempt is in {AGAIN:?}"
-                    )));
-                    sleep(AGAIN).await;
+                    tracing::warn!("cannot take a connection over TCP: {e}");
+                    sleep(REST).await;
+                    continue;
                 }
+            };
+            let config = certificate.as_mut().map(Certificate::present);
+            if let Some(certificate) = &certificate {
+                self.tell(certificate.failure.clone());
             }
+            let place = match places.take(from.ip()) {
+                Ok(place) => place,
+                // A refusal in clear is no answer over TLS, so that connection just ends.
+                Err(why) if config.is_none() => {
+                    drop(stream.try_write(refusal(&why).as_bytes()));
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            let (routes, from) = (Arc::clone(routes), network(from.ip()));
+            connections.spawn(async move {
+                match config {
+                    None => converse(stream, routes, from, is_private, place).await,
+                    Some(config) => {
+                        let shaken = TlsAcceptor::from(config).accept(stream);
+                        match timeout(HANDSHAKE_TIMEOUT, shaken).await {
+                            Ok(Ok(stream)) => converse(stream, routes, from, is_private, place).await,
+                            Ok(Err(e)) => tracing::debug!("no TLS with {from}: {e}"),
+                            Err(_) => tracing::debug!("no TLS with {from} within {HANDSHAKE_TIMEOUT:?}"),
+                        }
+                    }
+                }
+            });
         }
     }
 }
 
-/// The routes without a right. None of them changes anything.
-fn router(control: Control, images: Images) -> Router {
-    let measured = Measured { control: control.clone(), images };
-    Router::new()
-        .route("/metrics", get(metrics::metrics))
-        .with_state(measured)
-        .merge(health::router(control))
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(bad_method)
+/// The routes, and who may ask them.
+pub(super) struct Routes {
+    /// Those without a token. None of them changes anything.
+    open: Router,
+    /// All routes, each for tokens with its right.
+    all: Router,
+    bearers: Bearers,
+    /// One answer without a token at a time is made, so unknown callers cannot fill the queue of the agent's loop.
+    turn: Semaphore,
+    answers: Semaphore,
 }
 
-/// Takes connections until the future is dropped, which ends the connections too.
-async fn answer(listener: TcpListener, router: &Router) {
-    let places = Arc::new(Places::default());
-    // One answer at a time is made, so callers cannot fill the queue of the agent's loop.
-    let turn = Arc::new(Semaphore::new(1));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
-        };
-        let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
-            Err(e) => {
-                tracing::warn!("cannot take a connection over TCP: {e}");
-                sleep(REST).await;
-                continue;
+impl Routes {
+    pub(super) fn new(control: Control, images: Images, bearers: Bearers) -> Routes {
+        let measured = Measured { control: control.clone(), images: images.clone() };
+        let open = Router::new()
+            .route("/metrics", get(metrics::metrics))
+            .with_state(measured)
+            .merge(health::router(control.clone()))
+            .fallback(unknown_route)
+            .method_not_allowed_fallback(bad_method);
+        // The right of a token is its scope; `[access]` is about users.
+        let all = guarded(super::router(control, images), Access::default());
+        Routes { open, all, bearers, turn: Semaphore::new(1), answers: Semaphore::new(ANSWERS) }
+    }
+
+    /// Answers a request from this network. `is_private` says that no one else reads the connection.
+    pub(super) async fn answer(
+        &self,
+        mut request: Request<Body>,
+        from: IpAddr,
+        is_private: bool,
+    ) -> Response {
+        let (mut router, _turn) = match self.bearers.check(request.headers(), from, is_private) {
+            Err(refusal) => return refusal,
+            Ok(Some(caller)) => {
+                request.extensions_mut().insert(caller);
+                (self.all.clone(), self.answers.acquire().await)
+            }
+            Ok(None) => {
+                let is_open = OPEN.contains(&request.uri().path());
+                if let Some(refusal) = self.bearers.missing(is_private).filter(|_| !is_open) {
+                    return refusal;
+                }
+                (self.open.clone(), self.turn.acquire().await)
             }
         };
-        match places.take(from.ip()) {
-            Ok(place) => drop(connections.spawn(converse(stream, router.clone(), Arc::clone(&turn), place))),
-            Err(why) => drop(stream.try_write(refusal(&why).as_bytes())),
-        }
+        router.call(request).await.into_response()
     }
 }
 
-async fn converse(stream: TcpStream, router: Router, turn: Arc<Semaphore>, _place: Place) {
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    routes: Arc<Routes>,
+    from: IpAddr,
+    is_private: bool,
+    _place: Occupied,
+) {
     let answer = service_fn(move |request: Request<Incoming>| {
-        let (mut router, turn) = (router.clone(), Arc::clone(&turn));
-        async move {
-            let _turn = turn.acquire_owned().await;
-            router.call(request.map(Body::new)).await
-        }
+        let routes = Arc::clone(&routes);
+        async move { Ok::<_, Infallible>(routes.answer(request.map(Body::new), from, is_private).await) }
     });
     let mut connection = pin!(http(MAX_HEAD).serve_connection(TokioIo::new(stream), answer));
     tokio::select! {
@@ -174,7 +280,7 @@ struct Places(Mutex<BTreeMap<IpAddr, usize>>);
 
 /// A connection's place. Its drop frees the place.
 #[derive(Debug)]
-struct Place {
+struct Occupied {
     places: Arc<Places>,
     from: IpAddr,
 }
@@ -190,7 +296,7 @@ fn network(from: IpAddr) -> IpAddr {
 impl Places {
     /// # Errors
     /// The limit that is reached.
-    fn take(self: &Arc<Places>, from: IpAddr) -> Result<Place, String> {
+    fn take(self: &Arc<Places>, from: IpAddr) -> Result<Occupied, String> {
         let from = network(from);
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
@@ -202,11 +308,11 @@ impl Places {
             return Err(format!("{all} of {MAX_CONNECTIONS} are open"));
         }
         *open.entry(from).or_default() += 1;
-        Ok(Place { places: Arc::clone(self), from })
+        Ok(Occupied { places: Arc::clone(self), from })
     }
 }
 
-impl Drop for Place {
+impl Drop for Occupied {
     fn drop(&mut self) {
         let mut open = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = open.get_mut(&self.from) {

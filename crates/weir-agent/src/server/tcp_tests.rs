@@ -13,16 +13,21 @@ use weir_fake_agent as fake;
 
 use super::{
     access::ROUTES,
-    tcp::{MAX_HEAD, MAX_OF_ADDRESS, Port},
+    tcp::{MAX_HEAD, MAX_OF_ADDRESS, OPEN, Place, Port},
 };
 use crate::{
     control::{AgreementsRequest, CongestionRequest, Request},
     images::Images,
+    tokens::Tokens,
 };
 
 /// A port on loopback that was free just before.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn place(listen: SocketAddr) -> Option<Place> {
+    Some(Place { listen, pem: None })
 }
 
 /// Answers the requests that metrics and health need.
@@ -54,7 +59,7 @@ fn serve(port: Port, status: Status) {
 /// Serves at an address of its own.
 fn started(status: Status) -> SocketAddr {
     let address = free();
-    serve(Port::new(Some(address)), status);
+    serve(Port::new(place(address), Tokens::default()), status);
     connect(address);
     address
 }
@@ -116,7 +121,7 @@ fn readiness_tells_the_reasons_and_health_does_not_need_them() {
 #[test]
 fn all_other_routes_and_methods_answer_no_one_over_tcp() {
     let address = started(fake::status());
-    let open = ["/metrics", "/healthz", "/readyz"];
+    let open = OPEN;
     let mut refused = 0;
     for (_, path, _) in ROUTES.iter().filter(|(_, path, _)| !open.contains(path)) {
         for method in ["GET", "POST", "PATCH", "DELETE"] {
@@ -159,17 +164,17 @@ fn connections_heads_and_bodies_over_tcp_have_bounds() {
 #[test]
 fn port_follows_the_configuration_and_a_taken_one_is_told() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = Port::new(None);
+    let port = Port::new(None, Tokens::default());
     serve(port.clone(), fake::status());
     let (first, second) = (free(), free());
-    port.set(Some(first));
+    port.set(place(first));
     let mut old = connect(first);
-    port.set(Some(second));
+    port.set(place(second));
     assert_eq!(ask(second, "GET /healthz", "").0, 200);
     // The old port is closed, and so are its connections.
     assert!(TcpStream::connect(first).is_err());
     assert!(matches!(old.read(&mut [0; 8]), Ok(0) | Err(_)));
-    port.set(Some(taken.local_addr().unwrap()));
+    port.set(place(taken.local_addr().unwrap()));
     let end = Instant::now() + Duration::from_secs(5);
     while port.failure().is_none() {
         assert!(Instant::now() < end, "a port that is taken was not told");

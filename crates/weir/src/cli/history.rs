@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use jiff::{Span, Timestamp};
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use weir_api::{HistoryChange, HistoryQuery, HistoryRecord};
 
 use super::{Session, Usage, format};
@@ -32,6 +32,13 @@ pub(super) struct HistoryArgs {
     since: Option<String>,
 }
 
+/// A span such as 30m or 7d, which is not negative. A day has 24 hours.
+pub(super) fn span(text: &str) -> Option<SignedDuration> {
+    let span = text.parse::<Span>().ok()?;
+    let span = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+    (!span.is_negative()).then_some(span)
+}
+
 /// A moment, or the moment a span ago, in milliseconds since the epoch.
 fn since(text: &str, now: Timestamp) -> Result<u64, Usage> {
     let bad = || {
@@ -40,17 +47,9 @@ fn since(text: &str, now: Timestamp) -> Result<u64, Usage> {
              2026-11-26T08:00:00Z"
         ))
     };
-    let ago = text.parse::<Span>().ok().and_then(|span| {
-        // A day has 24 hours here.
-        let seconds = span.total((jiff::Unit::Second, jiff::SpanRelativeTo::days_are_24_hours())).ok()?;
-        (seconds >= 0.0).then_some(seconds)
-    });
-    let moment = match ago {
-        Some(seconds) => {
-            let ago = jiff::SignedDuration::try_from_secs_f64(seconds).map_err(|_| bad())?;
-            // A span from before the epoch asks for everything.
-            now.checked_sub(ago).unwrap_or(Timestamp::UNIX_EPOCH)
-        }
+    let moment = match span(text) {
+        // A span from before the epoch asks for everything.
+        Some(ago) => now.checked_sub(ago).unwrap_or(Timestamp::UNIX_EPOCH),
         None => text.parse().map_err(|_| bad())?,
     };
     Ok(u64::try_from(moment.as_millisecond()).unwrap_or(0))

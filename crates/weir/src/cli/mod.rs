@@ -22,6 +22,7 @@ mod plan;
 mod ps;
 mod set;
 mod status;
+mod token;
 mod top;
 mod undo;
 
@@ -138,6 +139,8 @@ enum Command {
     Events(events::EventsArgs),
     /// Show who changed what, from what to what
     History(history::HistoryArgs),
+    /// Make tokens for the API over TCP, and take them away
+    Token(token::TokenArgs),
     /// Print a script that divides the link as now, for plain tc or for tcng
     Export(export::ExportArgs),
     /// Run the experiments (runs the program `weir-lab`)
@@ -282,6 +285,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Bugreport(args) => bugreport::run(&args, session),
         Command::Events(args) => events::run(&args, session),
         Command::History(args) => history::run(&args, session),
+        Command::Token(args) => token::run(&args, session),
         Command::Export(args) => export::run(&args, session),
         Command::Lab(args) => lab::run(&[], &args),
         Command::Completions(args) => manual::completions(&args, session),

@@ -222,6 +222,7 @@ fn the_reference_has_each_reason_of_no_enforcement() {
 fn number(status: &str) -> u16 {
     match status {
         "BAD_REQUEST" => 400,
+        "UNAUTHORIZED" => 401,
         "FORBIDDEN" => 403,
         "NOT_FOUND" => 404,
         "METHOD_NOT_ALLOWED" => 405,

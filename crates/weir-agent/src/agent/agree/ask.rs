@@ -1,5 +1,7 @@
 //! The API's questions about agreements.
 
+use std::fmt;
+
 use weir_agree::{Agreement, Fault, Name, Offer, Report, Template, Utc};
 use weir_api::{Actor, AgreementStatus, CalendarView, OfferAnswer};
 
@@ -12,13 +14,68 @@ use crate::{
 /// The channel for the answer.
 type Answer<T> = Reply<Result<T, Fault>>;
 
+/// The maker of an agreement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Maker {
+    /// A user of this node.
+    User(u32),
+    /// The bearer of a token of scope `party`: the party, so that another token of it has the same agreements.
+    Party(String),
+    /// The bearer of another token, by the token's name.
+    Token(String),
+}
+
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Maker::User(uid) => write!(f, "user {uid}"),
+            Maker::Party(party) => write!(f, "party {party}"),
+            Maker::Token(token) => write!(f, "token {token}"),
+        }
+    }
+}
+
+impl Maker {
+    /// The form in the database: `1000`, `party:acme`, `token:ops`.
+    pub(crate) fn stored(&self) -> String {
+        match self {
+            Maker::User(uid) => uid.to_string(),
+            Maker::Party(party) => format!("party:{party}"),
+            Maker::Token(token) => format!("token:{token}"),
+        }
+    }
+
+    /// Reads that form.
+    pub(crate) fn read(text: &str) -> Option<Maker> {
+        match text.split_once(':') {
+            None => text.parse().ok().map(Maker::User),
+            Some(("party", party)) => Some(Maker::Party(party.to_owned())),
+            Some(("token", token)) => Some(Maker::Token(token.to_owned())),
+            Some(_) => None,
+        }
+    }
+}
+
 /// The agreements that a caller may end and renew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// All agreements.
     Any,
-    /// The agreements that this user made.
-    User(u32),
+    /// The agreements that it made.
+    Of(Maker),
+}
+
+/// The sender of an offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offeror {
+    /// The name that distinguishes clients.
+    pub client: Name,
+    /// The maker of the agreement.
+    pub maker: Maker,
+    /// The agreements that it may end.
+    pub owner: Owner,
+    /// The maker of the change in the audit.
+    pub by: Actor,
 }
 
 /// A question about agreements.
@@ -26,8 +83,8 @@ pub enum Owner {
 pub enum AgreementsRequest {
     /// `GET /v1/agreements/templates`.
     Templates(Answer<Vec<Template>>),
-    /// An offer. The name distinguishes clients, and the number is the user who sent it.
-    Offer(Name, u32, Box<Offer>, Owner, Answer<OfferAnswer>),
+    /// An offer with its sender.
+    Offer(Box<Offeror>, Box<Offer>, Answer<OfferAnswer>),
     /// `GET /v1/agreements`.
     All(Answer<Vec<Agreement>>),
     /// `GET /v1/agreements/{id}`.
@@ -73,17 +130,19 @@ impl Agent {
                 let month = month.unwrap_or(now.utc);
                 drop(reply.send(agreements.and_then(|a| a.report(&id, month, &self.store, now.utc))));
             }
-            AgreementsRequest::Offer(client, uid, offer, owner, reply) => {
-                let answer = self.change_agreements(&Actor::user(uid), owner, "offer", |a, store| {
-                    a.offer(&client, Some(uid), *offer, store, now)
+            AgreementsRequest::Offer(from, offer, reply) => {
+                let Offeror { client, maker, owner, by } = *from;
+                let answer = self.change_agreements(&by, owner, "offer", |a, store| {
+                    a.offer(&client, Some(maker), *offer, store, now)
                 });
                 drop(reply.send(answer));
             }
             AgreementsRequest::Renew(id, end, owner, by, reply) => {
-                let renewed = self.change_agreements(&by, owner, "renewal of an agreement", |a, store| {
-                    a.permits(owner, &id, "renew")?;
-                    a.renew(&id, end, store, now.utc)
-                });
+                let renewed =
+                    self.change_agreements(&by, owner.clone(), "renewal of an agreement", |a, store| {
+                        a.permits(&owner, &id, "renew")?;
+                        a.renew(&id, end, store, now.utc)
+                    });
                 drop(reply.send(renewed));
             }
             AgreementsRequest::Decide(id, accept, by, reply) => {
@@ -93,8 +152,8 @@ impl Agent {
                 drop(reply.send(decided));
             }
             AgreementsRequest::Terminate(id, owner, by, reply) => {
-                let begun = self.change_agreements(&by, owner, "end of an agreement", |a, store| {
-                    a.permits(owner, &id, "terminate")?;
+                let begun = self.change_agreements(&by, owner.clone(), "end of an agreement", |a, store| {
+                    a.permits(&owner, &id, "terminate")?;
                     a.terminate(&id, store, now.utc)
                 });
                 let ended = begun.and_then(|()| self.with_agreements(|a| a.one(&id).cloned()));
@@ -124,14 +183,14 @@ impl Agent {
         let refused = |e: weir_api::Error| words::not_recorded(&e.message);
         let by_itself = match owner {
             Owner::Any => self.before_change().map(|()| true).map_err(refused)?,
-            Owner::User(_) => self.before_bounded_change().map_err(refused)?,
+            Owner::Of(_) => self.before_bounded_change().map_err(refused)?,
         };
         let agreements = self.agreements.as_mut().ok_or_else(words::off)?;
         let answer = act(agreements, &self.store);
         self.keep_agreements();
         match owner {
             Owner::Any => self.after_change(by, cause),
-            Owner::User(_) => self.after_bounded_change(by, cause, by_itself),
+            Owner::Of(_) => self.after_bounded_change(by, cause, by_itself),
         }
         answer
     }

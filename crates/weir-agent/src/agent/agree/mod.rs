@@ -33,11 +33,12 @@ use super::{
 };
 use crate::config::{self, Agreements as Rules, Config, Decide};
 
-pub use ask::{AgreementsRequest, Owner};
+pub use ask::{AgreementsRequest, Maker, Offeror, Owner};
 pub(super) use enforce::Interval as Delivery;
 #[cfg(test)]
 pub(crate) use tests::{StoredAgreements, offer};
 pub(super) use words::promise as in_words;
+pub(crate) use words::unknown;
 
 /// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
@@ -59,7 +60,7 @@ pub(crate) struct Happened {
 pub struct Agreements {
     ledger: AgreementLedger,
     /// The users who made them. Agreements from before owners were stored have none.
-    owners: BTreeMap<Name, u32>,
+    owners: BTreeMap<Name, Maker>,
     rules: Rules,
     link: config::Link,
     /// The promises to classes that reduce what agreements may get.
@@ -209,8 +210,8 @@ impl Agreements {
     }
 
     /// The user who made an agreement, where recorded.
-    pub(crate) fn owner(&self, id: &Name) -> Option<u32> {
-        self.owners.get(id).copied()
+    pub(crate) fn owner(&self, id: &Name) -> Option<&Maker> {
+        self.owners.get(id)
     }
 
     /// The agreement with this identifier.
@@ -220,17 +221,14 @@ impl Agreements {
     pub fn one(&self, id: &str) -> Result<&Agreement, Fault> {
         let name = Name::new(id).ok();
         let found = name.as_ref().and_then(|id| self.ledger.agreement(id));
-        found.ok_or_else(|| {
-            let message = format!("cannot find an agreement with the id {id} (`weir agree list` lists all)");
-            Fault::new(FaultCode::UnknownAgreement, message)
-        })
+        found.ok_or_else(|| words::unknown(id))
     }
 
     /// Answers an offer of `client`. The agreement is on disk when this returns it.
     pub fn offer(
         &mut self,
         client: &Name,
-        owner: Option<u32>,
+        owner: Option<Maker>,
         offer: Offer,
         store: &Store,
         now: ClockReading,
@@ -260,8 +258,8 @@ impl Agreements {
             return Ok(answer(agreement));
         }
         self.next += 1;
-        self.owners.extend(owner.map(|uid| (id.clone(), uid)));
-        if let Err(error) = store.save_offer(&agreement, self.next, owner) {
+        self.owners.extend(owner.clone().map(|owner| (id.clone(), owner)));
+        if let Err(error) = store.save_offer(&agreement, self.next, owner.as_ref()) {
             self.ledger.withdraw(&id);
             let known = self.reconcile(store);
             if self.ledger.agreement(&id).is_none() {
@@ -307,12 +305,12 @@ impl Agreements {
     ///
     /// # Errors
     /// There is no such agreement, or another user made it.
-    pub fn permits(&self, caller: Owner, id: &str, what: &str) -> Result<(), Fault> {
+    pub fn permits(&self, caller: &Owner, id: &str, what: &str) -> Result<(), Fault> {
         let id = &self.one(id)?.id;
         match (caller, self.owners.get(id)) {
             (Owner::Any, _) => Ok(()),
-            (Owner::User(uid), Some(owner)) if *owner == uid => Ok(()),
-            (Owner::User(uid), owner) => Err(words::not_owned(id, uid, owner.copied(), what)),
+            (Owner::Of(caller), Some(owner)) if owner == caller => Ok(()),
+            (Owner::Of(caller), owner) => Err(words::not_owned(id, caller, owner, what)),
         }
     }
 

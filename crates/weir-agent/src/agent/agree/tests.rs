@@ -262,18 +262,20 @@ fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
     let id = {
         let store = Store::open(dir.path()).unwrap();
         let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-        let made = agreements.offer(&client(), Some(1000), offer("web", 20), &store, moment(0)).unwrap();
+        let made = agreements
+            .offer(&client(), Some(Maker::User(1000)), offer("web", 20), &store, moment(0))
+            .unwrap();
         let old = agreements.offer(&client(), None, offer("db", 20), &store, moment(0)).unwrap().agreement.id;
-        assert!(agreements.permits(Owner::User(1000), old.as_str(), "renew").is_err());
+        assert!(agreements.permits(&Owner::Of(Maker::User(1000)), old.as_str(), "renew").is_err());
         made.agreement.id
     };
     // The owner is known after a restart too.
     let store = Store::open(dir.path()).unwrap();
     let mut agreements = Agreements::open(&config, &store, moment(1).utc).unwrap().unwrap();
-    for owner in [Owner::Any, Owner::User(1000)] {
-        agreements.permits(owner, id.as_str(), "terminate").unwrap();
+    for owner in [Owner::Any, Owner::Of(Maker::User(1000))] {
+        agreements.permits(&owner, id.as_str(), "terminate").unwrap();
     }
-    let refused = agreements.permits(Owner::User(1001), id.as_str(), "terminate").unwrap_err();
+    let refused = agreements.permits(&Owner::Of(Maker::User(1001)), id.as_str(), "terminate").unwrap_err();
     assert_eq!(refused.code, FaultCode::Forbidden);
     assert_eq!(
         refused.message,

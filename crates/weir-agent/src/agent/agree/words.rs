@@ -2,6 +2,7 @@
 
 use weir_agree::{Agreement, Constraints, Fault, FaultCode, GRAIN, Name, Service, Template, Terms};
 
+use super::Maker;
 use crate::{
     agent::store::StoreError,
     config::{Agreements as Rules, Link},
@@ -11,6 +12,12 @@ use crate::{
 pub(super) fn off() -> Fault {
     let message = "cannot make agreements: the node's configuration has no [agreements]".to_owned();
     Fault::new(FaultCode::AgreementsOff, message)
+}
+
+/// The answer about an identifier that no agreement has.
+pub(crate) fn unknown(id: &str) -> Fault {
+    let message = format!("cannot find an agreement with the id {id} (`weir agree list` lists all)");
+    Fault::new(FaultCode::UnknownAgreement, message)
 }
 
 /// Describes an agreement in one line.
@@ -75,10 +82,10 @@ pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
 }
 
 /// The answer to a user who asks to change another user's agreement.
-pub(super) fn not_owned(id: &Name, uid: u32, owner: Option<u32>, what: &str) -> Fault {
-    let owner = owner.map_or("its maker is not known".to_owned(), |owner| format!("user {owner} made it"));
+pub(super) fn not_owned(id: &Name, caller: &Maker, owner: Option<&Maker>, what: &str) -> Fault {
+    let owner = owner.map_or("its maker is not known".to_owned(), |owner| format!("{owner} made it"));
     let message = format!(
-        "user {uid} cannot {what} {id}: {owner}; root may, and so may each user of `admin` in `[access]` of the \
+        "{caller} cannot {what} {id}: {owner}; root may, and so may each user of `admin` in `[access]` of the \
          configuration"
     );
     Fault::new(FaultCode::Forbidden, message)

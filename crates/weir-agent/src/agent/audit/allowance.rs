@@ -14,7 +14,7 @@ const PER_SECOND: i64 = 32;
 /// The bytes from which on an empty allowance counts again, so that one record has the changes of minutes.
 const AGAIN: i64 = 4 << 10;
 
-/// What is left at a moment.
+/// The bytes left at a moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowance {
     /// A large record may leave it below zero.

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_agree::{Agreement, Name};
-use weir_api::{ChangeKind, Origin};
+use weir_api::{ChangeKind, Origin, TokenView};
 use weir_cc::Rule;
 use weir_units::BitRate;
 
 use super::line::Facts;
 use crate::{
     agent::{
-        agree::in_words,
+        agree::{Maker, in_words},
         class_table::{ClassEntry, ClassTable},
         store::SetLayers,
     },
@@ -97,11 +97,11 @@ pub(super) fn capacity(facts: &mut Facts, name: &str, rate: BitRate, is_by_hand:
 }
 
 /// An agreement with the user who made it.
-pub(super) fn agreement(facts: &mut Facts, agreement: &Agreement, owner: Option<u32>) {
+pub(super) fn agreement(facts: &mut Facts, agreement: &Agreement, owner: Option<&Maker>) {
     let id: &Name = &agreement.id;
     let state = serde_json::to_value(agreement.state);
     let state = state.as_ref().ok().and_then(|state| state.as_str()).unwrap_or_default();
-    let by = owner.map_or(String::new(), |uid| format!(", made by user {uid}"));
+    let by = owner.map_or(String::new(), |maker| format!(", made by {maker}"));
     put(facts, ChangeKind::Agreement, id.as_str(), &format!("{state}: {}{by}", in_words(agreement)));
 }
 
@@ -109,6 +109,13 @@ pub(super) fn agreement(facts: &mut Facts, agreement: &Agreement, owner: Option<
 pub(super) fn rule(facts: &mut Facts, rule: &Rule) {
     let value = format!("{} ({})", rule.action(), rule.origin);
     put(facts, ChangeKind::Congestion, &rule.to_string(), &value);
+}
+
+/// A token of the API over TCP, without its secret.
+pub(super) fn token(facts: &mut Facts, token: &TokenView) {
+    let party = token.party.as_ref().map_or(String::new(), |party| format!(" party={party}"));
+    let expires = token.expires_ms.map_or(String::new(), |ms| format!(" expires_ms={ms}"));
+    put(facts, ChangeKind::Token, &token.name, &format!("scope={}{party}{expires}", token.scope));
 }
 
 /// The pins of the image cache.

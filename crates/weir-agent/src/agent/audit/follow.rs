@@ -36,6 +36,9 @@ impl Agent {
         for rule in &self.congestion.set {
             facts::rule(&mut facts, rule);
         }
+        for token in self.tokens.all() {
+            facts::token(&mut facts, &token.view);
+        }
         facts::pins(&mut facts, &self.pins);
         facts
     }

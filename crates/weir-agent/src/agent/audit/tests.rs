@@ -161,7 +161,15 @@ fn a_full_disk_refuses_the_next_change_and_loses_no_value() {
     assert_eq!((read.unreadable, read.missing), (1, 0));
     let cause = &read.records.last().unwrap().cause;
     assert!(cause.ends_with("could not be written before, by container docker:b"), "{cause}");
-    assert_eq!(files::list(dir.path()).unwrap().len(), 1, "attempts leave no files behind");
+    assert_eq!(files::list(dir.path()).unwrap().len(), 1);
+    // An attempt that fails at a new file leaves none behind.
+    let other = tempfile::tempdir().unwrap();
+    let mut audit = self::audit(other.path());
+    audit.files.room = Some(100);
+    for n in 0..3 {
+        assert!(audit.note(&first, &Actor::user(1), "set", n).is_err());
+        assert_eq!(files::list(other.path()).unwrap(), []);
+    }
 }
 
 #[test]
@@ -187,7 +195,7 @@ fn a_flood_of_containers_leaves_room_for_the_records_of_operators() {
     assert_eq!(replayed(dir.path()), facts);
 }
 
-/// What an agent has on disk and in memory.
+/// The parts of an agent on disk and in memory.
 struct Node {
     store: Store,
     table: ClassTable,

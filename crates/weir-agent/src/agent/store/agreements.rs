@@ -7,6 +7,7 @@ use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use weir_agree::{Agreement, Month, Name, Usage, Utc};
 
 use super::{META, Store, StoreError, Text};
+use crate::agent::agree::Maker;
 
 /// Agreements as JSON, by id.
 const AGREEMENTS: Text = TableDefinition::new("agreements");
@@ -14,7 +15,7 @@ const AGREEMENTS: Text = TableDefinition::new("agreements");
 const USAGE: Text = TableDefinition::new("agreement-usage");
 /// The months of agreements as JSON, by `id/2026-11`.
 const MONTHS: Text = TableDefinition::new("agreement-months");
-/// The user who made an agreement, by number.
+/// The maker of an agreement, as [`Maker::stored`] writes it.
 const OWNERS: Text = TableDefinition::new("agreement-owners");
 /// In [`META`]: the number of the next agreement.
 const NEXT: &str = "next-agreement";
@@ -39,7 +40,7 @@ pub(crate) struct Stored {
     /// All agreements with their sent bytes.
     pub(crate) agreements: Vec<(Agreement, Usage)>,
     /// The users who made them, where recorded.
-    pub(crate) owners: BTreeMap<Name, u32>,
+    pub(crate) owners: BTreeMap<Name, Maker>,
     /// The number of the next agreement. No number is used twice.
     pub(crate) next: u64,
 }
@@ -65,9 +66,9 @@ impl Store {
             let next = tx.open_table(META)?.get(NEXT)?.and_then(|v| v.value().parse().ok());
             let mut owners = BTreeMap::new();
             for row in tx.open_table(OWNERS)?.iter()? {
-                let (id, uid) = row?;
-                if let (Ok(id), Ok(uid)) = (Name::new(id.value()), uid.value().parse()) {
-                    owners.insert(id, uid);
+                let (id, maker) = row?;
+                if let (Ok(id), Some(maker)) = (Name::new(id.value()), Maker::read(maker.value())) {
+                    owners.insert(id, maker);
                 }
             }
             Ok(Stored { agreements, owners, next: next.unwrap_or(1) })
@@ -95,13 +96,13 @@ impl Store {
         &self,
         agreement: &Agreement,
         next: u64,
-        owner: Option<u32>,
+        owner: Option<&Maker>,
     ) -> Result<(), StoreError> {
         self.write("write an agreement to", |change| {
             let text = serde_json::to_string(agreement).unwrap_or_default();
             change.insert(AGREEMENTS, agreement.id.as_str(), &text)?;
             if let Some(owner) = owner {
-                change.insert(OWNERS, agreement.id.as_str(), &owner.to_string())?;
+                change.insert(OWNERS, agreement.id.as_str(), &owner.stored())?;
             }
             change.insert(META, NEXT, &next.to_string())
         })

@@ -11,7 +11,7 @@ use std::{
 use weir_agree::{Agreement, Name, Usage};
 
 use super::*;
-use crate::agent::agree::{StoredAgreements, offer};
+use crate::agent::agree::{Maker, StoredAgreements, offer};
 
 /// The variable with the number of damaged files to try.
 const FILES: &str = "WEIR_DAMAGED_FILES";
@@ -25,7 +25,7 @@ fn files() -> u64 {
 #[derive(Debug, PartialEq)]
 struct Promised {
     agreements: Vec<(Agreement, Usage)>,
-    owners: BTreeMap<Name, u32>,
+    owners: BTreeMap<Name, Maker>,
     next: u64,
     policies: SetLayers,
     minors: Minors,
@@ -62,7 +62,7 @@ fn fill(store: &Store) {
     let (most, rest) = all.split_at(AGREEMENTS - 20);
     store.save_agreements(most, most.len() as u64 + 1).unwrap();
     for (n, agreement) in (most.len() + 2..).zip(rest) {
-        store.save_offer(agreement, n as u64, Some(1000 + n as u32 % 3)).unwrap();
+        store.save_offer(agreement, n as u64, Some(&Maker::User(1000 + n as u32 % 3))).unwrap();
     }
     let layer = |n: u16| Layer { weight: format!("{}", n % 9 + 1).parse().ok(), ..Layer::default() };
     let policies = (0..40).map(|n| (format!("docker:c{n}"), layer(n))).collect();

@@ -13,6 +13,7 @@ mod opening;
 pub(super) mod place;
 mod promises;
 mod second;
+mod tokens;
 
 pub(crate) use promises::{Ledger, Promise};
 
@@ -177,7 +178,8 @@ fn prepare(tx: &WriteTransaction) -> Result<(), redb::Error> {
     tx.open_table(MINORS_TABLE)?;
     agreements::prepare(tx)?;
     promises::prepare(tx)?;
-    congestion::prepare(tx)
+    congestion::prepare(tx)?;
+    tokens::prepare(tx)
 }
 
 impl Store {

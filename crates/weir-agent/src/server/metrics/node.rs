@@ -76,6 +76,8 @@ pub(super) fn write(page: &mut Page, status: &Status) {
         page.gauge(name, unit, help, value);
     }
     page.counter("repairs", "Alterations by others that were repaired", status.repairs);
+    let help = "Requests over TCP with a token that was not taken";
+    page.counter("api_failed_authentications", help, status.failed_authentications);
     page.counter("kernel_writes", "Writes to the kernel's scheduler", status.class_changes);
     if let (Some(times), Some(us)) = (status.late, status.late_us) {
         page.counter("scheduler_late", "Delays of the scheduler's process that cost link time", times);
