@@ -27,6 +27,7 @@
 //! namespace (declare it after). [`sweep`] undoes what a process that was killed left behind;
 //! [`Dockerd::start`] does it first.
 
+pub mod api_server;
 mod command;
 mod docker_store;
 mod dockerd;
