@@ -74,6 +74,9 @@ pub enum WishPlace {
     Argument,
     /// An annotation of the pod.
     Annotation,
+    /// A resource limit of the pod's containers, which the cluster's scheduler counts. Only the agent itself
+    /// reads it.
+    Limit,
 }
 
 impl fmt::Display for Wish {
@@ -84,6 +87,7 @@ impl fmt::Display for Wish {
             WishPlace::Bandwidth => write!(f, "runtimeConfig.bandwidth.{key}"),
             WishPlace::Argument => write!(f, "CNI argument {key}"),
             WishPlace::Annotation => write!(f, "annotation {key}"),
+            WishPlace::Limit => write!(f, "resource limit {key}"),
         }
     }
 }

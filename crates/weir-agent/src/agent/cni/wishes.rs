@@ -1,4 +1,4 @@
-//! Reads the wishes of a container that CNI reports. A wish that makes no sense counts as not given, so a
+//! Reads the wishes of a container that CNI or a cluster reports. A wish that makes no sense counts as not given, so a
 //! weaker one shows through.
 
 use std::{cmp::Reverse, collections::BTreeMap};
@@ -15,17 +15,21 @@ const MAX_REMARKS: usize = 8;
 /// A burst of this many bits or more is ignored without a remark. Runtimes give it where no one asks for a burst.
 const NO_BURST: u64 = i32::MAX as u64;
 
+/// The resource limits that are minima, in Mbit/s. The cluster's scheduler counts them.
+pub(in crate::agent) const EGRESS: &str = "weir.dev/egress-mbit";
+pub(in crate::agent) const INGRESS: &str = "weir.dev/ingress-mbit";
+
 /// The wishes of a container, read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Wishes {
-    pub(super) policy: LabelPolicy,
-    pub(super) group: Option<String>,
+pub(in crate::agent) struct Wishes {
+    pub(in crate::agent) policy: LabelPolicy,
+    pub(in crate::agent) group: Option<String>,
     /// The place of each wish that counts, by key.
-    pub(super) asked_by: BTreeMap<&'static str, String>,
+    pub(in crate::agent) asked_by: BTreeMap<&'static str, String>,
     /// Wishes that are ignored, with reasons.
-    pub(super) remarks: Vec<String>,
+    pub(in crate::agent) remarks: Vec<String>,
     /// The wish that weir cannot enforce.
-    pub(super) unmet: Option<String>,
+    pub(in crate::agent) unmet: Option<String>,
     shares_download: bool,
 }
 
@@ -38,6 +42,8 @@ enum Value {
     Group,
     Burst,
     Download,
+    DownWeight,
+    DownMin,
     /// Nothing follows from it alone.
     Nothing,
 }
@@ -50,6 +56,9 @@ fn subject(wish: &Wish) -> Option<(Value, u8)> {
             "min" => Value::Min,
             "max" => Value::Max,
             "group" => Value::Group,
+            "down.weight" => Value::DownWeight,
+            "down.min" => Value::DownMin,
+            "down.max" => Value::Download,
             _ => return None,
         };
         Some((value, rank))
@@ -63,6 +72,7 @@ fn subject(wish: &Wish) -> Option<(Value, u8)> {
         _ => None,
     };
     match wish.by {
+        WishPlace::Plugin if wish.key.starts_with("down.") => None,
         WishPlace::Plugin => named(&wish.key, 0).or_else(|| bandwidth(2)),
         WishPlace::Bandwidth => bandwidth(1),
         WishPlace::Argument => {
@@ -75,11 +85,16 @@ fn subject(wish: &Wish) -> Option<(Value, u8)> {
             "kubernetes.io/ingress-bandwidth" => Some((Value::Download, 1)),
             key => named(key.strip_prefix("weir.dev/")?, 4),
         },
+        WishPlace::Limit => match wish.key.as_str() {
+            EGRESS => Some((Value::Min, 5)),
+            INGRESS => Some((Value::DownMin, 5)),
+            _ => None,
+        },
     }
 }
 
 /// Reads wishes in any order. A limit of the download counts if the node shares its download.
-pub(super) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
+pub(in crate::agent) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
     let mut read = Wishes { shares_download, ..Wishes::default() };
     let mut ranked = Vec::new();
     for wish in wishes {
@@ -90,7 +105,11 @@ pub(super) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
                     WishPlace::Plugin => "weight, min, max, group, egressRate, ingressRate",
                     WishPlace::Bandwidth => "egressRate, egressBurst, ingressRate, ingressBurst",
                     WishPlace::Argument => "WEIR_WEIGHT, WEIR_MIN, WEIR_MAX, WEIR_GROUP",
-                    WishPlace::Annotation => "weir.dev/weight, weir.dev/min, weir.dev/max, weir.dev/group",
+                    WishPlace::Annotation => {
+                        "weir.dev/weight, weir.dev/min, weir.dev/max, weir.dev/group, weir.dev/down.weight, \
+                         weir.dev/down.min, weir.dev/down.max"
+                    }
+                    WishPlace::Limit => "weir.dev/egress-mbit, weir.dev/ingress-mbit",
                 };
                 read.ignore(wish, format!("weir knows {known}"));
             }
@@ -99,7 +118,16 @@ pub(super) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
     // The strongest wish comes first. Of two with the same rank the order of the keys decides.
     ranked.sort_by_key(|(_, rank, wish)| (Reverse(*rank), wish.by, &wish.key));
     // The ceiling is known when the floor comes.
-    for value in [Value::Weight, Value::Max, Value::Min, Value::Group, Value::Burst, Value::Download] {
+    for value in [
+        Value::Weight,
+        Value::Max,
+        Value::Min,
+        Value::Group,
+        Value::Burst,
+        Value::Download,
+        Value::DownWeight,
+        Value::DownMin,
+    ] {
         for (_, _, wish) in ranked.iter().filter(|(about, _, _)| *about == value) {
             match read.take(value, wish) {
                 Ok(true) => break,
@@ -125,12 +153,15 @@ impl Wishes {
 
     /// Takes a wish, and returns whether it counts.
     fn take(&mut self, value: Value, wish: &Wish) -> Result<bool, LabelError> {
+        let in_mbit = format!("{}mbit", wish.value);
         let text = wish.value.as_str();
         // As CNI and Kubernetes have it, a rate of 0 is no rate.
-        let is_number = matches!(wish.by, WishPlace::Bandwidth) || wish.key.ends_with("Rate");
+        let is_number =
+            matches!(wish.by, WishPlace::Bandwidth | WishPlace::Limit) || wish.key.ends_with("Rate");
         if is_number && text == "0" {
             return Ok(false);
         }
+        let text = if wish.by == WishPlace::Limit { in_mbit.as_str() } else { text };
         let key = match value {
             Value::Weight => {
                 self.policy.weight = Some(text.parse()?);
@@ -168,6 +199,19 @@ impl Wishes {
                 self.unmet =
                     Some(format!("weir shapes no download, and {wish} asks for {asked} of it at most"));
                 return Ok(true);
+            }
+            Value::DownWeight | Value::DownMin if !self.shares_download => {
+                self.ignore(wish, "the download is not shared ([link] download)".to_owned());
+                return Ok(true);
+            }
+            Value::DownWeight => {
+                self.policy.down.weight = Some(text.parse()?);
+                "down.weight"
+            }
+            Value::DownMin => {
+                let Some(min) = rate(text, |min| (min, self.policy.down.max))? else { return Ok(false) };
+                self.policy.down.min = Some(min);
+                "down.min"
             }
             Value::Nothing => return Ok(true),
         };
@@ -300,6 +344,35 @@ mod tests {
     }
 
     #[test]
+    fn a_resource_limit_is_the_minimum_before_an_annotation() {
+        let limit = |key: &str, value: &str| wish(WishPlace::Limit, key, value);
+        let read = read_with(
+            &[
+                annotation("weir.dev/min", "9mbit"),
+                limit(EGRESS, "4"),
+                annotation("weir.dev/down.max", "8mbit"),
+                annotation("weir.dev/down.weight", "3"),
+                annotation("weir.dev/down.min", "1mbit"),
+                limit(INGRESS, "2"),
+            ],
+            true,
+        );
+        assert_eq!((read.policy.min, read.policy.down.min), (Some(BitRate::mbit(4)), Some(BitRate::mbit(2))));
+        assert_eq!(
+            (read.policy.down.weight, read.policy.down.max),
+            (Weight::new(3).ok(), Some(BitRate::mbit(8)))
+        );
+        assert_eq!(read.asked_by["min"], "resource limit weir.dev/egress-mbit");
+        assert_eq!(read.remarks, Vec::<String>::new());
+        let none = super::read(&[limit(EGRESS, "0"), annotation("weir.dev/min", "9mbit")], false);
+        assert_eq!(none.policy.min, Some(BitRate::mbit(9)));
+        let alone = super::read(&[annotation("weir.dev/down.weight", "3")], false);
+        let told =
+            "annotation weir.dev/down.weight=3 is ignored: the download is not shared ([link] download)";
+        assert_eq!((alone.remarks, alone.policy), (vec![told.to_owned()], LabelPolicy::default()));
+    }
+
+    #[test]
     fn none_counts_as_not_given() {
         let read = read(&[annotation("weir.dev/max", "none"), wish(WishPlace::Plugin, "max", "3mbit")]);
         assert_eq!((read.policy.max, read.remarks.len()), (Some(BitRate::mbit(3)), 0));
@@ -309,12 +382,13 @@ mod tests {
         #[test]
         fn whatever_is_asked_what_is_left_is_a_policy_and_text_of_one_line(
             asked in prop::collection::vec(
-                (0..4_u8, "weir\\.dev/(min|max|weight|group)|WEIR_(MIN|MAX)|egressRate|min|max|\\PC{0,9}|[\\x00-\\x1f]{1,3}",
+                (0..5_u8, "weir\\.dev/((down\\.)?(min|max|weight)|group|egress-mbit)|WEIR_(MIN|MAX)|egressRate|min|max|\\PC{0,9}|[\\x00-\\x1f]{1,3}",
                  "\\PC{0,9}|[0-9]{1,16}(M|mbit)?|[\\x00-\\x1f]{1,3}"),
                 0..40,
             ),
         ) {
-            let places = [WishPlace::Plugin, WishPlace::Bandwidth, WishPlace::Argument, WishPlace::Annotation];
+            let places =
+                [WishPlace::Plugin, WishPlace::Bandwidth, WishPlace::Argument, WishPlace::Annotation, WishPlace::Limit];
             let wishes: Vec<Wish> = asked.iter().map(|(by, key, value)| wish(places[usize::from(*by)], key, value)).collect();
             let read = read(&wishes);
             let LabelPolicy { weight, min, max, .. } = read.policy;
