@@ -9,6 +9,7 @@ mod discover;
 mod download;
 mod fault;
 mod framing;
+mod kubernetes;
 mod labels;
 mod selector;
 
@@ -36,6 +37,7 @@ pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use api::Api;
 pub(crate) use capacity::Follows;
 pub(crate) use discover::Discover;
+pub(crate) use kubernetes::{Kubernetes, check_server, is_node};
 pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
 
@@ -91,6 +93,8 @@ pub struct Config {
     pub(crate) agent: Agent,
     #[serde(default)]
     pub(crate) discover: Discover,
+    /// Without this section the agent asks no cluster.
+    pub(crate) kubernetes: Option<Kubernetes>,
     /// The limits of labels.
     #[serde(default)]
     pub(crate) labels: Labels,

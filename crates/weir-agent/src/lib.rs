@@ -11,6 +11,7 @@ pub mod doctor;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod images;
+mod kubernetes;
 mod reply;
 pub mod server;
 mod tokens;

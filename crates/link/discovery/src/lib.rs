@@ -23,7 +23,7 @@ pub mod units;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 pub use labels::{BadLabel, DownLabels, FromImage, LabelPolicy};
@@ -168,7 +168,8 @@ pub enum Warning {
 ///
 /// A container that CNI and Docker's API both report is CNI's, which reported it before its first packet.
 /// Its labels count where CNI says nothing. A named namespace that is a container's (people link Docker's
-/// into /run/netns to look at them) is the container's alone.
+/// into /run/netns to look at them) is the container's alone. A container in the cgroup of a pod that is known is a
+/// part of that pod.
 #[must_use]
 pub fn combine(attached: &[Found], containers: &[Found], namespaces: &[Found]) -> Vec<Found> {
     let labelled: BTreeMap<NsId, &Found> =
@@ -180,7 +181,11 @@ pub fn combine(attached: &[Found], containers: &[Found], namespaces: &[Found]) -
     let mut all: Vec<Found> = merged.collect();
     for source in [containers, namespaces] {
         let taken: BTreeSet<NsId> = all.iter().filter_map(namespace).collect();
-        let is_free = |found: &&Found| namespace(found).is_none_or(|id| !taken.contains(&id));
+        let pods: Vec<PathBuf> = all.iter().filter_map(cgroup).map(Path::to_owned).collect();
+        let is_free = |found: &&Found| {
+            namespace(found).is_none_or(|id| !taken.contains(&id))
+                && cgroup(found).is_none_or(|path| !pods.iter().any(|pod| path.starts_with(pod)))
+        };
         all.extend(source.iter().filter(is_free).cloned());
     }
     all
@@ -225,6 +230,14 @@ fn place(found: &Found) -> Option<Place> {
     match &found.location {
         Location::Netns(netns) => Some(Place::Netns(netns.id)),
         Location::HostNetwork { cgroup, .. } => Some(Place::Cgroup(cgroup.clone())),
+        _ => None,
+    }
+}
+
+/// The cgroup of a sender without a network namespace of its own.
+fn cgroup(found: &Found) -> Option<&Path> {
+    match &found.location {
+        Location::HostNetwork { cgroup, .. } => Some(cgroup),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@ use weir_datapath::engine;
 use weir_netlink::{Link, Netlink};
 use weir_units::chain;
 
-use super::{advice, congestion, selector_rules};
+use super::{advice, cluster, congestion, selector_rules};
 use crate::config::{self, Config, ConfigError};
 
 /// Reads the configuration and reports its errors, both in itself and on this node.
@@ -71,6 +71,7 @@ pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> 
         .and_then(|()| advice::checked(config))
         .and_then(|()| selector_rules::fit(config))
         .and_then(|()| config.access.rights().map(drop))
+        .and_then(|()| cluster::endpoint(config).map(drop))
         .map_err(|why| unusable(path, why))?;
     Ok(())
 }

@@ -22,7 +22,7 @@ use super::store::{Ledger, Minors, SetLayers};
 use crate::config::{Config, Layer, is_name, no_name, within};
 
 pub(crate) use agreed::Agreed;
-pub(crate) use discovered::DiscoveredClass;
+pub(crate) use discovered::{DiscoveredClass, GroupWish, GroupWishes};
 pub(crate) use promise::Unpromised;
 
 /// The most policies that one request changes.
@@ -90,6 +90,8 @@ pub(crate) struct ClassTable {
     entries: BTreeMap<ClassKey, ClassEntry>,
     /// The classes of the last discovery.
     found: Vec<DiscoveredClass>,
+    /// The wishes for groups.
+    group_wishes: GroupWishes,
     /// The agreements in force.
     agreed: Vec<Agreed>,
     /// The reasons why some agreements are not enforced.
@@ -163,6 +165,7 @@ impl ClassTable {
             minors,
             entries: BTreeMap::new(),
             found: Vec::new(),
+            group_wishes: GroupWishes::new(),
             agreed: Vec::new(),
             unmet: BTreeMap::new(),
             promised,
@@ -178,6 +181,30 @@ impl ClassTable {
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Takes what a source asks for groups, and returns whether it differs from before. The next
+    /// [`ClassTable::update`] applies it.
+    pub(crate) fn set_group_wishes(&mut self, wishes: GroupWishes) -> bool {
+        let is_new = self.group_wishes != wishes;
+        self.group_wishes = wishes;
+        is_new
+    }
+
+    pub(crate) fn group_wishes(&self) -> &GroupWishes {
+        &self.group_wishes
+    }
+
+    /// The rate that could be promised without the classes that `leave_out` names.
+    pub(crate) fn free_without(&self, leave_out: impl Fn(&DiscoveredClass) -> bool) -> BitRate {
+        let others: Vec<DiscoveredClass> =
+            self.found.iter().filter(|class| !leave_out(class)).cloned().collect();
+        self.resolve(&self.config, &self.set, &others).reservation.free()
+    }
+
+    /// Whether the present classes are known, so that the promises are those in force.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.awaited == Awaited::Nobody
     }
 
     /// The policies set by hand.

@@ -264,7 +264,7 @@ fn found(config: &Config, sources: Sources<'_>, warnings: &mut Vec<String>) -> V
 
 fn claim(config: &Config, found: &Found) -> DiscoveredClass {
     let (source, kind) = match (found.source, &found.location) {
-        (Source::Cni, _) => (ClassSource::Cni, ClassKind::Container),
+        (Source::Cni, place) => (ClassSource::Cni, kind_at(place)),
         (Source::Docker, place) => (ClassSource::Docker, kind_at(place)),
         (Source::Podman, place) => (ClassSource::Podman, kind_at(place)),
         (Source::Containerd, place) => (ClassSource::Containerd, kind_at(place)),

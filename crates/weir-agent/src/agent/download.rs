@@ -147,6 +147,8 @@ impl Download {
         attachments: &mut Attachments,
     ) -> (Vec<Change>, Effects) {
         self.classes.number_as(upload);
+        let groups = upload.group_wishes().iter().map(|(name, wish)| (name.clone(), wish.of_download()));
+        self.is_due |= self.classes.set_group_wishes(groups.collect());
         let changes = self.classes.update(discovered(&discovery.classes), is_complete);
         self.promises.save(store, self.classes.ledger());
         self.allocations.follow(&self.classes);

@@ -16,6 +16,7 @@ mod check;
 mod class_key;
 mod class_table;
 mod clock;
+mod cluster;
 pub(crate) mod cni;
 mod config_file;
 pub(crate) mod congestion;
@@ -37,6 +38,7 @@ mod link_state;
 mod lock;
 mod pace;
 mod plan;
+mod pods;
 mod processes;
 mod promises;
 mod reconcile;
@@ -72,6 +74,7 @@ use self::{
     capacity::Capacities,
     class_table::{Change, ClassTable},
     clock::Clock,
+    cluster::Cluster,
     cni::CniContainers,
     config_file::ConfigFile,
     congestion::CongestionControl,
@@ -132,6 +135,8 @@ struct Agent {
     runtimes: Runtimes,
     /// The containers that the CNI plugin reported.
     cni: CniContainers,
+    /// The cluster of the node, if the configuration has it followed.
+    cluster: Cluster,
     unclaimed: Unclaimed,
     /// The cgroups of classes.
     cgroups: CgroupWatch,
@@ -202,7 +207,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
     agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
-    agent.runtimes.first_list().await;
+    tokio::join!(agent.runtimes.first_list(), agent.cluster.first_list());
     agent.turn();
     agent.settle();
     tracing::info!("{}", agent.classes.config().link.in_words());
@@ -263,6 +268,10 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.turn();
             }
             () = agent.runtimes.changed() => {
+                agent.pending.rediscover = true;
+                agent.turn();
+            }
+            () = agent.cluster.changed() => {
                 agent.pending.rediscover = true;
                 agent.turn();
             }
@@ -329,6 +338,7 @@ impl Agent {
         let mut audit = Audit::new(&config.agent.state, config.agent.audit(), Instant::default());
         let pins = audit.pins();
         let tokens = Tokens::new(store.tokens()?);
+        let cluster = Cluster::open(&config).map_err(|why| check::unusable(path, why))?;
         let mut agent = Agent {
             config_file: ConfigFile::new(path),
             store,
@@ -349,6 +359,7 @@ impl Agent {
             congestion: control,
             runtimes,
             cni,
+            cluster,
             unclaimed: Unclaimed::default(),
             cgroups: CgroupWatch::default(),
             discovered_at: Instant::default(),
@@ -422,6 +433,7 @@ impl Agent {
         self.pace();
         self.audit_seen();
         self.answer_cni();
+        self.report_to_cluster();
     }
 
     /// Whether no class sends, and nothing arrives.
@@ -433,11 +445,13 @@ impl Agent {
     fn discover(&mut self) {
         self.pending.rediscover = false;
         self.pending.audit = true;
-        let told = self.runtimes.told();
+        let mut told = self.runtimes.told();
+        self.cluster.take_note();
+        told.is_complete &= self.cluster.is_complete();
         let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
         let now = self.now();
         let sources = discover::Sources {
-            attached: &self.cni.found(config.link.download.is_some()),
+            attached: &self.cluster.attached(&self.cni, config),
             told: &told,
             unclaimed: &mut self.unclaimed,
             now,
@@ -458,6 +472,8 @@ impl Agent {
         let woken = self.datapath.wake();
         self.follow_up(link.and(woken));
         let before = self.classes.minors().clone();
+        let groups = self.cluster.group_wishes(self.classes.config());
+        self.pending.reallocate |= self.classes.set_group_wishes(groups.clone());
         let changes = self.classes.update(discovery.classes.clone(), told.is_complete);
         // Labels never change, but CNI may report a pod again.
         self.pending.reallocate |= changes.iter().any(|change| matches!(change, Change::AskedAnew(_)));

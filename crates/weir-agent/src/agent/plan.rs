@@ -103,11 +103,12 @@ impl Agent {
         let config = config::parse(&file.text, path).map_err(|e| bad(chain(&e)))?;
         self.accept(path, &config).map_err(bad)?;
         let config = self.capacities.in_force(config);
-        let told = self.runtimes.told();
+        let mut told = self.runtimes.told();
+        told.is_complete &= self.cluster.is_complete();
         let uplink = self.datapath.attachments.uplink();
         // A plan leaves the time for which a namespace waits for its owner.
         let sources = discover::Sources {
-            attached: &self.cni.found(config.link.download.is_some()),
+            attached: &self.cluster.attached(&self.cni, &config),
             told: &told,
             unclaimed: &mut self.unclaimed.clone(),
             now: self.now(),

@@ -9,7 +9,9 @@ use weir_share::Allocator;
 use weir_units::chain;
 
 use super::{
-    Agent, advice, check, congestion,
+    Agent, advice, check, cluster,
+    cluster::Cluster,
+    congestion,
     download::Download,
     effects::Effects,
     runtimes::{Runtimes, images_wanted},
@@ -67,6 +69,7 @@ impl Agent {
         let rights = config.access.rights().map_err(unusable)?;
         let congestion = congestion::together(&config.congestion, &self.congestion.set)
             .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
+        cluster::endpoint(config).map_err(unusable)?;
         let images = config.images.clone().filter(weir_image::Settings::is_agents);
         self.images.can_be(images.as_ref())?;
         Ok(Accepted { rights, congestion })
@@ -111,6 +114,9 @@ impl Agent {
             }
             self.capacities.reconfigure(&file);
             let has_other_runtimes = !self.classes.config().discover.has_runtimes_of(&config.discover);
+            if self.classes.config().kubernetes != config.kubernetes {
+                self.cluster = Cluster::open(&config)?;
+            }
             let rules = config.agreements.clone();
             self.classes.reconfigure(config);
             if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {

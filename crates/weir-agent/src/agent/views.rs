@@ -75,6 +75,7 @@ impl Agent {
         warnings.extend(self.datapath.failures.values().cloned());
         warnings.extend(self.promises.error().cloned());
         warnings.extend(self.cni.failure().cloned());
+        warnings.extend(self.cluster.faults());
         warnings.extend(self.unpromised());
         warnings.extend(self.download_warnings());
         warnings.extend(self.clock.doubt());
@@ -344,6 +345,16 @@ impl Agent {
                 ),
                 Verdict::Warn,
                 Some("the containers that were known stay; [discover] names the runtimes"),
+            ));
+        }
+        if let Some((name, followed)) = self.cluster.state() {
+            let faults = self.cluster.faults().join("; ");
+            checks.push(check(
+                &name,
+                (!faults.is_empty()).then_some(faults),
+                followed,
+                Verdict::Warn,
+                Some("the last known annotations count; the guide of Kubernetes names the rights of the service account"),
             ));
         }
         if let Some(download) = &status.download {

@@ -9,7 +9,7 @@ use weir_units::{BitRate, Bytes};
 use super::{
     ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements, api, capacity,
     fault::{Fault, fault},
-    framing, labels,
+    framing, kubernetes, labels,
 };
 
 /// Checks that the parts of a configuration fit together, and that weir can enforce each value.
@@ -136,6 +136,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         }
     }
     api::check(config)?;
+    kubernetes::check(config)?;
     labels::check(config)?;
     check_selectors(&config.classes)?;
     check_minima(config)?;

@@ -27,7 +27,7 @@ const NAME: &[(&str, &str)] = &[("name", "name = \"a\"")];
 const BUDGET: &[(&str, &str)] = &[("budget", "budget = \"1GiB\"")];
 
 /// Each table. `[link]` stands before the others.
-const TABLES: [Table; 20] = [
+const TABLES: [Table; 21] = [
     Table {
         heading: "[link]",
         before: "[link]\n",
@@ -35,6 +35,7 @@ const TABLES: [Table; 20] = [
     },
     Table { heading: "[agent]", before: "[agent]\n", required: &[] },
     Table { heading: "[discover]", before: "[discover]\n", required: &[] },
+    Table { heading: "[kubernetes]", before: "[kubernetes]\n", required: &[] },
     Table { heading: "[labels]", before: "[labels]\n", required: &[] },
     Table { heading: "[defaults], [host] and [default]", before: "[host]\n", required: &[] },
     Table { heading: "down", before: "[host.down]\n", required: &[] },

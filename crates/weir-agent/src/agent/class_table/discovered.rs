@@ -34,6 +34,28 @@ pub(crate) struct DiscoveredClass {
     pub(crate) problem: Option<String>,
 }
 
+/// The wishes of sources for groups, by the group's name.
+pub(crate) type GroupWishes = BTreeMap<String, GroupWish>;
+
+/// The policy that a source asks for a group, within `[labels]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct GroupWish {
+    pub(crate) label: Layer,
+    /// The same of what arrives.
+    pub(crate) down_label: Layer,
+    /// The wishes that are cut or ignored, with reasons.
+    pub(crate) cut: Vec<String>,
+    /// The place of each wish, by key.
+    pub(crate) asked_by: BTreeMap<&'static str, String>,
+}
+
+impl GroupWish {
+    /// The same as the download sees it.
+    pub(crate) fn of_download(&self) -> GroupWish {
+        GroupWish { label: self.down_label, down_label: Layer::default(), cut: Vec::new(), ..self.clone() }
+    }
+}
+
 impl DiscoveredClass {
     pub(crate) fn key(&self) -> ClassKey {
         ClassKey::new(self.source, &self.name)

@@ -6,7 +6,7 @@ use weir_api::{ClassKind, Origin};
 use weir_datapath::engine::{CONTROL, DEFAULT, FIRST, HOST};
 use weir_share::Policy;
 
-use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, agreed};
+use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, GroupWish, agreed};
 use crate::{
     agent::class_key::{ClassKey, ClassSource},
     agent::store::SetLayers,
@@ -77,7 +77,17 @@ impl ClassTable {
             None => discovered.iter().for_each(|claim| groups.extend(group_of(config, claim))),
         }
         for name in groups {
-            numbered(DiscoveredClass { source: ClassSource::Group, ..own(name, ClassKind::Group) });
+            let GroupWish { label, down_label, cut, asked_by } =
+                self.group_wishes.get(name).cloned().unwrap_or_default();
+            let group = own(name, ClassKind::Group);
+            numbered(DiscoveredClass {
+                source: ClassSource::Group,
+                label,
+                down_label,
+                cut,
+                asked_by,
+                ..group
+            });
         }
         for claim in discovered {
             let group = other.or_else(|| group_of(config, claim)).map(str::to_owned);

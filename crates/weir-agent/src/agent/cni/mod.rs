@@ -3,7 +3,7 @@
 
 mod answer;
 mod files;
-mod wishes;
+pub(super) mod wishes;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +20,7 @@ use weir_discovery::{Found, FromImage, Location, NetnsRef, NsId, Source};
 
 pub use self::answer::CniRequest;
 use self::{answer::Waiting, files::Files, wishes::Wishes};
+use super::pods::PodWishes;
 use crate::config::is_name;
 
 /// The most attachments that the agent knows.
@@ -228,13 +229,21 @@ impl CniContainers {
         self.names().remove(&namespace)
     }
 
-    /// The containers with their wishes, on a node that shares its download or does not.
-    pub(super) fn found(&self, shares_download: bool) -> Vec<Found> {
+    /// The pods that were reported, by namespace and name.
+    pub(super) fn pods(&self) -> BTreeSet<(&str, &str)> {
+        let attachments = self.records.values().map(|record| &record.attachment);
+        attachments.filter_map(|a| Some((a.namespace.as_deref()?, a.pod.as_deref()?))).collect()
+    }
+
+    /// The containers with their wishes, on a node that shares its download or does not. The annotations of a pod
+    /// that its cluster tells of are the present ones.
+    pub(super) fn found(&self, shares_download: bool, pods: &PodWishes<'_>) -> Vec<Found> {
         let mut names = self.names();
         let found = |(id, record): (NsId, &Record)| {
-            let CniAttachment { key, netns, wishes, .. } = &record.attachment;
+            let CniAttachment { key, netns, namespace, pod, .. } = &record.attachment;
+            let of_pod = namespace.as_deref().zip(pod.as_deref());
             let Wishes { policy, group, asked_by, remarks, unmet, .. } =
-                wishes::read(wishes, shares_download);
+                pods.read(&record.attachment.wishes, of_pod, shares_download);
             let of_namespace = self.records.values().filter(|other| other.namespace() == id);
             Found {
                 name: names.remove(&id).unwrap_or_else(|| record.name()),

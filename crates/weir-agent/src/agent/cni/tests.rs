@@ -5,6 +5,7 @@ use weir_discovery::LabelPolicy;
 use weir_units::BitRate;
 
 use super::*;
+use crate::agent::pods::PodWishes;
 
 const BOOT: &str = "boot-1";
 
@@ -34,7 +35,7 @@ fn put(attachments: &mut CniContainers, attachment: &CniAttachment) {
 }
 
 fn names(attachments: &CniContainers) -> Vec<String> {
-    attachments.found(false).into_iter().map(|found| found.name).collect()
+    attachments.found(false, &PodWishes::default()).into_iter().map(|found| found.name).collect()
 }
 
 fn id(ino: u64) -> NsId {
@@ -53,7 +54,9 @@ fn attachments_are_there_after_a_restart_and_not_after_a_boot() {
     assert_eq!(first.failure(), None);
 
     let again = CniContainers::open(dir.path(), BOOT.to_owned());
-    let [found] = &again.found(false)[..] else { panic!("{:?}", again.found(false)) };
+    let [found] = &again.found(false, &PodWishes::default())[..] else {
+        panic!("{:?}", again.found(false, &PodWishes::default()))
+    };
     assert_eq!((found.name.as_str(), found.source), ("shop/web", Source::Cni));
     assert_eq!(found.policy, LabelPolicy { max: Some(BitRate::mbit(5)), ..LabelPolicy::default() });
     assert_eq!(found.location, Location::Netns(netns(&web)));
@@ -125,11 +128,11 @@ fn a_pod_on_two_networks_is_one_class_by_its_last_report() {
     put(&mut attachments, &CniAttachment { wishes: wish("2"), ..attachment("c1", "web", 1) });
     let second = CniAttachment { key: key("c1", "net1"), wishes: wish("7"), ..attachment("c1", "web", 1) };
     put(&mut attachments, &second);
-    let found = attachments.found(false);
+    let found = attachments.found(false, &PodWishes::default());
     assert_eq!((found.len(), found[0].policy.weight.map(|w| w.get())), (1, Some(7)));
     assert_eq!(attachments.class_name(&key("c1", "eth0")).as_deref(), Some("shop/web"));
     attachments.forget(&key("c1", "net1"));
-    assert_eq!(attachments.found(false)[0].policy.weight.map(|w| w.get()), Some(2));
+    assert_eq!(attachments.found(false, &PodWishes::default())[0].policy.weight.map(|w| w.get()), Some(2));
 }
 
 #[test]
