@@ -14,6 +14,8 @@ pub(crate) mod place;
 mod remarks;
 mod requests;
 #[cfg(test)]
+mod rights;
+#[cfg(test)]
 mod tests;
 mod write;
 

@@ -81,6 +81,20 @@ impl Ask {
             _ => None,
         }
     }
+
+    /// The rights that it needs: resource and verb, as RBAC names them.
+    #[cfg(test)]
+    pub(super) fn right(&self) -> (&'static str, &'static str) {
+        match self {
+            Ask::ListPods { .. } => ("pods", "list"),
+            Ask::WatchPods { .. } => ("pods", "watch"),
+            Ask::ListNamespaces { .. } => ("namespaces", "list"),
+            Ask::WatchNamespaces { .. } => ("namespaces", "watch"),
+            Ask::GetNode { .. } => ("nodes", "get"),
+            Ask::PatchNode { .. } => ("nodes/status", "patch"),
+            Ask::CreateEvent { .. } => ("events", "create"),
+        }
+    }
 }
 
 /// A text as a part of a path or a query.
@@ -107,11 +121,11 @@ pub(super) fn status_patch(resources: &[(&str, Option<u64>)]) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// One of each kind.
-    fn all() -> Vec<Ask> {
+    pub(in crate::kubernetes) fn all() -> Vec<Ask> {
         let node = || "edge-1".to_owned();
         vec![
             Ask::ListPods { node: node(), limit: 100, more: String::new() },
