@@ -174,7 +174,7 @@ mod tests {
             written += remarks.due(all(), &alive, at(s)).len();
         }
         assert_eq!(written, 100, "each of them, one in 3 s");
-        // What is known of pods ends with them.
+        // The knowledge of pods ends with them.
         remarks.due(vec![], &BTreeSet::new(), at(400));
         assert_eq!(remarks.said.len(), 0);
     }
