@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::SLACK_PERCENT;
+use super::{SLACK_PERCENT, rates::is_at_ceiling};
 use crate::engine::plan::{Member, Plan, potential};
 
 /// How much each member is served at a time when it borrows, bytes. Of what is lent, a class that takes all
@@ -27,6 +27,13 @@ pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) ->
     let part = |m: &Member, rate: u64| {
         let Some(g) = m.group else { return lacks(m, rate) };
         let (group, inside) = of_group[g];
+        // The rate of a group at its ceiling is lent inside it. The turn at the link still has to hold that rate.
+        if group == 0
+            && is_at_ceiling(&groups[g])
+            && takers().filter(|(m, _)| m.group == Some(g)).count() == 1
+        {
+            return lacks(m, rate);
+        }
         let part = u128::from(lacks(m, rate)) * u128::from(group) / u128::from(inside.max(1));
         u64::try_from(part).unwrap_or(u64::MAX)
     };

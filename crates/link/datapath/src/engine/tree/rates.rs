@@ -132,9 +132,26 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
 /// is not backlogged is lent to all classes, not to its group first. HTB charges a group for what its members send at
 /// their own rates, and remembers debts for a minute. A part of the rates of members that are not backlogged
 /// keeps debts short.
+///
+/// A group at its ceiling would lose turns if it borrowed. If one member takes all it is given, that member is due
+/// what the others leave, and the group has it as rate.
 pub(super) fn of_group<'a>(group: &Group, inside: impl Iterator<Item = (&'a Member, &'a u64)>) -> u64 {
     let sent = |(m, rate): (&Member, &u64)| {
         if m.backlogged { *rate } else { m.target.0.min(*rate).max(*rate / ASLEEP) }
     };
-    inside.map(sent).sum::<u64>().max(group.policy.floor().0).max(MIN_OWN_RATE.0)
+    let (mut all, mut own, mut takers) = (0, 0, 0);
+    for (member, rate) in inside {
+        all += sent((member, rate));
+        own += *rate;
+        takers += usize::from(member.takes_all);
+    }
+    if takers == 1 && is_at_ceiling(group) {
+        all = all.max(group.target.0.min(own));
+    }
+    all.max(group.policy.floor().0).max(MIN_OWN_RATE.0)
+}
+
+/// Whether a group is due its whole maximum at present.
+pub(super) fn is_at_ceiling(group: &Group) -> bool {
+    group.target >= group.policy.ceiling()
 }

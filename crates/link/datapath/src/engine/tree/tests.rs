@@ -163,6 +163,20 @@ fn an_urgent_queue_drains_within_10_ms_or_holds_two_frames() {
     assert_eq!(leaf(8), Leaf::Fifo { limit: Bytes(10_000) });
 }
 
+#[test]
+fn a_group_at_its_ceiling_does_not_borrow_what_its_sleeper_leaves() {
+    let mut nodes = Vec::new();
+    let policy = Policy::new(Weight::ONE, None, Some(BitRate::mbit(28))).unwrap();
+    let rate = BitRate::mbit(28);
+    let groups = [Group { minor: 20, policy, allocation: rate, share: rate, target: rate }];
+    let sleeper = Member { group: Some(0), ..member(16, 1, Some(12), None, 0) };
+    let inside = Member { group: Some(0), ..member(17, 1, None, None, 28) };
+    let members = [sleeper, inside, member(18, 1, None, None, 72)];
+    make(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
+    assert_eq!(class(&nodes, 20).rate, rate);
+    assert!(class(&nodes, 16).rate >= BitRate::mbit(12));
+}
+
 proptest! {
     #[test]
     fn members_of_a_group_have_no_more_rate_than_its_ceiling(
