@@ -5,7 +5,7 @@
 #   make test-all  also test-rest (other suites with real traffic, release builds) and test-vm
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel or virtual time, under qemu
-#   make test-runtimes  classes of real Podman and containerd
+#   make test-runtimes  classes of real Podman and containerd, and of a cluster's pods
 #   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
 #   make test-kubernetes  pods of a real API server and scheduler, which Go builds (7 minutes)
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
@@ -29,14 +29,12 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-# The program of all tests but those of `make test`, and the build that makes it. CI has one build for all.
 WEIR := target/release/weir
-PROGRAMS := release
 VM := target/debug/weir-vm
 # What runs in the newest kernel, in two guests at once; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
-VM_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
+VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
 	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
@@ -89,8 +87,8 @@ DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 RELEASE_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh
 SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard testing/netns/tests/*/main.rs))))
 
-# Suites of container runtimes that are packages of their own.
-RUNTIMES := runtimes
+# Suites of container runtimes, which are packages of their own, and of the pods of an API server.
+RUNTIMES := runtimes kubernetes
 REST := $(filter-out $(SHORT) $(VIRTUAL) $(RUNTIMES),$(SUITES))
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
@@ -104,7 +102,7 @@ test: test-unit
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-beside test-escape
 	$(BEFORE_TRAFFIC)
 	WEIR_ENGINES=htb WEIR_TESTS="$(filter-out $(BESIDE_GUESTS),$(SHORT))" $(DEBUG_RUN)
-	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," "that of make test-runtimes: $(RUNTIMES)," \
+	@scripts/test-report.sh "the suites of make test-rest: $(REST)," "those of make test-vm: $(VIRTUAL)," "those of make test-runtimes: $(RUNTIMES)," \
 		"engines other than htb"
 
 test-beside:
@@ -122,7 +120,7 @@ test-unit:
 # Everything but NOT_YET.
 test-all: test test-rest test-vm test-runtimes
 
-# Real Podman and containerd, for half a minute.
+# Real Podman and containerd, and pods of a stand-in for an API server: a minute.
 test-runtimes: build-tests
 	scripts/install-deps.sh runtimes
 	WEIR_ENGINES=htb WEIR_REPORT=runtimes WEIR_TESTS="$(RUNTIMES)" $(DEBUG_RUN)
@@ -149,8 +147,8 @@ rest-alone: build-rest
 	@scripts/test-report.sh "$(NOT_YET)," "the takeover, a killed forwarder and most suites of engine user (docs/limits.md)," \
 		"what make test-vm runs," $(LEFT_OUT) "bpf-credit and pacing in most suites of all engines"
 
-# The programs that test-rest runs.
-build-rest: $(PROGRAMS)
+# The release builds that test-rest runs.
+build-rest: release
 	scripts/install-deps.sh test
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
@@ -166,7 +164,7 @@ test-uml: build
 		weir-lab-results/wires/ecc-real/result.json
 
 # What needs a kernel that may not be this one, or virtual time: under qemu, for ten minutes.
-test-vm: build-tests $(PROGRAMS)
+test-vm: build-tests release
 	scripts/install-deps.sh vm
 	$(VM) fetch
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
@@ -190,7 +188,7 @@ test-containerd: build-tests
 test-kubernetes: build
 	scripts/test-kubernetes.sh
 
-test-vm-matrix: build-tests $(PROGRAMS)
+test-vm-matrix: build-tests release
 	scripts/install-deps.sh vm
 	set -e; for kernel in $(VM_KERNELS); do \
 		$(VM) run --kernel $$kernel $(addprefix --test ,$(VM_MATRIX_TESTS)); \
@@ -205,9 +203,9 @@ lint:
 	scripts/unit-security.sh
 
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
-conformance: $(PROGRAMS)
+conformance: release
 	scripts/install-deps.sh test
-	WEIR_BIN=$(CURDIR)/$(WEIR) scripts/oci-conformance.sh
+	scripts/oci-conformance.sh
 
 # Built in a directory of its own, as all that it depends on is built anew.
 loom:
