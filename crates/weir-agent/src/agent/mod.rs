@@ -9,8 +9,8 @@ mod advice;
 pub(crate) mod agree;
 mod allocate;
 mod answer;
-mod autorate;
 pub(crate) mod audit;
+mod autorate;
 mod capacity;
 mod check;
 mod class_key;
@@ -69,8 +69,8 @@ pub use self::check::check;
 use self::{
     agree::Agreements,
     allocate::Allocations,
-    autorate::Autorate,
     audit::Audit,
+    autorate::Autorate,
     capacity::Capacities,
     class_table::{Change, ClassTable},
     clock::Clock,
