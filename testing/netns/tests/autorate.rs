@@ -39,7 +39,7 @@ fn node(engine: EngineKind, more: &str) -> Node {
     node
 }
 
-/// Gives the wire another rate. What waits in it stays.
+/// Gives the wire another rate. Its queue stays.
 fn carries(node: &Node, mbit: u64) {
     let rate = mbit * 1_000_000;
     let burst = (rate / 8 / 1_000).max(3 * 1_514);
@@ -126,7 +126,7 @@ fn dry_run_tells_and_changes_nothing_and_a_rate_by_hand_ends_it() {
     assert!(!filters(&node).contains("weir_sent"), "its programs have gone");
     node.weir(&["link", "reset"]);
     assert!(follows(&node).dry_run && filters(&node).contains("weir_sent"));
-    // What others take away comes back.
+    // The agent puts back a program that another one took away.
     node.sh(&["tc", "filter", "del", "dev", "up0", "egress", "pref", "32258"]);
     assert!(!filters(&node).contains("weir_sent"));
     sleep(Duration::from_millis(1_500));

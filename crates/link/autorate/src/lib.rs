@@ -50,7 +50,7 @@ const SHORTER: f64 = 0.9;
 const FOREIGN_AFTER: Duration = Duration::from_millis(400);
 /// A queue that stays too long for this time is not this node's in any case.
 const FOREIGN_AT_LAST: Duration = Duration::from_secs(3);
-/// What is sent exceeds the capacity by less than this while the scheduler enforces it.
+/// The sent rate is below this multiple of the capacity while the scheduler enforces it.
 const HELD: f64 = 1.3;
 /// Fewer samples in a second leave the queue unknown.
 const FEW: u64 = 5;
@@ -250,7 +250,7 @@ impl Follower {
         let rate = self.acked.rate(now).map(|bytes_per_sec| bytes_per_sec * 8.0);
         match (signals.queue, rate) {
             (Some(queue), Some(rate)) if signals.is_busy || queue >= 2 * goal => {
-                // A sample is as old as the queue is long. What is on the way tells its length now.
+                // A sample is as old as the queue is long. The bytes on the way tell its length now.
                 let comes = signals.on_the_way.map(|bytes| {
                     let whole = BitRate(rate as u64).time_to_send(bytes).min(LONGEST);
                     whole.saturating_sub(signals.base + 2 * packet)

@@ -121,7 +121,7 @@ fn silence_lowers_nothing_and_the_link_is_used_after_it() {
     assert!(outcome.was(State::Silent, 10_000, 12_000));
     let (low, _) = outcome.capacity_between(10_500, 12_000);
     assert!(low >= 2.0, "{low}");
-    // What waits in the modem when the silence ends has been sent before it.
+    // Packets wait in the modem when the silence ends: they were sent before it.
     let (low, _) = outcome.capacity_between(13_500, 20_000);
     assert!(low >= 13.0, "{low}");
 }
@@ -184,7 +184,7 @@ fn some_signals() -> impl Strategy<Value = Option<Signals>> {
 }
 
 proptest! {
-    /// Whatever the programs tell, and whenever: the capacity stays within its bounds.
+    /// The capacity stays within its bounds, for any signals at any time.
     #[test]
     fn capacity_stays_within_its_bounds(ticks in proptest::collection::vec((0..3_000u64, some_signals()), 1..200)) {
         let mut follower = Follower::new(settings(1, 40), Instant::default());

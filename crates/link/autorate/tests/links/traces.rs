@@ -34,7 +34,7 @@ pub(crate) fn constant(mbit: f64, seconds: usize) -> Trace {
     Trace::steady("constant", vec![mbit; seconds * 1_000], 20)
 }
 
-/// A line that trains anew every 30 s: 20, 12, 20 and 16 Mbit/s.
+/// A line that trains again every 30 s: 20, 12, 20 and 16 Mbit/s.
 pub(crate) fn dsl() -> Trace {
     let rate = [20.0, 12.0, 20.0, 16.0].iter().flat_map(|mbit| std::iter::repeat_n(*mbit, 30_000));
     Trace::steady("DSL", rate.collect(), 20)

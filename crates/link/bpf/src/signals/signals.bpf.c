@@ -95,7 +95,7 @@ static __always_inline void read_stamps(struct __sk_buff *skb, __u32 start, __u3
 	}
 }
 
-/* Reads a whole TCP segment; 0: it is none. */
+/* Reads a whole TCP segment. 0: the packet is no such segment. */
 static __always_inline int read_segment(struct __sk_buff *skb, int leaves, struct segment *s)
 {
 	struct fragment fragment = {};

@@ -1,4 +1,4 @@
-//! What the link's own traffic tells of its queue and its rate.
+//! The link's queue and rate, as its own traffic tells them.
 
 use nix::{
     errno::Errno,
