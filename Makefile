@@ -35,7 +35,7 @@ VM := target/debug/weir-vm
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
 VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
-VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto \
+VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto weir-netns-tests:autorate:edt:: \
 	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: \
@@ -47,8 +47,9 @@ VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
 EDT_ELSEWHERE := edt::shares_of_whole edt::shares_on edt::of_large edt::single edt::super edt::each edt::a_class
 # Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
 BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
-# The longest tests, which VM_BRIEF leaves out: single segments where super-packets run too, and the paper's own form.
-VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single random_policies_of_single single_segments_hardly
+# The longest tests, which VM_BRIEF leaves out: single segments where super-packets run too, the paper's own form, and
+# what a test of htb holds outside of guests.
+VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single random_policies_of_single single_segments_hardly edt::capacity_follows
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 

@@ -17,7 +17,8 @@ use weir_netns_tests::{
 };
 use weir_units::{BitRate, Bytes};
 
-for_each_engine!(queues: capacity_follows_the_link_and_shares_hold);
+for_each_engine!(@in htb Htb capacity_follows_the_link_and_shares_hold);
+for_each_engine!(@in edt Edt capacity_follows_the_link_and_shares_hold);
 
 /// The bounds of the configuration.
 const MIN: BitRate = BitRate::mbit(2);

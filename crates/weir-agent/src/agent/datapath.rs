@@ -74,7 +74,9 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
     let split = match link.split {
         config::Split::Always => true,
         config::Split::Never => false,
-        config::Split::Auto => link.line().is_some() || plan::Shape::split_by_default(link.capacity),
+        config::Split::Auto => {
+            link.line().is_some() || link.follows.is_some() || plan::Shape::split_by_default(link.capacity)
+        }
     };
     // A socket's default send buffer and a quarter more. The sender blocks when the buffer is full.
     let buffer = std::fs::read_to_string("/proc/sys/net/core/wmem_default")

@@ -307,7 +307,8 @@ impl Agent {
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let left = left(&mut netlink, &store)?;
         let is_left = left.is_some();
-        let (kind, refused) = config.link.engine.choose(left.as_deref(), config.link.line().is_some()).context(
+        let fits = |kind| config.link.fits(kind);
+        let (kind, refused) = config.link.engine.choose(left.as_deref(), fits).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
         )?;
         let mut datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {

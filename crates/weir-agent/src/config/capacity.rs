@@ -4,11 +4,11 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
 use weir_autorate::{DELAY, Settings};
-use weir_datapath::engine::{self, LinkSignals};
+use weir_datapath::engine::{self, EngineKind, LinkSignals};
 use weir_units::BitRate;
 
 use super::{
-    Link,
+    Link, Split,
     fault::{Fault, fault},
 };
 
@@ -98,6 +98,12 @@ impl Link {
         follows.map_or(self.capacity, |follows| follows.settings.min())
     }
 
+    /// Whether an engine can do what the link asks for.
+    pub(crate) fn fits(&self, engine: EngineKind) -> bool {
+        (self.line().is_none() || engine.frames().is_ok())
+            && (self.follows.is_none() || LinkSignals::goes_with(engine).is_ok())
+    }
+
     /// The capacity in words, for the log.
     pub(crate) fn capacity_in_words(&self) -> String {
         match self.follows {
@@ -117,6 +123,10 @@ impl Link {
 
 /// Checks that the engine can follow the link's rate.
 pub(super) fn check(link: &Link) -> Result<(), Fault> {
+    if link.follows.is_some() && link.split == Split::Never {
+        let detail = "a super-packet takes long at a low rate, and split = \"never\" leaves it whole: leave `split` out";
+        return Err(fault("[link] capacity", detail));
+    }
     match (link.follows, link.choice()) {
         (Some(_), Some(engine::Choice::Only(kind))) => {
             LinkSignals::goes_with(kind).map_err(|e| fault("[link] capacity", e))
@@ -129,6 +139,7 @@ pub(super) fn check(link: &Link) -> Result<(), Fault> {
 mod tests {
     use std::time::Duration;
 
+    use weir_datapath::engine::EngineKind;
     use weir_units::BitRate;
 
     use crate::config::{Config, ConfigError, parse};
@@ -152,6 +163,18 @@ mod tests {
         let dry = link(dry).unwrap().link;
         assert_eq!((dry.capacity, dry.assured()), (BitRate::mbit(40), BitRate::mbit(40)));
         assert_eq!(dry.follows.unwrap().settings.delay(), Duration::from_millis(30));
+    }
+
+    #[test]
+    fn auto_takes_an_engine_that_follows() {
+        let fits = |lines: &str| {
+            let link = link(lines).unwrap().link;
+            EngineKind::ALL.into_iter().filter(|kind| link.fits(*kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(fits("capacity = \"9mbit\""), EngineKind::ALL);
+        let range = "capacity = { min = \"1mbit\", max = \"9mbit\" }";
+        assert_eq!(fits(range), [EngineKind::Edt, EngineKind::Htb]);
+        assert_eq!(fits(&format!("{range}\nframing = \"docsis\"")), [EngineKind::Htb]);
     }
 
     #[test]
@@ -179,8 +202,13 @@ mod tests {
             ("capacity = { min = \"1mbit\", max = \"9mbit\", most = 3 }", "most"),
             ("capacity = [ \"9mbit\" ]", "a rate as \"95mbit\", or { min"),
             (
+                "capacity = { min = \"1mbit\", max = \"9mbit\" }\nengine = \"bpf\"",
+                "use engine auto, htb or edt",
+            ),
+            ("capacity = { min = \"1mbit\", max = \"9mbit\" }\nsplit = \"never\"", "leave `split` out"),
+            (
                 "capacity = { min = \"1mbit\", max = \"9mbit\" }\nengine = \"pacing\"",
-                "use engine htb, edt or bpf",
+                "use engine auto, htb or edt",
             ),
             ("capacity = { min = \"1mbit\", max = \"9mbit\" }\n[host]\nmin = \"2mbit\"", "host"),
         ] {

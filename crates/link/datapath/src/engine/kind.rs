@@ -220,17 +220,21 @@ impl Choice {
 
     /// The engine to take. `last` is the one whose scheduler an earlier agent has left in place:
     /// it is taken again without a test, since what waits in its queues would be lost with it.
-    /// Also returns what was wrong with each one that would have been better. With `is_framed` only engines
-    /// count that can charge packets as a line frames them.
+    /// Also returns what was wrong with each one that would have been better. `fits`: whether an engine can do
+    /// what the configuration asks for. Others do not count.
     ///
     /// # Errors
     /// [`NoneWorks`]: traffic that an engine cuts off is worse than traffic that is not shared.
-    pub fn choose(self, last: Option<&str>, is_framed: bool) -> Result<(EngineKind, Refused), NoneWorks> {
+    pub fn choose(
+        self,
+        last: Option<&str>,
+        fits: impl Fn(EngineKind) -> bool,
+    ) -> Result<(EngineKind, Refused), NoneWorks> {
         match self {
             Choice::Only(kind) => Ok((kind, Refused::new())),
             Choice::Auto => {
                 let mut kinds = EngineKind::ALL.to_vec();
-                kinds.retain(|kind| !is_framed || kind.frames().is_ok());
+                kinds.retain(|kind| fits(*kind));
                 choose(last, &kinds, |kind| selftest::run(kind).map(drop))
             }
         }

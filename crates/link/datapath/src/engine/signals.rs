@@ -14,16 +14,17 @@ pub struct LinkSignals {
 }
 
 impl LinkSignals {
-    /// The engines whose rate can follow the link: those that queue packets on a device of the kernel.
+    /// The engines whose rate can follow the link. They split super-packets. At a low rate a super-packet takes
+    /// a fifth of a second, and the follower would take it for a queue.
     ///
     /// # Errors
     /// [`EngineError::Lacking`].
     pub fn goes_with(engine: EngineKind) -> Result<(), EngineError> {
         match engine {
-            EngineKind::Htb | EngineKind::Edt | EngineKind::Bpf => Ok(()),
+            EngineKind::Htb | EngineKind::Edt => Ok(()),
             _ => {
-                let why = "its rate does not follow a changing capacity (use engine htb, edt or bpf, or one \
-                           rate as `capacity`)";
+                let why = "its rate does not follow a changing capacity (use engine auto, htb or edt, or \
+                           one rate as `capacity`)";
                 Err(EngineError::Lacking { engine, why: why.to_owned() })
             }
         }
