@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_begin_anew_are_no_signals() {
+    fn counts_that_begin_again_are_no_signals() {
         let mut meter = Meter::default();
         meter.signals(at(0), &Counts { sent: 5_000, ..Counts::default() }, true);
         assert_eq!(meter.signals(at(50), &Counts { sent: 100, ..Counts::default() }, true), None);

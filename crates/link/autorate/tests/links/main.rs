@@ -128,11 +128,15 @@ fn silence_lowers_nothing_and_the_link_is_used_after_it() {
 
 #[test]
 fn idle_link_returns_to_what_was_usual() {
-    let trace = constant(10.0, 90);
-    let outcome = follow(&Scene { sends: |ms| ms < 30_000, ..Scene::of(&trace) });
+    let mut trace = constant(10.0, 30);
+    trace.rate.extend(vec![40.0; 60_000]);
+    trace.base.extend(vec![20; 60_000]);
+    let outcome = follow(&Scene { sends: |ms| ms < 32_000, ..Scene::of(&trace) });
     assert!(outcome.was(State::Idle, 60_000, 90_000));
-    let (_, high) = outcome.capacity_between(80_000, 90_000);
-    assert!(high <= 14.0, "{high}");
+    let (_, high) = outcome.capacity_between(32_000, 34_000);
+    assert!(high >= 25.0, "the last rates were high: {high}");
+    let (low, high) = outcome.capacity_between(80_000, 90_000);
+    assert!(low >= 8.0 && high <= 14.0, "{low} to {high}");
 }
 
 #[test]
