@@ -2,12 +2,14 @@
 //!
 //! `cargo test -p weir-autorate --test links -- --nocapture` prints the table of docs/measurements.md.
 
+mod cake_autorate;
 mod cubic;
 mod simulation;
 mod traces;
 
 use std::time::Duration;
 
+use cake_autorate::CakeAutorate;
 use proptest::prelude::*;
 use simulation::{Outcome, Scene, run};
 use traces::{Trace, constant, dsl, lte, starlink};
@@ -23,7 +25,7 @@ fn settings(min: u64, max: u64) -> Settings {
 /// The follower between 1 and 40 Mbit/s.
 fn follow(scene: &Scene<'_>) -> Outcome {
     let mut follower = Follower::new(settings(1, 40), Instant::default());
-    run(scene, |now, signals| follower.tick(now, signals))
+    run(scene, |now, signals, _| follower.tick(now, signals))
 }
 
 fn decision(mbit: f64) -> Decision {
@@ -31,16 +33,30 @@ fn decision(mbit: f64) -> Decision {
 }
 
 fn fixed(trace: &Trace, mbit: f64) -> Outcome {
-    run(&Scene::of(trace), |_, _| decision(mbit))
+    run(&Scene::of(trace), |_, _, _| decision(mbit))
 }
 
 /// It knows the next 100 ms, and sends 95 % of them.
 fn oracle(trace: &Trace) -> Outcome {
-    run(&Scene::of(trace), |now, _| {
+    run(&Scene::of(trace), |now, _, _| {
         let ms = now.0.as_millis() as usize;
         let next = &trace.rate[ms..(ms + 100).min(trace.rate.len())];
         decision(0.95 * next.iter().sum::<f64>() / next.len() as f64)
     })
+}
+
+/// The published rules of cake-autorate, with bounds that fit the link.
+fn by_probes(trace: &Trace) -> Outcome {
+    let peak = trace.rate.iter().copied().fold(0.0, f64::max);
+    let mut rules = CakeAutorate::new(0.1, 0.6 * trace.mean(), 1.5 * peak);
+    run(&Scene::of(trace), |now, signals, probes| {
+        decision(rules.tick(now.0.as_millis() as u64, signals.map_or(0.0, sent_mbit), probes))
+    })
+}
+
+/// The rate that left in a tick of 50 ms.
+fn sent_mbit(signals: &Signals) -> f64 {
+    signals.sent.0 as f64 * 8.0 / 50e3
 }
 
 /// Runs seeds of a link, and holds each to a least use and a longest wait of 95 of 100 packets.
@@ -52,6 +68,7 @@ fn assert_links(make: impl Fn(u64) -> Trace, seeds: u64, least_used: f64, most_m
             ("no control", &fixed(&trace, 1_000.0)),
             ("fixed at the mean", &fixed(&trace, trace.mean())),
             ("fixed at its lowest tenth", &fixed(&trace, trace.low())),
+            ("probes, as cake-autorate", &by_probes(&trace)),
             ("oracle", &oracle(&trace)),
             ("follows", &followed),
         ] {

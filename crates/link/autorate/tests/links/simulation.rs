@@ -100,20 +100,34 @@ enum Heard {
     Lost,
 }
 
-fn on_the_way(
-    modem: &VecDeque<(usize, u64)>,
-    heard: &BinaryHeap<Reverse<(u64, usize, Heard)>>,
-) -> Option<Bytes> {
-    if std::env::var("NOWAY").is_ok() {
-        return None;
-    }
-    Some(Bytes((modem.len() + heard.len()) as u64 * PACKET))
+/// A probe each 50 ms, as other programs send them: it waits in the modem's queue.
+#[derive(Default)]
+struct Probes {
+    /// When it was sent, and the packets that must leave before it.
+    waiting: VecDeque<(u64, u64)>,
+    /// When its answer comes, and how long it waited.
+    answers: VecDeque<(u64, u32)>,
 }
 
-/// Runs a scheme that names the capacity against a scene.
+impl Probes {
+    /// The waits that are known at this time.
+    fn heard(&mut self, ms: u64) -> Vec<u32> {
+        let known = self.answers.partition_point(|(at, _)| *at <= ms);
+        self.answers.drain(..known).map(|(_, waited)| waited).collect()
+    }
+
+    fn pass(&mut self, ms: u64, left: u64, base: u32) {
+        while self.waiting.front().is_some_and(|(_, ahead)| *ahead <= left) {
+            let Some((sent, _)) = self.waiting.pop_front() else { break };
+            self.answers.push_back((ms + u64::from(base), (ms - sent) as u32));
+        }
+    }
+}
+
+/// Runs a scheme that names the capacity against a scene. It is told the signals and the waits of probes.
 pub(crate) fn run(
     scene: &Scene<'_>,
-    mut capacity: impl FnMut(Instant, Option<&Signals>) -> Decision,
+    mut capacity: impl FnMut(Instant, Option<&Signals>, &[u32]) -> Decision,
 ) -> Outcome {
     let trace = scene.trace;
     let per_ms = |mbit: f64| mbit * 1e6 / 8e3;
@@ -125,6 +139,7 @@ pub(crate) fn run(
     let (mut credit, mut grant, mut next, mut could, mut carried) = (0.0, 0.0, 0, 0.0, 0u64);
     let (mut sent, mut acked, mut samples) = (0u64, 0u64, 0u64);
     let mut base = Base::default();
+    let (mut probes, mut pushed, mut popped) = (Probes::default(), 0u64, 0u64);
     let mut queues: VecDeque<(u64, u32)> = VecDeque::new();
     let mut waiting_since: Option<u64> = None;
     let mut outcome = Outcome::default();
@@ -140,12 +155,12 @@ pub(crate) fn run(
                 samples,
                 acked: Some(Bytes(acked * PACKET)),
                 sent: Bytes(sent * PACKET),
-                on_the_way: on_the_way(&modem, &heard),
+                on_the_way: Some(Bytes((modem.len() + heard.len()) as u64 * PACKET)),
                 is_busy: own.iter().any(|waiting| *waiting > 0),
                 unanswered: waiting_since.map(|since| Duration::from_millis(ms - since)),
             };
             let told = (scene.tells)(ms).then_some(&signals);
-            let decision = capacity(Instant(Duration::from_millis(ms)), told);
+            let decision = capacity(Instant(Duration::from_millis(ms)), told, &probes.heard(ms));
             if decision.forgets_bases {
                 base = Base::default();
                 queues.clear();
@@ -190,10 +205,14 @@ pub(crate) fn run(
             let base_ms = trace.base[ms as usize] + (scene.foreign)(ms);
             if modem.len() < modem_packets {
                 modem.push_back((next, ms));
+                pushed += 1;
             } else {
                 heard.push(Reverse((ms + u64::from(base_ms), next, Heard::Lost)));
             }
             next = (next + 1) % own.len();
+        }
+        if ms % 50 == 0 {
+            probes.waiting.push_back((ms, pushed));
         }
         let rate = per_ms(trace.rate[ms as usize]);
         could += rate;
@@ -202,9 +221,14 @@ pub(crate) fn run(
             let Some((flow, left)) = modem.pop_front() else { break };
             grant -= PACKET as f64;
             carried += PACKET;
+            popped += 1;
             outcome.waited.push((ms - left) as u32);
             let back = ms + u64::from(trace.base[ms as usize] + (scene.foreign)(ms));
             heard.push(Reverse((back, flow, Heard::Acked { left })));
+        }
+        // An outage holds probes up too.
+        if rate > 0.0 {
+            probes.pass(ms, popped, trace.base[ms as usize]);
         }
     }
     outcome.used = carried as f64 / could;
