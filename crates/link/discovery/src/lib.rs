@@ -3,7 +3,7 @@
 //!
 //! Each of them becomes a [`Found`] with a [`Location`], the place where its packets can be
 //! caught. [`docker`] and [`netns`] find them, [`ports`] turns a namespace into host-side
-//! interfaces, [`cgroup`] turns processes into what the kernel matches sockets by.
+//! interfaces, [`mod@cgroup`] turns processes into what the kernel matches sockets by.
 //!
 //! **Invariant**: nothing is ever run or changed in a container, nor is its namespace entered.
 
