@@ -46,9 +46,11 @@ impl Autorate {
     }
 
     fn with(follows: Follows, programs: Result<LinkSignals, String>, now: Instant) -> Autorate {
-        let (state, max) = (State::Idle, follows.settings.max());
         // Without signals no one knows what the link carries.
-        let capacity = if programs.is_ok() { max } else { follows.settings.min() };
+        let (state, capacity) = match &programs {
+            Ok(_) => (State::Idle, follows.settings.max()),
+            Err(_) => (State::Lost, follows.settings.min()),
+        };
         Autorate {
             follows,
             programs,
@@ -99,6 +101,9 @@ impl Autorate {
 
     /// Decides about the capacity. Returns the event to publish, if the decision is worth one.
     fn tick(&mut self, now: Instant, has_backlog: bool) -> Option<String> {
+        if self.programs.is_err() {
+            return None;
+        }
         let signals = self.hear(now, has_backlog);
         self.ticked = now;
         self.decision = self.follower.tick(now, signals.as_ref());
@@ -233,6 +238,27 @@ impl Agent {
         }
         if let Some(news) = news {
             self.event(EventKind::CapacityChanged, None, news);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_autorate::Settings;
+
+    use super::*;
+
+    #[test]
+    fn link_without_programs_has_the_lowest_capacity_at_once() {
+        let settings = Settings::new(BitRate::mbit(2), BitRate::mbit(40), Duration::from_millis(30)).unwrap();
+        let follows = Follows { settings, dry_run: false };
+        let mut autorate = Autorate::with(follows, Err("no rights".to_owned()), Instant::default());
+        for ms in (50..5_000).step_by(50) {
+            assert_eq!(autorate.tick(Instant(Duration::from_millis(ms)), true), None);
+            assert!(!autorate.applies());
+            let view = autorate.view();
+            assert_eq!((autorate.applied, view.capacity), (BitRate::mbit(2), BitRate::mbit(2)));
+            assert_eq!((view.state, view.failure.as_deref()), (FollowState::Lost, Some("no rights")));
         }
     }
 }

@@ -24,7 +24,7 @@ A capacity set by hand outlives a restart of the agent and a reload of its file.
 do not fit any more are suspended, the latest first, and `weir events` reports them. They come
 back in the order of their age when the capacity does. `weir undo` takes the last change back.
 
-A configured range, capacity = { min = \"2mbit\", max = \"40mbit\" }, follows the link's rate:
+A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }. Its states are:
   track    the capacity follows the acknowledged rate and the link's queue
   look     the queue drains for 0.2 s, to see the round trip without it
   idle     the classes leave a part of the capacity
