@@ -10,18 +10,22 @@ mod cni;
 mod congestion;
 mod connections;
 mod events;
+mod foreign;
 mod health;
 mod images;
 mod language;
 mod metrics;
 mod peer;
 mod socket;
+mod stream;
 mod tcp;
 mod tls;
 mod tries;
 
 #[cfg(test)]
 mod agree_tests;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tcp_tests;
 #[cfg(test)]
@@ -56,6 +60,7 @@ use body::{Asked, Body, EventsQuery, Name};
 use connections::Caller;
 pub use socket::Socket;
 pub(crate) use socket::admit;
+pub use stream::Stream;
 pub(crate) use tcp::Place;
 pub use tcp::Port;
 pub(crate) use tls::Pem;
@@ -67,13 +72,21 @@ const LOOP_TIMEOUT: Duration = Duration::from_secs(8);
 const DOCTOR_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answers requests until the future is dropped.
-pub async fn serve(listener: UnixListener, control: Control, images: Images, access: Access) -> Infallible {
-    connections::serve(listener, guarded(router(control, images), access)).await
+pub async fn serve(
+    listener: UnixListener,
+    control: Control,
+    images: Images,
+    stream: Stream,
+    access: Access,
+) -> Infallible {
+    let data = guarded(router(control, images, stream), access).layer(middleware::from_fn(foreign::gate));
+    connections::serve(listener, data).await
 }
 
 /// Answers requests for an image cache without an agent.
 pub(crate) async fn serve_images(listener: UnixListener, images: Images, access: Access) -> Infallible {
-    connections::serve(listener, guarded(images::alone(images), access)).await
+    let data = guarded(images::alone(images), access).layer(middleware::from_fn(foreign::gate));
+    connections::serve(listener, data).await
 }
 
 /// The routes, each open only to callers with its right.
@@ -84,7 +97,7 @@ fn guarded(router: Router, access: Access) -> Router {
         .method_not_allowed_fallback(bad_method)
 }
 
-fn router(control: Control, images: Images) -> Router {
+fn router(control: Control, images: Images, stream: Stream) -> Router {
     let measured = metrics::Measured { control: control.clone(), images: images.clone() };
     Router::new()
         .route("/v1/status", get(status))
@@ -107,6 +120,7 @@ fn router(control: Control, images: Images) -> Router {
         .route("/openapi.json", get(openapi))
         .route("/v1/events", get(events))
         .with_state(control.clone())
+        .merge(stream.router())
         .merge(cni::router(control.clone()))
         .merge(health::router(control.clone()))
         .merge(congestion::router(control.clone()))

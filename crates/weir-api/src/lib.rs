@@ -53,6 +53,7 @@
 //! | `GET /readyz` | | [`Ready`], with status 503 if the link is not divided as configured |
 //! | `GET /openapi.json` | | the description of all routes in OpenAPI 3.1 (`docs/openapi.json`) |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object per line, or server-sent events if `Accept` asks for `text/event-stream` |
+//! | `GET /v1/stream` | | the [`Status`] and all [`Class`]es each second, as server-sent events: `whole`, then each `patch` is a JSON Merge Patch to it |
 //!
 //! Agreements are documents of [`weir_agree`], in XML (WS-Agreement), JSON or TOML. `Content-Type`
 //! names the language of the request, `Accept` that of the answer.

@@ -13,7 +13,7 @@ use weir_agent::{
     config::Rights,
     control::{CongestionRequest, Request},
     images::Images,
-    server::{Access, Socket, serve},
+    server::{Access, Socket, Stream, serve},
 };
 use weir_api::{
     Activity, Actor, ActorKind, Capacity, ChangeKind, Check, Class, ClassKind, CongestionMoved,
@@ -421,8 +421,9 @@ impl FakeAgent {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let listener = socket.listener().unwrap();
+                    let stream = Stream::new(control.clone());
                     tokio::select! {
-                        never = serve(listener, control, Images::off(), Access::default()) => match never {},
+                        never = serve(listener, control, Images::off(), stream, Access::default()) => match never {},
                         () = answer(requests, events, &hostile) => {}
                     }
                 });

@@ -112,6 +112,16 @@ fn observation(api: &mut Builder) {
     .answers_text("text/event-stream", "Events.")
     .mentions::<Event>()
     .end();
+    api.route(
+        "GET",
+        "/v1/stream",
+        "read",
+        "The status and all classes each second: event `whole` has all, each later `patch` is a JSON Merge Patch to it.",
+    )
+    .answers_text("text/event-stream", "`{time_ms, status, classes}`; the keys of `classes` are `source:name`.")
+    .mentions::<Status>()
+    .mentions::<Class>()
+    .end();
     api.route("GET", "/metrics", "read", "Metrics of Prometheus, or of OpenMetrics by `Accept`.")
         .answers_text("text/plain", "Metrics.")
         .answers_text("application/openmetrics-text", "Metrics.")

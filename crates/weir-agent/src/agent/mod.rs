@@ -197,8 +197,10 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut events = images.events();
     agent.images = images.clone();
     agent.access = access.clone();
-    let port = tokio::spawn(agent.port.clone().serve(control.clone(), images.clone()));
-    let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), access));
+    let stream = server::Stream::new(control.clone());
+    let port = agent.port.clone().serve(control.clone(), images.clone(), stream.clone());
+    let port = tokio::spawn(port);
+    let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), stream, access));
 
     // SAFETY: `LinkEvents` owns its socket and always answers with the same descriptor. It is not taken
     // out of the `AsyncFd`.

@@ -47,7 +47,7 @@ impl Access {
 /// All routes with their rights. A route that is missing here answers no caller.
 ///
 /// With the right `own` a caller ends and renews the agreements that it made; those of others need `admin`.
-pub(super) const ROUTES: [(&str, &str, Right); 64] = [
+pub(super) const ROUTES: [(&str, &str, Right); 65] = [
     ("GET", "/v1/status", Read),
     ("GET", "/v1/classes", Read),
     ("GET", "/v1/classes/{name}", Read),
@@ -70,6 +70,7 @@ pub(super) const ROUTES: [(&str, &str, Right); 64] = [
     ("POST", "/v1/plan/configuration", Operate),
     ("GET", "/v1/export", Read),
     ("GET", "/v1/events", Read),
+    ("GET", "/v1/stream", Read),
     ("GET", "/metrics", Read),
     ("PUT", "/v1/cni", Operate),
     ("DELETE", "/v1/cni", Operate),
@@ -207,7 +208,7 @@ mod tests {
     use crate::{
         config,
         images::Images,
-        server::{guarded, peer::Peer, router},
+        server::{Stream, guarded, peer::Peer, router},
     };
 
     /// The status and the body of an answer to this user.
@@ -221,6 +222,12 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
+    /// All routes without an agent.
+    fn alone() -> axum::Router {
+        let control = mpsc::channel(1).0;
+        router(control.clone(), Images::off(), Stream::new(control))
+    }
+
     fn access() -> Access {
         let text = "read = [\"1001\"]\nown = [\"1002\"]\noperate = [\"1003\"]\nadmin = [\"1004\"]";
         Access::new(toml::from_str::<config::Access>(text).unwrap().rights().unwrap())
@@ -229,7 +236,7 @@ mod tests {
     #[tokio::test]
     async fn each_route_answers_those_who_have_its_right_and_no_one_else() {
         // No agent runs, so a request that passes gets that answer.
-        let router = guarded(router(mpsc::channel(1).0, Images::off()), access());
+        let router = guarded(alone(), access());
         let callers = [
             (1000, None),
             (1001, Some(Read)),
@@ -274,7 +281,7 @@ mod tests {
     #[tokio::test]
     async fn rights_change_with_the_configuration() {
         let (access, user) = (access(), Peer::made(1001, &[50]));
-        let router = guarded(router(mpsc::channel(1).0, Images::off()), access.clone());
+        let router = guarded(alone(), access.clone());
         assert_eq!(answer(&router, "PATCH", "/v1/policies", user.clone()).await.0, StatusCode::FORBIDDEN);
         access.set(toml::from_str::<config::Access>("operate = [\"@50\"]").unwrap().rights().unwrap());
         assert_ne!(answer(&router, "PATCH", "/v1/policies", user).await.0, StatusCode::FORBIDDEN);

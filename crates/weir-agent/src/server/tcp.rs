@@ -33,7 +33,7 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use super::{
-    Access, bad_method,
+    Access, Stream, bad_method,
     bearer::Bearers,
     connections::{REST, http, refusal},
     guarded, health,
@@ -109,8 +109,8 @@ impl Port {
     }
 
     /// Answers requests until the future is dropped.
-    pub async fn serve(self, control: Control, images: Images) {
-        let routes = Arc::new(Routes::new(control, images, self.bearers.clone()));
+    pub async fn serve(self, control: Control, images: Images, stream: Stream) {
+        let routes = Arc::new(Routes::new(control, images, stream, self.bearers.clone()));
         let mut wanted = self.wanted.subscribe();
         loop {
             let place = wanted.borrow_and_update().clone();
@@ -211,7 +211,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    pub(super) fn new(control: Control, images: Images, bearers: Bearers) -> Routes {
+    pub(super) fn new(control: Control, images: Images, stream: Stream, bearers: Bearers) -> Routes {
         let measured = Measured { control: control.clone(), images: images.clone() };
         let open = Router::new()
             .route("/metrics", get(metrics::metrics))
@@ -220,7 +220,7 @@ impl Routes {
             .fallback(unknown_route)
             .method_not_allowed_fallback(bad_method);
         // The right of a token is its scope; `[access]` is about users.
-        let all = guarded(super::router(control, images), Access::default());
+        let all = guarded(super::router(control, images, stream), Access::default());
         Routes { open, all, bearers, turn: Semaphore::new(1), answers: Semaphore::new(ANSWERS) }
     }
 

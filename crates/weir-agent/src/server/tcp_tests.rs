@@ -12,6 +12,7 @@ use weir_api::{Ready, Status};
 use weir_fake_agent as fake;
 
 use super::{
+    Stream,
     access::ROUTES,
     tcp::{MAX_HEAD, MAX_OF_ADDRESS, OPEN, Place, Port},
 };
@@ -51,7 +52,8 @@ fn serve(port: Port, status: Status) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (control, requests) = mpsc::channel(8);
-            tokio::join!(port.serve(control, Images::off()), answer(requests, status));
+            let stream = Stream::new(control.clone());
+            tokio::join!(port.serve(control, Images::off(), stream), answer(requests, status));
         });
     });
 }

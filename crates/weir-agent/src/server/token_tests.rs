@@ -26,6 +26,7 @@ use weir_api::{Status, TokenScope};
 use weir_fake_agent as fake;
 
 use super::{
+    Stream,
     access::{OF_PARTIES, ROUTES},
     bearer::Bearers,
     tcp::{OPEN, Place, Port, Routes},
@@ -71,9 +72,15 @@ async fn ask(routes: &Routes, request: &str, token: Option<&str>) -> Answered {
     ask_from(routes, HERE, true, request, token, "").await
 }
 
+/// Routes before the loop behind this channel.
+fn routes_before(control: crate::control::Control, tokens: &Tokens) -> Routes {
+    let stream = Stream::new(control.clone());
+    Routes::new(control, Images::off(), stream, Bearers::new(tokens.clone()))
+}
+
 /// Routes without an agent behind them. A request that passes gets that answer.
 fn routes(tokens: &Tokens) -> Routes {
-    Routes::new(mpsc::channel(1).0, Images::off(), Bearers::new(tokens.clone()))
+    routes_before(mpsc::channel(1).0, tokens)
 }
 
 #[tokio::test]
@@ -148,7 +155,9 @@ async fn guesses_are_slowed_down_and_counted_and_good_tokens_elsewhere_pass() {
     let tokens = Tokens::default();
     let secret = tokens.made("reader", TokenScope::Read, None);
     let bearers = Bearers::new(tokens.clone());
-    let routes = Routes::new(mpsc::channel(1).0, Images::off(), bearers.clone());
+    let control = mpsc::channel(1).0;
+    let stream = Stream::new(control.clone());
+    let routes = Routes::new(control, Images::off(), stream, bearers.clone());
     let from = IpAddr::from([192, 0, 2, 7]);
     let mut statuses = Vec::new();
     for n in 0..12 {
@@ -208,7 +217,7 @@ async fn a_party_sees_and_ends_its_own_agreements_and_no_others() {
     let [acme, other, heir] = [("a", "acme"), ("b", "other"), ("c", "acme")]
         .map(|(name, party)| tokens.made(name, TokenScope::Party, Some(party)));
     let (control, requests) = mpsc::channel(8);
-    let routes = Routes::new(control, Images::off(), Bearers::new(tokens.clone()));
+    let routes = routes_before(control, &tokens);
     let document = serde_json::to_string(&offer("web", 5)).unwrap();
     let test = async {
         let send = |token: String, body: String| {
@@ -341,7 +350,7 @@ async fn tls_answers_tokens_and_follows_its_files_and_a_bad_one_changes_nothing(
     };
     tokio::select! {
         () = test => {}
-        () = port.clone().serve(control, Images::off()) => unreachable!("the port serves on"),
+        () = port.clone().serve(control.clone(), Images::off(), Stream::new(control)) => unreachable!("the port serves on"),
         () = loop_of(requests, fake::status()) => unreachable!("the port holds the channel"),
     }
 }
