@@ -7,6 +7,7 @@
 #   make test-vm the tests that want another kernel or virtual time, under qemu
 #   make test-runtimes  classes of real Podman and containerd, and of a cluster's pods
 #   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
+#   make test-dashboard  the dashboard in headless Chromium (root)
 #   make test-kubernetes  pods of a real API server and scheduler, which Go builds (7 minutes)
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
 #   make lint    formatting, clippy, licences and advisories, documentation
@@ -55,7 +56,7 @@ VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single r
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -192,6 +193,10 @@ test-containerd: build-tests
 # Pods of a real API server and scheduler. Go builds both, for some minutes.
 test-kubernetes: build
 	scripts/test-kubernetes.sh
+
+# The dashboard in headless Chromium. CI leaves it out, because it would install Chromium.
+test-dashboard: build
+	scripts/test-dashboard.sh
 
 test-vm-matrix: build-tests release
 	scripts/install-deps.sh vm

@@ -90,7 +90,8 @@ def main() -> None:
     if unlicensed:
         sys.exit(f"bill-of-materials: no licence is named by {', '.join(unlicensed)}")
     sums = checksums()
-    libraries = native()
+    # The charts of the dashboard, which crates/weir-agent holds.
+    libraries = [*native(), ("uPlot", "MIT", "1.6.32")]
     bill = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -119,6 +120,8 @@ def main() -> None:
             if TEXTS.match(entry) and (root / entry).is_file():
                 text = (root / entry).read_text(encoding="utf-8", errors="replace").strip()
                 texts.setdefault(text, []).append(f"{package['name']} {package['version']} ({entry})")
+    charts = pathlib.Path("crates/weir-agent/dashboard/LICENSE.uplot").read_text(encoding="utf-8").strip()
+    texts.setdefault(charts, []).append("uPlot, the charts of the dashboard")
     for text, owners in texts.items():
         lines += ["", "=" * 78, "\n".join(owners), "-" * 78, text]
     (directory / "LICENSES").write_text("\n".join(lines) + "\n", encoding="utf-8")

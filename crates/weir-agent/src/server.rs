@@ -9,6 +9,7 @@ mod body;
 mod cni;
 mod congestion;
 mod connections;
+mod dashboard;
 mod events;
 mod foreign;
 mod health;
@@ -24,6 +25,8 @@ mod tries;
 
 #[cfg(test)]
 mod agree_tests;
+#[cfg(test)]
+mod dashboard_tests;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
@@ -80,7 +83,7 @@ pub async fn serve(
     access: Access,
 ) -> Infallible {
     let data = guarded(router(control, images, stream), access).layer(middleware::from_fn(foreign::gate));
-    connections::serve(listener, data).await
+    connections::serve(listener, data.merge(dashboard::router())).await
 }
 
 /// Answers requests for an image cache without an agent.

@@ -1,7 +1,7 @@
 //! The API over TCP, at `[api] listen`.
 //!
-//! Metrics, health and readiness answer each caller. They only read. All other routes need a token, which is taken over
-//! TLS and on loopback only.
+//! Metrics, health and readiness answer each caller, and so do the files of the dashboard. They only read. All other
+//! routes need a token, which is taken over TLS and on loopback only.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ use super::{
     Access, Stream, bad_method,
     bearer::Bearers,
     connections::{REST, http, refusal},
-    guarded, health,
+    dashboard, guarded, health,
     metrics::{self, Measured},
     tls::{Certificate, Pem},
     unknown_route,
@@ -217,10 +217,12 @@ impl Routes {
             .route("/metrics", get(metrics::metrics))
             .with_state(measured)
             .merge(health::router(control.clone()))
+            .merge(dashboard::router())
             .fallback(unknown_route)
             .method_not_allowed_fallback(bad_method);
         // The right of a token is its scope; `[access]` is about users.
-        let all = guarded(super::router(control, images, stream), Access::default());
+        let all =
+            guarded(super::router(control, images, stream), Access::default()).merge(dashboard::router());
         Routes { open, all, bearers, turn: Semaphore::new(1), answers: Semaphore::new(ANSWERS) }
     }
 
@@ -231,6 +233,10 @@ impl Routes {
         from: IpAddr,
         is_private: bool,
     ) -> Response {
+        let is_page = dashboard::has(request.uri().path());
+        if is_page && !is_private {
+            return dashboard::refusal();
+        }
         let (mut router, _turn) = match self.bearers.check(request.headers(), from, is_private) {
             Err(refusal) => return refusal,
             Ok(Some(caller)) => {
@@ -238,7 +244,7 @@ impl Routes {
                 (self.all.clone(), self.answers.acquire().await)
             }
             Ok(None) => {
-                let is_open = OPEN.contains(&request.uri().path());
+                let is_open = is_page || OPEN.contains(&request.uri().path());
                 if let Some(refusal) = self.bearers.missing(is_private).filter(|_| !is_open) {
                     return refusal;
                 }
