@@ -58,9 +58,10 @@ fn main() {
             "no clang found to compile the BPF programs: install clang-16 or later (`make deps`), or set CLANG"
         )
     };
-    // asm/types.h is under the multiarch directory on Debian and Ubuntu.
-    let multiarch =
-        format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default());
+    // asm/types.h is under the multiarch directory of this machine on Debian and Ubuntu. It is the same for all
+    // architectures, as are the programs but for byte order.
+    let host = env::var("HOST").expect("cargo sets HOST");
+    let multiarch = format!("/usr/include/{}", multiarch(&host));
     let mut args: Vec<OsString> =
         vec![format!("-I{multiarch}").into(), "-Isrc".into(), "-Wall".into(), "-Werror".into()];
     // The line information of a program names its sources. Builds in two directories give the same bytes.
@@ -121,4 +122,12 @@ fn main() {
         .collect();
     let list = format!("const OBJECTS: [(&str, &[u8]); {}] = [\n{list}];\n", OBJECTS.len() + PLAIN.len());
     std::fs::write(out.join("objects.rs"), list).expect("cargo's directory can be written to");
+}
+
+/// Debian's name of one of Rust's targets: `arm-linux-gnueabihf` of `armv7-unknown-linux-gnueabihf`.
+fn multiarch(target: &str) -> String {
+    let processor = target.split('-').next().unwrap_or_default();
+    let abi = target.rsplit('-').next().unwrap_or_default();
+    let processor = if processor.starts_with("arm") { "arm" } else { processor };
+    format!("{processor}-linux-{abi}")
 }

@@ -6,12 +6,13 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io::{self, Write},
+    num::NonZeroU64,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::PathBuf,
     sync::Arc,
 };
 
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use rustix::fs::{Advice, fadvise};
 use tokio::sync::broadcast;
 
 use super::{
@@ -58,8 +59,7 @@ impl Check {
     fn step(&mut self) -> io::Result<u64> {
         let advise = |file: &File, at: u64| {
             // Refused, it is a check of memory, which is better than none.
-            let at = i64::try_from(at).unwrap_or(i64::MAX);
-            let _ = posix_fadvise(file, at, READ as i64, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+            let _ = fadvise(file, at, NonZeroU64::new(READ as u64), Advice::DontNeed);
         };
         if self.is_of_disk {
             advise(&self.file, self.at);

@@ -349,9 +349,9 @@ impl Layout {
 
     /// The free space of the file system for this user, bytes.
     pub(super) fn free(&self) -> Result<u64, StoreError> {
-        let stat = nix::sys::statvfs::statvfs(&self.root)
-            .map_err(|errno| io_error("look at", &self.root)(errno.into()))?;
-        Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+        let stat =
+            rustix::fs::statvfs(&self.root).map_err(|errno| io_error("look at", &self.root)(errno.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
     /// All complete blobs, as (digest, path); what has another name than a digest's is left alone.

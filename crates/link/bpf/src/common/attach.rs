@@ -178,7 +178,8 @@ pub fn program_name(id: u32) -> Result<String, Errno> {
     let mut len = u32::try_from(size_of_val(&info)).unwrap_or(0);
     // SAFETY: the kernel writes at most `len` bytes, the size of `info`.
     check(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) })?;
-    let bytes: Vec<u8> = info.name.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
+    // A character of C has a sign on x86 and none on arm.
+    let bytes: Vec<u8> = info.name.iter().flat_map(|c| c.to_ne_bytes()).take_while(|&c| c != 0).collect();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

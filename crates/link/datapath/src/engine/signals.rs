@@ -1,5 +1,7 @@
 //! The link's queue and rate, as its own traffic tells them.
 
+use std::time::Duration;
+
 use nix::{
     errno::Errno,
     time::{ClockId, clock_gettime},
@@ -57,7 +59,7 @@ impl LinkSignals {
     /// The kernel's errno.
     pub fn read(&self) -> Result<(u64, SignalCounts), Errno> {
         let time = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
-        let nanos = time.tv_sec().cast_unsigned() * 1_000_000_000 + time.tv_nsec().cast_unsigned();
+        let nanos = u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX);
         Ok((nanos, self.programs.read(nanos)?))
     }
 

@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::{
+    fcntl::{FallocateFlags, fallocate},
+    libc::off_t,
+};
 use weir_api::HistoryRecord;
 
 use super::line::{self, MAX_LINE};
@@ -153,7 +156,9 @@ impl Files {
         if self.room.is_some_and(|room| room < RESERVED) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
-        let [from, count] = [*length, RESERVED].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        // It has 32 bits where pointers do.
+        let offset = |bytes| off_t::try_from(bytes).unwrap_or(off_t::MAX);
+        let (from, count) = (offset(*length), offset(RESERVED));
         match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, count) {
             // Not every file system can. The write says then whether there is room.
             Err(nix::Error::EOPNOTSUPP) | Ok(()) => Ok(()),
