@@ -5,6 +5,7 @@
 #   make test-all  also test-rest (other suites with real traffic, release builds) and test-vm
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel or virtual time, under qemu
+#   make test-arm64  the verifier, `weir doctor`, conformance and faults on a kernel of arm64, under qemu
 #   make test-runtimes  classes of real Podman and containerd, and of a cluster's pods
 #   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
 #   make test-dashboard  the dashboard in headless Chromium (root)
@@ -56,7 +57,7 @@ VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single r
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -203,6 +204,18 @@ test-vm-matrix: build-tests release
 	set -e; for kernel in $(VM_KERNELS); do \
 		$(VM) run --kernel $$kernel $(addprefix --test ,$(VM_MATRIX_TESTS)); \
 	done
+
+# On arm64, which CI leaves out for its time: the program that scripts/cross.sh builds, under qemu in virtual time.
+ARM64 = scripts/cross.sh arm64
+ARM64_TESTS := conformance:htb:: conformance:edt:: faults:htb:: faults:edt::
+test-arm64:
+	scripts/install-deps.sh build test vm cross
+	$(CARGO) build --locked -p weir-vm
+	$(ARM64) $(CARGO) build --profile dist --locked -p weir -p weir-fs --features weir-bpf/static
+	$(VM) exec --arch arm64 -- 'weir doctor'
+	$(VM) run --arch arm64 --test weir-bpf:verifier
+	$(VM) run --arch arm64 --timeout $(VM_TIMEOUT) --env WEIR_ENGINES=htb,edt $(BY_HAND:%=--skip %) \
+		$(ARM64_TESTS:%=--test weir-netns-tests:%)
 
 lint:
 	scripts/install-deps.sh build lint

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or later, as
-# root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml] [fuzz] [dist] [runtimes]
-# [dashboard]`; all but uml, fuzz, dist, runtimes and dashboard if none is named. Installed packages are left alone.
+# root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml] [fuzz] [dist] [cross] [runtimes]
+# [dashboard]`; all but uml, fuzz, dist, cross, runtimes and dashboard if none is named. Installed packages are left alone.
 set -eu
 
 say() { printf 'deps: %s\n' "$*"; }
@@ -51,13 +51,18 @@ for part in $wanted; do
     fuzz) add xz-utils ;;
     # A browser and the program that drives it.
     dashboard) add chromium nodejs npm iproute2 ;;
+    # Programs of arm64 and armhf: compilers, what fetches Debian's libraries (scripts/sysroot.sh), and qemu.
+    cross)
+        add debootstrap debian-archive-keyring binutils gcc-aarch64-linux-gnu gcc-arm-linux-gnueabihf
+        add qemu-system-arm qemu-user-static
+        ;;
     # Container runtimes beside Docker.
     runtimes) add podman runc containerd containernetworking-plugins slirp4netns lxc busybox-static iperf3 ;;
     # Packages and what judges them. nfpm needs Go, which scripts/nfpm.sh looks for.
     dist) add python3 binutils debootstrap lintian rpm xz-utils iproute2 util-linux ;;
     # systemd measures how exposed the units are.
     lint) add pkg-config libssl-dev systemd ;;
-    *) die "unknown part $part: build, test, vm, demo, lint, uml, fuzz, dist, runtimes or dashboard" ;;
+    *) die "unknown part $part: build, test, vm, demo, lint, uml, fuzz, dist, cross, runtimes or dashboard" ;;
     esac
 done
 

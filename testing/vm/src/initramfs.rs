@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::process::output;
+use crate::{arch::Arch, foreign::Foreign, process::output};
 
 /// Programs that must be there: by name, on `PATH` or in a directory of system programs.
 const PROGRAMS: [&str; 11] =
@@ -34,29 +34,40 @@ const EXTENSIONS: [&str; 3] = ["libxt_MASQUERADE.so", "libxt_conntrack.so", "lib
 #[derive(Debug, Default)]
 pub(crate) struct Initramfs {
     files: BTreeMap<String, (u32, Vec<u8>)>,
-    libraries: BTreeSet<PathBuf>,
+    /// Paths in the guest, and files here.
+    libraries: BTreeMap<String, PathBuf>,
+    /// Where programs come from; none: from this machine.
+    foreign: Option<Foreign>,
 }
 
 impl Initramfs {
     /// The tools: busybox with dash as the shell (busybox's own would take its applets `ip`
     /// and `tc` before the programs of these names), iproute2, traffic generators.
-    pub(crate) fn with_tools() -> Result<Initramfs> {
-        let mut root = Initramfs::default();
+    pub(crate) fn with_tools(arch: Arch) -> Result<Initramfs> {
+        let mut root = Initramfs { foreign: Foreign::of(arch)?, ..Initramfs::default() };
         for name in PROGRAMS {
-            let path = find(name).with_context(|| {
+            let path = root.find(name).with_context(|| {
                 format!("there is no {name} here: `scripts/install-deps.sh vm` installs it")
             })?;
             root.add_program(&path, &format!("usr/bin/{name}"))?;
         }
-        for (name, path) in MORE.iter().filter_map(|name| Some((name, find(name)?))) {
+        for (name, path) in MORE.iter().filter_map(|name| Some((name, root.find(name)?))).collect::<Vec<_>>()
+        {
             root.add_program(&path, &format!("usr/bin/{name}"))?;
         }
-        let extensions = Path::new("/usr/lib/x86_64-linux-gnu/xtables");
         for name in EXTENSIONS {
-            let path = extensions.join(name);
-            root.add_program(&path, &path.to_string_lossy())?;
+            let path = format!("/usr/lib/{}/xtables/{name}", arch.triplet());
+            let here = match &root.foreign {
+                None => PathBuf::from(&path),
+                Some(foreign) => foreign.resolve(Path::new(&path))?,
+            };
+            root.add_program(&here, &path)?;
         }
-        let applets = output(Command::new(find("busybox").context("just asked")?).arg("--list"))?;
+        let busybox = root.find("busybox").context("just asked")?;
+        let applets = match &root.foreign {
+            None => output(Command::new(busybox).arg("--list"))?,
+            Some(foreign) => foreign.output(&busybox, "--list")?,
+        };
         for applet in applets.lines() {
             let path = format!("usr/bin/{applet}");
             if !LINKS.iter().any(|(link, _)| *link == path) {
@@ -72,6 +83,10 @@ impl Initramfs {
         Ok(root)
     }
 
+    fn find(&self, name: &str) -> Option<PathBuf> {
+        self.foreign.as_ref().map_or_else(|| find(name), |foreign| foreign.find(name))
+    }
+
     /// A text file.
     pub(crate) fn add_text(&mut self, to: &str, text: &str) {
         self.add(to, 0o100_755, text.as_bytes().to_vec());
@@ -82,13 +97,19 @@ impl Initramfs {
         self.files.insert(to.trim_start_matches('/').to_owned(), (mode, content));
     }
 
-    /// A file of the host; if it is a program, with the libraries that it is linked to.
+    /// A file of this machine; if it is a program, with the libraries that it is linked to.
     pub(crate) fn add_program(&mut self, from: &Path, to: &str) -> Result<()> {
         let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
         if content.starts_with(b"\x7fELF") {
-            // Static programs make ldd fail: they have none.
-            let listed = output(Command::new("ldd").arg(from)).unwrap_or_default();
-            self.libraries.extend(libraries(&listed));
+            match &self.foreign {
+                // Static programs make ldd fail: they have none.
+                None => {
+                    let listed = output(Command::new("ldd").arg(from)).unwrap_or_default();
+                    let paths = libraries(&listed).into_iter();
+                    self.libraries.extend(paths.map(|path| (path.to_string_lossy().into_owned(), path)));
+                }
+                Some(foreign) => self.libraries.extend(foreign.libraries(from)?),
+            }
         }
         self.add(to, 0o100_755, content);
         Ok(())
@@ -96,9 +117,9 @@ impl Initramfs {
 
     /// The archive.
     pub(crate) fn pack(mut self) -> Result<Vec<u8>> {
-        for library in std::mem::take(&mut self.libraries) {
+        for (to, library) in std::mem::take(&mut self.libraries) {
             let content = fs::read(&library).with_context(|| format!("cannot read {}", library.display()))?;
-            self.add(&merged(&library), 0o100_755, content);
+            self.add(&merged(&to), 0o100_755, content);
         }
         let dirs: BTreeSet<String> = self
             .files
@@ -151,9 +172,8 @@ fn libraries(ldd: &str) -> Vec<PathBuf> {
 }
 
 /// Where a library is in the guest, whose /lib and /lib64 are links to those in /usr.
-fn merged(library: &Path) -> String {
-    let path = library.to_string_lossy();
-    let path = path.trim_start_matches('/');
+fn merged(library: &str) -> String {
+    let path = library.trim_start_matches('/');
     if path.starts_with("lib/") || path.starts_with("lib64/") {
         format!("usr/{path}")
     } else {
@@ -196,7 +216,7 @@ mod tests {
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
         let found = libraries(said);
         assert_eq!(found.len(), 2);
-        assert_eq!(merged(&found[0]), "usr/lib/x86_64-linux-gnu/libz.so.1");
-        assert_eq!(merged(&found[1]), "usr/lib64/ld-linux-x86-64.so.2");
+        assert_eq!(merged(&found[0].to_string_lossy()), "usr/lib/x86_64-linux-gnu/libz.so.1");
+        assert_eq!(merged(&found[1].to_string_lossy()), "usr/lib64/ld-linux-x86-64.so.2");
     }
 }

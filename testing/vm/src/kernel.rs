@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{output, run};
+use crate::{
+    arch::Arch,
+    process::{output, run},
+};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Parts of Debian's archive: how the address ends, and where it is if this machine's own apt does
@@ -54,6 +57,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) version: &'a str,
     /// How its version ends (`cloud-amd64`).
     pub(crate) flavour: &'a str,
+    /// Its packages are of this architecture.
+    pub(crate) arch: Arch,
 }
 
 /// The newest kernel of those that are asked for.
@@ -83,7 +88,7 @@ pub(crate) fn get(cache: &Path, wanted: &Wanted<'_>, update: bool) -> Result<Ker
 }
 
 fn fetch(cache: &Path, wanted: &Wanted<'_>) -> Result<Kernel> {
-    let apt = Apt::new(cache)?;
+    let apt = Apt::new(cache, wanted.arch)?;
     run(apt.get().args(["-qq", "update"]))?;
     let names = output(apt.cache().arg("pkgnames"))?;
     let candidates = candidates(&names, wanted);
@@ -204,12 +209,13 @@ struct Apt {
 }
 
 impl Apt {
-    fn new(cache: &Path) -> Result<Apt> {
+    fn new(cache: &Path, arch: Arch) -> Result<Apt> {
         ensure!(
             Path::new(KEYRING).is_file(),
             "{KEYRING} is missing: `apt-get install debian-archive-keyring`, or `scripts/install-deps.sh vm`"
         );
-        let root = cache.join("apt");
+        let arch = arch.name();
+        let root = cache.join(format!("apt-{arch}"));
         for dir in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(root.join(dir)).with_context(|| format!("cannot make {}", root.display()))?;
         }
@@ -219,7 +225,7 @@ impl Apt {
         let lines = SUITES.map(|((end, otherwise), suite)| {
             let own = known.lines().map(|uri| uri.trim_end_matches('/')).find(|uri| uri.ends_with(end));
             let uri = own.unwrap_or(otherwise);
-            format!("deb [arch=amd64 signed-by={KEYRING}] {uri} {suite} main\n")
+            format!("deb [arch={arch} signed-by={KEYRING}] {uri} {suite} main\n")
         });
         fs::write(root.join("sources.list"), lines.concat()).context("cannot write apt's sources")?;
         fs::write(root.join("status"), "").context("cannot write apt's status")?;
@@ -232,7 +238,9 @@ impl Apt {
             format!("Dir::State={at}/state"),
             format!("Dir::State::Status={at}/status"),
             format!("Dir::Cache={at}/cache"),
-            "APT::Architecture=amd64".to_owned(),
+            format!("APT::Architecture={arch}"),
+            // Else apt asks for the lists of all that dpkg knows here.
+            format!("APT::Architectures={arch}"),
             "APT::Sandbox::User=root".to_owned(),
             "Acquire::Languages=none".to_owned(),
         ];
@@ -270,7 +278,7 @@ mod tests {
         linux-image-6.12.117+deb12-amd64\nlinux-image-6.12.117+deb12-rt-amd64\n";
 
     fn newest(wanted: &str) -> Vec<String> {
-        let wanted = Wanted { version: wanted, flavour: "cloud-amd64" };
+        let wanted = Wanted { version: wanted, flavour: "cloud-amd64", arch: Arch::Amd64 };
         candidates(NAMES, &wanted).into_iter().next().expect("there is one").packages
     }
 
@@ -284,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_kernel_of_another_flavour_is_another_kernel() {
-        let of = |flavour| candidates(NAMES, &Wanted { version: "6.12", flavour });
+        let of = |flavour| candidates(NAMES, &Wanted { version: "6.12", flavour, arch: Arch::Amd64 });
         assert_eq!(of("amd64")[0].packages, ["linux-image-6.12.117+deb12-amd64"]);
         assert_eq!(of("amd64").len(), 1);
         assert_eq!(of("cloud-amd64").len(), 2);
@@ -295,6 +303,8 @@ mod tests {
         assert_eq!(newest("6.1"), ["linux-image-6.1.0-56-cloud-amd64"]);
         assert_eq!(newest("6.12"), ["linux-image-6.12.117+deb12-cloud-amd64"]);
         assert_eq!(newest("6.12.90"), ["linux-image-6.12.90+deb12-cloud-amd64"]);
-        assert!(candidates(NAMES, &Wanted { version: "5", flavour: "cloud-amd64" }).is_empty());
+        assert!(
+            candidates(NAMES, &Wanted { version: "5", flavour: "cloud-amd64", arch: Arch::Amd64 }).is_empty()
+        );
     }
 }

@@ -6,6 +6,8 @@
 //! weir-vm exec --file ./prog:/prog -- /prog --fast
 //! ```
 
+mod arch;
+mod foreign;
 mod initramfs;
 mod kernel;
 mod modules;
@@ -24,7 +26,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
-use crate::{initramfs::Initramfs, kernel::Kernel, tests_of::TestOf};
+use crate::{arch::Arch, initramfs::Initramfs, kernel::Kernel, tests_of::TestOf};
 
 #[derive(Debug, Parser)]
 #[command(name = "weir-vm", about = "Runs weir's tests, or any command, in another kernel under qemu")]
@@ -71,9 +73,16 @@ struct Guest {
     /// The newest kernel whose version begins so, as `6.12`; or `newest` of all.
     #[arg(long, default_value = "newest")]
     kernel: String,
-    /// Debian's build: `amd64` is larger and has drivers that `cloud-amd64` lacks, as PPP.
-    #[arg(long, default_value = "cloud-amd64")]
-    flavour: String,
+    /// Debian's name of the guest's architecture.
+    ///
+    /// For another architecture than this machine's, the tests and weir are built by scripts/cross.sh.
+    #[arg(long, default_value = "amd64")]
+    arch: Arch,
+    /// Debian's build, by default `cloud-amd64`, `cloud-arm64` or `armmp`.
+    ///
+    /// `amd64` is larger and has drivers that `cloud-amd64` lacks, as PPP.
+    #[arg(long)]
+    flavour: Option<String>,
     /// Ask Debian for a newer kernel now; else once a week.
     #[arg(long)]
     update: bool,
@@ -100,7 +109,8 @@ struct Guest {
 
 impl Guest {
     fn wanted(&self) -> kernel::Wanted<'_> {
-        kernel::Wanted { version: &self.kernel, flavour: &self.flavour }
+        let flavour = self.flavour.as_deref().unwrap_or_else(|| self.arch.flavour());
+        kernel::Wanted { version: &self.kernel, flavour, arch: self.arch }
     }
 }
 
@@ -125,15 +135,15 @@ fn go(cli: Cli) -> Result<ExitCode> {
                 [line] => line.clone(),
                 words => words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
             };
-            boot(&guest, Initramfs::with_tools()?, &job, false, false)
+            boot(&guest, Initramfs::with_tools(guest.arch)?, &job, false, false)
         }
         Verb::Run { guest, tests, skips, all } => {
-            let mut root = Initramfs::with_tools()?;
+            let mut root = Initramfs::with_tools(guest.arch)?;
             let mut job = String::from("code=0\n");
-            for (i, (test, path)) in tests.iter().zip(tests_of::build(&tests)?).enumerate() {
+            for (i, (test, path)) in tests.iter().zip(tests_of::build(guest.arch, &tests)?).enumerate() {
                 let to =
                     format!("tests/{i}-{}", path.file_name().context("a file has a name")?.to_string_lossy());
-                tests_of::add(&mut root, &path, &to)?;
+                tests_of::add(guest.arch, &mut root, &path, &to)?;
                 let mut words: Vec<String> = test.filter.iter().cloned().collect();
                 words.extend(skips.iter().flat_map(|skip| ["--skip".to_owned(), skip.clone()]));
                 let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
@@ -149,7 +159,7 @@ fn go(cli: Cli) -> Result<ExitCode> {
 fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -> Result<ExitCode> {
     let (begin, cache) = (Instant::now(), cache()?);
     let kernel = kernel::get(&cache, &guest.wanted(), guest.update)?;
-    if let Some(weir) = weir()? {
+    if let Some(weir) = weir(guest.arch)? {
         root.add_program(&weir, "usr/bin/weir")?;
         let lab = weir.with_file_name("weir-lab");
         if lab.is_file() {
@@ -167,8 +177,8 @@ fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -
     let archive = cache.join(format!("initramfs-{}", std::process::id()));
     fs::write(&archive, root.pack()?).with_context(|| format!("cannot write {}", archive.display()))?;
     let made = begin.elapsed();
-    let booted =
-        qemu::boot(&kernel, &archive, guest.memory, guest.processor, Duration::from_secs(guest.timeout));
+    let timeout = Duration::from_secs(guest.timeout);
+    let booted = qemu::boot(guest.arch, &kernel, &archive, guest.memory, guest.processor, timeout);
     let _ = fs::remove_file(&archive);
     let verdict = booted.with_context(|| format!("kernel {}", kernel.version))?;
     let mut faults = verdict.faults(tests);
@@ -214,17 +224,22 @@ fn cache() -> Result<PathBuf> {
 }
 
 fn target() -> PathBuf {
-    let ours = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let ours = || arch::workspace().join("target");
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(ours, PathBuf::from)
 }
 
-/// The program: `WEIR_BIN`, or what `cargo build --release -p weir` has built, if it has.
-fn weir() -> Result<Option<PathBuf>> {
+/// The program: `WEIR_BIN`, or what is built: by `cargo build --release -p weir`, or by `scripts/dist.sh` for another
+/// architecture.
+fn weir(arch: Arch) -> Result<Option<PathBuf>> {
     if let Some(path) = std::env::var_os("WEIR_BIN") {
         let path = PathBuf::from(path);
         anyhow::ensure!(path.is_file(), "WEIR_BIN is {}, which is not there", path.display());
         return Ok(Some(path));
     }
-    let built = target().join("release/weir");
+    let built = if Some(arch) == Arch::own() {
+        target().join("release/weir")
+    } else {
+        target().join(arch.name()).join(arch.target()).join("dist/weir")
+    };
     Ok(built.is_file().then_some(built))
 }

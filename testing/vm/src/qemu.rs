@@ -19,7 +19,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{kernel::Kernel, verdict::Verdict};
+use crate::{arch::Arch, kernel::Kernel, verdict::Verdict};
 
 /// The first kernel known to boot with instruction counting.
 const COUNTING_SINCE: [u64; 2] = [6, 12];
@@ -32,15 +32,16 @@ pub(crate) fn counts(kernel: &Kernel) -> bool {
 /// Boots, prints what the guest prints, and tells how it ended. qemu is gone afterwards, also
 /// if this process is killed.
 pub(crate) fn boot(
+    arch: Arch,
     kernel: &Kernel,
     initramfs: &Path,
     memory_mib: u32,
     processor: Option<usize>,
     timeout: Duration,
 ) -> Result<Verdict> {
-    let mut vm = Vm(command(kernel, initramfs, memory_mib, processor)
-        .spawn()
-        .context("cannot run qemu-system-x86_64: `scripts/install-deps.sh vm` installs it")?);
+    let mut vm = Vm(command(arch, kernel, initramfs, memory_mib, processor).spawn().with_context(|| {
+        format!("cannot run {}: `scripts/install-deps.sh vm cross` installs it", arch.qemu())
+    })?);
     let serial = vm.0.stdout.take().context("qemu's output is piped")?;
     let (send, lines) = mpsc::channel();
     let reader = thread::spawn(move || {
@@ -77,29 +78,35 @@ pub(crate) fn boot(
     Ok(verdict)
 }
 
-fn command(kernel: &Kernel, initramfs: &Path, memory_mib: u32, processor: Option<usize>) -> Command {
+fn command(
+    arch: Arch,
+    kernel: &Kernel,
+    initramfs: &Path,
+    memory_mib: u32,
+    processor: Option<usize>,
+) -> Command {
     // qemu is killed with this process, whatever ends it.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
     if let Some(processor) = processor.and_then(|index| nth(&allowed(), index)) {
         command.args(["taskset", "--cpu-list", &processor.to_string()]);
     }
-    command.arg("qemu-system-x86_64");
+    command.arg(arch.qemu());
     if counts(kernel) {
         command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-smp", "1"]);
         command.args(["-rtc", "base=2026-01-01,clock=vm"]);
     } else {
         command.args(["-accel", "tcg,thread=multi", "-smp", "2"]);
     }
-    // Random instructions would make runs differ. The other features only make the guest slower: SMAP ends a
-    // translated block at each access to user memory, and LA57 and PKU add to each page walk.
-    command.args(["-cpu", "max,-rdrand,-rdseed,-smap,-smep,-la57,-pku", "-m", &memory_mib.to_string()]);
+    command.args(arch.machine()).args(["-m", &memory_mib.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initramfs);
     // Warnings of the kernel are seen, and judged; notices are not. Zeroed pages cost instructions for nothing.
-    let line = "console=ttyS0 panic=-1 loglevel=5 mitigations=off nokaslr init_on_alloc=0 random.trust_cpu=off \
-                rdinit=/init";
-    command.args(["-append", line]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let line = format!(
+        "console={} panic=-1 loglevel=5 mitigations=off nokaslr init_on_alloc=0 random.trust_cpu=off rdinit=/init",
+        arch.console()
+    );
+    command.args(["-append", &line]).stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
 

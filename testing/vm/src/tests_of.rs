@@ -1,6 +1,7 @@
 //! Test executables of the workspace, built by cargo.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     str::FromStr,
@@ -9,7 +10,11 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::{initramfs::Initramfs, process};
+use crate::{
+    arch::{self, Arch},
+    initramfs::Initramfs,
+    process,
+};
 
 /// A test target of a package, perhaps only some of its tests: `weir-netns-tests:shares:nat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,11 +40,28 @@ impl FromStr for TestOf {
     }
 }
 
-/// Builds all tests of the workspace, with one set of features. Returns these ones, in their order.
-pub(crate) fn build(tests: &[TestOf]) -> Result<Vec<PathBuf>> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json"]);
-    cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).stderr(Stdio::inherit());
+/// Builds all tests of the workspace, with one set of features: for another architecture only these
+/// ones, static. Returns these tests, in their order.
+pub(crate) fn build(arch: Arch, tests: &[TestOf]) -> Result<Vec<PathBuf>> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut cargo;
+    if Some(arch) == Arch::own() {
+        cargo = Command::new(program);
+        cargo.args(["test", "--workspace"]);
+    } else {
+        cargo = Command::new("scripts/cross.sh");
+        cargo.arg(arch.name()).arg(program).arg("test");
+        let packages: BTreeSet<&str> = tests.iter().map(|test| test.package.as_str()).collect();
+        cargo.args(packages.iter().flat_map(|package| ["-p", package]));
+        for target in tests.iter().map(|test| test.target.as_str()).collect::<BTreeSet<_>>() {
+            match target {
+                "lib" => cargo.arg("--lib"),
+                target => cargo.args(["--test", target]),
+            };
+        }
+    }
+    cargo.args(["--locked", "--no-run", "--message-format=json"]);
+    cargo.current_dir(arch::workspace()).stderr(Stdio::inherit());
     let messages = process::output(&mut cargo)?;
     tests
         .iter()
@@ -76,12 +98,14 @@ fn is_of(id: &str, package: &str) -> bool {
 
 /// Puts a test into the guest, without its tables for debuggers, which are most of its size. Two guests may be
 /// built at once, so each copy has a directory of its own.
-pub(crate) fn add(root: &mut Initramfs, test: &Path, to: &str) -> Result<()> {
+pub(crate) fn add(arch: Arch, root: &mut Initramfs, test: &Path, to: &str) -> Result<()> {
     let stripped =
         tempfile::Builder::new().prefix("stripped").tempdir_in(test.parent().context("a test is a file")?);
     let stripped = stripped.context("cannot make a directory beside the test")?;
     let copy = stripped.path().join("test");
-    process::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&copy).arg(test))?;
+    let strip =
+        if Some(arch) == Arch::own() { "strip".to_owned() } else { format!("{}-strip", arch.triplet()) };
+    process::run(Command::new(strip).arg("--strip-debug").arg("-o").arg(&copy).arg(test))?;
     root.add_program(&copy, to)
 }
 
@@ -139,7 +163,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let test = dir.path().join("test");
         std::fs::copy("/bin/true", &test).unwrap();
-        let add_often = || (0..20).try_for_each(|_| add(&mut Initramfs::default(), &test, "test"));
+        let own = Arch::own().expect("guests of this architecture");
+        let add_often = || (0..20).try_for_each(|_| add(own, &mut Initramfs::default(), &test, "test"));
         std::thread::scope(|scope| {
             for guest in [0; 2].map(|_| scope.spawn(add_often)) {
                 guest.join().unwrap().unwrap();
