@@ -82,11 +82,11 @@ async function read() {
   }
 }
 
-/** Reads the stream for ever. `denied` asks for a token and waits for it. */
+/** Reads the stream until the page closes. `denied` asks for a token and waits for it. */
 export async function follow(denied) {
   for (;;) {
     try {
-      // A stream ends after a minute, and the next one begins at once.
+      // A stream ends after 50 s, and the next one begins at once.
       await read();
       continue;
     } catch (error) {

@@ -6,7 +6,7 @@ import { el, setText } from './dom.js';
 import { listen, live } from './live.js';
 import { rate, time } from './units.js';
 
-/** What an operator must know, the worst first: `[text, isBad]`. */
+/** The findings that an operator must know, the worst first: `[text, isBad]`. */
 export function findings({ status, classes }) {
   const found = [];
   if (status.config_error) found.push([`The configuration is refused, and the old one stays in force: ${status.config_error}`, true]);

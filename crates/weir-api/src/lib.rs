@@ -51,6 +51,8 @@
 //! | `GET /metrics` | | Prometheus' text format, or OpenMetrics if `Accept` prefers it |
 //! | `GET /healthz` | | [`Health`]: the agent's loop answers |
 //! | `GET /readyz` | | [`Ready`], with status 503 if the link is not divided as configured |
+//! | `GET /` | | the dashboard, HTML |
+//! | `GET /dashboard/{file}` | | a file of the dashboard, which holds no data and needs no token |
 //! | `GET /openapi.json` | | the description of all routes in OpenAPI 3.1 (`docs/openapi.json`) |
 //! | `GET /v1/events?follow=true` | | [`Event`]s, one JSON object per line, or server-sent events if `Accept` asks for `text/event-stream` |
 //! | `GET /v1/stream` | | the [`Status`] and all [`Class`]es each second, as server-sent events: `whole`, then each `patch` is a JSON Merge Patch to it |

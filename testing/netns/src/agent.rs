@@ -50,6 +50,12 @@ pub fn binary() -> PathBuf {
     })
 }
 
+/// Whether the program under test is a release. Speed and whole memory are those of optimised code.
+#[must_use]
+pub fn is_optimised() -> bool {
+    binary().components().any(|part| part.as_os_str() == "release")
+}
+
 /// The agent's configuration, as TOML; socket and state are put into a directory of its own.
 #[derive(Debug, Clone)]
 pub struct Config {

@@ -41,7 +41,7 @@ mod sockops;
 mod stream;
 mod users;
 
-pub use agent::{Agent, Config, Ran, binary};
+pub use agent::{Agent, Config, Ran, binary, is_optimised};
 pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title};
 pub use echo::{Echo, RoundTrips};
 pub use engines::{EngineBounds, EngineKind};

@@ -22,8 +22,8 @@ use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
 };
 use weir_netns_tests::{
-    Config, Echo, EngineBounds, EngineKind, Frames, Need, Node, Stream, binary, can_run, containers, drain,
-    measure_once,
+    Config, Echo, EngineBounds, EngineKind, Frames, Need, Node, Stream, can_run, containers, drain,
+    is_optimised, measure_once,
 };
 use weir_units::BitRate;
 
@@ -37,10 +37,6 @@ fn node() -> Node {
 
 fn wide(node: &Node) -> Config {
     node.config().engine(EngineKind::User).capacity(WIDE)
-}
-
-fn is_optimised() -> bool {
-    binary().components().any(|part| part.as_os_str() == "release")
 }
 
 /// Time on processors of a process's threads; of those called so, if a name is given.

@@ -57,7 +57,7 @@ impl Foreign {
         bail!("{} is a circle of links in {}", path.display(), self.root.display())
     }
 
-    /// What a program needs beside itself: paths in the guest, and the files here.
+    /// A program needs these beside itself: paths in the guest, and the files here.
     pub(crate) fn libraries(&self, program: &Path) -> Result<BTreeMap<String, PathBuf>> {
         let mut found = BTreeMap::new();
         let mut waiting = vec![program.to_owned()];
