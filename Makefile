@@ -156,7 +156,7 @@ rest-alone: build-rest
 build-rest: build-program
 	scripts/install-deps.sh test
 
-build-program: $(if $(filter $(WEIR),$(PROGRAM)),release,build)
+build-program: $(if $(filter $(WEIR),$(PROGRAM)),release,build-tests)
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.
