@@ -2,7 +2,8 @@
 # Unpacks Debian 12 of another architecture, and prints its directory: the static libraries that scripts/cross.sh links,
 # and the programs of the guests of `weir-vm --arch`. Nothing of it runs here or changes this machine's packages.
 #   scripts/sysroot.sh arm64|armhf
-# Its `cc` compiles and links for it. It is fetched once, and again once the list below has changed (WEIR_UPDATE=1: now). WEIR_MIRROR names a mirror.
+# Its `cc` compiles and links for it. It is fetched once, and again once the list below has changed (WEIR_UPDATE=1: now). WEIR_MIRROR
+# names a mirror; else it is apt's, or debootstrap's own.
 set -euo pipefail
 arch=$1
 case $arch in
@@ -13,7 +14,6 @@ esac
 suite=bookworm
 packages=libc6-dev,libelf-dev,zlib1g-dev,busybox,dash,bash,iproute2,ethtool,iperf3,iputils-ping,iptables,wireguard-tools,util-linux
 mirror=${WEIR_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | sed 's,/$,,' | grep '/debian$' | head -n 1 || true)}
-: "${mirror:=http://deb.debian.org/debian}"
 
 parent=${XDG_CACHE_HOME:-$HOME/.cache}/weir/sysroot
 list=$(sha256sum <<<"$packages" | cut -c1-8)
@@ -29,8 +29,8 @@ if [ ! -d "$root" ] || [ "${WEIR_UPDATE:-}" = 1 ]; then
 	[ "$(id -u)" = 0 ] || { echo "sysroot: must be root, for debootstrap" >&2; exit 1; }
 	fetched=$(mktemp -d "$parent/fetched.XXXXXX")
 	trap 'rm -rf "$fetched"' EXIT
-	echo "sysroot: fetching Debian $suite of $arch from $mirror" >&2
-	debootstrap --foreign --variant=minbase --arch="$arch" --include="$packages" "$suite" "$fetched/all" "$mirror" \
+	echo "sysroot: fetching Debian $suite of $arch from ${mirror:-the mirror of debootstrap}" >&2
+	debootstrap --foreign --variant=minbase --arch="$arch" --include="$packages" "$suite" "$fetched/all" ${mirror:+"$mirror"} \
 		>"$fetched/log" || { cat "$fetched/log" >&2; exit 1; }
 	mkdir "$fetched/root"
 	for directory in bin sbin lib; do
