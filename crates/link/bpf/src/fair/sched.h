@@ -9,7 +9,7 @@
  * start tag all the same: so a floor counts towards the share, which is water-filling exactly.
  *
  * A class that its floor lifts above its share is always served ahead of its turn, and its tag
- * runs away from v. It may run no further ahead than v has come in the last 50 to 100 ms, or it
+ * runs away from v. It may run no further ahead than v has come in the last 25 to 50 ms, or it
  * would pay for all of that when others have gone: with its share above its floor, v comes up in
  * that time. But v moves in steps, of seconds where only light classes take turns: what counts is
  * how far the tag is ahead of the next step. Then a lifted class never has a turn, as its floor is
@@ -26,7 +26,7 @@
 #define CEIL_HELD_NS (200 * MS)  /* ... by one that its ceiling had held back before */
 #define CEIL_WAKE_NS (5 * MS)    /* and by one that slept */
 #define EXACT_WAKE_NS MS         /* but not if its floor is its ceiling */
-#define LEAD_NS (50 * MS)        /* a floor's lead over the turns, at their pace */
+#define LEAD_NS (25 * MS)        /* a floor's lead over the turns, at their pace */
 #define LARGEST 262144           /* bytes; clocks further ahead than this takes are wrong */
 #define AGAIN_NS 100000          /* comes back to work that one dequeue did not finish */
 
