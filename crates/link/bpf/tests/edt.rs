@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{Edt, EdtClass, EdtLink, EdtRule, Tried};
+use weir_bpf::{Edt, EdtClass, EdtLink, EdtRule, Tried, attach};
 use weir_testkit::measure_once;
 
 const SHOT: i32 = 2;
@@ -333,7 +333,7 @@ fn tcp_waits_for_a_second_at_the_most_and_others_for_a_socket_s_worth() {
 
 #[test]
 fn share_of_a_class_behind_slow_stamps_is_the_others_meanwhile() {
-    let Some(mut link) = Link::new(&[(A, policy(9, 0, 5_000)), (B, policy(1, 0, CAPACITY))], &[]) else {
+    let Some(link) = Link::new(&[(A, policy(9, 0, 5_000)), (B, policy(1, 0, CAPACITY))], &[]) else {
         return;
     };
     // 0.3 s each, and a policy that gives it nine tenths behind them.
@@ -346,8 +346,25 @@ fn share_of_a_class_behind_slow_stamps_is_the_others_meanwhile() {
 }
 
 #[test]
+fn program_of_the_next_agent_goes_on_where_the_last_one_stopped() {
+    let Some(mut link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
+        return;
+    };
+    let senders = [(A, Sender::Steady(CAPACITY / 5)), (B, Sender::Greedy(50_000))];
+    // It is ready before the other one stops, as at a device.
+    let next = Edt::load(attach::program_id(&link.edt.program()).ok()).unwrap();
+    link.run(&senders, Duration::from_millis(400));
+    let before = link.class(B);
+    link.edt = next;
+    assert_eq!(link.class(B).bytes, before.bytes);
+    link.run(&senders, Duration::from_millis(25));
+    let (was, is) = (before.rate as f64, link.class(B).rate as f64);
+    assert!((is / was - 1.0).abs() < 0.05, "from {was:.0} to {is:.0} bytes per second");
+}
+
+#[test]
 fn who_had_to_wait_for_a_moment_is_kept_no_more_than_it_then_sends() {
-    let Some(mut link) = Link::new(&[(A, policy(9, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
+    let Some(link) = Link::new(&[(A, policy(9, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
         return;
     };
     let other = [(B, Sender::Greedy(30_000))];
@@ -377,7 +394,7 @@ fn who_had_to_wait_for_a_moment_is_kept_no_more_than_it_then_sends() {
 
 #[test]
 fn demand_in_super_packets_is_kept_between_divisions() {
-    let Some(mut link) = Link::new(&[(A, policy(9, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
+    let Some(link) = Link::new(&[(A, policy(9, 0, CAPACITY)), (B, policy(1, 0, CAPACITY))], &[]) else {
         return;
     };
     const PIECE: u32 = 3_000;
@@ -404,7 +421,7 @@ fn demand_in_super_packets_is_kept_between_divisions() {
 
 #[test]
 fn what_comes_right_after_a_policy_was_changed_leaves_at_its_rate() {
-    let Some(mut link) = Link::new(&[(A, policy(1, 0, 5_000))], &[]) else { return };
+    let Some(link) = Link::new(&[(A, policy(1, 0, 5_000))], &[]) else { return };
     let ahead = |link: &Link| link.class(A).clock.saturating_sub(now()) / MS;
     let send = |link: &Link, packets: u32| {
         assert!((0..packets).all(|_| link.send(0x1_0010, PACKET).0.verdict == NEXT));
@@ -421,7 +438,7 @@ fn what_comes_right_after_a_policy_was_changed_leaves_at_its_rate() {
 
 #[test]
 fn the_link_is_divided_however_far_off_somebody_says_that_its_time_is() {
-    let Some(mut link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(3, 0, CAPACITY))], &[]) else {
+    let Some(link) = Link::new(&[(A, policy(1, 0, CAPACITY)), (B, policy(3, 0, CAPACITY))], &[]) else {
         return;
     };
     let both = [(A, Sender::Greedy(30_000)), (B, Sender::Greedy(30_000))];

@@ -3,7 +3,8 @@
 #ifndef WEIR_EDT_H
 #define WEIR_EDT_H
 
-#define WEIR_EDT_LAYOUT 5     /* of what follows; an agent takes over only its own */
+/* Of what follows, and of the variables of edt.bpf.c and fill.h. An agent takes over only its own. */
+#define WEIR_EDT_LAYOUT 5
 #define WEIR_EDT_CLASSES 4096 /* minors below this */
 #define WEIR_EDT_GROUPS 1024  /* numbers 1 and up */
 #define WEIR_EDT_MAJOR 1

@@ -1,5 +1,5 @@
 use std::{
-    mem::MaybeUninit,
+    mem::{MaybeUninit, offset_of},
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
 };
 
@@ -8,12 +8,13 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
-use self::skeleton::{EdtSkel, EdtSkelBuilder, OpenEdtSkel};
+use self::skeleton::{EdtSkel, EdtSkelBuilder, OpenEdtSkel, types::bss};
 use crate::{
     Error,
     common::{
         attach,
         entries::{u32_at, u64_at},
+        mapped::Mapped,
     },
 };
 
@@ -152,6 +153,8 @@ impl EdtClass {
 /// Dropping it leaves the attached program, and the maps it uses, in the kernel.
 pub struct Edt {
     skeleton: EdtSkel<'static>,
+    /// The program's variables. The skeleton's own view of them is not the kernel's if they are inherited.
+    variables: Mapped,
 }
 
 impl Edt {
@@ -167,8 +170,8 @@ impl Edt {
     pub const CONTROL: u32 = 3;
 
     /// Loads the program; nothing is attached yet. Given the id of one that an earlier agent
-    /// left, the new one goes on with its maps, clocks and counters included, if their layout
-    /// is this version's.
+    /// left, the new one goes on with its maps and variables, if their layout is this version's:
+    /// with clocks, counters, the time of the last division, the link's account and the flows that wait.
     ///
     /// # Errors
     /// [`Error`] with libbpf's reason: kernels before 5.18 lack `bpf_skb_set_tstamp`.
@@ -177,16 +180,23 @@ impl Edt {
             |source| Error { what: "load the program of departure times (needs kernel 5.18)", source };
         // libbpf's own lines would go to stderr in its format; the error carries the reason.
         libbpf_rs::set_print(None);
-        if let Some(id) = successor_of
-            && let Some(maps) = Inherited::from(id)
-            && let Ok(mut open) = open()
-            && maps.give(&mut open).is_ok()
-            && let Ok(skeleton) = open.load()
-        {
-            return Ok(Edt { skeleton });
+        let inherit = |id: u32| {
+            let mut open = open().ok()?;
+            Inherited::from(id, open.maps.bss.value_size())?.give(&mut open).ok()?;
+            Edt::of(open).ok()
+        };
+        match successor_of.and_then(inherit) {
+            Some(edt) => Ok(edt),
+            None => open().and_then(Edt::of).map_err(error),
         }
-        let skeleton = open().and_then(OpenEdtSkel::load).map_err(error)?;
-        Ok(Edt { skeleton })
+    }
+
+    fn of(open: OpenEdtSkel<'static>) -> Result<Edt, libbpf_rs::Error> {
+        let skeleton = open.load()?;
+        let bytes = skeleton.maps.bss.value_size() as usize;
+        let variables = Mapped::of(&skeleton.maps.bss, bytes)
+            .map_err(|errno| libbpf_rs::Error::from_raw_os_error(errno as i32))?;
+        Ok(Edt { skeleton, variables })
     }
 
     /// The program.
@@ -257,16 +267,14 @@ impl Edt {
 
     /// Lets the next packet divide the link, by the last written policies. Until then packets, of
     /// which a sender may have a window's, are stamped at the earlier rates.
-    pub fn divide_anew(&mut self) {
+    pub fn divide_anew(&self) {
         self.divide_at(0);
     }
 
     /// Lets no packet divide the link before this time, `CLOCK_MONOTONIC`, ns, as the program
     /// itself does. A time that is more than a second ahead counts for nothing. For tests.
-    pub fn divide_at(&mut self, time: u64) {
-        if let Some(shared) = self.skeleton.maps.bss_data.as_mut() {
-            shared.weir_edt_next = time;
-        }
+    pub fn divide_at(&self, time: u64) {
+        self.variables.write(offset_of!(bss, weir_edt_next) / size_of::<u64>(), time);
     }
 
     /// Sets a class's clock and counters back, for a new class of this minor.
@@ -334,10 +342,12 @@ struct Inherited {
     rules: MapHandle,
     groups: MapHandle,
     clocks: MapHandle,
+    variables: MapHandle,
 }
 
 impl Inherited {
-    fn from(program: u32) -> Option<Inherited> {
+    /// None if they are not those of this version, whose variables take so many bytes.
+    fn from(program: u32, variables: u32) -> Option<Inherited> {
         let maps: Vec<MapHandle> = attach::program_maps(program)
             .ok()?
             .into_iter()
@@ -356,6 +366,7 @@ impl Inherited {
             rules: find("weir_edt_rules", RULE, Edt::CLASSES)?,
             groups: find("weir_edt_groups", RULE, Edt::GROUPS)?,
             clocks: find("weir_edt_clocks", CLASS, Edt::CLASSES)?,
+            variables: find("edt_bpf.bss", variables as usize, 1)?,
         };
         let link = found.link.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
         (u32_at(&link, 8) == LAYOUT).then_some(found)
@@ -366,7 +377,8 @@ impl Inherited {
         reuse(&mut open.maps.weir_edt_link, &self.link)?;
         reuse(&mut open.maps.weir_edt_rules, &self.rules)?;
         reuse(&mut open.maps.weir_edt_groups, &self.groups)?;
-        reuse(&mut open.maps.weir_edt_clocks, &self.clocks)
+        reuse(&mut open.maps.weir_edt_clocks, &self.clocks)?;
+        reuse(&mut open.maps.bss, &self.variables)
     }
 }
 
