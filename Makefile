@@ -32,11 +32,13 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 WEIR := target/release/weir
+# The program that guests and the suites of test-rest run. CI has its debug build here, and saves five minutes.
+PROGRAM ?= $(WEIR)
 VM := target/debug/weir-vm
 # What runs in the newest kernel, in two guests at once; and in each of several, of which 6.1 knows no virtual time.
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
-VM_RUN = $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
+VM_RUN = WEIR_BIN=$(CURDIR)/$(PROGRAM) $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto weir-netns-tests:autorate:edt:: \
 	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
@@ -55,7 +57,7 @@ VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single r
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest test-dashboard test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -87,7 +89,7 @@ SHORT := active api auto autorate bad_input capacity change cni congestion_rules
 BESIDE_GUESTS := api bad_input congestion_rules drift images input plan socket state
 REST_BESIDE_GUESTS := congestion export fs in_place pacing shares
 DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
-RELEASE_RUN = WEIR_BIN=$(CURDIR)/$(WEIR) scripts/test-netns.sh
+REST_RUN = WEIR_BIN=$(CURDIR)/$(PROGRAM) scripts/test-netns.sh
 SUITES := lib $(basename $(notdir $(wildcard testing/netns/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard testing/netns/tests/*/main.rs))))
 
 # Suites of container runtimes, which are packages of their own, and of the pods of an API server.
@@ -140,19 +142,21 @@ test-speed:
 	scripts/test-speed.sh
 
 rest-beside-guests: build-rest
-	WEIR_ENGINES=htb WEIR_REPORT=rest-beside WEIR_TESTS="$(REST_BESIDE_GUESTS)" $(RELEASE_RUN)
+	WEIR_ENGINES=htb WEIR_REPORT=rest-beside WEIR_TESTS="$(REST_BESIDE_GUESTS)" $(REST_RUN)
 
 rest-alone: build-rest
-	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(filter-out $(REST_BESIDE_GUESTS),$(REST))" $(RELEASE_RUN) \
+	WEIR_ENGINES=htb WEIR_REPORT=rest WEIR_TESTS="$(filter-out $(REST_BESIDE_GUESTS),$(REST))" $(REST_RUN) \
 		$(addprefix --skip ,$(NOT_YET)) --skip frames_leave
-	WEIR_ENGINES=user WEIR_TESTS="faults forwarder latency user" $(RELEASE_RUN) user:: forwarder its_thread \
+	WEIR_ENGINES=user WEIR_TESTS="faults forwarder latency user" $(REST_RUN) user:: forwarder its_thread \
 		datagrams --skip super_packets --skip processor_of --skip killed_forwarder
 	@scripts/test-report.sh "$(NOT_YET)," "the takeover, a killed forwarder and most suites of engine user (docs/limits.md)," \
 		"what make test-vm runs," $(LEFT_OUT) "bpf-credit and pacing in most suites of all engines"
 
-# The release builds that test-rest runs.
-build-rest: release
+# What test-rest runs.
+build-rest: build-program
 	scripts/install-deps.sh test
+
+build-program: $(if $(filter $(WEIR),$(PROGRAM)),release,build-tests)
 
 # What needs the kernel that uml-kernel builds, which takes longer than CI has: elsewhere it is skipped, as
 # said. Then the same links in virtual and in real time, side by side.
@@ -167,7 +171,7 @@ test-uml: build
 		weir-lab-results/wires/ecc-real/result.json
 
 # What needs a kernel that may not be this one, or virtual time: under qemu, for ten minutes.
-test-vm: build-tests release
+test-vm: build-tests build-program
 	scripts/install-deps.sh vm
 	$(VM) fetch
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target vm-of-bpf-and-edt vm-of-htb
@@ -222,9 +226,9 @@ lint:
 	scripts/unit-security.sh
 
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
-conformance: release
+conformance: build-program
 	scripts/install-deps.sh test
-	scripts/oci-conformance.sh
+	WEIR_BIN=$(PROGRAM) scripts/oci-conformance.sh
 
 # Built in a directory of its own, as all that it depends on is built anew.
 loom:
