@@ -170,8 +170,9 @@ impl Edt {
     pub const CONTROL: u32 = 3;
 
     /// Loads the program; nothing is attached yet. Given the id of one that an earlier agent
-    /// left, the new one goes on with its maps and variables, if their layout is this version's:
-    /// with clocks, counters, the time of the last division, the link's account and the flows that wait.
+    /// left, the new one goes on with its maps and variables, if their layout is this version's.
+    /// They hold clocks, counters, the time of the last division, the link's account and the
+    /// flows that wait.
     ///
     /// # Errors
     /// [`Error`] with libbpf's reason: kernels before 5.18 lack `bpf_skb_set_tstamp`.
@@ -346,7 +347,7 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// None if they are not those of this version, whose variables take so many bytes.
+    /// None if they are not this version's: its variables take so many bytes.
     fn from(program: u32, variables: u32) -> Option<Inherited> {
         let maps: Vec<MapHandle> = attach::program_maps(program)
             .ok()?
