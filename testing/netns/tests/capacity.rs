@@ -2,6 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
+use weir_agree::{Document, Language, Offer};
 use weir_api::{EventKind, LinkView, Plan};
 use weir_netlab::{
     topology::{Family, Mode, Spec},
@@ -67,6 +68,45 @@ fn capacity_set_under_load_holds_and_suspends_the_latest_promise() {
     node.weir(&["link", "reset"]);
     assert_eq!(floors(&node), [mbit(30), mbit(25)]);
     of_link("reset", CAPACITY.as_mbit());
+}
+
+#[test]
+fn older_agreement_keeps_its_minimum_when_the_capacity_falls() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(2), ..Spec::default() });
+    let config = node.config().sections("[agreements]\n").awaiting(&[node.name("C1"), node.name("C2")]);
+    node.start(&config);
+    // The older one is the second by name.
+    for (label, min) in [("C2", "30mbit"), ("C1", "40mbit")] {
+        let text = format!(
+            r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{}"}},
+                "terms":{{"min":"{min}","max":"80mbit"}}}}"#,
+            node.name(label)
+        );
+        let offer: Offer = Offer::read(&text, Language::Json).expect("it is an offer");
+        node.client().offer(&offer).expect("it fits");
+        sleep(Duration::from_millis(5));
+    }
+    assert_eq!(floors(&node), [mbit(40), mbit(30)]);
+    let server = node.topology.server_address(Family::V4);
+    let send = |label| Stream::udp(node.netns(label), node.topology.srv(), server, Rate::Unlimited);
+    let streams = ["C1", "C2"].map(send);
+    node.weir(&["link", "set", "capacity=35mbit"]);
+    sleep(SETTLES);
+    assert_eq!(floors(&node), [None, mbit(30)]);
+    let got = measure_once(|| Stream::goodputs(&streams.each_ref(), MEASURED)[1], |got| *got >= 28.0);
+    println!("the older one has {got:.2} of 30 Mbit/s");
+    assert!(got >= 28.0, "the older one has {got:.2} of 30 Mbit/s");
+    let why =
+        "its minimum of 40mbit is not promised: the capacity has fallen, and older agreements leave 5mbit";
+    for shown in [node.weir(&["link"]), node.weir(&["status"]), node.weir(&["ps"])] {
+        assert!(shown.contains(why), "{shown}");
+    }
+    node.weir(&["link", "reset"]);
+    sleep(SETTLES);
+    assert_eq!(floors(&node), [mbit(40), mbit(30)], "it comes back with the capacity");
 }
 
 #[test]

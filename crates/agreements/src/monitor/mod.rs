@@ -33,6 +33,8 @@ pub struct Conditions {
     pub engine_fault: bool,
     /// The link is down, or its own queue keeps packets waiting or drops them.
     pub link_full: bool,
+    /// The capacity is less than what is promised, and this promise is not enforced.
+    pub suspended: bool,
     /// The configured capacity of the link.
     pub capacity: BitRate,
     /// The bytes that left by it in all.
@@ -108,6 +110,7 @@ impl Second {
         let (all, one) = (&mut self.conditions, &look.conditions);
         all.engine_fault |= one.engine_fault;
         all.link_full |= one.link_full;
+        all.suspended |= one.suspended;
         all.capacity = all.capacity.max(one.capacity);
         all.carried.0 = all.carried.0.saturating_add(one.carried.0);
         all.bypassed.0 = all.bypassed.0.saturating_add(one.bypassed.0);
@@ -133,11 +136,13 @@ impl Second {
 
     /// The likeliest reason for a shortfall.
     fn cause(&self, lacking: Bytes) -> Cause {
-        let Conditions { engine_fault, link_full, capacity, carried, bypassed } = self.conditions;
+        let Conditions { engine_fault, link_full, suspended, capacity, carried, bypassed } = self.conditions;
         // Super-packets' headers are not in an interface's counters.
         let slower = carried.0 < capacity.bytes_in(self.time).0 / 10 * 9;
         if engine_fault {
             Cause::EngineFault
+        } else if suspended {
+            Cause::LinkSlower
         } else if bypassed.0 >= lacking.0 / 2 && bypassed.0 > carried.0 / 10 {
             Cause::HostTraffic
         } else if link_full && slower {

@@ -75,6 +75,7 @@ fn the_cause_is_what_was_seen() {
         (Conditions { bypassed: Bytes(500_000), ..good() }, Cause::HostTraffic),
         (Conditions { link_full: true, carried: Bytes(500_000), ..good() }, Cause::LinkSlower),
         // A link that carries what it should is not slow, however full it is.
+        (Conditions { suspended: true, bypassed: Bytes(500_000), ..good() }, Cause::LinkSlower),
         (Conditions { link_full: true, ..good() }, Cause::Unknown),
         (good(), Cause::Unknown),
     ];

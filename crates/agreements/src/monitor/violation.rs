@@ -10,7 +10,8 @@ use crate::Utc;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// The link carries less than it is configured to: its own queue was full.
+    /// The link carries less than it is configured to: its own queue was full, or its capacity fell below
+    /// what is promised.
     LinkSlower,
     /// The engine could not hold the division, or another process had altered it.
     EngineFault,

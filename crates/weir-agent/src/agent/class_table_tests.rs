@@ -272,6 +272,7 @@ fn the_control_class_cannot_be_changed_and_does_not_use_up_promises() {
 
 fn agreed(container: &str, min: u64, max: u64) -> Agreed {
     Agreed {
+        suspended: None,
         id: weir_agree::Name::new(&format!("a-{container}")).unwrap(),
         selector: weir_agree::Selector::service(&weir_agree::Name::new(container).unwrap()),
         weight: None,

@@ -307,6 +307,7 @@ mod tests {
         let mut table = ClassTable::new(config, set, minors, ledger, weir_units::BitRate::ZERO);
         // Each prefix length is a kind of its own.
         let agreed = (1..=80).map(|len| Agreed {
+            suspended: None,
             id: weir_agree::Name::new(&format!("a-{len}")).unwrap(),
             selector: weir_agree::Selector {
                 subnet: Some(format!("fd00::/{len}").parse::<ipnet::IpNet>().unwrap().trunc()),

@@ -117,7 +117,7 @@ impl Agent {
                 intervals.push(Interval {
                     id: id.clone(),
                     class: key.clone(),
-                    guarantee: entry.effective.policy.floor(),
+                    guarantee: self.classes.agreed(id).map_or(BitRate::ZERO, |agreed| agreed.min),
                     demand: followed.estimator.demand(),
                     delivered: Bytes(bytes.saturating_sub(old.bytes)),
                     time: now.monotonic.since(old.at),

@@ -487,7 +487,8 @@ impl Agreements {
         }
     }
 
-    /// The agreements to enforce now.
+    /// The agreements to enforce now. Where the capacity is less than all their minima, the oldest have
+    /// theirs, and the others are suspended until they fit again.
     pub(crate) fn in_force(&self, now: Utc) -> Vec<Agreed> {
         let agreed = |f: weir_agree::InForce<'_>| Agreed {
             id: f.id.clone(),
@@ -495,9 +496,21 @@ impl Agreements {
             weight: (f.share == Share::Weighted).then_some(f.weight),
             min: f.min,
             max: f.max,
+            suspended: None,
             limited_until: f.limited_until,
         };
-        self.ledger.in_force(now).into_iter().map(agreed).collect()
+        let mut all: Vec<Agreed> = self.ledger.in_force(now).into_iter().map(agreed).collect();
+        let mut by_age: Vec<&mut Agreed> = all.iter_mut().collect();
+        by_age.sort_by_cached_key(|one| (self.ledger.agreement(&one.id).map(|a| a.answered), one.id.clone()));
+        let mut free = self.link.assured();
+        for one in by_age {
+            if one.min > free {
+                one.suspended = Some(free);
+            } else {
+                free = free.saturating_sub(one.min);
+            }
+        }
+        all
     }
 
     /// The highest sum of promises at any moment from now on.
@@ -537,7 +550,11 @@ impl Agreements {
         };
         AgreementStatus {
             agreement: agreement.clone(),
-            in_force: agreed.map(|a| InForce { min: a.min, max: a.max, limited_until: a.limited_until }),
+            in_force: agreed.map(|a| InForce {
+                min: a.enforced_min(),
+                max: a.max,
+                limited_until: a.limited_until,
+            }),
             class,
             not_enforced_because: why,
             share: self.rules.share,

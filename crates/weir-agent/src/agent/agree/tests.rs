@@ -217,6 +217,37 @@ fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
     assert_eq!(agreements.in_force(moment(1).utc).len(), 1, "what was promised before is kept");
 }
 
+#[test]
+fn minima_that_a_smaller_capacity_cannot_hold_are_suspended_by_age() {
+    let mut stored = StoredAgreements::new();
+    let StoredAgreements { agreements, store, .. } = &mut stored;
+    let mut ids = Vec::new();
+    for (n, (name, mbit)) in [("web", 30), ("db", 40), ("log", 15)].into_iter().enumerate() {
+        let made = agreements.offer(&client(), None, offer(name, mbit), store, moment(n as u64)).unwrap();
+        ids.push(made.agreement.id);
+    }
+    let suspended = |agreements: &Agreements| -> Vec<Option<BitRate>> {
+        let all = agreements.in_force(moment(9).utc);
+        ids.iter().map(|id| all.iter().find(|one| one.id == *id).unwrap().suspended).collect()
+    };
+    assert_eq!(suspended(agreements), [None; 3]);
+    let mut config = config("");
+    for (capacity, expected) in [
+        (50, [None, Some(BitRate::mbit(20)), None]),
+        (29, [Some(BitRate::mbit(29)), Some(BitRate::mbit(29)), None]),
+        (84, [None, None, Some(BitRate::mbit(14))]),
+        (85, [None; 3]),
+    ] {
+        config.link.capacity = BitRate::mbit(capacity);
+        agreements.reconfigure(config.agreements.clone().unwrap(), &config.link);
+        assert_eq!(suspended(agreements), expected, "{capacity} Mbit/s");
+    }
+    config.link.capacity = BitRate::mbit(50);
+    agreements.reconfigure(config.agreements.clone().unwrap(), &config.link);
+    let status = agreements.status_without_class(agreements.one(ids[1].as_str()).unwrap(), moment(9).utc);
+    assert_eq!(status.in_force.map(|force| force.min), Some(BitRate::ZERO));
+}
+
 /// Its use and its renewal are reported once each. Days and months count apart.
 #[test]
 fn quota_is_told_once_each_way_by_day_and_by_month() {

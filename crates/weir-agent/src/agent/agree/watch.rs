@@ -55,6 +55,7 @@ impl LinkSeen {
         };
         let offered = offered.max(sent);
         let conditions = Conditions {
+            suspended: false,
             engine_fault: fault || self.repairs > earlier.repairs,
             link_full: full,
             capacity,
@@ -90,7 +91,9 @@ impl Agent {
         let looks: Vec<(Name, Look)> = delivered
             .iter()
             .map(|one| {
-                let unmet = self.classes.entries().get(&one.class).is_some_and(|e| self.problem(e).is_some());
+                let entry = self.classes.entries().get(&one.class);
+                let suspended = entry.is_some_and(|e| e.unpromised.is_some());
+                let unmet = entry.is_some_and(|e| self.fault_of(e).is_some() || e.class.unmet.is_some());
                 let held_back = one.waits || (conditions.link_full && one.demand.is_active());
                 let look = Look {
                     at: now.utc,
@@ -98,7 +101,11 @@ impl Agent {
                     guarantee: one.guarantee,
                     delivered: arrived(one.delivered),
                     waits: held_back,
-                    conditions: Conditions { engine_fault: conditions.engine_fault || unmet, ..conditions },
+                    conditions: Conditions {
+                        engine_fault: conditions.engine_fault || unmet,
+                        suspended,
+                        ..conditions
+                    },
                 };
                 (one.id.clone(), look)
             })

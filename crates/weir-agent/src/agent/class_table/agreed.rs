@@ -8,7 +8,7 @@ use weir_api::{ClassKind, Origin};
 use weir_share::{Admission, Policy, Weight};
 use weir_units::BitRate;
 
-use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, is_discovered};
+use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, is_discovered, promise::Unpromised};
 use crate::agent::class_key::{ClassKey, ClassSource};
 use crate::config::{Config, Layer, OTHER, RESERVED, Selector};
 
@@ -22,8 +22,18 @@ pub(crate) struct Agreed {
     pub(crate) weight: Option<Weight>,
     pub(crate) min: BitRate,
     pub(crate) max: BitRate,
+    /// The part of the capacity that older agreements leave, if the minimum does not fit into it. The minimum
+    /// is not enforced then.
+    pub(crate) suspended: Option<BitRate>,
     /// The time when its used-up quota renews, if any.
     pub(crate) limited_until: Option<Utc>,
+}
+
+impl Agreed {
+    /// The minimum, or 0 while it is suspended.
+    pub(crate) fn enforced_min(&self) -> BitRate {
+        if self.suspended.is_some() { BitRate::ZERO } else { self.min }
+    }
 }
 
 impl DiscoveredClass {
@@ -128,13 +138,14 @@ fn lay(entries: &mut BTreeMap<ClassKey, ClassEntry>, agreed: &Agreed) -> Result<
         return Err(format!("agreement {other} is about the same container"));
     }
     let weight = agreed.weight.unwrap_or(entry.effective.policy.weight());
-    let policy = Policy::new(weight, Some(agreed.min), Some(agreed.max)).map_err(|e| e.to_string())?;
+    let min = agreed.suspended.is_none().then_some(agreed.min);
+    let policy = Policy::new(weight, min, Some(agreed.max)).map_err(|e| e.to_string())?;
     let origin = if agreed.weight.is_some() { Origin::Agreement } else { entry.effective.origins[0] };
     entry.effective = Effective { policy, origins: [origin, Origin::Agreement, Origin::Agreement] };
     // The link carries the promise, not the group.
     entry.class.group = None;
     entry.agreement = Some(agreed.id.clone());
-    entry.unpromised = None;
+    entry.unpromised = agreed.suspended.map(|free| Unpromised::below_older(agreed.min, free));
     Ok(())
 }
 

@@ -29,6 +29,8 @@ enum Why {
     AboveMax(BitRate),
     /// The limit of all minima by labels together.
     AboveTotal(BitRate),
+    /// The part of the capacity that older agreements leave.
+    BelowOlder(BitRate),
 }
 
 impl Unpromised {
@@ -38,6 +40,11 @@ impl Unpromised {
 
     pub(super) fn above_total(min: BitRate, total: BitRate) -> Unpromised {
         Unpromised { min, origin: Origin::Label, kept: None, why: Why::AboveTotal(total) }
+    }
+
+    /// The minimum of an agreement that was made before the capacity fell.
+    pub(super) fn below_older(min: BitRate, free: BitRate) -> Unpromised {
+        Unpromised { min, origin: Origin::Agreement, kept: None, why: Why::BelowOlder(free) }
     }
 
     /// Whether it says the same as `other`. Numbers other than the minimum may differ.
@@ -56,7 +63,7 @@ impl Unpromised {
                 asked: Some(error.asked()),
                 free: Some(error.free()),
             }),
-            Why::AboveTotal(_) => None,
+            Why::AboveTotal(_) | Why::BelowOlder(_) => None,
             Why::AboveMax(max) => Some(bad(format!(
                 "class {name}: minimum {} is above maximum {max}: lower the minimum or raise the maximum",
                 self.min
@@ -73,6 +80,9 @@ impl std::fmt::Display for Unpromised {
             Why::DoesNotFit(error) => f.write_str(&error.reason())?,
             Why::AboveTotal(total) => {
                 write!(f, "labels may ask for {total} together, and it does not fit ([labels] min_total)")?;
+            }
+            Why::BelowOlder(free) => {
+                write!(f, "the capacity has fallen, and older agreements leave {free} of it")?;
             }
             Why::AboveMax(max) => {
                 write!(f, "it is above its maximum of {max} (lower the minimum or raise the maximum)")?;
