@@ -32,7 +32,7 @@ pub use classify::{
     Classifier, ClassifierConfig, ENTRIES, Handover, LocalPrefix, MASKS, Restored, RuleSet, RulesError,
     SelectorRule, Wanted, Weights, port_blocks,
 };
-pub use common::{Error, attach};
+pub use common::{Error, attach, framing::FramingWord};
 pub use congestion::{
     Congestion, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule, CongestionTrial,
     EarlierCongestion,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{Edt, EdtClass, EdtLink, EdtRule, Tried, attach};
+use weir_bpf::{Edt, EdtClass, EdtLink, EdtRule, FramingWord, Tried, attach};
 use weir_testkit::measure_once;
 
 const SHOT: i32 = 2;
@@ -88,8 +88,15 @@ impl Link {
 
     fn set_capacity(&self, capacity: u64) {
         let (last_minor, groups) = (self.last, self.groups);
-        let link =
-            EdtLink { capacity, last_minor, groups, packet_bytes: PACKET, horizon_ns: 50 * MS, queues: 1 };
+        let link = EdtLink {
+            capacity,
+            last_minor,
+            groups,
+            packet_bytes: PACKET,
+            horizon_ns: 50 * MS,
+            queues: 1,
+            framing: FramingWord::default(),
+        };
         self.edt.set_link(&link).unwrap();
     }
 

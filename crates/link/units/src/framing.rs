@@ -4,8 +4,26 @@ use std::{fmt, str::FromStr};
 
 use crate::{BitRate, Bytes};
 
-/// The header that tc counts of a packet on an Ethernet device, and that [`Framing`] does not.
-const ETHERNET: u64 = 14;
+/// The header that tc counts of each packet of a device, and that [`Framing`] does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LinkHeader {
+    /// Ethernet's.
+    #[default]
+    Ethernet,
+    /// None: the device's packets are IP packets (tun, ppp, WireGuard, raw IP).
+    None,
+}
+
+impl LinkHeader {
+    /// Its length.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            LinkHeader::Ethernet => 14,
+            LinkHeader::None => 0,
+        }
+    }
+}
 
 /// The cells of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,6 +46,8 @@ pub struct Framing {
     pub mpu: u32,
     /// The cells that carry it.
     pub cells: Cells,
+    /// The header that tc counts of the link's packets.
+    pub header: LinkHeader,
 }
 
 /// The presets of tc-cake(8): name, overhead, least bytes, cells.
@@ -53,12 +73,12 @@ impl Framing {
     /// The highest overhead and the highest least packet that tc-cake takes too.
     pub const MAX_BYTES: u32 = 256;
 
-    /// The bytes on the line of a packet of which tc counts `len` bytes on an Ethernet device.
+    /// The bytes on the line of a packet of which tc counts `len` bytes on the link.
     ///
     /// This is `cake_calc_overhead` of net/sched/sch_cake.c.
     #[must_use]
     pub fn line_bytes(self, len: u64) -> u64 {
-        let framed = len.saturating_sub(ETHERNET).saturating_add_signed(i64::from(self.overhead));
+        let framed = len.saturating_sub(self.header.bytes()).saturating_add_signed(i64::from(self.overhead));
         let framed = framed.max(u64::from(self.mpu));
         match self.cells {
             Cells::None => framed,
@@ -81,16 +101,29 @@ impl Framing {
     /// The form in which HTB charges a packet.
     ///
     /// HTB adds no negative bytes and knows no PTM. A packet is charged its bytes on the line or a little more.
-    /// A negative overhead beside Ethernet's header counts as 0. PTM is a rate of 64 parts of 65 and one byte.
+    /// A negative overhead beside the link's header counts as 0. PTM is a rate of 64 parts of 65 and one byte.
     #[must_use]
     pub fn of_rate(self) -> RateFraming {
         let is_ptm = self.cells == Cells::Ptm;
-        let overhead = self.overhead - 14 + i32::from(is_ptm);
+        let header = i32::try_from(self.header.bytes()).unwrap_or(i32::MAX);
+        let overhead = self.overhead - header + i32::from(is_ptm);
         RateFraming {
             overhead: u16::try_from(overhead.max(0)).unwrap_or(u16::MAX),
             mpu: u16::try_from(if is_ptm { self.mpu + 1 } else { self.mpu }).unwrap_or(u16::MAX),
             is_atm: self.cells == Cells::Atm,
         }
+    }
+
+    /// The form in which a TBF above another scheduler charges a packet: its bytes on the line or less, so that
+    /// it holds nothing back that the other lets go. PTM is left out.
+    ///
+    /// A negative overhead beside the link's header has no such form. All of it is left out then.
+    #[must_use]
+    pub fn at_most(self) -> RateFraming {
+        let around = i64::from(self.overhead) - self.header.bytes().cast_signed();
+        let Ok(overhead) = u16::try_from(around) else { return RateFraming::default() };
+        let mpu = u16::try_from(self.mpu).unwrap_or(u16::MAX);
+        RateFraming { overhead, mpu, is_atm: self.cells == Cells::Atm }
     }
 
     /// A rate of the line as HTB's rate.
@@ -112,6 +145,15 @@ pub struct RateFraming {
     pub is_atm: bool,
 }
 
+impl RateFraming {
+    /// The bytes that the kernel charges of a packet (`psched_l2t_ns` of net/sched/sch_generic.h).
+    #[must_use]
+    pub fn charged(self, len: Bytes) -> Bytes {
+        let framed = (len.0 + u64::from(self.overhead)).max(self.mpu.into());
+        Bytes(if self.is_atm { framed.div_ceil(48) * 53 } else { framed })
+    }
+}
+
 /// The error of a name that tc-cake does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no framing `{0}`: write one of {names}, or overhead, mpu and atm", names = preset_names())]
@@ -127,13 +169,13 @@ impl FromStr for Framing {
     fn from_str(text: &str) -> Result<Framing, ParseFramingError> {
         let preset = PRESETS.iter().find(|(name, ..)| *name == text);
         let (_, overhead, mpu, cells) = *preset.ok_or_else(|| ParseFramingError(text.to_owned()))?;
-        Ok(Framing { overhead, mpu, cells })
+        Ok(Framing { overhead, mpu, cells, header: LinkHeader::Ethernet })
     }
 }
 
 impl fmt::Display for Framing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Framing { overhead, mpu, cells } = *self;
+        let Framing { overhead, mpu, cells, header: _ } = *self;
         write!(f, "{overhead:+} bytes over the IP packet")?;
         if mpu > 0 {
             write!(f, ", at least {mpu}")?;
@@ -153,16 +195,17 @@ mod tests {
     use super::*;
 
     fn all() -> impl Iterator<Item = Framing> {
-        let own = [-64, -20, 0, 44].map(|overhead| Framing { overhead, mpu: 64, cells: Cells::Atm });
+        let own = [-64, -20, 0, 44].map(|overhead| Framing {
+            overhead,
+            mpu: 64,
+            cells: Cells::Atm,
+            ..Framing::default()
+        });
         PRESETS.into_iter().map(|(name, ..)| name.parse().unwrap()).chain(own)
     }
 
-    /// The kernel's `psched_l2t_ns` (net/sched/sch_generic.h), as a time.
     fn htb_time(framing: Framing, rate: BitRate, len: u64) -> Duration {
-        let RateFraming { overhead, mpu, is_atm } = framing.of_rate();
-        let len = (len + u64::from(overhead)).max(u64::from(mpu));
-        let len = if is_atm { len.div_ceil(48) * 53 } else { len };
-        framing.scale(rate).time_to_send(Bytes(len))
+        framing.scale(rate).time_to_send(framing.of_rate().charged(Bytes(len)))
     }
 
     /// The figures are those of `tc -s qdisc` for cake, by hand.
@@ -228,6 +271,21 @@ mod tests {
             let unframed = queue_after(rate.time_to_send(Bytes(64)));
             assert!(unframed > Duration::from_millis(30), "{framing}: {unframed:?}");
         }
+    }
+
+    #[test]
+    fn tbf_above_a_scheduler_charges_at_most_the_lines_bytes() {
+        for framing in all().filter(|f| f.overhead >= 14) {
+            for len in 34..=1514 {
+                let (tbf, line) = (framing.at_most().charged(Bytes(len)).0, framing.line_bytes(len));
+                assert!(tbf <= line && line <= tbf + tbf.div_ceil(64), "{framing} of {len}: {tbf} {line}");
+            }
+        }
+        let negative = Framing { overhead: 8, cells: Cells::Atm, ..Framing::default() };
+        assert_eq!(negative.at_most(), RateFraming::default());
+        let bare = Framing { header: LinkHeader::None, ..negative };
+        assert_eq!(bare.at_most(), RateFraming { overhead: 8, mpu: 0, is_atm: true });
+        assert_eq!((bare.line_bytes(40), bare.line_bytes(41)), (53, 2 * 53), "tc counts the IP packet there");
     }
 
     #[test]

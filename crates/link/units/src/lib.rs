@@ -18,7 +18,7 @@ mod time;
 #[cfg(feature = "calendar")]
 pub use calendar::ParseUtcError;
 pub use error::chain;
-pub use framing::{Cells, Framing, ParseFramingError, RateFraming};
+pub use framing::{Cells, Framing, LinkHeader, ParseFramingError, RateFraming};
 pub use handle::{ParseHandleError, TcHandle};
 pub use rate::{BitRate, ParseRateError};
 pub use size::{Bytes, ParseSizeError};

@@ -36,16 +36,14 @@ fn takes(engine: engine::Choice, link: &Link) -> Result<(), String> {
     kind.takes(link).map_err(|why| format!("[link] engine: {}", chain(&why)))
 }
 
-/// Whether the framing of the line can be charged on a link of this kind.
+/// Whether the configured engine can charge the framing of the line on a link of this kind. The download is
+/// scheduled by HTB, which counts only what arrives there.
 fn frames(config: &Config, link: &Link) -> Result<(), String> {
-    if config.link.line().is_none() || link.has_ethernet() {
+    if config.link.line().is_none() {
         return Ok(());
     }
-    Err(format!(
-        "[link] framing, overhead, mpu and atm: packets of {} have no Ethernet header, and a framing is charged only \
-         on devices with one (leave the framing out, and lower the capacity)",
-        link.name
-    ))
+    let engine::Choice::Only(kind) = config.link.engine else { return Ok(()) };
+    kind.frames_on(link).map_err(|why| format!("[link] framing, overhead, mpu and atm: {}", chain(&why)))
 }
 
 /// The error for a valid configuration that this node cannot use.

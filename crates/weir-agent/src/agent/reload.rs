@@ -60,7 +60,12 @@ impl Agent {
         }
         if config.link.line().is_some() {
             let kind = self.datapath.engine.kind();
-            kind.frames().map_err(|e| format!("cannot charge the framing of [link]: {}", chain(&e)))?;
+            let refused =
+                |e: engine::EngineError| format!("cannot charge the framing of [link]: {}", chain(&e));
+            kind.frames().map_err(refused)?;
+            let link = weir_netlink::Netlink::open().and_then(|mut netlink| netlink.link(&new.device));
+            // A device that is gone may come back.
+            link.ok().map_or(Ok(()), |link| kind.frames_on(&link)).map_err(refused)?;
         }
         let unusable = |why| chain(&check::unusable(path, why));
         congestion::checked(&config.congestion).map_err(unusable)?;

@@ -174,7 +174,10 @@ mod tests {
         assert_eq!(fits("capacity = \"9mbit\""), EngineKind::ALL);
         let range = "capacity = { min = \"1mbit\", max = \"9mbit\" }";
         assert_eq!(fits(range), [EngineKind::Edt, EngineKind::Htb]);
-        assert_eq!(fits(&format!("{range}\nframing = \"docsis\"")), [EngineKind::Htb]);
+        assert_eq!(fits(&format!("{range}\nframing = \"docsis\"")), [EngineKind::Edt, EngineKind::Htb]);
+        let framed =
+            EngineKind::ALL.into_iter().filter(|kind| *kind != EngineKind::Pacing).collect::<Vec<_>>();
+        assert_eq!(fits("capacity = \"9mbit\"\nframing = \"docsis\""), framed);
     }
 
     #[test]

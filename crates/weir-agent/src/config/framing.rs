@@ -20,7 +20,8 @@ impl Link {
         let Link { overhead, mpu, atm, .. } = *self;
         let own = || {
             let cells = if atm == Some(true) { Cells::Atm } else { Cells::None };
-            Framing { overhead: overhead.unwrap_or(0), mpu: mpu.unwrap_or(0), cells }
+            let (overhead, mpu) = (overhead.unwrap_or(0), mpu.unwrap_or(0));
+            Framing { overhead, mpu, cells, ..Framing::default() }
         };
         self.framing.or_else(|| (overhead.is_some() || mpu.is_some() || atm.is_some()).then(own))
     }
@@ -70,11 +71,19 @@ mod tests {
     fn framing_has_a_name_or_numbers() {
         let line = |lines: &str| link(lines).unwrap().link.line();
         assert_eq!(line(""), None);
-        let own = Framing { overhead: 44, mpu: 64, cells: Cells::Atm };
+        let own = Framing { overhead: 44, mpu: 64, cells: Cells::Atm, ..Framing::default() };
         assert_eq!(line("overhead = 44\nmpu = 64\natm = true"), Some(own));
         assert_eq!(line("overhead = -4"), Some(Framing { overhead: -4, ..Framing::default() }));
         assert_eq!(line("framing = \"pppoe-ptm\"").unwrap().cells, Cells::Ptm);
         assert_eq!(line("framing = \"docsis\"\ndownload = \"50mbit\"").unwrap().overhead, 18);
+    }
+
+    #[test]
+    fn framing_goes_with_each_engine_that_charges_packets() {
+        for engine in ["auto", "htb", "bpf", "bpf-credit", "edt", "user"] {
+            let lines = format!("framing = \"pppoe-ptm\"\nengine = \"{engine}\"");
+            assert!(link(&lines).is_ok(), "{engine}: {:?}", link(&lines));
+        }
     }
 
     #[test]
@@ -85,8 +94,11 @@ mod tests {
             ("mpu = 300", "300 is not between 0 and 256 bytes"),
             ("framing = \"pppoe\"", "there is no framing `pppoe`"),
             ("framing = \"docsis\"\nmpu = 64", "write either the name or these"),
-            ("framing = \"docsis\"\nengine = \"edt\"", "edt"),
-            ("overhead = 44\nengine = \"bpf\"", "or \"htb\""),
+            (
+                "framing = \"docsis\"\nengine = \"pacing\"",
+                "sockets that pace themselves count bytes and not packets",
+            ),
+            ("overhead = 44\nengine = \"pacing\"", "or \"htb\""),
             ("atm = true\nsplit = \"never\"", "leave `split` out"),
         ] {
             let error = weir_units::chain(&link(lines).unwrap_err());

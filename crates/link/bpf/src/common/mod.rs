@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub(crate) mod entries;
+pub(crate) mod framing;
 pub(crate) mod mapped;
 
 use libbpf_rs::{MapCore, MapHandle};

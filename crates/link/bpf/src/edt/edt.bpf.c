@@ -37,6 +37,7 @@
 
 #include "edt.h"
 #include "common/datagram.h"
+#include "common/framing.h"
 #include "common/link.h"
 #include "fill.h"
 
@@ -109,7 +110,7 @@ static struct {
 	__u64 waiting;  /* bytes, all classes */
 	__u64 packet_bytes;
 	__u32 queues;
-	__u32 pad;
+	__u32 framing;
 	__u64 capacity;
 	__u64 horizon;
 	__u32 awake;
@@ -380,6 +381,7 @@ static __noinline int make_rates(__u64 now)
 	tick.waiting = 0;
 	tick.packet_bytes = link->packet_bytes;
 	tick.queues = link->queues;
+	tick.framing = link->framing;
 	tick.horizon = link->horizon_ns;
 	capacity = below(link->capacity, WEIR_FILL_MOST / 2);
 	tick.capacity = capacity;
@@ -484,7 +486,10 @@ int weir_edt(struct __sk_buff *skb)
 	}
 	if (!packets)
 		packets = 1;
-	len = on_link(len, packets, skb->cb[WEIR_CB_EXCESS]);
+	if (tick.framing)
+		len = on_line(tick.framing, len, skb->len, packets, skb->gso_size, skb->cb[WEIR_CB_EXCESS]);
+	else
+		len = on_link(len, packets, skb->cb[WEIR_CB_EXCESS]);
 	/* The stack takes the queue that the packet says it came in by, counted from 1. */
 	if (tick.queues > 1)
 		skb->queue_mapping = 1 + bpf_get_hash_recalc(skb) % tick.queues;

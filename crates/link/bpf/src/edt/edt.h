@@ -20,7 +20,7 @@ struct weir_edt_link { /* written by user space, only read in the kernel */
 	__u64 horizon_ns;   /* packets that would wait longer are dropped, unless fewer bytes than
 			       queue_bytes wait */
 	__u32 queues;       /* of the device: flows are spread over them */
-	__u32 pad;
+	__u32 framing;      /* of the line (framing.h); bytes and rates are the line's */
 };
 _Static_assert(sizeof(struct weir_edt_link) == 40, "user space maps this layout");
 

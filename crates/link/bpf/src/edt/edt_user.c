@@ -91,6 +91,26 @@ void edt_user_init(__u64 capacity, __u64 horizon_ns, __u32 packet_bytes, __u32 l
 	weir_edt_next = 0;
 }
 
+/* States the framing of the line. */
+void edt_user_frame(__u32 framing, __u32 packet_bytes)
+{
+	the_link.framing = framing;
+	the_link.packet_bytes = packet_bytes;
+	weir_edt_next = 0;
+}
+
+/* The charge of a packet of these numbers. */
+__u32 edt_user_line_bytes(__u32 framing, __u32 wire, __u32 len, __u32 segments, __u32 gso_size, __s32 excess)
+{
+	return on_line(framing, wire, len, segments, gso_size, EXCESS_NONE + excess);
+}
+
+/* The bytes that a class was charged. */
+__u64 edt_user_bytes(__u32 minor)
+{
+	return classes[minor % WEIR_EDT_CLASSES].bytes;
+}
+
 /* Writes a rule as user space does; the rates are made again at the next packet. */
 void edt_user_rule(int is_group, __u32 number, const struct weir_edt_rule *rule)
 {

@@ -14,6 +14,7 @@ use crate::{
     common::{
         attach,
         entries::{u32_at, u64_at},
+        framing::FramingWord,
         mapped::Mapped,
     },
 };
@@ -43,6 +44,8 @@ pub struct EdtLink {
     pub horizon_ns: u64,
     /// Transmit queues of the device, over which flows are spread.
     pub queues: u32,
+    /// The framing of the line. Bytes and rates are the line's with it.
+    pub framing: FramingWord,
 }
 
 /// `struct weir_edt_rule` of edt.h: the policy of a class or a group.
@@ -100,9 +103,9 @@ impl Words {
 
 impl EdtLink {
     fn bytes(&self) -> Vec<u8> {
-        let EdtLink { capacity, last_minor, groups, packet_bytes, horizon_ns, queues } = *self;
+        let EdtLink { capacity, last_minor, groups, packet_bytes, horizon_ns, queues, framing } = *self;
         let words = Words(Vec::with_capacity(LINK)).u64(capacity).u32(LAYOUT).u32(last_minor);
-        words.u32(groups).u32(packet_bytes).u64(horizon_ns).u32(queues).u32(0).0
+        words.u32(groups).u32(packet_bytes).u64(horizon_ns).u32(queues).u32(framing.0).0
     }
 
     fn read(b: &[u8]) -> EdtLink {
@@ -113,6 +116,7 @@ impl EdtLink {
             packet_bytes: u32_at(b, 20),
             horizon_ns: u64_at(b, 24),
             queues: u32_at(b, 32),
+            framing: FramingWord(u32_at(b, 36)),
         }
     }
 }

@@ -11,6 +11,9 @@ use weir_units::BitRate;
 
 use crate::simulation::{CAPACITY, FRAME, MS, SECOND, SUPER_PACKET, Scheduler, random_links};
 
+#[path = "framing_tests.rs"]
+mod framing;
+
 /// The minor of the first class.
 const CLASS: u16 = 0x10;
 /// Bytes that may wait of a class, as the engine says it of a socket's default buffer.
@@ -30,6 +33,16 @@ struct Rule {
 unsafe extern "C" {
     fn edt_user_init(capacity: u64, horizon_ns: u64, packet_bytes: u32, last_minor: u32, last_group: u32);
     fn edt_user_rule(is_group: i32, number: u32, rule: *const Rule);
+    fn edt_user_frame(framing: u32, packet_bytes: u32);
+    fn edt_user_line_bytes(
+        framing: u32,
+        wire: u32,
+        len: u32,
+        segments: u32,
+        gso_size: u32,
+        excess: i32,
+    ) -> u32;
+    fn edt_user_bytes(minor: u32) -> u64;
     fn edt_user_send(now: u64, minor: u32, len: u32, packets: u32, hash: u32) -> u64;
 }
 

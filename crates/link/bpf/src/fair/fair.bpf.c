@@ -6,6 +6,7 @@
  *
  * fair.h       what user space writes and reads
  * datagram.h   fragments
+ * framing.h    bytes on the line
  * heap.h    heaps without allocation
  * flow.h    packets in slots, flows in a class, CoDel
  * sched.h   which class is next
@@ -26,6 +27,7 @@
 #include "fair.h"
 #include "kernel.h"
 #include "common/datagram.h"
+#include "common/framing.h"
 #include "common/link.h"
 #include "heap.h"
 #include "flow.h"
@@ -73,6 +75,18 @@ __noinline __u32 find_hog(void)
 	return hog;
 }
 
+/* The bytes of a packet on the line, and its segments. */
+static __always_inline __u32 framed(struct sk_buff *skb, __u32 *segments)
+{
+	struct qdisc_skb_cb *cb = (struct qdisc_skb_cb *)skb->cb;
+	const struct skb_shared_info *info = shared_info(skb);
+
+	if (info->gso_segs)
+		*segments = info->gso_segs;
+	return on_line(shared.config.framing, cb->pkt_len, skb->len, *segments, info->gso_size,
+		       *(__u32 *)&cb->data[4 * WEIR_CB_EXCESS]);
+}
+
 SEC("struct_ops/fair_enqueue")
 int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_buff_ptr *to_free)
 {
@@ -100,7 +114,10 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	} else if (len > MTU) {
 		segments = (len + MTU - 1) / MTU;
 	}
-	len = on_link(len, segments, *(__u32 *)&cb->data[4 * WEIR_CB_EXCESS]) & ~OWNED;
+	if (shared.config.framing)
+		len = framed(skb, &segments) & ~OWNED;
+	else
+		len = on_link(len, segments, *(__u32 *)&cb->data[4 * WEIR_CB_EXCESS]) & ~OWNED;
 	if (datagram && !takes_fragment(datagram, c->bytes + len, params(minor)->limit_bytes, DATAGRAM_BYTES))
 		goto refuse;
 	/* The newcomer is not who made the queue long. */

@@ -6,7 +6,7 @@
 #ifndef WEIR_FAIR_H
 #define WEIR_FAIR_H
 
-#define FAIR_LAYOUT 2      /* grows with every change of this file's meaning */
+#define FAIR_LAYOUT 3      /* grows with every change of this file's meaning */
 #define FAIR_MAGIC 0x72696577 /* "weir" */
 #define FAIR_ENTITIES 4096 /* minors below this; a power of two */
 #define FAIR_RATE_SHIFT 20 /* ns per byte are kept as 1/2^20 ns */
@@ -32,7 +32,7 @@ struct fair_config { /* written by user space but for the last part */
 	__u32 small_bytes;      /* the largest packet that may do so */
 	__u32 codel_target_us;
 	__u32 codel_interval_us;
-	__u32 pad;
+	__u32 framing;          /* of the line (framing.h); bytes and rates are the line's */
 	__u64 flush;            /* 1: drop all and begin anew; the kernel takes it back */
 	/* Written by the kernel. */
 	__u64 live;             /* nonzero while a qdisc uses this object */

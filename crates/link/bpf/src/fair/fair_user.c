@@ -74,6 +74,10 @@ static long bpf_timer_cancel(struct bpf_timer *timer)
 	return 0;
 }
 
+struct sk_buff;
+struct skb_shared_info;
+static const struct skb_shared_info *shared_info(struct sk_buff *skb);
+
 #define WEIR_PAPER
 #include "fair.bpf.c"
 
@@ -82,6 +86,14 @@ static struct sk_buff packets[SLOTS], *unused;
 static struct Qdisc qdisc = { .parent = TC_H_ROOT };
 
 static struct paper_clock paper_clock;
+
+/* Of the packet that comes: one that is longer than a frame is a super-packet of TCP over IPv4. */
+static struct skb_shared_info the_info;
+
+static const struct skb_shared_info *shared_info(struct sk_buff *skb)
+{
+	return &the_info;
+}
 
 static void *bpf_map_lookup_elem(void *map, const __u32 *slot)
 {
@@ -156,6 +168,14 @@ struct fair_shared *user_init(void)
 	return &shared;
 }
 
+/* The bytes that a class was charged. */
+__u64 user_bytes(__u32 minor)
+{
+	return stats(minor)->bytes;
+}
+
+#define HEADERS 54 /* of Ethernet, IPv4 and TCP */
+
 /* A packet for a class comes, a local socket's if it is `owned`, a fragment of a datagram (datagram.h)
  * or 0. 0: it was taken. */
 int user_enqueue(__u64 now, __u32 minor, __u32 len, __u32 hash, int owned, __u32 datagram)
@@ -168,6 +188,9 @@ int user_enqueue(__u64 now, __u32 minor, __u32 len, __u32 hash, int owned, __u32
 	skb->priority = 1 << 16 | minor;
 	skb->hash = hash;
 	((struct qdisc_skb_cb *)skb->cb)->pkt_len = len;
+	the_info.gso_segs = len > MTU ? (len + MTU - 1) / MTU : 0;
+	the_info.gso_size = len > MTU ? MTU - HEADERS : 0;
+	skb->len = len > MTU ? len - (the_info.gso_segs - 1) * HEADERS : len;
 	*(__u32 *)&((struct qdisc_skb_cb *)skb->cb)->data[4 * WEIR_CB_DATAGRAM] = datagram;
 	user_run_timer(now);
 	return fair_enqueue(skb, &qdisc, &to_free);

@@ -7,9 +7,17 @@
 
 struct sk_buff {
 	void *sk;
+	unsigned int len;
 	char cb[48];
 	__u32 priority;
 	__u32 hash;
+	unsigned int end; /* of a 64-bit kernel: counted from head */
+	unsigned char *head;
+};
+
+struct skb_shared_info {
+	unsigned short gso_size;
+	unsigned short gso_segs;
 };
 
 struct qdisc_skb_cb {
@@ -63,8 +71,14 @@ extern void bpf_qdisc_skb_drop(struct sk_buff *skb, struct bpf_sk_buff_ptr *to_f
 extern void bpf_qdisc_watchdog_schedule(struct Qdisc *sch, __u64 expire, __u64 delta_ns) __ksym;
 extern void bpf_qdisc_bstats_update(struct Qdisc *sch, const struct sk_buff *skb) __ksym;
 extern __u32 bpf_skb_get_hash(struct sk_buff *skb) __ksym;
+extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 
 #ifdef __bpf__
+static __always_inline const struct skb_shared_info *shared_info(struct sk_buff *skb)
+{
+	return bpf_rdonly_cast((void *)(skb->head + skb->end), bpf_core_type_id_kernel(struct skb_shared_info));
+}
+
 /*
  * The instruction may_goto (kernel 6.9): falls through, except when the program has looped for
  * far too long; with it the verifier accepts loops whose end it cannot see.

@@ -12,7 +12,10 @@ use std::{
 use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object, ObjectBuilder, query::MapInfoIter};
 use nix::errno::Errno;
 
-use crate::{Error, common::mapped::Mapped};
+use crate::{
+    Error,
+    common::{framing::FramingWord, mapped::Mapped},
+};
 
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fair.bpf.o"));
@@ -26,7 +29,7 @@ const NEEDED_TYPE: &[u8] = b"\0bpf_struct_ops_Qdisc_ops\0";
 const SHARED: &str = ".bss.weir_fair";
 const MAGIC: u32 = 0x7269_6577;
 /// `FAIR_LAYOUT`: another one is another program's, and is not taken over.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 /// The mark of a qdisc whose programs are those of [`PAPER_OBJECT`].
 const PAPER_LAYOUT: u32 = 0x1_0000 | LAYOUT;
 const RATE_SHIFT: u32 = 20;
@@ -79,6 +82,8 @@ pub struct LinkParams {
     pub codel_target_us: u32,
     /// CoDel's interval, us.
     pub codel_interval_us: u32,
+    /// The framing of the line. Bytes and rates are the line's with it.
+    pub framing: FramingWord,
 }
 
 /// qCon's period, which credits are for (Sensors 2018, 18, 3444; section 4).
@@ -99,7 +104,7 @@ impl LinkParams {
             self.sparse_ns,
             per_period(self.bytes_per_sec),
             pair(self.small_bytes, self.codel_target_us),
-            pair(self.codel_interval_us, 0),
+            pair(self.codel_interval_us, self.framing.0),
         ]
     }
 }
@@ -170,7 +175,7 @@ fn unpair(word: u64) -> (u32, u32) {
 /// The counters of a class since the qdisc was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Sent, layer 2.
+    /// Sent, layer 2; with a framing the line's bytes.
     pub bytes: u64,
     /// Sent; a super-packet counts its segments.
     pub packets: u64,

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_share::Policy;
+use weir_units::Framing;
 
 use super::{CHANGED, LinkParams, Mode, PARAMS, Params};
 use crate::simulation::{
@@ -17,6 +18,8 @@ mod cases;
 mod credit;
 #[path = "datagram_tests.rs"]
 mod datagrams;
+#[path = "framing_tests.rs"]
+mod framing;
 
 /// The minors of the first class and of the first group.
 const CLASS: u16 = 0x10;
@@ -27,9 +30,25 @@ unsafe extern "C" {
     fn user_init() -> *mut u64;
     fn user_enqueue(now: u64, minor: u32, len: u32, hash: u32, owned: i32, datagram: u32) -> i32;
     fn user_dequeue(now: u64, wake: *mut u64, datagram: *mut u32) -> u64;
+    fn user_bytes(minor: u32) -> u64;
     fn user_run_timer(now: u64);
     fn user_end_process();
     fn user_paper_credit(minor: u32) -> i64;
+}
+
+/// The link of all tests, with or without a framing.
+fn link_params(mode: Mode, framing: Option<Framing>) -> LinkParams {
+    let is_plain = mode == Mode::Paper;
+    LinkParams {
+        mode,
+        bytes_per_sec: CAPACITY.bytes_per_sec(),
+        burst_ns: MS,
+        sparse_ns: if is_plain { 0 } else { 5 * MS },
+        small_bytes: if is_plain { 0 } else { framing.map_or(1518, |line| line.line_bytes(1518) as u32) },
+        codel_target_us: if is_plain { 1_000_000_000 } else { 5_000 },
+        codel_interval_us: 100_000,
+        framing: framing.into(),
+    }
 }
 
 /// The qdisc, which is one in a process; who holds it has a new one.
@@ -49,18 +68,12 @@ impl Qdisc {
         // SAFETY: the C side's state belongs to the holder of the lock.
         let shared = unsafe { user_init() };
         let qdisc = Qdisc { shared, _only: only };
-        let is_plain = mode == Mode::Paper;
-        let link = LinkParams {
-            mode,
-            bytes_per_sec: CAPACITY.bytes_per_sec(),
-            burst_ns: MS,
-            sparse_ns: if is_plain { 0 } else { 5 * MS },
-            small_bytes: if is_plain { 0 } else { 1518 },
-            codel_target_us: if is_plain { 1_000_000_000 } else { 5_000 },
-            codel_interval_us: 100_000,
-        };
-        link.words(1).into_iter().enumerate().for_each(|(i, word)| qdisc.write(2 + i, word));
+        qdisc.set_link(&link_params(mode, None));
         qdisc
+    }
+
+    fn set_link(&self, link: &LinkParams) {
+        link.words(1).into_iter().enumerate().for_each(|(i, word)| self.write(2 + i, word));
     }
 
     fn write(&self, word: usize, value: u64) {

@@ -18,7 +18,7 @@ use weir_bpf::{
 };
 use weir_netlink::tc::{self, Counters};
 use weir_share::Policy;
-use weir_units::{BitRate, Bytes, TcHandle};
+use weir_units::{BitRate, Bytes, LinkHeader, TcHandle};
 
 use super::{
     Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
@@ -44,6 +44,8 @@ pub struct BpfQdisc {
     ifb: Ifb,
     netns: u64,
     mode: Mode,
+    /// The header that tc counts of the uplink's packets.
+    header: LinkHeader,
     /// None only while it is remade.
     fair: Option<Fair>,
     link: Option<LinkParams>,
@@ -80,10 +82,13 @@ impl BpfQdisc {
             return Err(EngineError::Lacking { engine: EngineKind::of(mode), why });
         }
         let netns = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
+        let mut ifb = Ifb::open(link, 1)?;
+        let header = ifb.header(link);
         let mut engine = BpfQdisc {
-            ifb: Ifb::open(link, 1)?,
+            ifb,
             netns,
             mode,
+            header,
             fair: None,
             link: None,
             told: BTreeMap::new(),
@@ -178,16 +183,20 @@ fn refused(errno: Errno) -> EngineError {
 }
 
 /// The qdisc's parameters of the link.
-fn link_params(shape: &Shape, mode: Mode) -> LinkParams {
+fn link_params(shape: &Shape, header: LinkHeader, mode: Mode) -> LinkParams {
+    let framing = shape.with_header(header).framing;
+    let small = shape.mtu.min(1_500) + FRAME;
     let sparse = shape.capacity.time_to_send(SUPER_PACKET).as_nanos();
     let params = LinkParams {
         mode,
         bytes_per_sec: shape.capacity.bytes_per_sec(),
         burst_ns: BURST_NS,
         sparse_ns: u64::try_from(sparse).unwrap_or(u64::MAX),
-        small_bytes: shape.mtu.min(1_500) + FRAME,
+        small_bytes: framing
+            .map_or(small, |framing| u32::try_from(framing.line_bytes(small.into())).unwrap_or(u32::MAX)),
         codel_target_us: CODEL_TARGET_US,
         codel_interval_us: CODEL_INTERVAL_US,
+        framing: framing.into(),
     };
     match mode {
         Mode::Fair | Mode::Credit => params,
@@ -252,7 +261,7 @@ impl Engine for BpfQdisc {
         if let Some((&minor, _)) = wanted.range(Fair::ENTITIES..).next() {
             return Err(EngineError::NoRoom { minor, room: Fair::ENTITIES });
         }
-        let link = link_params(plan.shape, self.mode);
+        let link = link_params(plan.shape, self.header, self.mode);
         let fair = self.fair()?;
         let mut written = usize::from(fair.set_link(&link));
         // Groups first: a class must not be sent to one that is not there yet.
@@ -441,14 +450,17 @@ mod tests {
 
     #[test]
     fn form_of_the_paper_has_plain_queues() {
-        let params = link_params(&shape(), Mode::Paper);
+        let params = link_params(&shape(), LinkHeader::Ethernet, Mode::Paper);
         assert_eq!((params.sparse_ns, params.small_bytes, params.codel_target_us), (0, 0, NO_CODEL_US));
-        assert_eq!(params.bytes_per_sec, link_params(&shape(), Mode::Fair).bytes_per_sec);
+        assert_eq!(
+            params.bytes_per_sec,
+            link_params(&shape(), LinkHeader::Ethernet, Mode::Fair).bytes_per_sec
+        );
     }
 
     #[test]
     fn small_packets_may_overtake_one_super_packet_and_no_more() {
-        let params = link_params(&shape(), Mode::Fair);
+        let params = link_params(&shape(), LinkHeader::Ethernet, Mode::Fair);
         assert_eq!((params.bytes_per_sec, params.small_bytes), (12_500_000, 1_518));
         let ahead = params.sparse_ns as f64 / 1e6;
         assert!((5.5..7.0).contains(&ahead), "{ahead} ms at 100 Mbit/s");

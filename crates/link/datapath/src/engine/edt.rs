@@ -20,7 +20,7 @@ use weir_netlink::{
     tc::{self, Counters, Hook, Qdisc, Verdict},
 };
 use weir_share::Policy;
-use weir_units::{BitRate, Bytes, TcHandle};
+use weir_units::{BitRate, Bytes, Framing, LinkHeader, RateFraming, TcHandle};
 
 use super::{
     Attach, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
@@ -58,7 +58,7 @@ enum Root {
     /// mq, and fq for each queue.
     Mq,
     /// TBF, and fq.
-    Tbf { rate: BitRate, burst: Bytes },
+    Tbf { rate: BitRate, framing: RateFraming, burst: Bytes },
 }
 
 impl Root {
@@ -68,10 +68,14 @@ impl Root {
             false => Root::Fq,
             true => {
                 let spare = if is_bare { BARE_SPARE } else { SPARE };
-                let rate = BitRate(shape.capacity.bits_per_sec() + shape.capacity.bits_per_sec() / spare);
+                let capacity = shape.capacity.bits_per_sec();
+                // TBF charges no less than tc counts. A line that takes less is faster in these bytes.
+                let faster = shape.framing.map_or(capacity, |framing| in_tc_bytes(framing, capacity));
+                let rate = BitRate(faster.max(capacity + capacity / spare));
                 // A larger packet is split, or dropped if it cannot be.
                 let packet = u64::from(shape.mtu) + 32;
-                Root::Tbf { rate, burst: Bytes(rate.bytes_in(BURST).0.max(packet)) }
+                let framing = shape.framing.map_or(RateFraming::default(), Framing::at_most);
+                Root::Tbf { rate, framing, burst: Bytes(rate.bytes_in(BURST).0.max(packet)) }
             }
         }
     }
@@ -86,7 +90,9 @@ impl Root {
         };
         match (self, there) {
             (Root::Fq, [fq]) => root(fq) && fq.is_fq(),
-            (Root::Tbf { rate, burst }, [tbf, fq]) => root(tbf) && tbf.is_tbf(rate, burst) && below(fq, 1),
+            (Root::Tbf { rate, framing, burst }, [tbf, fq]) => {
+                root(tbf) && tbf.is_tbf(rate, framing, burst) && below(fq, 1)
+            }
             (Root::Mq, [mq, fqs @ ..]) => {
                 let all = u32::try_from(fqs.len()) == Ok(queues);
                 root(mq) && mq.kind == "mq" && all && (1..).zip(fqs).all(|(queue, fq)| below(fq, queue))
@@ -242,7 +248,8 @@ impl Edt {
                     self.set_fq(TcHandle::new(FIRST_FQ + queue, 0), TcHandle::new(MAJOR, queue))?;
                 }
             }
-            Root::Tbf { rate, burst } => {
+            Root::Tbf { rate, framing, burst } => {
+                let rate = (rate, framing);
                 self.ifb.netlink.call(tc::set_tbf(self.ifb.index, Ifb::NAME, HANDLE, rate, burst))?;
                 self.set_fq(TcHandle::new(FIRST_FQ + 1, 0), TcHandle::new(MAJOR, 1))?;
             }
@@ -314,6 +321,15 @@ impl Edt {
 
 fn refused(errno: Errno) -> EngineError {
     EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" }
+}
+
+/// The shortest IP packet in an Ethernet frame, as tc counts it.
+const SHORTEST: u64 = 34;
+
+/// The most that a line of this rate can carry in the bytes that tc counts, at most eight times the rate.
+fn in_tc_bytes(framing: Framing, bits_per_sec: u64) -> u64 {
+    let line = framing.line_bytes(SHORTEST).max(SHORTEST / 8);
+    bits_per_sec.saturating_mul(SHORTEST) / line
 }
 
 /// The program that an earlier agent, or this one, has attached.
@@ -392,14 +408,20 @@ impl Engine for Edt {
                 (m.minor, rule(&m.policy, shape.capacity, queue_bytes, group))
             })
             .collect();
+        let header = if self.is_bare { LinkHeader::None } else { LinkHeader::Ethernet };
+        let framing = shape.with_header(header).framing;
         let link = EdtLink {
             capacity: shape.capacity.bytes_per_sec(),
             // Also those that are about to be removed are looked at once more.
             last_minor: wanted_rules.keys().chain(self.rules.keys()).max().copied().unwrap_or(0).into(),
             groups: wanted.keys().chain(self.groups.keys()).max().copied().unwrap_or(0),
-            packet_bytes: shape.mtu + FRAME,
+            packet_bytes: framing.map_or(shape.mtu + FRAME, |framing| {
+                let packet = u64::from(shape.mtu) + framing.header.bytes();
+                u32::try_from(framing.line_bytes(packet)).unwrap_or(u32::MAX)
+            }),
             horizon_ns: u64::from(shape.delay_ms) * 1_000_000,
             queues: self.ifb.queues,
+            framing: framing.into(),
         };
         if link != self.link {
             match self.program.set_link(&link) {

@@ -9,7 +9,7 @@ use weir_netlink::{
     Request,
     tc::{self, FoundClass, HtbClass, Leaf},
 };
-use weir_units::TcHandle;
+use weir_units::{LinkHeader, TcHandle};
 
 use super::{
     Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
@@ -27,6 +27,8 @@ pub struct Htb {
     nodes: Vec<tree::Node>,
     /// The ratio of HTB's bytes to the uplink's, where they differ.
     scales: Option<Scales>,
+    /// The header that tc counts of each packet.
+    header: LinkHeader,
     /// The bytes of each class on the line, where its framing is known.
     framed: Option<LineCounts>,
     /// Classes keep the rates of an earlier agent.
@@ -46,7 +48,7 @@ impl Htb {
         } else {
             None
         };
-        Htb::on(ifb, scales)
+        Htb::on(ifb, scales, LinkHeader::Ethernet)
     }
 
     /// The same for what arrives by a link. Its packets are as the uplink carries them.
@@ -54,16 +56,19 @@ impl Htb {
     /// # Errors
     /// As [`open`](Htb::open).
     pub fn open_download(link: &str) -> Result<Htb, EngineError> {
-        Htb::on(Ifb::open_download(link)?, None)
+        let mut ifb = Ifb::open_download(link)?;
+        let header = ifb.header(link);
+        Htb::on(ifb, None, header)
     }
 
-    fn on(ifb: Ifb, scales: Option<Scales>) -> Result<Htb, EngineError> {
+    fn on(ifb: Ifb, scales: Option<Scales>, header: LinkHeader) -> Result<Htb, EngineError> {
         let mut htb = Htb {
             ifb,
             applied: BTreeMap::new(),
             found: Vec::new(),
             nodes: Vec::new(),
             scales,
+            header,
             framed: None,
             holds: false,
             writes: 0,
@@ -211,8 +216,9 @@ impl Engine for Htb {
     /// leaves classes at the rates and turns they have; ceilings and the whole link's class
     /// are as wanted.
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
-        tree::build(plan, &mut self.nodes);
-        LineCounts::follow(&mut self.framed, plan.shape.framing);
+        let shape = plan.shape.with_header(self.header);
+        tree::build(&Plan { shape: &shape, ..*plan }, &mut self.nodes);
+        LineCounts::follow(&mut self.framed, shape.framing);
         self.holds = hold;
         self.enforce()
     }

@@ -2,7 +2,7 @@
 
 use super::EngineError;
 use weir_netlink::{Link, Netlink, NetlinkError, tc::Qdisc};
-use weir_units::TcHandle;
+use weir_units::{LinkHeader, TcHandle};
 
 /// Its name. A number behind it makes room for a second link one day.
 pub const DEVICE: &str = "weir0";
@@ -48,6 +48,11 @@ impl Ifb {
     /// Whether packets of the link have no Ethernet header. A link that is gone may have one.
     pub(crate) fn lacks_ethernet(&mut self, link: &str) -> bool {
         self.netlink.link(link).is_ok_and(|link| !link.has_ethernet())
+    }
+
+    /// The header that tc counts of the link's packets.
+    pub(crate) fn header(&mut self, link: &str) -> LinkHeader {
+        if self.lacks_ethernet(link) { LinkHeader::None } else { LinkHeader::Ethernet }
     }
 
     /// Puts the device back if someone removed it. True if it is a new one.

@@ -92,15 +92,36 @@ impl EngineKind {
 
     /// Whether this engine can charge packets as a line frames them. The others charge what tc counts.
     ///
+    /// Sockets pace the bytes that they send, whatever the length of their packets, and credit in place is one
+    /// rate of them: a framing of each packet is no rate.
+    ///
     /// # Errors
     /// [`EngineError::Lacking`].
     pub fn frames(self) -> Result<(), EngineError> {
-        if self == EngineKind::Htb {
+        if !matches!(self, EngineKind::Pacing | EngineKind::CreditExperiment) {
             return Ok(());
         }
-        let why = "it charges packets as tc counts them, without framing, overhead, mpu or atm (use engine = \"auto\" \
-                   or \"htb\")";
+        let why = "sockets that pace themselves count bytes and not packets, so framing, overhead, mpu and atm \
+                   cannot be charged (use engine = \"auto\", \"bpf\", \"edt\" or \"htb\")";
         Err(EngineError::Lacking { engine: self, why: why.to_owned() })
+    }
+
+    /// Whether this engine can do so on this link. HTB charges all packets of a class the same overhead. Frames
+    /// of containers have an Ethernet header on the way to an uplink without one, and the host's packets have none.
+    ///
+    /// # Errors
+    /// [`EngineError::Lacking`].
+    pub fn frames_on(self, link: &Link) -> Result<(), EngineError> {
+        self.frames()?;
+        if self != EngineKind::Htb || link.has_ethernet() {
+            return Ok(());
+        }
+        let why = format!(
+            "packets of {} have no Ethernet header, which htb charges of containers' packets beside a framing \
+             (use engine = \"auto\", \"bpf\" or \"edt\", or leave the framing out and lower the capacity)",
+            link.name
+        );
+        Err(EngineError::Lacking { engine: self, why })
     }
 
     /// Sets this engine up for a link, or takes over the one an earlier agent left, and tells the

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_share::Policy;
-use weir_units::{BitRate, Bytes, Framing};
+use weir_units::{BitRate, Bytes, Framing, LinkHeader};
 
 /// A link, its groups and its classes. An engine that divides the link by itself uses the
 /// policies; one that is told the division uses the allocations.
@@ -36,6 +36,11 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// The same with a framing over the packets of a link with this header.
+    pub(crate) fn with_header(&self, header: LinkHeader) -> Shape {
+        Shape { framing: self.framing.map(|framing| Framing { header, ..framing }), ..*self }
+    }
+
     /// The most that may wait in the queue of a class with this ceiling.
     #[must_use]
     pub(crate) fn queue_limit(&self, ceil: BitRate) -> Bytes {

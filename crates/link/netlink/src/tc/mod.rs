@@ -265,7 +265,7 @@ impl Qdisc {
 
     /// Whether it is a TBF with the options of [`set_tbf`]. The kernel rounds the burst to its ticks.
     #[must_use]
-    pub fn is_tbf(&self, rate: BitRate, burst: Bytes) -> bool {
+    pub fn is_tbf(&self, rate: BitRate, framing: RateFraming, burst: Bytes) -> bool {
         let mut parms =
             attributes(&self.options).filter(|(kind, value)| *kind == TCA_TBF_PARMS && value.len() >= 36);
         let rate64 =
@@ -274,7 +274,13 @@ impl Qdisc {
             && parms.any(|(_, parms)| {
                 let found = rate64.map_or_else(|| u64::from(u32_of(&parms[8..])), |(_, value)| u64_of(value));
                 let found_burst = bytes_of_ticks(u32_of(&parms[28..]), BitRate(found * 8));
-                found == rate.bytes_per_sec() && found_burst.0.abs_diff(burst.0) <= 1 + burst.0 / 100
+                let is_atm = parms[1] & read::LINKLAYER_MASK == TC_LINKLAYER_ATM;
+                // The kernel keeps the burst's time, and charges it as one packet.
+                let burst = framing.charged(burst);
+                found == rate.bytes_per_sec()
+                    && (is_atm, u16::from_ne_bytes([parms[2], parms[3]]))
+                        == (framing.is_atm, framing.overhead)
+                    && found_burst.0.abs_diff(burst.0) <= 1 + burst.0 / 100
             })
     }
 }
@@ -330,7 +336,9 @@ pub fn set_leaf(index: u32, device: &str, parent: TcHandle, handle: TcHandle, le
         Leaf::Fifo { limit } => {
             body.put_str(TCA_KIND, "bfifo").put_u32(TCA_OPTIONS, word(limit));
         }
-        Leaf::Split { limit, largest } => put_tbf(&mut body, NEVER_BINDS, largest, limit),
+        Leaf::Split { limit, largest } => {
+            put_tbf(&mut body, NEVER_BINDS, RateFraming::default(), largest, limit)
+        }
     }
     Request {
         kind: RTM_NEWQDISC,
@@ -343,9 +351,15 @@ pub fn set_leaf(index: u32, device: &str, parent: TcHandle, handle: TcHandle, le
 /// Adds a TBF at the root, or gives the one of this handle another rate. Its queue stays: another
 /// program sets the qdisc below class 1. Packets above `burst` are split.
 #[must_use]
-pub fn set_tbf(index: u32, device: &str, handle: TcHandle, rate: BitRate, burst: Bytes) -> Request {
+pub fn set_tbf(
+    index: u32,
+    device: &str,
+    handle: TcHandle,
+    (rate, framing): (BitRate, RateFraming),
+    burst: Bytes,
+) -> Request {
     let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
-    put_tbf(&mut body, rate, burst, burst);
+    put_tbf(&mut body, rate, framing, burst, burst);
     Request {
         kind: RTM_NEWQDISC,
         flags: NLM_F_CREATE | NLM_F_REPLACE,
@@ -355,10 +369,10 @@ pub fn set_tbf(index: u32, device: &str, handle: TcHandle, rate: BitRate, burst:
 }
 
 /// Kind and options of a TBF without a peak rate; `limit` is its own queue's, if it has one.
-fn put_tbf(body: &mut Attrs, rate: BitRate, burst: Bytes, limit: Bytes) {
+fn put_tbf(body: &mut Attrs, rate: BitRate, framing: RateFraming, burst: Bytes, limit: Bytes) {
     const TCA_TBF_BURST: u16 = 6;
     let mut parms = Vec::with_capacity(36);
-    parms.extend_from_slice(&ratespec(rate, RateFraming::default()));
+    parms.extend_from_slice(&ratespec(rate, framing));
     parms.extend_from_slice(&[0; 12]);
     for word in [word(limit), ticks(burst, rate), 0] {
         parms.extend_from_slice(&word.to_ne_bytes());

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// `TC_LINKLAYER_MASK` of linux/pkt_sched.h.
-const LINKLAYER_MASK: u8 = 0x0f;
+pub(super) const LINKLAYER_MASK: u8 = 0x0f;
 
 const RTM_GETQDISC: u16 = 38;
 const RTM_GETTCLASS: u16 = 42;

@@ -24,7 +24,7 @@ use rustix::event::{
 };
 use weir_htb::Stats;
 use weir_netlink::tc::HtbClass;
-use weir_units::Instant;
+use weir_units::{Framing, Instant};
 
 use super::{
     busy_poll::BusyPoll,
@@ -55,6 +55,8 @@ pub(super) enum Command {
     TapQueue(usize, Option<u16>),
     /// Super-packets are cut into pieces of this number of segments.
     Segments(usize),
+    /// Packets are charged as this line frames them.
+    Frame(Option<Framing>),
     /// Go before other threads, or be one of many.
     Ahead(bool),
     /// Say what has become of packets.
@@ -433,6 +435,7 @@ impl Worker {
             }
             Command::Ahead(ahead) => self.realtime = ahead.then(RealtimeBudget::default),
             Command::Segments(segments) => self.segments = segments,
+            Command::Frame(framing) => self.schedule.frame(framing),
             Command::Tell(answer) => {
                 let queues = self.queues.iter().map(|queue| QueueReport {
                     held: queue.head.as_ref().map_or(0, Packet::left),

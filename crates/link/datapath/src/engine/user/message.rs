@@ -14,11 +14,11 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use weir_netlink::tc::HtbClass;
-use weir_units::{BitRate, Bytes, TcHandle};
+use weir_units::{BitRate, Bytes, Cells, Framing, TcHandle};
 
 /// Another number is another language. It changes with each change of these messages or of what the
 /// programs in the kernel expect.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// The longest message: 1,024 classes, all of them new, take about 100 KB.
 const MAX_MESSAGE: usize = 512 << 10;
@@ -53,6 +53,8 @@ pub(super) enum Change {
     Set(Class),
     /// Give a class a tap queue if it has none.
     Lead(u16),
+    /// Charge packets as the line frames them, or as tc counts them.
+    Frame(Option<Line>),
 }
 
 /// An answer of the forwarder.
@@ -78,6 +80,7 @@ pub(super) struct State {
     /// Tap queues.
     pub(super) queues: usize,
     pub(super) split: Option<bool>,
+    pub(super) line: Option<Line>,
     pub(super) classes: Vec<Class>,
     /// Minors of classes with a tap queue.
     pub(super) leaves: Vec<u16>,
@@ -101,6 +104,32 @@ pub(super) struct Measured(
     pub(super) u64,
     pub(super) u64,
 );
+
+/// A [`Framing`]: overhead, least bytes, and 1 for ATM or 2 for PTM. The device has an Ethernet header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Line(i32, u32, u8);
+
+impl From<Framing> for Line {
+    fn from(Framing { overhead, mpu, cells, header: _ }: Framing) -> Line {
+        let cells = match cells {
+            Cells::None => 0,
+            Cells::Atm => 1,
+            Cells::Ptm => 2,
+        };
+        Line(overhead, mpu, cells)
+    }
+}
+
+impl From<Line> for Framing {
+    fn from(Line(overhead, mpu, cells): Line) -> Framing {
+        let cells = match cells {
+            1 => Cells::Atm,
+            2 => Cells::Ptm,
+            _ => Cells::None,
+        };
+        Framing { overhead, mpu, cells, ..Framing::default() }
+    }
+}
 
 /// An [`HtbClass`]: handles; rates in bit/s; buckets and quantum in bytes; priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +157,7 @@ impl From<Class> for HtbClass {
             cburst: Bytes(cburst),
             quantum: Bytes(quantum),
             prio,
-            // Engine `user` refuses a framing.
+            // The forwarder charges the framing itself (`Change::Frame`).
             framing: weir_units::RateFraming::default(),
         }
     }
@@ -201,6 +230,10 @@ mod tests {
             .prop_map(|(handles, rates, sizes, prio)| Class(handles, rates, sizes, prio))
     }
 
+    fn line() -> impl Strategy<Value = Option<Line>> {
+        prop::option::of((any::<i32>(), any::<u32>(), 0..3u8).prop_map(|(o, m, c)| Line(o, m, c)))
+    }
+
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![
             any::<bool>().prop_map(Change::Split),
@@ -208,6 +241,7 @@ mod tests {
             any::<u16>().prop_map(Change::Release),
             class().prop_map(Change::Set),
             any::<u16>().prop_map(Change::Lead),
+            line().prop_map(Change::Frame),
         ]
     }
 
@@ -225,6 +259,11 @@ mod tests {
         #[test]
         fn class_is_the_same_behind_the_socket(class in class()) {
             prop_assert_eq!(Class::from(HtbClass::from(class)), class);
+        }
+
+        #[test]
+        fn framing_is_the_same_behind_the_socket(line in line()) {
+            prop_assert_eq!(line.map(|line| Line::from(Framing::from(line))), line);
         }
 
         #[test]

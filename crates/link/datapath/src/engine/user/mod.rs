@@ -38,17 +38,17 @@ use weir_netlink::{
     Netlink,
     tc::{self, Counters, HtbClass},
 };
-use weir_units::TcHandle;
+use weir_units::{Framing, TcHandle};
 
 pub use self::schedule::Lateness;
 use self::{
-    message::{Answer, Change, PROTOCOL, Report, Request, State},
+    message::{Answer, Change, Line, PROTOCOL, Report, Request, State},
     remote::Remote,
     scheduler::delete,
 };
 use super::{
     Attachments, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT,
-    ifb::Ifb, tree,
+    ifb::Ifb, plan::Shape, tree,
 };
 
 /// Tap queues at first; twice as many whenever they do not do.
@@ -100,6 +100,8 @@ pub struct User {
     applied: BTreeMap<u16, HtbClass>,
     leaves: BTreeSet<u16>,
     split: Option<bool>,
+    /// The framing that the forwarder charges.
+    line: Option<Line>,
     /// The forwarder is an earlier agent's.
     is_adopted: bool,
     late: Lateness,
@@ -137,6 +139,7 @@ impl User {
                     applied: BTreeMap::new(),
                     leaves: BTreeSet::new(),
                     split: None,
+                    line: None,
                     is_adopted,
                     late: Lateness::default(),
                     ahead: false,
@@ -169,6 +172,7 @@ impl User {
 
     fn know(&mut self, state: State) {
         (self.tap, self.queues, self.split) = (state.tap, state.queues, state.split);
+        self.line = state.line;
         let classes = state.classes.into_iter().map(HtbClass::from);
         self.applied = classes.map(|class| (class.handle.minor(), class)).collect();
         self.leaves = state.leaves.into_iter().collect();
@@ -278,7 +282,9 @@ impl Engine for User {
 
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
         let mut nodes = std::mem::take(&mut self.nodes);
-        tree::build(plan, &mut nodes);
+        // The forwarder knows each packet's length. The tree's rates need no form of their own.
+        let shape = Shape { framing: None, ..*plan.shape };
+        tree::build(&Plan { shape: &shape, ..*plan }, &mut nodes);
         let queues = plan.members.len().next_power_of_two().min(MAX_QUEUES);
         if queues > self.queues {
             self.begin_again(queues)?;
@@ -286,7 +292,7 @@ impl Engine for User {
         if hold {
             self.hold(&mut nodes);
         }
-        let result = self.write(plan.shape.split, &nodes);
+        let result = self.write(plan.shape.split, plan.shape.framing, &nodes);
         self.nodes = nodes;
         result
     }
@@ -385,8 +391,13 @@ impl Device for User {
 
 impl User {
     /// Makes the forwarder's tree the given one; sends only what differs.
-    fn write(&mut self, split: bool, wanted: &[tree::Node]) -> Result<usize, EngineError> {
-        let changes = self.changes(split, wanted);
+    fn write(
+        &mut self,
+        split: bool,
+        framing: Option<Framing>,
+        wanted: &[tree::Node],
+    ) -> Result<usize, EngineError> {
+        let changes = self.changes(split, framing.map(Line::from), wanted);
         if changes.is_empty() {
             return Ok(0);
         }
@@ -422,6 +433,7 @@ impl User {
         for change in changes {
             match *change {
                 Change::Split(split) => self.split = Some(split),
+                Change::Frame(line) => self.line = line,
                 Change::Remove(minor) => drop(self.applied.remove(&minor)),
                 Change::Release(minor) => drop(self.leaves.remove(&minor)),
                 Change::Set(class) => {
@@ -433,7 +445,7 @@ impl User {
         }
     }
 
-    fn changes(&self, split: bool, wanted: &[tree::Node]) -> Vec<Change> {
+    fn changes(&self, split: bool, line: Option<Line>, wanted: &[tree::Node]) -> Vec<Change> {
         let minors: BTreeMap<u16, &tree::Node> = wanted.iter().map(|n| (n.class.handle.minor(), n)).collect();
         // A class cannot move in the tree: it is removed and made again. Members go before groups.
         let root = TcHandle::new(MAJOR, ROOT);
@@ -445,6 +457,9 @@ impl User {
         let mut changes = Vec::new();
         if self.split != Some(split) {
             changes.push(Change::Split(split));
+        }
+        if self.line != line {
+            changes.push(Change::Frame(line));
         }
         changes.extend(gone.iter().map(|class| Change::Remove(class.handle.minor())));
         let idle = self.leaves.iter().filter(|minor| minors.get(minor).is_none_or(|n| n.leaf.is_none()));

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_htb::{ClassError, ClassId, Htb, Limits, Next, Packet, Params, Stats};
 use weir_netlink::tc::HtbClass;
-use weir_units::Instant;
+use weir_units::{Framing, Instant};
 
 /// The most classes: a tap queue each, and groups.
 const CLASSES: u32 = 1024;
@@ -47,6 +47,7 @@ pub(super) struct Schedule {
     /// A packet was to leave, or waited for its moment, when last asked.
     busy: bool,
     late: Lateness,
+    framing: Option<Framing>,
 }
 
 impl Schedule {
@@ -58,6 +59,7 @@ impl Schedule {
             at: now,
             busy: false,
             late: Lateness::default(),
+            framing: None,
         }
     }
 
@@ -87,10 +89,17 @@ impl Schedule {
         Ok(queue)
     }
 
-    /// Offers a tap queue's next packet; `wire`: its bytes there. False if there is no such class (yet).
+    /// Charges packets as this line frames them, from the next one that is offered on.
+    pub(super) fn frame(&mut self, framing: Option<Framing>) {
+        self.framing = framing;
+    }
+
+    /// Offers a tap queue's next packet; `wire`: its bytes there, as tc counts. False if there is no such class (yet).
     pub(super) fn offer(&mut self, minor: u16, queue: usize, wire: u32) -> bool {
         let handle = u32::try_from(queue).unwrap_or(u32::MAX);
-        let packet = Packet { handle, len: wire.clamp(1, Packet::MAX_LEN) };
+        let line = |framing: Framing| u32::try_from(framing.line_bytes(wire.into())).unwrap_or(u32::MAX);
+        let len = self.framing.map_or(wire, line);
+        let packet = Packet { handle, len: len.clamp(1, Packet::MAX_LEN) };
         self.ids.get(&minor).is_some_and(|id| self.htb.enqueue(*id, packet).is_ok())
     }
 
@@ -262,6 +271,26 @@ mod tests {
         }
         assert!((10..=13).contains(&left), "what its buckets hold, not a second's: {left}");
         assert_eq!(schedule.late(), Lateness::default());
+    }
+
+    /// Datagrams of 64 bytes of IP at 99 % of a line of ATM, 106 bytes each.
+    #[test]
+    fn framed_packets_leave_at_the_rate_of_the_line() {
+        let mut schedule = Schedule::new(Instant::default());
+        schedule.frame(Some("pppoe-llcsnap".parse().unwrap()));
+        schedule.set(&class(ROOT, 99, 1250)).unwrap();
+        schedule.set(&HtbClass { ceil: BitRate::mbit(99), ..class(16, 99, 1250) }).unwrap();
+        schedule.offer(16, 0, 64 + 14);
+        let (mut left, mut now) = (0u32, Instant::default());
+        while now < micros(500_000) {
+            match schedule.next(now) {
+                Turn::TapQueue(queue) => (left, _) = (left + 1, schedule.offer(16, queue, 64 + 14)),
+                Turn::At(then) => now = then,
+                Turn::Nothing => panic!("a packet is offered"),
+            }
+        }
+        let line = f64::from(left) * 3.0 * 53.0 * 8.0 / 0.5e6;
+        assert!((98.9..=99.5).contains(&line), "{line} Mbit/s of 99, {left} packets");
     }
 
     #[test]

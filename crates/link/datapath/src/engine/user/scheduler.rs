@@ -16,7 +16,7 @@ use weir_units::TcHandle;
 use super::{
     counters::QueueCounters,
     forwarder::{Command, Forwarder},
-    message::{Change, Measured, PROTOCOL, Report, State},
+    message::{Change, Line, Measured, PROTOCOL, Report, State},
     packet::LARGEST,
     tap,
 };
@@ -38,6 +38,7 @@ pub(super) struct Scheduler {
     tap: u32,
     forwarder: Forwarder,
     split: Option<bool>,
+    line: Option<Line>,
     /// By minor.
     classes: BTreeMap<u16, HtbClass>,
     /// The tap queues of classes.
@@ -62,6 +63,7 @@ impl Scheduler {
                 tap,
                 forwarder,
                 split: None,
+                line: None,
                 classes: BTreeMap::new(),
                 queues: BTreeMap::new(),
             }),
@@ -87,6 +89,7 @@ impl Scheduler {
             tap: self.tap,
             queues: self.counters.len(),
             split: self.split,
+            line: self.line,
             classes: self.classes.values().map(|class| (*class).into()).collect(),
             leaves: self.queues.keys().copied().collect(),
         })
@@ -105,6 +108,10 @@ impl Scheduler {
                 Change::Split(split) => {
                     self.split = Some(split);
                     self.forwarder.order(Command::Segments(if split { 1 } else { LARGEST }));
+                }
+                Change::Frame(line) => {
+                    self.line = line;
+                    self.forwarder.order(Command::Frame(line.map(Into::into)));
                 }
                 Change::Remove(minor) => {
                     self.classes.remove(&minor);
