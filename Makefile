@@ -40,6 +40,7 @@ VM := target/debug/weir-vm
 VM_TIMEOUT := 2700
 VM_RUN = WEIR_BIN=$(CURDIR)/$(PROGRAM) $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
 VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto weir-netns-tests:autorate:edt:: \
+	weir-netns-tests:framing \
 	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: \

@@ -2,14 +2,22 @@
 
 use std::{thread::sleep, time::Duration};
 
-use weir_netlab::topology::{Family, Mode, Spec};
-use weir_netns_tests::{Need, Node, Origin, Rate, Stream, can_run, containers, measure_once};
-use weir_units::{BitRate, Framing};
+use weir_netlab::topology::{Family, Mode, Spec, Wire};
+use weir_netns_tests::{
+    Echo, EngineKind, Node, Origin, Rate, Stream, containers, for_each_engine, measure_once,
+};
+use weir_units::{BitRate, Bytes, Framing};
+
+for_each_engine!(queues: small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
+for_each_engine!(@in bpf_credit BpfCredit small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
+for_each_engine!(@in user User small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
 
 /// The line's rate.
 const LINE: BitRate = BitRate::mbit(4);
 const SETTLES: Duration = Duration::from_millis(1500);
 const MEASURED: Duration = Duration::from_secs(1);
+/// An idle container's round trip beside the floods. The queue of the line would add 500 ms.
+const MOST_MS: f64 = 15.0;
 /// Headers of IPv4 and UDP.
 const HEADERS: u64 = 28;
 
@@ -29,16 +37,13 @@ fn used(node: &Node, framing: Framing, payload: u64) -> [f64; 2] {
     [packets * line / 1e6 / LINE.as_mbit(), told / LINE.as_mbit()]
 }
 
-#[test]
-fn small_packets_fill_a_line_of_cells_or_long_frames_exactly() {
-    if !can_run(&Need::TRAFFIC) {
-        return;
-    }
+fn small_packets_fill_a_line_exactly(engine: EngineKind) {
     // An Ethernet frame is filled up to 84 bytes. 90 bytes over PPPoE take two cells of ATM.
     for (name, payload) in [("ethernet", 8), ("pppoe-llcsnap", 22)] {
         let spec = Spec { containers: containers(2), mode: Mode::Routed, ..Spec::default() };
         let mut node = Node::build(&spec);
-        node.start(&node.config().capacity(LINE).link(&format!("framing = \"{name}\"")));
+        let config = node.config().engine(engine).capacity(LINE);
+        node.start(&config.link(&format!("framing = \"{name}\"")));
         let framing: Framing = name.parse().expect("it is a preset");
         let off = |used: &[f64; 2]| used.iter().map(|part| (part - 1.0).abs()).fold(0.0, f64::max);
         let used = measure_once(|| used(&node, framing, payload), |used| off(used) <= 0.02);
@@ -50,5 +55,48 @@ fn small_packets_fill_a_line_of_cells_or_long_frames_exactly() {
         assert!(refused.code == Some(1) && refused.stderr.contains("framing"), "{refused:?}");
         let repairs = node.client().status().expect("the agent answers").repairs;
         assert_eq!(repairs, 0, "the kernel holds the framing as it was written");
+    }
+}
+
+/// The line behind the uplink carries 0.5 s of datagrams of 64 bytes of IP in its queue. `tc` simulates it: a TBF
+/// that counts Ethernet's header, what PPPoE adds (16 over it, 26 with LLC over ATM), and cells.
+fn no_queue_behind_weir_at_99_percent_of_the_line(engine: EngineKind) {
+    for (name, own, line) in [
+        ("PPPoE", "overhead = 30", "overhead 16"),
+        ("ATM", "framing = \"pppoe-llcsnap\"", "overhead 26 linklayer atm"),
+    ] {
+        let queue = Bytes(LINE.bits_per_sec() / 8 / 2);
+        let spec = Spec {
+            containers: containers(3),
+            mode: Mode::Routed,
+            wire: Some(Wire::of(LINE, queue)),
+            ..Spec::default()
+        };
+        let mut node = Node::build(&spec);
+        for device in ["wn", "ws"] {
+            let (rate, limit) = (LINE.bits_per_sec(), queue.0);
+            let change = format!(
+                "qdisc change dev {device} root tbf rate {rate}bit burst 3200 limit {limit} {line}\n"
+            );
+            node.topology.wire().tc(&change).expect("the wire frames packets");
+        }
+        let capacity = BitRate(LINE.bits_per_sec() / 100 * 99);
+        node.start(&node.config().engine(engine).capacity(capacity).link(own));
+        let server = node.topology.server_address(Family::V4);
+        let echo = Echo::at(node.topology.srv(), server);
+        let flood = |label| {
+            let (srv, rate) = (node.topology.srv(), Rate::Of(BitRate::mbit(10)));
+            Stream::udp_from(node.netns(label), Origin::default(), srv, server, rate, 36)
+        };
+        let streams = ["C1", "C2"].map(flood);
+        sleep(SETTLES);
+        let idle = || echo.ask(node.netns("C3"), 60, Duration::from_millis(20)).percentile(95.0);
+        let p95 = measure_once(idle, |p95| *p95 < MOST_MS);
+        let goodputs = Stream::goodputs(&streams.each_ref(), MEASURED);
+        println!(
+            "{engine} {name}: an idle container waits {p95:.1} ms beside {goodputs:.2?} Mbit/s of 36 bytes each"
+        );
+        assert!(p95 < MOST_MS, "{engine} {name}: an idle container waits {p95:.1} ms");
+        assert!(goodputs.iter().sum::<f64>() > 0.5, "{engine} {name}: {goodputs:?}");
     }
 }
