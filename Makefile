@@ -84,7 +84,7 @@ demo: release
 
 # Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
 # The program is the debug build of the tests.
-SHORT := active api auto autorate bad_input capacity change cni congestion_rules docker drift faults images input lifecycle plan promise socket sources state
+SHORT := active api auto autorate bad_input capacity change cni congestion_rules docker drift failover faults images input lifecycle plan promise socket sources state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
 # `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
 BESIDE_GUESTS := api bad_input congestion_rules drift images input plan socket state

@@ -11,6 +11,7 @@ mod fault;
 mod framing;
 mod kubernetes;
 mod labels;
+mod links;
 mod selector;
 
 use std::{
@@ -88,6 +89,8 @@ impl From<Layer> for Section {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// The shared link, with the others of the file.
+    #[serde(deserialize_with = "links::one_or_more")]
     pub(crate) link: Link,
     #[serde(default)]
     pub(crate) agent: Agent,
@@ -149,7 +152,7 @@ impl Config {
     }
 }
 
-/// `[link]`
+/// `[link]`, or one of the `[[link]]` tables.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Link {
@@ -201,6 +204,9 @@ pub(crate) struct Link {
     /// Whether a scheduler thread in the agent has priority over other processes.
     #[serde(default = "yes")]
     pub(crate) priority: bool,
+    /// The other links of the file. They are not shared now.
+    #[serde(skip)]
+    pub(crate) spare: Vec<Link>,
 }
 
 impl Link {
@@ -427,7 +433,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         .map_err(|(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail })?;
     // From here on an engine and its form are one choice.
     config.keys = Keys(keys_of(text));
-    config.link.engine = config.link.choice().unwrap_or(config.link.engine);
+    config.link.settle_engine();
     Ok(config)
 }
 

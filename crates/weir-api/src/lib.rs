@@ -116,7 +116,7 @@ pub use images::{
     Freed, Image, ImagePeer, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,
     ScrubImages, WarmId, Warming,
 };
-pub use link::{Capacity, FollowState, Follows, LinkView, SetCapacity};
+pub use link::{Capacity, FollowState, Follows, LinkView, OtherLink, SetCapacity};
 pub use plain::{plain, plain_lines};
 pub use plan::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedState, Undone};
 pub use runtime::{RuntimeImage, RuntimeImages};

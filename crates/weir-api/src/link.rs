@@ -92,12 +92,28 @@ pub struct Follows {
     pub failure: Option<String>,
 }
 
+/// A link of the configuration that is not shared now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OtherLink {
+    /// The device.
+    pub device: String,
+    /// The capacity of its upload, or the highest one if it is a range.
+    pub capacity: BitRate,
+    /// That of its download, if the node shares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<BitRate>,
+}
+
 /// The link's capacities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LinkView {
     /// The device.
     pub device: String,
+    /// The other links of the configuration. They are not shared while the default route goes by this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherLink>,
     /// The upload.
     pub upload: Capacity,
     /// The follower of the upload's rate, if the capacity is a range.

@@ -188,6 +188,7 @@ fn link_view(status: &Status) -> LinkView {
     let why = "web: its minimum of 20mbit is not promised: the link has less";
     LinkView {
         device: status.link.clone(),
+        others: Vec::new(),
         upload: Capacity { capacity: status.capacity, configured: status.configured_capacity },
         follows: status.follows.clone(),
         download: None,

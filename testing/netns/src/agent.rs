@@ -61,6 +61,8 @@ pub fn is_optimised() -> bool {
 pub struct Config {
     capacity: String,
     link: String,
+    /// More tables `[[link]]`.
+    others: String,
     netns: Option<Vec<String>>,
     docker: Option<PathBuf>,
     /// More lines of `[discover]`.
@@ -78,6 +80,7 @@ impl Config {
         Config {
             capacity: format!("\"{}bit\"", capacity.bits_per_sec()),
             link: String::new(),
+            others: String::new(),
             netns: None,
             docker: None,
             discover: String::new(),
@@ -103,6 +106,17 @@ impl Config {
     #[must_use]
     pub fn link(mut self, lines: &str) -> Config {
         let _ = writeln!(self.link, "{lines}");
+        self
+    }
+
+    /// Another link, of that device and capacity.
+    #[must_use]
+    pub fn beside(mut self, device: &str, capacity: BitRate) -> Config {
+        let capacity = capacity.bits_per_sec();
+        let _ = writeln!(
+            self.others,
+            "[[link]]\ndevice = \"{device}\"\ncapacity = \"{capacity}bit\"\nengine = \"htb\""
+        );
         self
     }
 
@@ -158,8 +172,10 @@ impl Config {
         let (dir, link) = (dir.display(), &self.link);
         // The reference, whatever else this kernel runs.
         let engine = if link.contains("engine = ") { "" } else { "engine = \"htb\"\n" };
+        let header = if self.others.is_empty() { "[link]" } else { "[[link]]" };
+        let others = &self.others;
         format!(
-            "[link]\ndevice = \"{UPLINK}\"\ncapacity = {}\n{engine}{link}\n\
+            "{header}\ndevice = \"{UPLINK}\"\ncapacity = {}\n{engine}{link}\n{others}\
              [agent]\nsocket = \"{dir}/weir.sock\"\nstate = \"{dir}/state\"\n\n\
              [discover]\ndocker = {}\nnetns = {}\n{}\n{}",
             self.capacity,

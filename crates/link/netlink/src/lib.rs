@@ -12,5 +12,5 @@ pub mod tc;
 
 pub use attrs::{Attrs, attributes};
 pub use link::{InterfaceAddress, Link, LinkEvents};
-pub use route::DefaultRoute;
+pub use route::{DefaultRoute, RouteEvents};
 pub use socket::{Netlink, NetlinkError, Request};

@@ -46,16 +46,25 @@ impl Rates {
 pub(super) struct Capacities {
     configured: Rates,
     by_hand: ByHand,
+    /// Whether those that were stored are not in force.
+    are_left_out: bool,
 }
 
 impl Capacities {
     pub(super) fn new(config: &Config, by_hand: ByHand) -> Capacities {
-        Capacities { configured: Rates::of(config), by_hand }
+        let are_left_out = config.link.is_one_of_several() && by_hand != ByHand::default();
+        let by_hand = if are_left_out { ByHand::default() } else { by_hand };
+        Capacities { configured: Rates::of(config), by_hand, are_left_out }
     }
 
     /// Takes the capacities of a new configuration. Those by hand stay in force.
     pub(super) fn reconfigure(&mut self, config: &Config) {
         self.configured = Rates::of(config);
+    }
+
+    /// Whether stored capacities by hand are not in force, because the configuration has several links.
+    pub(super) fn are_left_out(&self) -> bool {
+        self.are_left_out
     }
 
     pub(super) fn by_hand(&self) -> ByHand {
@@ -64,7 +73,7 @@ impl Capacities {
 
     /// The configured capacities of both directions, where others by hand are in force.
     pub(super) fn replaced(&self) -> (Option<BitRate>, Option<BitRate>) {
-        let Capacities { configured, by_hand } = self;
+        let Capacities { configured, by_hand, .. } = self;
         let download = configured.download.filter(|_| by_hand.download.is_some());
         (by_hand.capacity.map(|_| configured.capacity), download)
     }
@@ -138,6 +147,7 @@ impl Agent {
         let down = down.unwrap_or_default().into_iter().map(|why| told(&why));
         LinkView {
             device: link.device.clone(),
+            others: self.other_links(),
             upload: capacity(self.in_force(), configured),
             follows: self.follows(),
             download: link.download.map(|rate| capacity(rate, configured_download)),
@@ -164,6 +174,7 @@ impl Agent {
     /// The effect of [`Agent::set_capacity`].
     pub(super) fn plan_capacity(&self, change: SetCapacity) -> Result<Plan, Error> {
         let set = self.capacities.by_hand().after(change, self.capacities.configured)?;
+        self.is_settable(set)?;
         Ok(self.plan_by_hand(set))
     }
 
@@ -200,6 +211,7 @@ impl Agent {
         by: &Actor,
         cause: &str,
     ) -> Result<(), Error> {
+        self.is_settable(set)?;
         self.before_change()?;
         let before = Rates::of(self.classes.config());
         let up = self.with_capacity(set);

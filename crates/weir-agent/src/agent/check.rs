@@ -6,13 +6,14 @@ use weir_datapath::engine;
 use weir_netlink::{Link, Netlink};
 use weir_units::chain;
 
-use super::{advice, cluster, congestion, selector_rules};
+use super::{advice, cluster, congestion, links, selector_rules};
 use crate::config::{self, Config, ConfigError};
 
 /// Reads the configuration and reports its errors, both in itself and on this node.
 pub fn check(path: &Path) -> anyhow::Result<()> {
-    let config = config::load(path)?;
-    fits_node(path, &config, &mut Netlink::open()?)?;
+    let mut netlink = Netlink::open()?;
+    let config = links::of_route(config::load(path)?, &mut netlink);
+    fits_node(path, &config, &mut netlink)?;
     can_run(path, config.link.engine)
 }
 
@@ -63,6 +64,14 @@ pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> 
             return Err(unusable(path, why).into());
         }
         Err(e) => return Err(anyhow::Error::from(e).context(format!("cannot look for link {device}"))),
+    }
+    for link in &config.link.spare {
+        // Another link may appear later, as a modem does.
+        let Ok(found) = netlink.link(&link.device) else { continue };
+        let other = config.sharing(&link.device);
+        takes(link.engine, &found)
+            .and_then(|()| other.map_or(Ok(()), |other| frames(&other, &found)))
+            .map_err(|why| unusable(path, why))?;
     }
     congestion::checked(&config.congestion)
         .map(drop)

@@ -184,6 +184,7 @@ pub(crate) fn discover(
         .iter()
         .filter(|l| matches!(l.kind.as_deref(), Some("veth" | "netkit")) && l.peer_netnsid.is_some())
         .filter(|l| Some(l.index) != uplink_index && !taken.contains(&l.index))
+        .filter(|l| !config.link.spare.iter().any(|spare| spare.device == l.name))
         .map(|l| (l.index, l.name.clone()))
         .collect();
     let caught = |l: &&Link| taken.contains(&l.index) || discovery.strangers.iter().any(|s| s.0 == l.index);

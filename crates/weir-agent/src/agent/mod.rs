@@ -35,6 +35,7 @@ mod history;
 #[cfg(test)]
 mod htb_shares;
 mod link_state;
+mod links;
 mod lock;
 mod pace;
 mod plan;
@@ -61,7 +62,7 @@ use tokio::{
 };
 use weir_api::EventKind;
 use weir_datapath::engine;
-use weir_netlink::{LinkEvents, Netlink};
+use weir_netlink::{LinkEvents, Netlink, RouteEvents};
 use weir_share::{Allocator, Demand};
 use weir_units::{BitRate, Instant, chain};
 
@@ -173,8 +174,9 @@ struct Pending {
 
 /// Runs the agent until it is told to stop.
 pub fn run(path: &Path) -> anyhow::Result<()> {
-    let config = config::load(path)?;
-    check::fits_node(path, &config, &mut Netlink::open()?)?;
+    let mut netlink = Netlink::open()?;
+    let config = links::of_route(config::load(path)?, &mut netlink);
+    check::fits_node(path, &config, &mut netlink)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(path, config))
 }
@@ -205,6 +207,8 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     // SAFETY: `LinkEvents` owns its socket and always answers with the same descriptor. It is not taken
     // out of the `AsyncFd`.
     let links = unsafe { AsyncFd::register(LinkEvents::open()?) }?;
+    // SAFETY: as for `LinkEvents`.
+    let routes = unsafe { AsyncFd::register(RouteEvents::open()?) }?;
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
@@ -231,6 +235,8 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 agent.max_tick_delay = agent.max_tick_delay.max(due.elapsed());
                 // Requests come before changes of links; this tick sees both.
                 agent.pending.rediscover |= links.get_ref().drain();
+                agent.pending.rediscover |=
+                    routes.get_ref().drain() && agent.classes.config().link.is_one_of_several();
                 agent.turn();
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
                 let quiet = agent.is_idle();
@@ -268,6 +274,15 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 links.get_ref().drain();
                 agent.turn();
+            }
+            ready = routes.readable() => {
+                let mut ready = ready?;
+                let changed = routes.get_ref().drain();
+                ready.clear_ready();
+                if changed && agent.classes.config().link.is_one_of_several() {
+                    agent.pending.rediscover = true;
+                    agent.turn();
+                }
             }
             () = agent.runtimes.changed() => {
                 agent.pending.rediscover = true;
@@ -385,6 +400,11 @@ impl Agent {
         for (better, why) in refused {
             agent.event(EventKind::Engine, None, format!("{better} was not taken: {why}"));
         }
+        if agent.capacities.are_left_out() {
+            let text =
+                "capacities that were set by hand are not in force, as the configuration has several links";
+            agent.event(EventKind::CapacityChanged, None, text.to_owned());
+        }
         for why in left_out {
             agent.event(EventKind::NotEnforced, None, why);
         }
@@ -451,6 +471,7 @@ impl Agent {
     fn discover(&mut self) {
         self.pending.rediscover = false;
         self.pending.audit = true;
+        self.follow_route();
         let mut told = self.runtimes.told();
         self.cluster.take_note();
         told.is_complete &= self.cluster.is_complete();

@@ -47,6 +47,12 @@ impl Agent {
                     .to_owned(),
             );
         }
+        if new.is_one_of_several() && self.capacities.replaced() != (None, None) {
+            return Err(
+                "capacities set by hand are those of a single [link], and the file has several (`weir link reset` takes them back)"
+                    .to_owned(),
+            );
+        }
         if self.classes.config().agreements.is_some() != config.agreements.is_some() {
             return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
         }
@@ -102,6 +108,8 @@ impl Agent {
     pub(super) fn reload(&mut self) {
         let path = self.config_file.read_again();
         let result = config::load(&path).map_err(|e| chain(&e)).and_then(|file| {
+            // The shared link stays until the discovery below.
+            let file = file.sharing(&self.classes.config().link.device).unwrap_or(file);
             let Accepted { rights, congestion } = self.accept(&path, &file)?;
             let config = self.capacities.in_force(file.clone());
             let advice = config.advice.clone();

@@ -7,41 +7,16 @@ use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::{BitRate, Bytes};
 
 use super::{
-    ClassConfig, Config, Layer, OTHER, RESERVED, Selector, agreements, api, capacity,
+    ClassConfig, Config, Layer, Link, OTHER, RESERVED, Selector, agreements, api, capacity,
     fault::{Fault, fault},
-    framing, kubernetes, labels,
+    framing, kubernetes, labels, links,
 };
 
 /// Checks that the parts of a configuration fit together, and that weir can enforce each value.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let link = &config.link;
-    if link.device.is_empty() {
-        let detail = "no uplink is named: fill in device and capacity, as in device = \"eth0\" and capacity = \"95mbit\" \
-             (`ip route show default` names the uplink)";
-        return Err(fault("[link]", detail));
-    }
-    if link.capacity == BitRate::ZERO {
-        let detail = format!(
-            "0bit is not between {} and {}: fill in what {} carries, less about 5 %, as in \"95mbit\"",
-            BitRate::kbit(64),
-            BitRate::MAX,
-            link.device
-        );
-        return Err(fault("[link] capacity", detail));
-    }
-    if link.device.len() > 15 || link.device.contains(['/', ' ']) {
-        return Err(fault("[link] device", format!("`{}` is not the name of an interface", link.device)));
-    }
-    if link.capacity < BitRate::kbit(64) || link.capacity > BitRate::MAX {
-        let (least, most) = (BitRate::kbit(64), BitRate::MAX);
-        return Err(fault("[link] capacity", format!("{} is not between {least} and {most}", link.capacity)));
-    }
-    if link.choice().is_none() {
-        let detail = "engine = \"bpf-credit\" alone has forms: name that engine, or leave `form` out";
-        return Err(fault("[link] form", detail));
-    }
-    framing::check(link)?;
-    capacity::check(link)?;
+    link.all().try_for_each(check_link)?;
+    links::check(link)?;
     let (size, files) = (config.agent.audit_size, config.agent.audit_files);
     let [least, most] = [64 << 10, 1 << 30].map(Bytes);
     if !(least..=most).contains(&size) {
@@ -49,12 +24,6 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     if !(2..=1_000).contains(&files) {
         return Err(fault("[agent] audit_files", format!("{files} is not between 2 and 1000")));
-    }
-    if !(1..=256).contains(&link.queues) {
-        return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
-    }
-    if !(1..=10_000).contains(&link.delay_ms) {
-        return Err(fault("[link] delay_ms", format!("{} is not between 1 and 10000", link.delay_ms)));
     }
     for (what, layer) in
         [("[defaults]", config.defaults), ("[host]", config.host), ("[default]", config.default)]
@@ -139,11 +108,61 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     kubernetes::check(config)?;
     labels::check(config)?;
     check_selectors(&config.classes)?;
-    check_minima(config)?;
-    match config.download() {
-        Some(download) => check_minima(&download).map_err(|(what, why)| fault(format!("{what}: down"), why)),
-        None => Ok(()),
+    // A minimum that one of the links has is suspended on the others.
+    on_a_link(config, &|config| {
+        check_minima(config)?;
+        match config.download() {
+            Some(download) => {
+                check_minima(&download).map_err(|(what, why)| fault(format!("{what}: down"), why))
+            }
+            None => Ok(()),
+        }
+    })
+}
+
+/// Checks something that has to hold on one of the links at least. The fault is that of the first link.
+fn on_a_link(config: &Config, check: &dyn Fn(&Config) -> Result<(), Fault>) -> Result<(), Fault> {
+    let first = check(config);
+    let others = || config.link.spare.iter().filter_map(|link| config.sharing(&link.device));
+    if first.is_ok() || others().any(|config| check(&config).is_ok()) { Ok(()) } else { first }
+}
+
+/// Checks the keys of one link.
+fn check_link(link: &Link) -> Result<(), Fault> {
+    if link.device.is_empty() {
+        let detail = "no uplink is named: fill in device and capacity, as in device = \"eth0\" and capacity = \"95mbit\" \
+             (`ip route show default` names the uplink)";
+        return Err(fault("[link]", detail));
     }
+    if link.capacity == BitRate::ZERO {
+        let detail = format!(
+            "0bit is not between {} and {}: fill in what {} carries, less about 5 %, as in \"95mbit\"",
+            BitRate::kbit(64),
+            BitRate::MAX,
+            link.device
+        );
+        return Err(fault("[link] capacity", detail));
+    }
+    if link.device.len() > 15 || link.device.contains(['/', ' ']) {
+        return Err(fault("[link] device", format!("`{}` is not the name of an interface", link.device)));
+    }
+    if link.capacity < BitRate::kbit(64) || link.capacity > BitRate::MAX {
+        let (least, most) = (BitRate::kbit(64), BitRate::MAX);
+        return Err(fault("[link] capacity", format!("{} is not between {least} and {most}", link.capacity)));
+    }
+    if link.choice().is_none() {
+        let detail = "engine = \"bpf-credit\" alone has forms: name that engine, or leave `form` out";
+        return Err(fault("[link] form", detail));
+    }
+    framing::check(link)?;
+    capacity::check(link)?;
+    if !(1..=256).contains(&link.queues) {
+        return Err(fault("[link] queues", format!("{} is not between 1 and 256", link.queues)));
+    }
+    if !(1..=10_000).contains(&link.delay_ms) {
+        return Err(fault("[link] delay_ms", format!("{} is not between 1 and 10000", link.delay_ms)));
+    }
+    Ok(())
 }
 
 /// Checks the download's capacity, and that each policy of what arrives can be enforced.

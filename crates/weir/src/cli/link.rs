@@ -24,6 +24,8 @@ A capacity set by hand outlives a restart of the agent and a reload of its file.
 do not fit any more are suspended, the latest first, and `weir events` reports them. They come
 back in the order of their age when the capacity does. `weir undo` takes the last change back.
 
+With several [[link]] tables the one that the default route takes is shared, and its capacities are the file's.
+
 A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }. Its states are:
   track    the capacity follows the acknowledged rate and the link's queue
   look     the queue drains for 0.2 s, to see the round trip without it
@@ -119,6 +121,14 @@ pub(super) fn run(args: &LinkArgs, session: &mut Session<'_>) -> anyhow::Result<
 fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
     let text = |Capacity { capacity, configured }: Capacity| status::capacity(capacity, configured);
     writeln!(out, "link       {}", view.device)?;
+    for other in &view.others {
+        let download = other.download.map_or(String::new(), |rate| format!(", download {rate}"));
+        writeln!(
+            out,
+            "not shared {} ({}{download}): the default route does not go by it",
+            other.device, other.capacity
+        )?;
+    }
     writeln!(out, "capacity   {}", text(view.upload))?;
     if let Some(follows) = &view.follows {
         writeln!(out, "follows    {}", status::follows(follows))?;
@@ -132,6 +142,8 @@ fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use weir_api::OtherLink;
+
     use super::*;
 
     #[test]
@@ -157,6 +169,11 @@ mod tests {
     fn capacity_by_hand_is_shown_with_the_configured_one_and_its_cost() {
         let view = LinkView {
             device: "eth0".to_owned(),
+            others: vec![OtherLink {
+                device: "wwan0".to_owned(),
+                capacity: BitRate::mbit(9),
+                download: None,
+            }],
             upload: Capacity { capacity: BitRate::mbit(30), configured: Some(BitRate::mbit(95)) },
             follows: None,
             download: None,
@@ -164,7 +181,7 @@ mod tests {
         };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();
-        let want = "link       eth0\ncapacity   30mbit by hand (95mbit configured)\ndownload   not shared\n\
+        let want = "link       eth0\nnot shared wwan0 (9mbit): the default route does not go by it\ncapacity   30mbit by hand (95mbit configured)\ndownload   not shared\n\
                     ! web: its minimum of 40mbit is not promised\n";
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }

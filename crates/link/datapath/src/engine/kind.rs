@@ -124,6 +124,22 @@ impl EngineKind {
         Err(EngineError::Lacking { engine: self, why })
     }
 
+    /// Whether this engine can move to another link while it works. The others are built upon the link's own
+    /// device.
+    ///
+    /// # Errors
+    /// [`EngineError::Lacking`].
+    pub fn moves(self) -> Result<(), EngineError> {
+        match self {
+            EngineKind::Pacing | EngineKind::CreditExperiment | EngineKind::User => {
+                let why = "it is set up on the device of one link (use engine = \"auto\", \"bpf\", \"edt\" or \"htb\", \
+                           or a single [link])";
+                Err(EngineError::Lacking { engine: self, why: why.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Sets this engine up for a link, or takes over the one an earlier agent left, and tells the
     /// programs of `attachments` where packets go. `queues`: transmit queues of the device, each with a
     /// lock of its own, for engines that can use them. `home`: where a scheduler in user space runs.
