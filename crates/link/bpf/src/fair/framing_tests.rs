@@ -7,8 +7,8 @@ use crate::simulation::{BUFFER, CAPACITY, FRAME, SECOND, SUPER_PACKET, policy};
 
 /// The line's bytes of a packet of the simulation. A super-packet is TCP over IPv4.
 fn on_line(line: Framing, len: u32) -> u64 {
-    let full = u64::from(len / FRAME) * line.line_bytes(FRAME.into());
-    full + if len % FRAME > 0 { line.line_bytes((len % FRAME).into()) } else { 0 }
+    let segment = |at: u32| line.line_bytes(FRAME.min(len - at).into());
+    (0..len).step_by(FRAME as usize).map(segment).sum()
 }
 
 /// The line's bytes of two classes of weights 1 and 3, the second of which sends packets of `len` bytes and
@@ -45,11 +45,8 @@ fn sent(mode: Mode, charged: Option<Framing>, line: Framing, len: u32) -> ([u64;
     if charged.is_some() {
         for (class, bytes) in (0..).zip(bytes) {
             // SAFETY: the qdisc is this thread's.
-            assert_eq!(
-                unsafe { user_bytes(u32::from(CLASS) + class) },
-                bytes,
-                "the counters are the line's bytes"
-            );
+            let counted = unsafe { user_bytes(u32::from(CLASS) + class) };
+            assert_eq!(counted, bytes, "the counters are the line's bytes");
         }
     }
     (bytes, ahead / 1e6)
