@@ -324,10 +324,10 @@ impl Agent {
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         let left = left(&mut netlink, &store)?;
         let is_left = left.is_some();
-        let device = netlink.link(&config.link.device).ok();
-        let frames =
-            |kind: engine::EngineKind| device.as_ref().is_none_or(|link| kind.frames_on(link).is_ok());
-        let fits = |kind| config.link.fits(kind) && (config.link.line().is_none() || frames(kind));
+        let framed = config.link.all().filter(|link| link.line().is_some());
+        let framed: Vec<_> = framed.filter_map(|link| netlink.link(&link.device).ok()).collect();
+        let frames = |kind: engine::EngineKind| framed.iter().all(|link| kind.frames_on(link).is_ok());
+        let fits = |kind| config.link.fits(kind) && frames(kind);
         let (kind, refused) = config.link.engine.choose(left.as_deref(), fits).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
         )?;
