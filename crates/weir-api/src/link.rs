@@ -103,6 +103,8 @@ pub struct OtherLink {
     /// That of its download, if the node shares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<BitRate>,
+    /// Whether the node has this device now.
+    pub is_here: bool,
 }
 
 /// The link's capacities.

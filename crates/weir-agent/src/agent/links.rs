@@ -100,6 +100,7 @@ impl Agent {
             device: link.device.clone(),
             capacity: link.capacity,
             download: link.download,
+            is_here: nix::net::if_::if_nametoindex(link.device.as_str()).is_ok(),
         };
         self.classes.config().link.spare.iter().map(other).collect()
     }

@@ -123,11 +123,9 @@ fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
     writeln!(out, "link       {}", view.device)?;
     for other in &view.others {
         let download = other.download.map_or(String::new(), |rate| format!(", download {rate}"));
-        writeln!(
-            out,
-            "not shared {} ({}{download}): the default route does not go by it",
-            other.device, other.capacity
-        )?;
+        let why =
+            if other.is_here { "the default route does not go by it" } else { "there is no such device now" };
+        writeln!(out, "not shared {} ({}{download}): {why}", other.device, other.capacity)?;
     }
     writeln!(out, "capacity   {}", text(view.upload))?;
     if let Some(follows) = &view.follows {
@@ -169,11 +167,14 @@ mod tests {
     fn capacity_by_hand_is_shown_with_the_configured_one_and_its_cost() {
         let view = LinkView {
             device: "eth0".to_owned(),
-            others: vec![OtherLink {
-                device: "wwan0".to_owned(),
-                capacity: BitRate::mbit(9),
-                download: None,
-            }],
+            others: [("wwan0", true), ("wwan1", false)]
+                .map(|(device, is_here)| OtherLink {
+                    device: device.to_owned(),
+                    capacity: BitRate::mbit(9),
+                    download: None,
+                    is_here,
+                })
+                .into(),
             upload: Capacity { capacity: BitRate::mbit(30), configured: Some(BitRate::mbit(95)) },
             follows: None,
             download: None,
@@ -181,7 +182,7 @@ mod tests {
         };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();
-        let want = "link       eth0\nnot shared wwan0 (9mbit): the default route does not go by it\ncapacity   30mbit by hand (95mbit configured)\ndownload   not shared\n\
+        let want = "link       eth0\nnot shared wwan0 (9mbit): the default route does not go by it\nnot shared wwan1 (9mbit): there is no such device now\ncapacity   30mbit by hand (95mbit configured)\ndownload   not shared\n\
                     ! web: its minimum of 40mbit is not promised\n";
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }
