@@ -51,8 +51,8 @@ proptest! {
         prop_assert_eq!(charge, line, "{} segments", segments);
     }
 
-    /// A super-packet of which no payload of a segment is known is charged at least the line's bytes of
-    /// segments that are equally long, and at most a byte more of each.
+    /// The payload of a segment may be unknown. Such a super-packet is charged at least the line's bytes of
+    /// segments that are equally long. Each has at most a byte more.
     #[test]
     fn segments_of_unknown_length_are_taken_for_equally_long(
         framing in framing(), len in 100..1500u32, segments in 2..44u32, more in 0..44u32,
@@ -82,7 +82,7 @@ fn queue_behind(line: Framing, charged: Option<Framing>, len: u32, time: u64) ->
     let end = now + time;
     while now < end {
         for class in 0..3u32 {
-            // A socket's buffer of each class waits at the most.
+            // A socket's buffer of each class waits at most.
             loop {
                 let minor = u32::from(CLASS) + class;
                 // SAFETY: as above.

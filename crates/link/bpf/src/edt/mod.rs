@@ -351,7 +351,7 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// None if they are not this version's: its variables take so many bytes.
+    /// `variables` is the size of this version's. `None` means that the maps are of another one.
     fn from(program: u32, variables: u32) -> Option<Inherited> {
         let maps: Vec<MapHandle> = attach::program_maps(program)
             .ok()?

@@ -11,8 +11,8 @@ fn on_line(line: Framing, len: u32) -> u64 {
     (0..len).step_by(FRAME as usize).map(segment).sum()
 }
 
-/// The line's bytes of two classes of weights 1 and 3, the second of which sends packets of `len` bytes and
-/// the first frames, over four seconds, and how many times its packet's time the link was ahead of the line.
+/// The line's bytes of two classes of weights 1 and 3 over four seconds, and how far the link was ahead of
+/// the line, ms. The first class sends frames, the second one packets of `len` bytes.
 fn sent(mode: Mode, charged: Option<Framing>, line: Framing, len: u32) -> ([u64; 2], f64) {
     let qdisc = Qdisc::in_mode(mode);
     qdisc.set_link(&link_params(mode, charged));
