@@ -5,12 +5,14 @@
 //! batched: one system call for many class changes.
 
 mod attrs;
+mod events;
 mod link;
 mod route;
 mod socket;
 pub mod tc;
 
 pub use attrs::{Attrs, attributes};
-pub use link::{InterfaceAddress, Link, LinkEvents};
-pub use route::{DefaultRoute, RouteEvents};
+pub use events::Events;
+pub use link::{InterfaceAddress, Link};
+pub use route::DefaultRoute;
 pub use socket::{Netlink, NetlinkError, Request};

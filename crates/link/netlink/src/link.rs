@@ -1,7 +1,6 @@
 use std::{
-    io,
     net::Ipv4Addr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsFd, AsRawFd},
 };
 
 use ipnet::IpNet;
@@ -11,7 +10,6 @@ use netlink_packet_route::{
     link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     nsid::{NsidAttribute, NsidMessage},
 };
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::{Attrs, Netlink, NetlinkError, Request};
 
@@ -369,60 +367,6 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         }
     }
     Some(link)
-}
-
-/// A non-blocking socket that becomes readable when links or addresses change.
-pub struct LinkEvents {
-    socket: Socket,
-}
-
-impl LinkEvents {
-    /// Subscribes to links and addresses of this namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError::Socket`].
-    pub fn open() -> Result<LinkEvents, NetlinkError> {
-        const RTMGRP_LINK: u32 = 1;
-        const RTMGRP_IPV4_IFADDR: u32 = 0x10;
-        const RTMGRP_IPV6_IFADDR: u32 = 0x100;
-        let open = || -> io::Result<Socket> {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind(&SocketAddr::new(0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
-            socket.set_non_blocking(true)?;
-            Ok(socket)
-        };
-        open()
-            .map(|socket| LinkEvents { socket })
-            .map_err(|source| NetlinkError::Socket { what: "watch links".into(), source })
-    }
-
-    /// Reads all that has arrived; true if there was anything. The kind of the change does not
-    /// matter: the agent looks at all links.
-    pub fn drain(&self) -> bool {
-        let mut any = false;
-        loop {
-            match self.socket.recv_from_full() {
-                Ok(_) => any = true,
-                // Too many events to keep: something changed, certainly.
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => any = true,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return any,
-            }
-        }
-    }
-}
-
-impl AsRawFd for LinkEvents {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-}
-
-impl AsFd for LinkEvents {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket is open as long as `self` lives, which the borrow cannot outlive.
-        unsafe { BorrowedFd::borrow_raw(self.socket.as_raw_fd()) }
-    }
 }
 
 #[cfg(test)]

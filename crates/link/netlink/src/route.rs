@@ -1,12 +1,5 @@
-use std::{
-    io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-};
-
 use netlink_packet_core::Parseable;
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
-
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::{Netlink, NetlinkError, Request};
 
@@ -47,66 +40,6 @@ impl Netlink {
         });
         Ok(routes)
     }
-}
-
-/// A non-blocking socket that becomes readable when routes change.
-pub struct RouteEvents {
-    socket: Socket,
-}
-
-impl RouteEvents {
-    /// Subscribes to the routes of this namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError::Socket`].
-    pub fn open() -> Result<RouteEvents, NetlinkError> {
-        const RTMGRP_IPV4_ROUTE: u32 = 0x40;
-        const RTMGRP_IPV6_ROUTE: u32 = 0x400;
-        let open = || -> io::Result<Socket> {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind(&SocketAddr::new(0, RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE))?;
-            socket.set_non_blocking(true)?;
-            Ok(socket)
-        };
-        open()
-            .map(|socket| RouteEvents { socket })
-            .map_err(|source| NetlinkError::Socket { what: "watch routes".into(), source })
-    }
-
-    /// Reads all that has arrived; true if a default route may have changed. A router's table has many other
-    /// routes.
-    pub fn drain(&self) -> bool {
-        let mut is_changed = false;
-        loop {
-            match self.socket.recv_from_full() {
-                Ok((datagram, _)) => is_changed |= is_about_default(&datagram),
-                // Too many events to keep.
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => is_changed = true,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return is_changed,
-            }
-        }
-    }
-}
-
-impl AsRawFd for RouteEvents {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-}
-
-impl AsFd for RouteEvents {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket is open as long as `self` lives, which the borrow cannot outlive.
-        unsafe { BorrowedFd::borrow_raw(self.socket.as_raw_fd()) }
-    }
-}
-
-/// Whether an event is about a route to all destinations. A garbled event may be.
-fn is_about_default(datagram: &[u8]) -> bool {
-    const HEADER: usize = 16;
-    const PREFIX_LENGTH: usize = HEADER + 1;
-    datagram.get(PREFIX_LENGTH).is_none_or(|length| *length == 0)
 }
 
 /// The next hops of a default route.
@@ -159,7 +92,7 @@ mod tests {
                 assert!(done.success(), "ip {line}");
             }
             let mut netlink = Netlink::open().unwrap();
-            let events = RouteEvents::open().unwrap();
+            let events = crate::Events::of_default_routes().unwrap();
             let ip = |line: &str| Command::new("ip").args(line.split(' ')).status().expect("ip can run");
             assert!(ip("route add 10.9.0.0/16 dev lo").success());
             assert!(!events.drain(), "no default route changed");

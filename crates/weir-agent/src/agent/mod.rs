@@ -62,7 +62,7 @@ use tokio::{
 };
 use weir_api::EventKind;
 use weir_datapath::engine;
-use weir_netlink::{LinkEvents, Netlink, RouteEvents};
+use weir_netlink::{Events, Netlink};
 use weir_share::{Allocator, Demand};
 use weir_units::{BitRate, Instant, chain};
 
@@ -204,11 +204,11 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let port = tokio::spawn(port);
     let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), stream, access));
 
-    // SAFETY: `LinkEvents` owns its socket and always answers with the same descriptor. It is not taken
+    // SAFETY: `Events` owns its socket and always answers with the same descriptor. It is not taken
     // out of the `AsyncFd`.
-    let links = unsafe { AsyncFd::register(LinkEvents::open()?) }?;
-    // SAFETY: as for `LinkEvents`.
-    let routes = unsafe { AsyncFd::register(RouteEvents::open()?) }?;
+    let links = unsafe { AsyncFd::register(Events::of_links()?) }?;
+    // SAFETY: as above.
+    let routes = unsafe { AsyncFd::register(Events::of_default_routes()?) }?;
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
