@@ -361,12 +361,21 @@ fn program_of_the_next_agent_goes_on_where_the_last_one_stopped() {
     // It is ready before the other one stops, as at a device.
     let next = Edt::load(attach::program_id(&link.edt.program()).ok()).unwrap();
     link.run(&senders, Duration::from_millis(400));
+    // No division is due for a while. A program that does not know this divides at its first packet.
+    link.edt.divide_at(now() + 900 * MS);
     let before = link.class(B);
     link.edt = next;
     assert_eq!(link.class(B).bytes, before.bytes);
-    link.run(&senders, Duration::from_millis(25));
-    let (was, is) = (before.rate as f64, link.class(B).rate as f64);
-    assert!((is / was - 1.0).abs() < 0.05, "from {was:.0} to {is:.0} bytes per second");
+    let sent = (0..4).filter(|_| link.send(0x1_0010 + u32::from(B - A), PACKET).0.verdict == NEXT).count();
+    let after = link.class(B);
+    assert_eq!(after.bytes - before.bytes, sent as u64 * u64::from(PACKET));
+    assert_eq!(after.rate, before.rate, "bytes per second");
+    // What the next agent writes reaches its program.
+    link.edt.set_class(B, &policy(1, 0, CAPACITY / 5)).unwrap();
+    link.edt.divide_anew();
+    link.send(0x1_0010 + u32::from(B - A), PACKET);
+    let limited = link.class(B).rate;
+    assert!(limited <= CAPACITY / 5, "{limited} bytes per second");
 }
 
 #[test]
