@@ -52,9 +52,11 @@ VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
 EDT_ELSEWHERE := edt::shares_of_whole edt::shares_on edt::of_large edt::single edt::super edt::each edt::a_class
 # Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
 BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
-# The longest tests, which VM_BRIEF leaves out: single segments where super-packets run too, the paper's own form, and
-# what a test of htb holds outside of guests.
-VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single random_policies_of_single single_segments_hardly edt::capacity_follows
+# The longest tests, which VM_BRIEF leaves out: single segments where super-packets run too, the paper's own form,
+# what a test of htb holds outside of guests, and what another test of the guests or of the units nearly holds.
+VM_LONG := drr_divides papers_form bpf::shares_of_single htb::shares_of_single random_policies_of_single single_segments_hardly edt::capacity_follows \
+	without_selectors who_is_not_named full_link_when_routed changed_selector_moves flows_over_several_queues thousand_classes_come \
+	altered_maps_are_right_again bpf::small_packets bpf_credit::small_packets
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
