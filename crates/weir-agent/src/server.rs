@@ -28,6 +28,8 @@ mod agree_tests;
 #[cfg(test)]
 mod dashboard_tests;
 #[cfg(test)]
+mod remote_tests;
+#[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
 mod tcp_tests;

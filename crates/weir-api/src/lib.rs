@@ -105,7 +105,7 @@ mod tokens;
 mod words;
 
 pub use agree::{AgreementStatus, CalendarStep, CalendarView, InForce, OfferAnswer, Oversubscribed};
-pub use client::{Client, ClientError, Events};
+pub use client::{BadRemote, Client, ClientError, Events, Remote};
 pub use cni::{CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, Wish, WishPlace};
 pub use congestion::{
     AdviceRequest, AdviceVerb, CongestionMoved, CongestionQuery, CongestionRule, CongestionView,

@@ -2,17 +2,16 @@
 //! the server.
 
 use std::{
+    fs,
     io::{Read, Write},
-    os::unix::{
-        fs::PermissionsExt,
-        net::{UnixListener, UnixStream},
-    },
+    net::{TcpListener, TcpStream},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
     path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
-use weir_api::{Client, ClientError};
+use weir_api::{BadRemote, Client, ClientError, Remote};
 use weir_units::BitRate;
 
 /// A socket in its own temporary directory.
@@ -23,7 +22,7 @@ fn socket() -> (tempfile::TempDir, PathBuf) {
 }
 
 /// Reads one request up to the end of its head.
-fn read_head(stream: &mut UnixStream) -> String {
+fn read_head(stream: &mut impl Read) -> String {
     let mut text = Vec::new();
     let mut byte = [0];
     while !text.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() > 0 {
@@ -175,4 +174,108 @@ fn a_stream_that_breaks_off_ends_with_one_error() {
     assert_eq!(items.len(), 2, "{items:?}");
     assert_eq!(items[0].as_ref().unwrap().seq, 1);
     assert!(matches!(items[1], Err(ClientError::Protocol { .. })));
+}
+
+#[test]
+fn urls_and_files_that_cannot_be_used_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name)
+    };
+    let token = file("token", "weir_0123\n");
+    for (url, why) in [
+        ("", "empty"),
+        ("node:9798", "does not begin with https://"),
+        ("ftp://node", "does not begin with https://"),
+        ("https://", "invalid format"),
+        ("https://node:70000", "port"),
+        ("https://node:", "port"),
+        ("https://me@node", "it has a user"),
+        ("https://node/v1", "it has a path"),
+        ("https://node/?a=b", "it has a path"),
+        ("https://node//", "it has a path"),
+    ] {
+        let error = Remote::new(url, Some(&token), None).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, BadRemote::Url { .. }), "{url}: {error:?}");
+        assert!(text.starts_with(&format!("`{url}` is no URL of an agent")), "{text}");
+        assert!(text.contains(why) && text.contains("write https://HOST:PORT"), "{url}: {text}");
+    }
+    // A token crosses no network in clear.
+    for url in ["http://node:9798", "http://192.0.2.1:9798", "http://[2001:db8::1]:9798"] {
+        assert!(matches!(Remote::new(url, Some(&token), None), Err(BadRemote::Clear { .. })), "{url}");
+        assert!(Remote::new(url, None, None).is_ok(), "{url}");
+    }
+    for url in ["http://127.0.0.1:9798", "http://[::1]:9798/", "http://localhost:9798"] {
+        assert!(Remote::new(url, Some(&token), None).is_ok(), "{url}");
+    }
+    for (text, why) in [
+        ("", "it is empty"),
+        (" \n", "it is empty"),
+        ("two words", "more than a secret"),
+        ("\u{e9}", "more than"),
+    ] {
+        let error = Remote::new("https://node", Some(&file("bad", text)), None).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains("bad"), "{error}");
+    }
+    for path in [file("no-pem", "hello"), dir.path().join("missing")] {
+        let error = Remote::new("https://node", None, Some(&path)).unwrap_err();
+        assert!(matches!(error, BadRemote::File { what: "certificates", .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn over_tcp_a_request_has_its_token_and_the_hosts_name() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, "weir_0123\n").unwrap();
+    let server = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let head = read_head(&mut stream);
+        stream.write_all(&answer("200 OK", "[]")).unwrap();
+        head
+    });
+    let remote = Remote::new(&format!("http://{at}"), Some(&token), None).unwrap();
+    assert!(!format!("{remote:?}").contains("0123"), "the secret is in a text");
+    let client = Client::over_tcp(remote);
+    assert!(client.classes().unwrap().is_empty());
+    let head = server.join().unwrap().to_lowercase();
+    assert!(head.contains("authorization: bearer weir_0123\r\n"), "{head}");
+    assert!(head.contains(&format!("host: {at}\r\n")), "{head}");
+    let error = client.classes().unwrap_err();
+    assert!(matches!(&error, ClientError::NoConnection { .. }), "{error:?}");
+    assert!(error.to_string().contains(&format!("http://{at}: is `[api] listen` set")), "{error}");
+}
+
+#[test]
+fn events_over_tcp_go_on_after_the_agent_ends_a_stream() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let event = |seq: u64, time: u64| {
+        format!(r#"{{"seq":{seq},"time_ms":{time},"what":"started","detail":"{time}"}}"#) + "\n"
+    };
+    let head = |stream: &mut TcpStream| read_head(stream);
+    let server = thread::spawn(move || {
+        // The second stream tells all again; the third is that of an agent that has started since.
+        for lines in [
+            vec![event(1, 10), event(2, 20), "{\"seq\":3,".to_owned()],
+            vec![event(1, 10), event(2, 20), event(3, 30)],
+            vec![event(1, 40)],
+        ] {
+            let mut stream = listener.accept().unwrap().0;
+            head(&mut stream);
+            let pieces: Vec<&str> = lines.iter().map(String::as_str).collect();
+            stream.write_all(&chunked(&pieces)).unwrap();
+        }
+    });
+    let client = Client::over_tcp(Remote::new(&format!("http://{at}"), None, None).unwrap());
+    let mut events = client.events(true).unwrap();
+    let told: Vec<String> = events.by_ref().take(4).map(|event| event.unwrap().detail).collect();
+    assert_eq!(told, ["10", "20", "30", "40"]);
+    server.join().unwrap();
+    assert!(matches!(events.next(), Some(Err(ClientError::NoConnection { .. }))));
+    assert!(events.next().is_none());
 }

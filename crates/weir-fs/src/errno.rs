@@ -6,8 +6,8 @@ use weir_api::{ClientError, ErrorCode};
 /// The number for an error of the agent's.
 pub(crate) fn of(error: &ClientError) -> Errno {
     match error {
-        ClientError::Unreachable { .. } => Errno::ECONNREFUSED,
-        ClientError::Permission { .. } => Errno::EACCES,
+        ClientError::Unreachable { .. } | ClientError::NoConnection { .. } => Errno::ECONNREFUSED,
+        ClientError::Permission { .. } | ClientError::NoTls { .. } => Errno::EACCES,
         ClientError::Timeout { .. } => Errno::ETIMEDOUT,
         ClientError::Refused(refused) => match &refused.code {
             ErrorCode::UnknownName | ErrorCode::AmbiguousName => Errno::ENOENT,

@@ -104,7 +104,7 @@ fn cannot(directory: &Path, error: io::Error) -> anyhow::Error {
 
 /// Says where the files are.
 fn announce(client: &Client, directory: &Path, json: bool) {
-    let (directory, socket) = (directory.display(), client.socket().display());
+    let (directory, socket) = (directory.display(), client.address());
     let line = if json {
         serde_json::json!({ "mounted": directory.to_string(), "socket": socket.to_string() }).to_string()
     } else {

@@ -65,7 +65,7 @@ pub(super) fn agree(
         let file = dir.path().join(format!("offer-{port}.xml"));
         fs::write(&file, offer(port, rate)?.write(Language::Xml)).context("cannot write an offer")?;
         let mut customer = command(&options.weir.to_string_lossy());
-        customer.arg("--socket").arg(agent.client().socket()).args(["agree", "offer"]).arg(&file);
+        customer.arg("--socket").arg(agent.client().address()).args(["agree", "offer"]).arg(&file);
         let mut customer = Proc::start(customer)?;
         let deadline = Instant::now() + READY_TIMEOUT;
         if let Err(error) = customer.finish(deadline) {

@@ -340,7 +340,7 @@ impl Agent {
     pub fn weir(&self, netns: &Netns, arguments: &[&str]) -> Result<Ran> {
         let program = program()?;
         let mut command = netns.command(&program)?;
-        command.args(arguments).env("WEIR_SOCKET", self.client.socket()).env("COLUMNS", "200");
+        command.args(arguments).env("WEIR_SOCKET", self.client.address()).env("COLUMNS", "200");
         let out = command.output().with_context(|| format!("cannot run {program}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(Ran { code: out.status.code(), stdout: text(&out.stdout), stderr: text(&out.stderr) })

@@ -1,6 +1,7 @@
 //! A node with an agent on it.
 
 use std::{
+    path::Path,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -120,6 +121,16 @@ impl Node {
     #[track_caller]
     pub fn client(&self) -> &Client {
         self.agent.as_ref().expect("an agent was started").client()
+    }
+
+    /// The socket of the agent.
+    ///
+    /// # Panics
+    /// If none was started.
+    #[must_use]
+    #[track_caller]
+    pub fn socket(&self) -> &Path {
+        self.client().socket().expect("tests ask over a socket")
     }
 
     /// Runs `weir` with these arguments against the agent; its standard output.

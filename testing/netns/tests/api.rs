@@ -9,6 +9,7 @@ use std::{
 
 use weir_netlab::topology::{Spec, UPLINK};
 use weir_netns_tests::{Need, Node, can_run, containers, http};
+use weir_units::BitRate;
 
 /// The time limit of a change to be seen.
 const SEEN: Duration = Duration::from_secs(5);
@@ -76,7 +77,44 @@ fn readiness_over_tcp_follows_the_link_and_the_configuration() {
     node.agent().rewrite(&moved).expect("it can be written");
     wait_for(&node, second, "/metrics", 200, "\nweir_config_last_reload_successful 1.0\n");
     assert_eq!(ask(&node, first, "/readyz").0, 0, "the old port is open");
-    let (status, text) = http(node.client().socket(), "GET /readyz", "", b"").expect("the socket answers");
+    let (status, text) = http(node.socket(), "GET /readyz", "", b"").expect("the socket answers");
     assert!(status == 200 && text.contains("\"ready\":true"), "{status} {text}");
     assert_eq!(ask(&node, second, "/v1/status").0, 404);
+}
+
+#[test]
+fn command_line_asks_over_tcp_with_the_rights_of_its_token() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    node.start(&node.config().sections("[api]\nlisten = \"127.0.0.1:9798\"\n"));
+    let dir = tempfile::tempdir().expect("a directory can be made");
+    let token = |name: &str, scope: &str| {
+        let made: serde_json::Value =
+            serde_json::from_str(&node.weir(&["token", "add", name, "--scope", scope, "--json"]))
+                .expect("it is JSON");
+        let path = dir.path().join(name);
+        std::fs::write(&path, made["secret"].as_str().expect("it has a secret")).expect("it can be written");
+        path.to_str().expect("it is UTF-8").to_owned()
+    };
+    let (reader, operator) = (token("reader", "read"), token("operator", "operate"));
+    let (name, set) = (node.name("C1"), format!("max={}mbit", 7));
+    let by = |token: &str, rest: &[&str]| {
+        node.ran(&[&["--url", "http://127.0.0.1:9798", "--token-file", token], rest].concat())
+    };
+    let listed = by(&reader, &["ps"]);
+    assert!(listed.code == Some(0) && listed.stdout.contains(&name), "{listed:?}");
+    let refused = by(&reader, &["set", &name, &set]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("token reader"), "{refused:?}");
+    assert_eq!(node.class("C1").policy.max, None);
+    assert_eq!(by(&operator, &["set", &name, &set]).code, Some(0));
+    assert_eq!(node.class("C1").policy.max, Some(BitRate::mbit(7)));
+    let history = by(&reader, &["history"]);
+    assert!(history.stdout.contains("operator"), "{history:?}");
+    // What needs the node itself, and a port without an agent, say so.
+    let local = by(&reader, &["bugreport"]);
+    assert!(local.code == Some(2) && local.stderr.contains("on the agent's own node only"), "{local:?}");
+    let nowhere = node.ran(&["--url", "http://127.0.0.1:9799", "doctor"]);
+    assert!(nowhere.code == Some(1) && nowhere.stderr.contains("is `[api] listen` set"), "{nowhere:?}");
 }

@@ -268,7 +268,7 @@ fn a_lowered_capacity_costs_the_newest_minimum_alone_also_after_a_restart() {
             assert!(shown.contains(why), "weir {}:\n{shown}", verb.join(" "));
         }
         // The node works: a wish that does not fit is not its fault.
-        let (ready, said) = http(node.client().socket(), "GET /readyz", "", b"").expect("the socket answers");
+        let (ready, said) = http(node.socket(), "GET /readyz", "", b"").expect("the socket answers");
         assert_eq!(ready, 200, "{said}");
         let metrics = metrics(node);
         let line =
@@ -301,7 +301,7 @@ fn a_lowered_capacity_costs_the_newest_minimum_alone_also_after_a_restart() {
 
 /// The text that Prometheus reads.
 fn metrics(node: &Node) -> String {
-    http(node.client().socket(), "GET /metrics", "", b"").expect("it answers").1
+    http(node.socket(), "GET /metrics", "", b"").expect("it answers").1
 }
 
 /// The example of a new user: what is found later is a class, whatever another class asks for.

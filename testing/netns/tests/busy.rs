@@ -63,7 +63,7 @@ fn each_route_answers_within_2_s_while_all_else_is_busy() {
     }
     let config = node.config().sections(&sections);
     node.start(&config);
-    let (path, socket) = (node.agent().config_path(), node.client().socket().to_owned());
+    let (path, socket) = (node.agent().config_path(), node.socket().to_owned());
     let text = fs::read_to_string(&path).expect("can read");
     let over = AtomicBool::new(false);
     let done: [AtomicU32; 4] = Default::default();

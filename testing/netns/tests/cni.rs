@@ -62,7 +62,7 @@ impl Cni {
         let mut own = json!({
             "type": "weir",
             "capabilities": { "bandwidth": true, "io.kubernetes.cri.pod-annotations": true },
-            "socket": self.node.client().socket(),
+            "socket": self.node.socket(),
         });
         for (key, value) in more.as_object().expect("an object") {
             own[key] = value.clone();
@@ -123,7 +123,7 @@ impl Cni {
         let child = child.as_mut().expect("the node is here");
         let mut own = json!({
             "cniVersion": "1.0.0", "name": "by-hand", "type": "weir",
-            "socket": self.node.client().socket(),
+            "socket": self.node.socket(),
             "prevResult": { "cniVersion": "1.0.0", "interfaces": [], "ips": [] },
         });
         for (key, value) in more.as_object().expect("an object") {

@@ -83,7 +83,7 @@ impl Drop for Mounted {
 fn weir_fs(node: &Node, dir: &Path) -> Command {
     let mut command = Command::new(binary());
     let dir = dir.as_os_str();
-    command.arg("--socket").arg(node.client().socket()).arg("fs").arg(dir);
+    command.arg("--socket").arg(node.socket()).arg("fs").arg(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -68,7 +68,7 @@ fn what_the_command_line_gets_wrong_is_refused_and_changes_nothing() {
     let netns = node.topology.node();
     let agent = |arguments: &[&str]| {
         let mut command = netns.command(binary().to_str().expect("a path")).expect("can run it");
-        command.args(arguments).env("WEIR_SOCKET", node.client().socket()).env("COLUMNS", "500");
+        command.args(arguments).env("WEIR_SOCKET", node.client().address()).env("COLUMNS", "500");
         let out = command.output().expect("can run it");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ran { code: out.status.code(), stdout: text(&out.stdout), stderr: text(&out.stderr) }
@@ -178,7 +178,7 @@ fn what_the_socket_gets_wrong_is_refused_and_changes_nothing() {
     }
     let mut node = promised();
     let (pid, before) = (node.agent().id(), in_force(&node));
-    let socket = node.client().socket().to_owned();
+    let socket = node.socket().to_owned();
     let c1 = node.name("C1");
     let patch = |body: &str| {
         format!("PATCH /v1/policies HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}", body.len())
@@ -487,7 +487,7 @@ fn a_user_without_rights_is_told_what_is_missing() {
     }
     let mut node = promised();
     let before = in_force(&node);
-    let socket = node.client().socket().to_owned();
+    let socket = node.socket().to_owned();
     // The directory is only for root; the socket's own mode is what is asked about.
     let dir = socket.parent().expect("it is in a directory");
     fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("can set modes");

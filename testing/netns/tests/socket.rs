@@ -30,7 +30,7 @@ const GROUP: u32 = 4100;
 
 /// The socket of a node, in a directory that other users may enter.
 fn open_socket(node: &Node) -> PathBuf {
-    let socket = node.client().socket().to_owned();
+    let socket = node.socket().to_owned();
     let dir = socket.parent().expect("it is in a directory");
     fs::set_permissions(dir, PermissionsExt::from_mode(0o711)).expect("the directory is ours");
     socket

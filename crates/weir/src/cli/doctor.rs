@@ -33,10 +33,11 @@ pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
 /// Asks the agent, or looks without one.
 ///
 /// # Errors
-/// The agent refuses to answer this user.
+/// The agent refuses to answer this user, or is another node's and does not answer.
 pub(super) fn look(client: &Client) -> Result<Doctor, ClientError> {
     match client.doctor() {
         Err(refused @ ClientError::Refused(_)) => Err(refused),
+        Err(silent) if client.socket().is_none() => Err(silent),
         Err(silent) => Ok(without_agent(&silent)),
         answer => answer,
     }

@@ -47,7 +47,7 @@ pub(super) fn run(args: &EventsArgs, session: &mut Session<'_>) -> anyhow::Resul
         session.out.flush()?;
     }
     if args.follow {
-        anyhow::bail!("the agent at {} has stopped", session.client.socket().display());
+        anyhow::bail!("the agent at {} has stopped", session.client.address());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -50,7 +50,7 @@ pub(super) struct FsArgs {
 /// The program is not here, or the kernel cannot run it.
 pub(super) fn run(args: &FsArgs, session: &Session<'_>) -> anyhow::Result<ExitCode> {
     let json = session.json.then_some(OsStr::new("--json"));
-    let words = [OsStr::new("--socket"), session.client.socket().as_os_str()]
+    let words = [OsStr::new("--socket"), session.local("fs")?.as_os_str()]
         .into_iter()
         .chain(json)
         .chain([OsStr::new("--"), args.directory.as_os_str()]);

@@ -33,14 +33,14 @@ use std::{
     ffi::OsString,
     fmt,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use serde::Serialize;
 use weir_agent::config::ConfigError;
-use weir_api::Client;
+use weir_api::{BadRemote, Client, Remote};
 
 pub(crate) use cni::arguments;
 pub(crate) use format::Look;
@@ -52,7 +52,7 @@ const USAGE: u8 = 2;
 /// Quality of service for fog and edge nodes: divides a node's uplink between its
 /// containers by weight, minimum and maximum.
 ///
-/// `weir agent` runs on the node; the other verbs ask it, over its unix socket.
+/// `weir agent` runs on the node; the other verbs ask it, over its unix socket or with --url over TCP.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -71,6 +71,7 @@ const EXAMPLES: &str = "Examples:
   weir undo                                   take the last change back
   weir plan weir.toml                         what a new configuration would change
   weir explain web                            why it gets what it gets
+  weir --url https://gw:9798 --token-file t ps   the same of another node
   weir fs --help                              the same by reading and writing files
   weir agree --help                           promise bandwidth, now or later
   weir cc --help                              congestion control by rule, completion times
@@ -92,9 +93,33 @@ struct Global {
         help_heading = "Global options"
     )]
     socket: PathBuf,
+    /// Ask an agent over TCP instead: https://HOST:PORT, as its `[api] listen` says
+    #[arg(long, global = true, env = "WEIR_URL", value_name = "URL", help_heading = "Global options")]
+    url: Option<String>,
+    /// The file of a token's secret, for --url
+    #[arg(
+        long,
+        global = true,
+        env = "WEIR_TOKEN_FILE",
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    token_file: Option<PathBuf>,
+    /// Certificates in PEM that --url trusts, of an authority or of the agent itself
+    #[arg(long, global = true, env = "WEIR_CA_FILE", value_name = "FILE", help_heading = "Global options")]
+    ca_file: Option<PathBuf>,
     /// Answer in JSON, for programs; rates in bit/s, sizes in bytes
     #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
+}
+
+impl Global {
+    /// # Errors
+    /// The URL or one of the files for it cannot be used.
+    fn client(&self) -> Result<Client, BadRemote> {
+        let Some(url) = &self.url else { return Ok(Client::new(&self.socket)) };
+        Remote::new(url, self.token_file.as_deref(), self.ca_file.as_deref()).map(Client::over_tcp)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -187,12 +212,24 @@ struct AgentArgs {
 /// The context of a verb.
 struct Session<'a> {
     client: Client,
+    /// Where an agent of this node listens.
+    socket: PathBuf,
     json: bool,
     look: Look,
     out: &'a mut dyn Write,
 }
 
 impl Session<'_> {
+    /// The socket, for a verb that needs an agent of this node.
+    ///
+    /// # Errors
+    /// The agent is asked over TCP.
+    fn local(&self, verb: &str) -> Result<&Path, Usage> {
+        self.client.socket().map(|_| self.socket.as_path()).ok_or_else(|| {
+            Usage(format!("`weir {verb}` works on the agent's own node only: leave --url and WEIR_URL out"))
+        })
+    }
+
     /// Prints an answer: as JSON if asked for, else with `text`.
     fn print<T: Serialize>(
         &mut self,
@@ -246,10 +283,16 @@ pub(crate) fn run(
             return ExitCode::SUCCESS;
         }
     };
-    let client = Client::new(&cli.global.socket);
+    let client = match cli.global.client() {
+        Ok(client) => client,
+        Err(e) => {
+            say(err, &format_args!("{:#}", anyhow::Error::new(e)));
+            return ExitCode::from(USAGE);
+        }
+    };
     // JSON is printed as the agent sent it.
     let client = if cli.global.json { client } else { client.for_terminal() };
-    let session = Session { client, json: cli.global.json, look, out };
+    let session = Session { client, socket: cli.global.socket, json: cli.global.json, look, out };
     match dispatch(cli.command, session) {
         Ok(code) => code,
         // The reader closed the pipe early (`weir ps | head`).

@@ -88,7 +88,7 @@ fn flood_of_invented_clients_leaves_memory_link_and_others_alone() {
     let streams = flood(&node, &labels);
     node.client().offer(&offer(&node.name("C1"), 60, 60)).expect("it fits");
     let pid = node.agent().id();
-    let socket = node.client().socket().to_owned();
+    let socket = node.socket().to_owned();
     // Another user may come in here.
     let dir = socket.parent().expect("it is in a directory");
     fs::set_permissions(dir, PermissionsExt::from_mode(0o711)).expect("it is ours");

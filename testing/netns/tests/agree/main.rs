@@ -112,7 +112,7 @@ fn offer_in_xml_becomes_a_class_until_the_agreement_ends(engine: EngineKind) {
     sleep(Duration::from_millis(1500));
     check("before", &streams, &labels, &none);
 
-    let socket = node.client().socket().to_owned();
+    let socket = node.socket().to_owned();
     let body = fig2(&node.name("C1"), "60");
     let headers = "content-type: text/xml\r\n";
     let answer = http(&socket, "POST /v1/agreements", headers, body.as_bytes());
@@ -345,7 +345,7 @@ fn killed_agent_loses_no_agreement_and_makes_none_twice() {
     }
     let kills: u32 = std::env::var("WEIR_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let mut node = node(EngineKind::Htb, 1, FAST);
-    let socket = node.client().socket().to_owned();
+    let socket = node.socket().to_owned();
     // By offer's id: the last status; 0 while it is unknown.
     let told: Mutex<BTreeMap<String, u16>> = Mutex::default();
     let (done, begin) = (AtomicBool::new(false), Instant::now());

@@ -106,6 +106,7 @@ impl Report {
 }
 
 pub(super) fn run(args: &BugreportArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    session.local("bugreport")?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_default();
     make(args, now, &path, session)

@@ -87,7 +87,7 @@ pub(crate) fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> 
 
 pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     let environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let call = Call { environment: &environment, socket: session.client.socket() };
+    let call = Call { environment: &environment, socket: &session.socket };
     let answer = call.answer(&mut io::stdin().lock());
     for note in &answer.notes {
         super::say(&mut io::stderr(), note);

@@ -44,6 +44,7 @@ pub(super) struct DoctorArgs {
 }
 
 pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    session.local("image doctor")?;
     let mut checks = Vec::new();
     match session.client.image_usage() {
         Err(e) => checks.push(check(

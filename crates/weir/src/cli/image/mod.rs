@@ -85,8 +85,10 @@ fn socket_to_ask<'a>(named: &'a Path, unit: &'a Path) -> &'a Path {
 pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     // The budget of Docker's images is the agent's, whichever process serves the cache.
     if !matches!(args.verb, Verb::Serve(_) | Verb::Runtime) {
-        let socket = socket_to_ask(session.client.socket(), Path::new(UNIT_SOCKET)).to_owned();
-        session.client = weir_api::Client::new(socket);
+        if let Some(named) = session.client.socket() {
+            let socket = socket_to_ask(named, Path::new(UNIT_SOCKET)).to_owned();
+            session.client = weir_api::Client::new(socket);
+        }
     }
     match args.verb {
         Verb::Setup(args) => setup::setup(&args, session),

@@ -51,8 +51,13 @@ fn init_in(
     let mut person =
         answers.map(|answers| Script { answers: answers.iter().copied().collect(), questions: Vec::new() });
     let mut out = Vec::new();
-    let mut session =
-        Session { client: Client::new("/nowhere"), json: false, look: Look::PLAIN, out: &mut out };
+    let mut session = Session {
+        client: Client::new("/nowhere"),
+        socket: "/nowhere".into(),
+        json: false,
+        look: Look::PLAIN,
+        out: &mut out,
+    };
     let asked = person.as_mut().map(|person| person as &mut dyn Person);
     let done = init(&args, survey, asked, &mut session);
     let done = done.map(|code| assert_eq!(code, ExitCode::SUCCESS));

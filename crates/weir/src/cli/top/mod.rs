@@ -65,7 +65,7 @@ pub(super) struct TopArgs {
 }
 
 pub(super) fn run(args: &TopArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    let state = State::new(session.client.socket().display().to_string(), args.sort);
+    let state = State::new(session.client.address(), args.sort);
     if session.json {
         return figures(args.once, session);
     }

@@ -1,20 +1,28 @@
+//! Talks to a running agent, over its unix socket or over TCP.
+
+mod events;
+mod remote;
+
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+pub use events::Events;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Method, Request, Response, body::Incoming};
+use hyper::{Method, Request, Response, body::Incoming, header::HeaderValue};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use remote::Duplex;
+pub use remote::{BadRemote, Remote};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{
     Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error,
-    Event, Explanation, Export, History, HistoryQuery, LinkView, NewToken, Plan, SetCapacity, SetPolicies,
-    Status, TokenMade, TokenView, Undone, plain::plain_value,
+    Explanation, Export, History, HistoryQuery, LinkView, NewToken, Plan, SetCapacity, SetPolicies, Status,
+    TokenMade, TokenView, Undone, plain::plain_value,
 };
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.
@@ -23,7 +31,7 @@ const MAX_ANSWER: usize = 64 << 20;
 /// The characters that stay unescaped in a class's name, which is one segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 
-/// Talks to a running agent over its unix socket, one request a connection.
+/// Talks to a running agent, over its unix socket or over TCP, one request a connection.
 ///
 /// Blocking: each call returns with the answer, or after [`Client::TIMEOUT`]. A call inside a tokio
 /// runtime panics. A client is cheap to clone and to keep. After a restart of the agent the next call
@@ -38,10 +46,26 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 /// ```
 #[derive(Debug, Clone)]
 pub struct Client {
-    socket: PathBuf,
+    place: Place,
     timeout: Duration,
     /// Whether answers are for a terminal.
     plain: bool,
+}
+
+/// Where an agent answers.
+#[derive(Debug, Clone)]
+enum Place {
+    Socket(PathBuf),
+    Remote(Remote),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Socket(path) => path.display().fmt(f),
+            Place::Remote(remote) => remote.url().fmt(f),
+        }
+    }
 }
 
 /// The reason why there is no answer.
@@ -69,11 +93,33 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
+    /// No process takes connections at the URL.
+    #[error(
+        "cannot connect to the agent at {url}: is `[api] listen` set on that node, and does its firewall let you through?"
+    )]
+    NoConnection {
+        /// The URL that was tried.
+        url: String,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The agent cannot prove that it is the one at the URL, or speaks no TLS.
+    #[error(
+        "no TLS with the agent at {url}: use the name that its certificate has, or give the certificate with `--ca-file`"
+    )]
+    NoTls {
+        /// The URL that was tried.
+        url: String,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
     /// The agent does not answer in time.
-    #[error("no answer from the agent at {} within {after:?}: it is alive but busy, or stopped", socket.display())]
+    #[error("no answer from the agent at {at} within {after:?}: it is alive but busy, or stopped")]
     Timeout {
-        /// The socket that was tried.
-        socket: PathBuf,
+        /// The socket or URL that was tried.
+        at: String,
         /// The time waited.
         after: Duration,
     },
@@ -84,10 +130,10 @@ pub enum ClientError {
     #[error(transparent)]
     Fault(#[from] Box<weir_agree::Fault>),
     /// The answer does not have the form of this version.
-    #[error("cannot understand the answer to {request} from {}: {found}", socket.display())]
+    #[error("cannot understand the answer to {request} from {at}: {found}")]
     Protocol {
-        /// The socket that was tried.
-        socket: PathBuf,
+        /// The socket or URL that was tried.
+        at: String,
         /// Method and path.
         request: String,
         /// The text received instead.
@@ -104,7 +150,13 @@ impl Client {
 
     /// A client for the agent that listens at `socket`. It opens nothing yet.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
-        Client { socket: socket.into(), timeout: Client::TIMEOUT, plain: false }
+        Client { place: Place::Socket(socket.into()), timeout: Client::TIMEOUT, plain: false }
+    }
+
+    /// A client for an agent over TCP. It opens nothing yet.
+    #[must_use]
+    pub fn over_tcp(remote: Remote) -> Client {
+        Client { place: Place::Remote(remote), timeout: Client::TIMEOUT, plain: false }
     }
 
     /// The same client with another time limit.
@@ -127,10 +179,19 @@ impl Client {
         serde_json::from_slice(bytes)
     }
 
-    /// The socket it talks to.
+    /// The socket it talks to; none over TCP.
     #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Socket(path) => Some(path),
+            Place::Remote(_) => None,
+        }
+    }
+
+    /// The socket or the URL, for people.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.place.to_string()
     }
 
     /// The agent and its link.
@@ -342,23 +403,13 @@ impl Client {
         self.clone().with_timeout(self.timeout.max(Client::DOCTORS_TIMEOUT)).get("/v1/doctor")
     }
 
-    /// The events that the agent has kept. With `follow`, later events too.
+    /// The events that the agent has kept. With `follow`, later events too. Over TCP the agent ends each stream after
+    /// a while; the client connects again and leaves out what it has told.
     ///
     /// # Errors
     /// [`ClientError`] if there is no stream. A later failure comes as an item.
     pub fn events(&self, follow: bool) -> Result<Events, ClientError> {
-        let path = format!("/v1/events?follow={follow}");
-        let runtime = self.runtime()?;
-        let response = runtime.block_on(self.in_time(self.send(&Method::GET, &path, Vec::new())))?;
-        let wait = if follow { None } else { Some(self.timeout) };
-        Ok(Events {
-            client: self.clone(),
-            runtime,
-            body: response.into_body(),
-            wait,
-            buffer: Vec::new(),
-            done: false,
-        })
+        Events::of(self, follow)
     }
 
     /// One `GET`.
@@ -388,17 +439,35 @@ impl Client {
     }
 
     fn runtime(&self) -> Result<Runtime, ClientError> {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(|source| {
+            match &self.place {
+                Place::Socket(socket) => ClientError::Unreachable { socket: socket.clone(), source },
+                Place::Remote(remote) => ClientError::NoConnection { url: remote.url().to_owned(), source },
+            }
+        })
     }
 
     /// Runs `work` with the time limit.
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-        let late = |_| ClientError::Timeout { socket: self.socket.clone(), after: self.timeout };
+        let late = |_| ClientError::Timeout { at: self.address(), after: self.timeout };
         time::timeout(self.timeout, work).await.map_err(late)?
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Duplex>, ClientError> {
+        let socket = match &self.place {
+            Place::Remote(remote) => return remote.connect().await,
+            Place::Socket(socket) => socket,
+        };
+        match UnixStream::connect(socket).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(source) => {
+                let socket = socket.clone();
+                Err(match source.kind() {
+                    io::ErrorKind::PermissionDenied => ClientError::Permission { socket, source },
+                    _ => ClientError::Unreachable { socket, source },
+                })
+            }
+        }
     }
 
     /// Sends one request and returns the head of a successful answer.
@@ -408,26 +477,27 @@ impl Client {
         path: &str,
         body: Vec<u8>,
     ) -> Result<Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|source| {
-            let socket = self.socket.clone();
-            match source.kind() {
-                io::ErrorKind::PermissionDenied => ClientError::Permission { socket, source },
-                _ => ClientError::Unreachable { socket, source },
-            }
-        })?;
+        let stream = self.connect().await?;
         let protocol = |e: &dyn std::error::Error| self.protocol(method, path, weir_units::chain(e));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| protocol(&e))?;
         // The task ends with the connection. Its error reaches the request too.
         tokio::spawn(connection);
+        let (host, token) = match &self.place {
+            Place::Socket(_) => (&HeaderValue::from_static("weir"), None),
+            Place::Remote(remote) => (remote.authority(), remote.token()),
+        };
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "weir")
+            .header("host", host)
             .header("content-type", "application/json")
-            .header("accept", "application/json")
-            .body(Full::new(hyper::body::Bytes::from(body)))
-            .map_err(|e| protocol(&e))?;
+            .header("accept", "application/json");
+        let request = match token {
+            Some(token) => request.header("authorization", token),
+            None => request,
+        };
+        let request = request.body(Full::new(hyper::body::Bytes::from(body))).map_err(|e| protocol(&e))?;
         let response = sender.send_request(request).await.map_err(|e| protocol(&e))?;
         if response.status().is_success() {
             return Ok(response);
@@ -456,88 +526,7 @@ impl Client {
     }
 
     fn protocol(&self, method: &Method, path: &str, found: String) -> ClientError {
-        ClientError::Protocol { socket: self.socket.clone(), request: format!("{method} {path}"), found }
-    }
-}
-
-/// The events of [`Client::events`], in their order. The stream ends when the agent stops, or without
-/// `follow` after the kept events.
-#[derive(Debug)]
-pub struct Events {
-    client: Client,
-    runtime: Runtime,
-    body: Incoming,
-    /// The time limit of the next piece; `None` while following.
-    wait: Option<Duration>,
-    buffer: Vec<u8>,
-    done: bool,
-}
-
-impl Events {
-    /// The next whole line without its line break, or `None` at the end of the stream.
-    fn line(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
-        loop {
-            if let Some(end) = self.buffer.iter().position(|&b| b == b'\n') {
-                let rest = self.buffer.split_off(end + 1);
-                let mut line = std::mem::replace(&mut self.buffer, rest);
-                line.pop();
-                return Ok(Some(line));
-            }
-            if self.buffer.len() > MAX_ANSWER {
-                return Err(self.error(format!("a line of more than {MAX_ANSWER} bytes")));
-            }
-            let (body, wait) = (&mut self.body, self.wait);
-            let frame = self.runtime.block_on(async {
-                match wait {
-                    Some(wait) => time::timeout(wait, body.frame()).await.map_err(|_| wait),
-                    None => Ok(body.frame().await),
-                }
-            });
-            match frame {
-                Err(after) => {
-                    return Err(ClientError::Timeout { socket: self.client.socket.clone(), after });
-                }
-                Ok(None) if self.buffer.is_empty() => return Ok(None),
-                Ok(None) => return Ok(Some(std::mem::take(&mut self.buffer))),
-                Ok(Some(Err(e))) => {
-                    return Err(self.error(format!("the stream broke off: {}", weir_units::chain(&e))));
-                }
-                Ok(Some(Ok(frame))) => {
-                    if let Some(data) = frame.data_ref() {
-                        self.buffer.extend_from_slice(data);
-                    }
-                }
-            }
-        }
-    }
-
-    fn error(&self, found: String) -> ClientError {
-        self.client.protocol(&Method::GET, "/v1/events", found)
-    }
-}
-
-impl Iterator for Events {
-    type Item = Result<Event, ClientError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.done {
-            let item = match self.line() {
-                Ok(None) => {
-                    self.done = true;
-                    return None;
-                }
-                // An empty line only keeps the connection alive.
-                Ok(Some(line)) if line.is_empty() => continue,
-                Ok(Some(line)) => self
-                    .client
-                    .decode(&line)
-                    .map_err(|e| self.error(format!("{e} (in `{}`)", excerpt(&line)))),
-                Err(e) => Err(e),
-            };
-            self.done = item.is_err();
-            return Some(item);
-        }
-        None
+        ClientError::Protocol { at: self.address(), request: format!("{method} {path}"), found }
     }
 }
 
