@@ -112,7 +112,7 @@ fn command_line_asks_over_tcp_with_the_rights_of_its_token() {
     assert_eq!(node.class("C1").policy.max, Some(BitRate::mbit(7)));
     let history = by(&reader, &["history"]);
     assert!(history.stdout.contains("operator"), "{history:?}");
-    // What needs the node itself, and a port without an agent, say so.
+    // A verb that needs the node itself says so, and so does a port without an agent.
     let local = by(&reader, &["bugreport"]);
     assert!(local.code == Some(2) && local.stderr.contains("on the agent's own node only"), "{local:?}");
     let nowhere = node.ran(&["--url", "http://127.0.0.1:9799", "doctor"]);

@@ -370,7 +370,7 @@ fn program_of_the_next_agent_goes_on_where_the_last_one_stopped() {
     let after = link.class(B);
     assert_eq!(after.bytes - before.bytes, sent as u64 * u64::from(PACKET));
     assert_eq!(after.rate, before.rate, "bytes per second");
-    // What the next agent writes reaches its program.
+    // The next agent writes to its program.
     link.edt.set_class(B, &policy(1, 0, CAPACITY / 5)).unwrap();
     link.edt.divide_anew();
     link.send(0x1_0010 + u32::from(B - A), PACKET);

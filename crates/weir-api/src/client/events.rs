@@ -56,7 +56,7 @@ impl Events {
             });
             match frame {
                 Err(after) => return Err(ClientError::Timeout { at: self.client.address(), after }),
-                // Over TCP the agent cuts a stream in its middle. What has come of a line comes again.
+                // Over TCP the agent cuts a stream in its middle. The part of a line that has come comes again.
                 Ok(None | Some(Err(_))) if self.is_opened_again() => {
                     sleep(AGAIN);
                     self.buffer.clear();

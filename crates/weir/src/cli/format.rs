@@ -18,7 +18,6 @@ pub(crate) struct Look {
 
 impl Look {
     /// The form for pipes and files.
-    #[cfg(test)]
     pub(crate) const PLAIN: Look = Look { colour: false, terminal: false };
 
     /// The form of standard output.

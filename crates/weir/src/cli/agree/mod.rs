@@ -181,12 +181,7 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
     match args.verb {
         Verb::Template(args) => templates(&args, session)?,
         Verb::Offer(args) => offer(&args, session)?,
-        Verb::List(args) => {
-            let mut all = session.client.agreements()?;
-            all.retain(|one| args.all || !one.agreement.state.is_final());
-            all.sort_by_key(|one| one.agreement.answered);
-            session.print(&all, |out, look| list(out, look, &all))?;
-        }
+        Verb::List(args) => ls(args.all, session)?,
         Verb::Show(args) => {
             let status = session.client.agreement(args.id.as_str())?;
             match args.output {
@@ -223,6 +218,18 @@ fn changed(
         return Ok(());
     }
     session.print(agreement, |out, _| show::line(out, agreement))
+}
+
+/// What `weir agree ls` prints.
+pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
+    ls(false, session)
+}
+
+fn ls(with_ended: bool, session: &mut Session<'_>) -> anyhow::Result<()> {
+    let mut all = session.client.agreements()?;
+    all.retain(|one| with_ended || !one.agreement.state.is_final());
+    all.sort_by_key(|one| one.agreement.answered);
+    session.print(&all, |out, look| list(out, look, &all))
 }
 
 fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<()> {

@@ -197,6 +197,14 @@ fn direction(text: &str) -> Result<Direction, String> {
     }
 }
 
+/// What `weir cc ls` and `weir cc stats` print.
+pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
+    run(CcArgs { verb: Verb::Ls }, session)?;
+    writeln!(session.out)?;
+    run(CcArgs { verb: Verb::Stats }, session)?;
+    Ok(())
+}
+
 pub(super) fn run(args: CcArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     match args.verb {
         Verb::Ls => {

@@ -82,6 +82,14 @@ fn socket_to_ask<'a>(named: &'a Path, unit: &'a Path) -> &'a Path {
     if named == Path::new(weir_api::DEFAULT_SOCKET) && unit.exists() { unit } else { named }
 }
 
+/// What `weir image df` and `weir image ls` print.
+pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
+    run(ImageArgs { verb: Verb::Df }, session)?;
+    writeln!(session.out)?;
+    run(ImageArgs { verb: Verb::Ls }, session)?;
+    Ok(())
+}
+
 pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     // The budget of Docker's images is the agent's, whichever process serves the cache.
     if !matches!(args.verb, Verb::Serve(_) | Verb::Runtime) {

@@ -15,6 +15,7 @@ use super::{
     ink::{Ink, class_style, put},
     panel::{explanation, panel},
     state::{Line, Mode, State, id},
+    tabs::{self, Tab},
 };
 use crate::cli::format;
 
@@ -29,7 +30,11 @@ pub(super) fn frame(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
     let mut room = area;
     let footer_row = take_bottom(&mut room, 1);
     head(state, ink, &mut room, buf);
-    take_top(&mut room, u16::from(area.height > 16));
+    tabs::names(state.tab, ink, take_top(&mut room, u16::from(area.height > 16)), buf);
+    if state.tab != Tab::Classes {
+        tabs::content(state, ink, room, buf);
+        return footer(state, ink, footer_row, buf);
+    }
     let lines = u16::try_from(state.lines().len()).unwrap_or(u16::MAX);
     let panel_row = match room.height {
         height if height < PANEL.0 + 6 => Rect::ZERO,
@@ -282,21 +287,27 @@ fn footer(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
             } else {
                 format!("filter: {}", state.filter)
             };
-            for (key, does) in [
-                ("q", "quit"),
-                ("s", &sort),
-                ("/", &filter),
-                ("↑↓", "select"),
-                ("+-", "weight"),
-                ("e", "explain"),
-                ("p", if state.paused { "go on" } else { "pause" }),
-            ] {
+            let pause = ("p", if state.paused { "go on" } else { "pause" });
+            let keys = match state.tab {
+                Tab::Classes => vec![
+                    ("q", "quit"),
+                    ("s", &sort),
+                    ("/", &filter),
+                    ("↑↓", "select"),
+                    ("+-", "weight"),
+                    ("e", "explain"),
+                    pause,
+                ],
+                _ => vec![("q", "quit"), ("1-4", "tabs"), ("↑↓", "scroll"), pause],
+            };
+            for (key, does) in keys {
                 spans.push(Span::styled(key.to_owned(), ink.strong()));
                 spans.push(Span::raw(format!(" {does}   ")));
             }
             Text::from(spans)
         }
     };
-    let legend = Text::styled("█ sending ░ allowed [ min ] max", ink.dim());
+    let legend = if state.tab == Tab::Classes { "█ sending ░ allowed [ min ] max" } else { "" };
+    let legend = Text::styled(legend, ink.dim());
     two_sided(left, legend, area, buf);
 }

@@ -1,6 +1,6 @@
 //! `weir top`: a live view of the classes.
 //!
-//! The module has three parts. [`state`] decides, and [`draw`] shows. This file handles the outside:
+//! The module has three parts. [`state`] decides, and [`draw`] and [`tabs`] show. This file handles the outside:
 //! the thread that asks the agent, and the terminal.
 
 mod bar;
@@ -10,6 +10,7 @@ mod ink;
 mod panel;
 mod screen;
 mod state;
+mod tabs;
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use super::{Look, Session, Usage};
 use ink::Ink;
 use screen::Screen;
 use state::{Action, Sort, State, Update};
+use tabs::Tab;
 
 const EXAMPLES: &str = "Examples:
   weir top                 full screen, once a second
@@ -45,6 +47,7 @@ Keys:
   s          sort by rate, allocation, backlog, drops, weight, name
   /          show only names and groups that contain a text
   p          pause, and go on
+  1 to 4     classes, agreements, images, congestion control; Tab opens the next one
   q          quit
 
 A class's bar goes from 0 to the link's capacity: what it sends, what it may send beyond
@@ -211,6 +214,7 @@ impl Drop for EndOnDrop {
 fn ask_the_agent(client: &Client, asked: &Receiver<Action>, tell: &Sender<Input>) {
     let mut next = Instant::now();
     let mut explained = None;
+    let mut tab = Tab::Classes;
     loop {
         let update = match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Disconnected) => return,
@@ -218,11 +222,16 @@ fn ask_the_agent(client: &Client, asked: &Receiver<Action>, tell: &Sender<Input>
                 next = Instant::now() + EVERY;
                 let explain = explained.as_deref().map(|name| explain(client, name));
                 let sample = sample(client).unwrap_or_else(|e| Update::Silence(e.to_string()));
-                explain.into_iter().chain([sample]).collect()
+                let page = shown(client, tab);
+                explain.into_iter().chain([sample]).chain(page).collect()
             }
             Ok(Action::Explain(name)) => {
                 explained = name;
                 explained.as_deref().map(|name| explain(client, name)).into_iter().collect()
+            }
+            Ok(Action::Show(other)) => {
+                tab = other;
+                shown(client, tab).into_iter().collect()
             }
             Ok(Action::Set(change)) => {
                 let changed = client.set(&SetPolicies { changes: vec![change], allow_absent: false });
@@ -236,6 +245,11 @@ fn ask_the_agent(client: &Client, asked: &Receiver<Action>, tell: &Sender<Input>
             }
         }
     }
+}
+
+/// The text of a tab; none for the classes, which each sample has.
+fn shown(client: &Client, tab: Tab) -> Option<Update> {
+    (tab != Tab::Classes).then(|| Update::Page(tab, tabs::page(tab, client)))
 }
 
 fn explain(client: &Client, name: &str) -> Update {

@@ -9,6 +9,8 @@ use weir_api::{Class, ClassKind, Explanation, PolicyChange, Status};
 use weir_share::Weight;
 use weir_units::BitRate;
 
+use super::tabs::Tab;
+
 /// The length of the selected class's history, seconds.
 pub(super) const HISTORY: usize = 60;
 
@@ -79,6 +81,8 @@ pub(super) enum Update {
     Changed(Result<Vec<Class>, String>),
     /// The requested explanation.
     Explained(Result<Box<Explanation>, String>),
+    /// The text of a tab.
+    Page(Tab, Result<String, String>),
 }
 
 /// The effect of a key.
@@ -92,6 +96,8 @@ pub(super) enum Action {
     Set(PolicyChange),
     /// Requests this class's explanation, now and every second. `None` stops that.
     Explain(Option<String>),
+    /// Requests this tab's text, now and every second.
+    Show(Tab),
 }
 
 /// A message below the table about the last change.
@@ -142,6 +148,11 @@ pub(super) struct State {
     pub(super) sort: Sort,
     pub(super) filter: String,
     pub(super) mode: Mode,
+    pub(super) tab: Tab,
+    /// The text of a tab other than the classes, once it has come.
+    pub(super) page: Option<Result<String, String>>,
+    /// Its first visible line.
+    pub(super) line: usize,
     pub(super) paused: bool,
     /// The [`id`] of the selected class, once one was selected.
     pub(super) selected: Option<String>,
@@ -163,6 +174,9 @@ impl State {
             sort,
             filter: String::new(),
             mode: Mode::Table,
+            tab: Tab::Classes,
+            page: None,
+            line: 0,
             paused: false,
             selected: None,
             note: None,
@@ -246,6 +260,11 @@ impl State {
                 }
             }
             Update::Changed(Err(why)) => self.note = Note::bad(why),
+            Update::Page(tab, page) => {
+                if self.tab == tab && !(self.paused && self.page.is_some()) {
+                    self.page = Some(page);
+                }
+            }
             Update::Explained(explained) => {
                 if self.mode == Mode::Explain {
                     self.explanation = Some(explained);
@@ -292,10 +311,43 @@ impl State {
             return Action::Quit;
         }
         match self.mode {
-            Mode::Table => self.press_in_table(key.code),
+            Mode::Table => match self.tab.opened(key.code) {
+                Some(tab) => self.open(tab),
+                None if self.tab == Tab::Classes => self.press_in_table(key.code),
+                None => self.press_in_page(key.code),
+            },
             Mode::Filter => self.press_in_filter(key.code),
             Mode::Explain => self.press_in_explanation(key.code),
         }
+    }
+
+    fn open(&mut self, tab: Tab) -> Action {
+        if self.tab == tab {
+            return Action::None;
+        }
+        (self.tab, self.page, self.line) = (tab, None, 0);
+        Action::Show(tab)
+    }
+
+    fn press_in_page(&mut self, key: KeyCode) -> Action {
+        let lines =
+            self.page.as_ref().and_then(|page| page.as_ref().ok()).map_or(0, |text| text.lines().count());
+        self.line = match key {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('p' | ' ') => {
+                self.paused = !self.paused;
+                return Action::None;
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.line.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.line + 1,
+            KeyCode::PageUp => self.line.saturating_sub(10),
+            KeyCode::PageDown => self.line + 10,
+            KeyCode::Home => 0,
+            KeyCode::End => lines,
+            _ => return Action::None,
+        }
+        .min(lines.saturating_sub(1));
+        Action::None
     }
 
     fn press_in_table(&mut self, key: KeyCode) -> Action {

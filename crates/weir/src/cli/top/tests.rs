@@ -11,6 +11,7 @@ use super::{
     ink::Ink,
     panel::wrap,
     state::{Action, HISTORY, Mode, Sort, State, Update, id},
+    tabs::{self, Tab},
 };
 use weir_fake_agent as fake;
 
@@ -67,7 +68,7 @@ fn a_frame_shows_link_classes_and_the_selected_ones_last_minute() {
 ██████████████████████████████████████████████████████████████████████████████████████████████████████████████████░░░░░░
 sending 94.7mbit of 100mbit, 94.7 %                                                            promised 20mbit of 95mbit
 ! camera is not enforced: veth7 is not there
-
+ 1 classes   2 agreements   3 images   4 congestion control
   NAME      WEIGHT       MIN       MAX   ALLOWED   SENDING  0         50mbit│        100mbit   BACKLOG    DROPS  STATE
 ▶ video          3         -         -    55mbit  54.1mbit  █████████████████▎··············     64KiB       12  active
   web            2    20mbit    50mbit    40mbit  39.8mbit  ██████[█████▋···]···············        0B        0  active
@@ -430,4 +431,52 @@ fn signal_ends_the_screen() {
     nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
     let input = inbox.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
     assert!(matches!(input, super::Input::End));
+}
+
+#[test]
+fn keys_open_tabs_and_scroll_their_text_and_late_text_of_another_is_dropped() {
+    let mut state = state();
+    assert_eq!(press(&mut state, KeyCode::Char('1')), Action::None, "it is open");
+    assert_eq!(press(&mut state, KeyCode::Tab), Action::Show(Tab::Agreements));
+    assert!(screen(&state, 100, 20).join("\n").contains("asking the agent ..."));
+    assert_eq!(press(&mut state, KeyCode::BackTab), Action::Show(Tab::Classes));
+    assert_eq!(press(&mut state, KeyCode::BackTab), Action::Show(Tab::Congestion));
+    assert_eq!(press(&mut state, KeyCode::Char('3')), Action::Show(Tab::Images));
+    state.apply(Update::Page(Tab::Congestion, Ok("late".to_owned())));
+    assert_eq!(state.page, None);
+    let text: String = (0..40).map(|n| format!("line {n}.\n")).collect();
+    state.apply(Update::Page(Tab::Images, Ok(text)));
+    let first = screen(&state, 100, 20).join("\n");
+    assert!(first.contains("line 0.") && !first.contains("line 30.") && !first.contains("WEIGHT"), "{first}");
+    for (key, from) in [(KeyCode::Down, 1), (KeyCode::PageDown, 11), (KeyCode::Up, 10), (KeyCode::Home, 0)] {
+        assert_eq!(press(&mut state, key), Action::None);
+        assert_eq!(state.line, from);
+    }
+    // The end is never scrolled out of sight.
+    for _ in 0..9 {
+        press(&mut state, KeyCode::PageDown);
+    }
+    let last = screen(&state, 100, 20).join("\n");
+    assert!(last.contains("line 39.") && last.contains("line 30."), "{last}");
+    // Keys of the table do nothing here, and a failure is told.
+    assert_eq!(kinds(&mut state, "+s/e"), [const { Action::None }; 4]);
+    assert_eq!(state.mode, Mode::Table);
+    state.apply(Update::Page(Tab::Images, Err("no cache runs".to_owned())));
+    assert!(screen(&state, 100, 20).join("\n").contains("no cache runs"));
+    // A pause keeps the text.
+    press(&mut state, KeyCode::Char('p'));
+    state.apply(Update::Page(Tab::Images, Ok("newer".to_owned())));
+    assert_eq!(state.page, Some(Err("no cache runs".to_owned())));
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
+}
+
+#[test]
+fn tabs_show_what_their_verbs_print() {
+    let agent = fake::FakeAgent::start();
+    for (tab, heading) in [(Tab::Agreements, "PARTY"), (Tab::Congestion, "ALGORITHM")] {
+        let text = tabs::page(tab, &agent.client()).unwrap();
+        assert!(text.contains(heading), "{tab:?}: {text}");
+    }
+    let refused = tabs::page(Tab::Images, &agent.client()).unwrap_err();
+    assert!(refused.contains("this agent keeps no images"), "{refused}");
 }
