@@ -220,7 +220,7 @@ fn changed(
     session.print(agreement, |out, _| show::line(out, agreement))
 }
 
-/// What `weir agree ls` prints.
+/// What `weir agree list` prints.
 pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
     ls(false, session)
 }
